@@ -1,0 +1,15 @@
+"""PyMC step methods for likelihoods without gradients, costly likelihoods and noisy likelihoods."""
+
+from pymc_kmc import datasets, surrogates
+from pymc_kmc.likelihoods import EstimatorError, PseudoMarginalPotential
+from pymc_kmc.steps import AdaptiveMetropolis
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AdaptiveMetropolis",
+    "EstimatorError",
+    "PseudoMarginalPotential",
+    "datasets",
+    "surrogates",
+]

@@ -1,0 +1,91 @@
+r"""The proposal of adaptive Metropolis: :math:`N(x, s^2 \Sigma)` with both learned from the chain.
+
+:math:`\Sigma` is the covariance of the recent half of the chain's history, recomputed on a geometric
+schedule (Haario, Saksman and Tamminen, 2001, use all of it: a bad start then stays in it for ever), and
+:math:`s` is driven to the acceptance rate .234 (Roberts, Gelman and Gilks, 1997) by stochastic
+approximation (Andrieu and Thoms, 2008, algorithm 4), starting from :math:`2.38 / \sqrt d`.
+
+References
+----------
+Haario, H., Saksman, E. and Tamminen, J. (2001). An adaptive Metropolis algorithm. *Bernoulli* 7,
+223-242.
+
+Roberts, G. O., Gelman, A. and Gilks, W. R. (1997). Weak convergence and optimal scaling of random walk
+Metropolis algorithms. *Annals of Applied Probability* 7, 110-120.
+
+Andrieu, C. and Thoms, J. (2008). A tutorial on adaptive MCMC. *Statistics and Computing* 18, 343-373.
+"""
+
+import numpy as np
+
+from pymc_kmc.adaptation.metric import shrunk_covariance
+from pymc_kmc.adaptation.schedules import GeometricSchedule
+from pymc_kmc.adaptation.step_size import RobbinsMonroScale
+
+__all__ = ["RandomWalk"]
+
+
+class RandomWalk:
+    """A Gaussian random walk that learns its covariance and scale.
+
+    Parameters
+    ----------
+    n_dimensions : int
+        Dimension d.
+    covariance : array_like, shape (d, d), optional
+        Where to begin; by default the identity.
+    scale : float, optional
+        Factor on 2.38 / sqrt(d), where to begin.
+    target_acceptance : float
+        Acceptance rate that the scale is driven to.
+
+    Attributes
+    ----------
+    covariance : ndarray, shape (d, d)
+    scale : float
+    """
+
+    OPTIMAL_SCALE = 2.38  # Roberts, Gelman and Gilks (1997); divided by sqrt(d)
+    TARGET_ACCEPTANCE = 0.234  # the same
+    # First covariance after this many states a dimension, then whenever the history has grown by this
+    # factor: about 50 factorisations in 5000 iterations.
+    FIRST_UPDATE = 5
+    GROWTH = 1.1
+    RECENT = 0.5  # share of the history that the covariance is of
+
+    def __init__(
+        self, n_dimensions, covariance=None, scale=1.0, target_acceptance=TARGET_ACCEPTANCE
+    ):
+        self.scale_adaptation = RobbinsMonroScale(target_acceptance, scale)
+        self.optimal_scale = self.OPTIMAL_SCALE / np.sqrt(n_dimensions)
+        self.schedule = GeometricSchedule(max(20, self.FIRST_UPDATE * n_dimensions), self.GROWTH)
+        self.set_covariance(np.eye(n_dimensions) if covariance is None else covariance)
+
+    @property
+    def scale(self):
+        """The scale s, relative to 2.38 / sqrt(d)."""
+        return self.scale_adaptation.scale
+
+    def set_covariance(self, covariance):
+        """Use `covariance`, positive definite, shape (d, d)."""
+        self.covariance = np.asarray(covariance, dtype=np.float64)
+        self._factor = np.linalg.cholesky(self.covariance)
+
+    def propose(self, position, rng):
+        """Draw a proposal from N(position, (2.38 scale)^2 / d covariance)."""
+        step = self._factor @ rng.standard_normal(len(position))
+        return position + self.optimal_scale * self.scale * step
+
+    def learn_scale(self, acceptance_rate):
+        """Learn from the acceptance probability of one of its proposals."""
+        self.scale_adaptation.update(acceptance_rate)
+
+    def learn_covariance(self, history):
+        """Learn from the chain's history, where that is due.
+
+        Parameters
+        ----------
+        history : History
+        """
+        if self.schedule.is_due(len(history)):
+            self.set_covariance(shrunk_covariance(history.recent(self.RECENT)))

@@ -1,0 +1,103 @@
+r"""Scales and step sizes driven towards a target acceptance rate.
+
+References
+----------
+Andrieu, C. and Thoms, J. (2008). A tutorial on adaptive MCMC. *Statistics and Computing* 18, 343-373.
+
+Hoffman, M. D. and Gelman, A. (2014). The No-U-Turn sampler. *Journal of Machine Learning Research* 15,
+1593-1623.
+"""
+
+import numpy as np
+
+__all__ = ["DualAveraging", "RobbinsMonroScale"]
+
+
+class RobbinsMonroScale:
+    r"""A proposal's scale, by stochastic approximation of its acceptance rate.
+
+    :math:`\log s_{t+1} = \log s_t + a_t (\alpha_t - \alpha^*)` with
+    :math:`a_t = \min(1, 4 t^{-0.6})` (Andrieu and Thoms, 2008, algorithm 4).
+
+    Parameters
+    ----------
+    target : float
+        Acceptance rate aimed at.
+    scale : float
+        Where to begin.
+
+    Attributes
+    ----------
+    scale : float
+    """
+
+    # Gain and decay of the steps in log scale: a scale off by a factor 10 is mended in tens of
+    # iterations, and the sum of the steps diverges, that of their squares doesn't.
+    GAIN = 4.0
+    DECAY = 0.6
+
+    def __init__(self, target, scale=1.0):
+        self.target = target
+        self.scale = scale
+        self.t = 0
+
+    def update(self, acceptance_rate):
+        """Learn from the acceptance probability of one proposal."""
+        self.t += 1
+        gain = min(1.0, self.GAIN / self.t**self.DECAY)
+        self.scale *= np.exp(gain * (acceptance_rate - self.target))
+
+
+class DualAveraging:
+    r"""A leapfrog step size by dual averaging (Hoffman and Gelman, 2014, section 3.2).
+
+    Parameters
+    ----------
+    target : float
+        Acceptance rate aimed at.
+    step_size : float
+        Where to begin.
+    bounds : (float, float)
+        The step size stays between them.
+
+    Attributes
+    ----------
+    step_size : float
+        To use while learning.
+    averaged_step_size : float
+        To use afterwards.
+    """
+
+    # The constants of the paper, section 3.2.1.
+    SHRINKAGE = 0.05
+    STABILISATION = 10.0
+    DECAY = 0.75
+
+    def __init__(self, target, step_size, bounds=(0.0, np.inf)):
+        self.target = target
+        self.bounds = bounds
+        self.restart(step_size)
+
+    def restart(self, step_size):
+        """Begin anew at `step_size`: what it belonged to has changed."""
+        self.step_size = float(np.clip(step_size, *self.bounds))
+        self.averaged_step_size = self.step_size
+        # The paper shrinks towards 10 times the first step size to favour long steps; here the first
+        # step size is a fair guess already, and twice it is enough.
+        self.centre = np.log(2.0 * self.step_size)
+        self.t = 0
+        self.error = 0.0
+        self.log_average = np.log(self.step_size)
+
+    def update(self, acceptance_rate):
+        """Learn from the acceptance probability of one trajectory."""
+        self.t += 1
+        weight = 1.0 / (self.t + self.STABILISATION)
+        self.error += weight * (self.target - acceptance_rate - self.error)
+        log_step = self.centre - np.sqrt(self.t) / self.SHRINKAGE * self.error
+        lower, upper = self.bounds
+        log_step = np.clip(log_step, np.log(max(lower, 1e-300)), np.log(upper))
+        self.step_size = float(np.exp(log_step))
+        weight = self.t**-self.DECAY
+        self.log_average += weight * (log_step - self.log_average)
+        self.averaged_step_size = float(np.exp(self.log_average))

@@ -1,0 +1,345 @@
+"""What every step of this package does, whatever its algorithm.
+
+An iteration is: propose, evaluate the target once, accept or reject, learn, report. An algorithm is a
+subclass with four hooks, `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which see vectors, not
+PyMC's points. Everything that an algorithm learns from a chain is in `self.learned`, a plain object: a
+new chain starts from a new one, and a chain's state can be saved and restored.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from pymc.initial_point import PointType
+from pymc.model import modelcontext
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
+from pymc.step_methods.state import dataclass_state
+from pymc.util import get_random_generator, get_value_vars_from_user_vars
+from rich.progress import TextColumn
+from rich.table import Column
+from threadpoolctl import ThreadpoolController
+
+from pymc_kmc.target import TargetDensity
+
+__all__ = ["AdaptiveStep", "Proposal", "single_threaded_blas"]
+
+# A chain that moves at all under noise of variance 3 in its log likelihood (the most that can be
+# advised) hardly ever stays longer than this.
+STUCK_AFTER = 500
+# Iterations that the acceptance rate of the progress bar looks back.
+RECENT = 100
+
+
+class Proposal(NamedTuple):
+    """Where to go, and the part of the acceptance ratio that isn't the target's.
+
+    Attributes
+    ----------
+    position : ndarray, shape (d,)
+        The proposal.
+    log_ratio : float
+        Log of everything in the acceptance ratio besides pi(x') / pi(x): a Hastings ratio, or the
+        change of kinetic energy. ``-inf`` rejects without an evaluation.
+    statistics : dict
+        The algorithm's sample statistics about this proposal.
+    """
+
+    position: np.ndarray
+    log_ratio: float = 0.0
+    statistics: dict = {}  # noqa: RUF012  (never written to)
+
+
+@dataclass
+class ChainProgress:
+    """What the base class counts along a chain."""
+
+    n_iterations: int = 0
+    steps_since_accept: int = 0
+    n_invalid: int = 0
+    recent_acceptance: float = 0.0
+    warned: set = field(default_factory=set)
+
+
+@dataclass_state
+class AdaptiveStepState(StepMethodState):
+    """A chain's state: enough to go on with the same draws."""
+
+    tune: bool
+    learned: Any
+    progress: Any
+    recycled: Any
+
+
+def single_threaded_blas():
+    """Return a context in which BLAS uses one thread.
+
+    With several threads its rounding depends on their number, and with it the draws; and the chains
+    already share the cores.
+    """
+    return ThreadpoolController().limit(limits=1, user_api="blas")
+
+
+class AdaptiveStep(BlockedStep):
+    """Base of the package's steps; see the module's docstring.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable, optional
+        The variables to sample, by default all continuous ones of the model.
+    model : pymc.Model, optional
+        By default the one of the context.
+    initial_point : dict of str to ndarray, optional
+        Gives the variables' shapes; by default the model's initial point.
+    compile_kwargs : dict, optional
+        Passed to `pytensor.function`.
+    blocked : bool
+        Sample the variables as one vector; if false, each by a step of its own.
+    rng : numpy.random.Generator, int or None
+        Used until PyMC hands the step its chain's generator.
+    tune : bool
+        Whether the step adapts at all.
+    adaptation : {"tuning", "vanishing"}
+        Whether adaptation ends with tuning or goes on, dying out.
+    """
+
+    name = "adaptive_step"
+    default_blocked = True
+    stats_dtypes_shapes = {  # noqa: RUF012
+        "acceptance_rate": (np.float64, []),
+        "model_logp": (np.float64, []),
+        "kmc_accepted": (bool, []),
+        "kmc_loglik": (np.float64, []),
+        "kmc_n_evaluations": (np.int64, []),
+        "kmc_n_invalid": (np.int64, []),
+        "kmc_recent_acceptance": (np.float64, []),
+        "kmc_steps_since_accept": (np.int64, []),
+        "warning": (SamplerWarning, None),
+    }
+    _state_class = AdaptiveStepState
+
+    def __init__(
+        self,
+        vars=None,
+        *,
+        model=None,
+        initial_point: PointType | None = None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+        rng=None,
+        tune: bool = True,
+        adaptation: str = "tuning",
+    ):
+        if adaptation not in ("tuning", "vanishing"):
+            raise ValueError(f"adaptation must be 'tuning' or 'vanishing', got {adaptation!r}.")
+        model = modelcontext(model)
+        if vars is None:
+            vars = model.continuous_value_vars
+        else:
+            vars = get_value_vars_from_user_vars(vars, model)
+        if not vars:
+            raise ValueError(
+                f"{type(self).__name__} got no variables: the model has no free continuous ones."
+            )
+        if initial_point is None:
+            initial_point = model.initial_point()
+        self.vars = list(vars)
+        self.blocked = blocked
+        self.tune = tune
+        self.adaptation = adaptation
+        self._adapts = tune
+        self.rng = get_random_generator(rng)
+        self.target = TargetDensity(self.vars, model, initial_point, compile_kwargs)
+        self._reset_chain()
+
+    @property
+    def n_dimensions(self):
+        """Length d of the vector that the step samples."""
+        return self.target.n_dimensions
+
+    @property
+    def is_learning(self):
+        """Whether this iteration may change what the step has learned."""
+        return self._adapts and (self.tune or self.adaptation == "vanishing")
+
+    # What an algorithm says
+
+    def _start_chain(self):
+        """Return a new object for `self.learned`: nothing is known of the chain yet."""
+        raise NotImplementedError
+
+    def _propose(self, position):
+        """Return a :class:`Proposal` from `position`."""
+        raise NotImplementedError
+
+    def _learn(self, proposal, evaluation, acceptance_rate, position):
+        """Learn from an iteration.
+
+        Parameters
+        ----------
+        proposal : Proposal
+        evaluation : Evaluation or None
+            The target at the proposal; None if it was rejected without one.
+        acceptance_rate : float
+            The proposal's acceptance probability.
+        position : ndarray, shape (d,)
+            The chain's state after the iteration.
+        """
+        raise NotImplementedError
+
+    def _end_tuning(self):
+        """Settle what sampling will use; called when adaptation stops."""
+
+    # PyMC's side
+
+    def setup_chain(self, rng, tune, draws):
+        """Begin a new chain (PyMC 6)."""
+        self.set_rng(rng)
+
+    def set_rng(self, rng):
+        """Begin a new chain with generator `rng` (PyMC 5.28)."""
+        self.rng = get_random_generator(rng, copy=False)
+        # PyMC resets this for a step of its own, not for one inside a CompoundStep.
+        self.tune = self._adapts
+        self._reset_chain()
+
+    def _reset_chain(self):
+        self.progress = ChainProgress()
+        self.target.start_chain(self.rng)
+        self.learned = self._start_chain()
+
+    def stop_tuning(self):
+        """End tuning: from here on the kernel is fixed, or its adaptation dies out."""
+        if self.tune and self.is_learning:
+            self._end_tuning()
+        self.tune = False
+
+    def step(self, point):
+        """Do one iteration from PyMC's `point`."""
+        target, progress = self.target, self.progress
+        n_before = target.n_evaluations
+        warning = None
+        if progress.n_iterations == 0:
+            target.check_start(point)
+            warning = self._warn_of_start(target.current(point))
+        current = target.current(point)
+
+        proposal = self._propose(current.position)
+        evaluation = None
+        log_ratio = -np.inf
+        if proposal.log_ratio > -np.inf:
+            evaluation = target.propose(proposal.position, self.rng)
+            if evaluation.log_density < np.inf:  # neither +inf nor NaN
+                log_ratio = evaluation.log_density - current.log_density + proposal.log_ratio
+            else:
+                progress.n_invalid += 1
+                warning = warning or self._warn_of_invalid(point, evaluation)
+        acceptance_rate = float(np.exp(min(0.0, log_ratio))) if log_ratio == log_ratio else 0.0
+        accepted = self.rng.uniform() < acceptance_rate
+        if accepted:
+            target.accept(evaluation)
+            current = evaluation
+
+        if self.is_learning:
+            self._learn(proposal, evaluation, acceptance_rate, current.position)
+        progress.n_iterations += 1
+        progress.steps_since_accept = 0 if accepted else progress.steps_since_accept + 1
+        weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
+        progress.recent_acceptance += weight * (acceptance_rate - progress.recent_acceptance)
+        warning = warning or self._warn_if_stuck()
+        statistics = {
+            "acceptance_rate": acceptance_rate,
+            "model_logp": current.log_density,
+            "kmc_accepted": accepted,
+            "kmc_loglik": current.log_likelihood_estimate,
+            "kmc_n_evaluations": target.n_evaluations - n_before,
+            "kmc_n_invalid": progress.n_invalid,
+            "kmc_recent_acceptance": progress.recent_acceptance,
+            "kmc_steps_since_accept": progress.steps_since_accept,
+            "warning": warning,
+        }
+        statistics.update(proposal.statistics)
+        return target.point(point, current.position), [statistics]
+
+    # Warnings, each at most once a chain
+
+    def _warn_once(self, key, message):
+        if key in self.progress.warned:
+            return None
+        self.progress.warned.add(key)
+        return SamplerWarning(
+            WarningType.BAD_ACCEPTANCE, message, "warn", step=self.progress.n_iterations
+        )
+
+    def _warn_of_start(self, evaluation):
+        if evaluation.log_density > -np.inf:
+            return None
+        return self._warn_once(
+            "start",
+            "The chain starts where the estimate of the log likelihood is -inf. It will move to the "
+            "first proposal with a finite one. If it doesn't, give a better start: "
+            "pm.sample(initvals={...}).",
+        )
+
+    def _warn_of_invalid(self, point, evaluation):
+        values = self.target.point(point, evaluation.position)
+        shown = ", ".join(f"{name}={values[name]}" for name in self.target.names)
+        return self._warn_once(
+            "invalid",
+            f"The log density was {evaluation.log_density} at a proposal ({shown}), which was rejected. "
+            "kmc_n_invalid in the sample statistics counts such proposals; this warning is given once "
+            "a chain. Return -inf from the likelihood where a parameter is impossible.",
+        )
+
+    def _warn_if_stuck(self):
+        if self.progress.steps_since_accept < STUCK_AFTER:
+            return None
+        if self.target.is_noisy:
+            remedy = (
+                "The likelihood estimate is probably too noisy, and the chain sits on a lucky one: use "
+                "more simulations or particles an estimate (its log should have a variance below 3)."
+            )
+        else:
+            remedy = "Tune for longer, or start where the posterior has its mass: initvals={...}."
+        return self._warn_once(
+            "stuck", f"No proposal was accepted for {STUCK_AFTER} iterations. {remedy}"
+        )
+
+    # Saved state
+
+    @property
+    def recycled(self):
+        """The target's part of a chain's state: the accepted evaluation and the noise seeds."""
+        return self.target.state
+
+    @recycled.setter
+    def recycled(self, state):
+        self.target.state = state
+
+    # Progress bar
+
+    @staticmethod
+    def competence(var, has_grad):
+        """Never chosen unasked."""
+        return Competence.INCOMPATIBLE
+
+    @staticmethod
+    def _progressbar_config(n_chains=1):
+        columns = [
+            TextColumn(
+                "{task.fields[kmc_acceptance]:0.2f}", table_column=Column("Acceptance", ratio=1)
+            ),
+            TextColumn("{task.fields[kmc_still]}", table_column=Column("Since accept", ratio=1)),
+        ]
+        return columns, {"kmc_acceptance": [0.0] * n_chains, "kmc_still": [0] * n_chains}
+
+    @staticmethod
+    def _make_progressbar_update_functions():
+        def update(statistics):
+            return {
+                "kmc_acceptance": statistics["kmc_recent_acceptance"],
+                "kmc_still": statistics["kmc_steps_since_accept"],
+                "failing": statistics["kmc_steps_since_accept"] >= STUCK_AFTER,
+            }
+
+        return (update,)

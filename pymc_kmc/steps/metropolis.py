@@ -1,0 +1,121 @@
+r"""Adaptive Metropolis: a Gaussian random walk that learns its covariance and its scale.
+
+Propose :math:`x' \sim N(x, s^2 \frac{2.38^2}{d} \Sigma)`, accept with probability
+:math:`\min(1, \pi(x') / \pi(x))`; :math:`\Sigma` follows the covariance of the chain's history (Haario,
+Saksman and Tamminen, 2001), :math:`s` the acceptance rate (Andrieu and Thoms, 2008, algorithm 4). The
+proposal is symmetric and fixed within an iteration, so that each iteration leaves the target invariant;
+adaptation ends with tuning, or dies out.
+
+References
+----------
+Haario, H., Saksman, E. and Tamminen, J. (2001). An adaptive Metropolis algorithm. *Bernoulli* 7,
+223-242.
+
+Andrieu, C. and Thoms, J. (2008). A tutorial on adaptive MCMC. *Statistics and Computing* 18, 343-373.
+
+Examples
+--------
+>>> import pymc as pm, pymc_kmc as kmc
+>>> with pm.Model():
+...     x = pm.Normal("x", shape=3)
+...     idata = pm.sample(
+...         draws=50, tune=50, chains=1, cores=1, random_seed=1, progressbar=False, quiet=True,
+...         step=kmc.AdaptiveMetropolis(), compute_convergence_checks=False,
+...     )  # doctest: +SKIP
+"""
+
+import numpy as np
+
+from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.random_walk import RandomWalk
+from pymc_kmc.steps.base import AdaptiveStep, Proposal
+
+__all__ = ["AdaptiveMetropolis"]
+
+
+class Learned:
+    """What adaptive Metropolis learns from a chain."""
+
+    def __init__(self, n_dimensions, covariance, scale, target_acceptance):
+        self.history = History(n_dimensions)
+        self.random_walk = RandomWalk(n_dimensions, covariance, scale, target_acceptance)
+
+
+class AdaptiveMetropolis(AdaptiveStep):
+    r"""Adaptive Metropolis (Haario, Saksman and Tamminen, 2001), exact with noisy likelihoods.
+
+    The choice where a target is close to Gaussian, evaluations are cheap, or as a yardstick for the
+    other steps; with an estimated likelihood it is exact where `pymc.Metropolis` is not.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable, optional
+        The variables to sample, by default all continuous ones of the model.
+    covariance : array_like, shape (d, d), optional
+        First proposal covariance on the unconstrained scale; by default the identity.
+    scale : float
+        First scale, as a factor on 2.38 / sqrt(d).
+    target_acceptance : float
+        Acceptance rate that the scale is driven to; .234 (Roberts, Gelman and Gilks, 1997) is optimal
+        for many dimensions.
+    **kwargs
+        See :class:`~pymc_kmc.steps.base.AdaptiveStep`: `model`, `initial_point`, `compile_kwargs`,
+        `blocked`, `rng`, `tune`, `adaptation`.
+
+    Raises
+    ------
+    ValueError
+        If `covariance` isn't a symmetric positive definite (d, d) matrix, or `scale` or
+        `target_acceptance` are out of range.
+    """
+
+    name = "adaptive_metropolis"
+    stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {"kmc_scale": (np.float64, [])}
+
+    def __init__(
+        self,
+        vars=None,
+        *,
+        covariance=None,
+        scale=1.0,
+        target_acceptance=RandomWalk.TARGET_ACCEPTANCE,
+        **kwargs,
+    ):
+        if not 0 < target_acceptance < 1:
+            raise ValueError(f"target_acceptance must be between 0 and 1, got {target_acceptance}.")
+        if not 0 < scale < np.inf:
+            raise ValueError(f"scale must be positive, got {scale}.")
+        self.initial_covariance = None if covariance is None else np.array(covariance, dtype=float)
+        self.initial_scale = scale
+        self.target_acceptance = target_acceptance
+        super().__init__(vars, **kwargs)
+
+    def _start_chain(self):
+        check_covariance(self.initial_covariance, self.n_dimensions)
+        return Learned(
+            self.n_dimensions, self.initial_covariance, self.initial_scale, self.target_acceptance
+        )
+
+    def _propose(self, position):
+        random_walk = self.learned.random_walk
+        return Proposal(
+            random_walk.propose(position, self.rng), statistics={"kmc_scale": random_walk.scale}
+        )
+
+    def _learn(self, proposal, evaluation, acceptance_rate, position):
+        self.learned.history.append(position)
+        self.learned.random_walk.learn_scale(acceptance_rate)
+        self.learned.random_walk.learn_covariance(self.learned.history)
+
+
+def check_covariance(covariance, n_dimensions):
+    """Raise a ValueError unless `covariance` is None or a positive definite (d, d) matrix."""
+    if covariance is None:
+        return
+    if covariance.shape != (n_dimensions, n_dimensions):
+        raise ValueError(
+            f"covariance must have shape {(n_dimensions, n_dimensions)}, one row for each of the step's "
+            f"{n_dimensions} unconstrained values, got shape {covariance.shape}."
+        )
+    if not np.allclose(covariance, covariance.T) or np.linalg.eigvalsh(covariance)[0] <= 0:
+        raise ValueError(f"covariance must be symmetric and positive definite, got\n{covariance}")

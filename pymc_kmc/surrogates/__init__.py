@@ -1,0 +1,1 @@
+from pymc_kmc.surrogates.lite import KernelExpLite

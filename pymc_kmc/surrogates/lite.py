@@ -1,0 +1,458 @@
+r"""KMC lite: a kernel expansion on the points themselves (Strathmann et al., 2015, Proposition 1).
+
+.. math:: f(x) = \log q_0(x) + \sum_i \alpha_i k(x_i, x), \qquad
+          \alpha = -\tfrac{\sigma}{2} (C + \lambda P)^{-1} b
+
+over :math:`n` distinct points with multiplicities :math:`w`. With :math:`K` the kernel matrix and
+:math:`D` that of squared distances,
+
+.. math:: b_i = \sum_b w_b K_{bi} \left[\tfrac{2}{\sigma} D_{bi} - d
+                - (x_b - x_i)^\top \nabla \log q_0(x_b) \right], \qquad
+          C_{ij} = \sum_b w_b K_{bi} K_{bj} (x_b - x_i)^\top (x_b - x_j)
+
+(sums, not means; Proposition 1 is :math:`w = 1` and :math:`q_0` constant). The inner product is
+:math:`(D_{bi} + D_{bj} - D_{ij}) / 2`, hence
+
+.. math:: C = \tfrac12 \left[ B^\top K + K^\top B - D \circ (K^\top W K) \right],
+          \qquad B = W (D \circ K),
+
+two matrix products in place of one for every dimension.
+
+With ``rank`` or ``tolerance``, :math:`K \approx R^\top R` by incomplete Cholesky with pivoting, and the system
+is solved by conjugate gradients without forming a matrix of order :math:`n` (Appendix A of the paper):
+O(n r d) an iteration.
+
+Points must be distinct: at a repeated point a narrow kernel bump lowers the objective without
+bound. Repeated rows are merged, and their weights added.
+
+References
+----------
+Strathmann, H., Sejdinovic, D., Livingstone, S., Szabó, Z. and Gretton, A. (2015). Gradient-free
+Hamiltonian Monte Carlo with efficient kernel exponential families. NeurIPS. Equations (4)-(6),
+Proposition 1, Appendix A.
+"""
+
+import warnings
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import scipy.linalg
+
+from pymc_kmc.surrogates import base as _base
+from pymc_kmc.surrogates.base import BLOCK, SUM_FLAGS
+from pymc_kmc.surrogates.kernels import exp_in_place, gaussian_kernel, squared_distances
+
+PENALTIES = ("coefficients", "reference", "rkhs")
+
+#: Conjugate gradients stop at this relative residual or number of iterations; a result above
+#: the acceptable residual is warned about.
+CG_TOLERANCE = 1e-12
+CG_ITERATIONS = 1000
+CG_ACCEPTABLE = 1e-6
+
+#: Most directions in the preconditioner; its set-up costs as many products with C.
+PRECONDITIONER_RANK = 200
+
+#: Share of the identity in the low-rank "rkhs" penalty.
+RKHS_IDENTITY = 1e-8
+
+
+class LiteParameters(NamedTuple):
+    """What compiled code needs of a fitted :class:`KernelExpLite`."""
+
+    points: np.ndarray  # (d, n): the innermost loops run over points
+    coefficients: np.ndarray  # (n,)
+    sigma: float
+    base_mean: np.ndarray  # (d,)
+    base_precision: np.ndarray  # (d, d), zero without a base density
+
+
+class KernelExpLite:
+    """Kernel exponential family on the points themselves, "KMC lite".
+
+    Parameters
+    ----------
+    sigma : float
+        Bandwidth in squared units of X: k(x, y) = exp(-|x - y|^2 / sigma).
+    regularisation : float
+        lambda, against sums over points: the effect of a given value falls as points are added.
+    penalty : {"coefficients", "reference", "rkhs"}
+        The matrix P of the penalty: identity (the paper), K + identity (its authors' code), or K,
+        the norm in the reproducing kernel Hilbert space.
+    base : None or "gaussian"
+        Base density: constant, or a Gaussian fitted to X, which makes the tails pull inwards.
+    rank : int, optional
+        Most pivots of the incomplete Cholesky factorisation of K. None: no limit.
+    tolerance : float, optional
+        Largest residual diagonal entry of K (whose diagonal is 1) at which the factorisation
+        stops. With neither ``rank`` nor ``tolerance`` the system is solved exactly, in O(n^3).
+
+    Attributes
+    ----------
+    points_ : ndarray (n, d)
+        Distinct points, in the order of their first appearance.
+    weights_ : ndarray (n,)
+        Their summed weights.
+    coefficients_ : ndarray (n,)
+        alpha.
+    rank_ : int
+        Pivots used by the low-rank fit, n by the exact one.
+    parameters_ : LiteParameters
+        For :func:`~pymc_kmc.surrogates.base.log_density_at` and ``gradient_at``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(1).normal(size=(200, 2))
+    >>> surrogate = KernelExpLite(sigma=10.0, regularisation=0.01).fit(X)
+    >>> surrogate.gradient(np.array([1.0, 0.0])).round(1)  # of the true density: (-1, 0)
+    array([-1.1, -0. ])
+    """
+
+    def __init__(
+        self,
+        sigma,
+        regularisation,
+        penalty="coefficients",
+        base=None,
+        rank=None,
+        tolerance=None,
+    ):
+        self.sigma = sigma
+        self.regularisation = regularisation
+        self.penalty = penalty
+        self.base = base
+        self.rank = rank
+        self.tolerance = tolerance
+
+    def fit(self, X, sample_weight=None):
+        """Fit by score matching.
+
+        Parameters
+        ----------
+        X : array_like (n, d)
+            Points; repeated rows are merged.
+        sample_weight : array_like (n,), optional
+            Multiplicities: a weight of 2 is the point given twice.
+
+        Returns
+        -------
+        KernelExpLite
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            On a bad argument, a value that is not finite, or fewer than two distinct points.
+        """
+        sigma = _base.check_positive(self.sigma, "sigma")
+        regularisation = _base.check_positive(self.regularisation, "regularisation")
+        _base.check_choice(self.penalty, "penalty", PENALTIES)
+        _base.check_choice(self.base, "base", (None, "gaussian"))
+        if self.rank is not None:
+            _base.check_count(self.rank, "rank")
+        if self.tolerance is not None:
+            _base.check_positive(self.tolerance, "tolerance")
+        X = _base.check_points(X)
+        X, weights = _base.unique_rows(X, _base.check_weights(sample_weight, len(X)))
+        _base.check_distinct(len(X))
+        base = _base.fit_base(self.base, X, weights)
+
+        if self.rank is None and self.tolerance is None:
+            D = squared_distances(X, X)
+            K = np.exp(-D / sigma)
+            b, C = score_matching_system(X, weights, K, D, sigma, base)
+            C += regularisation * penalty_matrix(self.penalty, K)
+            solution = _base.solve_positive(C, b)
+            rank = len(X)
+        else:
+            R, _ = incomplete_cholesky(
+                X, sigma, rank=self.rank, tolerance=self.tolerance or np.finfo(float).eps
+            )
+            solution = _solve_low_rank(X, weights, R, sigma, regularisation, self.penalty, base)
+            rank = len(R)
+
+        self.points_ = X
+        self.weights_ = weights
+        self.coefficients_ = -0.5 * sigma * solution
+        self.rank_ = rank
+        self.base_ = base
+        self.n_features_in_ = X.shape[1]
+        self.parameters_ = LiteParameters(
+            points=np.ascontiguousarray(X.T),
+            coefficients=self.coefficients_.copy(),
+            sigma=sigma,
+            base_mean=base.mean.copy(),
+            base_precision=base.precision.copy(),
+        )
+        return self
+
+    def log_density(self, X):
+        """Unnormalised log density at X (d,) or (n, d): a float or (n,)."""
+        _base.check_fitted(self)
+        X, single = _base.as_rows(X, self.n_features_in_)
+        values = _base.in_chunks(self._log_density, X, len(self.points_))
+        return float(values[0]) if single else values
+
+    def gradient(self, X):
+        """Gradient of the log density at X (d,) or (n, d), in the shape of X."""
+        _base.check_fitted(self)
+        X, single = _base.as_rows(X, self.n_features_in_)
+        gradients = _base.in_chunks(lambda part: self._derivatives(part)[0], X, len(self.points_))
+        return gradients[0] if single else gradients
+
+    def loss(self, X, sample_weight=None):
+        """Score-matching objective on X (n, d), a mean over its rows, without the penalty."""
+        _base.check_fitted(self)
+        X = _base.check_points(X, d=self.n_features_in_)
+        weights = _base.check_weights(sample_weight, len(X))
+        gradients, laplacians = self._derivatives(X)
+        return _base.score_matching_loss(gradients, laplacians, weights)
+
+    def _log_density(self, X):
+        K = gaussian_kernel(X, self.points_, self.parameters_.sigma)
+        return K @ self.coefficients_ + self.base_.log_density(X)
+
+    def _derivatives(self, X):
+        return derivatives(
+            X, self.points_, self.coefficients_, self.parameters_.sigma, self.base_
+        )
+
+
+def penalty_matrix(penalty, K):
+    """The matrix P named by ``penalty`` for the kernel matrix K (n, n)."""
+    if penalty == "rkhs":
+        return K
+    identity = np.eye(len(K))
+    return identity if penalty == "coefficients" else K + identity
+
+
+def score_matching_system(X, weights, K, D, sigma, base):
+    """b (n,) and C (n, n) of Proposition 1 for points X (n, d), as in the module's formulas."""
+    b = right_hand_side(X, weights, K, D, sigma, base)
+    weighted_KD = weights[:, None] * (K * D)
+    half = weighted_KD.T @ K
+    C = half + half.T
+    C -= D * (K.T @ (weights[:, None] * K))
+    C *= 0.5
+    return b, C
+
+
+def right_hand_side(X, weights, K, D, sigma, base):
+    """b (n,) of Proposition 1."""
+    d = X.shape[1]
+    b = weights @ (K * ((2.0 / sigma) * D - d))
+    return b - _base_term(X - X.mean(axis=0), weights, base.gradient(X), lambda V: K.T @ V)
+
+
+def _base_term(X, weights, base_gradients, apply_K):
+    """Sum over b of w_b K_bi (x_b - x_i)' grad log q0(x_b), for every i."""
+    slopes = weights[:, None] * base_gradients
+    along = np.einsum("nd,nd->n", X, slopes)
+    smoothed = apply_K(np.column_stack([along, slopes]))
+    return smoothed[:, 0] - np.einsum("nd,nd->n", X, smoothed[:, 1:])
+
+
+def derivatives(X, points, coefficients, sigma, base):
+    """Gradients (n, d) and Laplacians (n,) of a lite expansion at the rows of X (n, d)."""
+    D = squared_distances(X, points)
+    weighted = np.exp(-D / sigma) * coefficients
+    centre = points.mean(axis=0)
+    totals = weighted.sum(axis=1)
+    gradients = (2.0 / sigma) * (weighted @ (points - centre) - (X - centre) * totals[:, None])
+    laplacians = (4.0 / sigma**2) * np.einsum("nm,nm->n", weighted, D)
+    laplacians -= (2.0 * X.shape[1] / sigma) * totals
+    return gradients + base.gradient(X), laplacians + base.laplacian
+
+
+# --------------------------------------------------------------------------------------------------
+# Low rank (Appendix A)
+# --------------------------------------------------------------------------------------------------
+
+
+def incomplete_cholesky(X, sigma, rank=None, tolerance=1e-6):
+    """Pivoted incomplete Cholesky factorisation of the kernel matrix of X (n, d), K ~ R'R.
+
+    Parameters
+    ----------
+    X : ndarray (n, d)
+    sigma : float
+    rank : int, optional
+        Most pivots.
+    tolerance : float
+        Stop when no diagonal entry of K - R'R exceeds it.
+
+    Returns
+    -------
+    R : ndarray (r, n)
+    pivots : ndarray (r,) of int
+    """
+    n = len(X)
+    most = n if rank is None else min(rank, n)
+    R = np.zeros((min(most, 64), n))
+    pivots = []
+    residual = np.ones(n)
+    while len(pivots) < most:
+        pivot = int(residual.argmax())
+        if residual[pivot] <= tolerance:
+            break
+        r = len(pivots)
+        if r == len(R):
+            R = np.concatenate([R, np.zeros((min(r, most - r), n))])
+        row = np.exp(-((X - X[pivot]) ** 2).sum(axis=1) / sigma) - R[:r, pivot] @ R[:r]
+        row /= np.sqrt(residual[pivot])
+        row[pivots] = 0.0
+        R[r] = row
+        residual = np.maximum(residual - row**2, 0.0)
+        residual[pivot] = 0.0
+        pivots.append(pivot)
+    return R[: len(pivots)], np.array(pivots, dtype=np.int64)
+
+
+def _solve_low_rank(X, weights, R, sigma, regularisation, penalty, base):
+    """(C + lambda P)^-1 b with K replaced by R'R throughout, by preconditioned conjugate gradients."""
+
+    def apply_K(V):
+        return R.T @ (R @ V)
+
+    d = X.shape[1]
+    centred = X - X.mean(axis=0)
+    squares = np.einsum("nd,nd->n", centred, centred)
+    smoothed = apply_K(
+        np.column_stack([weights, weights * squares, weights[:, None] * centred])
+    )
+    expected_distance = (
+        smoothed[:, 1] + squares * smoothed[:, 0]
+        - 2.0 * np.einsum("nd,nd->n", centred, smoothed[:, 2:])
+    )
+    b = (2.0 / sigma) * expected_distance - d * smoothed[:, 0]
+    b -= _base_term(centred, weights, base.gradient(X), apply_K)
+
+    def apply_C(V):
+        KV = apply_K(V)
+        total = np.zeros_like(V)
+        for coordinate in centred.T:
+            x = coordinate if V.ndim == 1 else coordinate[:, None]
+            w = weights if V.ndim == 1 else weights[:, None]
+            U = w * (apply_K(x * V) - x * KV)
+            total += x * apply_K(U) - apply_K(x * U)
+        return total if penalty == "coefficients" else total + regularisation * KV
+
+    # K ~ R'R has a null space, which its own norm leaves unpenalised.
+    shift = regularisation * (RKHS_IDENTITY if penalty == "rkhs" else 1.0)
+    precondition = _nystrom_preconditioner(apply_C, R, shift)
+    return _conjugate_gradients(lambda v: apply_C(v) + shift * v, b, precondition)
+
+
+def _nystrom_preconditioner(apply_A, R, shift):
+    """Inverse of a rank-r approximation of A + shift I, from A's action on the row space of R.
+
+    The Nyström preconditioner of Frangella, Tropp and Udell (2023), equation (1.3), with the
+    dominant kernel directions in place of random ones.
+    """
+    Q = np.linalg.qr(R[:PRECONDITIONER_RANK].T)[0]
+    Y = apply_A(Q)
+    nu = np.finfo(float).eps * np.linalg.norm(Y)
+    L = _base.cholesky_factor(_base._symmetric(Q.T @ Y) + nu * np.eye(Q.shape[1]))
+    if L is None:
+        return lambda v: v
+    B = scipy.linalg.solve_triangular(L, (Y + nu * Q).T, lower=True, check_finite=False).T
+    U, singular, _ = scipy.linalg.svd(B, full_matrices=False, lapack_driver="gesvd")
+    values = np.maximum(singular**2 - nu, 0.0)
+    gain = (values[-1] + shift) / (values + shift) - 1.0
+    return lambda v: v + U @ (gain * (U.T @ v))
+
+
+def _conjugate_gradients(apply_A, b, precondition):
+    x = np.zeros_like(b)
+    residual = b.copy()
+    z = precondition(residual)
+    direction = z.copy()
+    rz = residual @ z
+    target = CG_TOLERANCE * np.linalg.norm(b)
+    best, best_norm = x, np.inf
+    for _ in range(CG_ITERATIONS):
+        norm = np.linalg.norm(residual)
+        if norm < best_norm:
+            best, best_norm = x, norm
+        Ad = apply_A(direction)
+        curvature = direction @ Ad
+        if norm <= target or not curvature > 0.0:
+            break
+        step = rz / curvature
+        x = x + step * direction
+        residual = residual - step * Ad
+        z = precondition(residual)
+        rz, previous = residual @ z, rz
+        direction = z + (rz / previous) * direction
+    if best_norm > CG_ACCEPTABLE * np.linalg.norm(b):
+        warnings.warn(
+            f"conjugate gradients stopped at a relative residual of "
+            f"{best_norm / np.linalg.norm(b):.1e}; a larger `regularisation` conditions the system",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return best
+
+
+# --------------------------------------------------------------------------------------------------
+# Compiled evaluation
+# --------------------------------------------------------------------------------------------------
+
+
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+def _kernel_block(points, x, start, stop, scale, values):
+    """Write -|x - points|^2 * scale into values, for one block of points."""
+    n = stop - start
+    row = points[0, start:stop]
+    x0 = x[0]
+    for i in range(n):
+        values[i] = -scale * (x0 - row[i]) * (x0 - row[i])
+    for a in range(1, points.shape[0]):
+        row = points[a, start:stop]
+        xa = x[a]
+        for i in range(n):
+            values[i] -= scale * (xa - row[i]) * (xa - row[i])
+
+
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+def _log_density_at(parameters, x):
+    points, coefficients = parameters.points, parameters.coefficients
+    n = points.shape[1]
+    values, scratch = np.empty(BLOCK), np.empty(BLOCK)
+    total = _base.base_log_density_at(parameters.base_mean, parameters.base_precision, x)
+    for start in range(0, n, BLOCK):
+        stop = min(start + BLOCK, n)
+        _kernel_block(points, x, start, stop, 1.0 / parameters.sigma, values)
+        exp_in_place(values, scratch, stop - start)
+        weights = coefficients[start:stop]
+        for i in range(stop - start):
+            total += weights[i] * values[i]
+    return total
+
+
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+def _gradient_at(parameters, x, out):
+    points, coefficients = parameters.points, parameters.coefficients
+    d, n = points.shape
+    values, scratch = np.empty(BLOCK), np.empty(BLOCK)
+    scale = 2.0 / parameters.sigma
+    _base.base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
+    for start in range(0, n, BLOCK):
+        stop = min(start + BLOCK, n)
+        _kernel_block(points, x, start, stop, 1.0 / parameters.sigma, values)
+        exp_in_place(values, scratch, stop - start)
+        weights = coefficients[start:stop]
+        for i in range(stop - start):
+            values[i] *= weights[i]
+        for a in range(d):
+            row = points[a, start:stop]
+            xa = x[a]
+            pull = 0.0
+            for i in range(stop - start):
+                pull += values[i] * (row[i] - xa)
+            out[a] += scale * pull
+
+
+_base.register(LiteParameters, log_density=_log_density_at, gradient=_gradient_at)

@@ -1,0 +1,335 @@
+r"""What a step may evaluate, and what that costs.
+
+:class:`TargetDensity` is the log density of a block of variables on their raveled, unconstrained
+scale, with the other variables held at their current values. Where the model has likelihoods that are
+only estimated, the state that the chain carries is the block's position *and* the seeds of their noise:
+a proposal comes with new seeds, the accepted estimate is recycled and never drawn again (Andrieu and
+Roberts, 2009). The seeds live in shared variables of the model's graph, which every step of a
+`CompoundStep` reads, so that all of them see one density on the extended space.
+
+References
+----------
+Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficient Monte Carlo
+computations. *Annals of Statistics* 37, 697-725.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.exceptions import SamplingError
+from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import continuous_dtypes
+
+from pymc_kmc.likelihoods.pseudo_marginal import NoisyLogLikelihood, noise_generator
+
+__all__ = ["Evaluation", "TargetDensity"]
+
+MAX_SEED = 2**63  # seeds are non-negative 64-bit integers
+
+
+class Evaluation(NamedTuple):
+    """The target's value at one position under one noise.
+
+    Attributes
+    ----------
+    log_density : float
+        Of the whole model, the estimates included.
+    log_likelihood_estimate : float
+        Sum of the noisy terms; 0 where there are none.
+    position : ndarray, shape (d,)
+        The block's raveled, unconstrained values.
+    seeds : tuple of int
+        One for each source of noise.
+    """
+
+    log_density: float
+    log_likelihood_estimate: float
+    position: np.ndarray
+    seeds: tuple
+
+
+class TargetDensity:
+    """The log density that a step samples from, as a function of one vector.
+
+    Parameters
+    ----------
+    variables : list of TensorVariable
+        The block's value variables, all of them continuous.
+    model : pymc.Model
+        The model.
+    initial_point : dict of str to ndarray
+        Gives shapes and the other variables' first values.
+    compile_kwargs : dict, optional
+        For `pytensor.function`.
+
+    Attributes
+    ----------
+    n_dimensions : int
+        Length of the vector.
+    n_evaluations : int
+        Evaluations of the density since :meth:`start_chain`.
+    is_noisy : bool
+        Whether it depends on seeds.
+
+    Raises
+    ------
+    TypeError
+        If a variable of the block is discrete.
+    ValueError
+        If the model has a `pymc.Simulator` and the block isn't the whole model.
+    """
+
+    def __init__(self, variables, model, initial_point, compile_kwargs=None):
+        for variable in variables:
+            if variable.dtype not in continuous_dtypes:
+                raise TypeError(
+                    f"Variable {variable.name!r} is discrete ({variable.dtype}): the steps of pymc_kmc "
+                    "move continuous variables. Give the others to another step, for example "
+                    "pm.sample(step=[kmc.KMC(vars=[...]), pm.Metropolis(vars=[...])])."
+                )
+        self.model = model
+        self.names = tuple(variable.name for variable in variables)
+        self.n_dimensions = int(sum(initial_point[name].size for name in self.names))
+        self._compile(variables, initial_point, compile_kwargs or {})
+        self.n_evaluations = 0
+        self._current = None
+
+    def _compile(self, variables, initial_point, compile_kwargs):
+        # Once: every call of model.logp() makes new generators for the model's simulators.
+        log_density = self.model.logp()
+        nodes = noisy_nodes(log_density)
+        self._likelihoods = [node.op for node in nodes]
+        self._seed_variables = [node.inputs[0] for node in nodes]
+        self._generators = simulator_generators(log_density)
+        self._generator_seeds = (0,) * len(self._generators)
+        if self._generators and set(self.names) != {v.name for v in self.model.value_vars}:
+            others = sorted({v.name for v in self.model.value_vars} - set(self.names))
+            raise ValueError(
+                "A model with pm.Simulator must be sampled by one step that has all its variables: the "
+                f"other steps would draw the simulator's noise anew at every look. {others} are not "
+                "in this step's vars. Use pm.sample(step=kmc.KMC()), or write the simulator as a "
+                "kmc.PseudoMarginalPotential, which steps can share."
+            )
+        self.is_noisy = bool(nodes or self._generators)
+        # The potentials are terms of a sum. Evaluated outside the compiled function they can be left
+        # out where the rest is -inf, and the user's exceptions arrive as they are.
+        exact = log_density
+        if nodes:
+            exact = graph_replace(
+                log_density, {node.outputs[0]: pt.constant(0.0, dtype="float64") for node in nodes}
+            )
+        parameters = [parameter for node in nodes for parameter in node.inputs[1:]]
+        self._n_parameters = [len(node.inputs) - 1 for node in nodes]
+        self._shared = make_shared_replacements(initial_point, variables, self.model)
+        outputs, position = join_nonshared_inputs(
+            initial_point, [exact, *parameters], variables, shared_inputs=self._shared
+        )
+        # Not pm.compile: it would give the simulators' generators updates.
+        self._function = pytensor.function(
+            [position], outputs, **{"on_unused_input": "ignore"} | compile_kwargs
+        )
+        self._function.trust_input = True
+        self._others = {v.name: np.array(initial_point[v.name]) for v in self._shared}
+        self._dtype = position.dtype
+
+    def start_chain(self, rng):
+        """Forget the last chain: new seeds, no recycled value, nothing counted.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+        """
+        self._current = None
+        self.n_evaluations = 0
+        self.seeds = self._new_seeds(rng)
+
+    def _new_seeds(self, rng):
+        n_sources = len(self._seed_variables) + len(self._generators)
+        return tuple(int(seed) for seed in rng.integers(MAX_SEED, size=n_sources))
+
+    @property
+    def seeds(self):
+        """The seeds of the chain's current state, as the shared variables have them."""
+        shared = tuple(int(v.get_value(borrow=True)) for v in self._seed_variables)
+        return shared + self._generator_seeds
+
+    @seeds.setter
+    def seeds(self, seeds):
+        n_shared = len(self._seed_variables)
+        for variable, seed in zip(self._seed_variables, seeds[:n_shared], strict=True):
+            variable.set_value(np.int64(seed))
+        self._generator_seeds = tuple(seeds[n_shared:])
+
+    @property
+    def state(self):
+        """The recycled evaluation, the noise seeds and the count of evaluations."""
+        return self._current, self.seeds, self.n_evaluations
+
+    @state.setter
+    def state(self, state):
+        self._current, self.seeds, self.n_evaluations = state
+
+    def current(self, point):
+        """Return the recycled value at the chain's state.
+
+        It is evaluated only where there is none: at a chain's start, or, under the *same* seeds, when
+        another step has moved something.
+
+        Parameters
+        ----------
+        point : dict of str to ndarray
+            PyMC's point, with at least the model's value variables.
+
+        Returns
+        -------
+        Evaluation
+        """
+        moved = False
+        for variable, shared in self._shared.items():
+            value = point[variable.name]
+            if not np.array_equal(value, self._others[variable.name]):
+                # A copy: in worker processes PyMC writes the next point into the same memory.
+                value = np.array(value)
+                self._others[variable.name] = value
+                shared.set_value(value, borrow=True)
+                moved = True
+        position = np.concatenate([point[name].ravel() for name in self.names])
+        seeds = self.seeds if self.is_noisy else ()
+        current = self._current
+        if (
+            moved
+            or current is None
+            or current.seeds != seeds
+            or not np.array_equal(current.position, position)
+        ):
+            self._current = self._evaluate(position, seeds)
+        return self._current
+
+    def propose(self, position, rng):
+        """Evaluate the target at a proposal, under new seeds.
+
+        Parameters
+        ----------
+        position : ndarray, shape (d,)
+        rng : numpy.random.Generator
+            Draws the seeds.
+
+        Returns
+        -------
+        Evaluation
+        """
+        return self._evaluate(position, self._new_seeds(rng) if self.is_noisy else ())
+
+    def accept(self, evaluation):
+        """Make a proposal the chain's state: its seeds are kept and its value is recycled."""
+        self._current = evaluation
+        if self.is_noisy:
+            self.seeds = evaluation.seeds
+
+    def _evaluate(self, position, seeds):
+        self.n_evaluations += 1
+        n_likelihoods = len(self._likelihoods)
+        for generator, seed in zip(self._generators, seeds[n_likelihoods:], strict=True):
+            generator.set_value(noise_generator(seed), borrow=True)
+        outputs = self._function(position.astype(self._dtype, copy=False))
+        log_density = float(outputs[0])
+        if self._generators:
+            return Evaluation(log_density, log_density, position, seeds)
+        estimate = 0.0
+        if n_likelihoods and np.isfinite(log_density):
+            first = 1
+            for likelihood, seed, n in zip(
+                self._likelihoods, seeds, self._n_parameters, strict=True
+            ):
+                estimate += likelihood.evaluate(seed, *outputs[first : first + n])
+                first += n
+        return Evaluation(log_density + estimate, estimate, position, seeds)
+
+    def point(self, point, position):
+        """Return a copy of PyMC's `point` with the block's variables taken from `position`."""
+        point = point.copy()
+        first = 0
+        for name in self.names:
+            value = point[name]
+            point[name] = position[first : first + value.size].reshape(value.shape)
+            first += value.size
+        return point
+
+    def explain(self, point):
+        """Say which term makes the log density at `point` something else than a finite number.
+
+        Parameters
+        ----------
+        point : dict of str to ndarray
+
+        Returns
+        -------
+        str
+            One line a term, "name: value".
+        """
+        values = {}
+        variables = {variable.name: variable for variable in self.model.value_vars}
+        terms = self.model.logp(sum=False)
+        model = self.model
+        names = [v.name for v in model.free_RVs + model.observed_RVs + model.potentials]
+        inputs = list(variables.values())
+        arguments = [point[variable.name] for variable in inputs]
+        for name, term in zip(names, terms, strict=True):
+            function = pytensor.function(
+                inputs, term.sum(), mode="FAST_COMPILE", on_unused_input="ignore"
+            )
+            values[name] = float(function(*arguments))
+        bad = {name: value for name, value in values.items() if not np.isfinite(value)}
+        return "\n".join(f"  {name}: {value}" for name, value in (bad or values).items())
+
+    def check_start(self, point):
+        """Raise an error unless the chain can start at `point`.
+
+        A noisy estimate of ``-inf`` is let pass: another draw of it may well be finite.
+
+        Parameters
+        ----------
+        point : dict of str to ndarray
+
+        Raises
+        ------
+        pymc.exceptions.SamplingError
+            If the log density is NaN, ``+inf``, or ``-inf`` for another reason than noise.
+        """
+        evaluation = self.current(point)
+        log_density = evaluation.log_density
+        noise_only = evaluation.log_likelihood_estimate == -np.inf
+        if np.isfinite(log_density) or (log_density == -np.inf and noise_only):
+            return
+        values = "\n".join(f"  {name}: {np.asarray(value)}" for name, value in point.items())
+        raise SamplingError(
+            f"The log density of the model is {log_density} at the chain's starting point:\n{values}\n"
+            f"Terms of the log density there:\n{self.explain(point)}\n"
+            "Give another start, pm.sample(initvals={...}), or mend the term."
+        )
+
+
+def noisy_nodes(graph):
+    """Return the nodes of `graph` whose Op is a :class:`NoisyLogLikelihood`, in order of name."""
+    nodes = {
+        variable.owner
+        for variable in ancestors([graph])
+        if variable.owner is not None and isinstance(variable.owner.op, NoisyLogLikelihood)
+    }
+    return sorted(nodes, key=lambda node: node.op.name)
+
+
+def simulator_generators(graph):
+    """Return the shared random generators that `graph` depends on: those of `pymc.Simulator`."""
+    return [
+        variable
+        for variable in ancestors([graph])
+        if isinstance(variable, SharedVariable) and isinstance(variable.type, RandomType)
+    ]
+
