@@ -128,12 +128,12 @@ class NoisyLogLikelihood(Op):
         """
         parameters = [np.asarray(value) for value in parameters]
         key = (seed, *(value.tobytes() for value in parameters))
-        value = self._memory.get(key)
+        value = self._memory.pop(key, None)
         if value is None:
             value = self._call(seed, parameters)
             while len(self._memory) >= MEMORY:
                 del self._memory[next(iter(self._memory))]
-            self._memory[key] = value
+        self._memory[key] = value  # the last used is the last forgotten
         return value
 
     def _call(self, seed, parameters):

@@ -1,1 +1,14 @@
+"""Kernel exponential family surrogates: arrays in, arrays out; nothing here knows of MCMC."""
+
+from pymc_kmc.surrogates.base import NotFittedError, Surrogate, gradient_at, log_density_at
+from pymc_kmc.surrogates.finite import KernelExpFinite
 from pymc_kmc.surrogates.lite import KernelExpLite
+
+__all__ = [
+    "KernelExpFinite",
+    "KernelExpLite",
+    "NotFittedError",
+    "Surrogate",
+    "gradient_at",
+    "log_density_at",
+]

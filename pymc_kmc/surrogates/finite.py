@@ -1,0 +1,486 @@
+r"""KMC finite: random Fourier features (Strathmann et al., 2015, Proposition 2), batch and online.
+
+.. math:: f(x) = \log q_0(x) + \theta^\top \phi(x), \qquad \theta = (C + \lambda I)^{-1} b
+
+with means over points :math:`x_b` of weights :math:`w_b`, :math:`W = \sum_b w_b`,
+
+.. math:: b = -\frac1W \sum_b w_b \sum_a \left[ \partial_a^2 \phi(x_b)
+              + \partial_a \log q_0(x_b)\, \partial_a \phi(x_b) \right], \qquad
+          C = \frac1W \sum_b w_b \sum_a \partial_a \phi(x_b)\, \partial_a \phi(x_b)^\top
+
+(Proposition 2 is :math:`w = 1` and :math:`q_0` constant). For Fourier features
+:math:`\phi_j(x) = \sqrt{2/m} \cos(\omega_j^\top x + u_j)` both come from sines and cosines of the angles alone,
+
+.. math:: C = \frac{2}{m W} (S^\top W S) \circ (\Omega^\top \Omega), \qquad S_{bj} = \sin(\omega_j^\top x_b + u_j),
+
+one matrix product whatever the dimension.
+
+Online updates
+--------------
+The sums :math:`W C` and :math:`W b` grow by a term a point. With :math:`P = W C + \lambda W_0 I = U^\top U`, where
+:math:`W_0` was the total weight when P was last factorised, a new point changes :math:`U` by d
+rank-one updates, and the system to solve is :math:`(P + \epsilon I) \theta = W b` with
+:math:`\epsilon = \lambda (W - W_0)`: a few steps of conjugate gradients on
+:math:`I + \epsilon P^{-1}`, whose condition is at most :math:`W / W_0`. P is factorised afresh when
+:math:`W` has outgrown :math:`W_0` by a tenth. The result is that of a batch fit to rounding error.
+
+References
+----------
+Strathmann, H., Sejdinovic, D., Livingstone, S., Szabó, Z. and Gretton, A. (2015). Gradient-free
+Hamiltonian Monte Carlo with efficient kernel exponential families. NeurIPS. Equations (7)-(8),
+Proposition 2.
+"""
+
+import math
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import scipy.linalg
+
+from pymc_kmc.surrogates import base as _base
+from pymc_kmc.surrogates import features as _features
+from pymc_kmc.surrogates.base import BLOCK, SUM_FLAGS
+from pymc_kmc.surrogates.features import cos_in_place, sin_in_place
+
+#: Relative growth of the total weight after which the factor is computed afresh. Conjugate
+#: gradients gain a factor of about 40 an iteration at that end of the range.
+DRIFT = 0.1
+
+#: A block of more than m / RANK_ONE_SHARE rank-one updates is dearer than a new factorisation.
+RANK_ONE_SHARE = 12
+
+#: Rank-one updates carried out in one pass over the factor.
+UPDATES_A_PASS = 8
+
+#: Relative residual at which the conjugate gradients of an update stop.
+CG_TOLERANCE = 1e-13
+CG_ITERATIONS = 50
+
+
+class FiniteParameters(NamedTuple):
+    """What compiled code needs of a fitted :class:`KernelExpFinite`."""
+
+    omega: np.ndarray  # (d, m): the innermost loops run over features
+    phase: np.ndarray  # (m,)
+    coefficients: np.ndarray  # (m,), sqrt(2 / m) theta
+    base_mean: np.ndarray  # (d,)
+    base_precision: np.ndarray  # (d, d), zero without a base density
+
+
+class KernelExpFinite:
+    """Finite-dimensional kernel exponential family on random Fourier features, "KMC finite".
+
+    Parameters
+    ----------
+    n_features : int
+        Number m of features.
+    sigma : float
+        Bandwidth in squared units of X.
+    regularisation : float
+        lambda, against means over points.
+    kernel : {"gaussian", "rational_quadratic"}
+        exp(-|x - y|^2 / sigma) or 1 / (1 + |x - y|^2 / sigma).
+    base : None or "gaussian"
+        Base density: constant, or a Gaussian fitted to X, which makes the tails pull inwards.
+    rng : None, int or numpy.random.Generator
+        Draws the basis when fitting; an integer gives the same basis in every fit.
+
+    Attributes
+    ----------
+    coefficients_ : ndarray (m,)
+        theta.
+    omega_, phase_ : ndarray (d, m) and (m,)
+        The basis.
+    total_weight_ : float
+        Sum of the weights of all points seen.
+    parameters_ : FiniteParameters
+        For :func:`~pymc_kmc.surrogates.base.log_density_at` and ``gradient_at``. An update makes a
+        new one, the old one stays valid.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(1).normal(size=(500, 2))
+    >>> surrogate = KernelExpFinite(200, sigma=10.0, regularisation=1e-4, rng=2).fit(X[:400])
+    >>> surrogate.update(X[400:]).gradient(np.array([1.0, 0.0])).round(1)  # truth: (-1, 0)
+    array([-1. ,  0.1])
+    """
+
+    def __init__(
+        self, n_features, sigma, regularisation, kernel="gaussian", base=None, rng=None
+    ):
+        self.n_features = n_features
+        self.sigma = sigma
+        self.regularisation = regularisation
+        self.kernel = kernel
+        self.base = base
+        self.rng = rng
+        self.basis = None
+
+    @classmethod
+    def from_basis(cls, omega, phase, regularisation, base=None):
+        """A surrogate on a given basis, cos(omega' x + phase) times sqrt(2 / m).
+
+        Parameters
+        ----------
+        omega : array_like (d, m)
+        phase : array_like (m,)
+        regularisation : float
+        base : None or "gaussian"
+        """
+        omega = np.array(_base.check_points(omega, "omega"))
+        phase = np.array(phase, dtype=np.float64)
+        if phase.shape != omega.shape[1:]:
+            raise ValueError(
+                f"phase has shape {phase.shape}, omega {omega.shape}; pass omega (d, m), phase (m,)"
+            )
+        if not np.isfinite(phase).all():
+            raise ValueError("phase has entries that are not finite; pass numbers in [0, 2 pi)")
+        surrogate = cls(omega.shape[1], None, regularisation, base=base)
+        surrogate.basis = (omega, phase)
+        return surrogate
+
+    def fit(self, X, sample_weight=None):
+        """Fit by score matching, forgetting what was seen before.
+
+        Parameters
+        ----------
+        X : array_like (n, d)
+        sample_weight : array_like (n,), optional
+            Multiplicities: a weight of 2 is the point given twice.
+
+        Returns
+        -------
+        KernelExpFinite
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            On a bad argument, a value that is not finite, or fewer than two distinct points.
+        """
+        m = _base.check_count(self.n_features, "n_features")
+        regularisation = _base.check_positive(self.regularisation, "regularisation")
+        _base.check_choice(self.kernel, "kernel", _features.KERNELS)
+        _base.check_choice(self.base, "base", (None, "gaussian"))
+        X = _base.check_points(X)
+        weights = _base.check_weights(sample_weight, len(X))
+        if (X[weights > 0] == X[np.argmax(weights > 0)]).all():
+            _base.check_distinct(1)
+        if self.basis is None:
+            sigma = _base.check_positive(self.sigma, "sigma")
+            omega, phase = _features.random_basis(m, X.shape[1], sigma, self.kernel, self.rng)
+        else:
+            omega, phase = self.basis
+            X = _base.check_points(X, d=len(omega))
+
+        self.omega_, self.phase_ = omega, phase
+        self.n_features_in_ = len(omega)
+        self._statistics = ScoreMatchingSums(omega, phase, X, weights)
+        self._regularisation = regularisation
+        self._factorise()
+        self._solve()
+        return self
+
+    def update(self, X_new, sample_weight=None):
+        """Learn from further points, at O(d m^2) a point; the result is that of one batch fit.
+
+        Parameters
+        ----------
+        X_new : array_like (d,) or (n, d)
+            One point or a block.
+        sample_weight : float or array_like (n,), optional
+
+        Returns
+        -------
+        KernelExpFinite
+            Itself, with a new ``parameters_``.
+        """
+        _base.check_fitted(self)
+        X_new = np.asarray(X_new)
+        X_new = _base.check_points(
+            X_new[None, :] if X_new.ndim == 1 else X_new, "X_new", d=self.n_features_in_
+        )
+        if sample_weight is not None and np.ndim(sample_weight) == 0:
+            sample_weight = np.full(len(X_new), sample_weight)
+        weights = _base.check_weights(sample_weight, len(X_new))
+        X_new, weights = X_new[weights > 0], weights[weights > 0]
+
+        sines = self._statistics.add(X_new, weights)
+        m, d = len(self.phase_), self.n_features_in_
+        drift = self._statistics.total_weight / self._factor_weight - 1.0
+        if self._factor is None or len(X_new) * d * RANK_ONE_SHARE > m or drift > DRIFT:
+            self._factorise()
+        else:
+            scaled = np.sqrt(2.0 / m * weights)[:, None] * sines
+            vectors = (scaled[:, None, :] * self.omega_).reshape(-1, m)
+            for start in range(0, len(vectors), UPDATES_A_PASS):
+                cholesky_update(self._factor, vectors[start : start + UPDATES_A_PASS])
+        self._solve()
+        return self
+
+    def log_density(self, X):
+        """Unnormalised log density at X (d,) or (n, d): a float or (n,)."""
+        _base.check_fitted(self)
+        X, single = _base.as_rows(X, self.n_features_in_)
+        values = _base.in_chunks(self._log_density, X, len(self.phase_))
+        return float(values[0]) if single else values
+
+    def gradient(self, X):
+        """Gradient of the log density at X (d,) or (n, d), in the shape of X."""
+        _base.check_fitted(self)
+        X, single = _base.as_rows(X, self.n_features_in_)
+        gradients = _base.in_chunks(self._gradient, X, len(self.phase_))
+        return gradients[0] if single else gradients
+
+    def loss(self, X, sample_weight=None):
+        """Score-matching objective on X (n, d), a mean over its rows, without the penalty."""
+        _base.check_fitted(self)
+        X = _base.check_points(X, d=self.n_features_in_)
+        weights = _base.check_weights(sample_weight, len(X))
+        curvature = self.parameters_.coefficients * (self.omega_**2).sum(axis=0)
+        laplacians = _base.in_chunks(
+            lambda part: -np.cos(part @ self.omega_ + self.phase_) @ curvature, X, len(self.phase_)
+        )
+        return _base.score_matching_loss(
+            self.gradient(X), laplacians + self.base_.laplacian, weights
+        )
+
+    def _log_density(self, X):
+        cosines = np.cos(X @ self.omega_ + self.phase_)
+        return cosines @ self.parameters_.coefficients + self.base_.log_density(X)
+
+    def _gradient(self, X):
+        sines = np.sin(X @ self.omega_ + self.phase_)
+        kernel_part = -(sines * self.parameters_.coefficients) @ self.omega_.T
+        return kernel_part + self.base_.gradient(X)
+
+    def _factorise(self):
+        """Factorise P = W C + lambda W I afresh; the factor is upper triangular, rows contiguous."""
+        statistics = self._statistics
+        P = statistics.second_moment()
+        self._factor_weight = statistics.total_weight
+        P[np.diag_indices_from(P)] += self._regularisation * self._factor_weight
+        L = _base.cholesky_factor(P)
+        self._factor = None if L is None else np.ascontiguousarray(L.T)
+        self._exact_solution = None
+
+    def _solve(self):
+        """Solve for theta and publish it."""
+        statistics = self._statistics
+        base = statistics.base(self.base)
+        b = statistics.right_hand_side(base)
+        if self._factor is None:
+            P = statistics.second_moment()
+            P[np.diag_indices_from(P)] += self._regularisation * statistics.total_weight
+            theta = _base.solve_positive(P, b)
+        else:
+            epsilon = self._regularisation * (statistics.total_weight - self._factor_weight)
+            theta = solve_shifted(self._factor, epsilon, b)
+        self.base_ = base
+        self.coefficients_ = theta
+        self.total_weight_ = statistics.total_weight
+        self.parameters_ = FiniteParameters(
+            omega=self.omega_,
+            phase=self.phase_,
+            coefficients=math.sqrt(2.0 / len(theta)) * theta,
+            base_mean=base.mean.copy(),
+            base_precision=base.precision.copy(),
+        )
+
+
+class ScoreMatchingSums:
+    """Weighted sums over points from which the system of Proposition 2 follows, for any base.
+
+    Parameters
+    ----------
+    omega : ndarray (d, m)
+    phase : ndarray (m,)
+    X : ndarray (n, d)
+    weights : ndarray (n,)
+    """
+
+    def __init__(self, omega, phase, X, weights):
+        d, m = omega.shape
+        self.omega, self.phase = omega, phase
+        self.total_weight = 0.0
+        # Positions are taken from here, lest their squares lose digits far from the origin.
+        self.origin = X[weights > 0].mean(axis=0)
+        self.x = np.zeros(d)
+        self.xx = np.zeros((d, d))
+        self.cosines = np.zeros(m)
+        self.sines = np.zeros(m)
+        self.sines_x = np.zeros((m, d))
+        self._sines_sines = np.zeros((m, m))
+        self._pending = []
+        rows = max(1, _base.CHUNK_ENTRIES // m)
+        for i in range(0, len(X), rows):
+            self.add(X[i : i + rows], weights[i : i + rows])
+            self._absorb()
+
+    def add(self, X, weights):
+        """Add points X (n, d); returns the sines (n, m) of their angles."""
+        angles = X @ self.omega + self.phase
+        sines = np.sin(angles)
+        centred = X - self.origin
+        self.total_weight += weights.sum()
+        self.x += weights @ centred
+        self.xx += (centred.T * weights) @ centred
+        self.cosines += weights @ np.cos(angles)
+        self.sines += weights @ sines
+        self.sines_x += (sines.T * weights) @ centred
+        self._pending.append(np.sqrt(weights)[:, None] * sines)
+        return sines
+
+    def second_moment(self):
+        """W C (m, m), a fresh array."""
+        self._absorb()
+        m = len(self.phase)
+        return (2.0 / m) * self._sines_sines * (self.omega.T @ self.omega)
+
+    def right_hand_side(self, base):
+        """W b (m,)."""
+        scale = math.sqrt(2.0 / len(self.phase))
+        b = self.cosines * (self.omega**2).sum(axis=0)
+        offset = base.mean - self.origin
+        slopes = (self.sines_x - np.outer(self.sines, offset)) @ base.precision
+        return scale * (b - np.einsum("am,ma->m", self.omega, slopes))
+
+    def base(self, kind):
+        """The base density named by ``kind``, from the points' moments."""
+        if kind is None:
+            return _base.no_base(len(self.origin))
+        mean = self.x / self.total_weight
+        covariance = self.xx / self.total_weight - np.outer(mean, mean)
+        return _base.gaussian_base(mean + self.origin, covariance, self.total_weight)
+
+    def _absorb(self):
+        """Carry out the products that :meth:`add` put off."""
+        if self._pending:
+            rows = np.concatenate(self._pending)
+            self._sines_sines += rows.T @ rows
+            self._pending = []
+
+
+# --------------------------------------------------------------------------------------------------
+# Online linear algebra
+# --------------------------------------------------------------------------------------------------
+
+
+@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy")
+def cholesky_update(U, V):
+    """Turn the factor of P = U'U into that of P + V'V, in place.
+
+    Rows of U are rotated against the rows of V one after the other (Golub & Van Loan, 2013,
+    6.5.4): one pass over U whatever the number of rows of V, which is overwritten.
+
+    Parameters
+    ----------
+    U : ndarray (m, m)
+        Upper triangular, positive diagonal.
+    V : ndarray (r, m)
+    """
+    m = U.shape[0]
+    for k in range(m):
+        row = U[k, k:]
+        for i in range(V.shape[0]):
+            v = V[i, k:]
+            old = row[0]
+            new = math.hypot(old, v[0])
+            c = new / old
+            s = v[0] / old
+            inverse = old / new
+            row[0] = new
+            for j in range(1, m - k):
+                row[j] = (row[j] + s * v[j]) * inverse
+                v[j] = c * v[j] - s * row[j]
+
+
+def solve_shifted(U, epsilon, b):
+    """Solve (U'U + epsilon I) x = b, epsilon small beside the eigenvalues of U'U or zero.
+
+    Conjugate gradients on (I + epsilon P^-1) x = P^-1 b, P = U'U: two triangular solves a step.
+    """
+    x = c = _solve_factored(U, b)
+    if epsilon == 0.0:
+        return x
+    residual = -epsilon * _solve_factored(U, x)
+    direction = residual.copy()
+    rr = residual @ residual
+    target = (CG_TOLERANCE * np.linalg.norm(c)) ** 2
+    for _ in range(CG_ITERATIONS):
+        if not rr > target:
+            break
+        Ad = direction + epsilon * _solve_factored(U, direction)
+        step = rr / (direction @ Ad)
+        x = x + step * direction
+        residual = residual - step * Ad
+        rr, previous = residual @ residual, rr
+        direction = residual + (rr / previous) * direction
+    return x
+
+
+def _solve_factored(U, b):
+    """Solve U'U x = b for an upper triangular U with contiguous rows."""
+    L = U.T  # lower triangular in Fortran order: handed to BLAS without a copy
+    half = scipy.linalg.blas.dtrsv(L, b, lower=1)
+    return scipy.linalg.blas.dtrsv(L, half, lower=1, trans=1)
+
+
+# --------------------------------------------------------------------------------------------------
+# Compiled evaluation
+# --------------------------------------------------------------------------------------------------
+
+
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+def _angles(omega, phase, x, start, stop, angles):
+    n = stop - start
+    row = phase[start:stop]
+    for j in range(n):
+        angles[j] = row[j]
+    for a in range(omega.shape[0]):
+        row = omega[a, start:stop]
+        xa = x[a]
+        for j in range(n):
+            angles[j] += xa * row[j]
+
+
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+def _log_density_at(parameters, x):
+    omega, phase, coefficients = parameters.omega, parameters.phase, parameters.coefficients
+    m = phase.shape[0]
+    values = np.empty(BLOCK)
+    total = _base.base_log_density_at(parameters.base_mean, parameters.base_precision, x)
+    for start in range(0, m, BLOCK):
+        stop = min(start + BLOCK, m)
+        _angles(omega, phase, x, start, stop, values)
+        cos_in_place(values, stop - start)
+        weights = coefficients[start:stop]
+        for j in range(stop - start):
+            total += weights[j] * values[j]
+    return total
+
+
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+def _gradient_at(parameters, x, out):
+    omega, phase, coefficients = parameters.omega, parameters.phase, parameters.coefficients
+    d, m = omega.shape
+    values = np.empty(BLOCK)
+    _base.base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
+    for start in range(0, m, BLOCK):
+        stop = min(start + BLOCK, m)
+        _angles(omega, phase, x, start, stop, values)
+        sin_in_place(values, stop - start)
+        weights = coefficients[start:stop]
+        for j in range(stop - start):
+            values[j] *= weights[j]
+        for a in range(d):
+            row = omega[a, start:stop]
+            total = 0.0
+            for j in range(stop - start):
+                total += values[j] * row[j]
+            out[a] -= total
+
+
+_base.register(FiniteParameters, log_density=_log_density_at, gradient=_gradient_at)

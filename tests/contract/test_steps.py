@@ -1,0 +1,263 @@
+"""Every step class against every promise of PyMC's loop."""
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+from pymc.step_methods.compound import CompoundStep
+
+import pymc_kmc as kmc
+from tests.models import NoisyEstimator, constrained, noisy_gaussian
+from tests.steps import STEPS
+
+pytestmark = pytest.mark.parametrize("name", STEPS)
+
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+
+
+def sample(step, *, draws=60, tune=150, chains=2, seed=7, **kwargs):
+    options = {"cores": 1} | QUIET | kwargs
+    return pm.sample(
+        step=step, draws=draws, tune=tune, chains=chains, random_seed=seed, **options
+    )
+
+
+def draws_of(idata, name="x"):
+    return idata.posterior[name].values
+
+
+def test_same_seed_same_draws_whatever_cores_and_start_method(name):
+    with noisy_gaussian(1.0, companion=True):
+        step = STEPS[name]()
+        one_core = sample(step, cores=1)
+        for start_method in ("fork", "spawn"):
+            processes = sample(step, cores=2, mp_ctx=start_method)
+            np.testing.assert_array_equal(draws_of(one_core), draws_of(processes))
+            np.testing.assert_array_equal(draws_of(one_core, "z"), draws_of(processes, "z"))
+    assert not np.array_equal(draws_of(one_core)[0], draws_of(one_core)[1])
+
+
+def test_nothing_is_left_of_the_last_chain(name):
+    with noisy_gaussian(1.0):
+        used = STEPS[name]()
+        sample(used, seed=1)
+        again = sample(used, seed=2)
+        fresh = sample(STEPS[name](), seed=2)
+    np.testing.assert_array_equal(draws_of(again), draws_of(fresh))
+
+
+def test_in_a_compound_too(name):
+    """PyMC doesn't reset `tune` of a compound's sub-steps."""
+    with noisy_gaussian(1.0, companion=True) as model:
+
+        def compound():
+            return [STEPS[name](vars=[model["x"]]), kmc.AdaptiveMetropolis([model["z"]])]
+
+        used = CompoundStep(compound())
+        sample(used, seed=1)
+        again = sample(used, seed=2)
+        fresh = sample(CompoundStep(compound()), seed=2)
+    np.testing.assert_array_equal(draws_of(again), draws_of(fresh))
+
+
+def test_adaptation_ends_with_tuning(name):
+    with noisy_gaussian(0.5) as model:
+        step = STEPS[name]()
+        point = model.initial_point()
+        step.set_rng(np.random.default_rng(3))
+        for _ in range(200):
+            point, _ = step.step(point)
+        step.stop_tuning()
+        learned = cloudpickle.dumps(step.learned)
+        for _ in range(100):
+            point, _ = step.step(point)
+        assert cloudpickle.dumps(step.learned) == learned
+
+
+def test_vanishing_adaptation_goes_on(name):
+    with noisy_gaussian(0.5) as model:
+        step = STEPS[name](adaptation="vanishing")
+        point = model.initial_point()
+        step.set_rng(np.random.default_rng(3))
+        for _ in range(200):
+            point, _ = step.step(point)
+        step.stop_tuning()
+        learned = cloudpickle.dumps(step.learned)
+        for _ in range(100):
+            point, _ = step.step(point)
+        assert cloudpickle.dumps(step.learned) != learned
+
+
+def test_statistics_are_those_declared(name):
+    with noisy_gaussian(1.0) as model:
+        step = STEPS[name]()
+        declared = step.stats_dtypes_shapes
+        point = model.initial_point()
+        for _ in range(150):
+            point, (statistics,) = step.step(point)
+            assert statistics.keys() == declared.keys()
+            for key, (dtype, shape) in declared.items():
+                if key == "warning":
+                    continue
+                assert shape == []
+                assert np.asarray(statistics[key]).dtype.kind == np.dtype(dtype).kind, key
+                assert np.shape(statistics[key]) == ()
+        idata = sample(step)
+    for key in ("acceptance_rate", "lp", "kmc_loglik", "kmc_n_evaluations"):
+        assert key in idata.sample_stats
+    assert "warning" not in idata.sample_stats
+
+
+def test_one_estimate_an_iteration(name):
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        estimator = NoisyEstimator(1.0)
+        kmc.PseudoMarginalPotential("loglik", estimator, x)
+        step = STEPS[name]()
+        step.set_rng(np.random.default_rng(5))
+        point = model.initial_point()
+        point, _ = step.step(point)  # evaluates the start too
+        before = estimator.n_calls
+        counted = 0
+        for _ in range(500):
+            point, (statistics,) = step.step(point)
+            counted += statistics["kmc_n_evaluations"]
+    assert estimator.n_calls - before == 500
+    assert counted == 500
+
+
+def test_one_estimate_an_iteration_beside_a_step_of_another_variable(name):
+    """The other step looks at the density under the same noise: the estimate is remembered."""
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        estimator = NoisyEstimator(1.0)
+        kmc.PseudoMarginalPotential("loglik", estimator, x)
+        z = pm.Normal("z", x / 2, 1.0)
+        compound = CompoundStep([STEPS[name](vars=[x]), pm.Metropolis([z])])
+        point = model.initial_point()
+        point, _ = compound.step(point)
+        before = estimator.n_calls
+        for _ in range(300):
+            point, _ = compound.step(point)
+    assert estimator.n_calls - before == 300
+
+
+def test_the_accepted_estimate_is_recycled(name):
+    with noisy_gaussian(1.0) as model:
+        step = STEPS[name]()
+        point = model.initial_point()
+        previous = None
+        n_rejected = 0
+        for _ in range(200):
+            point, (statistics,) = step.step(point)
+            if not statistics["kmc_accepted"] and previous is not None:
+                n_rejected += 1
+                assert statistics["kmc_loglik"] == previous["kmc_loglik"]
+                assert statistics["model_logp"] == previous["model_logp"]
+            previous = statistics
+    assert n_rejected > 20
+
+
+def test_transforms_and_shapes(name):
+    with constrained():
+        idata = sample(STEPS[name]())
+    np.testing.assert_allclose(draws_of(idata, "weights").sum(axis=-1), 1.0)
+    assert np.all(np.abs(draws_of(idata, "u") - 1.0) < 2.0)
+    assert np.ptp(draws_of(idata, "scale")) > 0
+
+
+def test_not_blocked(name):
+    with constrained():
+        step = STEPS[name](blocked=False)
+        assert isinstance(step, CompoundStep)
+        idata = sample(step, tune=60)
+    assert np.ptp(draws_of(idata, "u")) > 0
+
+
+def test_beside_pymc_steps_on_other_variables(name):
+    with noisy_gaussian(1.0, companion=True) as model:
+        for other in (pm.Metropolis, pm.Slice, pm.NUTS):
+            step = [STEPS[name](vars=[model["x"]]), other([model["z"]])]
+            idata = sample(step, cores=2, mp_ctx="fork")
+            assert np.ptp(draws_of(idata, "z")) > 0
+            assert np.ptp(draws_of(idata)) > 0
+
+
+def test_beside_discrete_variables(name):
+    with pm.Model():
+        pm.Normal("x")
+        pm.Bernoulli("switch", 0.3)
+        idata = sample(STEPS[name]())
+    assert set(np.unique(draws_of(idata, "switch"))) == {0, 1}
+
+
+def test_saved_state_goes_on_with_the_same_draws(name):
+    with noisy_gaussian(1.0) as model:
+        step = STEPS[name]()
+        step.set_rng(np.random.default_rng(11))
+        point = model.initial_point()
+        for _ in range(150):
+            point, _ = step.step(point)
+        state = cloudpickle.loads(cloudpickle.dumps(step.sampling_state))
+        saved = point
+        expected = []
+        for _ in range(50):
+            point, _ = step.step(point)
+            expected.append(float(point["x"]))
+        other = STEPS[name]()
+        other.sampling_state = state
+        point = saved
+        actual = []
+        for _ in range(50):
+            point, _ = other.step(point)
+            actual.append(float(point["x"]))
+    assert actual == expected
+
+
+def test_travels_by_pickle_with_its_seed(name):
+    with noisy_gaussian(1.0, companion=True) as model:
+        compound = CompoundStep([STEPS[name](vars=[model["x"]]), pm.Metropolis([model["z"]])])
+        copy = cloudpickle.loads(cloudpickle.dumps(compound))
+        first, second = copy.methods
+        point = model.initial_point()
+        first.set_rng(np.random.default_rng(0))
+        before = first.target.seeds
+        for _ in range(50):
+            point, (statistics, _) = copy.step(point)
+        assert first.target.seeds != before
+        # The other step reads the same seed: its log density is that of our recycled value.
+        q = np.atleast_1d(point["z"]).astype(float)
+        assert second.delta_logp(q, q) == 0.0
+
+
+def test_interrupting_returns_the_draws_so_far(name):
+    with noisy_gaussian(1.0):
+
+        def interrupt(trace, draw):
+            if draw.draw_idx == 90:
+                raise KeyboardInterrupt
+
+        idata = sample(STEPS[name](), tune=50, draws=200, chains=1, callback=interrupt)
+    assert 30 <= idata.posterior.sizes["draw"] <= 41
+
+
+def test_progress_columns(name):
+    with noisy_gaussian(1.0) as model:
+        step = STEPS[name]()
+        columns, keys = step._progressbar_config(3)
+        assert columns
+        assert all(len(values) == 3 for values in keys.values())
+        (update,) = step._make_progressbar_update_functions()
+        _, (statistics,) = step.step(model.initial_point())
+        shown = update(statistics)
+        assert shown.keys() - {"failing"} == keys.keys()
+
+
+def test_a_subset_needs_no_other_variables_moved(name):
+    with noisy_gaussian(1.0, companion=True) as model:
+        step = STEPS[name](vars=[model["z"]])
+        point = model.initial_point() | {"x": np.array(0.3)}
+        for _ in range(50):
+            point, _ = step.step(point)
+        assert point["x"] == 0.3
+
