@@ -28,11 +28,15 @@ C. E. Rasmussen and C. K. I. Williams (2006). Gaussian Processes for Machine Lea
 
 import argparse
 
+import arviz as az
 import numpy as np
+import pymc as pm
+from matplotlib.figure import Figure
 from scipy.linalg import blas, cholesky, lapack, solve_triangular
 from scipy.special import expit
+from scipy.stats import norm
 
-from pymc_kmc.datasets import load_glass
+import pymc_kmc as kmc
 
 # sd of theta under the prior (Filippone and Girolami's prior for the same model).
 PRIOR_SD = 5**0.5
@@ -57,8 +61,7 @@ class GPClassifier:
     y : numpy.ndarray, shape (n,)
         Labels, +1 or -1.
     n_samples : int
-        Importance samples an estimate. Every second one mirrors the one before at the mode
-        (antithetic draws).
+        Importance samples an estimate. One half of them mirrors the other (antithetic draws).
     """
 
     def __init__(self, X, y, n_samples=100):
@@ -190,18 +193,15 @@ def _column_squares(a):
 
 def glass_classifier(n_samples=100):
     """The classifier of window glass against other glass, on the UCI Glass data."""
-    glass = load_glass()
+    glass = kmc.datasets.load_glass()
     return GPClassifier(glass.data, glass.y, n_samples)
 
 
 def build_model(n_samples=100):
     """The PyMC model of the module's docstring; its likelihood is an estimate."""
-    import pymc as pm
-
-    import pymc_kmc as kmc
-
     classifier = glass_classifier(n_samples)
-    with pm.Model(coords={"measurement": list(load_glass().feature_names)}) as model:
+    measurements = list(kmc.datasets.load_glass().feature_names)
+    with pm.Model(coords={"measurement": measurements}) as model:
         theta = pm.Normal("theta", 0, PRIOR_SD, dims="measurement")
         kmc.PseudoMarginalPotential("loglik", classifier.log_likelihood_estimate, theta)
     return model
@@ -209,20 +209,14 @@ def build_model(n_samples=100):
 
 def plot(idata, path):
     """Marginals of the nine parameters and the running acceptance, every chain its colour."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     theta = idata.posterior["theta"]
     acceptance = idata.sample_stats["acceptance_rate"].transpose("chain", "draw", ...)
     names = theta["measurement"].values
-    colours = plt.get_cmap("tab10").colors
     grid = np.linspace(float(theta.min()), float(theta.max()), 400)
-    prior = np.exp(-0.5 * (grid / PRIOR_SD) ** 2) / (PRIOR_SD * (2 * np.pi) ** 0.5)
+    prior = norm.pdf(grid, scale=PRIOR_SD)
 
     rows = -(-len(names) // 3)
-    figure = plt.figure(figsize=(10, 2.1 * rows + 2.6), layout="constrained")
+    figure = Figure(figsize=(10, 2.1 * rows + 2.6), layout="constrained")
     cells = figure.add_gridspec(rows + 1, 3)
     for k, name in enumerate(names):
         axes = figure.add_subplot(cells[k // 3, k % 3])
@@ -235,7 +229,7 @@ def plot(idata, path):
                 range=(grid[0], grid[-1]),
                 density=True,
                 histtype="step",
-                color=colours[chain % len(colours)],
+                color=f"C{chain}",
                 label=f"chain {chain}",
             )
         axes.set_title(rf"$\theta$ [{name}]", fontsize=10)
@@ -248,13 +242,12 @@ def plot(idata, path):
     draw = np.arange(1, acceptance.sizes["draw"] + 1)
     for chain in acceptance["chain"].values:
         rate = acceptance.sel(chain=chain).values.reshape(len(draw), -1).mean(axis=1)
-        axes.plot(draw, np.cumsum(rate) / draw, color=colours[chain % len(colours)])
+        axes.plot(draw, np.cumsum(rate) / draw, color=f"C{chain}")
     axes.set(xlim=(1, len(draw)), ylim=(0, 1), xlabel="draw", ylabel="acceptance rate")
     axes.set_title("Acceptance, mean of the draws so far", fontsize=10)
     axes.spines[["right", "top"]].set_visible(False)
     figure.suptitle("Glass: log inverse length scales of a Gaussian-process classifier")
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def parse_arguments(arguments=None):
@@ -276,12 +269,6 @@ def parse_arguments(arguments=None):
 
 def main(arguments=None):
     options = parse_arguments(arguments)
-
-    import arviz as az
-    import pymc as pm
-
-    import pymc_kmc as kmc
-
     # Chains that start apart and end together say more than chains that start together.
     starts = np.random.default_rng(options.seed).standard_normal((options.chains, 9))
     with build_model():
