@@ -42,7 +42,7 @@ venv:
 	   rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) || exit 1;; \
 	esac; \
 	echo "Installing pymc_kmc and what it needs into $(VENV) (some minutes the first time)"; \
-	$(VENV)/bin/python -m pip install --quiet --editable '.[examples,test,bench,dask]' || exit 1; \
+	$(VENV)/bin/python -m pip install -qq --editable '.[examples,test,bench,dask]' || exit 1; \
 	echo "$$wanted" > $(VENV)/.built
 
 clean:

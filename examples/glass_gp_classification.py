@@ -281,7 +281,7 @@ def main(arguments=None):
             initvals=[{"theta": start} for start in starts],
             random_seed=options.seed,
         )
-    print(az.summary(idata, var_names=["theta"]))
+    print(az.summary(idata, var_names=["theta"]).to_string())
     plot(idata, options.output)
     print(f"Marginals and acceptance: {options.output}")
     return idata

@@ -2,13 +2,16 @@
 
 from pymc_kmc import datasets, surrogates
 from pymc_kmc.likelihoods import EstimatorError, PseudoMarginalPotential
-from pymc_kmc.steps import AdaptiveMetropolis
+from pymc_kmc.steps import KMC, AdaptiveMetropolis, KMCFinite, KMCLite
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "KMC",
     "AdaptiveMetropolis",
     "EstimatorError",
+    "KMCFinite",
+    "KMCLite",
     "PseudoMarginalPotential",
     "datasets",
     "surrogates",

@@ -19,9 +19,42 @@ import numba
 import numpy as np
 import scipy.linalg
 
-from pymc_kmc.surrogates.base import gradient_at
+from pymc_kmc.surrogates.base import gradient_at, log_density_at
 
-__all__ = ["Metric", "leapfrog", "u_turn"]
+__all__ = ["Coordinates", "Metric", "SurrogateHamiltonian", "leapfrog", "leapfrog_path"]
+
+
+class Coordinates:
+    """A linear change of variables, u = A (x - origin).
+
+    Parameters
+    ----------
+    origin : array_like, shape (d,)
+    matrix : array_like, shape (d, d)
+        A, invertible.
+    """
+
+    def __init__(self, origin, matrix):
+        self.origin = np.ascontiguousarray(origin, dtype=np.float64)
+        self.matrix = np.ascontiguousarray(matrix, dtype=np.float64)
+        self.inverse = np.ascontiguousarray(np.linalg.inv(self.matrix))
+
+    @classmethod
+    def identity(cls, n_dimensions):
+        """Return the coordinates that change nothing."""
+        return cls(np.zeros(n_dimensions), np.eye(n_dimensions))
+
+    def forward(self, X):
+        """Return u of x, shapes (d,) or (n, d)."""
+        return (X - self.origin) @ self.matrix.T
+
+    def backward(self, U):
+        """Return x of u, shapes (d,) or (n, d)."""
+        return self.origin + U @ self.inverse.T
+
+    def backward_gradient(self, gradients):
+        """Return the gradient in x of a function whose gradient in u is given."""
+        return gradients @ self.matrix
 
 
 class Metric:
@@ -51,6 +84,78 @@ class Metric:
     def kinetic_energy(self, momentum):
         """Return p' M^-1 p / 2, up to a constant the negative log density of p."""
         return 0.5 * float(np.sum((momentum @ self._factor) ** 2))
+
+
+class SurrogateHamiltonian:
+    """A surrogate's log density in its own coordinates, with a momentum: what trajectories follow.
+
+    Parameters
+    ----------
+    parameters : NamedTuple
+        The ``parameters_`` of a fitted surrogate.
+    metric : Metric, optional
+        In the surrogate's coordinates; by default the identity.
+    coordinates : Coordinates, optional
+        Those that the surrogate was fitted in; by default the step's.
+    """
+
+    def __init__(self, parameters, metric=None, coordinates=None):
+        n_dimensions = len(parameters.base_mean)
+        self.parameters = parameters
+        self.metric = metric or Metric(np.eye(n_dimensions))
+        self.coordinates = coordinates or Coordinates.identity(n_dimensions)
+
+    def trajectory(self, position, momentum, step_size, n_steps):
+        """Return where a trajectory from `position` ends, and its momentum there.
+
+        Parameters
+        ----------
+        position : ndarray, shape (d,)
+            In the step's coordinates.
+        momentum : ndarray, shape (d,)
+            In the surrogate's.
+        step_size : float
+        n_steps : int
+
+        Returns
+        -------
+        position, momentum : ndarray, shape (d,)
+            Not finite if the trajectory diverged.
+        """
+        position, momentum = leapfrog(
+            self.parameters,
+            self.coordinates.forward(position),
+            momentum,
+            self.metric.inverse,
+            step_size,
+            n_steps,
+        )
+        return self.coordinates.backward(position), momentum
+
+    def path(self, position, momentum, step_size, n_steps):
+        """Return every point of a trajectory and its energy on the surrogate, relative to the start's.
+
+        Parameters
+        ----------
+        position, momentum, step_size, n_steps
+            As in :meth:`trajectory`.
+
+        Returns
+        -------
+        positions : ndarray, shape (n_steps, d)
+            In the step's coordinates.
+        energy_changes : ndarray, shape (n_steps,)
+            NaN from where the trajectory diverged.
+        """
+        positions, energies = leapfrog_path(
+            self.parameters,
+            self.coordinates.forward(position),
+            momentum,
+            self.metric.inverse,
+            step_size,
+            n_steps,
+        )
+        return self.coordinates.backward(positions), energies[1:] - energies[0]
 
 
 @numba.njit(cache=True)
@@ -93,34 +198,43 @@ def leapfrog(parameters, position, momentum, inverse_metric, step_size, n_steps)
 
 
 @numba.njit(cache=True)
-def u_turn(parameters, position, momentum, inverse_metric, step_size, max_steps):
-    """Count the leapfrog steps until the distance from the start stops growing.
-
-    Parameters
-    ----------
-    parameters, position, momentum, inverse_metric, step_size
-        As in :func:`leapfrog`.
-    max_steps : int
-        Where to give up.
+def leapfrog_path(parameters, position, momentum, inverse_metric, step_size, n_steps):
+    """Follow the surrogate's dynamics and keep every point; arguments as in :func:`leapfrog`.
 
     Returns
     -------
-    int
-        From 1 to `max_steps`.
+    positions : ndarray, shape (n_steps, d)
+    energies : ndarray, shape (n_steps + 1,)
+        -f(x) + p' M^-1 p / 2, the start's first; NaN from where the trajectory diverged.
     """
-    start = position.copy()
     position = position.copy()
     momentum = momentum.copy()
     gradient = np.empty_like(position)
+    positions = np.full((n_steps, len(position)), np.nan)
+    energies = np.full(n_steps + 1, np.nan)
+    energies[0] = energy(parameters, position, momentum, inverse_metric)
     gradient_at(parameters, position, gradient)
-    for step in range(max_steps):
+    for step in range(n_steps):
         momentum += 0.5 * step_size * gradient
         move(position, momentum, inverse_metric, step_size)
         gradient_at(parameters, position, gradient)
         momentum += 0.5 * step_size * gradient
-        if not ((position - start) * momentum).sum() > 0.0:
-            return step + 1
-    return max_steps
+        energies[step + 1] = energy(parameters, position, momentum, inverse_metric)
+        if not np.isfinite(energies[step + 1]):
+            energies[step + 1] = np.nan
+            break
+        positions[step] = position
+    return positions, energies
+
+
+@numba.njit(cache=True)
+def energy(parameters, position, momentum, inverse_metric):
+    """Return -f(x) + p' M^-1 p / 2."""
+    kinetic = 0.0
+    for i in range(len(momentum)):
+        for j in range(len(momentum)):
+            kinetic += 0.5 * momentum[i] * inverse_metric[i, j] * momentum[j]
+    return kinetic - log_density_at(parameters, position)
 
 
 @numba.njit(cache=True)

@@ -1,7 +1,10 @@
-"""Every step class with settings that keep its tests short; the contract and exactness suites run on all."""
+"""Every step class; the contract and exactness suites run on all of them."""
 
 import pymc_kmc as kmc
 
 STEPS = {
-    "AdaptiveMetropolis": lambda **kwargs: kmc.AdaptiveMetropolis(**kwargs),
+    "AdaptiveMetropolis": kmc.AdaptiveMetropolis,
+    "KMC": kmc.KMC,
+    "KMCLite": kmc.KMCLite,
+    "KMCFinite": kmc.KMCFinite,
 }

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-__all__ = ["History"]
+__all__ = ["History", "systematic_sample"]
 
 
 class History:
@@ -32,4 +32,29 @@ class History:
 
     def recent(self, fraction):
         """Return a view of the last `fraction` of the states, shape (n, d)."""
-        return self._states[self._n - int(np.ceil(self._n * fraction)) : self._n]
+        return self.last(int(np.ceil(self._n * fraction)))
+
+    def last(self, n):
+        """Return a view of the last `n` of the states, shape (n, d)."""
+        return self._states[self._n - n : self._n]
+
+
+def systematic_sample(weights, n, rng):
+    """Draw indices with expected counts proportional to weights, as evenly along the sequence as can be.
+
+    Parameters
+    ----------
+    weights : ndarray, shape (k,)
+    n : int
+        Number of draws.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    indices, counts : ndarray
+        The distinct indices drawn, in order, and how often each was.
+    """
+    cumulative = np.cumsum(weights)
+    places = (np.arange(n) + rng.uniform()) / n * cumulative[-1]
+    drawn = np.minimum(np.searchsorted(cumulative, places), len(weights) - 1)
+    return np.unique(drawn, return_counts=True)

@@ -187,6 +187,10 @@ class AdaptiveStep(BlockedStep):
         """
         raise NotImplementedError
 
+    def _statistics(self, proposal, current):
+        """Return the algorithm's statistics of an iteration that started at evaluation `current`."""
+        return proposal.statistics
+
     def _end_tuning(self):
         """Settle what sampling will use; called when adaptation stops."""
 
@@ -222,7 +226,7 @@ class AdaptiveStep(BlockedStep):
         if progress.n_iterations == 0:
             target.check_start(point)
             warning = self._warn_of_start(target.current(point))
-        current = target.current(point)
+        start = current = target.current(point)
 
         proposal = self._propose(current.position)
         evaluation = None
@@ -258,7 +262,7 @@ class AdaptiveStep(BlockedStep):
             "kmc_steps_since_accept": progress.steps_since_accept,
             "warning": warning,
         }
-        statistics.update(proposal.statistics)
+        statistics.update(self._statistics(proposal, start))
         return target.point(point, current.position), [statistics]
 
     # Warnings, each at most once a chain

@@ -11,15 +11,16 @@ weights :math:`w_b` is
           \left[ \partial_a^2 f(x_b) + \tfrac12 (\partial_a f(x_b))^2 \right],
 
 which needs no normalising constant and no gradient of the target. :math:`q_0` is constant
-(``base=None``) or a Gaussian fitted to the points (``base="gaussian"``). Either way the objective is
-quadratic in :math:`\theta`, so that a fit is one linear system: with a base density the cross
+(``base=None``) or a Gaussian fitted to the points (``base="gaussian"``). Either way the objective
+is quadratic in :math:`\theta`, so that a fit is one linear system: with a base density the cross
 term :math:`\partial_a \log q_0(x_b)\, \partial_a \varphi_j(x_b)` joins its right-hand side.
 
 Compiled evaluation
 -------------------
-A fitted surrogate carries ``parameters_``, a named tuple of arrays and scalars, never modified after
-it was made. :func:`log_density_at` and :func:`gradient_at` evaluate it, from Python and from any
-function compiled with numba, which is specialised (and cached on disk) once per surrogate class:
+A fitted surrogate carries ``parameters_``, a named tuple of arrays and scalars, never modified
+after it was made. :func:`log_density_at` and :func:`gradient_at` evaluate it, from Python and
+from any function compiled with numba, which is specialised (and cached on disk) once per
+surrogate class:
 
 >>> import numpy as np
 >>> from pymc_kmc.surrogates import KernelExpLite
@@ -32,6 +33,7 @@ function compiled with numba, which is specialised (and cached on disk) once per
 True
 """
 
+import warnings
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numba
@@ -66,7 +68,8 @@ class Surrogate(Protocol):
 
     ``fit`` returns the surrogate itself. ``log_density`` and ``gradient`` take one point (d,) or
     many (n, d). ``loss`` is the empirical score-matching objective, the mean over rows.
-    ``parameters_`` is what :func:`log_density_at` and :func:`gradient_at` evaluate in compiled code.
+    ``parameters_`` is what :func:`log_density_at` and :func:`gradient_at` evaluate in compiled
+    code.
     """
 
     parameters_: Any
@@ -215,8 +218,17 @@ def gaussian_base(mean, covariance, total_weight):
     return GaussianBase(np.ascontiguousarray(mean), np.ascontiguousarray(_symmetric(precision)))
 
 
+def check_base(base):
+    """The argument if it is None, "gaussian" or a :class:`GaussianBase`, or a ValueError."""
+    if not isinstance(base, GaussianBase):
+        check_choice(base, "base", (None, "gaussian"))
+    return base
+
+
 def fit_base(base, X, weights):
-    """The base density named by ``base`` (None or "gaussian") for X (n, d) and weights (n,)."""
+    """The base density that ``base`` stands for, given X (n, d) and weights (n,)."""
+    if isinstance(base, GaussianBase):
+        return base
     if base is None:
         return no_base(X.shape[1])
     total = weights.sum()
@@ -319,7 +331,9 @@ def check_points(X, name="X", d=None):
     if X.shape[0] == 0 or X.shape[1] == 0:
         raise ValueError(f"{name} has shape {X.shape}; pass at least one point and one dimension")
     if d is not None and X.shape[1] != d:
-        raise ValueError(f"{name} has {X.shape[1]} columns, the surrogate {d}; pass points in {d}-d")
+        raise ValueError(
+            f"{name} has {X.shape[1]} columns, the surrogate {d}; pass points in {d}-d"
+        )
     bad = ~np.isfinite(X)
     if bad.any():
         row, column = np.argwhere(bad)[0]
@@ -449,7 +463,19 @@ def solve_positive(A, b):
     return (vectors[:, keep] / values[keep]) @ (vectors[:, keep].T @ b)
 
 
+def solve_symmetric(A, b):
+    """Solve A x = b for a symmetric A that may be indefinite; least squares if it is singular."""
+    if not np.isfinite(A).all():
+        return solve_positive(A, b)  # raises
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", scipy.linalg.LinAlgWarning)
+            return scipy.linalg.solve(A, b, assume_a="symmetric")
+    except (scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning):
+        return scipy.linalg.lstsq(A, b)[0]
+
+
 def score_matching_loss(gradients, laplacians, weights):
-    """Weighted mean of laplacian + |gradient|^2 / 2 over points: gradients (n, d), laplacians (n,)."""
+    """Weighted mean of laplacian + |gradient|^2 / 2 over points; gradients is (n, d)."""
     pointwise = laplacians + 0.5 * np.einsum("nd,nd->n", gradients, gradients)
     return float(weights @ pointwise / weights.sum())

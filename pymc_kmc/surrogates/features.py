@@ -5,9 +5,10 @@ r"""Random Fourier features (Rahimi and Recht, 2007), and vectorising sine and c
 so that :math:`E\, \phi(x)^\top \phi(y) = k(x, y)` for
 
 - ``"gaussian"``: :math:`k = \exp(-|x - y|^2/\sigma)`, :math:`\omega_j \sim N(0, 2/\sigma\, I)`;
-- ``"rational_quadratic"``: :math:`k = (1 + |x - y|^2 / (a \sigma))^{-a}`, a mixture of Gaussian kernels over
-  :math:`1/\sigma`: :math:`\omega_j \sim N(0, 2 g_j/\sigma\, I)` with :math:`g_j \sim \mathrm{Gamma}(a, 1/a)`
-  of mean 1. As :math:`a \to \infty` it becomes the Gaussian kernel of the same :math:`\sigma`.
+- ``"rational_quadratic"``: :math:`k = (1 + |x - y|^2 / (a \sigma))^{-a}`, a mixture of Gaussian
+  kernels over :math:`1/\sigma`: :math:`\omega_j \sim N(0, 2 g_j/\sigma\, I)` with :math:`g_j \sim
+  \mathrm{Gamma}(a, 1/a)` of mean 1. As :math:`a \to \infty` it becomes the Gaussian kernel of the
+  same :math:`\sigma`.
 """
 
 import math
@@ -67,10 +68,10 @@ def features(X, omega, phase):
     return math.sqrt(2.0 / len(phase)) * np.cos(X @ omega + phase)
 
 
-# Cody & Waite reduction by pi, which is split in four; the first three parts have 28 bits each, so that
-# their products with k are exact for |k| < 2^24 (the constants are those of SLEEF, Shibata &
-# Petrogalli, 2020). What is left, |r| <= pi / 2, goes through the Taylor polynomial of the sine,
-# whose remainder at degree 21 is below 2e-18.
+# Cody & Waite reduction by pi, which is split in four; the first three parts have 28 bits each,
+# so that their products with k are exact for |k| < 2^24 (the constants are those of SLEEF,
+# Shibata & Petrogalli, 2020). What is left, |r| <= pi / 2, goes through the Taylor polynomial of
+# the sine, whose remainder at degree 21 is below 2e-18.
 _PI_A = 3.1415926218032836914
 _PI_B = 3.1786509424591713469e-08
 _PI_C = 1.2246467864107188502e-16

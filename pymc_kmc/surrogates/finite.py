@@ -9,18 +9,20 @@ with means over points :math:`x_b` of weights :math:`w_b`, :math:`W = \sum_b w_b
           C = \frac1W \sum_b w_b \sum_a \partial_a \phi(x_b)\, \partial_a \phi(x_b)^\top
 
 (Proposition 2 is :math:`w = 1` and :math:`q_0` constant). For Fourier features
-:math:`\phi_j(x) = \sqrt{2/m} \cos(\omega_j^\top x + u_j)` both come from sines and cosines of the angles alone,
+:math:`\phi_j(x) = \sqrt{2/m} \cos(\omega_j^\top x + u_j)` both come from sines and cosines of the
+angles alone,
 
-.. math:: C = \frac{2}{m W} (S^\top W S) \circ (\Omega^\top \Omega), \qquad S_{bj} = \sin(\omega_j^\top x_b + u_j),
+.. math:: C = \frac{2}{m W} (S^\top W S) \circ (\Omega^\top \Omega), \qquad
+          S_{bj} = \sin(\omega_j^\top x_b + u_j),
 
 one matrix product whatever the dimension.
 
 Online updates
 --------------
-The sums :math:`W C` and :math:`W b` grow by a term a point. With :math:`P = W C + \lambda W_0 I = U^\top U`, where
-:math:`W_0` was the total weight when P was last factorised, a new point changes :math:`U` by d
-rank-one updates, and the system to solve is :math:`(P + \epsilon I) \theta = W b` with
-:math:`\epsilon = \lambda (W - W_0)`: a few steps of conjugate gradients on
+The sums :math:`W C` and :math:`W b` grow by a term a point. With :math:`P = W C + \lambda W_0 I =
+U^\top U`, where :math:`W_0` was the total weight when P was last factorised, a new point changes
+:math:`U` by d rank-one updates, and the system to solve is :math:`(P + \epsilon I) \theta = W b`
+with :math:`\epsilon = \lambda (W - W_0)`: a few steps of conjugate gradients on
 :math:`I + \epsilon P^{-1}`, whose condition is at most :math:`W / W_0`. P is factorised afresh when
 :math:`W` has outgrown :math:`W_0` by a tenth. The result is that of a batch fit to rounding error.
 
@@ -31,6 +33,7 @@ Hamiltonian Monte Carlo with efficient kernel exponential families. NeurIPS. Equ
 Proposition 2.
 """
 
+import copy
 import math
 from typing import NamedTuple
 
@@ -81,8 +84,9 @@ class KernelExpFinite:
         lambda, against means over points.
     kernel : {"gaussian", "rational_quadratic"}
         exp(-|x - y|^2 / sigma) or 1 / (1 + |x - y|^2 / sigma).
-    base : None or "gaussian"
-        Base density: constant, or a Gaussian fitted to X, which makes the tails pull inwards.
+    base : None, "gaussian" or GaussianBase
+        Base density: constant, or a Gaussian, fitted to X or given, which makes the tails pull
+        inwards.
     rng : None, int or numpy.random.Generator
         Draws the basis when fitting; an integer gives the same basis in every fit.
 
@@ -102,14 +106,12 @@ class KernelExpFinite:
     --------
     >>> import numpy as np
     >>> X = np.random.default_rng(1).normal(size=(500, 2))
-    >>> surrogate = KernelExpFinite(200, sigma=10.0, regularisation=1e-4, rng=2).fit(X[:400])
-    >>> surrogate.update(X[400:]).gradient(np.array([1.0, 0.0])).round(1)  # truth: (-1, 0)
-    array([-1. ,  0.1])
+    >>> surrogate = KernelExpFinite(200, sigma=10.0, regularisation=1e-2, rng=2).fit(X[:400])
+    >>> surrogate.update(X[400:]).gradient(np.array([1.0, -1.0])).round(1)  # truth: (-1, 1)
+    array([-1.1,  0.9])
     """
 
-    def __init__(
-        self, n_features, sigma, regularisation, kernel="gaussian", base=None, rng=None
-    ):
+    def __init__(self, n_features, sigma, regularisation, kernel="gaussian", base=None, rng=None):
         self.n_features = n_features
         self.sigma = sigma
         self.regularisation = regularisation
@@ -163,7 +165,7 @@ class KernelExpFinite:
         m = _base.check_count(self.n_features, "n_features")
         regularisation = _base.check_positive(self.regularisation, "regularisation")
         _base.check_choice(self.kernel, "kernel", _features.KERNELS)
-        _base.check_choice(self.base, "base", (None, "gaussian"))
+        _base.check_base(self.base)
         X = _base.check_points(X)
         weights = _base.check_weights(sample_weight, len(X))
         if (X[weights > 0] == X[np.argmax(weights > 0)]).all():
@@ -247,6 +249,21 @@ class KernelExpFinite:
             self.gradient(X), laplacians + self.base_.laplacian, weights
         )
 
+    def features(self, X):
+        """Random features (n, m) at the rows of X (n, d), one for each of ``coefficients_``."""
+        return _features.features(X, self.omega_, self.phase_)
+
+    def gram(self):
+        """None: the features are orthonormal in the norm that regularises them."""
+        return None
+
+    def set_coefficients(self, coefficients):
+        """Replace theta (m,); makes a new ``parameters_``. An update
+        computes it afresh from the points."""
+        self.coefficients_ = np.array(coefficients, dtype=np.float64)
+        scaled = math.sqrt(2.0 / len(self.coefficients_)) * self.coefficients_
+        self.parameters_ = self.parameters_._replace(coefficients=scaled)
+
     def _log_density(self, X):
         cosines = np.cos(X @ self.omega_ + self.phase_)
         return cosines @ self.parameters_.coefficients + self.base_.log_density(X)
@@ -257,14 +274,13 @@ class KernelExpFinite:
         return kernel_part + self.base_.gradient(X)
 
     def _factorise(self):
-        """Factorise P = W C + lambda W I afresh; the factor is upper triangular, rows contiguous."""
+        """Factorise P = W C + lambda W I afresh; the factor is upper, rows contiguous."""
         statistics = self._statistics
         P = statistics.second_moment()
         self._factor_weight = statistics.total_weight
         P[np.diag_indices_from(P)] += self._regularisation * self._factor_weight
         L = _base.cholesky_factor(P)
         self._factor = None if L is None else np.ascontiguousarray(L.T)
-        self._exact_solution = None
 
     def _solve(self):
         """Solve for theta and publish it."""
@@ -299,14 +315,15 @@ class ScoreMatchingSums:
     phase : ndarray (m,)
     X : ndarray (n, d)
     weights : ndarray (n,)
+    origin : ndarray (d,), optional
+        Positions are taken from here, lest their squares lose digits; by default the mean of X.
     """
 
-    def __init__(self, omega, phase, X, weights):
+    def __init__(self, omega, phase, X, weights, origin=None):
         d, m = omega.shape
         self.omega, self.phase = omega, phase
         self.total_weight = 0.0
-        # Positions are taken from here, lest their squares lose digits far from the origin.
-        self.origin = X[weights > 0].mean(axis=0)
+        self.origin = X[weights > 0].mean(axis=0) if origin is None else origin
         self.x = np.zeros(d)
         self.xx = np.zeros((d, d))
         self.cosines = np.zeros(m)
@@ -349,11 +366,21 @@ class ScoreMatchingSums:
 
     def base(self, kind):
         """The base density named by ``kind``, from the points' moments."""
+        if isinstance(kind, _base.GaussianBase):
+            return kind
         if kind is None:
             return _base.no_base(len(self.origin))
         mean = self.x / self.total_weight
         covariance = self.xx / self.total_weight - np.outer(mean, mean)
         return _base.gaussian_base(mean + self.origin, covariance, self.total_weight)
+
+    def without(self, part):
+        """The sums over the points not in ``part``, which has the same basis and origin."""
+        rest = copy.copy(self)
+        rest._sines_sines = self._sines_sines - part._sines_sines
+        for name in ("total_weight", "x", "xx", "cosines", "sines", "sines_x"):
+            setattr(rest, name, getattr(self, name) - getattr(part, name))
+        return rest
 
     def _absorb(self):
         """Carry out the products that :meth:`add` put off."""

@@ -18,9 +18,9 @@ over :math:`n` distinct points with multiplicities :math:`w`. With :math:`K` the
 
 two matrix products in place of one for every dimension.
 
-With ``rank`` or ``tolerance``, :math:`K \approx R^\top R` by incomplete Cholesky with pivoting, and the system
-is solved by conjugate gradients without forming a matrix of order :math:`n` (Appendix A of the paper):
-O(n r d) an iteration.
+With ``rank`` or ``tolerance``, :math:`K \approx R^\top R` by incomplete Cholesky with pivoting,
+and the system is solved by conjugate gradients without forming a matrix of order :math:`n`
+(Appendix A of the paper): O(n r d) an iteration.
 
 Points must be distinct: at a repeated point a narrow kernel bump lowers the objective without
 bound. Repeated rows are merged, and their weights added.
@@ -80,8 +80,9 @@ class KernelExpLite:
     penalty : {"coefficients", "reference", "rkhs"}
         The matrix P of the penalty: identity (the paper), K + identity (its authors' code), or K,
         the norm in the reproducing kernel Hilbert space.
-    base : None or "gaussian"
-        Base density: constant, or a Gaussian fitted to X, which makes the tails pull inwards.
+    base : None, "gaussian" or GaussianBase
+        Base density: constant, or a Gaussian, fitted to X or given, which makes the tails pull
+        inwards.
     rank : int, optional
         Most pivots of the incomplete Cholesky factorisation of K. None: no limit.
     tolerance : float, optional
@@ -106,8 +107,8 @@ class KernelExpLite:
     >>> import numpy as np
     >>> X = np.random.default_rng(1).normal(size=(200, 2))
     >>> surrogate = KernelExpLite(sigma=10.0, regularisation=0.01).fit(X)
-    >>> surrogate.gradient(np.array([1.0, 0.0])).round(1)  # of the true density: (-1, 0)
-    array([-1.1, -0. ])
+    >>> surrogate.gradient(np.array([1.0, -1.0])).round(1)  # of the true density: (-1, 1)
+    array([-1.2,  0.9])
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class KernelExpLite:
         sigma = _base.check_positive(self.sigma, "sigma")
         regularisation = _base.check_positive(self.regularisation, "regularisation")
         _base.check_choice(self.penalty, "penalty", PENALTIES)
-        _base.check_choice(self.base, "base", (None, "gaussian"))
+        _base.check_base(self.base)
         if self.rank is not None:
             _base.check_count(self.rank, "rank")
         if self.tolerance is not None:
@@ -210,14 +211,25 @@ class KernelExpLite:
         gradients, laplacians = self._derivatives(X)
         return _base.score_matching_loss(gradients, laplacians, weights)
 
+    def features(self, X):
+        """Kernel functions (n, k) at the rows of X (n, d), one for each of ``coefficients_``."""
+        return gaussian_kernel(X, self.points_, self.parameters_.sigma)
+
+    def gram(self):
+        """Inner products (k, k) of :meth:`features` in the reproducing kernel Hilbert space."""
+        return self.features(self.points_)
+
+    def set_coefficients(self, coefficients):
+        """Replace alpha (k,); makes a new ``parameters_``."""
+        self.coefficients_ = np.array(coefficients, dtype=np.float64)
+        self.parameters_ = self.parameters_._replace(coefficients=self.coefficients_.copy())
+
     def _log_density(self, X):
         K = gaussian_kernel(X, self.points_, self.parameters_.sigma)
         return K @ self.coefficients_ + self.base_.log_density(X)
 
     def _derivatives(self, X):
-        return derivatives(
-            X, self.points_, self.coefficients_, self.parameters_.sigma, self.base_
-        )
+        return derivatives(X, self.points_, self.coefficients_, self.parameters_.sigma, self.base_)
 
 
 def penalty_matrix(penalty, K):
@@ -311,7 +323,7 @@ def incomplete_cholesky(X, sigma, rank=None, tolerance=1e-6):
 
 
 def _solve_low_rank(X, weights, R, sigma, regularisation, penalty, base):
-    """(C + lambda P)^-1 b with K replaced by R'R throughout, by preconditioned conjugate gradients."""
+    """(C + lambda P)^-1 b with K ~ R'R throughout, by preconditioned conjugate gradients."""
 
     def apply_K(V):
         return R.T @ (R @ V)
@@ -319,11 +331,10 @@ def _solve_low_rank(X, weights, R, sigma, regularisation, penalty, base):
     d = X.shape[1]
     centred = X - X.mean(axis=0)
     squares = np.einsum("nd,nd->n", centred, centred)
-    smoothed = apply_K(
-        np.column_stack([weights, weights * squares, weights[:, None] * centred])
-    )
+    smoothed = apply_K(np.column_stack([weights, weights * squares, weights[:, None] * centred]))
     expected_distance = (
-        smoothed[:, 1] + squares * smoothed[:, 0]
+        smoothed[:, 1]
+        + squares * smoothed[:, 0]
         - 2.0 * np.einsum("nd,nd->n", centred, smoothed[:, 2:])
     )
     b = (2.0 / sigma) * expected_distance - d * smoothed[:, 0]

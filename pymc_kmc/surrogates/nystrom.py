@@ -1,4 +1,4 @@
-r"""The full kernel exponential family on landmark points (Sriperumbudur et al., 2017; Sutherland et al., 2018).
+r"""The full kernel exponential family on landmark points (Sutherland et al., 2018).
 
 The minimiser of :math:`J(f) + \tfrac{\lambda}{2} |f|^2` over the whole reproducing kernel Hilbert
 space lies in the span of :math:`\partial_a k(x_b, \cdot)` and of
@@ -7,14 +7,15 @@ space lies in the span of :math:`\partial_a k(x_b, \cdot)` and of
                   + \partial_a \log q_0(x_b)\, \partial_a k(x_b, \cdot) \right],
 
 derivatives acting on the first argument. The reproducing property gives
-:math:`J(f) = \langle f, \xi_X \rangle + \tfrac{1}{2W} \sum_b w_b |\nabla f(x_b)|^2`, so that in the span of any functions
-:math:`\psi_p` the coefficients solve
+:math:`J(f) = \langle f, \xi_X \rangle + \tfrac{1}{2W} \sum_b w_b |\nabla f(x_b)|^2`, so that in
+the span of any functions :math:`\psi_p` the coefficients solve
 
 .. math:: \left[ \frac{1}{W} \sum_b w_b \nabla\psi_p(x_b)^\top \nabla\psi_q(x_b)
-                 + \lambda \langle \psi_p, \psi_q \rangle \right] c_q = - \langle \psi_p, \xi_X \rangle.
+                 + \lambda \langle \psi_p, \psi_q \rangle \right] c_q
+          = - \langle \psi_p, \xi_X \rangle.
 
-The span used here is that of :math:`\partial_a k(z_i, \cdot)` at the landmarks :math:`z_i` and of a mean element
-:math:`\xi`. Fitted,
+The span used here is that of :math:`\partial_a k(z_i, \cdot)` at the landmarks :math:`z_i` and of
+a mean element :math:`\xi`. Fitted,
 
 .. math:: f(x) = \log q_0(x) + \alpha\, \xi(x) + \sum_{i,a} \beta_{ia}\, \partial_a k(z_i, x).
 
@@ -68,13 +69,15 @@ class KernelExpNystrom:
         Landmarks drawn from the distinct points; all of them if there are fewer.
     landmarks : array_like (m, d), optional
         The landmarks themselves, in place of ``n_landmarks``.
-    base : None or "gaussian"
-        Base density: constant, or a Gaussian fitted to X, which makes the tails pull inwards.
+    base : None, "gaussian" or GaussianBase
+        Base density: constant, or a Gaussian, fitted to X or given, which makes the tails pull
+        inwards.
     mean_element : {"landmarks", "data", None}
         What joins the landmarks' kernel derivatives. ``"landmarks"``: the average of
-        :math:`\xi` over the landmarks in place of the points, also on the right-hand side, as in the
-        authors' code. ``"data"``: :math:`\xi_X` itself, the exact projection; an evaluation then costs
-        O(n). ``None``: nothing (Sutherland et al., Theorem 1).
+        :math:`\xi` over the landmarks in place of the points, also on the right-hand side, as in
+        the authors' code; it needs representative landmarks and a firm regularisation.
+        ``"data"``: :math:`\xi_X` itself, the exact projection; an evaluation then costs O(n).
+        ``None``: nothing (Sutherland et al., Theorem 1), the best choice for few landmarks.
     rng : None, int or numpy.random.Generator
         Draws the landmarks.
 
@@ -92,9 +95,9 @@ class KernelExpNystrom:
     --------
     >>> import numpy as np
     >>> X = np.random.default_rng(1).normal(size=(300, 2))
-    >>> surrogate = KernelExpNystrom(10.0, 1e-3, n_landmarks=40, mean_element=None, rng=2).fit(X)
-    >>> surrogate.gradient(np.array([1.0, 0.0])).round(1)  # of the true density: (-1, 0)
-    array([-1., -0.])
+    >>> surrogate = KernelExpNystrom(10.0, 1e-2, n_landmarks=40, mean_element=None, rng=2).fit(X)
+    >>> surrogate.gradient(np.array([1.0, -1.0])).round(1)  # of the true density: (-1, 1)
+    array([-1.1,  1. ])
     """
 
     def __init__(
@@ -137,7 +140,7 @@ class KernelExpNystrom:
         """
         sigma = _base.check_positive(self.sigma, "sigma")
         regularisation = _base.check_positive(self.regularisation, "regularisation")
-        _base.check_choice(self.base, "base", (None, "gaussian"))
+        _base.check_base(self.base)
         _base.check_choice(self.mean_element, "mean_element", MEAN_ELEMENTS)
         if (self.landmarks is None) == (self.n_landmarks is None):
             raise ValueError("pass one of n_landmarks (how many) and landmarks (which points)")
@@ -159,9 +162,7 @@ class KernelExpNystrom:
             alpha, beta = 0.0, -_base.solve_positive(A, data_mean.gradient(Z).ravel())
         else:
             on_landmarks = self.mean_element == "landmarks"
-            mean = (
-                MeanElement(Z, np.full(m, 1.0 / m), base, sigma) if on_landmarks else data_mean
-            )
+            mean = MeanElement(Z, np.full(m, 1.0 / m), base, sigma) if on_landmarks else data_mean
             slopes = (root[:, None] * mean.gradient(X)).ravel()
             products = mean.gradient(Z).ravel()  # <d_a k(z_i, .), mean> by the reproducing property
             # <mean, xi_X>. On landmarks it also stands for |mean|^2, as in the authors' code.
@@ -170,7 +171,7 @@ class KernelExpNystrom:
             system[0, 0] = slopes @ slopes + regularisation * square
             system[1:, 0] = system[0, 1:] = jacobian.T @ slopes + regularisation * products
             system[1:, 1:] = A
-            solution = -_base.solve_positive(system, np.concatenate([[square], products]))
+            solution = -_base.solve_symmetric(system, np.concatenate([[square], products]))
             alpha, beta = float(solution[0]), solution[1:]
 
         self.landmarks_ = Z
@@ -194,7 +195,9 @@ class KernelExpNystrom:
         """Unnormalised log density at X (d,) or (n, d): a float or (n,)."""
         _base.check_fitted(self)
         X, single = _base.as_rows(X, self.n_features_in_)
-        values = _base.in_chunks(lambda part: self._derivatives(part)[0], X, len(self._expansion[0]))
+        values = _base.in_chunks(
+            lambda part: self._derivatives(part)[0], X, len(self._expansion[0])
+        )
         return float(values[0]) if single else values
 
     def gradient(self, X):
@@ -293,7 +296,7 @@ def cross_derivatives(X, Z, sigma):
 
 
 def expansion_derivatives(X, points, radial, directions, sigma):
-    """Values (n,), gradients (n, d) and Laplacians (n,) at X (n, d) of the sum in NystromParameters."""
+    """Values (n,), gradients (n, d) and Laplacians (n,) of the sum in NystromParameters."""
     d = X.shape[1]
     c = 2.0 / sigma
     centre = points.mean(axis=0)

@@ -1,0 +1,162 @@
+"""What a step costs besides the likelihood, in microseconds an iteration.
+
+    python -m examples.benchmarks.overhead
+    python -m examples.benchmarks.overhead --quick
+
+`step.step` is called in a loop; the cost of the compiled log density, measured alone, is taken off. KMC
+runs on an oracle surrogate of m points or features, with L leapfrog steps an iteration. The last row is
+`pymc.sample`'s own loop around a step that does nothing: what nobody can save.
+"""
+
+import os
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import argparse  # noqa: E402
+import logging  # noqa: E402
+import time  # noqa: E402
+import warnings  # noqa: E402
+
+import numpy as np  # noqa: E402
+import pymc as pm  # noqa: E402
+from pymc.step_methods.compound import BlockedStep  # noqa: E402
+
+import pymc_kmc as kmc  # noqa: E402
+from examples.benchmarks.targets import banana, markdown  # noqa: E402
+from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite  # noqa: E402
+
+#: KMC's own cost to reach, for L = 10, m = 500, d = 8.
+TO_REACH = 150.0
+STEP_SIZE = (0.2, 0.6)
+#: Near what cross-validation chooses for the banana.
+SIGMA, REGULARISATION = 1000.0, {"lite": 50.0, "finite": 1e-7}
+
+
+class IdleStep(BlockedStep):
+    """A step that does nothing."""
+
+    name = "idle"
+    default_blocked = True
+    stats_dtypes_shapes = {"acceptance_rate": (np.float64, [])}  # noqa: RUF012
+
+    def __init__(self, vars, model):
+        self.vars = [model.rvs_to_values[variable] for variable in vars]
+
+    def step(self, point):
+        return point, [{"acceptance_rate": 1.0}]
+
+
+def microseconds(function, calls, repeats):
+    """Median and best, over repeats, of the mean time of a call."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for _ in range(calls):
+            function()
+        times.append(1e6 * (time.perf_counter() - start) / calls)
+    return np.median(times), min(times)
+
+
+def loop(step, start):
+    """A function without arguments that does one iteration."""
+    state = {"point": {name: np.array(value) for name, value in start.items()}}
+
+    def iterate():
+        state["point"], _ = step.step(state["point"])
+
+    return iterate
+
+
+def make_steps(target, model, size, n_leapfrog, rng):
+    """(name, step, whether it is still tuning) for every row."""
+    X = target.sample(size, rng)
+    lite = KernelExpLite(SIGMA, REGULARISATION["lite"], penalty="rkhs").fit(X)
+    finite = KernelExpFinite(size, SIGMA, REGULARISATION["finite"], rng=1).fit(X)
+    fixed = {
+        "step_size": STEP_SIZE,
+        "n_leapfrog": (n_leapfrog, n_leapfrog),
+        "random_walk_probability": 0.0,
+    }
+    with model:
+        rows = [
+            ("AdaptiveMetropolis, tuning", kmc.AdaptiveMetropolis(rng=1), True),
+            ("AdaptiveMetropolis", kmc.AdaptiveMetropolis(rng=1), False),
+            ("KMCLite", kmc.KMCLite(surrogate=lite, rng=1, **fixed), False),
+            ("KMCFinite", kmc.KMCFinite(surrogate=finite, rng=1, **fixed), False),
+        ]
+    return rows
+
+
+def sample_loop(model, draws, repeats):
+    """Median and best time an iteration of pymc.sample with an idle step, set-up taken off."""
+
+    def seconds(n):
+        with model:
+            step = IdleStep(model.free_RVs, model)
+            start = time.perf_counter()
+            pm.sample(
+                step=step,
+                tune=0,
+                draws=n,
+                chains=1,
+                cores=1,
+                random_seed=1,
+                progressbar=False,
+                compute_convergence_checks=False,
+            )
+            return time.perf_counter() - start
+
+    seconds(10)
+    differences = [seconds(draws) - seconds(draws // 10) for _ in range(repeats)]
+    times = 1e6 * np.array(differences) / (draws - draws // 10)
+    return np.median(times), min(times)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        description="A step's own cost an iteration.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--dimension", type=int, default=8)
+    parser.add_argument("--size", type=int, default=500, help="points (lite), features (finite)")
+    parser.add_argument("--leapfrog", type=int, default=10, help="leapfrog steps an iteration")
+    parser.add_argument("--calls", type=int, default=1000, help="iterations in a repeat")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--quick", action="store_true", help="200 calls, 3 repeats")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.calls, options.repeats = 200, 3
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+
+    rng = np.random.default_rng(0)
+    target = banana(dimension=options.dimension)
+    model = target.model()
+    start = {"x": target.sample(1, rng)[0]}
+    steps = make_steps(target, model, options.size, options.leapfrog, rng)
+
+    density = steps[0][1].target
+    density_cost = microseconds(
+        lambda: density.propose(start["x"], rng), options.calls, options.repeats
+    )
+    rows = []
+    for name, step, tuning in steps:
+        iterate = loop(step, start)
+        iterate()  # checks the start, compiles
+        if not tuning:
+            step.stop_tuning()
+        whole = microseconds(iterate, options.calls, options.repeats)
+        own = [value - density_cost[1] for value in whole]
+        wanted = f"<= {TO_REACH:g}" if name.startswith("KMC") else ""
+        rows.append([name, f"{own[0]:.0f}", f"{own[1]:.0f}", wanted])
+    rows.append(["log density alone", *(f"{value:.1f}" for value in density_cost), ""])
+    empty = sample_loop(model, 10 * options.calls, 3)
+    rows.append(["pm.sample, idle step", *(f"{value:.1f}" for value in empty), ""])
+
+    print(f"d = {options.dimension}, m = {options.size}, L = {options.leapfrog}, one thread\n")
+    print(markdown(["", "median, us", "best, us", "to reach"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+r"""What log-density *values* say, where there are some: regression beside score matching.
+
+A Metropolis chain pays for a value :math:`y_i \approx \log \pi(y_i)` (up to a constant, and noise) at every
+proposal, accepted or not. A surrogate :math:`f = \log q_0 + \theta^\top \varphi` is linear in its coefficients, so
+that fitting it to values is weighted ridge regression with the constant profiled out. Two uses:
+
+- :func:`gaussian_from_values` finds a Gaussian base density :math:`q_0`: a quadratic regression,
+  shrunk towards a given Gaussian, made positive definite.
+- :func:`correct` moves a surrogate fitted by score matching to the values: it adds :math:`\delta^\top\varphi` fitted to
+  the residuals, with a ridge on :math:`\delta` in the norm that the surrogate is regularised in. Much noise makes the
+  ridge large and leaves the score-matching fit as it was.
+
+The ridge is chosen by generalised cross-validation (Golub, Heath and Wahba, 1979, equation 1.4): one
+eigen-decomposition gives its whole path.
+
+References
+----------
+Golub, G. H., Heath, M. and Wahba, G. (1979). Generalized cross-validation as a method for choosing a
+good ridge parameter. *Technometrics* 21, 215-223.
+"""
+
+import copy
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from pymc_kmc.surrogates import base as _base
+
+#: Ridges tried, relative to the largest eigenvalue of the weighted Gram matrix: from rounding error to
+#: a fit that is switched off.
+RELATIVE_RIDGES = 10.0 ** np.arange(-14.0, 3.0)
+
+#: Eigenvalues of a Gram matrix below this, relative to the largest, carry rounding error only.
+RELATIVE_RANK = 1e-10
+
+#: Directions of a fitted Gaussian are at most this many times wider, in standard deviations, than those
+#: of the Gaussian it is shrunk towards: values in a small region say little of a wide one.
+WIDEST = 4.5
+
+#: Its mean stays within this Mahalanobis distance, per square root of the dimension, of the other's.
+FARTHEST = 3.0
+
+
+class RidgeFit(NamedTuple):
+    """A ridge regression.
+
+    Attributes
+    ----------
+    coefficients : ndarray (k,)
+    score : float
+        Generalised cross-validation's estimate of the weighted mean squared error of a prediction.
+    ridge : float
+    """
+
+    coefficients: np.ndarray
+    score: float
+    ridge: float
+
+
+def ridge_regression(features, values, weights, relative_ridges=RELATIVE_RIDGES):
+    """Weighted ridge regression, the constant profiled out, the ridge by generalised cross-validation.
+
+    Parameters
+    ----------
+    features : ndarray (n, k)
+    values : ndarray (n,)
+    weights : ndarray (n,)
+        Positive; their scale doesn't matter.
+    relative_ridges : ndarray
+        Relative to the largest eigenvalue of the weighted Gram matrix.
+
+    Returns
+    -------
+    RidgeFit
+    """
+    root = np.sqrt(weights / weights.mean())
+    F = (features - np.average(features, axis=0, weights=weights)) * root[:, None]
+    y = (values - np.average(values, weights=weights)) * root
+    n, k = F.shape
+    gram = F.T @ F if k <= n else F @ F.T
+    eigenvalues, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
+    eigenvalues = np.maximum(eigenvalues, 0.0)
+    largest = eigenvalues[-1]
+    if not largest > 0:
+        return RidgeFit(np.zeros(k), float(y @ y / n), np.inf)
+    kept = eigenvalues > np.finfo(float).eps * len(gram) * largest
+    eigenvalues, vectors = eigenvalues[kept], vectors[:, kept]
+    projected = vectors.T @ (F.T @ y if k <= n else y)
+    squares = projected**2 / eigenvalues if k <= n else projected**2
+    ridges = relative_ridges[:, None] * largest
+    shrinkage = eigenvalues / (eigenvalues + ridges)
+    unexplained = max(float(y @ y - squares.sum()), 0.0)
+    residual = unexplained + ((1.0 - shrinkage) ** 2 * squares).sum(axis=1)
+    # Below the rounding error of y'y residuals are not to be told from one another.
+    residual = np.maximum(residual, n * np.finfo(float).eps * float(y @ y))
+    freedom = 1.0 - (1.0 + shrinkage.sum(axis=1)) / n
+    scores = residual / n / np.maximum(freedom, 1.0 / n) ** 2
+    best = int(np.argmin(scores))
+    solution = vectors @ (projected / (eigenvalues + ridges[best]))
+    return RidgeFit(
+        solution if k <= n else F.T @ solution, float(scores[best]), float(ridges[best, 0])
+    )
+
+
+def gaussian_from_values(X, values, weights, mean, covariance):
+    """Fit a Gaussian log density to values by quadratic regression.
+
+    Parameters
+    ----------
+    X : ndarray (n, d)
+        Where the values were taken.
+    values : ndarray (n,)
+        Log densities up to a constant, perhaps noisy.
+    weights : ndarray (n,)
+    mean : ndarray (d,)
+    covariance : ndarray (d, d)
+        Of the Gaussian that the fit is shrunk towards, positive definite.
+
+    Returns
+    -------
+    GaussianBase
+        Positive definite, at most :data:`WIDEST` times as wide as the one given in any direction.
+    """
+    d = len(mean)
+    L = np.linalg.cholesky(covariance)
+    Z = scipy.linalg.solve_triangular(L, (X - mean).T, lower=True, check_finite=False).T
+    row, column = np.triu_indices(d)
+    # The ridge is the Frobenius norm of the change of the precision, whatever the coordinates' rotation.
+    scale = np.where(row == column, np.sqrt(0.5), 1.0)
+    features = np.hstack([Z, Z[:, row] * Z[:, column] * scale])
+    target = values + 0.5 * np.einsum("nd,nd->n", Z, Z)
+    coefficients = ridge_regression(features, target, weights).coefficients
+    change = np.zeros((d, d))
+    change[row, column] = coefficients[d:] * scale
+    eigenvalues, vectors = np.linalg.eigh(np.eye(d) - change - change.T)
+    eigenvalues = np.maximum(eigenvalues, WIDEST**-2)
+    centre = (vectors / eigenvalues) @ (vectors.T @ coefficients[:d])
+    distance = np.linalg.norm(centre)
+    centre *= min(1.0, FARTHEST * np.sqrt(d) / distance) if distance > 0 else 1.0
+    half = scipy.linalg.solve_triangular(L, vectors * np.sqrt(eigenvalues), lower=True, trans=1)
+    return _base.GaussianBase(mean + L @ centre, np.ascontiguousarray(half @ half.T))
+
+
+def whitened(features, gram):
+    """Return features in which the norm of ``gram`` is Euclidean, and the matrix that makes them.
+
+    Parameters
+    ----------
+    features : ndarray (n, k)
+    gram : ndarray (k, k)
+        Positive semi-definite; directions of negligible norm are left out.
+
+    Returns
+    -------
+    features : ndarray (n, r)
+    matrix : ndarray (k, r)
+        Coefficients of the given features are this times those of the new ones.
+    """
+    eigenvalues, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
+    kept = eigenvalues > RELATIVE_RANK * eigenvalues[-1]
+    matrix = vectors[:, kept] / np.sqrt(eigenvalues[kept])
+    return features @ matrix, matrix
+
+
+def correct(surrogate, X, values, weights):
+    """Move a fitted surrogate's kernel part towards log-density values.
+
+    Parameters
+    ----------
+    surrogate : KernelExpLite or KernelExpFinite
+        Fitted; not changed.
+    X : ndarray (n, d)
+        Where the values were taken.
+    values : ndarray (n,)
+        Log densities up to a constant, perhaps noisy.
+    weights : ndarray (n,)
+
+    Returns
+    -------
+    surrogate
+        A corrected copy.
+    score : float
+        Generalised cross-validation's estimate of the mean squared error of its log density.
+    """
+    residuals = values - surrogate.log_density(X)
+    features, gram = surrogate.features(X), surrogate.gram()
+    matrix = None
+    if gram is not None:
+        features, matrix = whitened(features, gram)
+    fit = ridge_regression(features, residuals, weights)
+    change = fit.coefficients if matrix is None else matrix @ fit.coefficients
+    corrected = copy.copy(surrogate)
+    corrected.set_coefficients(surrogate.coefficients_ + change)
+    return corrected, fit.score

@@ -1,0 +1,36 @@
+"""The chains of the main example have the reference posterior, its spread above all."""
+
+from pathlib import Path
+
+import arviz as az
+import numpy as np
+import pymc as pm
+
+import pymc_kmc as kmc
+from examples import glass_gp_classification as example
+
+REFERENCE = Path(example.__file__).parent / "benchmarks" / "data" / "glass_posterior.npz"
+
+
+def test_chains_of_the_example_cover_the_posterior():
+    with np.load(REFERENCE) as arrays:
+        reference = dict(arrays)
+    with example.build_model():
+        idata = pm.sample(
+            step=kmc.KMC(),
+            tune=2000,
+            draws=6000,
+            chains=2,
+            cores=2,
+            random_seed=1,
+            progressbar=False,
+            compute_convergence_checks=False,
+        )
+    summary = az.summary(idata, var_names=["theta"], round_to="none").astype(float)
+    error = np.hypot(summary["mcse_mean"].to_numpy(), reference["mcse_mean"])
+    assert np.all(np.abs(summary["mean"].to_numpy() - reference["mean"]) < 5 * error)
+    # A confined chain believes its own Monte Carlo errors; half the spread is what it looks like.
+    # Of 12,000 draws worth some 100 independent ones the sd is known to about 10 %.
+    ratio = summary["sd"].to_numpy() / reference["sd"]
+    assert np.all((0.7 < ratio) & (ratio < 1.4))
+    assert summary["r_hat"].max() < 1.1

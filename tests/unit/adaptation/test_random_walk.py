@@ -1,0 +1,78 @@
+"""The random walk: its proposals, and that it learns covariance and scale."""
+
+import numpy as np
+import pytest
+
+from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.random_walk import RandomWalk
+
+COVARIANCE = np.array([[4.0, 1.8], [1.8, 1.0]])
+
+
+def test_proposals_have_the_stated_distribution():
+    """20,000 proposals; mean and covariance within 4.5 standard errors."""
+    walk = RandomWalk(2, COVARIANCE, scale=0.5)
+    rng, n = np.random.default_rng(0), 20_000
+    position = np.array([1.0, -2.0])
+    steps = np.array([walk.propose(position, rng) for _ in range(n)]) - position
+    expected = (0.5 * 2.38) ** 2 / 2 * COVARIANCE
+    variances = np.diag(expected)
+    assert np.all(np.abs(steps.mean(axis=0)) < 4.5 * np.sqrt(variances / n))
+    errors = np.sqrt((np.outer(variances, variances) + expected**2) / n)
+    assert np.all(np.abs(steps.T @ steps / n - expected) < 4.5 * errors)
+
+
+def test_starts_from_the_identity():
+    walk = RandomWalk(3)
+    np.testing.assert_array_equal(walk.covariance, np.eye(3))
+    assert walk.scale == 1.0
+
+
+def run(walk, log_density, position, n, rng, history):
+    for _ in range(n):
+        proposal = walk.propose(position, rng)
+        rate = np.exp(min(0.0, log_density(proposal) - log_density(position)))
+        if rng.uniform() < rate:
+            position = proposal
+        history.append(position)
+        walk.learn_scale(rate)
+        walk.learn_covariance(history)
+        yield rate
+
+
+def test_learns_the_targets_covariance_and_the_acceptance_rate():
+    precision = np.linalg.inv(COVARIANCE)
+    walk, history = RandomWalk(2, scale=30.0), History(2)
+
+    def log_density(x):
+        return -0.5 * x @ precision @ x
+
+    start = np.array([30.0, -30.0])
+    rates = list(run(walk, log_density, start, 20_000, np.random.default_rng(1), history))
+    assert np.mean(rates[-10_000:]) == pytest.approx(RandomWalk.TARGET_ACCEPTANCE, abs=0.02)
+    np.testing.assert_allclose(walk.covariance, COVARIANCE, rtol=0.15)
+
+
+def test_covariance_is_of_the_recent_half():
+    """A bad start drops out of it."""
+    walk, history = RandomWalk(1), History(1)
+    for value in [1000.0] * 100 + [-1.0, 1.0] * 50:
+        history.append(np.array([value]))
+    walk.learn_covariance(history)
+    assert walk.covariance[0, 0] == pytest.approx(1.0, rel=1e-3)
+
+
+def test_covariance_waits_for_its_time():
+    walk, history = RandomWalk(2), History(2)
+    for state in np.random.default_rng(2).standard_normal((19, 2)):
+        history.append(state)
+        walk.learn_covariance(history)
+    np.testing.assert_array_equal(walk.covariance, np.eye(2))
+    history.append(np.ones(2))
+    walk.learn_covariance(history)
+    assert not np.array_equal(walk.covariance, np.eye(2))
+
+
+def test_covariance_must_be_positive_definite():
+    with pytest.raises(np.linalg.LinAlgError):
+        RandomWalk(2, np.diag([1.0, -1.0]))
