@@ -1,17 +1,19 @@
 """From a cold start: nothing is known but a starting point far out, drawn from N(0, 9 I).
 
     python -m examples.benchmarks.cold_start
-    python -m examples.benchmarks.cold_start --targets banana --seeds 3 --steps KMCLite,DEMetropolisZ
+    python -m examples.benchmarks.cold_start --targets banana --seeds 3 --steps KMC,DEMetropolisZ
     python -m examples.benchmarks.cold_start --quick
 
-Steps are looked up in `pymc_kmc`, then in `pymc`, and run with their defaults through `pymc.sample`, one
-chain a seed, side by side on the same starting points. Read the table from the left: a chain that is
-confined to a part of the posterior has a *high* effective sample size, so the spread comes first.
+Steps are looked up in `pymc_kmc`, then in `pymc`, and run with their defaults through
+`pymc.sample`, one chain a seed, side by side on the same starting points. Read the table from the
+left: a chain that is confined to a part of the posterior has a *high* effective sample size, so the
+spread comes first.
 
 sd of x_1 within 20 %    seeds whose draws have 0.8 to 1.2 times the true sd
-|log(sd / true)|         the largest over coordinates; median and worst seed
-ESS                      smallest bulk effective sample size over coordinates, of x and of (x - mean)^2,
-                         per 1000 evaluations of the density while sampling; median and worst seed
+abs log(sd / true)       the largest over coordinates; median and worst seed
+ESS                      smallest bulk effective sample size over coordinates, of x and of
+                         (x - mean)^2, per 1000 evaluations of the density while sampling; median
+                         and worst seed
 ESS of x                 the same without the squares
 ratio                    median ESS, in units of DEMetropolisZ's
 
@@ -54,7 +56,7 @@ def effective_sizes(draws):
 
 
 def run(step_name, target, model, seed, tune, draws):
-    """One chain: |log(sd / true)| of each coordinate, the two ESS per 1000 evaluations, seconds."""
+    """One chain's line of figures: spread, the two ESS per 1000 evaluations, seconds."""
     step_class = getattr(kmc, step_name, None) or getattr(pm, step_name)
     start = START_SD * np.random.default_rng(seed).standard_normal(target.dimension)
     with model:
@@ -134,7 +136,7 @@ def main(arguments=None):
     # A chain that is stuck, or whose bandwidth is at an edge, is in the table.
     warnings.simplefilter("ignore")
 
-    header = ["step", "sd of x_1 within 20 %", "|log(sd / true)|", "ESS", "ESS of x", "ratio"]
+    header = ["step", "sd of x_1 within 20 %", "abs log(sd / true)", "ESS", "ESS of x", "ratio"]
     header.append("seconds a chain")
     wanted = f">= {SEEDS_WITHIN:.0%} of seeds"
     to_reach = ["*to reach, KMC*", wanted, "", "", "", f">= {RATIO:g}", ""]

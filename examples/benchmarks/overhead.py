@@ -3,9 +3,9 @@
     python -m examples.benchmarks.overhead
     python -m examples.benchmarks.overhead --quick
 
-`step.step` is called in a loop; the cost of the compiled log density, measured alone, is taken off. KMC
-runs on an oracle surrogate of m points or features, with L leapfrog steps an iteration. The last row is
-`pymc.sample`'s own loop around a step that does nothing: what nobody can save.
+`step.step` is called in a loop; the cost of the compiled log density, measured alone, is taken off.
+KMC runs on an oracle surrogate of m points or features, with L leapfrog steps an iteration. The
+last row is `pymc.sample`'s own loop around a step that does nothing: what nobody can save.
 """
 
 import os

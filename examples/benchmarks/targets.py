@@ -1,8 +1,8 @@
 """Targets with known moments, for benchmarks: a banana and a rotated Gaussian.
 
-Each is a :class:`Target`: the density, its gradient and exact draws in NumPy, and the same density as a
-PyMC model with one variable, ``x``. The model's density is a `pymc.Potential` on a flat prior, so that a
-step's unconstrained coordinates are x itself.
+Each is a :class:`Target`: the density, its gradient and exact draws in NumPy, and the same density
+as a PyMC model with one variable, ``x``. The model's density is a `pymc.Potential` on a flat prior,
+so that a step's unconstrained coordinates are x itself.
 
     python -m examples.benchmarks.targets      # checks each target against itself
 """
@@ -111,11 +111,14 @@ def banana(b=0.03, v=100.0, dimension=8):
     )
 
 
-def rotated_gaussian(dimension=10, seed=0):
+def rotated_gaussian(dimension=10, seed=3):
     """N(0, Q diag(eigenvalues) Q'), eigenvalues from Gamma(1, 1), Q uniform on the rotations.
 
     Sejdinovic, D., Strathmann, H., Lomeli, M., Andrieu, C. and Gretton, A. (2014). Kernel adaptive
     Metropolis-Hastings. *ICML* 31.
+
+    In 10 dimensions seed 3 has a smallest eigenvalue, .07, near the median over seeds; with seed 0
+    the condition number is 3000.
     """
     rng = np.random.default_rng(seed)
     eigenvalues = rng.gamma(1.0, 1.0, size=dimension)
@@ -138,6 +141,7 @@ TARGETS = {
     "banana": banana,
     "strong-banana": lambda: banana(0.1),
     "gaussian": rotated_gaussian,
+    "ill-conditioned": lambda: rotated_gaussian(seed=0),
     "gaussian-20": lambda: rotated_gaussian(20),
 }
 

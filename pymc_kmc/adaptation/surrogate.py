@@ -158,8 +158,8 @@ class SurrogateAdaptation:
     N_FOLDS = 4
     # A value is down-weighted where it is this much, plus half the dimension, below the chain's bulk (nine
     # tenths of the values are below "bulk"): log densities of a d-dimensional Gaussian spread by d / 2.
-    DEPTH = 5.0
-    DEPTH_PER_DIMENSION = 0.5
+    DEPTH = 3.0
+    DEPTH_PER_DIMENSION = 0.1
     # Beyond this many times that depth a value is dropped: there only numerical trouble is to be learned.
     DROP = 30.0
     # Bandwidths compared, in median squared distances, and around the last choice.

@@ -17,7 +17,7 @@ jumped distance. *Statistica Sinica* 20, 343-364.
 
 import numpy as np
 
-from pymc_kmc.adaptation.metric import shrunk_covariance, symmetric_power
+from pymc_kmc.adaptation.moves import Whitening
 from pymc_kmc.adaptation.step_size import DualAveraging
 
 __all__ = ["learn_n_steps", "learn_step_size"]
@@ -36,9 +36,6 @@ N_LENGTH_TRAJECTORIES = 40
 SHORTEST = 1 / 3
 # A longer trajectory must promise this much more.
 WORTH = 1.1
-# A squared jump counts up to this many times its mean under independence: a few very long jumps
-# are not what makes a chain mix.
-LONGEST_JUMP = 3.0
 
 
 def learn_step_size(hamiltonian, states, target_acceptance, rng):
@@ -81,18 +78,14 @@ def learn_n_steps(hamiltonian, states, step_size, rng):
     -------
     low, high : int
     """
-    mean = states.mean(axis=0)
-    whitening = symmetric_power(shrunk_covariance(states), -0.5)
-    jumps = np.zeros((LENGTHS[-1], 2 * len(mean)))
+    whitening = Whitening(states)
+    jumps = np.zeros((LENGTHS[-1], 2 * states.shape[1]))
     for _ in range(N_LENGTH_TRAJECTORIES):
         start = states[rng.integers(len(states))]
         momentum = hamiltonian.metric.draw_momentum(rng)
         positions, energies = hamiltonian.path(start, momentum, step_size, LENGTHS[-1])
-        z0, z = (start - mean) @ whitening, (positions - mean) @ whitening
-        # Under independence, for a Gaussian: E (z - z0)^2 = 2, E (z^2 - z0^2)^2 = 4.
-        squares = np.hstack([(z - z0) ** 2 / 2, (z**2 - z0**2) ** 2 / 4])
         weights = acceptance(energies)[:, None]
-        jumps += np.where(weights > 0, weights * np.minimum(squares, LONGEST_JUMP), 0.0)
+        jumps += np.where(weights > 0, weights * whitening.squared_jumps(start, positions), 0.0)
     cumulative = np.vstack([np.zeros(jumps.shape[1]), np.cumsum(jumps, axis=0)])
     best, interval = -np.inf, None
     for high in LENGTHS:

@@ -172,7 +172,7 @@ class AdaptiveStep(BlockedStep):
         """Return a :class:`Proposal` from `position`."""
         raise NotImplementedError
 
-    def _learn(self, proposal, evaluation, acceptance_rate, position):
+    def _learn(self, proposal, evaluation, acceptance_rate, start, position):
         """Learn from an iteration.
 
         Parameters
@@ -182,6 +182,8 @@ class AdaptiveStep(BlockedStep):
             The target at the proposal; None if it was rejected without one.
         acceptance_rate : float
             The proposal's acceptance probability.
+        start : ndarray, shape (d,)
+            The chain's state before the iteration.
         position : ndarray, shape (d,)
             The chain's state after the iteration.
         """
@@ -245,7 +247,9 @@ class AdaptiveStep(BlockedStep):
             current = evaluation
 
         if self.is_learning:
-            self._learn(proposal, evaluation, acceptance_rate, current.position)
+            self._learn(
+                proposal, evaluation, acceptance_rate, start.position, current.position
+            )
         progress.n_iterations += 1
         progress.steps_since_accept = 0 if accepted else progress.steps_since_accept + 1
         weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)

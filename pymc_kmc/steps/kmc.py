@@ -2,9 +2,10 @@ r"""Kernel Hamiltonian Monte Carlo (KMC; Strathmann et al., 2015, Algorithm 1).
 
 An iteration at x:
 
-1. With a small fixed probability, or while no surrogate is fitted yet, propose a random-walk move
-   (:mod:`pymc_kmc.adaptation.random_walk`).
-2. Otherwise draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each independently
+1. Choose a kind of move with fixed probabilities (:mod:`pymc_kmc.adaptation.moves`): a random walk
+   (:mod:`pymc_kmc.adaptation.random_walk`; always, while no surrogate is fitted yet), or a trajectory of a
+   long, a middle or a short range of lengths.
+2. For a trajectory, draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each independently
    of x, and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to (x', p'), where f is
    an exponential family in a reproducing kernel Hilbert space fitted to the chain's history.
 3. Accept x' with probability
@@ -14,7 +15,8 @@ An iteration at x:
 
    with the target's own (possibly estimated) density: one evaluation.
 4. While adaptation lasts, learn: the surrogate on a schedule (:mod:`pymc_kmc.adaptation.surrogate`), then step
-   size and number of steps on the surrogate alone (:mod:`pymc_kmc.adaptation.trajectory`).
+   size and number of steps on the surrogate alone (:mod:`pymc_kmc.adaptation.trajectory`), and the moves'
+   probabilities from their real jumps: where the surrogate is poor, short trajectories and random walks win.
 
 Why it is exact: given f, M, the step size and the number of steps, the leapfrog map followed by a flip
 of the momentum is a volume-preserving involution whatever f is, so that step 3 is a Metropolis-Hastings
@@ -49,6 +51,7 @@ Examples
 import numpy as np
 
 from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.moves import MoveMixture, Whitening
 from pymc_kmc.adaptation.random_walk import RandomWalk
 from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
 from pymc_kmc.adaptation.surrogate import FiniteFamily, LiteFamily, SurrogateAdaptation
@@ -67,6 +70,11 @@ STEP_SIZE_JITTER = (0.7, 1.1)
 # of the benchmarks, whose arms are explored one fit at a time.
 FIRST_FIT = 20
 REFIT_GROWTH = 1.12
+# The kinds of trajectory: shares of the learned numbers of steps, and each one's smallest probability.
+SHARES = (1.0, 0.3, 0.1)
+SMALLEST_PROBABILITY = 0.05
+# Index of the random walk among the moves; the trajectories follow.
+RANDOM_WALK = 0
 
 
 class Learned:
@@ -82,17 +90,23 @@ class Learned:
         Bounds of the uniform distribution of step sizes; None until they are learned.
     n_steps : (int, int) or None
         The same for numbers of leapfrog steps.
+    moves : MoveMixture
+        The random walk and the trajectories of different lengths.
+    whitening : Whitening or None
+        The scale that their jumps are measured on.
     schedule : GeometricSchedule
         Of fits.
     """
 
-    def __init__(self, n_dimensions, surrogate, step_size, n_steps):
+    def __init__(self, n_dimensions, surrogate, step_size, n_steps, moves):
         self.history = History(n_dimensions)
         self.evaluations = History(n_dimensions + 1)
         self.random_walk = RandomWalk(n_dimensions)
         self.surrogate = surrogate
         self.step_size = step_size
         self.n_steps = n_steps
+        self.moves = moves
+        self.whitening = None
         self.schedule = GeometricSchedule(FIRST_FIT * n_dimensions, REFIT_GROWTH)
 
 
@@ -104,7 +118,7 @@ class KernelHMC(AdaptiveStep):
         "n_steps": (np.int64, []),
         "energy": (np.float64, []),
         "diverging": (bool, []),
-        "kmc_random_walk": (bool, []),
+        "kmc_move": (np.int64, []),
         "kmc_n_fits": (np.int64, []),
     }
 
@@ -120,7 +134,7 @@ class KernelHMC(AdaptiveStep):
         step_size=None,
         n_leapfrog=None,
         target_acceptance=0.9,
-        random_walk_probability=0.1,
+        random_walk_probability=0.05,
         schedule="geometric",
         tune=True,
         **kwargs,
@@ -141,10 +155,9 @@ class KernelHMC(AdaptiveStep):
             )
         if not 0 < target_acceptance < 1:
             raise ValueError(f"target_acceptance must be between 0 and 1, got {target_acceptance}.")
-        if not 0 <= random_walk_probability < 1:
+        if not 0 <= random_walk_probability <= 0.8:
             raise ValueError(
-                "random_walk_probability must be at least 0 and below 1, got "
-                f"{random_walk_probability}."
+                f"random_walk_probability must be between 0 and 0.8, got {random_walk_probability}."
             )
         self.given_surrogate = surrogate
         self.sigma = None if sigma is None else check_positive(sigma, "sigma")
@@ -177,8 +190,14 @@ class KernelHMC(AdaptiveStep):
         adaptation = SurrogateAdaptation(
             self._family(), self.base, self.values, self.sigma, self.regularisation, hamiltonian
         )
+        n_trajectories = 1 if self.given_n_leapfrog else len(SHARES)
+        smallest = [self.random_walk_probability] + n_trajectories * [SMALLEST_PROBABILITY]
         return Learned(
-            self.n_dimensions, adaptation, self.given_step_size, self.given_n_leapfrog
+            self.n_dimensions,
+            adaptation,
+            self.given_step_size,
+            self.given_n_leapfrog,
+            MoveMixture(smallest, self.n_dimensions),
         )
 
     # Algorithm 1
@@ -186,12 +205,15 @@ class KernelHMC(AdaptiveStep):
     def _propose(self, position):
         learned, rng = self.learned, self.rng
         hamiltonian = learned.surrogate.hamiltonian
-        if hamiltonian is None or rng.uniform() < self.random_walk_probability:
+        move = RANDOM_WALK if hamiltonian is None else learned.moves.choose(rng)
+        if move == RANDOM_WALK:
             return self._propose_random_walk(position)
         if learned.step_size is None or learned.n_steps is None:  # a given surrogate's first iteration
             self._learn_trajectories(position[None, :])
         step_size = rng.uniform(*learned.step_size)
-        n_steps = int(rng.integers(*learned.n_steps, endpoint=True))
+        share = SHARES[move - 1]
+        low, high = (max(1, round(share * n)) for n in learned.n_steps)
+        n_steps = int(rng.integers(low, high, endpoint=True))
         momentum = hamiltonian.metric.draw_momentum(rng)
         end, end_momentum = hamiltonian.trajectory(position, momentum, step_size, n_steps)
         kinetic = hamiltonian.metric.kinetic_energy(momentum)
@@ -205,7 +227,7 @@ class KernelHMC(AdaptiveStep):
                 "n_steps": n_steps,
                 "energy": kinetic,
                 "diverging": diverging,
-                "kmc_random_walk": False,
+                "kmc_move": move,
                 "kmc_n_fits": learned.surrogate.n_fits,
             },
         )
@@ -221,7 +243,7 @@ class KernelHMC(AdaptiveStep):
                 # A momentum that this move has no use for: energies stay comparable.
                 "energy": 0.5 * self.rng.chisquare(self.n_dimensions),
                 "diverging": False,
-                "kmc_random_walk": True,
+                "kmc_move": RANDOM_WALK,
                 "kmc_n_fits": learned.surrogate.n_fits,
             },
         )
@@ -231,14 +253,20 @@ class KernelHMC(AdaptiveStep):
         energy = proposal.statistics["energy"] - current.log_density
         return proposal.statistics | {"energy": energy}
 
-    def _learn(self, proposal, evaluation, acceptance_rate, position):
+    def _learn(self, proposal, evaluation, acceptance_rate, start, position):
         learned = self.learned
+        move = proposal.statistics["kmc_move"]
         learned.history.append(position)
         if evaluation is not None and np.isfinite(evaluation.log_density):
             learned.evaluations.append(np.append(evaluation.position, evaluation.log_density))
         learned.random_walk.learn_covariance(learned.history)
-        if proposal.statistics["kmc_random_walk"]:
+        if move == RANDOM_WALK:
             learned.random_walk.learn_scale(acceptance_rate)
+        if learned.whitening is not None:
+            jumps = np.zeros(2 * self.n_dimensions)
+            if acceptance_rate > 0:
+                jumps = acceptance_rate * learned.whitening.squared_jumps(start, proposal.position)
+            learned.moves.learn(move, jumps)
         n = len(learned.history)
         if learned.schedule.is_due(n):
             self._fit()
@@ -259,7 +287,10 @@ class KernelHMC(AdaptiveStep):
                 fitted = learned.surrogate.fit(learned.history, learned.evaluations, self.rng)
                 if not fitted:
                     return
-            self._learn_trajectories(learned.history.recent(SurrogateAdaptation.RECENT))
+            states = learned.history.recent(SurrogateAdaptation.RECENT)
+            self._learn_trajectories(states)
+            learned.whitening = Whitening(states)
+            learned.moves.forget()
 
     def _learn_trajectories(self, states):
         learned, rng = self.learned, self.rng
@@ -309,7 +340,7 @@ class KMCLite(KernelHMC):
         Acceptance rate that trajectories would have if the surrogate were the target: how fine the
         step size is. The target's own acceptance is lower by the surrogate's errors.
     random_walk_probability : float
-        Share of adaptive random-walk moves, for robustness.
+        Smallest probability of a random-walk move; it is more where trajectories move the chain less far.
     schedule : {"geometric", "vanishing"}
         When the surrogate learns: on a geometric schedule, or in addition with probability
         1 / sqrt(t + 1) at iteration t, from states alone, as in the paper.

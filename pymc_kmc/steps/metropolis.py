@@ -102,7 +102,7 @@ class AdaptiveMetropolis(AdaptiveStep):
             random_walk.propose(position, self.rng), statistics={"kmc_scale": random_walk.scale}
         )
 
-    def _learn(self, proposal, evaluation, acceptance_rate, position):
+    def _learn(self, proposal, evaluation, acceptance_rate, start, position):
         self.learned.history.append(position)
         self.learned.random_walk.learn_scale(acceptance_rate)
         self.learned.random_walk.learn_covariance(self.learned.history)

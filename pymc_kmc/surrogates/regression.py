@@ -8,7 +8,7 @@ that fitting it to values is weighted ridge regression with the constant profile
   shrunk towards a given Gaussian, made positive definite.
 - :func:`correct` moves a surrogate fitted by score matching to the values: it adds :math:`\delta^\top\varphi` fitted to
   the residuals, with a ridge on :math:`\delta` in the norm that the surrogate is regularised in. Much noise makes the
-  ridge large and leaves the score-matching fit as it was.
+  ridge large and leaves the score-matching fit, or a share of it, as it was.
 
 The ridge is chosen by generalised cross-validation (Golub, Heath and Wahba, 1979, equation 1.4): one
 eigen-decomposition gives its whole path.
@@ -30,6 +30,10 @@ from pymc_kmc.surrogates import base as _base
 #: Ridges tried, relative to the largest eigenvalue of the weighted Gram matrix: from rounding error to
 #: a fit that is switched off.
 RELATIVE_RIDGES = 10.0 ** np.arange(-14.0, 3.0)
+
+#: Shares of a score-matching fit's kernel part that a correction may start from: an early history can mislead
+#: score matching so far that starting from nothing is better.
+SHARES = (1.0, 0.5, 0.0)
 
 #: Eigenvalues of a Gram matrix below this, relative to the largest, carry rounding error only.
 RELATIVE_RANK = 1e-10
@@ -183,13 +187,19 @@ def correct(surrogate, X, values, weights):
     score : float
         Generalised cross-validation's estimate of the mean squared error of its log density.
     """
-    residuals = values - surrogate.log_density(X)
     features, gram = surrogate.features(X), surrogate.gram()
+    kernel_part = features @ surrogate.coefficients_
+    base_part = surrogate.log_density(X) - kernel_part
     matrix = None
     if gram is not None:
         features, matrix = whitened(features, gram)
-    fit = ridge_regression(features, residuals, weights)
+    best = None
+    for share in SHARES:
+        fit = ridge_regression(features, values - base_part - share * kernel_part, weights)
+        if best is None or fit.score < best[1].score:
+            best = share, fit
+    share, fit = best
     change = fit.coefficients if matrix is None else matrix @ fit.coefficients
     corrected = copy.copy(surrogate)
-    corrected.set_coefficients(surrogate.coefficients_ + change)
+    corrected.set_coefficients(share * surrogate.coefficients_ + change)
     return corrected, fit.score

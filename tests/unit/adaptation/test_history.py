@@ -60,7 +60,7 @@ def test_counts_are_the_expected_ones_rounded(weights, n, seed):
 
 
 def test_counts_are_unbiased():
-    """20,000 samples of 3 out of 4; a count has an sd of at most 1/2: within 4.5 standard errors."""
+    """20,000 samples of 3 out of 4; a count has an sd of at most .5: within 4.5 standard errors."""
     rng = np.random.default_rng(0)
     weights, total = np.array([1.0, 2.5, 0.5, 4.0]), np.zeros(4)
     for _ in range(20_000):

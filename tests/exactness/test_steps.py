@@ -1,0 +1,431 @@
+"""Every step samples what it was given: known moments, Geweke's joint test, detailed balance.
+
+Each problem comes with a map that makes independent standard normal variables of exact draws
+(Rosenblatt, 1952), so that one list of statistics with known means serves all: first and second
+moments and tail probabilities. A chain's mean is compared with the exact one in units of its
+Monte-Carlo error, which ArviZ estimates; in `test_detailed_balance` the draws are independent and
+their error is plain.
+
+At 4.5 standard errors the false-alarm rate is 7e-6 a statistic were the error Gaussian and known,
+about 1e-4 as it is for chains; with about 10 statistics a chain and 25 tests it is 2 to 3 % for the
+whole file. The seeds are fixed. The tests named `..._can_fail` break a step and find it out.
+
+References
+----------
+Geweke, J. (2004). Getting it right: joint distribution tests of posterior simulators. *Journal of
+the American Statistical Association* 99, 799-804.
+
+Rosenblatt, M. (1952). Remarks on a multivariate transformation. *Annals of Mathematical
+Statistics* 23, 470-472.
+"""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+
+import pymc_kmc as kmc
+from tests.models import constrained
+from tests.steps import STEPS
+
+TOLERANCE = 4.5
+KERNEL_STEPS = [name for name in STEPS if name.startswith("KMC")]
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+# Surrogates that are small enough for the suite's time; exactness doesn't depend on their size.
+SIZES = {
+    "KMC": {"n_points": 100},
+    "KMCLite": {"n_points": 150},
+    "KMCFinite": {"n_features": 100, "n_points": 400},
+}
+
+
+def make(name, **kwargs):
+    return STEPS[name](**SIZES.get(name, {}) | kwargs)
+
+
+# Problems: a model, two starts, exact draws where they are needed, and the map to standard normals
+
+RHO = 0.99
+SPREAD, CURVATURE = 2.0, 0.25
+
+
+class Gaussian:
+    """Two dimensions, correlation .99."""
+
+    covariance = np.array([[1.0, RHO], [RHO, 1.0]])
+    starts = ({"x": np.array([2.0, 2.0])}, {"x": np.array([-1.0, -1.0])})
+
+    def model(self):
+        with pm.Model() as model:
+            pm.MvNormal("x", np.zeros(2), self.covariance)
+        return model
+
+    def standardise(self, draws):
+        return draws["x"] @ np.linalg.inv(np.linalg.cholesky(self.covariance)).T
+
+
+class Banana:
+    """x1 ~ N(0, 4), x2 | x1 ~ N((x1^2 - 4) / 4, 1)."""
+
+    starts = (
+        {"x1": np.array(3.0), "x2": np.array(2.0)},
+        {"x1": np.array(-3.0), "x2": np.array(0.0)},
+    )
+
+    def model(self):
+        with pm.Model() as model:
+            x1 = pm.Normal("x1", 0.0, SPREAD)
+            pm.Normal("x2", CURVATURE * (x1**2 - SPREAD**2), 1.0)
+        return model
+
+    def standardise(self, draws):
+        ridge = CURVATURE * (draws["x1"] ** 2 - SPREAD**2)
+        return np.stack([draws["x1"] / SPREAD, draws["x2"] - ridge], axis=-1)
+
+    def exact(self, n, rng):
+        """Independent draws, shape (n, 2)."""
+        x1 = SPREAD * rng.standard_normal(n)
+        return np.stack([x1, CURVATURE * (x1**2 - SPREAD**2) + rng.standard_normal(n)], axis=-1)
+
+
+def normal_scores(*probabilities):
+    """Standard normals from uniform variables."""
+    return stats.norm.ppf(np.clip(np.stack(probabilities, axis=-1), 1e-15, 1 - 1e-15))
+
+
+def chain(step, point, n_tune, n_draws, rng, between=None):
+    """Run a step by hand: PyMC's loop without its storage. `between` may change the point."""
+    step.set_rng(rng)
+    points = []
+    for i in range(n_tune + n_draws):
+        if i == n_tune:
+            step.stop_tuning()
+        point, _ = step.step(point)
+        if between is not None:
+            point = between(point)
+        points.append(point)
+    return {name: np.array([p[name] for p in points[n_tune:]]) for name in point}
+
+
+def chains(make_step, problem, *, seed, n_tune=800, n_draws=8000):
+    """Two chains from different starts, as standard normals, shape (2, n_draws, k)."""
+    with problem.model():
+        step = make_step()
+    draws = [
+        problem.standardise(chain(step, start, n_tune, n_draws, np.random.default_rng([seed, i])))
+        for i, start in enumerate(problem.starts)
+    ]
+    return np.stack(draws)
+
+
+# What is compared
+
+TAIL = 1.5
+
+
+def functions(z):
+    """Functions of standard normals z (..., k) whose mean is 0, by name."""
+    k = z.shape[-1]
+    values = {}
+    for i in range(k):
+        values[f"z{i}"] = z[..., i]
+        values[f"z{i}^2"] = z[..., i] ** 2 - 1
+        values[f"tail of z{i}"] = (np.abs(z[..., i]) > TAIL) - 2 * stats.norm.sf(TAIL)
+        for j in range(i):
+            values[f"z{i} z{j}"] = z[..., i] * z[..., j]
+    return values
+
+
+def effective_sizes(z):
+    return {
+        name: float(az.ess(np.asarray(values, dtype=float), method="mean"))
+        for name, values in functions(z).items()
+    }
+
+
+def z_scores(z):
+    """Means of the functions in Monte-Carlo errors; z has shape (chains, draws, k)."""
+    sizes = effective_sizes(z)
+    return {
+        name: float(values.mean() / (values.std() / np.sqrt(sizes[name])))
+        for name, values in functions(z).items()
+    }
+
+
+def assert_standard_normal(z):
+    scores = z_scores(z)
+    worst = max(scores, key=lambda name: abs(scores[name]))
+    assert abs(scores[worst]) < TOLERANCE, f"{worst}: {scores[worst]:.1f} standard errors"
+
+
+# Known moments
+
+
+@pytest.mark.parametrize("problem", [Gaussian(), Banana()], ids=["gaussian", "banana"])
+@pytest.mark.parametrize("name", STEPS)
+def test_known_moments(name, problem):
+    assert_standard_normal(chains(lambda: make(name), problem, seed=1))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_transforms(name):
+    """HalfNormal, Dirichlet and Uniform: each is made uniform by its distribution function."""
+    with constrained():
+        idata = pm.sample(
+            step=make(name), tune=1000, draws=6000, chains=2, cores=1, random_seed=2, **QUIET
+        )
+    posterior = {variable: idata.posterior[variable].values for variable in idata.posterior}
+    first, second, _ = np.moveaxis(posterior["weights"], -1, 0)
+    z = normal_scores(
+        stats.halfnorm.cdf(posterior["scale"], scale=2.0),
+        stats.beta.cdf(first, 2, 8),
+        stats.beta.cdf(second / (1 - first), 3, 5),  # given the first weight
+        stats.uniform.cdf(posterior["u"], -1.0, 4.0),
+    )
+    assert_standard_normal(z)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_adaptation_that_vanishes(name):
+    """The kernel goes on changing while the draws are made."""
+    z = chains(lambda: make(name, adaptation="vanishing"), Banana(), seed=3)
+    assert_standard_normal(z)
+
+
+@pytest.mark.parametrize("name", KERNEL_STEPS)
+def test_the_papers_schedule(name):
+    """Updates with probability 1 / sqrt(t + 1), from states alone, for ever."""
+    z = chains(
+        lambda: make(
+            name, adaptation="vanishing", schedule="vanishing", sigma=8.0, regularisation=1e-3
+        ),
+        Banana(),
+        seed=4,
+        n_draws=4000,
+    )
+    assert_standard_normal(z)
+
+
+def test_known_moments_can_fail():
+    """A chain that leaves the tails out is found out: draws beyond 2.5 sd are redrawn."""
+    rng = np.random.default_rng(5)
+    z = rng.standard_normal((2, 40_000, 2))
+    assert_standard_normal(z)
+    with pytest.raises(AssertionError, match="standard errors"):
+        assert_standard_normal(np.where(np.abs(z) > 2.5, rng.standard_normal(z.shape), z))
+
+
+# Geweke's joint test, with a noisy likelihood
+
+N_OBSERVATIONS = 1
+
+
+def noise(mean, sd, rng):
+    """Log of a variable with mean 1 whose variance depends on the parameters."""
+    variance = 3.0 / (1.0 + np.exp(-2.0 * mean)) * np.exp(-0.1 * sd)
+    return np.sqrt(variance) * rng.standard_normal() - 0.5 * variance
+
+
+def joint_model():
+    with pm.Model() as model:
+        mean = pm.Normal("mean")
+        sd = pm.HalfNormal("sd")
+        kmc.PseudoMarginalPotential("noise", noise, mean, sd)
+        pm.Normal("data", mean, sd + 0.5, shape=N_OBSERVATIONS)
+    return model
+
+
+def geweke(step, rng, n_tune=1000, n_draws=12_000):
+    """Alternate the step on parameters and noise given data with data given parameters.
+
+    The noise has mean 1 given the parameters and the data don't depend on it, so that in the long
+    run the parameters are distributed like their prior.
+    """
+
+    def new_data(point):
+        spread = np.exp(point["sd_log__"]) + 0.5
+        data = point["mean"] + spread * rng.standard_normal(N_OBSERVATIONS)
+        return point | {"data": data}
+
+    start = new_data({"mean": np.array(0.5), "sd_log__": np.array(-0.5)})
+    draws = chain(step, start, n_tune, n_draws, rng, between=new_data)
+    standardised = (draws["data"].mean(axis=1) - draws["mean"]) / (np.exp(draws["sd_log__"]) + 0.5)
+    return np.stack(
+        [
+            draws["mean"],
+            normal_scores(stats.halfnorm.cdf(np.exp(draws["sd_log__"])))[:, 0],
+            standardised * np.sqrt(N_OBSERVATIONS),
+        ],
+        axis=-1,
+    )
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_geweke(name):
+    z = []
+    with joint_model() as model:
+        step = make(name, vars=[model["mean"], model["sd"]])
+    for i in range(2):
+        z.append(geweke(step, np.random.default_rng([6, i])))
+    assert_standard_normal(np.stack(z))
+
+
+def test_geweke_can_fail():
+    """Drawing the kept estimate anew is found out."""
+    with joint_model() as model:
+        step = kmc.AdaptiveMetropolis(vars=[model["mean"], model["sd"]])
+    target = step.target
+    current = target.current
+
+    def redrawn(point):
+        target.accept(target.propose(current(point).position, step.rng))
+        return current(point)
+
+    target.current = redrawn
+    z = np.stack([geweke(step, np.random.default_rng([6, i])) for i in range(2)])
+    assert max(map(abs, z_scores(z).values())) > 1.5 * TOLERANCE
+
+
+# A wrong surrogate: slower, not biased
+
+
+def surrogate_for(name, X):
+    if name == "KMCFinite":
+        return kmc.surrogates.KernelExpFinite(60, 8.0, 1e-3, base="gaussian", rng=0).fit(X)
+    return kmc.surrogates.KernelExpLite(8.0, 1e-2, penalty="rkhs", base="gaussian").fit(X)
+
+
+def wrong(surrogate):
+    """Replace a fitted surrogate's kernel part by noise of about unit size, and shift its base."""
+    parameters = surrogate.parameters_
+    coefficients = np.random.default_rng(8).standard_normal(parameters.coefficients.shape)
+    surrogate.parameters_ = parameters._replace(
+        coefficients=coefficients / np.sqrt(len(coefficients)),
+        base_mean=parameters.base_mean + 1.0,
+    )
+    return surrogate
+
+
+def given(name, *, is_wrong, step_class=None):
+    """Return a step that uses a given surrogate and fixed trajectories."""
+    X = Banana().exact(150, np.random.default_rng(7))
+    surrogate = surrogate_for(name, X)
+    return (step_class or STEPS[name])(
+        tune=False,
+        surrogate=wrong(surrogate) if is_wrong else surrogate,
+        step_size=(0.2, 0.5),
+        n_leapfrog=(5, 15),
+        random_walk_probability=0.05,
+    )
+
+
+@pytest.mark.parametrize("name", KERNEL_STEPS)
+def test_a_wrong_surrogate_is_slower_and_not_biased(name):
+    options = {"seed": 9, "n_tune": 200}
+    good = chains(lambda: given(name, is_wrong=False), Banana(), n_draws=3000, **options)
+    bad = chains(lambda: given(name, is_wrong=True), Banana(), n_draws=10_000, **options)
+    assert_standard_normal(good)
+    assert_standard_normal(bad)
+    efficiency = [min(effective_sizes(z).values()) / z[..., 0].size for z in (good, bad)]
+    assert efficiency[1] < 0.5 * efficiency[0]
+
+
+# Detailed balance of frozen kernels
+
+
+def frozen(make_step, n_tune=400):
+    """Return a step whose adaptation is over."""
+    with Banana().model():
+        step = make_step()
+    chain(step, Banana.starts[0], n_tune, 1, np.random.default_rng(10))
+    return step
+
+
+def balance_scores(step, n=10_000):
+    """Test one step from exact draws x to x': independent pairs whose order must not matter.
+
+    Returns
+    -------
+    ndarray
+        E g(x') - E g(x) and E g(x) h(x') - E h(x) g(x') for bounded functions g, h, in standard
+        errors.
+    """
+    X = Banana().exact(n, np.random.default_rng(11))
+    step.set_rng = None  # a new chain would reset what was learned
+    ends = [step.step({"x1": np.array(x1), "x2": np.array(x2)})[0] for x1, x2 in X]
+    moved = np.array([[end["x1"], end["x2"]] for end in ends])
+
+    def bounded(positions):
+        z = Banana().standardise({"x1": positions[:, 0], "x2": positions[:, 1]})
+        x = positions[:, 0] / SPREAD, positions[:, 1]
+        return [
+            np.tanh(z[:, 0]),
+            np.tanh(z[:, 1]),
+            np.abs(z[:, 0]) > 1,
+            np.abs(z[:, 1]) > 1,
+            np.sin(2 * x[1]),
+            (x[0] > 0.5) & (x[1] > 0),
+        ]
+
+    before = np.array(bounded(X), dtype=float)
+    after = np.array(bounded(moved), dtype=float)
+    differences = list(after - before)
+    for i in range(len(before)):
+        for j in range(i):
+            differences.append(before[i] * after[j] - before[j] * after[i])
+    differences = np.array(differences)
+    return differences.mean(axis=1) / (differences.std(axis=1) / np.sqrt(n))
+
+
+def as_learned(name):
+    return lambda: make(name)
+
+
+def with_right_surrogate(name):
+    return lambda: given(name, is_wrong=False)
+
+
+def with_wrong_surrogate(name):
+    return lambda: given(name, is_wrong=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [(name, as_learned) for name in STEPS]
+    + [(name, with_right_surrogate) for name in KERNEL_STEPS]
+    + [(name, with_wrong_surrogate) for name in KERNEL_STEPS],
+)
+def test_detailed_balance(name, kernel):
+    scores = balance_scores(frozen(kernel(name)))
+    assert np.max(np.abs(scores)) < TOLERANCE
+
+
+class WithoutKineticEnergy(kmc.KMCLite):
+    """Accepts by the ratio of densities alone."""
+
+    def _propose(self, position):
+        proposal = super()._propose(position)
+        return proposal._replace(log_ratio=0.0)
+
+
+class LengthFromTheState(kmc.KMCLite):
+    """Makes longer trajectories on one side than on the other."""
+
+    def _propose(self, position):
+        self.learned.n_steps = (1, 2) if position[0] > 0 else (8, 12)
+        return super()._propose(position)
+
+
+class Outwards(kmc.KMCLite):
+    """Pushes every end point outwards."""
+
+    def _propose(self, position):
+        proposal = super()._propose(position)
+        return proposal._replace(position=proposal.position * 1.3)
+
+
+@pytest.mark.parametrize("broken", [WithoutKineticEnergy, LengthFromTheState, Outwards])
+def test_detailed_balance_can_fail(broken):
+    step = frozen(lambda: given("KMCLite", is_wrong=True, step_class=broken))
+    assert np.max(np.abs(balance_scores(step))) > 2 * TOLERANCE
