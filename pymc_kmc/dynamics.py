@@ -82,7 +82,9 @@ class Metric:
         )
 
     def kinetic_energy(self, momentum):
-        """Return p' M^-1 p / 2, up to a constant the negative log density of p."""
+        """Return p' M^-1 p / 2, up to a constant the negative log density of p; inf if p isn't finite."""
+        if not np.isfinite(momentum).all():
+            return np.inf
         return 0.5 * float(np.sum((momentum @ self._factor) ** 2))
 
 
@@ -191,6 +193,7 @@ def leapfrog(parameters, position, momentum, inverse_metric, step_size, n_steps)
         gradient_at(parameters, position, gradient)
         if not np.isfinite(position.sum() + gradient.sum()):
             position[:] = np.nan
+            momentum[:] = np.nan
             break
         factor = 0.5 if step == n_steps - 1 else 1.0
         momentum += factor * step_size * gradient

@@ -332,4 +332,3 @@ def simulator_generators(graph):
         for variable in ancestors([graph])
         if isinstance(variable, SharedVariable) and isinstance(variable.type, RandomType)
     ]
-

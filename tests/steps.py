@@ -1,10 +1,12 @@
-"""Every step class; the contract and exactness suites run on all of them."""
+"""Every step class, with surrogates of a size that keeps tests short."""
+
+from functools import partial
 
 import pymc_kmc as kmc
 
 STEPS = {
     "AdaptiveMetropolis": kmc.AdaptiveMetropolis,
-    "KMC": kmc.KMC,
-    "KMCLite": kmc.KMCLite,
-    "KMCFinite": kmc.KMCFinite,
+    "KMC": partial(kmc.KMC, n_points=150),
+    "KMCLite": partial(kmc.KMCLite, n_points=150),
+    "KMCFinite": partial(kmc.KMCFinite, n_features=100),
 }

@@ -12,9 +12,9 @@ surrogate, and a chain that starts at an exact draw. The random walk is isotropi
 to an acceptance of .234 for 2000 iterations.
 
 acceptance   mean acceptance probability
-ESS of x     smallest bulk effective sample size over coordinates, per 100 iterations: the figure of
-             the KMC paper. HMC's profits from antithetic draws, whose squares are not
-ESS          smallest over coordinates of x and of (x - mean)^2
+ESS of x     smallest bulk effective sample size over coordinates, per 100 iterations; HMC's profits
+             from antithetic draws, whose squares are not
+ESS          smallest over coordinates of x and of (x - mean)^2: the one to judge by
 / HMC        in units of HMC's
 divergence   relative Fisher divergence E|grad f - grad log p|^2 / E|grad log p|^2 of the surrogate
 
@@ -40,8 +40,8 @@ from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite, select  # noqa: 
 
 #: Figures to reach with the largest surrogate.
 ACCEPTANCE, ESS, RATIO = 0.70, 25.0, 0.95
-#: Near the longest U-turn; sizes at which HMC itself accepts about .8.
-STEP_SIZE, N_LEAPFROG = (0.7, 1.1), (1, 30)
+#: As wide as HMC itself accepts at a rate of .8, and up to a U-turn of the longest axis.
+STEP_SIZE, N_LEAPFROG = (0.7, 1.1), (5, 30)
 RANDOM_WALK_TUNING, RANDOM_WALK_ACCEPTANCE = 2000, 0.234
 #: Most features and points in the cross-validation, whatever the surrogate's size.
 SELECTION = {"lite": {"max_points": 500}, "finite": {"max_features": 500}}
@@ -92,7 +92,7 @@ def random_walk(target, start, iterations, rng):
 
 
 def chain(make_step, model, start, iterations, seed):
-    """A chain of `pymc.sample`: draws (iterations, d) and the mean acceptance probability."""
+    """A chain of `pymc.sample`: draws, mean acceptance probability and share of trajectories."""
     with model:
         idata = pm.sample(
             step=make_step(),
@@ -106,7 +106,8 @@ def chain(make_step, model, start, iterations, seed):
             compute_convergence_checks=False,
         )
     acceptance = float(idata.sample_stats["acceptance_rate"].mean())
-    return np.asarray(idata.posterior["x"])[0], acceptance
+    trajectories = float((idata.sample_stats["n_steps"] > 0).mean())
+    return np.asarray(idata.posterior["x"])[0], acceptance, trajectories
 
 
 def surrogate_for(kind, base, size, X, seed):
@@ -125,11 +126,12 @@ def divergence(surrogate, target, rng):
     return np.sum((surrogate.gradient(x) - gradient) ** 2) / np.sum(gradient**2)
 
 
-def result_of(draws, acceptance):
-    """Acceptance and the two effective sample sizes per 100 iterations."""
+def result_of(draws, acceptance, trajectories=1.0):
+    """Acceptance, share of trajectories, and the two effective sample sizes per 100 iterations."""
     of_x, of_both = effective_sizes(draws)
     return {
         "acceptance": acceptance,
+        "trajectories": trajectories,
         "ess_of_x": 100.0 * of_x / len(draws),
         "ess": 100.0 * of_both / len(draws),
     }
@@ -148,6 +150,9 @@ def row(name, results, reference):
         text, value = cell(key, 1)
         standard = np.mean([result[key] for result in reference])
         cells += [text, f"{value / standard:.2f}"]
+    trajectories = np.mean([result["trajectories"] for result in results])
+    if trajectories < 1.0:  # a step that was asked for trajectories alone did something else
+        cells[0] += f" ({1.0 - trajectories:.0%} random walk)"
     if "divergence" in results[0]:
         sigma = np.median([result["sigma"] for result in results])
         cells += [f"{cell('divergence', 3)[1]:.3f}", f"{sigma:.0f}"]
@@ -187,8 +192,9 @@ def main(arguments=None):
         f"{step_size[0]:g}-{step_size[1]:g}, {n_leapfrog[0]}-{n_leapfrog[1]} leapfrog steps\n"
     )
     header = ["sampler", "acceptance", "ESS of x", "/ HMC", "ESS", "/ HMC", "divergence", "sigma"]
-    wanted = ["*to reach at 2000*", f">= {ACCEPTANCE:.2f}", f">= {ESS:g}", f">= {RATIO:.2f}"]
-    print(markdown(header, [[*wanted, "", "", "", ""]]), flush=True)
+    wanted = 2 * [f">= {ESS:g}", f">= {RATIO:.2f}"]
+    wanted = ["*to reach at 2000*", f">= {ACCEPTANCE:.2f}", *wanted, "", ""]
+    print(markdown(header, [wanted]), flush=True)
 
     def show(name, results):
         print("| " + " | ".join(row(name, results, reference)) + " |", flush=True)

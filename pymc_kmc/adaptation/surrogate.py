@@ -169,9 +169,7 @@ class SurrogateAdaptation:
     N_CANDIDATE_VALUES = 800
     N_CANDIDATE_CENTRES = 150
 
-    def __init__(
-        self, family, base, values, sigma=None, regularisation=None, hamiltonian=None
-    ):
+    def __init__(self, family, base, values, sigma=None, regularisation=None, hamiltonian=None):
         self.family = family
         self.base = base
         self.values = values
@@ -260,9 +258,13 @@ class SurrogateAdaptation:
         forward = self.hamiltonian.coordinates.forward
         states, weights = self._states(history, rng)
         new_states = history.last(len(history) - self.n_seen)
-        surrogate = self.family.update(
-            self.surrogate, forward(states), weights, forward(new_states)
-        )
+        try:
+            surrogate = self.family.update(
+                self.surrogate, forward(states), weights, forward(new_states)
+            )
+        except (ValueError, np.linalg.LinAlgError) as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            return
         self.surrogate = surrogate
         self.hamiltonian = SurrogateHamiltonian(
             surrogate.parameters_, self.hamiltonian.metric, self.hamiltonian.coordinates

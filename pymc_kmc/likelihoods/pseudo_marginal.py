@@ -29,6 +29,8 @@ from pymc.model import modelcontext
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
+from pymc_kmc._compat import expect_numba_fallback
+
 __all__ = ["EstimatorError", "NoisyLogLikelihood", "PseudoMarginalPotential"]
 
 # How many (parameters, seed) pairs are remembered. A Metropolis step of another variable asks for two
@@ -179,6 +181,9 @@ class NoisyLogLikelihood(Op):
                 UserWarning,
                 stacklevel=2,
             )
+
+
+expect_numba_fallback(NoisyLogLikelihood)
 
 
 def as_real_scalar(value):

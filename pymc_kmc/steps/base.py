@@ -247,9 +247,7 @@ class AdaptiveStep(BlockedStep):
             current = evaluation
 
         if self.is_learning:
-            self._learn(
-                proposal, evaluation, acceptance_rate, start.position, current.position
-            )
+            self._learn(proposal, evaluation, acceptance_rate, start.position, current.position)
         progress.n_iterations += 1
         progress.steps_since_accept = 0 if accepted else progress.steps_since_accept + 1
         weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)

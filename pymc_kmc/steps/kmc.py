@@ -4,7 +4,7 @@ An iteration at x:
 
 1. Choose a kind of move with fixed probabilities (:mod:`pymc_kmc.adaptation.moves`): a random walk
    (:mod:`pymc_kmc.adaptation.random_walk`; always, while no surrogate is fitted yet), or a trajectory of a
-   long, a middle or a short range of lengths.
+   long or a short range of lengths.
 2. For a trajectory, draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each independently
    of x, and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to (x', p'), where f is
    an exponential family in a reproducing kernel Hilbert space fitted to the chain's history.
@@ -71,7 +71,7 @@ STEP_SIZE_JITTER = (0.7, 1.1)
 FIRST_FIT = 20
 REFIT_GROWTH = 1.12
 # The kinds of trajectory: shares of the learned numbers of steps, and each one's smallest probability.
-SHARES = (1.0, 0.3, 0.1)
+SHARES = (1.0, 0.2)
 SMALLEST_PROBABILITY = 0.05
 # Index of the random walk among the moves; the trajectories follow.
 RANDOM_WALK = 0
@@ -192,6 +192,8 @@ class KernelHMC(AdaptiveStep):
         )
         n_trajectories = 1 if self.given_n_leapfrog else len(SHARES)
         smallest = [self.random_walk_probability] + n_trajectories * [SMALLEST_PROBABILITY]
+        if not self._adapts:  # nothing will be learned of the moves: trajectories, long ones
+            smallest[1] = 1.0 - sum(smallest) + SMALLEST_PROBABILITY
         return Learned(
             self.n_dimensions,
             adaptation,
@@ -208,7 +210,9 @@ class KernelHMC(AdaptiveStep):
         move = RANDOM_WALK if hamiltonian is None else learned.moves.choose(rng)
         if move == RANDOM_WALK:
             return self._propose_random_walk(position)
-        if learned.step_size is None or learned.n_steps is None:  # a given surrogate's first iteration
+        if (
+            learned.step_size is None or learned.n_steps is None
+        ):  # a given surrogate's first iteration
             self._learn_trajectories(position[None, :])
         step_size = rng.uniform(*learned.step_size)
         share = SHARES[move - 1]
@@ -394,9 +398,7 @@ random_walk_probability, schedule, **kwargs
 
     name = "kmc_finite"
 
-    def __init__(
-        self, vars=None, *, n_features=500, n_points=2000, kernel="gaussian", **kwargs
-    ):
+    def __init__(self, vars=None, *, n_features=500, n_points=2000, kernel="gaussian", **kwargs):
         self.n_features = check_count(n_features, "n_features")
         self.n_points = check_count(n_points, "n_points")
         self.kernel = check_choice(kernel, "kernel", ("gaussian", "rational_quadratic"))

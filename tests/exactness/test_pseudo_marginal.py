@@ -13,7 +13,13 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from tests.models import POSTERIOR_MEAN, POSTERIOR_SD, NoisyEstimator, log_likelihood, noisy_gaussian
+from tests.models import (
+    POSTERIOR_MEAN,
+    POSTERIOR_SD,
+    NoisyEstimator,
+    log_likelihood,
+    noisy_gaussian,
+)
 from tests.steps import STEPS
 
 TOLERANCE = 4.5
@@ -23,9 +29,7 @@ VARIANCES = [0.0, 1.0, 2.0, 3.0]
 
 def sample(step, *, seed, draws=15_000, tune=1000, chains=2, **kwargs):
     options = {"cores": 1} | QUIET | kwargs
-    return pm.sample(
-        step=step, draws=draws, tune=tune, chains=chains, random_seed=seed, **options
-    )
+    return pm.sample(step=step, draws=draws, tune=tune, chains=chains, random_seed=seed, **options)
 
 
 def z_scores(idata, name, mean, sd):

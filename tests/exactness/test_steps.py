@@ -64,6 +64,10 @@ class Gaussian:
     def standardise(self, draws):
         return draws["x"] @ np.linalg.inv(np.linalg.cholesky(self.covariance)).T
 
+    def exact(self, n, rng):
+        """Independent draws, shape (n, 2)."""
+        return rng.multivariate_normal(np.zeros(2), self.covariance, size=n)
+
 
 class Banana:
     """x1 ~ N(0, 4), x2 | x1 ~ N((x1^2 - 4) / 4, 1)."""
@@ -193,17 +197,16 @@ def test_adaptation_that_vanishes(name):
     assert_standard_normal(z)
 
 
+def papers(name, adaptation):
+    """Given hyper-parameters; random walks for the tails, where this surrogate is poor."""
+    options = {"sigma": 8.0, "regularisation": 1e-3, "random_walk_probability": 0.3}
+    return make(name, adaptation=adaptation, schedule="vanishing", **options)
+
+
 @pytest.mark.parametrize("name", KERNEL_STEPS)
 def test_the_papers_schedule(name):
     """Updates with probability 1 / sqrt(t + 1), from states alone, for ever."""
-    z = chains(
-        lambda: make(
-            name, adaptation="vanishing", schedule="vanishing", sigma=8.0, regularisation=1e-3
-        ),
-        Banana(),
-        seed=4,
-        n_draws=4000,
-    )
+    z = chains(lambda: papers(name, "vanishing"), Banana(), seed=4, n_tune=2000, n_draws=6000)
     assert_standard_normal(z)
 
 
@@ -307,28 +310,45 @@ def wrong(surrogate):
     return surrogate
 
 
-def given(name, *, is_wrong, step_class=None):
+def given(name, *, is_wrong, problem=Banana, step_class=None, step_size=(0.2, 0.5)):
     """Return a step that uses a given surrogate and fixed trajectories."""
-    X = Banana().exact(150, np.random.default_rng(7))
+    X = problem().exact(150, np.random.default_rng(7))
     surrogate = surrogate_for(name, X)
     return (step_class or STEPS[name])(
         tune=False,
         surrogate=wrong(surrogate) if is_wrong else surrogate,
-        step_size=(0.2, 0.5),
+        step_size=step_size,
         n_leapfrog=(5, 15),
         random_walk_probability=0.05,
     )
 
 
+def exact(step):
+    """Make the step's surrogate the Gaussian problem's own density: no kernel part."""
+    surrogate = step.given_surrogate
+    parameters = surrogate.parameters_
+    surrogate.parameters_ = parameters._replace(
+        coefficients=np.zeros_like(parameters.coefficients),
+        base_mean=np.zeros(2),
+        base_precision=np.linalg.inv(Gaussian.covariance),
+    )
+    return step
+
+
 @pytest.mark.parametrize("name", KERNEL_STEPS)
 def test_a_wrong_surrogate_is_slower_and_not_biased(name):
-    options = {"seed": 9, "n_tune": 200}
-    good = chains(lambda: given(name, is_wrong=False), Banana(), n_draws=3000, **options)
-    bad = chains(lambda: given(name, is_wrong=True), Banana(), n_draws=10_000, **options)
+    def run(is_wrong, n_draws):
+        def step():
+            step = given(name, is_wrong=is_wrong, problem=Gaussian, step_size=(0.07, 0.15))
+            return step if is_wrong else exact(step)
+
+        return chains(step, Gaussian(), seed=9, n_tune=0, n_draws=n_draws)
+
+    good, bad = run(False, 3000), run(True, 12_000)
     assert_standard_normal(good)
     assert_standard_normal(bad)
     efficiency = [min(effective_sizes(z).values()) / z[..., 0].size for z in (good, bad)]
-    assert efficiency[1] < 0.5 * efficiency[0]
+    assert efficiency[1] < 0.7 * efficiency[0]
 
 
 # Detailed balance of frozen kernels
@@ -342,7 +362,7 @@ def frozen(make_step, n_tune=400):
     return step
 
 
-def balance_scores(step, n=10_000):
+def balance_scores(step, n=20_000):
     """Test one step from exact draws x to x': independent pairs whose order must not matter.
 
     Returns
@@ -382,6 +402,10 @@ def as_learned(name):
     return lambda: make(name)
 
 
+def as_learned_by_the_papers_schedule(name):
+    return lambda: papers(name, "tuning")
+
+
 def with_right_surrogate(name):
     return lambda: given(name, is_wrong=False)
 
@@ -393,6 +417,7 @@ def with_wrong_surrogate(name):
 @pytest.mark.parametrize(
     ("name", "kernel"),
     [(name, as_learned) for name in STEPS]
+    + [(name, as_learned_by_the_papers_schedule) for name in KERNEL_STEPS]
     + [(name, with_right_surrogate) for name in KERNEL_STEPS]
     + [(name, with_wrong_surrogate) for name in KERNEL_STEPS],
 )
@@ -428,4 +453,4 @@ class Outwards(kmc.KMCLite):
 @pytest.mark.parametrize("broken", [WithoutKineticEnergy, LengthFromTheState, Outwards])
 def test_detailed_balance_can_fail(broken):
     step = frozen(lambda: given("KMCLite", is_wrong=True, step_class=broken))
-    assert np.max(np.abs(balance_scores(step))) > 2 * TOLERANCE
+    assert np.max(np.abs(balance_scores(step, n=40_000))) > 2 * TOLERANCE

@@ -57,12 +57,16 @@ def test_commands_are_in_the_makefile():
 
 def test_benchmarks_are_there():
     named = re.findall(r"^\| `(\w+)` \|", section("## Installing"), flags=re.MULTILINE)
-    assert {"surrogates", "cold_start", "oracle", "pseudo_marginal", "overhead", "glass"} == set(named)
+    assert {"surrogates", "cold_start", "oracle", "pseudo_marginal", "overhead", "glass"} == set(
+        named
+    )
     for name in named:
         assert (ROOT / "examples" / "benchmarks" / f"{name}.py").is_file(), name
 
 
-@pytest.mark.parametrize("name", re.findall(r"^\| `(\w+)` \|", section("## Which sampler"), flags=re.M))
+@pytest.mark.parametrize(
+    "name", re.findall(r"^\| `(\w+)` \|", section("## Which sampler"), flags=re.M)
+)
 def test_samplers_of_the_table_are_there(name):
     assert hasattr(kmc, name)
 
