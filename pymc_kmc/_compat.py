@@ -10,9 +10,10 @@ PYTENSOR_MAJOR = int(pytensor.__version__.split(".")[0])
 
 
 def expect_numba_fallback(op_type):
-    """Let PyTensor call Ops of `op_type` from numba in object mode without a warning at each compilation.
+    """Let numba call Ops of `op_type` in object mode without a warning at each compilation.
 
-    Numba is the default backend from PyTensor 3 on; a user's Python function can't be compiled by it.
+    Numba is the default backend from PyTensor 3 on; a user's Python function can't be compiled by
+    it.
 
     Parameters
     ----------

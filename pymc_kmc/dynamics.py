@@ -1,15 +1,15 @@
 r"""Hamiltonian dynamics on a surrogate's log density.
 
 With the surrogate f and the kinetic energy :math:`K(p) = \frac12 p^\top M^{-1} p`, the leapfrog
-integrator follows :math:`H(x, p) = -f(x) + K(p)`. Whatever f is, a fixed number of leapfrog steps of a
-fixed size followed by a flip of the momentum is a volume-preserving involution (Neal, 2011, section
-2.3): with the target's own log density in the acceptance ratio the proposal is exact, and f decides
-only how often it is accepted (Strathmann et al., 2015, Algorithm 1).
+integrator follows :math:`H(x, p) = -f(x) + K(p)`. Whatever f is, a fixed number of leapfrog steps
+of a fixed size followed by a flip of the momentum is a volume-preserving involution (Neal, 2011,
+section 2.3): with the target's own log density in the acceptance ratio the proposal is exact, and
+f decides only how often it is accepted (Strathmann et al., 2015, Algorithm 1).
 
 References
 ----------
-Neal, R. M. (2011). MCMC using Hamiltonian dynamics. In *Handbook of Markov Chain Monte Carlo*, Chapman
-and Hall/CRC.
+Neal, R. M. (2011). MCMC using Hamiltonian dynamics. In *Handbook of Markov Chain Monte Carlo*,
+Chapman and Hall/CRC.
 
 Strathmann, H., Sejdinovic, D., Livingstone, S., Szabo, Z. and Gretton, A. (2015). Gradient-free
 Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
@@ -82,7 +82,7 @@ class Metric:
         )
 
     def kinetic_energy(self, momentum):
-        """Return p' M^-1 p / 2, up to a constant the negative log density of p; inf if p isn't finite."""
+        """Return p' M^-1 p / 2, -log N(p; 0, M) up to a constant; inf if p isn't finite."""
         if not np.isfinite(momentum).all():
             return np.inf
         return 0.5 * float(np.sum((momentum @ self._factor) ** 2))
@@ -135,7 +135,7 @@ class SurrogateHamiltonian:
         return self.coordinates.backward(position), momentum
 
     def path(self, position, momentum, step_size, n_steps):
-        """Return every point of a trajectory and its energy on the surrogate, relative to the start's.
+        """Return every point of a trajectory and the change of its energy on the surrogate.
 
         Parameters
         ----------
@@ -164,8 +164,8 @@ class SurrogateHamiltonian:
 def leapfrog(parameters, position, momentum, inverse_metric, step_size, n_steps):
     """Follow the surrogate's dynamics for a number of leapfrog steps.
 
-    A trajectory that leaves the finite numbers can't come back, and is cut short there; nothing else
-    ends it early.
+    A trajectory that leaves the finite numbers can't come back, and is cut short there; nothing
+    else ends it early.
 
     Parameters
     ----------

@@ -1,11 +1,11 @@
 r"""What a step may evaluate, and what that costs.
 
 :class:`TargetDensity` is the log density of a block of variables on their raveled, unconstrained
-scale, with the other variables held at their current values. Where the model has likelihoods that are
-only estimated, the state that the chain carries is the block's position *and* the seeds of their noise:
-a proposal comes with new seeds, the accepted estimate is recycled and never drawn again (Andrieu and
-Roberts, 2009). The seeds live in shared variables of the model's graph, which every step of a
-`CompoundStep` reads, so that all of them see one density on the extended space.
+scale, with the other variables held at their current values. Where the model has likelihoods that
+are only estimated, the state that the chain carries is the block's position *and* the seeds of
+their noise: a proposal comes with new seeds, the accepted estimate is recycled and never drawn
+again (Andrieu and Roberts, 2009). The seeds live in shared variables of the model's graph, which
+every step of a `CompoundStep` reads, so that all of them see one density on the extended space.
 
 References
 ----------
@@ -89,7 +89,8 @@ class TargetDensity:
         for variable in variables:
             if variable.dtype not in continuous_dtypes:
                 raise TypeError(
-                    f"Variable {variable.name!r} is discrete ({variable.dtype}): the steps of pymc_kmc "
+                    f"Variable {variable.name!r} is discrete ({variable.dtype}): the steps of "
+                    "pymc_kmc "
                     "move continuous variables. Give the others to another step, for example "
                     "pm.sample(step=[kmc.KMC(vars=[...]), pm.Metropolis(vars=[...])])."
                 )
@@ -111,14 +112,16 @@ class TargetDensity:
         if self._generators and set(self.names) != {v.name for v in self.model.value_vars}:
             others = sorted({v.name for v in self.model.value_vars} - set(self.names))
             raise ValueError(
-                "A model with pm.Simulator must be sampled by one step that has all its variables: the "
-                f"other steps would draw the simulator's noise anew at every look. {others} are not "
+                "A model with pm.Simulator must be sampled by one step that has all its "
+                "variables: the "
+                f"other steps would draw the simulator's noise anew at every look. {others} "
+                "are not "
                 "in this step's vars. Use pm.sample(step=kmc.KMC()), or write the simulator as a "
                 "kmc.PseudoMarginalPotential, which steps can share."
             )
         self.is_noisy = bool(nodes or self._generators)
-        # The potentials are terms of a sum. Evaluated outside the compiled function they can be left
-        # out where the rest is -inf, and the user's exceptions arrive as they are.
+        # The potentials are terms of a sum. Evaluated outside the compiled function they can be
+        # left out where the rest is -inf, and the user's exceptions arrive as they are.
         exact = log_density
         if nodes:
             exact = graph_replace(
@@ -178,8 +181,8 @@ class TargetDensity:
     def current(self, point):
         """Return the recycled value at the chain's state.
 
-        It is evaluated only where there is none: at a chain's start, or, under the *same* seeds, when
-        another step has moved something.
+        It is evaluated only where there is none: at a chain's start, or, under the *same* seeds,
+        when another step has moved something.
 
         Parameters
         ----------
@@ -309,7 +312,8 @@ class TargetDensity:
             return
         values = "\n".join(f"  {name}: {np.asarray(value)}" for name, value in point.items())
         raise SamplingError(
-            f"The log density of the model is {log_density} at the chain's starting point:\n{values}\n"
+            f"The log density of the model is {log_density} at the chain's starting "
+            f"point:\n{values}\n"
             f"Terms of the log density there:\n{self.explain(point)}\n"
             "Give another start, pm.sample(initvals={...}), or mend the term."
         )

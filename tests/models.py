@@ -1,4 +1,4 @@
-"""Small models with known answers, shared by the tests. At module level: spawned chains import it."""
+"""Small models with known answers. At module level: spawned chains import them."""
 
 import numpy as np
 import pymc as pm
@@ -40,7 +40,7 @@ class NoisyEstimator:
 
 
 def noisy_gaussian(variance, heteroscedastic=False, companion=False):
-    """The Gaussian toy; with a companion, z ~ N(x / 2, 1), it has a second variable that depends on x."""
+    """The Gaussian toy; a companion is a second variable, z ~ N(x / 2, 1)."""
     with pm.Model() as model:
         x = pm.Normal("x")
         kmc.PseudoMarginalPotential("loglik", NoisyEstimator(variance, heteroscedastic), x)
@@ -50,7 +50,7 @@ def noisy_gaussian(variance, heteroscedastic=False, companion=False):
 
 
 def constrained():
-    """A model with three transforms: nothing in it is known in closed form but the last variable."""
+    """A model with three transforms, whose variables are independent."""
     with pm.Model() as model:
         pm.HalfNormal("scale", 2.0)
         pm.Dirichlet("weights", np.array([2.0, 3.0, 5.0]))

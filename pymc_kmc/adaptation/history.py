@@ -40,7 +40,7 @@ class History:
 
 
 def systematic_sample(weights, n, rng):
-    """Draw indices with expected counts proportional to weights, as evenly along the sequence as can be.
+    """Draw indices with expected counts proportional to weights, evenly along the sequence.
 
     Parameters
     ----------

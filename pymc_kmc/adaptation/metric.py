@@ -8,7 +8,8 @@ __all__ = ["geometric_mean", "shrunk_covariance", "symmetric_power"]
 EIGENVALUE_FLOOR = 1e-12
 # Weight of the diagonal where the states are many.
 FAINT = 1e-6
-# Relative to the mean variance: keeps a covariance positive definite where a coordinate never moved.
+# Relative to the mean variance: keeps a covariance positive definite where a coordinate never
+# moved.
 JITTER = 1e-9
 
 
@@ -25,8 +26,8 @@ def shrunk_covariance(states, weights=None):
     Returns
     -------
     ndarray, shape (d, d)
-        Positive definite. With fewer than 2 d distinct states it is half diagonal, else hardly: a weight
-        that is seen on a badly conditioned target cuts its narrow directions off.
+        Positive definite. With fewer than 2 d distinct states it is half diagonal, else hardly: a
+        weight that is seen on a badly conditioned target cuts its narrow directions off.
     """
     states = np.asarray(states, dtype=np.float64)
     n_dimensions = states.shape[1]
@@ -45,7 +46,7 @@ def shrunk_covariance(states, weights=None):
 
 
 def symmetric_power(matrix, power):
-    """Return a symmetric positive semi-definite matrix to a real power, its smallest eigenvalues lifted."""
+    """Return a positive semi-definite matrix to a real power, its smallest eigenvalues lifted."""
     eigenvalues, eigenvectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     eigenvalues = np.maximum(eigenvalues, EIGENVALUE_FLOOR * eigenvalues[-1])
     return (eigenvectors * eigenvalues**power) @ eigenvectors.T
@@ -54,9 +55,9 @@ def symmetric_power(matrix, power):
 def geometric_mean(A, B):
     """Return the geometric mean A # B of two positive definite matrices.
 
-    The middle of the geodesic between them (Bhatia, 2007, *Positive Definite Matrices*, chapter 4):
-    A^(1/2) (A^(-1/2) B A^(-1/2))^(1/2) A^(1/2). For a covariance and an inverse Fisher information it is
-    the metric in which draws and gradients have equal spread.
+    The middle of the geodesic between them (Bhatia, 2007, *Positive Definite Matrices*, chapter
+    4): A^(1/2) (A^(-1/2) B A^(-1/2))^(1/2) A^(1/2). For a covariance and an inverse Fisher
+    information it is the metric in which draws and gradients have equal spread.
     """
     root, inverse_root = symmetric_power(A, 0.5), symmetric_power(A, -0.5)
     return root @ symmetric_power(inverse_root @ B @ inverse_root, 0.5) @ root

@@ -1,15 +1,16 @@
 r"""Which of several proposals to make how often, learned from how far they really move the chain.
 
-A mixture of kernels that leave the target invariant leaves it invariant, whatever its fixed probabilities. While
-tuning, each kernel's expected squared jump an evaluation is estimated (jump times acceptance probability,
-over the coordinate of the whitened states, or of their squares, that moves least; Pasarica and Gelman, 2010,
-for the criterion), and the probabilities follow its third power: a kernel twice as good is chosen
-eight times as often, and none is ever dropped, so that a kernel that becomes good is noticed.
+A mixture of kernels that leave the target invariant leaves it invariant, whatever its fixed
+probabilities. While tuning, each kernel's expected squared jump an evaluation is estimated (jump
+times acceptance probability, over the coordinate of the whitened states, or of their squares,
+that moves least; Pasarica and Gelman, 2010, for the criterion), and the probabilities follow its
+third power: a kernel twice as good is chosen eight times as often, and none is ever dropped, so
+that a kernel that becomes good is noticed.
 
 References
 ----------
-Pasarica, C. and Gelman, A. (2010). Adaptively scaling the Metropolis algorithm using expected squared
-jumped distance. *Statistica Sinica* 20, 343-364.
+Pasarica, C. and Gelman, A. (2010). Adaptively scaling the Metropolis algorithm using expected
+squared jumped distance. *Statistica Sinica* 20, 343-364.
 """
 
 import numpy as np
@@ -94,7 +95,7 @@ class MoveMixture:
         return int(np.searchsorted(cumulative, rng.uniform(), side="right"))
 
     def learn(self, move, squared_jumps):
-        """Learn from one proposal: its squared jumps times its acceptance probability, shape (2 d,)."""
+        """Learn from one proposal: squared jumps (2 d,) times its acceptance probability."""
         self.counts[move] += 1.0
         self.jumps[move] += squared_jumps
         self._update()

@@ -1,19 +1,21 @@
 r"""The proposal of adaptive Metropolis: :math:`N(x, s^2 \Sigma)` with both learned from the chain.
 
-:math:`\Sigma` is the covariance of the recent half of the chain's history, recomputed on a geometric
-schedule (Haario, Saksman and Tamminen, 2001, use all of it: a bad start then stays in it for ever), and
-:math:`s` is driven to the acceptance rate .234 (Roberts, Gelman and Gilks, 1997) by stochastic
-approximation (Andrieu and Thoms, 2008, algorithm 4), starting from :math:`2.38 / \sqrt d`.
+:math:`\Sigma` is the covariance of the recent half of the chain's history, recomputed on a
+geometric schedule (Haario, Saksman and Tamminen, 2001, use all of it: a bad start then stays in
+it for ever), and :math:`s` is driven to the acceptance rate .234 (Roberts, Gelman and Gilks,
+1997) by stochastic approximation (Andrieu and Thoms, 2008, algorithm 4), starting from
+:math:`2.38 / \sqrt d`.
 
 References
 ----------
 Haario, H., Saksman, E. and Tamminen, J. (2001). An adaptive Metropolis algorithm. *Bernoulli* 7,
 223-242.
 
-Roberts, G. O., Gelman, A. and Gilks, W. R. (1997). Weak convergence and optimal scaling of random walk
-Metropolis algorithms. *Annals of Applied Probability* 7, 110-120.
+Roberts, G. O., Gelman, A. and Gilks, W. R. (1997). Weak convergence and optimal scaling of random
+walk Metropolis algorithms. *Annals of Applied Probability* 7, 110-120.
 
-Andrieu, C. and Thoms, J. (2008). A tutorial on adaptive MCMC. *Statistics and Computing* 18, 343-373.
+Andrieu, C. and Thoms, J. (2008). A tutorial on adaptive MCMC. *Statistics and Computing* 18,
+343-373.
 """
 
 import numpy as np
@@ -47,8 +49,8 @@ class RandomWalk:
 
     OPTIMAL_SCALE = 2.38  # Roberts, Gelman and Gilks (1997); divided by sqrt(d)
     TARGET_ACCEPTANCE = 0.234  # the same
-    # First covariance after this many states a dimension, then whenever the history has grown by this
-    # factor: about 50 factorisations in 5000 iterations.
+    # First covariance after this many states a dimension, then whenever the history has grown by
+    # this factor: about 50 factorisations in 5000 iterations.
     FIRST_UPDATE = 5
     GROWTH = 1.1
     RECENT = 0.5  # share of the history that the covariance is of

@@ -5,7 +5,8 @@ and :math:`a_t \to 0` (Andrieu and Thoms, 2008; Roberts and Rosenthal, 2007).
 
 References
 ----------
-Andrieu, C. and Thoms, J. (2008). A tutorial on adaptive MCMC. *Statistics and Computing* 18, 343-373.
+Andrieu, C. and Thoms, J. (2008). A tutorial on adaptive MCMC. *Statistics and Computing* 18,
+343-373.
 
 Roberts, G. O. and Rosenthal, J. S. (2007). Coupling and ergodicity of adaptive Markov chain Monte
 Carlo algorithms. *Journal of Applied Probability* 44, 458-475.
@@ -34,8 +35,8 @@ def vanishing_weight(t):
 class GeometricSchedule:
     """Times that grow by a factor: each refit sees that much more history than the one before it.
 
-    The total cost of refits is then a fixed multiple of the last one's, and the probability of a refit
-    at iteration t falls as 1/t: adaptation vanishes also where it isn't stopped.
+    The total cost of refits is then a fixed multiple of the last one's, and the probability of a
+    refit at iteration t falls as 1/t: adaptation vanishes also where it isn't stopped.
 
     Parameters
     ----------

@@ -2,10 +2,11 @@ r"""Scales and step sizes driven towards a target acceptance rate.
 
 References
 ----------
-Andrieu, C. and Thoms, J. (2008). A tutorial on adaptive MCMC. *Statistics and Computing* 18, 343-373.
+Andrieu, C. and Thoms, J. (2008). A tutorial on adaptive MCMC. *Statistics and Computing* 18,
+343-373.
 
-Hoffman, M. D. and Gelman, A. (2014). The No-U-Turn sampler. *Journal of Machine Learning Research* 15,
-1593-1623.
+Hoffman, M. D. and Gelman, A. (2014). The No-U-Turn sampler. *Journal of Machine Learning
+Research* 15, 1593-1623.
 """
 
 import numpy as np
@@ -82,8 +83,8 @@ class DualAveraging:
         """Begin anew at `step_size`: what it belonged to has changed."""
         self.step_size = float(np.clip(step_size, *self.bounds))
         self.averaged_step_size = self.step_size
-        # The paper shrinks towards 10 times the first step size to favour long steps; here the first
-        # step size is a fair guess already, and twice it is enough.
+        # The paper shrinks towards 10 times the first step size to favour long steps; here the
+        # first step size is a fair guess already, and twice it is enough.
         self.centre = np.log(2.0 * self.step_size)
         self.t = 0
         self.error = 0.0

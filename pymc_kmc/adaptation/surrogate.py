@@ -1,33 +1,37 @@
-r"""A surrogate fitted to a chain's history again and again, in coordinates that are learned with it.
+r"""A surrogate fitted to a chain's history again and again, in coordinates learned with it.
 
 What one fit does
 -----------------
 1. *States*: the recent part of the history, distinct states weighted by how long the chain stayed.
    *Values*: the log densities paid for at proposals, rejected ones too, weighted by
    :math:`1 / (1 + (\text{depth} / c)^2)`, depth below the chain's bulk.
-2. *Base density*: a Gaussian, by quadratic regression on the values, shrunk towards the states' moments.
-3. *Coordinates*: kernels are isotropic, so that the scale on which the log density's gradient changes must be
-   about the same in all directions. Candidates: the given coordinates, those that whiten the states, those of
-   the base, the inverse Fisher information :math:`E[\nabla f \nabla f^\top]^{-1}` of the last surrogate, its geometric
-   mean with the covariance, and the last choice. They and the bandwidth compete by the generalised
-   cross-validation score of a regression of the values on a subset's kernel functions.
-4. *Score matching* on the states (Proposition 1 or 2 of the KMC paper), its regularisation by blocked
-   cross-validation.
+2. *Base density*: a Gaussian, by quadratic regression on the values, shrunk towards the states'
+   moments.
+3. *Coordinates*: kernels are isotropic, so that the scale on which the log density's gradient
+   changes must be about the same in all directions. Candidates: the given coordinates, those that
+   whiten the states, those of the base, the inverse Fisher information :math:`E[\nabla f \nabla
+   f^\top]^{-1}` of the last surrogate, its geometric mean with the covariance, and the last
+   choice. They and the bandwidth compete by the generalised cross-validation score of a
+   regression of the values on a subset's kernel functions.
+4. *Score matching* on the states (Proposition 1 or 2 of the KMC paper), its regularisation by
+   blocked cross-validation.
 5. *Correction* of its coefficients by ridge regression on the values' residuals
    (:mod:`pymc_kmc.surrogates.regression`).
-6. *Momentum metric*: the geometric mean of the states' covariance and the inverse Fisher information. Step size and
-   number of steps: :mod:`pymc_kmc.adaptation.trajectory`.
+6. *Momentum metric*: the geometric mean of the states' covariance and the inverse Fisher
+   information. Step size and number of steps: :mod:`pymc_kmc.adaptation.trajectory`.
 
-With ``values=False`` step 2 takes the states' moments, step 3 the cross-validated score-matching loss in one
-common metric, and step 5 falls away: the paper's estimators, with nothing but what they can learn from.
+With ``values=False`` step 2 takes the states' moments, step 3 the cross-validated score-matching
+loss in one common metric, and step 5 falls away: the paper's estimators, with nothing but what
+they can learn from.
 
 What was tried
 --------------
-`examples/benchmarks/README.md` has the figures. From a cold start (8-d banana, 2000 tuning iterations)
-score matching alone, in many variants, reached the right spread in half of the runs at best: the early
-history of a slow chain isn't distributed like the target, and score matching learns what it is
-distributed like. With values the same surrogate has it in all of them. Driving the step size by the
-target's acceptance collapses it, as published; here it never sees the target.
+`examples/benchmarks/README.md` has the figures. From a cold start (8-d banana, 2000 tuning
+iterations) score matching alone, in many variants, reached the right spread in half of the runs
+at best: the early history of a slow chain isn't distributed like the target, and score matching
+learns what it is distributed like. With values the same surrogate has it in all of them. Driving
+the step size by the target's acceptance collapses it, as published; here it never sees the
+target.
 
 References
 ----------
@@ -99,7 +103,8 @@ class FiniteFamily:
         See :class:`~pymc_kmc.surrogates.KernelExpFinite`.
     """
 
-    # Features to compare bandwidths and coordinates with; always the same, so that these alone differ.
+    # Features to compare bandwidths and coordinates with; always the same, so that these alone
+    # differ.
     N_CANDIDATE_FEATURES = 200
 
     def __init__(self, n_features, n_points, kernel):
@@ -138,8 +143,8 @@ class SurrogateAdaptation:
     values : bool
         Whether log-density values are used beside states.
     sigma, regularisation : float, optional
-        Given hyper-parameters; by default chosen at every fit. A given `sigma` is in squared units of the
-        step's own coordinates, which then are kept.
+        Given hyper-parameters; by default chosen at every fit. A given `sigma` is in squared
+        units of the step's own coordinates, which then are kept.
     hamiltonian : SurrogateHamiltonian, optional
         Given and fixed ("oracle"): nothing is ever fitted.
 
@@ -156,11 +161,13 @@ class SurrogateAdaptation:
     RECENT = 0.6
     # Folds of cross-validation: as many as there are different parts of an early history.
     N_FOLDS = 4
-    # A value is down-weighted where it is this much, plus half the dimension, below the chain's bulk (nine
-    # tenths of the values are below "bulk"): log densities of a d-dimensional Gaussian spread by d / 2.
+    # A value is down-weighted where it is this much, plus half the dimension, below the chain's
+    # bulk (nine tenths of the values are below "bulk"): log densities of a d-dimensional Gaussian
+    # spread by d / 2.
     DEPTH = 3.0
     DEPTH_PER_DIMENSION = 0.1
-    # Beyond this many times that depth a value is dropped: there only numerical trouble is to be learned.
+    # Beyond this many times that depth a value is dropped: there only numerical trouble is to be
+    # learned.
     DROP = 30.0
     # Bandwidths compared, in median squared distances, and around the last choice.
     BANDWIDTHS = 3.0 ** np.arange(5)
@@ -206,7 +213,8 @@ class SurrogateAdaptation:
             return False  # the chain has hardly moved
         try:
             with warnings.catch_warnings():
-                # A bandwidth at the edge of its range is a fact of Gaussian targets: wider is as good.
+                # A bandwidth at the edge of its range is a fact of Gaussian targets: wider is as
+                # good.
                 warnings.filterwarnings("ignore", message="the best", category=UserWarning)
                 self._fit(states, weights, evaluations, rng)
         except (ValueError, np.linalg.LinAlgError) as error:
@@ -248,7 +256,7 @@ class SurrogateAdaptation:
         self.surrogate = surrogate
 
     def update(self, history, rng):
-        """Learn from the states since the last fit or update, hyper-parameters and coordinates kept.
+        """Learn from the states since the last fit or update; hyper-parameters are kept.
 
         Parameters
         ----------
@@ -313,7 +321,7 @@ class SurrogateAdaptation:
         return spread, matrices
 
     def _fisher_information(self, states, weights, covariance):
-        """E[grad f grad f'] of the last surrogate, with the inverse covariance as d observations more."""
+        """E[grad f grad f'] of the last surrogate; the inverse covariance counts as d more states."""
         gradients = self.gradient(states)
         n_states, n_dimensions = states.shape
         information = (gradients.T * weights) @ gradients / weights.sum()
@@ -347,7 +355,7 @@ class SurrogateAdaptation:
         return coordinates, self.last_bandwidth * unit
 
     def _choose_by_loss(self, mean, matrices, states, weights, spread, base, rng):
-        """Coordinates and bandwidth with the smallest held-out loss, in the metric `spread` for all."""
+        """Coordinates and bandwidth with the smallest held-out loss, all in one metric, `spread`."""
         root = symmetric_power(spread, 0.5)
         best = None
         for matrix in matrices.values():
@@ -380,7 +388,8 @@ class SurrogateAdaptation:
             slopes = surrogate.gradient(U[fold]) @ directions.T
             loss = 0.5 * (slopes**2).sum(axis=1)
             for direction in directions:
-                # A central difference: the third derivative is nothing at a thousandth of a bandwidth.
+                # A central difference: the third derivative is nothing at a thousandth of a
+                # bandwidth.
                 step = 1e-3 * np.sqrt(choice.sigma) / np.linalg.norm(direction)
                 ahead = surrogate.gradient(U[fold] + step * direction)
                 behind = surrogate.gradient(U[fold] - step * direction)
@@ -390,7 +399,7 @@ class SurrogateAdaptation:
 
 
 def in_coordinates(base, coordinates):
-    """Return a base density as a function of the coordinates; None and "gaussian" stay what they are."""
+    """Return a base density in other coordinates; None and "gaussian" stay what they are."""
     if not isinstance(base, GaussianBase):
         return base
     inverse = coordinates.inverse

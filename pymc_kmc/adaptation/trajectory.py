@@ -1,18 +1,19 @@
 r"""Step size and length of trajectories, learned on the surrogate alone.
 
-Both come from trajectories that start at states of the chain and never touch the target. A step size driven
-by the target's acceptance answers the surrogate's errors, which no step size cures, by shrinking until the
-chain stands still; here it answers the integrator's error only. The number of steps is uniform between a
-third of some L and L, with the L whose expected squared jump, over the coordinate (of the whitened
-states, and of their squares) that moves least, is largest (Pasarica and Gelman, 2010, for the criterion).
+Both come from trajectories that start at states of the chain and never touch the target. A step
+size driven by the target's acceptance answers the surrogate's errors, which no step size cures,
+by shrinking until the chain stands still; here it answers the integrator's error only. The number
+of steps is uniform between a third of some L and L, with the L whose expected squared jump, over
+the coordinate (of the whitened states, and of their squares) that moves least, is largest
+(Pasarica and Gelman, 2010, for the criterion).
 
 References
 ----------
-Hoffman, M. D. and Gelman, A. (2014). The No-U-Turn sampler. *Journal of Machine Learning Research* 15,
-1593-1623.
+Hoffman, M. D. and Gelman, A. (2014). The No-U-Turn sampler. *Journal of Machine Learning
+Research* 15, 1593-1623.
 
-Pasarica, C. and Gelman, A. (2010). Adaptively scaling the Metropolis algorithm using expected squared
-jumped distance. *Statistica Sinica* 20, 343-364.
+Pasarica, C. and Gelman, A. (2010). Adaptively scaling the Metropolis algorithm using expected
+squared jumped distance. *Statistica Sinica* 20, 343-364.
 """
 
 import numpy as np
@@ -25,7 +26,8 @@ __all__ = ["learn_n_steps", "learn_step_size"]
 # Coordinates have about unit scale.
 FIRST_STEP_SIZE = 0.5
 STEP_SIZE_BOUNDS = (1e-3, 2.0)
-# Dual averaging has settled after so many trajectories, of so many steps: enough to show an instability.
+# Dual averaging has settled after so many trajectories, of so many steps: enough to show an
+# instability.
 N_STEP_SIZE_TRAJECTORIES = 60
 N_STEP_SIZE_STEPS = 5
 

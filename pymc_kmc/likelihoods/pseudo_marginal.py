@@ -1,13 +1,14 @@
 r"""Likelihoods that can only be estimated, as potentials of a PyMC model.
 
 Let :math:`\hat L(\theta, u) \ge 0` be an estimate of the likelihood computed with random numbers
-:math:`u \sim q`, with :math:`E_q \hat L(\theta, u) = L(\theta)`. A Markov chain on :math:`(\theta, u)`
-with stationary density proportional to :math:`\pi(\theta) \hat L(\theta, u) q(u)` has the exact
-posterior as its marginal in :math:`\theta` (Andrieu and Roberts, 2009), provided that the estimate at
-the current state is *kept*, not drawn again. Here :math:`u` is what a generator seeded with an integer
-gives. The seed is part of the model's graph, so that for a fixed seed the model's log density is an
-ordinary deterministic function: any step method may move :math:`\theta` under a fixed seed, and the
-steps of this package move :math:`\theta` and the seed together.
+:math:`u \sim q`, with :math:`E_q \hat L(\theta, u) = L(\theta)`. A Markov chain on
+:math:`(\theta, u)` with stationary density proportional to :math:`\pi(\theta) \hat L(\theta, u)
+q(u)` has the exact posterior as its marginal in :math:`\theta` (Andrieu and Roberts, 2009),
+provided that the estimate at the current state is *kept*, not drawn again. Here :math:`u` is what
+a generator seeded with an integer gives. The seed is part of the model's graph, so that for a
+fixed seed the model's log density is an ordinary deterministic function: any step method may move
+:math:`\theta` under a fixed seed, and the steps of this package move :math:`\theta` and the seed
+together.
 
 References
 ----------
@@ -33,8 +34,8 @@ from pymc_kmc._compat import expect_numba_fallback
 
 __all__ = ["EstimatorError", "NoisyLogLikelihood", "PseudoMarginalPotential"]
 
-# How many (parameters, seed) pairs are remembered. A Metropolis step of another variable asks for two
-# values in turn, Slice and NUTS come back to their starting point after a few more.
+# How many (parameters, seed) pairs are remembered. A Metropolis step of another variable asks for
+# two values in turn, Slice and NUTS come back to their starting point after a few more.
 MEMORY = 8
 # So many different parameter values under one seed mean that nothing ever draws a new one. A Slice
 # step makes tens of evaluations an iteration, a NUTS tree at most 1023.
@@ -44,8 +45,8 @@ FROZEN_EVALUATIONS = 2000
 class EstimatorError(RuntimeError):
     """A user's estimator raised, or returned something that isn't a number.
 
-    The message has the parameter values and the seed that reproduce the call; in the process where it
-    happened ``__cause__`` is the original exception.
+    The message has the parameter values and the seed that reproduce the call; in the process
+    where it happened ``__cause__`` is the original exception.
     """
 
 
@@ -65,7 +66,7 @@ def noise_generator(seed):
 
 
 class NoisyLogLikelihood(Op):
-    """Logarithm of an unbiased likelihood estimate: a function of the parameters and of a noise seed.
+    """Log of an unbiased likelihood estimate: a function of parameters and a noise seed.
 
     Two instances are never equal, and the seed must be a shared variable: PyTensor would otherwise
     merge equal nodes, and fold a node whose inputs are all constant.
@@ -108,8 +109,8 @@ class NoisyLogLikelihood(Op):
     def evaluate(self, seed, *parameters):
         """Return the log estimate at `parameters` under `seed`.
 
-        The last few values are remembered: under one seed the estimate is a deterministic function, so
-        steps that don't move these parameters cost no evaluation.
+        The last few values are remembered: under one seed the estimate is a deterministic
+        function, so steps that don't move these parameters cost no evaluation.
 
         Parameters
         ----------
@@ -140,7 +141,8 @@ class NoisyLogLikelihood(Op):
 
     def _call(self, seed, parameters):
         self.n_calls += 1
-        # [()] makes numbers of 0-d arrays; the copy protects the chain from an estimator that writes.
+        # [()] makes numbers of 0-d arrays; the copy protects the chain from an estimator that
+        # writes.
         arguments = [value.copy()[()] for value in parameters]
         try:
             estimate = self.estimator(*arguments, rng=noise_generator(seed))
@@ -154,7 +156,8 @@ class NoisyLogLikelihood(Op):
             return as_real_scalar(estimate)
         except TypeError as error:
             raise EstimatorError(
-                f"The estimator of {self.name!r} must return a float, the log of the estimate; {error}\n"
+                f"The estimator of {self.name!r} must return a float, the log of the "
+                f"estimate; {error}\n"
                 f"{self._how_to_reproduce(seed, parameters)}"
             ) from None
 
@@ -170,13 +173,15 @@ class NoisyLogLikelihood(Op):
         )
 
     def _watch_for_frozen_noise(self, seed):
-        """Warn where the noise is never renewed: the chain would see one realisation of it for ever."""
+        """Warn where the noise is never renewed: the chain would see one realisation of it."""
         self._n_under_seed = self._n_under_seed + 1 if seed == self._last_seed else 0
         self._last_seed = seed
         if self._n_under_seed == FROZEN_EVALUATIONS:
             warnings.warn(
-                f"The noise of {self.name!r} has stayed the same for {FROZEN_EVALUATIONS} evaluations: "
-                "the draws follow one realisation of the estimate, not the posterior. Sample at least "
+                f"The noise of {self.name!r} has stayed the same for {FROZEN_EVALUATIONS} "
+                "evaluations: "
+                "the draws follow one realisation of the estimate, not the posterior. Sample "
+                "at least "
                 "one variable with a step of pymc_kmc, for example pm.sample(step=pymc_kmc.KMC()).",
                 UserWarning,
                 stacklevel=2,
@@ -218,9 +223,10 @@ def PseudoMarginalPotential(name: str, estimator: Callable, *params, model=None)
     r"""Add the log of an unbiased likelihood estimate to a model.
 
     The posterior that the steps of this package then sample is the exact one, however noisy the
-    estimate: it is drawn once for every proposal and kept for as long as the proposal stays the chain's
-    state (Andrieu and Roberts, 2009). At least one of the model's variables must be sampled by a step
-    of this package, any one: it renews the noise. PyMC's own steps may sample the others.
+    estimate: it is drawn once for every proposal and kept for as long as the proposal stays the
+    chain's state (Andrieu and Roberts, 2009). At least one of the model's variables must be
+    sampled by a step of this package, any one: it renews the noise. PyMC's own steps may sample
+    the others.
 
     Parameters
     ----------
@@ -244,8 +250,8 @@ def PseudoMarginalPotential(name: str, estimator: Callable, *params, model=None)
     Raises
     ------
     TypeError
-        If `estimator` isn't callable, doesn't take ``rng=``, or gives something else than a real number
-        at the model's initial point, where it is called once.
+        If `estimator` isn't callable, doesn't take ``rng=``, or gives something else than a real
+        number at the model's initial point, where it is called once.
     ValueError
         If there are no `params`.
     EstimatorError

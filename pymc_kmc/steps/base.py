@@ -1,9 +1,9 @@
 """What every step of this package does, whatever its algorithm.
 
-An iteration is: propose, evaluate the target once, accept or reject, learn, report. An algorithm is a
-subclass with four hooks, `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which see vectors, not
-PyMC's points. Everything that an algorithm learns from a chain is in `self.learned`, a plain object: a
-new chain starts from a new one, and a chain's state can be saved and restored.
+An iteration is: propose, evaluate the target once, accept or reject, learn, report. An algorithm
+is a subclass with four hooks, `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which see
+vectors, not PyMC's points. Everything that an algorithm learns from a chain is in `self.learned`,
+a plain object: a new chain starts from a new one, and a chain's state can be saved and restored.
 """
 
 from dataclasses import dataclass, field
@@ -190,7 +190,7 @@ class AdaptiveStep(BlockedStep):
         raise NotImplementedError
 
     def _statistics(self, proposal, current):
-        """Return the algorithm's statistics of an iteration that started at evaluation `current`."""
+        """Return the algorithm's statistics of an iteration that started at `current`."""
         return proposal.statistics
 
     def _end_tuning(self):
@@ -282,7 +282,8 @@ class AdaptiveStep(BlockedStep):
             return None
         return self._warn_once(
             "start",
-            "The chain starts where the estimate of the log likelihood is -inf. It will move to the "
+            "The chain starts where the estimate of the log likelihood is -inf. It will move "
+            "to the "
             "first proposal with a finite one. If it doesn't, give a better start: "
             "pm.sample(initvals={...}).",
         )
@@ -292,8 +293,10 @@ class AdaptiveStep(BlockedStep):
         shown = ", ".join(f"{name}={values[name]}" for name in self.target.names)
         return self._warn_once(
             "invalid",
-            f"The log density was {evaluation.log_density} at a proposal ({shown}), which was rejected. "
-            "kmc_n_invalid in the sample statistics counts such proposals; this warning is given once "
+            f"The log density was {evaluation.log_density} at a proposal ({shown}), which was "
+            "rejected. "
+            "kmc_n_invalid in the sample statistics counts such proposals; this warning is "
+            "given once "
             "a chain. Return -inf from the likelihood where a parameter is impossible.",
         )
 
@@ -302,8 +305,10 @@ class AdaptiveStep(BlockedStep):
             return None
         if self.target.is_noisy:
             remedy = (
-                "The likelihood estimate is probably too noisy, and the chain sits on a lucky one: use "
-                "more simulations or particles an estimate (its log should have a variance below 3)."
+                "The likelihood estimate is probably too noisy, and the chain sits on a "
+                "lucky one: use "
+                "more simulations or particles an estimate (its log should have a variance "
+                "below 3)."
             )
         else:
             remedy = "Tune for longer, or start where the posterior has its mass: initvals={...}."

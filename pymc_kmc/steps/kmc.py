@@ -2,35 +2,37 @@ r"""Kernel Hamiltonian Monte Carlo (KMC; Strathmann et al., 2015, Algorithm 1).
 
 An iteration at x:
 
-1. Choose a kind of move with fixed probabilities (:mod:`pymc_kmc.adaptation.moves`): a random walk
-   (:mod:`pymc_kmc.adaptation.random_walk`; always, while no surrogate is fitted yet), or a trajectory of a
-   long or a short range of lengths.
-2. For a trajectory, draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each independently
-   of x, and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to (x', p'), where f is
-   an exponential family in a reproducing kernel Hilbert space fitted to the chain's history.
+1. Choose a kind of move with fixed probabilities (:mod:`pymc_kmc.adaptation.moves`): a random
+   walk (:mod:`pymc_kmc.adaptation.random_walk`; always, while no surrogate is fitted yet), or a
+   trajectory of a long or a short range of lengths.
+2. For a trajectory, draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each
+   independently of x, and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to
+   (x', p'), where f is an exponential family in a reproducing kernel Hilbert space fitted to the
+   chain's history.
 3. Accept x' with probability
 
    .. math:: \min\left(1, \frac{\hat\pi(x')}{\hat\pi(x)}
              \exp\left(\tfrac12 p^\top M^{-1} p - \tfrac12 p'^\top M^{-1} p'\right)\right)
 
    with the target's own (possibly estimated) density: one evaluation.
-4. While adaptation lasts, learn: the surrogate on a schedule (:mod:`pymc_kmc.adaptation.surrogate`), then step
-   size and number of steps on the surrogate alone (:mod:`pymc_kmc.adaptation.trajectory`), and the moves'
-   probabilities from their real jumps: where the surrogate is poor, short trajectories and random walks win.
+4. While adaptation lasts, learn: the surrogate on a schedule
+   (:mod:`pymc_kmc.adaptation.surrogate`), then step size and number of steps on the surrogate
+   alone (:mod:`pymc_kmc.adaptation.trajectory`), and the moves' probabilities from their real
+   jumps: where the surrogate is poor, short trajectories and random walks win.
 
-Why it is exact: given f, M, the step size and the number of steps, the leapfrog map followed by a flip
-of the momentum is a volume-preserving involution whatever f is, so that step 3 is a Metropolis-Hastings
-step for :math:`\hat\pi(x) N(p; 0, M)` (Neal, 2011, section 2.3; with an estimated density for the
-extended target of Andrieu and Roberts, 2009); a mixture, with fixed probabilities, of kernels that leave
-the target invariant leaves it invariant too.
+Why it is exact: given f, M, the step size and the number of steps, the leapfrog map followed by a
+flip of the momentum is a volume-preserving involution whatever f is, so that step 3 is a
+Metropolis-Hastings step for :math:`\hat\pi(x) N(p; 0, M)` (Neal, 2011, section 2.3; with an
+estimated density for the extended target of Andrieu and Roberts, 2009); a mixture, with fixed
+probabilities, of kernels that leave the target invariant leaves it invariant too.
 
 References
 ----------
 Strathmann, H., Sejdinovic, D., Livingstone, S., Szabo, Z. and Gretton, A. (2015). Gradient-free
 Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
 
-Neal, R. M. (2011). MCMC using Hamiltonian dynamics. In *Handbook of Markov Chain Monte Carlo*, Chapman
-and Hall/CRC.
+Neal, R. M. (2011). MCMC using Hamiltonian dynamics. In *Handbook of Markov Chain Monte Carlo*,
+Chapman and Hall/CRC.
 
 Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficient Monte Carlo
 computations. *Annals of Statistics* 37, 697-725.
@@ -62,15 +64,16 @@ from pymc_kmc.surrogates.base import check_choice, check_count, check_fitted, ch
 
 __all__ = ["KMC", "KMCFinite", "KMCLite", "KernelHMC"]
 
-# The step size of an iteration is the learned one times a uniform number from this interval: fixed ones
-# can resonate with the target (Neal, 2011, section 3.2).
+# The step size of an iteration is the learned one times a uniform number from this interval:
+# fixed ones can resonate with the target (Neal, 2011, section 3.2).
 STEP_SIZE_JITTER = (0.7, 1.1)
-# First fit after so many iterations a dimension (15 to 40 did equally well), then whenever their number has
-# grown by this factor: growth by 1.12 instead of 1.2 doubled the effective sample size on the banana
-# of the benchmarks, whose arms are explored one fit at a time.
+# First fit after so many iterations a dimension (15 to 40 did equally well), then whenever their
+# number has grown by this factor: growth by 1.12 instead of 1.2 doubled the effective sample size
+# on the banana of the benchmarks, whose arms are explored one fit at a time.
 FIRST_FIT = 20
 REFIT_GROWTH = 1.12
-# The kinds of trajectory: shares of the learned numbers of steps, and each one's smallest probability.
+# The kinds of trajectory: shares of the learned numbers of steps, and each one's smallest
+# probability.
 SHARES = (1.0, 0.2)
 SMALLEST_PROBABILITY = 0.05
 # Index of the random walk among the moves; the trajectories follow.
@@ -150,7 +153,8 @@ class KernelHMC(AdaptiveStep):
         check_choice(schedule, "schedule", ("geometric", "vanishing"))
         if schedule == "vanishing" and values:
             raise ValueError(
-                "values=True needs schedule='geometric': the vanishing schedule is the paper's, which "
+                "values=True needs schedule='geometric': the vanishing schedule is the "
+                "paper's, which "
                 "learns from states alone."
             )
         if not 0 < target_acceptance < 1:
@@ -325,17 +329,18 @@ class KMCLite(KernelHMC):
     n_points : int
         Most states that a fit uses.
     sigma : float, optional
-        Bandwidth in squared units of the unconstrained scale; by default chosen at every fit, together with
-        coordinates.
+        Bandwidth in squared units of the unconstrained scale; by default chosen at every fit,
+        together with coordinates.
     regularisation : float, optional
         By default chosen at every fit by blocked cross-validation.
     penalty : {"rkhs", "coefficients", "reference"}
         See :class:`~pymc_kmc.surrogates.KernelExpLite`; "coefficients" is the paper's.
     base : {"gaussian", None}
-        Base density of the surrogate: a Gaussian, which makes the tails pull inwards, or none, the paper's.
+        Base density of the surrogate: a Gaussian, which makes the tails pull inwards, or none,
+        the paper's.
     values : bool, optional
-        Whether the surrogate learns from the log densities of proposals beside the states. By default it
-        does, except with the vanishing schedule.
+        Whether the surrogate learns from the log densities of proposals beside the states. By
+        default it does, except with the vanishing schedule.
     step_size : (float, float), optional
         Bounds of the uniformly drawn leapfrog step size; by default learned on the surrogate.
     n_leapfrog : (int, int), optional
@@ -344,7 +349,8 @@ class KMCLite(KernelHMC):
         Acceptance rate that trajectories would have if the surrogate were the target: how fine the
         step size is. The target's own acceptance is lower by the surrogate's errors.
     random_walk_probability : float
-        Smallest probability of a random-walk move; it is more where trajectories move the chain less far.
+        Smallest probability of a random-walk move; it is more where trajectories move the chain
+        less far.
     schedule : {"geometric", "vanishing"}
         When the surrogate learns: on a geometric schedule, or in addition with probability
         1 / sqrt(t + 1) at iteration t, from states alone, as in the paper.
@@ -355,7 +361,8 @@ class KMCLite(KernelHMC):
     Raises
     ------
     ValueError
-        If an argument is out of its range, or the given surrogate isn't fitted or has the wrong dimension.
+        If an argument is out of its range, or the given surrogate isn't fitted or has the wrong
+        dimension.
     """
 
     name = "kmc_lite"
@@ -372,9 +379,9 @@ class KMCLite(KernelHMC):
 class KMCFinite(KernelHMC):
     r"""KMC finite: the surrogate is linear in random Fourier features.
 
-    Strathmann et al. (2015), Proposition 2 and Algorithm 1. A fit costs O(n d m + n m^2 + m^3) for n states
-    and m features, a gradient O(m d); with ``schedule="vanishing"`` the surrogate is updated online with every
-    state that the chain went through.
+    Strathmann et al. (2015), Proposition 2 and Algorithm 1. A fit costs O(n d m + n m^2 + m^3)
+    for n states and m features, a gradient O(m d); with ``schedule="vanishing"`` the surrogate is
+    updated online with every state that the chain went through.
 
     Parameters
     ----------
@@ -393,7 +400,8 @@ random_walk_probability, schedule, **kwargs
     Raises
     ------
     ValueError
-        If an argument is out of its range, or the given surrogate isn't fitted or has the wrong dimension.
+        If an argument is out of its range, or the given surrogate isn't fitted or has the wrong
+        dimension.
     """
 
     name = "kmc_finite"
@@ -438,6 +446,7 @@ def check_interval(name, interval, minimum, integer=False):
     whole = not integer or all(end == int(end) for end in ends if np.isfinite(end))
     if not (minimum <= ends[0] <= ends[1] < np.inf and ends[1] > 0 and whole):
         raise ValueError(
-            f"{name} must be two {kind} (low, high) with {minimum} <= low <= high, got {interval!r}."
+            f"{name} must be two {kind} (low, high) with {minimum} <= low <= high, got "
+            f"{interval!r}."
         )
     return tuple(int(end) for end in ends) if integer else ends

@@ -1,17 +1,18 @@
 r"""Adaptive Metropolis: a Gaussian random walk that learns its covariance and its scale.
 
-Propose :math:`x' \sim N(x, s^2 \frac{2.38^2}{d} \Sigma)`, accept with probability
-:math:`\min(1, \pi(x') / \pi(x))`; :math:`\Sigma` follows the covariance of the chain's history (Haario,
-Saksman and Tamminen, 2001), :math:`s` the acceptance rate (Andrieu and Thoms, 2008, algorithm 4). The
-proposal is symmetric and fixed within an iteration, so that each iteration leaves the target invariant;
-adaptation ends with tuning, or dies out.
+Propose :math:`x' \sim N(x, s^2 \frac{2.38^2}{d} \Sigma)`, accept with probability :math:`\min(1,
+\pi(x') / \pi(x))`; :math:`\Sigma` follows the covariance of the chain's history (Haario, Saksman
+and Tamminen, 2001), :math:`s` the acceptance rate (Andrieu and Thoms, 2008, algorithm 4). The
+proposal is symmetric and fixed within an iteration, so that each iteration leaves the target
+invariant; adaptation ends with tuning, or dies out.
 
 References
 ----------
 Haario, H., Saksman, E. and Tamminen, J. (2001). An adaptive Metropolis algorithm. *Bernoulli* 7,
 223-242.
 
-Andrieu, C. and Thoms, J. (2008). A tutorial on adaptive MCMC. *Statistics and Computing* 18, 343-373.
+Andrieu, C. and Thoms, J. (2008). A tutorial on adaptive MCMC. *Statistics and Computing* 18,
+343-373.
 
 Examples
 --------
@@ -56,8 +57,8 @@ class AdaptiveMetropolis(AdaptiveStep):
     scale : float
         First scale, as a factor on 2.38 / sqrt(d).
     target_acceptance : float
-        Acceptance rate that the scale is driven to; .234 (Roberts, Gelman and Gilks, 1997) is optimal
-        for many dimensions.
+        Acceptance rate that the scale is driven to; .234 (Roberts, Gelman and Gilks, 1997) is
+        optimal for many dimensions.
     **kwargs
         See :class:`~pymc_kmc.steps.base.AdaptiveStep`: `model`, `initial_point`, `compile_kwargs`,
         `blocked`, `rng`, `tune`, `adaptation`.
@@ -114,7 +115,8 @@ def check_covariance(covariance, n_dimensions):
         return
     if covariance.shape != (n_dimensions, n_dimensions):
         raise ValueError(
-            f"covariance must have shape {(n_dimensions, n_dimensions)}, one row for each of the step's "
+            f"covariance must have shape {(n_dimensions, n_dimensions)}, one row for each of "
+            "the step's "
             f"{n_dimensions} unconstrained values, got shape {covariance.shape}."
         )
     if not np.allclose(covariance, covariance.T) or np.linalg.eigvalsh(covariance)[0] <= 0:

@@ -1,22 +1,24 @@
 r"""What log-density *values* say, where there are some: regression beside score matching.
 
-A Metropolis chain pays for a value :math:`y_i \approx \log \pi(y_i)` (up to a constant, and noise) at every
-proposal, accepted or not. A surrogate :math:`f = \log q_0 + \theta^\top \varphi` is linear in its coefficients, so
-that fitting it to values is weighted ridge regression with the constant profiled out. Two uses:
+A Metropolis chain pays for a value :math:`y_i \approx \log \pi(y_i)` (up to a constant, and
+noise) at every proposal, accepted or not. A surrogate :math:`f = \log q_0 + \theta^\top \varphi`
+is linear in its coefficients, so that fitting it to values is weighted ridge regression with the
+constant profiled out. Two uses:
 
 - :func:`gaussian_from_values` finds a Gaussian base density :math:`q_0`: a quadratic regression,
   shrunk towards a given Gaussian, made positive definite.
-- :func:`correct` moves a surrogate fitted by score matching to the values: it adds :math:`\delta^\top\varphi` fitted to
-  the residuals, with a ridge on :math:`\delta` in the norm that the surrogate is regularised in. Much noise makes the
-  ridge large and leaves the score-matching fit, or a share of it, as it was.
+- :func:`correct` moves a surrogate fitted by score matching to the values: it adds
+  :math:`\delta^\top\varphi` fitted to the residuals, with a ridge on :math:`\delta` in the norm
+  that the surrogate is regularised in. Much noise makes the ridge large and leaves the
+  score-matching fit, or a share of it, as it was.
 
-The ridge is chosen by generalised cross-validation (Golub, Heath and Wahba, 1979, equation 1.4): one
-eigen-decomposition gives its whole path.
+The ridge is chosen by generalised cross-validation (Golub, Heath and Wahba, 1979, equation 1.4):
+one eigen-decomposition gives its whole path.
 
 References
 ----------
-Golub, G. H., Heath, M. and Wahba, G. (1979). Generalized cross-validation as a method for choosing a
-good ridge parameter. *Technometrics* 21, 215-223.
+Golub, G. H., Heath, M. and Wahba, G. (1979). Generalized cross-validation as a method for
+choosing a good ridge parameter. *Technometrics* 21, 215-223.
 """
 
 import copy
@@ -27,22 +29,23 @@ import scipy.linalg
 
 from pymc_kmc.surrogates import base as _base
 
-#: Ridges tried, relative to the largest eigenvalue of the weighted Gram matrix: from rounding error to
-#: a fit that is switched off.
+#: Ridges tried, relative to the largest eigenvalue of the weighted Gram matrix: from rounding
+#: error to a fit that is switched off.
 RELATIVE_RIDGES = 10.0 ** np.arange(-14.0, 3.0)
 
-#: Shares of a score-matching fit's kernel part that a correction may start from: an early history can mislead
-#: score matching so far that starting from nothing is better.
+#: Shares of a score-matching fit's kernel part that a correction may start from: an early history
+#: can mislead score matching so far that starting from nothing is better.
 SHARES = (1.0, 0.5, 0.0)
 
 #: Eigenvalues of a Gram matrix below this, relative to the largest, carry rounding error only.
 RELATIVE_RANK = 1e-10
 
-#: Directions of a fitted Gaussian are at most this many times wider, in standard deviations, than those
-#: of the Gaussian it is shrunk towards: values in a small region say little of a wide one.
+#: Directions of a fitted Gaussian are at most this many times wider, in standard deviations, than
+#: those of the Gaussian it is shrunk towards: values in a small region say little of a wide one.
 WIDEST = 4.5
 
-#: Its mean stays within this Mahalanobis distance, per square root of the dimension, of the other's.
+#: Its mean stays within this Mahalanobis distance, per square root of the dimension, of the
+#: other's.
 FARTHEST = 3.0
 
 
@@ -63,7 +66,7 @@ class RidgeFit(NamedTuple):
 
 
 def ridge_regression(features, values, weights, relative_ridges=RELATIVE_RIDGES):
-    """Weighted ridge regression, the constant profiled out, the ridge by generalised cross-validation.
+    """Weighted ridge regression, the ridge chosen by generalised cross-validation.
 
     Parameters
     ----------
@@ -130,7 +133,8 @@ def gaussian_from_values(X, values, weights, mean, covariance):
     L = np.linalg.cholesky(covariance)
     Z = scipy.linalg.solve_triangular(L, (X - mean).T, lower=True, check_finite=False).T
     row, column = np.triu_indices(d)
-    # The ridge is the Frobenius norm of the change of the precision, whatever the coordinates' rotation.
+    # The ridge is the Frobenius norm of the change of the precision, whatever the coordinates'
+    # rotation.
     scale = np.where(row == column, np.sqrt(0.5), 1.0)
     features = np.hstack([Z, Z[:, row] * Z[:, column] * scale])
     target = values + 0.5 * np.einsum("nd,nd->n", Z, Z)

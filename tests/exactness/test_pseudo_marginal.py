@@ -1,11 +1,11 @@
 """Noisy likelihoods: the posterior is the exact one whatever the noise, for every step.
 
-Each check compares a long chain's moment with its exact value in units of its Monte-Carlo error, which
-ArviZ estimates. At 4.5 standard errors the false-alarm rate is 7e-6 a check were the error Gaussian and
-known, about 1e-4 a check as it is (the effective sample sizes here are a few hundred to a few
-thousand), 2 % for the whole file; the seeds are fixed. A step that draws the accepted estimate anew
-misses the standard deviation by 15 to 40 % at these noise levels, tens of standard errors: see
-`test_the_check_can_fail`.
+Each check compares a long chain's moment with its exact value in units of its Monte-Carlo error,
+which ArviZ estimates. At 4.5 standard errors the false-alarm rate is 7e-6 a check were the error
+Gaussian and known, about 1e-4 a check as it is (the effective sample sizes here are a few hundred
+to a few thousand), 2 % for the whole file; the seeds are fixed. A step that draws the accepted
+estimate anew misses the standard deviation by 15 to 40 % at these noise levels, tens of standard
+errors: see `test_the_check_can_fail`.
 """
 
 import arviz as az
@@ -108,7 +108,7 @@ def test_the_check_can_fail():
 
 
 def test_the_estimator_is_unbiased():
-    """Of 200,000 estimates of variance 1 of the log: the mean is right to 1.3 %, 4.5 standard errors."""
+    """With variance 1 of the log, 200,000 estimates' mean is right to 1.3 %, 4.5 errors."""
     rng = np.random.default_rng(1)
     for x in (0.0, 0.8, 1.5):
         estimates = [NoisyEstimator(1.0)(x, rng) for _ in range(200_000)]
