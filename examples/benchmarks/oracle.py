@@ -41,7 +41,7 @@ from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite, select  # noqa: 
 #: Figures to reach with the largest surrogate.
 ACCEPTANCE, ESS, RATIO = 0.70, 25.0, 0.95
 #: As wide as HMC itself accepts at a rate of .8, and up to a U-turn of the longest axis.
-STEP_SIZE, N_LEAPFROG = (0.7, 1.1), (5, 30)
+STEP_SIZE, N_LEAPFROG = (0.7, 1.1), (1, 30)
 RANDOM_WALK_TUNING, RANDOM_WALK_ACCEPTANCE = 2000, 0.234
 #: Most features and points in the cross-validation, whatever the surrogate's size.
 SELECTION = {"lite": {"max_points": 500}, "finite": {"max_features": 500}}
@@ -229,6 +229,7 @@ def main(arguments=None):
                             step_size=step_size,
                             n_leapfrog=n_leapfrog,
                             random_walk_probability=0.0,
+                            tune=False,
                         )
 
                     result = result_of(

@@ -77,6 +77,7 @@ def make_steps(target, model, size, n_leapfrog, rng):
         "step_size": STEP_SIZE,
         "n_leapfrog": (n_leapfrog, n_leapfrog),
         "random_walk_probability": 0.0,
+        "tune": False,
     }
     with model:
         rows = [

@@ -4,8 +4,8 @@ A mixture of kernels that leave the target invariant leaves it invariant, whatev
 probabilities. While tuning, each kernel's expected squared jump an evaluation is estimated (jump
 times acceptance probability, over the coordinate of the whitened states, or of their squares,
 that moves least; Pasarica and Gelman, 2010, for the criterion), and the probabilities follow its
-third power: a kernel twice as good is chosen eight times as often, and none is ever dropped, so
-that a kernel that becomes good is noticed.
+third power: a kernel twice as good is chosen eight times as often, and each keeps a smallest
+probability, so that a kernel that becomes good is noticed.
 
 References
 ----------
@@ -62,7 +62,7 @@ class MoveMixture:
     Parameters
     ----------
     smallest : array_like, shape (n_moves,)
-        Smallest probability of each.
+        Smallest probability of each; one of 0 is never made.
     n_dimensions : int
 
     Attributes
@@ -85,7 +85,7 @@ class MoveMixture:
 
     def _update(self):
         utility = (self.jumps + self.PRIOR_JUMP) / (self.counts + 1.0)[:, None]
-        shares = utility.min(axis=1) ** self.POWER
+        shares = np.where(self.smallest > 0, utility.min(axis=1) ** self.POWER, 0.0)
         free = 1.0 - self.smallest.sum()
         self.probabilities = self.smallest + free * shares / shares.sum()
 

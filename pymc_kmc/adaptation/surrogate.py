@@ -321,7 +321,7 @@ class SurrogateAdaptation:
         return spread, matrices
 
     def _fisher_information(self, states, weights, covariance):
-        """E[grad f grad f'] of the last surrogate; the inverse covariance counts as d more states."""
+        """E[grad f grad f'] of the last surrogate; the inverse covariance is d more states."""
         gradients = self.gradient(states)
         n_states, n_dimensions = states.shape
         information = (gradients.T * weights) @ gradients / weights.sum()
@@ -355,7 +355,7 @@ class SurrogateAdaptation:
         return coordinates, self.last_bandwidth * unit
 
     def _choose_by_loss(self, mean, matrices, states, weights, spread, base, rng):
-        """Coordinates and bandwidth with the smallest held-out loss, all in one metric, `spread`."""
+        """Coordinates and bandwidth with the smallest held-out loss, in one metric, `spread`."""
         root = symmetric_power(spread, 0.5)
         best = None
         for matrix in matrices.values():

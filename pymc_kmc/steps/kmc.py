@@ -101,10 +101,10 @@ class Learned:
         Of fits.
     """
 
-    def __init__(self, n_dimensions, surrogate, step_size, n_steps, moves):
+    def __init__(self, n_dimensions, random_walk, surrogate, step_size, n_steps, moves):
         self.history = History(n_dimensions)
         self.evaluations = History(n_dimensions + 1)
-        self.random_walk = RandomWalk(n_dimensions)
+        self.random_walk = random_walk
         self.surrogate = surrogate
         self.step_size = step_size
         self.n_steps = n_steps
@@ -200,6 +200,7 @@ class KernelHMC(AdaptiveStep):
             smallest[1] = 1.0 - sum(smallest) + SMALLEST_PROBABILITY
         return Learned(
             self.n_dimensions,
+            RandomWalk(self.n_dimensions, is_noisy=self.target.is_noisy),
             adaptation,
             self.given_step_size,
             self.given_n_leapfrog,

@@ -37,9 +37,9 @@ __all__ = ["AdaptiveMetropolis"]
 class Learned:
     """What adaptive Metropolis learns from a chain."""
 
-    def __init__(self, n_dimensions, covariance, scale, target_acceptance):
+    def __init__(self, n_dimensions, random_walk):
         self.history = History(n_dimensions)
-        self.random_walk = RandomWalk(n_dimensions, covariance, scale, target_acceptance)
+        self.random_walk = random_walk
 
 
 class AdaptiveMetropolis(AdaptiveStep):
@@ -56,9 +56,9 @@ class AdaptiveMetropolis(AdaptiveStep):
         First proposal covariance on the unconstrained scale; by default the identity.
     scale : float
         First scale, as a factor on 2.38 / sqrt(d).
-    target_acceptance : float
-        Acceptance rate that the scale is driven to; .234 (Roberts, Gelman and Gilks, 1997) is
-        optimal for many dimensions.
+    target_acceptance : float, optional
+        Acceptance rate that the scale is driven to: by default .234, which is optimal for many
+        dimensions (Roberts, Gelman and Gilks, 1997), or .1 if the likelihood is estimated.
     **kwargs
         See :class:`~pymc_kmc.steps.base.AdaptiveStep`: `model`, `initial_point`, `compile_kwargs`,
         `blocked`, `rng`, `tune`, `adaptation`.
@@ -79,10 +79,10 @@ class AdaptiveMetropolis(AdaptiveStep):
         *,
         covariance=None,
         scale=1.0,
-        target_acceptance=RandomWalk.TARGET_ACCEPTANCE,
+        target_acceptance=None,
         **kwargs,
     ):
-        if not 0 < target_acceptance < 1:
+        if target_acceptance is not None and not 0 < target_acceptance < 1:
             raise ValueError(f"target_acceptance must be between 0 and 1, got {target_acceptance}.")
         if not 0 < scale < np.inf:
             raise ValueError(f"scale must be positive, got {scale}.")
@@ -93,9 +93,14 @@ class AdaptiveMetropolis(AdaptiveStep):
 
     def _start_chain(self):
         check_covariance(self.initial_covariance, self.n_dimensions)
-        return Learned(
-            self.n_dimensions, self.initial_covariance, self.initial_scale, self.target_acceptance
+        random_walk = RandomWalk(
+            self.n_dimensions,
+            self.initial_covariance,
+            self.initial_scale,
+            self.target_acceptance,
+            self.target.is_noisy,
         )
+        return Learned(self.n_dimensions, random_walk)
 
     def _propose(self, position):
         random_walk = self.learned.random_walk
@@ -115,9 +120,8 @@ def check_covariance(covariance, n_dimensions):
         return
     if covariance.shape != (n_dimensions, n_dimensions):
         raise ValueError(
-            f"covariance must have shape {(n_dimensions, n_dimensions)}, one row for each of "
-            "the step's "
-            f"{n_dimensions} unconstrained values, got shape {covariance.shape}."
+            f"covariance must have shape {(n_dimensions, n_dimensions)}, one row for each "
+            f"of the step's {n_dimensions} unconstrained values, got shape {covariance.shape}."
         )
     if not np.allclose(covariance, covariance.T) or np.linalg.eigvalsh(covariance)[0] <= 0:
         raise ValueError(f"covariance must be symmetric and positive definite, got\n{covariance}")

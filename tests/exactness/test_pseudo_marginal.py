@@ -90,6 +90,18 @@ def test_pymc_moves_the_noisy_variable_ours_another(name):
     assert max(z_scores(idata, "x", POSTERIOR_MEAN, POSTERIOR_SD)) < TOLERANCE
 
 
+@pytest.mark.parametrize("variance", [0.0, 1.0, 3.0])
+def test_noise_does_not_shrink_the_random_walk(variance):
+    """No step is accepted more often than its noise allows: .22 at variance 3, below .234."""
+    with noisy_gaussian(variance) as model:
+        step = STEPS["AdaptiveMetropolis"]()
+        step.set_rng(np.random.default_rng(8))
+        point = model.initial_point()
+        for _ in range(5000):
+            point, (statistics,) = step.step(point)
+    assert statistics["kmc_scale"] > 0.5
+
+
 def test_the_check_can_fail():
     """Drawing the accepted estimate anew, as PyMC's own Metropolis does, is found out."""
     rng = np.random.default_rng(0)
