@@ -303,15 +303,12 @@ class AdaptiveStep(BlockedStep):
     def _warn_if_stuck(self):
         if self.progress.steps_since_accept < STUCK_AFTER:
             return None
+        remedy = "Tune for longer, or start where the posterior has its mass: initvals={...}."
         if self.target.is_noisy:
             remedy = (
-                "The likelihood estimate is probably too noisy, and the chain sits on a "
-                "lucky one: use "
-                "more simulations or particles an estimate (its log should have a variance "
-                "below 3)."
+                "If the log of the likelihood estimate has a variance above 3 there, the chain "
+                f"sits on a lucky one: use more simulations or particles. Otherwise: {remedy}"
             )
-        else:
-            remedy = "Tune for longer, or start where the posterior has its mass: initvals={...}."
         return self._warn_once(
             "stuck", f"No proposal was accepted for {STUCK_AFTER} iterations. {remedy}"
         )

@@ -137,7 +137,7 @@ class KernelHMC(AdaptiveStep):
         step_size=None,
         n_leapfrog=None,
         target_acceptance=0.9,
-        random_walk_probability=0.05,
+        random_walk_probability=0.1,
         schedule="geometric",
         tune=True,
         **kwargs,
