@@ -6,6 +6,7 @@ vectors, not PyMC's points. Everything that an algorithm learns from a chain is 
 a plain object: a new chain starts from a new one, and a chain's state can be saved and restored.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -164,14 +165,15 @@ class AdaptiveStep(BlockedStep):
 
     # What an algorithm says
 
+    @abstractmethod
     def _start_chain(self):
         """Return a new object for `self.learned`: nothing is known of the chain yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _propose(self, position):
         """Return a :class:`Proposal` from `position`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _learn(self, proposal, evaluation, acceptance_rate, start, position):
         """Learn from an iteration.
 
@@ -187,7 +189,6 @@ class AdaptiveStep(BlockedStep):
         position : ndarray, shape (d,)
             The chain's state after the iteration.
         """
-        raise NotImplementedError
 
     def _statistics(self, proposal, current):
         """Return the algorithm's statistics of an iteration that started at `current`."""
@@ -252,7 +253,7 @@ class AdaptiveStep(BlockedStep):
         progress.steps_since_accept = 0 if accepted else progress.steps_since_accept + 1
         weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
         progress.recent_acceptance += weight * (acceptance_rate - progress.recent_acceptance)
-        warning = warning or self._warn_if_stuck()
+        warning = warning or self._warn_of_learning() or self._warn_if_stuck()
         statistics = {
             "acceptance_rate": acceptance_rate,
             "model_logp": current.log_density,
@@ -299,6 +300,10 @@ class AdaptiveStep(BlockedStep):
             "given once "
             "a chain. Return -inf from the likelihood where a parameter is impossible.",
         )
+
+    def _warn_of_learning(self):
+        """Return a warning about what is learned, or None; a hook for algorithms."""
+        return None
 
     def _warn_if_stuck(self):
         if self.progress.steps_since_accept < STUCK_AFTER:

@@ -50,6 +50,8 @@ Examples
 200
 """
 
+from abc import abstractmethod
+
 import numpy as np
 
 from pymc_kmc.adaptation.history import History
@@ -177,9 +179,9 @@ class KernelHMC(AdaptiveStep):
         self.schedule = schedule
         super().__init__(vars, tune=tune, **kwargs)
 
+    @abstractmethod
     def _family(self):
         """Return what makes the surrogates."""
-        raise NotImplementedError
 
     def _start_chain(self):
         hamiltonian = None
@@ -283,6 +285,16 @@ class KernelHMC(AdaptiveStep):
             if self.rng.uniform() < vanishing_weight(n):
                 with single_threaded_blas():
                     learned.surrogate.update(learned.history, self.rng)
+
+    def _warn_of_learning(self):
+        failure = self.learned.surrogate.failure
+        if failure is None:
+            return None
+        return self._warn_once(
+            "fit",
+            f"A surrogate could not be fitted and the one before it stays in use: {failure} "
+            "Tune for longer, or start nearer the posterior's mass: initvals={...}.",
+        )
 
     def _end_tuning(self):
         if self.adaptation == "tuning":

@@ -102,7 +102,8 @@ def ridge_regression(features, values, weights, relative_ridges=RELATIVE_RIDGES)
     # Below the rounding error of y'y residuals are not to be told from one another.
     residual = np.maximum(residual, n * np.finfo(float).eps * float(y @ y))
     freedom = 1.0 - (1.0 + shrinkage.sum(axis=1)) / n
-    scores = residual / n / np.maximum(freedom, 1.0 / n) ** 2
+    # Towards interpolation both vanish; their ratio keeps its limit.
+    scores = residual / n / np.maximum(freedom, np.finfo(float).eps) ** 2
     best = int(np.argmin(scores))
     solution = vectors @ (projected / (eigenvalues + ridges[best]))
     return RidgeFit(

@@ -1,0 +1,82 @@
+"""Arguments of the KMC steps, and a surrogate that is given."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from pymc_kmc.steps.kmc import check_interval
+from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tune": False}, "tune=False.*fitted"),
+        ({"base": "student"}, "base='student'"),
+        ({"schedule": "daily"}, "schedule='daily'"),
+        ({"schedule": "vanishing", "values": True}, "values=True needs schedule='geometric'"),
+        ({"target_acceptance": 1.0}, "target_acceptance must be between 0 and 1, got 1.0"),
+        ({"random_walk_probability": 0.9}, "random_walk_probability must be between"),
+        ({"sigma": -1.0}, "sigma=-1.0 must be positive"),
+        ({"regularisation": 0.0}, "regularisation=0.0 must be positive"),
+        ({"n_points": 0}, "n_points=0"),
+        ({"penalty": "lasso"}, "penalty='lasso'"),
+        ({"step_size": (0.3, 0.1)}, "step_size must be two numbers"),
+        ({"n_leapfrog": (1, 2.5)}, "n_leapfrog must be two whole numbers"),
+        ({"n_leapfrog": (0, 5)}, "n_leapfrog must be"),
+        ({"adaptation": "never"}, "adaptation must be 'tuning' or 'vanishing'"),
+        ({"surrogate": KernelExpLite(1.0, 1.0)}, "not fitted"),
+    ],
+)
+def test_bad_arguments_are_named(options, message):
+    with pm.Model():
+        pm.Normal("x", shape=2)
+        with pytest.raises(ValueError, match=message):
+            kmc.KMC(**options)
+
+
+def test_intervals():
+    assert check_interval("step_size", 0.1, 0.0) == (0.1, 0.1)
+    assert check_interval("n_leapfrog", (2, 7), 1, integer=True) == (2, 7)
+    assert check_interval("n_leapfrog", None, 1, integer=True) is None
+
+
+def test_a_surrogate_of_another_dimension():
+    surrogate = KernelExpLite(4.0, 1.0).fit(np.random.default_rng(0).normal(size=(20, 3)))
+    with pm.Model():
+        pm.Normal("x", shape=2)
+        with pytest.raises(ValueError, match="3 coordinates.*2 unconstrained values"):
+            kmc.KMC(surrogate=surrogate)
+
+
+@pytest.mark.parametrize("step_class", [kmc.KMC, kmc.KMCFinite])
+def test_a_given_surrogate_is_used_as_it_is(step_class):
+    rng = np.random.default_rng(1)
+    surrogate = KernelExpFinite(100, 8.0, 1e-3, base="gaussian", rng=2)
+    surrogate.fit(rng.standard_normal((300, 2)))
+    with pm.Model():
+        pm.Normal("x", shape=2)
+        options = {"step_size": (0.3, 0.6), "n_leapfrog": (3, 6), "tune": False}
+        step = step_class(surrogate=surrogate, random_walk_probability=0.0, **options)
+        idata = pm.sample(
+            step=step, tune=0, draws=300, chains=1, cores=1, random_seed=3, progressbar=False
+        )
+    statistics = idata.sample_stats
+    assert (statistics["kmc_move"] == 1).all()
+    assert (statistics["kmc_n_fits"] == 0).all()
+    assert ((statistics["n_steps"] >= 3) & (statistics["n_steps"] <= 6)).all()
+    assert ((statistics["step_size"] >= 0.3) & (statistics["step_size"] <= 0.6)).all()
+    assert statistics["acceptance_rate"].mean() > 0.7
+
+
+def test_energy_is_the_hamiltonian():
+    """Its mean is that of the potential plus d / 2."""
+    with pm.Model():
+        pm.Normal("x", shape=4)
+        idata = pm.sample(
+            step=kmc.KMC(), tune=300, draws=3000, chains=1, cores=1, random_seed=4,
+            progressbar=False,
+        )  # fmt: skip
+    excess = (idata.sample_stats["energy"] + idata.sample_stats["lp"]).mean()
+    assert float(excess) == pytest.approx(2.0, abs=0.2)
