@@ -65,10 +65,6 @@ def test_on_two_cores(name, start_method):
     assert max(z_scores(idata, "x", POSTERIOR_MEAN, POSTERIOR_SD)) < TOLERANCE
 
 
-# z | x ~ N(x / 2, 1): its marginal moments under the posterior of x
-COMPANION_MEAN, COMPANION_SD = POSTERIOR_MEAN / 2, (1 + POSTERIOR_SD**2 / 4) ** 0.5
-
-
 @pytest.mark.parametrize("variance", [1.0, 3.0])
 @pytest.mark.parametrize("other", [pm.Metropolis, pm.Slice, pm.NUTS])
 @pytest.mark.parametrize("name", STEPS)
@@ -78,7 +74,10 @@ def test_beside_pymc_steps(name, other, variance):
         step = [STEPS[name](vars=[model["x"]]), other([model["z"]])]
         idata = sample(step, seed=5, draws=draws, cores=2, mp_ctx="fork")
     assert max(z_scores(idata, "x", POSTERIOR_MEAN, POSTERIOR_SD)) < TOLERANCE
-    assert max(z_scores(idata, "z", COMPANION_MEAN, COMPANION_SD)) < TOLERANCE
+    # z | x ~ N(x / 2, 1). z itself is not compared: NUTS's draws are antithetic, which hides the
+    # slow part of z, x / 2, from the estimate of its Monte-Carlo error.
+    idata.posterior["residual"] = idata.posterior["z"] - idata.posterior["x"] / 2
+    assert max(z_scores(idata, "residual", 0.0, 1.0)) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", STEPS)
