@@ -286,8 +286,8 @@ def test_geweke_can_fail():
         return current(point)
 
     target.current = redrawn
-    z = np.stack([geweke(step, np.random.default_rng([6, i])) for i in range(2)])
-    assert max(map(abs, z_scores(z).values())) > TOLERANCE
+    z = np.stack([geweke(step, np.random.default_rng([6, i]), n_draws=36_000) for i in range(2)])
+    assert max(map(abs, z_scores(z).values())) > 1.5 * TOLERANCE
 
 
 # A wrong surrogate: slower, not biased
