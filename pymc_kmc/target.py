@@ -227,6 +227,9 @@ class TargetDensity:
         -------
         Evaluation
         """
+        # A chain that stays where it is for long still has its estimate when another step moves.
+        for likelihood, variable in zip(self._likelihoods, self._seed_variables, strict=True):
+            likelihood.refresh(int(variable.get_value(borrow=True)))
         return self._evaluate(position, self._new_seeds(rng) if self.is_noisy else ())
 
     def accept(self, evaluation):

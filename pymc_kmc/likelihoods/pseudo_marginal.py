@@ -139,6 +139,11 @@ class NoisyLogLikelihood(Op):
         self._memory[key] = value  # the last used is the last forgotten
         return value
 
+    def refresh(self, seed):
+        """Make the values under `seed`, the chain's current noise, the last forgotten."""
+        for key in [key for key in self._memory if key[0] == seed]:
+            self._memory[key] = self._memory.pop(key)
+
     def _call(self, seed, parameters):
         self.n_calls += 1
         # [()] makes numbers of 0-d arrays; the copy protects the chain from an estimator that
