@@ -21,7 +21,14 @@ import scipy.linalg
 
 from pymc_kmc.surrogates.base import gradient_at, log_density_at
 
-__all__ = ["Coordinates", "Metric", "SurrogateHamiltonian", "leapfrog", "leapfrog_path"]
+__all__ = [
+    "Coordinates",
+    "Metric",
+    "SurrogateHamiltonian",
+    "leapfrog",
+    "leapfrog_path",
+    "transitions",
+]
 
 
 class Coordinates:
@@ -228,6 +235,75 @@ def leapfrog_path(parameters, position, momentum, inverse_metric, step_size, n_s
             break
         positions[step] = position
     return positions, energies
+
+
+@numba.njit(cache=True)
+def transitions(parameters, inverse_temperature, position, momenta, step_sizes, n_steps, uniforms):
+    """Make several HMC transitions that leave a surrogate's density, to a power, invariant.
+
+    Momenta are N(0, I). Each transition is accepted or rejected by its own change of energy, so
+    that the sequence is reversible with respect to exp(inverse_temperature * f) as a whole if its
+    step sizes and numbers of steps are drawn independently, from one distribution.
+
+    Parameters
+    ----------
+    parameters : NamedTuple
+        The ``parameters_`` of a fitted surrogate.
+    inverse_temperature : float
+        The power.
+    position : ndarray, shape (d,)
+        Where to start; not written to.
+    momenta : ndarray, shape (k, d)
+        One standard normal vector a transition.
+    step_sizes : ndarray, shape (k,)
+    n_steps : ndarray of int, shape (k,)
+    uniforms : ndarray, shape (k,)
+        Accept a transition where it is below its acceptance probability.
+
+    Returns
+    -------
+    position : ndarray, shape (d,)
+        Where the sequence ends.
+    change : float
+        Change of f from start to end.
+    acceptance : float
+        Mean acceptance probability of the transitions.
+    """
+    n_transitions, d = momenta.shape
+    position = position.copy()
+    gradient, end_gradient = np.empty(d), np.empty(d)
+    gradient_at(parameters, position, gradient)
+    start_value = log_density_at(parameters, position)
+    value = start_value
+    acceptance = 0.0
+    for k in range(n_transitions):
+        end, momentum = position.copy(), momenta[k].copy()
+        end_gradient[:] = gradient
+        kinetic = 0.0
+        for i in range(d):
+            kinetic += 0.5 * momentum[i] * momentum[i]
+        step = step_sizes[k]
+        half = 0.5 * step * inverse_temperature
+        for _ in range(n_steps[k]):
+            for i in range(d):
+                momentum[i] += half * end_gradient[i]
+                end[i] += step * momentum[i]
+            gradient_at(parameters, end, end_gradient)
+            for i in range(d):
+                momentum[i] += half * end_gradient[i]
+        end_value = log_density_at(parameters, end)
+        end_kinetic = 0.0
+        for i in range(d):
+            end_kinetic += 0.5 * momentum[i] * momentum[i]
+        log_ratio = inverse_temperature * (end_value - value) + kinetic - end_kinetic
+        if np.isfinite(log_ratio):
+            probability = np.exp(min(0.0, log_ratio))
+            acceptance += probability / n_transitions
+            if uniforms[k] < probability:
+                position[:] = end
+                gradient[:] = end_gradient
+                value = end_value
+    return position, value - start_value, acceptance
 
 
 @numba.njit(cache=True)

@@ -214,6 +214,11 @@ class TargetDensity:
             self._current = self._evaluate(position, seeds)
         return self._current
 
+    @property
+    def recycled(self):
+        """The evaluation of the chain's current state, or None before the first."""
+        return self._current
+
     def propose(self, position, rng):
         """Evaluate the target at a proposal, under new seeds.
 

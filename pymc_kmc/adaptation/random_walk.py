@@ -63,6 +63,9 @@ class RandomWalk:
     FIRST_UPDATE = 5
     GROWTH = 1.1
     RECENT = 0.5  # share of the history that the covariance is of
+    # Of a new covariance. A chain that sat on a lucky estimate for long has a history of hardly any
+    # spread; the scale that makes up for that must not meet the next covariance, which has some.
+    LARGEST_SCALE = 3.0
 
     def __init__(
         self, n_dimensions, covariance=None, scale=1.0, target_acceptance=None, is_noisy=False
@@ -84,10 +87,10 @@ class RandomWalk:
         self.covariance = np.asarray(covariance, dtype=np.float64)
         self._factor = np.linalg.cholesky(self.covariance)
 
-    def propose(self, position, rng):
-        """Draw a proposal from N(position, (2.38 scale)^2 / d covariance)."""
+    def propose(self, position, rng, factor=1.0):
+        """Draw a proposal from N(position, (2.38 scale factor)^2 / d covariance)."""
         step = self._factor @ rng.standard_normal(len(position))
-        return position + self.optimal_scale * self.scale * step
+        return position + factor * self.optimal_scale * self.scale * step
 
     def learn_scale(self, acceptance_rate):
         """Learn from the acceptance probability of one of its proposals."""
@@ -102,3 +105,4 @@ class RandomWalk:
         """
         if self.schedule.is_due(len(history)):
             self.set_covariance(shrunk_covariance(history.recent(self.RECENT)))
+            self.scale_adaptation.scale = min(self.scale, self.LARGEST_SCALE)

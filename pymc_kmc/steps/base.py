@@ -8,6 +8,7 @@ a plain object: a new chain starts from a new one, and a chain's state can be sa
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,11 +45,14 @@ class Proposal(NamedTuple):
         change of kinetic energy. ``-inf`` rejects without an evaluation.
     statistics : dict
         The algorithm's sample statistics about this proposal.
+    is_draw : bool
+        Whether the chain may accept it. What isn't is evaluated for what can be learned there.
     """
 
     position: np.ndarray
     log_ratio: float = 0.0
     statistics: dict = {}  # noqa: RUF012  (never written to)
+    is_draw: bool = True
 
 
 @dataclass
@@ -111,6 +115,7 @@ class AdaptiveStep(BlockedStep):
         "model_logp": (np.float64, []),
         "kmc_accepted": (bool, []),
         "kmc_loglik": (np.float64, []),
+        "kmc_evaluation_time": (np.float64, []),
         "kmc_n_evaluations": (np.int64, []),
         "kmc_n_invalid": (np.int64, []),
         "kmc_recent_acceptance": (np.float64, []),
@@ -232,16 +237,20 @@ class AdaptiveStep(BlockedStep):
         start = current = target.current(point)
 
         proposal = self._propose(current.position)
-        evaluation = None
+        evaluation, seconds = None, 0.0
         log_ratio = -np.inf
         if proposal.log_ratio > -np.inf:
+            begin = perf_counter()
             evaluation = target.propose(proposal.position, self.rng)
+            seconds = perf_counter() - begin
             if evaluation.log_density < np.inf:  # neither +inf nor NaN
                 log_ratio = evaluation.log_density - current.log_density + proposal.log_ratio
             else:
                 progress.n_invalid += 1
                 warning = warning or self._warn_of_invalid(point, evaluation)
         acceptance_rate = float(np.exp(min(0.0, log_ratio))) if log_ratio == log_ratio else 0.0
+        if not proposal.is_draw:
+            acceptance_rate = 0.0
         accepted = self.rng.uniform() < acceptance_rate
         if accepted:
             target.accept(evaluation)
@@ -250,15 +259,17 @@ class AdaptiveStep(BlockedStep):
         if self.is_learning:
             self._learn(proposal, evaluation, acceptance_rate, start.position, current.position)
         progress.n_iterations += 1
-        progress.steps_since_accept = 0 if accepted else progress.steps_since_accept + 1
-        weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
-        progress.recent_acceptance += weight * (acceptance_rate - progress.recent_acceptance)
+        if proposal.is_draw:
+            progress.steps_since_accept = 0 if accepted else progress.steps_since_accept + 1
+            weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
+            progress.recent_acceptance += weight * (acceptance_rate - progress.recent_acceptance)
         warning = warning or self._warn_of_learning() or self._warn_if_stuck()
         statistics = {
             "acceptance_rate": acceptance_rate,
             "model_logp": current.log_density,
             "kmc_accepted": accepted,
             "kmc_loglik": current.log_likelihood_estimate,
+            "kmc_evaluation_time": seconds,
             "kmc_n_evaluations": target.n_evaluations - n_before,
             "kmc_n_invalid": progress.n_invalid,
             "kmc_recent_acceptance": progress.recent_acceptance,

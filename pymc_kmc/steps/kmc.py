@@ -43,7 +43,7 @@ Examples
 >>> with pm.Model():
 ...     x = pm.Normal("x", shape=2)
 ...     idata = pm.sample(
-...         step=kmc.KMC(), tune=200, draws=200, chains=1, random_seed=1, progressbar=False,
+...         step=kmc.KMCLite(), tune=200, draws=200, chains=1, random_seed=1, progressbar=False,
 ...         compute_convergence_checks=False,
 ...     )
 >>> idata.posterior.sizes["draw"]
@@ -64,7 +64,7 @@ from pymc_kmc.dynamics import SurrogateHamiltonian
 from pymc_kmc.steps.base import AdaptiveStep, Proposal, single_threaded_blas
 from pymc_kmc.surrogates.base import check_choice, check_count, check_fitted, check_positive
 
-__all__ = ["KMC", "KMCFinite", "KMCLite", "KernelHMC"]
+__all__ = ["KMCFinite", "KMCLite", "KernelHMC"]
 
 # The step size of an iteration is the learned one times a uniform number from this interval:
 # fixed ones can resonate with the target (Neal, 2011, section 3.2).
@@ -427,20 +427,6 @@ random_walk_probability, schedule, **kwargs
 
     def _family(self):
         return FiniteFamily(self.n_features, self.n_points, self.kernel)
-
-
-class KMC(KMCLite):
-    """The default Kernel Hamiltonian Monte Carlo step: :class:`KMCLite` with its defaults.
-
-    Parameters
-    ----------
-    vars : list of TensorVariable, optional
-        The variables to sample, by default all continuous ones of the model.
-    **kwargs
-        As for :class:`KMCLite`.
-    """
-
-    name = "kmc"
 
 
 def check_interval(name, interval, minimum, integer=False):

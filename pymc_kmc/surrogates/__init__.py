@@ -2,6 +2,7 @@
 
 from pymc_kmc.surrogates.base import NotFittedError, Surrogate, gradient_at, log_density_at
 from pymc_kmc.surrogates.finite import FiniteParameters, KernelExpFinite
+from pymc_kmc.surrogates.gp import LogDensityGP, LogDensityGPParameters
 from pymc_kmc.surrogates.lite import KernelExpLite, LiteParameters
 from pymc_kmc.surrogates.nystrom import KernelExpNystrom, NystromParameters
 from pymc_kmc.surrogates.selection import SelectionResult, select, unique_states
@@ -12,6 +13,8 @@ __all__ = [
     "KernelExpLite",
     "KernelExpNystrom",
     "LiteParameters",
+    "LogDensityGP",
+    "LogDensityGPParameters",
     "NotFittedError",
     "NystromParameters",
     "SelectionResult",

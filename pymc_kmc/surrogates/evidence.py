@@ -1,0 +1,279 @@
+r"""Bayesian linear regression of values on two groups of features, weighted by marginal likelihood.
+
+Values :math:`y_i = c + q_i^\top \beta + \varphi_i^\top \theta + \varepsilon_i` with weights
+:math:`w_i`, a constant c that is profiled out, :math:`\beta \sim N(0, \tfrac{s^2}{\lambda} I)`,
+:math:`\theta \sim N(0, \tfrac{s^2}{\kappa} I)` and :math:`\varepsilon_i \sim N(0, s^2 / w_i)`. For
+given ridges :math:`\lambda, \kappa` the marginal likelihood, maximised over :math:`s^2`, is
+
+.. math:: \log p(y) = -\tfrac n2 \log \hat s^2 - \tfrac12 \log\det(I + F^\top W F / \Lambda)
+          + \text{const}, \qquad
+          n \hat s^2 = y^\top W y - y^\top W F (F^\top W F + \Lambda)^{-1} F^\top W y
+
+with F = (q, phi) centred (Rasmussen and Williams, 2006, sections 2.7 and 5.4). One Cholesky
+factorisation for each :math:`\lambda` and one eigen-decomposition of the second group's Schur
+complement give the whole path over :math:`\kappa`.
+
+Landmarks, the points at which kernel functions are centred, are chosen by a weighted pivoted
+Cholesky factorisation of the kernel matrix (Fine and Scheinberg, 2001), whose rows are the
+features: orthonormal functions in the kernel's space, so that a ridge on them is that space's
+norm.
+
+References
+----------
+Fine, S. and Scheinberg, K. (2001). Efficient SVM training using low-rank kernel representations.
+*Journal of Machine Learning Research* 2, 243-264.
+
+Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
+Press.
+"""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import scipy.linalg
+
+__all__ = ["BayesianRegression", "RegressionFit", "kernel_values", "select_landmarks"]
+
+#: Kernels in coordinates whose length scale is one, and their numbers in compiled code.
+GAUSSIAN, RATIONAL_QUADRATIC = 0, 1
+KERNELS = {"gaussian": GAUSSIAN, "rational_quadratic": RATIONAL_QUADRATIC}
+
+#: Residual variances below this share of the values' are rounding error.
+RELATIVE_FLOOR = 1e-14
+
+#: A kernel function whose part outside the span of those before it is smaller, squared, is left
+#: out.
+PIVOT_TOLERANCE = 1e-10
+
+#: Ridges of the kernel part tried: from rounding error to a fit that is switched off.
+KERNEL_RIDGES = 10.0 ** np.arange(-12.0, 4.0)
+
+
+class RegressionFit(NamedTuple):
+    """A fitted regression.
+
+    Attributes
+    ----------
+    log_evidence : float
+        Log marginal likelihood up to a constant; -inf for a fit that failed.
+    ridge, kernel_ridge : float
+        The chosen ridges of the first and the second group.
+    variance : float
+        The residual variance at weight one.
+    coefficients : ndarray (k,)
+        Of the first group.
+    kernel_coefficients : ndarray (m,)
+        Of the second, empty without one.
+    """
+
+    log_evidence: float
+    ridge: float
+    kernel_ridge: float
+    variance: float
+    coefficients: np.ndarray
+    kernel_coefficients: np.ndarray
+
+
+class BayesianRegression:
+    """Regression on a first group of features, to which second groups may be added.
+
+    Parameters
+    ----------
+    features : ndarray (n, k)
+        The first group.
+    values : ndarray (n,)
+    weights : ndarray (n,)
+        Positive; their scale doesn't matter.
+    ridges : ndarray
+        Ridges of the first group to try.
+    """
+
+    def __init__(self, features, values, weights, ridges):
+        self.n = len(values)
+        self._weights = weights / weights.mean()
+        self._root = np.sqrt(self._weights)
+        self._values = self._centred(values[:, None])[:, 0]
+        self._square = float(self._values @ self._values)
+        self._features = self._centred(features)
+        gram = self._features.T @ self._features
+        projected = self._features.T @ self._values
+        self._factors = []
+        for ridge in ridges:
+            factor, info = scipy.linalg.lapack.dpotrf(
+                gram + ridge * np.eye(len(gram)), lower=1, clean=1
+            )
+            if info == 0 and np.isfinite(factor[-1, -1]):
+                solution = triangular_solve(factor, projected)
+                determinant = 2.0 * np.log(np.diag(factor)).sum() - len(gram) * np.log(ridge)
+                self._factors.append((ridge, factor, solution, determinant))
+
+    def _centred(self, features):
+        mean = self._weights @ features / self._weights.sum()
+        return (features - mean) * self._root[:, None]
+
+    def _variance(self, squared_residuals):
+        floor = RELATIVE_FLOOR * self._square + np.finfo(float).tiny
+        return np.maximum(squared_residuals, floor) / self.n
+
+    def fit(self):
+        """Return the best fit of the first group alone, a :class:`RegressionFit`."""
+        best = None
+        for ridge, factor, solution, determinant in self._factors:
+            variance = float(self._variance(self._square - solution @ solution))
+            evidence = -0.5 * self.n * np.log(variance) - 0.5 * determinant
+            if best is None or evidence > best[0]:
+                best = evidence, ridge, factor, solution, variance
+        if best is None:
+            return self._failure()
+        evidence, ridge, factor, solution, variance = best
+        coefficients = triangular_solve(factor, solution, transposed=True)
+        return RegressionFit(evidence, ridge, np.inf, variance, coefficients, np.zeros(0))
+
+    def fit_with(self, features, kernel_ridges=KERNEL_RIDGES, ridges=None):
+        """Return the best fit with a second group of features.
+
+        Parameters
+        ----------
+        features : ndarray (n, m)
+            The second group.
+        kernel_ridges : ndarray
+            Its ridges to try.
+        ridges : container of float, optional
+            Those of the first group to try, by default all.
+
+        Returns
+        -------
+        RegressionFit
+        """
+        features = self._centred(features)
+        cross, gram = self._features.T @ features, features.T @ features
+        projected = features.T @ self._values
+        best = None
+        for ridge, factor, solution, determinant in self._factors:
+            if ridges is not None and ridge not in ridges:
+                continue
+            explained = triangular_solve(factor, cross)
+            rest = projected - explained.T @ solution
+            schur = gram - explained.T @ explained
+            eigenvalues, vectors = scipy.linalg.eigh(schur, driver="evd", check_finite=False)
+            eigenvalues = np.maximum(eigenvalues, 0.0)
+            rotated = vectors.T @ rest
+            shrunk = eigenvalues + kernel_ridges[:, None]
+            variance = self._variance(
+                self._square - solution @ solution - (rotated**2 / shrunk).sum(axis=1)
+            )
+            evidence = -0.5 * (
+                self.n * np.log(variance)
+                + determinant
+                + np.log1p(eigenvalues / kernel_ridges[:, None]).sum(axis=1)
+            )
+            k = int(np.argmax(evidence))
+            if best is None or evidence[k] > best[0]:
+                theta = vectors @ (rotated / shrunk[k])
+                rhs = solution - explained @ theta
+                best = evidence[k], ridge, kernel_ridges[k], variance[k], factor, rhs, theta
+        if best is None:
+            return self._failure(features.shape[1])
+        evidence, ridge, kernel_ridge, variance, factor, rhs, theta = best
+        coefficients = triangular_solve(factor, rhs, transposed=True)
+        return RegressionFit(
+            float(evidence), ridge, float(kernel_ridge), float(variance), coefficients, theta
+        )
+
+    def _failure(self, n_kernel=0):
+        n_features = self._features.shape[1]
+        variance = float(self._variance(self._square))
+        return RegressionFit(
+            -np.inf, 1.0, np.inf, variance, np.zeros(n_features), np.zeros(n_kernel)
+        )
+
+
+def triangular_solve(factor, rhs, transposed=False):
+    """Solve L x = rhs, or L' x = rhs, for a lower triangular L; nothing is checked."""
+    return scipy.linalg.solve_triangular(
+        factor, rhs, lower=True, trans=1 if transposed else 0, check_finite=False
+    )
+
+
+def kernel_values(squares, kernel):
+    """Kernel values at squared distances in units of the length scale.
+
+    Parameters
+    ----------
+    squares : ndarray
+    kernel : int
+        A value of :data:`KERNELS`: the Gaussian exp(-r^2 / 2) or the rational quadratic
+        (1 + r^2 / 3)^(-3/2) (Rasmussen and Williams, 2006, equation 4.19, with alpha = 3/2).
+
+    Returns
+    -------
+    ndarray
+    """
+    if kernel == GAUSSIAN:
+        return np.exp(-0.5 * squares)
+    return (1.0 + squares / 3.0) ** -1.5
+
+
+def select_landmarks(points, weights, n, kernel):
+    """Choose landmarks and return the kernel's features on them.
+
+    Parameters
+    ----------
+    points : ndarray (p, r)
+        In coordinates whose length scale is one.
+    weights : ndarray (p,)
+        How much each point matters; positive.
+    n : int
+        Most landmarks.
+    kernel : int
+        A value of :data:`KERNELS`.
+
+    Returns
+    -------
+    indices : ndarray (m,)
+        m <= n; fewer where more would be linearly dependent.
+    features : ndarray (p, m)
+        ``features @ features.T`` is the kernel's Nystrom approximation.
+    """
+    roots = np.sqrt(weights / weights.max())
+    indices, rows = _pivoted_cholesky(
+        np.ascontiguousarray(points), roots, min(n, len(points)), kernel, PIVOT_TOLERANCE
+    )
+    return indices, rows.T
+
+
+@numba.njit(cache=True)
+def _pivoted_cholesky(points, roots, n, kernel, tolerance):
+    n_points, r = points.shape
+    diagonal = np.ones(n_points)
+    rows = np.zeros((n, n_points))
+    indices = np.zeros(n, np.int64)
+    column = np.empty(n_points)
+    k = 0
+    while k < n:
+        pivot = int(np.argmax(diagonal * roots))
+        if diagonal[pivot] < tolerance:
+            break
+        for j in range(n_points):
+            square = 0.0
+            for a in range(r):
+                delta = points[j, a] - points[pivot, a]
+                square += delta * delta
+            if kernel == GAUSSIAN:
+                column[j] = np.exp(-0.5 * square)
+            else:
+                q = 1.0 / (1.0 + square / 3.0)
+                column[j] = q * np.sqrt(q)
+        for i in range(k):
+            factor = rows[i, pivot]
+            for j in range(n_points):
+                column[j] -= factor * rows[i, j]
+        scale = 1.0 / np.sqrt(diagonal[pivot])
+        for j in range(n_points):
+            rows[k, j] = column[j] * scale
+            diagonal[j] = max(0.0, diagonal[j] - rows[k, j] * rows[k, j])
+        diagonal[pivot] = 0.0
+        indices[k] = pivot
+        k += 1
+    return indices[:k].copy(), rows[:k].copy()

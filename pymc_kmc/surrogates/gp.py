@@ -1,0 +1,690 @@
+r"""A Gaussian-process surrogate of a log density, fitted to its values.
+
+The surrogate is, in coordinates :math:`z = W (x - m)`,
+
+.. math:: f(x) = h^\top z - \tfrac12 z^\top P z
+          + \sum_k b_k \log\left(1 + |z|^2 / \nu_k\right)
+          + \sum_j a_j k(B z, u_j) - \tfrac12 \max(|z| - R, 0)^2,
+
+a quadratic trend, radial terms, a kernel expansion on landmarks and a wall. Fitted to values
+:math:`y_i \approx \log\pi(x_i) + \text{const}` it is the posterior mean of a Gaussian process
+with those trends (Rasmussen and Williams, 2006, section 2.7), computed from a subset of its
+kernel functions.
+
+- *Quadratic*: shrunk towards a given precision; its eigenvalues are kept positive, and what that
+  changes is fitted again by the other parts. With fewer values than coefficients only its
+  diagonal is fitted.
+- *Radial terms*, :math:`\nu = d, 4 d`: log densities with heavy tails grow like
+  :math:`\log |z|`, which no quadratic does. A Student t is represented exactly.
+- *Kernel part*: a Gaussian or rational quadratic kernel in a linear map B of the coordinates. Maps,
+  kernels, length scales and ridges compete by the marginal likelihood
+  (:mod:`pymc_kmc.surrogates.evidence`) on a subset of the points. The maps: the given coordinates,
+  those that whiten the points, the last fit's, and powers of the average outer product of the
+  last kernel part's gradient, which finds the directions in which the log density isn't quadratic.
+- *Wall*: beyond R, a multiple of the farthest reference point, the surrogate falls at least
+  quadratically: it is integrable whatever the data say.
+
+A value far below the others tells little of where the mass is: it counts
+:math:`1 / (1 + (\text{depth} / c)^2)`, and far-away points not at all.
+
+Costs, for n values, p trend features and m landmarks: a fit
+:math:`O(n (p + m)^2 + (p + m)^3)` and a constant number of comparisons of size
+:math:`O(n' m'^2)`; a gradient :math:`O(d m + d^2)`. `examples/benchmarks/surrogates.py` has
+figures.
+
+References
+----------
+Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
+Press.
+
+Rasmussen, C. E. (2003). Gaussian processes to speed up hybrid Monte Carlo for expensive Bayesian
+integrals. *Bayesian Statistics* 7, 651-659.
+
+Radhakrishnan, A., Beaglehole, D., Pandit, P. and Belkin, M. (2024). Mechanism for feature
+learning in neural networks and backpropagation-free machine learning models. *Science* 383,
+1461-1467. (The average gradient outer product as a kernel's metric.)
+"""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import scipy.linalg
+
+from pymc_kmc.surrogates import base as _base
+from pymc_kmc.surrogates.base import BLOCK, SUM_FLAGS
+from pymc_kmc.surrogates.evidence import (
+    GAUSSIAN,
+    KERNEL_RIDGES,
+    KERNELS,
+    BayesianRegression,
+    RegressionFit,
+    kernel_values,
+    select_landmarks,
+)
+from pymc_kmc.surrogates.kernels import exp_in_place, squared_distances
+
+__all__ = ["LogDensityGP", "LogDensityGPParameters"]
+
+#: Ridges of the trend's coefficients tried, and those of the comparisons on a subset.
+TREND_RIDGES = 10.0 ** np.array([-8.0, -5.0, -2.0, 0.0, 2.0])
+#: The same where the trend has more than so many features: each costs a factorisation of it.
+FEW_TREND_RIDGES = 10.0 ** np.array([-7.0, -3.0, 0.0])
+MANY_FEATURES = 400
+#: Length scales compared, in median distances, and around those of the last fit; the best is then
+#: refined.
+LENGTH_SCALES = (1.0, 3.0, 9.0, 27.0)
+LENGTH_SCALES_AROUND = (0.5, 1.0, 2.0)
+REFINEMENTS = (0.7, 1.0, 1.4)
+#: Eigenvalues of the quadratic are at least this share of the smallest of the prior precision.
+SMALLEST_EIGENVALUE = 0.02
+#: Keeps directions without a gradient in the kernel's map, relative to the mean square.
+FAINT = 1e-4
+#: The quadratic's off-diagonal is fitted where there are so many values a coefficient.
+VALUES_PER_COEFFICIENT = 1.1
+#: The wall is so many times as far out as the farthest reference point, and half a unit.
+WALL = 1.4
+#: Points farther out than so many times the wall's radius are left out.
+FARTHEST = 1.5
+
+
+class LogDensityGPParameters(NamedTuple):
+    """What compiled code needs of a fitted :class:`LogDensityGP`; see the module's formula."""
+
+    centre: np.ndarray
+    whitening: np.ndarray
+    linear: np.ndarray
+    precision: np.ndarray
+    radial_scales: np.ndarray
+    radial_coefficients: np.ndarray
+    radius: float
+    projection: np.ndarray
+    landmarks: np.ndarray  # (r, m): one row a projected coordinate
+    coefficients: np.ndarray
+    kernel: int
+
+
+class LogDensityGP:
+    r"""Gaussian-process regression of a log density; see the module's docstring.
+
+    Parameters
+    ----------
+    n_landmarks : int
+        Most kernel functions.
+    kernels : sequence of {"gaussian", "rational_quadratic"}
+        Those that compete.
+    depth : float, optional
+        Depth below the best values at which a value counts half, in nats; by default 5 + d / 2.
+    drop : float
+        Values deeper than so many times that are left out.
+    radial : bool
+        Whether radial terms are fitted.
+    n_comparison_points, n_comparison_landmarks : int
+        Sizes of the comparisons that choose the kernel.
+    rng : numpy.random.Generator, int or None
+        Draws the points of the comparisons.
+
+    Attributes
+    ----------
+    parameters_ : LogDensityGPParameters
+        For compiled code.
+    variance_ : float
+        Residual variance of a value that counts fully: noise and what the surrogate can't say.
+    n_features_in_ : int
+        Dimension d.
+    kernel_, length_scale_ : str or None, float
+        The kernel that was chosen, None where the trend alone was better.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).normal(size=(300, 2))
+    >>> log_density = -0.5 * X[:, 0] ** 2 - 0.5 * (X[:, 1] - X[:, 0] ** 2) ** 2
+    >>> surrogate = LogDensityGP(rng=0).fit(X, log_density)
+    >>> surrogate.gradient(np.array([1.0, 0.0])).round(2)
+    array([1., 1.])
+    """
+
+    def __init__(
+        self,
+        n_landmarks=300,
+        *,
+        kernels=("gaussian", "rational_quadratic"),
+        depth=None,
+        drop=10.0,
+        radial=True,
+        n_comparison_points=500,
+        n_comparison_landmarks=100,
+        rng=None,
+    ):
+        self.n_landmarks = n_landmarks
+        self.kernels = kernels
+        self.depth = depth
+        self.drop = drop
+        self.radial = radial
+        self.n_comparison_points = n_comparison_points
+        self.n_comparison_landmarks = n_comparison_landmarks
+        self.rng = rng
+
+    def fit(self, X, values, *, reference=None, whitening=None, bulk=None, last=None):
+        """Fit to values of a log density.
+
+        Parameters
+        ----------
+        X : array_like (n, d)
+            Where the values were taken.
+        values : array_like (n,)
+            Log densities up to a constant, perhaps noisy; -inf and NaN are left out.
+        reference : array_like (n', d), optional
+            Points where the surrogate matters, a sampler's states: their moments are what the
+            quadratic is shrunk towards, and the wall is outside of them. By default the half of X
+            with the largest values.
+        whitening : array_like (d, d), optional
+            W of the surrogate's coordinates; by default the one that whitens `reference`.
+        bulk : float, optional
+            Depth is measured from here; by default from the .9 quantile of the values.
+        last : LogDensityGP, optional
+            An earlier fit, whose kernel part guides the choice of this one's.
+
+        Returns
+        -------
+        LogDensityGP
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            If shapes don't agree or fewer than d + 2 values are finite.
+        """
+        X = _base.check_points(X)
+        values = np.asarray(values, dtype=np.float64)
+        if values.shape != (len(X),):
+            raise ValueError(f"values has shape {values.shape}; pass one a row of X: ({len(X)},)")
+        d = X.shape[1]
+        finite = np.isfinite(values)
+        if finite.sum() < d + 2:
+            raise ValueError(
+                f"{finite.sum()} of the values are finite; a surrogate in {d} dimensions needs at "
+                f"least {d + 2}"
+            )
+        X, values = X[finite], values[finite]
+        if reference is None:
+            reference = X[values >= np.median(values)]
+        reference = _base.check_points(reference, "reference", d)
+        rng = np.random.default_rng(self.rng)
+        _Fit(self, X, values, reference, whitening, bulk, last, rng).run()
+        self.n_features_in_ = d
+        return self
+
+    def log_density(self, X):
+        """Return the surrogate's log density at X, (d,) or (n, d)."""
+        _base.check_fitted(self)
+        rows, single = _base.as_rows(X, self.n_features_in_)
+        p = self.parameters_
+        out = _base.in_chunks(lambda rows: _log_densities(p, rows), rows, len(p.coefficients))
+        return float(out[0]) if single else out
+
+    def gradient(self, X):
+        """Return its gradient at X, (d,) or (n, d), in the shape of X."""
+        _base.check_fitted(self)
+        rows, single = _base.as_rows(X, self.n_features_in_)
+        out = np.empty(rows.shape)
+        for row, gradient in zip(np.ascontiguousarray(rows), out, strict=True):
+            _gradient_at(self.parameters_, row, gradient)
+        return out[0] if single else out
+
+    def loss(self, X, sample_weight=None):
+        """Return the empirical score-matching objective on X (n, d), a mean over its rows.
+
+        Laplacians are central differences of the gradient.
+        """
+        _base.check_fitted(self)
+        X = _base.check_points(X, d=self.n_features_in_)
+        weights = _base.check_weights(sample_weight, len(X))
+        laplacians = np.zeros(len(X))
+        for a, step in enumerate(1e-5 / np.linalg.norm(self.parameters_.whitening, axis=0)):
+            shift = np.zeros(X.shape[1])
+            shift[a] = step
+            ahead, behind = self.gradient(X + shift), self.gradient(X - shift)
+            laplacians += (ahead[:, a] - behind[:, a]) / (2.0 * step)
+        return _base.score_matching_loss(self.gradient(X), laplacians, weights)
+
+    def predictive_variance(self, X):
+        """Return the posterior variance of the log density at X, (d,) or (n, d).
+
+        Up to the constant that densities are known to, so that it is the variance of the
+        difference from the weighted mean of the fitted values; noise is not in it.
+        """
+        _base.check_fitted(self)
+        rows, single = _base.as_rows(X, self.n_features_in_)
+        out = self._posterior.variance(rows, self.parameters_)
+        return float(out[0]) if single else out
+
+
+class _Posterior(NamedTuple):
+    """What the predictive variance needs: features, their mean, and their posterior precision."""
+
+    trend: object
+    landmark_factor: np.ndarray
+    mean: np.ndarray
+    factor: np.ndarray
+    variance_scale: float
+
+    def variance(self, X, p):
+        Z = (X - p.centre) @ p.whitening.T
+        features = self.trend(Z)
+        if len(self.landmark_factor):
+            kernel = kernel_values(squared_distances(Z @ p.projection.T, p.landmarks.T), p.kernel)
+            kernel = scipy.linalg.solve_triangular(self.landmark_factor, kernel.T, lower=True).T
+            features = np.hstack([features, kernel])
+        half = scipy.linalg.solve_triangular(self.factor, (features - self.mean).T, lower=True)
+        return self.variance_scale * np.einsum("kn,kn->n", half, half)
+
+
+class _Trend:
+    """Features of the trend in the surrogate's coordinates."""
+
+    def __init__(self, d, full, radial):
+        self.pairs = np.triu_indices(d) if full else (np.arange(d), np.arange(d))
+        self.on_diagonal = self.pairs[0] == self.pairs[1]
+        self.scales = np.array([d, 4.0 * d]) if radial else np.zeros(0)
+        self.d = d
+
+    def quadratic(self, Z):
+        products = Z[:, self.pairs[0]] * Z[:, self.pairs[1]]
+        # The ridge is then the Frobenius norm of the change of the precision.
+        products[:, self.on_diagonal] *= np.sqrt(0.5)
+        return products
+
+    def others(self, Z):
+        squares = np.einsum("nd,nd->n", Z, Z)[:, None]
+        return np.hstack([Z, 0.5 * self.scales * np.log1p(squares / self.scales)])
+
+    def __call__(self, Z):
+        return np.hstack([self.others(Z), self.quadratic(Z)])
+
+    def split(self, coefficients):
+        """Return linear coefficients, radial ones, and the change of the precision."""
+        n = self.d + len(self.scales)
+        linear, radial = coefficients[: self.d], 0.5 * self.scales * coefficients[self.d : n]
+        change = np.zeros((self.d, self.d))
+        quadratic = coefficients[n:]
+        if len(quadratic):
+            values = np.where(self.on_diagonal, np.sqrt(0.5), 0.5) * quadratic
+            change[self.pairs] = -values
+            change = change + change.T
+        return linear, radial, change
+
+
+class _Fit:
+    """One fit, as a sequence of steps with shared variables."""
+
+    def __init__(self, gp, X, values, reference, whitening, bulk, last, rng):
+        self.gp, self.last, self.rng = gp, last, rng
+        self.reference = reference
+        d = X.shape[1]
+        self.centre = reference.mean(axis=0)
+        covariance = _covariance(reference)
+        if whitening is None:
+            whitening = _power(covariance, -0.5)
+        self.whitening = np.ascontiguousarray(whitening, dtype=np.float64)
+        self.covariance = self.whitening @ covariance @ self.whitening.T
+        self.prior = _symmetric(np.linalg.inv(self.covariance))
+        inside = (reference - self.centre) @ self.whitening.T
+        self.radius = WALL * np.sqrt(np.einsum("nd,nd->n", inside, inside).max()) + 0.5
+        scale = gp.depth or 5.0 + 0.5 * d
+        bulk = np.quantile(values, 0.9) if bulk is None else bulk
+        depth = np.maximum(bulk - values, 0.0) / scale
+        Z = (X - self.centre) @ self.whitening.T
+        distance = np.linalg.norm(Z, axis=1)
+        # At least as many as say something, however far away.
+        enough = min(len(X) - 1, 20 + 3 * d)
+        kept = distance <= max(FARTHEST * self.radius, np.partition(distance, enough)[enough])
+        kept &= depth <= max(gp.drop, np.partition(depth, enough)[enough])
+        self.Z, self.values, depth = Z[kept], values[kept], depth[kept]
+        self.weights = 1.0 / (1.0 + depth**2)
+        self.n = len(self.values)
+
+    def run(self):
+        d = self.Z.shape[1]
+        full = self.n >= VALUES_PER_COEFFICIENT * (0.5 * d * (d + 3))
+        self._fit_with(_Trend(d, full, self.gp.radial))
+
+    def _fit_with(self, trend):
+        residuals = self.values + 0.5 * _quadratic_form(self.Z, self.prior)
+        features = trend(self.Z)
+        n_features = features.shape[1]
+        ridges = TREND_RIDGES if n_features <= MANY_FEATURES else FEW_TREND_RIDGES
+        regression = BayesianRegression(features, residuals, self.weights, ridges)
+        fit, kernel_part = regression.fit(), _NoKernelPart(self.Z)
+        # The trend alone where there are hardly more values than it has features.
+        if self.n > 1.2 * n_features or n_features <= MANY_FEATURES:
+            choice = self._choose_kernel(features, residuals, ridges)
+            for length in REFINEMENTS if choice else ():
+                candidate = _KernelPart(self, choice.kernel, choice.map / length)
+                candidate_fit = regression.fit_with(candidate.features)
+                if candidate_fit.log_evidence > fit.log_evidence:
+                    fit, kernel_part = candidate_fit, candidate
+        linear, radial, change = trend.split(fit.coefficients)
+        precision = self.prior + change
+        eigenvalues, vectors = np.linalg.eigh(precision)
+        smallest = SMALLEST_EIGENVALUE * np.linalg.eigvalsh(self.prior)[0]
+        if eigenvalues[0] < smallest:
+            precision = (vectors * np.maximum(eigenvalues, smallest)) @ vectors.T
+            residuals = self.values + 0.5 * _quadratic_form(self.Z, precision)
+            features = trend.others(self.Z)
+            again = BayesianRegression(features, residuals, self.weights, [fit.ridge])
+            has_kernel = len(fit.kernel_coefficients) > 0
+            fit = again.fit_with(kernel_part.features) if has_kernel else again.fit()
+            linear, radial, _ = trend.split(fit.coefficients)
+        if radial.sum() > 0:  # a log density that rises for ever: the values didn't say that
+            self._fit_with(_Trend(self.Z.shape[1], trend.pairs[0].size > len(linear), False))
+            return
+        self._finish(trend, features, fit, kernel_part, linear, radial, precision)
+
+    def _choose_kernel(self, features, residuals, ridges):
+        """Return the kernel and the map of the largest evidence on a subset, or None."""
+        gp = self.gp
+        subset = np.arange(self.n)
+        if self.n > gp.n_comparison_points:
+            subset = np.sort(self.rng.choice(self.n, gp.n_comparison_points, replace=False))
+        Z, weights = self.Z[subset], self.weights[subset]
+        regression = BayesianRegression(features[subset], residuals[subset], weights, ridges)
+        best, choice = regression.fit().log_evidence, None
+        for matrix, lengths in self._maps(Z):
+            U = Z @ matrix.T
+            for kernel in (KERNELS[name] for name in gp.kernels):
+                for length in lengths:
+                    _, candidate = select_landmarks(
+                        U / length, weights, gp.n_comparison_landmarks, kernel
+                    )
+                    fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[::2])
+                    if fit.log_evidence > best:
+                        best, choice = fit.log_evidence, _Choice(kernel, matrix / length)
+        return choice
+
+    def _maps(self, Z):
+        """Candidates for the kernel's map of the coordinates, each with length scales to try."""
+        d = Z.shape[1]
+        inverse = np.linalg.inv(self.whitening)
+        maps = [inverse / np.sqrt(np.trace(inverse @ inverse.T) / d), np.eye(d)]
+        if not np.allclose(self.covariance, np.eye(d), atol=0.1):
+            maps.append(_power(self.covariance, -0.5))
+        candidates = [(matrix, LENGTH_SCALES) for matrix in maps]
+        if self.last is not None and len(self.last.parameters_.coefficients):
+            p = self.last.parameters_
+            change = p.whitening @ inverse
+            Zr = (self.reference[:: max(1, len(self.reference) // 400)] - p.centre) @ p.whitening.T
+            gradients = _kernel_gradients(p, Zr) @ change
+            product = gradients.T @ gradients
+            if np.trace(product) > 0:
+                product *= d / np.trace(product)
+                candidates.append((_power(product + FAINT * np.eye(d), 0.5), LENGTH_SCALES))
+                candidates.append((_power(product + FAINT * np.eye(d), 0.25), LENGTH_SCALES))
+            candidates.append((p.projection @ change, None))
+        sample = Z[:: max(1, len(Z) // 200)]
+        for matrix, lengths in candidates:
+            if lengths is None:
+                yield matrix, LENGTH_SCALES_AROUND
+            else:
+                U = sample @ matrix.T
+                yield matrix, np.sqrt(np.median(squared_distances(U, U))) * np.array(lengths)
+
+    def _finish(self, trend, features, fit, kernel_part, linear, radial, precision):
+        gp, d = self.gp, self.Z.shape[1]
+        landmark_factor = np.tril(kernel_part.features[kernel_part.indices])
+        coefficients = np.zeros(0)
+        if len(kernel_part.indices):
+            coefficients = scipy.linalg.solve_triangular(
+                landmark_factor, fit.kernel_coefficients, lower=True, trans=1
+            )
+        gp.parameters_ = LogDensityGPParameters(
+            centre=np.ascontiguousarray(self.centre),
+            whitening=self.whitening,
+            linear=np.ascontiguousarray(linear),
+            precision=np.ascontiguousarray(_symmetric(precision)),
+            radial_scales=trend.scales,
+            radial_coefficients=np.ascontiguousarray(radial),
+            radius=float(self.radius),
+            projection=np.ascontiguousarray(kernel_part.map),
+            landmarks=np.ascontiguousarray(kernel_part.U[kernel_part.indices].T),
+            coefficients=np.ascontiguousarray(coefficients),
+            kernel=int(kernel_part.kernel),
+        )
+        gp.variance_ = float(fit.variance)
+        has_kernel = len(coefficients) > 0
+        names = {number: name for name, number in KERNELS.items()}
+        gp.kernel_ = names[kernel_part.kernel] if has_kernel else None
+        gp.length_scale_ = (
+            float(np.sqrt(d) / np.linalg.norm(kernel_part.map)) if has_kernel else 0.0
+        )
+        gp._posterior = self._posterior(trend, features, fit, kernel_part, landmark_factor)
+
+    def _posterior(self, trend, features, fit: RegressionFit, kernel_part, landmark_factor):
+        only_others = features.shape[1] == len(trend.scales) + self.Z.shape[1]
+        ridges = np.full(features.shape[1], fit.ridge)
+        if len(fit.kernel_coefficients):
+            features = np.hstack([features, kernel_part.features])
+            ridges = np.append(ridges, np.full(kernel_part.features.shape[1], fit.kernel_ridge))
+        weights = self.weights / self.weights.mean()
+        mean = weights @ features / self.n
+        centred = (features - mean) * np.sqrt(weights)[:, None]
+        factor = _base.cholesky_factor(centred.T @ centred + np.diag(ridges))
+        if factor is None:
+            factor = np.diag(np.sqrt(np.einsum("nk,nk->k", centred, centred) + ridges))
+        function = trend.others if only_others else trend
+        return _Posterior(function, landmark_factor, mean, factor, fit.variance)
+
+
+class _Choice(NamedTuple):
+    kernel: int
+    map: np.ndarray
+
+
+class _KernelPart:
+    """Kernel functions on landmarks among a fit's points."""
+
+    def __init__(self, fit, kernel, matrix):
+        self.kernel, self.map = kernel, matrix
+        self.U = fit.Z @ matrix.T
+        self.indices, self.features = select_landmarks(
+            self.U, fit.weights, fit.gp.n_landmarks, kernel
+        )
+
+
+class _NoKernelPart:
+    """No kernel functions."""
+
+    def __init__(self, Z):
+        self.kernel, self.map = GAUSSIAN, np.zeros((1, Z.shape[1]))
+        self.U = np.zeros((len(Z), 1))
+        self.indices, self.features = np.zeros(0, dtype=int), np.zeros((len(Z), 0))
+
+
+def _quadratic_form(Z, matrix):
+    return np.einsum("ni,ij,nj->n", Z, matrix, Z)
+
+
+def _symmetric(matrix):
+    return 0.5 * (matrix + matrix.T)
+
+
+def _power(matrix, power):
+    eigenvalues, vectors = np.linalg.eigh(_symmetric(matrix))
+    eigenvalues = np.maximum(eigenvalues, 1e-14 * eigenvalues[-1])
+    return (vectors * eigenvalues**power) @ vectors.T
+
+
+def _covariance(points):
+    """Covariance of points with repetitions, shrunk towards its diagonal where few are distinct."""
+    d = points.shape[1]
+    covariance = np.cov(points.T, bias=True).reshape(d, d)
+    n_distinct = len(np.unique(points[:, 0]))
+    share = min(0.5, d / (n_distinct + 1.0))
+    scale = np.trace(covariance) / d or 1.0
+    diagonal = np.diag(np.diag(covariance)) + 1e-10 * scale * np.eye(d)
+    return (1.0 - share) * covariance + share * diagonal + 1e-10 * scale * np.eye(d)
+
+
+def _kernel_slopes(squares, kernel):
+    """Derivatives of the kernel with respect to half the squared distance, negated."""
+    if kernel == GAUSSIAN:
+        return np.exp(-0.5 * squares)
+    return (1.0 + squares / 3.0) ** -2.5
+
+
+def _kernel_gradients(p, Z):
+    """Gradients in z of the kernel part at the rows of Z."""
+    U = Z @ p.projection.T
+    slopes = -_kernel_slopes(squared_distances(U, p.landmarks.T), p.kernel) * p.coefficients
+    return (slopes.sum(axis=1)[:, None] * U - slopes @ p.landmarks.T) @ p.projection
+
+
+def _log_densities(p, X):
+    Z = (X - p.centre) @ p.whitening.T
+    squares = np.einsum("nd,nd->n", Z, Z)
+    out = Z @ p.linear - 0.5 * _quadratic_form(Z, p.precision)
+    out += np.log1p(squares[:, None] / p.radial_scales) @ p.radial_coefficients
+    out -= 0.5 * np.maximum(np.sqrt(squares) - p.radius, 0.0) ** 2
+    if len(p.coefficients):
+        U = Z @ p.projection.T
+        out += kernel_values(squared_distances(U, p.landmarks.T), p.kernel) @ p.coefficients
+    return out
+
+
+# --------------------------------------------------------------------------------------------------
+# Compiled evaluation
+# --------------------------------------------------------------------------------------------------
+
+
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+def _whiten(parameters, x, z):
+    """Write z of x; return |z|^2."""
+    total = 0.0
+    for i in range(x.shape[0]):
+        value = 0.0
+        for j in range(x.shape[0]):
+            value += parameters.whitening[i, j] * (x[j] - parameters.centre[j])
+        z[i] = value
+        total += value * value
+    return total
+
+
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+def _block(landmarks, u, start, stop, squares):
+    """Write squared distances from u to one block of landmarks."""
+    n = stop - start
+    for i in range(n):
+        squares[i] = 0.0
+    for a in range(landmarks.shape[0]):
+        row = landmarks[a, start:stop]
+        ua = u[a]
+        for i in range(n):
+            delta = ua - row[i]
+            squares[i] += delta * delta
+
+
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+def _project(parameters, z):
+    """Return B z."""
+    projection = parameters.projection
+    u = np.empty(projection.shape[0])
+    for a in range(projection.shape[0]):
+        value = 0.0
+        for i in range(z.shape[0]):
+            value += projection[a, i] * z[i]
+        u[a] = value
+    return u
+
+
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+def _log_density_at(parameters, x):
+    d, m = x.shape[0], parameters.landmarks.shape[1]
+    z = np.empty(d)
+    square = _whiten(parameters, x, z)
+    total = 0.0
+    for i in range(d):
+        row = 0.0
+        for j in range(d):
+            row += parameters.precision[i, j] * z[j]
+        total += (parameters.linear[i] - 0.5 * row) * z[i]
+    for k in range(parameters.radial_scales.shape[0]):
+        total += parameters.radial_coefficients[k] * np.log1p(square / parameters.radial_scales[k])
+    beyond = np.sqrt(square) - parameters.radius
+    if beyond > 0:
+        total -= 0.5 * beyond * beyond
+    if m > 0:
+        u = _project(parameters, z)
+        squares, scratch = np.empty(BLOCK), np.empty(BLOCK)
+        for start in range(0, m, BLOCK):
+            stop = min(start + BLOCK, m)
+            n = stop - start
+            _block(parameters.landmarks, u, start, stop, squares)
+            coefficients = parameters.coefficients[start:stop]
+            if parameters.kernel == GAUSSIAN:
+                for i in range(n):
+                    squares[i] *= -0.5
+                exp_in_place(squares, scratch, n)
+            else:
+                for i in range(n):
+                    q = 1.0 / (1.0 + squares[i] / 3.0)
+                    squares[i] = q * np.sqrt(q)
+            for i in range(n):
+                total += coefficients[i] * squares[i]
+    return total
+
+
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+def _gradient_at(parameters, x, out):
+    d, m = x.shape[0], parameters.landmarks.shape[1]
+    z, g = np.empty(d), np.empty(d)
+    square = _whiten(parameters, x, z)
+    pull = 0.0
+    for k in range(parameters.radial_scales.shape[0]):
+        pull += 2.0 * parameters.radial_coefficients[k] / (parameters.radial_scales[k] + square)
+    distance = np.sqrt(square)
+    if distance > parameters.radius:
+        pull -= (distance - parameters.radius) / distance
+    for i in range(d):
+        row = 0.0
+        for j in range(d):
+            row += parameters.precision[i, j] * z[j]
+        g[i] = parameters.linear[i] - row + pull * z[i]
+    if m > 0:
+        r = parameters.projection.shape[0]
+        u = _project(parameters, z)
+        slope = np.zeros(r)
+        squares, scratch = np.empty(BLOCK), np.empty(BLOCK)
+        for start in range(0, m, BLOCK):
+            stop = min(start + BLOCK, m)
+            n = stop - start
+            _block(parameters.landmarks, u, start, stop, squares)
+            coefficients = parameters.coefficients[start:stop]
+            if parameters.kernel == GAUSSIAN:
+                for i in range(n):
+                    squares[i] *= -0.5
+                exp_in_place(squares, scratch, n)
+            else:
+                for i in range(n):
+                    q = 1.0 / (1.0 + squares[i] / 3.0)
+                    squares[i] = q * q * np.sqrt(q)
+            for i in range(n):
+                squares[i] *= coefficients[i]
+            for a in range(r):
+                row = parameters.landmarks[a, start:stop]
+                ua = u[a]
+                total = 0.0
+                for i in range(n):
+                    total += squares[i] * (row[i] - ua)
+                slope[a] += total
+        for a in range(r):
+            for i in range(d):
+                g[i] += slope[a] * parameters.projection[a, i]
+    for j in range(d):
+        value = 0.0
+        for i in range(d):
+            value += parameters.whitening[i, j] * g[i]
+        out[j] = value
+
+
+_base.register(LogDensityGPParameters, log_density=_log_density_at, gradient=_gradient_at)
