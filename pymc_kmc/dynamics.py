@@ -109,10 +109,11 @@ class SurrogateHamiltonian:
     """
 
     def __init__(self, parameters, metric=None, coordinates=None):
-        n_dimensions = len(parameters.base_mean)
+        if coordinates is None:
+            coordinates = Coordinates.identity(len(parameters.base_mean))
         self.parameters = parameters
-        self.metric = metric or Metric(np.eye(n_dimensions))
-        self.coordinates = coordinates or Coordinates.identity(n_dimensions)
+        self.metric = metric or Metric(np.eye(len(coordinates.origin)))
+        self.coordinates = coordinates
 
     def trajectory(self, position, momentum, step_size, n_steps):
         """Return where a trajectory from `position` ends, and its momentum there.

@@ -133,7 +133,8 @@ class LogDensityGP:
     n_features_in_ : int
         Dimension d.
     kernel_, length_scale_ : str or None, float
-        The kernel that was chosen, None where the trend alone was better.
+        The kernel that was chosen, None where the trend alone was better, and its root mean square
+        length scale in the surrogate's coordinates.
 
     Examples
     --------
@@ -310,7 +311,7 @@ class _Trend:
         change = np.zeros((self.d, self.d))
         quadratic = coefficients[n:]
         if len(quadratic):
-            values = np.where(self.on_diagonal, np.sqrt(0.5), 0.5) * quadratic
+            values = np.where(self.on_diagonal, np.sqrt(0.5), 1.0) * quadratic
             change[self.pairs] = -values
             change = change + change.T
         return linear, radial, change
