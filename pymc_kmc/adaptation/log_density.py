@@ -25,9 +25,14 @@ def first_fit(n_dimensions):
     than are ever fitted fully, six evaluations a dimension for the diagonal.
     """
     n_coefficients = n_dimensions * (n_dimensions + 3) / 2
-    if n_coefficients > LogDensityAdaptation.MOST_VALUES / 1.2:
+    if not can_be_full(n_dimensions):
         n_coefficients = 0
     return int(max(60, 6 * n_dimensions, 1.15 * n_coefficients))
+
+
+def can_be_full(n_dimensions):
+    """Say whether a fit's values can ever determine the whole quadratic."""
+    return n_dimensions * (n_dimensions + 3) / 2 <= LogDensityAdaptation.MOST_VALUES / 1.2
 
 
 class LogDensityAdaptation:
@@ -96,6 +101,8 @@ class LogDensityAdaptation:
         except (ValueError, np.linalg.LinAlgError) as error:
             self.failure = f"{type(error).__name__}: {error}"
             return False
+        if self.surrogate is None and can_be_full(states.shape[1]) and not surrogate.is_full_:
+            return False  # half a surrogate is worse than the random walk: wait
         self.surrogate = surrogate
         self.n_fits += 1
         return True

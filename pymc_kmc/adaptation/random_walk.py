@@ -63,8 +63,11 @@ class RandomWalk:
     FIRST_UPDATE = 5
     GROWTH = 1.1
     RECENT = 0.5  # share of the history that the covariance is of
-    # Of a new covariance. A chain that sat on a lucky estimate for long has a history of hardly any
-    # spread; the scale that makes up for that must not meet the next covariance, which has some.
+    # A chain that sat on a lucky estimate for long has a history of hardly any spread. With its
+    # covariance it would stay there; and the scale that makes up for that must not meet the next
+    # covariance, which has some. So: the smallest share of distinct states that a covariance is
+    # learned from, and the largest scale on a new one.
+    FEWEST_DISTINCT = 0.02
     LARGEST_SCALE = 3.0
 
     def __init__(
@@ -103,6 +106,10 @@ class RandomWalk:
         ----------
         history : History
         """
-        if self.schedule.is_due(len(history)):
-            self.set_covariance(shrunk_covariance(history.recent(self.RECENT)))
+        if not self.schedule.is_due(len(history)):
+            return
+        states = history.recent(self.RECENT)
+        n_distinct = 1 + np.count_nonzero(np.any(np.diff(states, axis=0) != 0, axis=1))
+        if n_distinct >= max(2 * states.shape[1], self.FEWEST_DISTINCT * len(states)):
+            self.set_covariance(shrunk_covariance(states))
             self.scale_adaptation.scale = min(self.scale, self.LARGEST_SCALE)

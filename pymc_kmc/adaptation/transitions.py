@@ -38,6 +38,7 @@ import numpy as np
 from pymc_kmc.adaptation.moves import Whitening
 from pymc_kmc.adaptation.trajectory import learn_step_size
 from pymc_kmc.dynamics import Coordinates, SurrogateHamiltonian, transitions
+from pymc_kmc.surrogates.base import log_density_at
 
 __all__ = ["SurrogateProposal", "SurrogateTransitions", "TransitionMixture"]
 
@@ -51,15 +52,18 @@ LONGEST = 2.5
 # Numbers of leapfrog steps are uniform between this share of the learned one and all of it: fixed
 # ones can resonate with the target (Neal, 2011, section 3.2).
 SHORTEST_SHARE = 0.3
-# Leapfrog steps that a proposal may cost, and most transitions.
-BUDGET = 300
-MOST_TRANSITIONS = 75
+# Coordinates of landmarks (and a constant) that the gradients of a proposal may visit: 300
+# gradients with 300 landmarks in 8 dimensions, some .2 ms; and most transitions.
+BUDGET = 800_000
+GRADIENT_OVERHEAD = 400
+MOST_TRANSITIONS = 100
 # Multiples of the U-turn's length compared; a longer one must promise this much more.
 LENGTH_FACTORS = (1.0, 2.0, 4.0)
 WORTH = 1.1
 MOST_STEPS = 40
-# Starts of the simulations on the surrogate.
+# Starts of the simulations on the surrogate, and states that its level is compared at.
 N_STARTS = 40
+N_REFERENCES = 200
 # Average length of a trajectory, as a multiple of the number of steps set.
 MEAN_LENGTH = (
     0.5 * (1 + SHORTEST_SHARE) * float(STEP_PROBABILITIES @ np.minimum(LONGEST, 1 / STEP_FACTORS))
@@ -95,6 +99,8 @@ class SurrogateTransitions:
         Fitted.
     states : ndarray, shape (n, d)
         Of the chain, to start simulations from.
+    log_densities : ndarray, shape (n,)
+        Of the target at the states.
     rng : numpy.random.Generator
 
     Attributes
@@ -111,7 +117,7 @@ class SurrogateTransitions:
     # Kinds of move: transitions as a share of `n_transitions` (0: one), and steps of `n_steps`.
     KINDS = ((0.0, 0.3), (0.0, 1.0), (0.25, 1.0), (1.0, 1.0))
 
-    def __init__(self, surrogate, states, rng):
+    def __init__(self, surrogate, states, log_densities, rng):
         parameters = surrogate.parameters_
         if hasattr(parameters, "whitening"):  # what is done in its own coordinates is simpler
             d = len(parameters.centre)
@@ -123,16 +129,45 @@ class SurrogateTransitions:
         hamiltonian = SurrogateHamiltonian(parameters, coordinates=self.coordinates)
         self.step_size = learn_step_size(hamiltonian, states, TARGET_ACCEPTANCE, rng)
         self._learn_lengths(hamiltonian, states, rng)
+        self._reference = 0.0
+        thinned = slice(None, None, max(1, len(states) // N_REFERENCES))
+        self._reference = float(
+            np.median(
+                [
+                    self.log_weight(*pair)
+                    for pair in zip(states[thinned], log_densities[thinned], strict=True)
+                ]
+            )
+        )
+
+    def log_weight(self, position, log_density):
+        """Return by how much the target is above the surrogate, relative to the chain's median.
+
+        Parameters
+        ----------
+        position : ndarray, shape (d,)
+        log_density : float
+            Of the target there.
+
+        Returns
+        -------
+        float
+        """
+        surrogate = log_density_at(self.parameters, self.coordinates.forward(position))
+        return log_density - surrogate - self._reference
 
     def _learn_lengths(self, hamiltonian, states, rng):
         starts = states[rng.integers(len(states), size=N_STARTS)]
         u_turns = [self._u_turn(hamiltonian, start, rng) for start in starts]
         shortest = int(np.clip(np.median(u_turns), 2, MOST_STEPS))
         whitening = Whitening(states)
+        n_landmarks = getattr(self.parameters, "coefficients", np.zeros(0)).size
+        d = states.shape[1]
+        budget = BUDGET / (d * (n_landmarks + d) + GRADIENT_OVERHEAD)
         best = 0.0
         for factor in LENGTH_FACTORS:
             n_steps = int(factor * shortest)
-            n_transitions = int(np.clip(BUDGET / (1 + MEAN_LENGTH * n_steps), 1, MOST_TRANSITIONS))
+            n_transitions = int(np.clip(budget / (1 + MEAN_LENGTH * n_steps), 1, MOST_TRANSITIONS))
             jump = self._jump(whitening, starts, n_transitions, n_steps, rng)
             if factor == LENGTH_FACTORS[0] or jump > WORTH * best:
                 best, self.n_steps, self.n_transitions = jump, n_steps, n_transitions
@@ -226,7 +261,7 @@ class TransitionMixture:
     # What was seen before a refit counts so much after it.
     MEMORY = 0.3
     # Beyond this jump more of it makes draws no more independent.
-    ENOUGH = 0.7
+    ENOUGH = 0.9
 
     def __init__(self, n_kinds):
         self.counts = np.zeros(n_kinds)

@@ -195,6 +195,10 @@ class AdaptiveStep(BlockedStep):
             The chain's state after the iteration.
         """
 
+    def _log_correction(self, proposal, current, evaluation):
+        """Return what of the log acceptance ratio depends on the target's value at the proposal."""
+        return 0.0
+
     def _statistics(self, proposal, current):
         """Return the algorithm's statistics of an iteration that started at `current`."""
         return proposal.statistics
@@ -245,6 +249,7 @@ class AdaptiveStep(BlockedStep):
             seconds = perf_counter() - begin
             if evaluation.log_density < np.inf:  # neither +inf nor NaN
                 log_ratio = evaluation.log_density - current.log_density + proposal.log_ratio
+                log_ratio += self._log_correction(proposal, current, evaluation)
             else:
                 progress.n_invalid += 1
                 warning = warning or self._warn_of_invalid(point, evaluation)

@@ -10,11 +10,17 @@ or rejects the end point. An iteration at x makes one of these moves, with fixed
    (:mod:`pymc_kmc.adaptation.transitions` has the kinds, the proof and the sources).
 2. *Tempered surrogate transition*: the same on f / T, whose wider tails reach where f is too low.
 3. *Random walk*, :math:`N(x, c^2 s^2 \Sigma)` with c of 1, .3 or .1 drawn at random: symmetric for
-   each c (Tierney, 1994, section 2.3.1). It needs no surrogate: it makes the first steps, and
-   leads out of places where f is wrong.
+   each c. It needs no surrogate: it makes the first steps, and leads out of places where f is
+   wrong.
 
-A mixture of kernels that leave the target invariant leaves it invariant; with an estimated density
-the target is the extended one of Andrieu and Roberts (2009).
+The random walk's probability r depends on the state: where the target is far above the surrogate,
+:math:`w(x) = \log\hat\pi(x) - f(x)` much larger than usual, hardly any surrogate transition is
+accepted, and a chain that got there would sit for hundreds of iterations. There r grows from .03
+to .7 on a ramp of w. A random walk from x to x' then has the additional factor r(x') / r(x) in its
+acceptance ratio, and the others (1 - r(x')) / (1 - r(x)): with it each kind of move satisfies
+detailed balance by itself (Green, 1995, section 4.1, moves attempted with probabilities that
+depend on the state). The other probabilities are fixed. With an estimated density the target is the
+extended one of Andrieu and Roberts (2009), whose states w and r are functions of.
 
 While tuning, besides:
 
@@ -49,8 +55,8 @@ References
 Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficient Monte Carlo
 computations. *Annals of Statistics* 37, 697-725.
 
-Tierney, L. (1994). Markov chains for exploring posterior distributions. *Annals of Statistics*
-22, 1701-1728.
+Green, P. J. (1995). Reversible jump Markov chain Monte Carlo computation and Bayesian model
+determination. *Biometrika* 82, 711-732.
 
 Examples
 --------
@@ -90,6 +96,10 @@ TUNING_AUXILIARY = 0.25
 # Shares after tuning.
 RANDOM_WALKS = 0.03
 TEMPERED_MOVES = 0.02
+# The random walk's share grows to this one where the log weight exceeds its median by the onset and
+# twice the noise's standard deviation, over a ramp.
+MOST_RANDOM_WALKS = 0.7
+ONSET, RAMP = 1.0, 3.0
 TEMPERATURE = 1.5
 # Factors on the random walk's scale, once there is a surrogate for the long moves.
 FACTORS = (1.0, 0.3, 0.1)
@@ -268,8 +278,9 @@ class KMC(AdaptiveStep):
         start = perf_counter()
         learned, rng = self.learned, self.rng
         if learned.transitions is None and self.given_surrogate is not None:
-            self._renew_transitions(position[None, :])
-        move = self._choose_move()
+            log_density = self.target.recycled.log_density
+            self._renew_transitions(position[None, :], np.array([log_density]))
+        move = self._choose_move(position)
         origin, temperature = position, 1.0
         if move == AUXILIARY:
             origin, temperature = learned.auxiliary[0], TEMPERATURE
@@ -282,7 +293,7 @@ class KMC(AdaptiveStep):
         elif move == RANDOM_WALK or (move == AUXILIARY and rng.uniform() < AUXILIARY_RANDOM_WALKS):
             walk = learned.random_walk if move == RANDOM_WALK else learned.auxiliary_walk
             factor = 1.0
-            if learned.transitions is not None and move == RANDOM_WALK:
+            if learned.transitions is not None:
                 factor = FACTORS[rng.integers(len(FACTORS))]
             end = walk.propose(origin, rng, factor)
             statistics["step_size"] = factor * walk.scale
@@ -305,24 +316,51 @@ class KMC(AdaptiveStep):
         statistics["kmc_proposal_time"] = perf_counter() - start
         return Proposal(end, log_ratio, statistics, is_draw=move != AUXILIARY)
 
-    def _choose_move(self):
+    def _choose_move(self, position):
         learned, rng = self.learned, self.rng
         if learned.transitions is None:
             return RANDOM_WALK
-        tuning = self.is_learning and self.tune and self.given_surrogate is None
+        tuning = self._explores
         if tuning and learned.noise.n_pending:
             return PROBE
         if tuning and learned.auxiliary is not None and rng.uniform() < TUNING_AUXILIARY:
             return AUXILIARY
-        place = rng.uniform()
-        random_walks, tempered = (
-            (TUNING_RANDOM_WALKS, TUNING_TEMPERED) if tuning else (RANDOM_WALKS, TEMPERED_MOVES)
-        )
-        if place < random_walks:
+        if rng.uniform() < self._random_walk_probability(
+            position, self.target.recycled.log_density
+        ):
             return RANDOM_WALK
-        if place < random_walks + tempered:
+        if rng.uniform() < (TUNING_TEMPERED if tuning else TEMPERED_MOVES):
             return TEMPERED
         return FIRST_TRANSITION + learned.mixture.choose(rng)
+
+    @property
+    def _explores(self):
+        """Whether evaluations are spent on learning besides drawing."""
+        return self.is_learning and self.tune and self.given_surrogate is None
+
+    def _random_walk_probability(self, position, log_density):
+        """The random walk's share at a state; see the module's docstring."""
+        learned = self.learned
+        smallest = TUNING_RANDOM_WALKS if self._explores else RANDOM_WALKS
+        onset = ONSET
+        if learned.noise.n_pairs:
+            onset += 2.0 * np.sqrt(learned.noise.value)
+        excess = (learned.transitions.log_weight(position, log_density) - onset) / RAMP
+        # Not so in the first steps from a bad start, where a log weight is -inf or NaN.
+        ramp = min(1.0, max(0.0, excess)) if excess == excess else 0.0
+        return smallest + (MOST_RANDOM_WALKS - smallest) * ramp
+
+    def _log_correction(self, proposal, current, evaluation):
+        if self.learned.transitions is None or not proposal.is_draw:
+            return 0.0
+        move = proposal.statistics["kmc_move"]
+        if move == PROBE:
+            return 0.0
+        start = self._random_walk_probability(current.position, current.log_density)
+        end = self._random_walk_probability(evaluation.position, evaluation.log_density)
+        if move == RANDOM_WALK:
+            return float(np.log(end / start))
+        return float(np.log((1.0 - end) / (1.0 - start)))
 
     def _state_of_learning(self):
         learned = self.learned
@@ -367,7 +405,7 @@ class KMC(AdaptiveStep):
             acceptance = float(np.exp(min(0.0, log_ratio)))
         if self.rng.uniform() < acceptance:
             learned.auxiliary = evaluation.position, evaluation.log_density
-        if proposal.statistics["n_steps"] == 0:
+        if proposal.statistics["step_size"] == learned.auxiliary_walk.scale:
             learned.auxiliary_walk.learn_scale(acceptance)
 
     def _is_in_trouble(self):
@@ -382,14 +420,16 @@ class KMC(AdaptiveStep):
         learned = self.learned
         learned.recent = []
         with single_threaded_blas():
-            states = learned.history.recent(LogDensityAdaptation.RECENT)
+            share = LogDensityAdaptation.RECENT
+            states = learned.history.recent(share)
+            log_densities = learned.log_densities.recent(share)[:, 0]
             if self.given_surrogate is None:
                 fitted = learned.adaptation.fit(
                     learned.history, learned.log_densities, learned.evaluations, self.rng
                 )
                 if not fitted:
                     return
-            self._renew_transitions(states)
+            self._renew_transitions(states, log_densities)
         learned.auxiliary_walk.set_covariance(learned.random_walk.covariance)
         if learned.auxiliary is None:
             current = self.target.recycled
@@ -397,10 +437,10 @@ class KMC(AdaptiveStep):
         if self.target.is_noisy:
             learned.noise.plan()
 
-    def _renew_transitions(self, states):
+    def _renew_transitions(self, states, log_densities):
         learned = self.learned
         surrogate = self.given_surrogate or learned.adaptation.surrogate
-        learned.transitions = SurrogateTransitions(surrogate, states, self.rng)
+        learned.transitions = SurrogateTransitions(surrogate, states, log_densities, self.rng)
         learned.mixture.renew(learned.transitions.jumps)
 
     def _warn_of_learning(self):

@@ -69,7 +69,7 @@ __all__ = ["LogDensityGP", "LogDensityGPParameters"]
 #: Ridges of the trend's coefficients tried, and those of the comparisons on a subset.
 TREND_RIDGES = 10.0 ** np.array([-8.0, -5.0, -2.0, 0.0, 2.0])
 #: The same where the trend has more than so many features: each costs a factorisation of it.
-FEW_TREND_RIDGES = 10.0 ** np.array([-7.0, -3.0, 0.0])
+FEW_TREND_RIDGES = 10.0 ** np.array([-11.0, -7.0, -3.0, 0.0])
 MANY_FEATURES = 400
 #: Length scales compared, in median distances, and around those of the last fit; the best is then
 #: refined.
@@ -132,6 +132,8 @@ class LogDensityGP:
         Residual variance of a value that counts fully: noise and what the surrogate can't say.
     n_features_in_ : int
         Dimension d.
+    is_full_ : bool
+        Whether the whole quadratic was fitted, not its diagonal alone.
     kernel_, length_scale_ : str or None, float
         The kernel that was chosen, None where the trend alone was better, and its root mean square
         length scale in the surrogate's coordinates.
@@ -349,6 +351,7 @@ class _Fit:
     def run(self):
         d = self.Z.shape[1]
         full = self.n >= VALUES_PER_COEFFICIENT * (0.5 * d * (d + 3))
+        self.gp.is_full_ = bool(full)
         self._fit_with(_Trend(d, full, self.gp.radial))
 
     def _fit_with(self, trend):
@@ -429,7 +432,9 @@ class _Fit:
                 yield matrix, LENGTH_SCALES_AROUND
             else:
                 U = sample @ matrix.T
-                yield matrix, np.sqrt(np.median(squared_distances(U, U))) * np.array(lengths)
+                scale = np.sqrt(np.median(squared_distances(U, U)))
+                if scale > 0:
+                    yield matrix, scale * np.array(lengths)
 
     def _finish(self, trend, features, fit, kernel_part, linear, radial, precision):
         gp, d = self.gp, self.Z.shape[1]
