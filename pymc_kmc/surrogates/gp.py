@@ -22,7 +22,7 @@ kernel functions.
   those that whiten the points, the last fit's, and powers of the average outer product of the
   last kernel part's gradient, which finds the directions in which the log density isn't quadratic.
 - *Wall*: beyond R, a multiple of the farthest reference point, the surrogate falls at least
-  quadratically: it is integrable whatever the data say.
+  quadratically: it is integrable whatever the data say, and stays near to what they say.
 
 A value far below the others tells little of where the mass is: it counts
 :math:`1 / (1 + (\text{depth} / c)^2)`, and far-away points not at all.
@@ -84,6 +84,8 @@ FAINT = 1e-4
 VALUES_PER_COEFFICIENT = 1.1
 #: The wall is so many times as far out as the farthest reference point, and half a unit.
 WALL = 1.4
+#: Or so many times farther where the surrogate is a concave quadratic.
+FREE = 100.0
 #: Points farther out than so many times the wall's radius are left out.
 FARTHEST = 1.5
 
@@ -381,6 +383,10 @@ class _Fit:
             has_kernel = len(fit.kernel_coefficients) > 0
             fit = again.fit_with(kernel_part.features) if has_kernel else again.fit()
             linear, radial, _ = trend.split(fit.coefficients)
+        elif not len(fit.kernel_coefficients):
+            # A trend that is concave by itself needs no wall, which would hold a chain back whose
+            # history has not seen the target's width yet.
+            self.radius *= FREE
         if radial.sum() > 0:  # a log density that rises for ever: the values didn't say that
             self._fit_with(_Trend(self.Z.shape[1], trend.pairs[0].size > len(linear), False))
             return
