@@ -30,11 +30,13 @@ from tests.models import constrained
 from tests.steps import STEPS
 
 TOLERANCE = 4.5
+# Steps on surrogates, and those of the paper.
 KERNEL_STEPS = [name for name in STEPS if name.startswith("KMC")]
+PAPERS_STEPS = ["KMCLite", "KMCFinite"]
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 # Surrogates that are small enough for the suite's time; exactness doesn't depend on their size.
 SIZES = {
-    "KMC": {"n_points": 100},
+    "KMC": {"n_landmarks": 60},
     "KMCLite": {"n_points": 150},
     "KMCFinite": {"n_features": 100, "n_points": 400},
 }
@@ -203,7 +205,7 @@ def papers(name, adaptation):
     return make(name, adaptation=adaptation, schedule="vanishing", **options)
 
 
-@pytest.mark.parametrize("name", KERNEL_STEPS)
+@pytest.mark.parametrize("name", PAPERS_STEPS)
 def test_the_papers_schedule(name):
     """Updates with probability 1 / sqrt(t + 1), from states alone, for ever."""
     z = chains(lambda: papers(name, "vanishing"), Banana(), seed=4, n_tune=2000, n_draws=6000)
@@ -311,15 +313,18 @@ def wrong(surrogate):
 
 
 def given(name, *, is_wrong, problem=Banana, step_class=None, step_size=(0.2, 0.5)):
-    """Return a step that uses a given surrogate and fixed trajectories."""
+    """Return a step that uses a given surrogate, and fixed trajectories if it is the paper's."""
     X = problem().exact(150, np.random.default_rng(7))
     surrogate = surrogate_for(name, X)
+    trajectories = {}
+    if name in PAPERS_STEPS:
+        trajectories = {
+            "step_size": step_size,
+            "n_leapfrog": (5, 15),
+            "random_walk_probability": 0.05,
+        }
     return (step_class or STEPS[name])(
-        tune=False,
-        surrogate=wrong(surrogate) if is_wrong else surrogate,
-        step_size=step_size,
-        n_leapfrog=(5, 15),
-        random_walk_probability=0.05,
+        tune=False, surrogate=wrong(surrogate) if is_wrong else surrogate, **trajectories
     )
 
 
@@ -417,7 +422,7 @@ def with_wrong_surrogate(name):
 @pytest.mark.parametrize(
     ("name", "kernel"),
     [(name, as_learned) for name in STEPS]
-    + [(name, as_learned_by_the_papers_schedule) for name in KERNEL_STEPS]
+    + [(name, as_learned_by_the_papers_schedule) for name in PAPERS_STEPS]
     + [(name, with_right_surrogate) for name in KERNEL_STEPS]
     + [(name, with_wrong_surrogate) for name in KERNEL_STEPS],
 )

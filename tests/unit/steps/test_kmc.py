@@ -1,4 +1,4 @@
-"""Arguments of the KMC steps, and a surrogate that is given."""
+"""Arguments of KMC lite and finite, and a surrogate that is given."""
 
 import numpy as np
 import pymc as pm
@@ -33,7 +33,7 @@ def test_bad_arguments_are_named(options, message):
     with pm.Model():
         pm.Normal("x", shape=2)
         with pytest.raises(ValueError, match=message):
-            kmc.KMC(**options)
+            kmc.KMCLite(**options)
 
 
 def test_intervals():
@@ -50,7 +50,7 @@ def test_a_surrogate_of_another_dimension():
             kmc.KMC(surrogate=surrogate)
 
 
-@pytest.mark.parametrize("step_class", [kmc.KMC, kmc.KMCFinite])
+@pytest.mark.parametrize("step_class", [kmc.KMCLite, kmc.KMCFinite])
 def test_a_given_surrogate_is_used_as_it_is(step_class):
     rng = np.random.default_rng(1)
     surrogate = KernelExpFinite(100, 8.0, 1e-3, base="gaussian", rng=2)
@@ -75,7 +75,7 @@ def test_energy_is_the_hamiltonian():
     with pm.Model():
         pm.Normal("x", shape=4)
         idata = pm.sample(
-            step=kmc.KMC(), tune=300, draws=3000, chains=1, cores=1, random_seed=4,
+            step=kmc.KMCLite(), tune=300, draws=3000, chains=1, cores=1, random_seed=4,
             progressbar=False,
         )  # fmt: skip
     excess = (idata.sample_stats["energy"] + idata.sample_stats["lp"]).mean()
