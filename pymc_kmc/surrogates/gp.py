@@ -356,7 +356,7 @@ class _Fit:
         self.gp.is_full_ = bool(full)
         self._fit_with(_Trend(d, full, self.gp.radial))
 
-    def _fit_with(self, trend):
+    def _fit_with(self, trend, choice=None):
         residuals = self.values + 0.5 * _quadratic_form(self.Z, self.prior)
         features = trend(self.Z)
         n_features = features.shape[1]
@@ -365,10 +365,10 @@ class _Fit:
         fit, kernel_part = regression.fit(), _NoKernelPart(self.Z)
         # The trend alone where there are hardly more values than it has features.
         if self.n > 1.2 * n_features or n_features <= MANY_FEATURES:
-            choice = self._choose_kernel(features, residuals, ridges)
+            choice = choice or self._choose_kernel(features, residuals, ridges)
             for length in REFINEMENTS if choice else ():
                 candidate = _KernelPart(self, choice.kernel, choice.map / length)
-                candidate_fit = regression.fit_with(candidate.features)
+                candidate_fit = regression.fit_with(candidate.features, ridges=[choice.ridge])
                 if candidate_fit.log_evidence > fit.log_evidence:
                     fit, kernel_part = candidate_fit, candidate
         linear, radial, change = trend.split(fit.coefficients)
@@ -388,7 +388,7 @@ class _Fit:
             # history has not seen the target's width yet.
             self.radius *= FREE
         if radial.sum() > 0:  # a log density that rises for ever: the values didn't say that
-            self._fit_with(_Trend(self.Z.shape[1], trend.pairs[0].size > len(linear), False))
+            self._fit_with(_Trend(self.Z.shape[1], self.gp.is_full_, False), choice)
             return
         self._finish(trend, features, fit, kernel_part, linear, radial, precision)
 
@@ -408,9 +408,9 @@ class _Fit:
                     _, candidate = select_landmarks(
                         U / length, weights, gp.n_comparison_landmarks, kernel
                     )
-                    fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[::2])
+                    fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[:4:2])
                     if fit.log_evidence > best:
-                        best, choice = fit.log_evidence, _Choice(kernel, matrix / length)
+                        best, choice = fit.log_evidence, _Choice(kernel, matrix / length, fit.ridge)
         return choice
 
     def _maps(self, Z):
@@ -491,6 +491,7 @@ class _Fit:
 class _Choice(NamedTuple):
     kernel: int
     map: np.ndarray
+    ridge: float
 
 
 class _KernelPart:
