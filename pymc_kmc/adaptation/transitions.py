@@ -62,7 +62,7 @@ LENGTH_FACTORS = (1.0, 2.0, 4.0)
 WORTH = 1.1
 MOST_STEPS = 40
 # Starts of the simulations on the surrogate, and states that its level is compared at.
-N_STARTS = 40
+N_STARTS = 30
 N_REFERENCES = 200
 # Average length of a trajectory, as a multiple of the number of steps set.
 MEAN_LENGTH = (
