@@ -19,6 +19,7 @@ from pymc_kmc.surrogates import (  # noqa: E402
     KernelExpFinite,
     KernelExpLite,
     KernelExpNystrom,
+    LogDensityGP,
     gradient_at,
     select,
 )
@@ -100,6 +101,27 @@ def surrogate_of(kind, size, X):
     return surrogate, time.perf_counter() - start
 
 
+def log_density_gp(X):
+    """Print what fits of LogDensityGP and its gradients cost, on a banana's values."""
+    print("\n### LogDensityGP, p = 54 trend features\n")
+    print("| values n | landmarks m | first fit, ms | later fits, ms | gradient, us |")
+    print("|---:|---:|---:|---:|---:|")
+    X = X.copy()
+    X[:, 1] += 0.5 * X[:, 0] ** 2
+    values = -0.5 * (X**2).sum(axis=1) + 0.5 * X[:, 1] ** 2
+    values -= 0.5 * (X[:, 1] - 0.5 * X[:, 0] ** 2) ** 2
+    for n in (500, 2500):
+        for m in (100, 300):
+            milliseconds, last = [], None
+            for _ in range(4):
+                start = time.perf_counter()
+                last = LogDensityGP(m, rng=1).fit(X[:n], values[:n], last=last)
+                milliseconds.append(1e3 * (time.perf_counter() - start))
+            later = np.median(milliseconds[1:])
+            gradient = gradient_microseconds(last, X[0])
+            print(f"| {n} | {m} | {milliseconds[0]:.0f} | {later:.0f} | {gradient:.2f} |")
+
+
 def main():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(2500, DIMENSION))
@@ -132,6 +154,8 @@ def main():
         print(
             f"| {m} | {np.mean(times):.2f} | {np.median(times):.2f} | {max(times):.2f} | {target} |"
         )
+
+    log_density_gp(X)
 
     print("\n### Choosing sigma and the regularisation (`select`), 2000 states\n")
     print("| estimator | cold, s | bandwidths tried | warm, s | bandwidths tried |")

@@ -57,9 +57,15 @@ def test_commands_are_in_the_makefile():
 
 def test_benchmarks_are_there():
     named = re.findall(r"^\| `(\w+)` \|", section("## Installing"), flags=re.MULTILINE)
-    assert {"surrogates", "cold_start", "oracle", "pseudo_marginal", "overhead", "glass"} == set(
-        named
-    )
+    assert set(named) == {
+        "surrogates",
+        "cold_start",
+        "default",
+        "oracle",
+        "pseudo_marginal",
+        "overhead",
+        "glass",
+    }
     for name in named:
         assert (ROOT / "examples" / "benchmarks" / f"{name}.py").is_file(), name
 
