@@ -42,6 +42,9 @@ class LogDensityAdaptation:
     ----------
     n_landmarks : int
         Most kernel functions of a fit.
+    is_noisy : bool
+        Whether values are estimates: score matching on the states then joins them where that
+        predicts held-out values better.
 
     Attributes
     ----------
@@ -56,11 +59,15 @@ class LogDensityAdaptation:
     RECENT = 2 / 3
     # Most values of a fit, the newest.
     MOST_VALUES = 2500
+    # Weights of score matching tried beside noisy values: states of a chain are worth less than
+    # independent ones.
+    NOISY_SCORE_WEIGHTS = (0.0, 0.03, 0.1, 0.3)
     # States that the Fisher information is averaged over.
     N_FISHER = 400
 
-    def __init__(self, n_landmarks):
+    def __init__(self, n_landmarks, is_noisy=False):
         self.n_landmarks = n_landmarks
+        self.score_weights = self.NOISY_SCORE_WEIGHTS if is_noisy else (0.0,)
         self.surrogate = None
         self.n_fits = 0
         self.failure = None
@@ -88,7 +95,9 @@ class LogDensityAdaptation:
         points, values = distinct(evaluations.last(min(len(evaluations), self.MOST_VALUES)))
         if len(points) < states.shape[1] + 2:
             return False
-        surrogate = LogDensityGP(self.n_landmarks, rng=int(rng.integers(2**31)))
+        surrogate = LogDensityGP(
+            self.n_landmarks, score_weights=self.score_weights, rng=int(rng.integers(2**31))
+        )
         try:
             surrogate.fit(
                 points,

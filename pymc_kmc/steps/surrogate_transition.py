@@ -142,7 +142,7 @@ class Learned:
         self.evaluations = History(n_dimensions + 1)
         self.random_walk = RandomWalk(n_dimensions, is_noisy=is_noisy)
         self.auxiliary_walk = RandomWalk(n_dimensions, is_noisy=is_noisy)
-        self.adaptation = LogDensityAdaptation(n_landmarks)
+        self.adaptation = LogDensityAdaptation(n_landmarks, is_noisy)
         self.transitions = None
         self.mixture = TransitionMixture(len(SurrogateTransitions.KINDS))
         self.schedule = GeometricSchedule(first_fit(n_dimensions), REFIT_GROWTH)

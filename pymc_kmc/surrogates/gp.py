@@ -61,8 +61,10 @@ from pymc_kmc.surrogates.evidence import (
     RegressionFit,
     kernel_values,
     select_landmarks,
+    triangular_solve,
 )
 from pymc_kmc.surrogates.kernels import exp_in_place, squared_distances
+from pymc_kmc.surrogates.scores import score_system, solve_with_scores
 
 __all__ = ["LogDensityGP", "LogDensityGPParameters"]
 
@@ -86,6 +88,8 @@ VALUES_PER_COEFFICIENT = 1.1
 WALL = 1.4
 #: Or so many times farther where the surrogate is a concave quadratic.
 FREE = 100.0
+#: Most reference points of a score-matching term.
+N_SCORES = 400
 #: Points farther out than so many times the wall's radius are left out.
 FARTHEST = 1.5
 
@@ -121,6 +125,10 @@ class LogDensityGP:
         Values deeper than so many times that are left out.
     radial : bool
         Whether radial terms are fitted.
+    score_weights : sequence of float
+        Weights tried for score matching on the reference points beside the values, in independent
+        draws that one point is worth (:mod:`pymc_kmc.surrogates.scores`); the one that predicts
+        held-out values best is used. With (0,), values alone.
     n_comparison_points, n_comparison_landmarks : int
         Sizes of the comparisons that choose the kernel.
     rng : numpy.random.Generator, int or None
@@ -130,6 +138,8 @@ class LogDensityGP:
     ----------
     parameters_ : LogDensityGPParameters
         For compiled code.
+    score_weight_ : float
+        The weight of score matching that was chosen.
     variance_ : float
         Residual variance of a value that counts fully: noise and what the surrogate can't say.
     n_features_in_ : int
@@ -158,6 +168,7 @@ class LogDensityGP:
         depth=None,
         drop=10.0,
         radial=True,
+        score_weights=(0.0,),
         n_comparison_points=500,
         n_comparison_landmarks=100,
         rng=None,
@@ -167,6 +178,7 @@ class LogDensityGP:
         self.depth = depth
         self.drop = drop
         self.radial = radial
+        self.score_weights = score_weights
         self.n_comparison_points = n_comparison_points
         self.n_comparison_landmarks = n_comparison_landmarks
         self.rng = rng
@@ -308,6 +320,26 @@ class _Trend:
     def __call__(self, Z):
         return np.hstack([self.others(Z), self.quadratic(Z)])
 
+    def derivatives(self, Z):
+        """Return the features' derivatives, one coordinate after another, and Laplacians."""
+        n, d = Z.shape
+        squares = np.einsum("nd,nd->n", Z, Z)[:, None]
+        inverse = 1.0 / (self.scales + squares)
+        rows, columns = self.pairs
+        factors = np.where(self.on_diagonal, np.sqrt(0.5), 1.0)
+
+        def gradients():
+            for a in range(d):
+                linear = np.zeros((n, d))
+                linear[:, a] = 1.0
+                radial = self.scales * inverse * Z[:, a : a + 1]
+                quadratic = factors * ((rows == a) * Z[:, columns] + (columns == a) * Z[:, rows])
+                yield np.hstack([linear, radial, quadratic])
+
+        radial = self.scales * (d * inverse - 2.0 * squares * inverse**2)
+        quadratic = np.tile(2.0 * factors * self.on_diagonal, (n, 1))
+        return gradients(), np.hstack([np.zeros((n, d)), radial, quadratic])
+
     def split(self, coefficients):
         """Return linear coefficients, radial ones, and the change of the precision."""
         n = self.d + len(self.scales)
@@ -319,6 +351,15 @@ class _Trend:
             change[self.pairs] = -values
             change = change + change.T
         return linear, radial, change
+
+
+class _OtherTrend(_Trend):
+    """The trend without its quadratic, which has been settled."""
+
+    def __init__(self, trend):
+        none = np.zeros(0, dtype=int)
+        self.pairs, self.on_diagonal = (none, none), none.astype(bool)
+        self.scales, self.d = trend.scales, trend.d
 
 
 class _Fit:
@@ -371,26 +412,61 @@ class _Fit:
                 candidate_fit = regression.fit_with(candidate.features, ridges=[choice.ridge])
                 if candidate_fit.log_evidence > fit.log_evidence:
                     fit, kernel_part = candidate_fit, candidate
-        linear, radial, change = trend.split(fit.coefficients)
-        precision = self.prior + change
+        base = self.prior
+        precision = base + trend.split(fit.coefficients)[2]
         eigenvalues, vectors = np.linalg.eigh(precision)
         smallest = SMALLEST_EIGENVALUE * np.linalg.eigvalsh(self.prior)[0]
         if eigenvalues[0] < smallest:
             precision = (vectors * np.maximum(eigenvalues, smallest)) @ vectors.T
             residuals = self.values + 0.5 * _quadratic_form(self.Z, precision)
+            base = precision
             features = trend.others(self.Z)
             again = BayesianRegression(features, residuals, self.weights, [fit.ridge])
             has_kernel = len(fit.kernel_coefficients) > 0
             fit = again.fit_with(kernel_part.features) if has_kernel else again.fit()
-            linear, radial, _ = trend.split(fit.coefficients)
+            trend = _OtherTrend(trend)
         elif not len(fit.kernel_coefficients):
             # A trend that is concave by itself needs no wall, which would hold a chain back whose
             # history has not seen the target's width yet.
             self.radius *= FREE
+        fit = self._with_scores(trend, features, residuals, base, fit, kernel_part)
+        linear, radial, change = trend.split(fit.coefficients)
+        precision = base + change
         if radial.sum() > 0:  # a log density that rises for ever: the values didn't say that
             self._fit_with(_Trend(self.Z.shape[1], self.gp.is_full_, False), choice)
             return
         self._finish(trend, features, fit, kernel_part, linear, radial, precision)
+
+    def _with_scores(self, trend, features, residuals, base, fit, kernel_part):
+        """Return the fit with the reference points' score matching in it, where that is wanted."""
+        gp = self.gp
+        gp.score_weight_ = 0.0
+        score_weights = np.asarray(gp.score_weights, dtype=np.float64)
+        if not score_weights.any():
+            return fit
+        Z = self.reference[:: max(1, len(self.reference) // N_SCORES)] - self.centre
+        Z = Z @ self.whitening.T
+        n_trend = features.shape[1]
+        ridges = np.full(n_trend, fit.ridge)
+        trend_gradients, laplacians = trend.derivatives(Z)
+        gradients = trend_gradients
+        if len(fit.kernel_coefficients):
+            features = np.hstack([features, kernel_part.features])
+            ridges = np.append(ridges, np.full(kernel_part.features.shape[1], fit.kernel_ridge))
+            kernel_gradients, kernel_laplacians = kernel_part.derivatives(Z)
+            pairs = zip(trend_gradients, kernel_gradients, strict=True)
+            gradients = (np.hstack(pair) for pair in pairs)
+            laplacians = np.hstack([laplacians, kernel_laplacians])
+        system = score_system(gradients, laplacians, -Z @ base)
+        unit = len(self.reference) * fit.variance
+        weights = self.weights / self.weights.mean()
+        theta, scale = solve_with_scores(
+            features, residuals, weights, ridges, system, unit * score_weights
+        )
+        if theta is None or scale == 0:
+            return fit
+        gp.score_weight_ = float(scale / unit)
+        return fit._replace(coefficients=theta[:n_trend], kernel_coefficients=theta[n_trend:])
 
     def _choose_kernel(self, features, residuals, ridges):
         """Return the kernel and the map of the largest evidence on a subset, or None."""
@@ -473,7 +549,6 @@ class _Fit:
         gp._posterior = self._posterior(trend, features, fit, kernel_part, landmark_factor)
 
     def _posterior(self, trend, features, fit: RegressionFit, kernel_part, landmark_factor):
-        only_others = features.shape[1] == len(trend.scales) + self.Z.shape[1]
         ridges = np.full(features.shape[1], fit.ridge)
         if len(fit.kernel_coefficients):
             features = np.hstack([features, kernel_part.features])
@@ -484,8 +559,7 @@ class _Fit:
         factor = _base.cholesky_factor(centred.T @ centred + np.diag(ridges))
         if factor is None:
             factor = np.diag(np.sqrt(np.einsum("nk,nk->k", centred, centred) + ridges))
-        function = trend.others if only_others else trend
-        return _Posterior(function, landmark_factor, mean, factor, fit.variance)
+        return _Posterior(trend, landmark_factor, mean, factor, fit.variance)
 
 
 class _Choice(NamedTuple):
@@ -503,6 +577,21 @@ class _KernelPart:
         self.indices, self.features = select_landmarks(
             self.U, fit.weights, fit.gp.n_landmarks, kernel
         )
+
+    def derivatives(self, Z):
+        """Return the features' derivatives, one coordinate after another, and Laplacians."""
+        landmarks, U = self.U[self.indices], Z @ self.map.T
+        factor = np.tril(self.features[self.indices])
+        squares = squared_distances(U, landmarks)
+        slopes, curvatures = _kernel_slopes(squares, self.kernel)
+        back = self.map.T @ self.map
+        pulled = [
+            U @ self.map[:, a][:, None] - landmarks @ self.map[:, a] for a in range(Z.shape[1])
+        ]
+        lengths = sum(p**2 for p in pulled)
+        laplacians = curvatures * lengths - np.trace(back) * slopes
+        gradients = (triangular_solve(factor, -(slopes * p).T).T for p in pulled)
+        return gradients, triangular_solve(factor, laplacians.T).T
 
 
 class _NoKernelPart:
@@ -540,16 +629,18 @@ def _covariance(points):
 
 
 def _kernel_slopes(squares, kernel):
-    """Derivatives of the kernel with respect to half the squared distance, negated."""
+    """First derivatives of the kernel in half the squared distance, negated, and second ones."""
     if kernel == GAUSSIAN:
-        return np.exp(-0.5 * squares)
-    return (1.0 + squares / 3.0) ** -2.5
+        slopes = np.exp(-0.5 * squares)
+        return slopes, slopes
+    q = 1.0 + squares / 3.0
+    return q**-2.5, 5.0 / 3.0 * q**-3.5
 
 
 def _kernel_gradients(p, Z):
     """Gradients in z of the kernel part at the rows of Z."""
     U = Z @ p.projection.T
-    slopes = -_kernel_slopes(squared_distances(U, p.landmarks.T), p.kernel) * p.coefficients
+    slopes = -_kernel_slopes(squared_distances(U, p.landmarks.T), p.kernel)[0] * p.coefficients
     return (slopes.sum(axis=1)[:, None] * U - slopes @ p.landmarks.T) @ p.projection
 
 

@@ -35,10 +35,10 @@ KERNEL_STEPS = [name for name in STEPS if name.startswith("KMC")]
 PAPERS_STEPS = ["KMCLite", "KMCFinite"]
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 # Surrogates that are small enough for the suite's time; exactness doesn't depend on their size. But
-# the tails of small, early random-feature surrogates are so poor that a chain hardly ever enters the
-# target's tails, and then stays for long; ArviZ can't know of visits that didn't happen (z0^2 of the
-# banana was 3 to 10 estimated errors off in half of the seeds, with a kernel in detailed balance).
-# More tuning and more random walks, and it was within 1 in six seeds.
+# the tails of small, early random-feature surrogates are so poor that a chain hardly ever enters
+# the target's tails, and then stays for long; ArviZ can't know of visits that didn't happen (z0^2
+# of the banana was 3 to 10 estimated errors off in half of the seeds, with a kernel in detailed
+# balance). More tuning and more random walks, and it was within 1 in six seeds.
 SIZES = {
     "KMC": {"n_landmarks": 60},
     "KMCLite": {"n_points": 150},

@@ -1,0 +1,117 @@
+r"""Score matching beside values: what a chain's states say of the same coefficients.
+
+For :math:`f = \log q_0 + \theta^\top \varphi` the score-matching objective over n states
+(Hyvärinen, 2005) is quadratic in the coefficients,
+
+.. math:: J(\theta) = \tfrac12 \theta^\top G \theta + v^\top \theta + \text{const}, \qquad
+          G = \frac1n \sum_{b, a} \partial_a \varphi(x_b)\, \partial_a \varphi(x_b)^\top, \qquad
+          v = \frac1n \sum_b \left[\Delta \varphi(x_b)
+              + \nabla \varphi(x_b) \cdot \nabla \log q_0(x_b)\right],
+
+and so is the penalised sum of squared residuals of values with residual variance s^2. Their sum,
+:math:`\tfrac{1}{2 s^2} |y - F \theta|^2_W + \tfrac{1}{2 s^2} \theta^\top \Lambda \theta + \tau n
+J(\theta)`, is minimised by one linear system,
+
+.. math:: (F^\top W F + \Lambda + \tau n s^2 G)\, \theta = F^\top W y - \tau n s^2 v .
+
+The weight :math:`\tau` is the number of independent states that a state is worth; it is chosen by
+the squared error of held-out values, in blocks of the order in which they came.
+
+References
+----------
+Hyvärinen, A. (2005). Estimation of non-normalized statistical models by score matching. *Journal of
+Machine Learning Research* 6, 695-709.
+"""
+
+import numpy as np
+import scipy.linalg
+
+from pymc_kmc.surrogates.base import cholesky_factor
+
+__all__ = ["score_system", "solve_with_scores"]
+
+N_FOLDS = 5
+
+
+def score_system(gradients, laplacians, base_gradient):
+    """Return G and v of the module's docstring.
+
+    Parameters
+    ----------
+    gradients : iterable of ndarray (n, k)
+        Derivatives of the features at the states, one coordinate after another.
+    laplacians : ndarray (n, k)
+    base_gradient : ndarray (n, d)
+        Of log q0 at the states.
+
+    Returns
+    -------
+    G : ndarray (k, k)
+    v : ndarray (k,)
+    """
+    n, k = laplacians.shape
+    G, v = np.zeros((k, k)), laplacians.mean(axis=0)
+    for a, gradient in enumerate(gradients):
+        G += gradient.T @ gradient / n
+        v = v + base_gradient[:, a] @ gradient / n
+    return G, v
+
+
+def solve_with_scores(features, values, weights, ridges, system, scales):
+    """Solve the joint system with the scale of its score-matching part that predicts values best.
+
+    Parameters
+    ----------
+    features : ndarray (n, k)
+    values : ndarray (n,)
+        In the order in which they came.
+    weights : ndarray (n,)
+        Of mean one.
+    ridges : ndarray (k,)
+        The diagonal of Lambda.
+    system : (ndarray, ndarray)
+        G and v.
+    scales : sequence of float
+        Values of :math:`\\tau n s^2` to try.
+
+    Returns
+    -------
+    coefficients : ndarray (k,)
+    scale : float
+        The chosen one.
+    """
+    G, v = system
+    n = len(values)
+    total = weights.sum()
+
+    def moments(rows):
+        w = weights[rows, None]
+        F, y = features[rows], values[rows]
+        wF = w * F
+        return wF.T @ F, wF.T @ y, wF.sum(axis=0), weights[rows] @ y, weights[rows].sum()
+
+    def solution(FF, Fy, F1, y1, weight, scale):
+        # The constant is profiled out.
+        gram = FF - np.outer(F1, F1) / weight + np.diag(ridges) + scale * G
+        rhs = Fy - F1 * y1 / weight - scale * v
+        factor = cholesky_factor(gram)
+        if factor is None:
+            return None, 0.0
+        theta = scipy.linalg.cho_solve((factor, True), rhs, check_finite=False)
+        return theta, (y1 - F1 @ theta) / weight
+
+    whole = moments(slice(None))
+    scales = list(scales)
+    errors = np.zeros(len(scales))
+    if len(scales) > 1:
+        for rows in np.array_split(np.arange(n), min(N_FOLDS, n)):
+            rest = [a - b for a, b in zip(whole, moments(rows), strict=True)]
+            for i, scale in enumerate(scales):
+                theta, constant = solution(*rest, scale)
+                if theta is None:
+                    errors[i] = np.inf
+                    continue
+                residuals = values[rows] - features[rows] @ theta - constant
+                errors[i] += weights[rows] @ residuals**2 / total
+    best = int(np.argmin(errors))
+    return solution(*whole, scales[best])[0], scales[best]
