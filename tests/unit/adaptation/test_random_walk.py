@@ -76,3 +76,21 @@ def test_covariance_waits_for_its_time():
 def test_covariance_must_be_positive_definite():
     with pytest.raises(np.linalg.LinAlgError):
         RandomWalk(2, np.diag([1.0, -1.0]))
+
+
+def test_a_chain_that_sat_still_is_not_learned_from():
+    """Its covariance would hold the chain where it is."""
+    walk, history = RandomWalk(2), History(2)
+    rng = np.random.default_rng(3)
+    for state in [np.zeros(2)] * 400 + list(1e-3 * rng.standard_normal((3, 2))):
+        history.append(state)
+    walk.learn_covariance(history)
+    np.testing.assert_array_equal(walk.covariance, np.eye(2))
+
+
+def test_a_new_covariance_does_not_meet_a_huge_scale():
+    walk, history = RandomWalk(2, scale=1e5), History(2)
+    for state in np.random.default_rng(4).standard_normal((50, 2)):
+        history.append(state)
+    walk.learn_covariance(history)
+    assert walk.scale == RandomWalk.LARGEST_SCALE
