@@ -484,7 +484,7 @@ class _Fit:
                     _, candidate = select_landmarks(
                         U / length, weights, gp.n_comparison_landmarks, kernel
                     )
-                    fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[:4:2])
+                    fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[::2])
                     if fit.log_evidence > best:
                         best, choice = fit.log_evidence, _Choice(kernel, matrix / length, fit.ridge)
         return choice
