@@ -4,7 +4,7 @@ The surrogate is, in coordinates :math:`z = W (x - m)`,
 
 .. math:: f(x) = h^\top z - \tfrac12 z^\top P z
           + \sum_k b_k \log\left(1 + |z|^2 / \nu_k\right)
-          + \sum_j a_j k(B z, u_j) - \tfrac12 \max(|z| - R, 0)^2,
+          + \sum_j a_j k(B z, u_j) - \tfrac c2 \max(|z| - R, 0)^2,
 
 a quadratic trend, radial terms, a kernel expansion on landmarks and a wall. Fitted to values
 :math:`y_i \approx \log\pi(x_i) + \text{const}` it is the posterior mean of a Gaussian process
@@ -22,7 +22,8 @@ kernel functions.
   those that whiten the points, the last fit's, and powers of the average outer product of the
   last kernel part's gradient, which finds the directions in which the log density isn't quadratic.
 - *Wall*: beyond R, a multiple of the farthest reference point, the surrogate falls at least
-  quadratically: it is integrable whatever the data say, and stays near to what they say.
+  quadratically: it is integrable whatever the data say, and stays near to what they say. It is
+  steep enough to keep kernel functions that extrapolate upwards below the bulk.
 
 A value far below the others tells little of where the mass is: it counts
 :math:`1 / (1 + (\text{depth} / c)^2)`, and far-away points not at all.
@@ -88,6 +89,11 @@ VALUES_PER_COEFFICIENT = 1.1
 WALL = 1.4
 #: Or so many times farther where the surrogate is a concave quadratic.
 FREE = 100.0
+#: Outside, the surrogate is to be so much below the bulk, at these multiples of the wall's radius,
+#: in the directions of so many reference points and the opposite ones.
+BELOW_BULK = 20.0
+RADII = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
+N_RAYS = 100
 #: Most reference points of a score-matching term.
 N_SCORES = 400
 #: Points farther out than so many times the wall's radius are left out.
@@ -104,6 +110,7 @@ class LogDensityGPParameters(NamedTuple):
     radial_scales: np.ndarray
     radial_coefficients: np.ndarray
     radius: float
+    stiffness: float
     projection: np.ndarray
     landmarks: np.ndarray  # (r, m): one row a projected coordinate
     coefficients: np.ndarray
@@ -534,11 +541,13 @@ class _Fit:
             radial_scales=trend.scales,
             radial_coefficients=np.ascontiguousarray(radial),
             radius=float(self.radius),
+            stiffness=1.0,
             projection=np.ascontiguousarray(kernel_part.map),
             landmarks=np.ascontiguousarray(kernel_part.U[kernel_part.indices].T),
             coefficients=np.ascontiguousarray(coefficients),
             kernel=int(kernel_part.kernel),
         )
+        gp.parameters_ = gp.parameters_._replace(stiffness=self._stiffness(gp.parameters_))
         gp.variance_ = float(fit.variance)
         has_kernel = len(coefficients) > 0
         names = {number: name for name, number in KERNELS.items()}
@@ -547,6 +556,22 @@ class _Fit:
             float(np.sqrt(d) / np.linalg.norm(kernel_part.map)) if has_kernel else 0.0
         )
         gp._posterior = self._posterior(trend, features, fit, kernel_part, landmark_factor)
+
+    def _stiffness(self, parameters):
+        """Steepness c at which the surrogate stays below the bulk outside of the wall."""
+        parameters = parameters._replace(centre=np.zeros(self.Z.shape[1]), stiffness=0.0)
+        X = self.reference[:: max(1, len(self.reference) // N_RAYS)] - self.centre
+        distance = np.linalg.norm(X @ self.whitening.T, axis=1)
+        X, distance = X[distance > 0], distance[distance > 0]
+        X, distance = np.vstack([X, -X]), np.tile(distance, 2)
+        bulk = np.max(_log_densities(parameters, X[: len(X) // 2]), initial=-np.inf)
+        stiffness = 1.0
+        for factor in RADII if len(X) else ():
+            beyond = (factor - 1.0) * self.radius
+            rays = X * (factor * self.radius / distance)[:, None]
+            excess = np.max(_log_densities(parameters, rays)) - bulk + BELOW_BULK
+            stiffness = max(stiffness, 2.0 * excess / beyond**2)
+        return float(stiffness)
 
     def _posterior(self, trend, features, fit: RegressionFit, kernel_part, landmark_factor):
         ridges = np.full(features.shape[1], fit.ridge)
@@ -649,7 +674,7 @@ def _log_densities(p, X):
     squares = np.einsum("nd,nd->n", Z, Z)
     out = Z @ p.linear - 0.5 * _quadratic_form(Z, p.precision)
     out += np.log1p(squares[:, None] / p.radial_scales) @ p.radial_coefficients
-    out -= 0.5 * np.maximum(np.sqrt(squares) - p.radius, 0.0) ** 2
+    out -= 0.5 * p.stiffness * np.maximum(np.sqrt(squares) - p.radius, 0.0) ** 2
     if len(p.coefficients):
         U = Z @ p.projection.T
         out += kernel_values(squared_distances(U, p.landmarks.T), p.kernel) @ p.coefficients
@@ -716,7 +741,7 @@ def _log_density_at(parameters, x):
         total += parameters.radial_coefficients[k] * np.log1p(square / parameters.radial_scales[k])
     beyond = np.sqrt(square) - parameters.radius
     if beyond > 0:
-        total -= 0.5 * beyond * beyond
+        total -= 0.5 * parameters.stiffness * beyond * beyond
     if m > 0:
         u = _project(parameters, z)
         squares, scratch = np.empty(BLOCK), np.empty(BLOCK)
@@ -748,7 +773,7 @@ def _gradient_at(parameters, x, out):
         pull += 2.0 * parameters.radial_coefficients[k] / (parameters.radial_scales[k] + square)
     distance = np.sqrt(square)
     if distance > parameters.radius:
-        pull -= (distance - parameters.radius) / distance
+        pull -= parameters.stiffness * (distance - parameters.radius) / distance
     for i in range(d):
         row = 0.0
         for j in range(d):

@@ -1,0 +1,149 @@
+"""Transitions on a surrogate: exact on the surrogate itself, and tuned without the target."""
+
+import numpy as np
+import pytest
+
+from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.log_density import LogDensityAdaptation, distinct, first_fit
+from pymc_kmc.adaptation.transitions import SurrogateTransitions, TransitionMixture
+from pymc_kmc.dynamics import transitions
+from pymc_kmc.surrogates import LogDensityGP, log_density_at
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((300, 2))
+    X[:, 1] += 0.5 * X[:, 0] ** 2
+    values = -0.5 * X[:, 0] ** 2 - 0.5 * (X[:, 1] - 0.5 * X[:, 0] ** 2) ** 2
+    surrogate = LogDensityGP(80, rng=0).fit(X, values, reference=X)
+    return surrogate, X, values, SurrogateTransitions(surrogate, X, values, rng)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.5])
+def test_sequences_leave_the_surrogate_invariant(fitted, temperature):
+    """Draws from a surrogate on a grid, moved by one sequence: moments stay within 4.5 errors.
+
+    Six comparisons of 4000 independent pairs: false alarm 4e-5.
+    """
+    surrogate, _, _, moves = fitted
+    rng = np.random.default_rng(2)
+    axes = np.linspace(-9, 9, 400), np.linspace(-9, 25, 600)
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    density = np.exp(surrogate.log_density(grid) / temperature)
+    cell = np.array([axes[0][1] - axes[0][0], axes[1][1] - axes[1][0]])
+    starts = grid[rng.choice(len(grid), 4000, p=density / density.sum())]
+    starts = starts + cell * rng.uniform(-0.5, 0.5, starts.shape)
+    ends = np.array([moves.propose(x, 2, rng, temperature).position for x in starts])
+    assert np.mean(np.any(ends != starts, axis=1)) > 0.9
+    for g in (lambda x: x, np.square, lambda x: x[:, :1] * x[:, 1:], np.tanh):
+        change = g(ends) - g(starts)
+        errors = change.mean(axis=0) / (change.std(axis=0) / np.sqrt(len(change)))
+        assert np.all(np.abs(errors) < 4.5)
+
+
+def test_the_ratio_is_the_surrogates_own(fitted):
+    """A target that is the surrogate accepts everything: its ratio cancels the proposal's."""
+    surrogate, X, _, moves = fitted
+    rng = np.random.default_rng(3)
+    for kind in range(moves.n_kinds):
+        proposal = moves.propose(X[0], kind, rng)
+        change = surrogate.log_density(proposal.position) - surrogate.log_density(X[0])
+        assert proposal.log_ratio + change == pytest.approx(0.0, abs=1e-8)
+        tempered = moves.propose(X[0], kind, rng, temperature=2.0)
+        change = surrogate.log_density(tempered.position) - surrogate.log_density(X[0])
+        assert tempered.log_ratio + change / 2.0 == pytest.approx(0.0, abs=1e-8)
+
+
+def test_a_transition_is_rejected_where_it_should_be(fitted):
+    surrogate, X, _, _ = fitted
+    momenta, n_steps = np.random.default_rng(4).standard_normal((2, 2)), np.array([3, 3])
+
+    def run(uniforms, step_size):
+        return transitions(
+            surrogate.parameters_, 1.0, X[1], momenta, np.full(2, step_size), n_steps, uniforms
+        )
+
+    never = np.ones(2)
+    np.testing.assert_array_equal(run(never, 0.1)[0], X[1])
+    assert run(never, 0.1)[1] == 0.0
+    end, change, acceptance = run(np.zeros(2), 0.1)
+    assert 0 < acceptance <= 1
+    expected = log_density_at(surrogate.parameters_, end) - surrogate.log_density(X[1])
+    assert change == pytest.approx(expected, abs=1e-9)
+    end, change, acceptance = run(np.zeros(2), 1e200)  # leaves the finite numbers
+    np.testing.assert_array_equal(end, X[1])
+    assert (change, acceptance) == (0.0, 0.0)
+
+
+def test_what_is_learned_is_sensible(fitted):
+    *_, moves = fitted
+    assert 0.1 < moves.step_size < 2.0
+    assert moves.n_steps >= 2
+    assert moves.n_transitions > 5
+    assert np.all((moves.jumps > 0) & (moves.jumps <= 1))
+    assert np.argmax(moves.jumps) == 3
+
+
+def test_log_weights_are_relative_to_the_chains_median(fitted):
+    _, X, values, moves = fitted
+    weights = [moves.log_weight(x, value + 100.0) for x, value in zip(X, values, strict=True)]
+    assert np.median(weights) == pytest.approx(100.0, abs=0.1)
+
+
+def test_mixture_prefers_what_moves_and_is_accepted():
+    mixture = TransitionMixture(3)
+    mixture.renew(np.array([0.1, 0.8, 0.9]))
+    for _ in range(30):
+        for kind, rate in enumerate([0.9, 0.8, 0.02]):
+            mixture.learn(kind, rate)
+    assert mixture.probabilities.sum() == pytest.approx(1.0)
+    assert np.argmax(mixture.probabilities) == 1
+    assert mixture.probabilities.min() >= TransitionMixture.SMALLEST
+    rng = np.random.default_rng(5)
+    counts = np.bincount([mixture.choose(rng) for _ in range(2000)], minlength=3)
+    assert counts[1] > 1800
+
+
+def test_values_at_one_point_are_averaged():
+    evaluations = np.array([[1.0, 2.0, 5.0], [0.0, 0.0, 1.0], [1.0, 2.0, 7.0]])
+    points, values = distinct(evaluations)
+    np.testing.assert_array_equal(points, [[1.0, 2.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(values, [6.0, 1.0])
+
+
+def test_first_fit_waits_for_the_quadratic():
+    assert first_fit(2) == 60
+    assert first_fit(20) >= 20 * 23 / 2
+    assert first_fit(200) == 1200  # never fitted in full
+
+
+def histories(X, values):
+    states, log_densities, evaluations = History(2), History(1), History(3)
+    for x, value in zip(X, values, strict=True):
+        states.append(x)
+        log_densities.append(value)
+        evaluations.append(np.append(x, value))
+    return states, log_densities, evaluations
+
+
+def test_a_failed_fit_keeps_the_surrogate(monkeypatch):
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((100, 2))
+    adaptation = LogDensityAdaptation(30)
+    assert adaptation.fit(*histories(X, -0.5 * (X**2).sum(axis=1)), rng)
+    surrogate = adaptation.surrogate
+
+    def fail(*args, **kwargs):
+        raise np.linalg.LinAlgError("singular")
+
+    monkeypatch.setattr(LogDensityGP, "fit", fail)
+    assert not adaptation.fit(*histories(X, -0.5 * (X**2).sum(axis=1)), rng)
+    assert adaptation.surrogate is surrogate
+    assert adaptation.failure == "LinAlgError: singular"
+
+
+def test_a_chain_that_has_hardly_moved_is_not_fitted():
+    adaptation = LogDensityAdaptation(30)
+    assert not adaptation.fit(*histories(np.zeros((50, 2)), np.zeros(50)), np.random.default_rng(7))
+    assert adaptation.surrogate is None

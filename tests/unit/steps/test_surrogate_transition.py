@@ -1,0 +1,184 @@
+"""The default KMC: its moves, its statistics, and the balance of its state-dependent mixture."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.stats import norm
+
+import pymc_kmc as kmc
+from pymc_kmc.steps.surrogate_transition import (
+    AUXILIARY,
+    FIRST_TRANSITION,
+    PROBE,
+    RANDOM_WALK,
+    NoiseVariance,
+)
+from pymc_kmc.surrogates import KernelExpLite, LogDensityGP
+from tests.models import NoisyEstimator, noisy_gaussian
+
+QUIET = {"progressbar": False, "compute_convergence_checks": False, "chains": 1, "cores": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tune": False}, "tune=False.*fitted"),
+        ({"n_landmarks": 0}, "n_landmarks=0"),
+        ({"adaptation": "never"}, "adaptation must be 'tuning' or 'vanishing'"),
+        ({"surrogate": KernelExpLite(1.0, 1.0)}, "not fitted"),
+        ({"surrogate": LogDensityGP()}, "not fitted"),
+    ],
+)
+def test_bad_arguments_are_named(options, message):
+    with pm.Model():
+        pm.Normal("x", shape=2)
+        with pytest.raises(ValueError, match=message):
+            kmc.KMC(**options)
+
+
+def test_a_surrogate_of_another_dimension():
+    X = np.random.default_rng(0).normal(size=(30, 3))
+    surrogate = LogDensityGP(rng=0).fit(X, -0.5 * (X**2).sum(axis=1))
+    with pm.Model():
+        pm.Normal("x", shape=2)
+        with pytest.raises(ValueError, match="3 coordinates.*2 unconstrained values"):
+            kmc.KMC(surrogate=surrogate)
+
+
+def test_default_tune_steps_grow_with_the_dimension():
+    steps = []
+    for d in (1, 10, 50):
+        with pm.Model():
+            pm.Normal("x", shape=d)
+            steps.append(kmc.KMC().default_tune_steps)
+    assert steps == [1600, 1700, 4200]
+
+
+def test_moves_and_their_statistics():
+    with noisy_gaussian(1.0):
+        idata = pm.sample(
+            step=kmc.KMC(), tune=500, draws=300, random_seed=1, discard_tuned_samples=False, **QUIET
+        )
+    for group in (idata.warmup_sample_stats, idata.sample_stats):
+        move = group["kmc_move"].values.ravel()
+        n_steps = group["n_steps"].values.ravel()
+        assert np.all(group["kmc_n_evaluations"].values.ravel()[1:] == 1)
+        assert np.all(n_steps[(move == RANDOM_WALK) | (move == PROBE)] == 0)
+        assert np.all(n_steps[move >= FIRST_TRANSITION] > 0)
+        assert np.all(group["kmc_n_transitions"].values.ravel()[move >= FIRST_TRANSITION] > 0)
+        assert not np.any(group["kmc_accepted"].values.ravel()[move == AUXILIARY])
+    tuning, drawing = (
+        set(group["kmc_move"].values.ravel())
+        for group in (idata.warmup_sample_stats, idata.sample_stats)
+    )
+    assert {AUXILIARY, PROBE} <= tuning
+    assert not {AUXILIARY, PROBE} & drawing
+    fits = idata.sample_stats["kmc_n_fits"].values
+    assert np.all(fits == fits.flat[0]) and fits.flat[0] > 5
+
+
+def test_noise_is_estimated():
+    """20 to 30 pairs: within a factor of 2 of the truth with probability above .999."""
+    with noisy_gaussian(2.0):
+        idata = pm.sample(step=kmc.KMC(), tune=1500, draws=10, random_seed=2, **QUIET)
+    variance = float(idata.sample_stats["kmc_noise_variance"][0, -1])
+    assert 1.0 < variance < 4.0
+    ideal = float(idata.sample_stats["kmc_ideal_acceptance"][0, -1])
+    assert ideal == pytest.approx(2 * norm.cdf(-np.sqrt(variance / 2)))
+
+
+def test_no_noise_no_probes():
+    with pm.Model():
+        pm.Normal("x", shape=2)
+        idata = pm.sample(step=kmc.KMC(), tune=300, draws=10, random_seed=3, **QUIET)
+    assert np.all(idata.sample_stats["kmc_noise_variance"] == 0)
+    assert np.all(idata.sample_stats["kmc_ideal_acceptance"] == 1)
+
+
+def test_ideal_acceptance_is_that_of_perfect_proposals():
+    """100,000 pairs of a kept and a new estimate: 4.5 standard errors."""
+    noise = NoiseVariance()
+    for _ in range(1000):
+        noise.plan()
+        for value in (0.0, np.sqrt(2 * 1.7)):  # half the squared difference: 1.7
+            noise.learn(np.zeros(1), value)
+    assert noise.value == pytest.approx(1.7)
+    rng = np.random.default_rng(4)
+    sd = np.sqrt(1.7)
+    kept = 0.5 * 1.7 + sd * rng.standard_normal(100_000)
+    new = -0.5 * 1.7 + sd * rng.standard_normal(100_000)
+    rates = np.exp(np.minimum(0.0, new - kept))
+    assert abs(rates.mean() - noise.ideal_acceptance) < 4.5 * rates.std() / np.sqrt(100_000)
+
+
+# The random walk's probability depends on the state
+
+
+def narrow_surrogate():
+    """Too narrow, and in the wrong place, for a standard normal."""
+    X = np.linspace(-2.0, 3.0, 80)[:, None]
+    return LogDensityGP(20, radial=False, rng=0).fit(X, -0.5 * ((X[:, 0] - 0.7) / 0.4) ** 2)
+
+
+def balance(step, n):
+    """Errors, in standard errors, of E g(x') h(x) - E h(x') g(x) from exact draws x; and moves."""
+    x = np.random.default_rng(6).standard_normal(n)
+    step.set_rng = None  # a new chain would reset what was learned
+    ends, moves = np.empty(n), np.empty(n, dtype=int)
+    for i in range(n):
+        point, (statistics,) = step.step({"x": np.array([x[i]])})
+        ends[i], moves[i] = point["x"][0], statistics["kmc_move"]
+
+    def functions(x):
+        return np.array([np.ones(n), np.tanh(x), x > 1.5, x < -0.5, np.abs(x) < 0.5])
+
+    before, after = functions(x), functions(ends)
+    scores = []
+    for i in range(5):
+        for j in range(i):
+            difference = before[i] * after[j] - before[j] * after[i]
+            scores.append(difference.mean() / (difference.std() / np.sqrt(n) + 1e-12))
+    return np.abs(scores).max(), x, moves
+
+
+def frozen_step(step_class):
+    with pm.Model():
+        pm.Normal("x", shape=1)
+        step = step_class(tune=False, surrogate=narrow_surrogate(), rng=5)
+    point = {"x": np.array([0.7])}
+    step.step(point)
+    return step
+
+
+def test_the_mixture_is_in_detailed_balance():
+    """Ten comparisons of 15,000 independent pairs at 4.5 standard errors: false alarm 7e-5."""
+    worst, x, moves = balance(frozen_step(kmc.KMC), 15_000)
+    assert worst < 4.5
+    share = [np.mean(moves[group] == RANDOM_WALK) for group in (x < -1, np.abs(x - 0.7) < 0.3)]
+    assert share[0] > 0.5 > 0.1 > share[1]
+
+
+class WithoutCorrection(kmc.KMC):
+    """Forgets that the moves' probabilities depend on the state."""
+
+    def _log_correction(self, proposal, current, evaluation):
+        return 0.0
+
+
+def test_the_mixtures_balance_can_fail():
+    worst, _, _ = balance(frozen_step(WithoutCorrection), 15_000)
+    assert worst > 9
+
+
+def test_evaluations_are_counted_with_probes_and_the_auxiliary_chain():
+    with pm.Model():
+        x = pm.Normal("x")
+        estimator = NoisyEstimator(1.0)
+        kmc.PseudoMarginalPotential("loglik", estimator, x)
+        step = kmc.KMC(rng=7)
+    point = {"x": np.array(0.0)}
+    point, _ = step.step(point)
+    before = estimator.n_calls
+    for _ in range(400):
+        point, _ = step.step(point)
+    assert estimator.n_calls - before == 400

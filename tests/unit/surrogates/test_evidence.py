@@ -1,0 +1,87 @@
+"""The regression behind LogDensityGP against brute force."""
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from pymc_kmc.surrogates.evidence import (
+    KERNELS,
+    BayesianRegression,
+    kernel_values,
+    select_landmarks,
+)
+from pymc_kmc.surrogates.kernels import squared_distances
+
+RNG = np.random.default_rng(1)
+N = 25
+FEATURES, KERNEL = RNG.standard_normal((N, 3)), RNG.standard_normal((N, 4))
+VALUES = FEATURES @ [1.0, -2.0, 0.5] + 0.3 * RNG.standard_normal(N) + 7.0
+WEIGHTS = RNG.uniform(0.3, 2.0, N)
+WEIGHTS /= WEIGHTS.mean()
+
+
+def brute_force(ridge, kernel_ridge):
+    """Largest log likelihood over s^2 of the weighted, centred values; a constant is left out."""
+    root = np.sqrt(WEIGHTS)
+
+    def centred(a):
+        return ((a - WEIGHTS @ a / N).T * root).T
+
+    F, P, y = centred(FEATURES), centred(KERNEL), centred(VALUES)
+    covariance = np.eye(N) + F @ F.T / ridge + P @ P.T / kernel_ridge
+    variance = y @ np.linalg.solve(covariance, y) / N
+    return multivariate_normal.logpdf(y, cov=variance * covariance), variance
+
+
+def test_evidence_is_the_marginal_likelihood():
+    regression = BayesianRegression(FEATURES, VALUES, WEIGHTS, [0.1, 3.0])
+    fits = [
+        regression.fit_with(KERNEL, np.array([kernel_ridge]), ridges=[ridge])
+        for ridge in (0.1, 3.0)
+        for kernel_ridge in (0.01, 5.0)
+    ]
+    expected = [brute_force(fit.ridge, fit.kernel_ridge) for fit in fits]
+    np.testing.assert_allclose([fit.variance for fit in fits], [v for _, v in expected])
+    differences = [fit.log_evidence - e for fit, (e, _) in zip(fits, expected, strict=True)]
+    np.testing.assert_allclose(differences, differences[0])
+    alone = regression.fit()
+    assert alone.log_evidence - brute_force(alone.ridge, 1e12)[0] == pytest.approx(differences[0])
+
+
+def test_the_best_of_the_grid_is_chosen_and_solves_the_ridge_problem():
+    ridges, kernel_ridges = [0.01, 1.0, 100.0], np.array([0.01, 1.0, 100.0])
+    fit = BayesianRegression(FEATURES, VALUES, WEIGHTS, ridges).fit_with(KERNEL, kernel_ridges)
+    best = max((brute_force(r, k)[0], r, k) for r in ridges for k in kernel_ridges)
+    assert (fit.ridge, fit.kernel_ridge) == best[1:]
+    F = np.hstack([FEATURES, KERNEL])
+    F = F - WEIGHTS @ F / N
+    gram = F.T * WEIGHTS @ F + np.diag([fit.ridge] * 3 + [fit.kernel_ridge] * 4)
+    expected = np.linalg.solve(gram, F.T * WEIGHTS @ (VALUES - WEIGHTS @ VALUES / N))
+    solution = np.append(fit.coefficients, fit.kernel_coefficients)
+    np.testing.assert_allclose(solution, expected, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_what_cannot_be_factorised_is_a_fit_of_no_evidence():
+    fit = BayesianRegression(np.full((N, 2), np.inf), VALUES, WEIGHTS, [1.0]).fit_with(KERNEL)
+    assert fit.log_evidence == -np.inf
+    assert np.isfinite(fit.coefficients).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values())
+def test_landmarks(kernel):
+    points = RNG.standard_normal((30, 2))
+    points = np.vstack([points, points[:10]])  # no use for a point twice
+    indices, features = select_landmarks(points, np.ones(40), 40, kernel)
+    assert len(set(indices)) == len(indices) <= 30
+    assert len(np.unique(points[indices], axis=0)) == len(indices)
+    gram = kernel_values(squared_distances(points, points), kernel)
+    np.testing.assert_allclose(features @ features.T, gram, atol=1e-4)
+    few, _ = select_landmarks(points, np.ones(40), 5, kernel)
+    np.testing.assert_array_equal(few, indices[:5])
+
+
+def test_heavy_points_are_landmarks_first():
+    points = RNG.standard_normal((30, 2))
+    indices, _ = select_landmarks(points, np.where(np.arange(30) == 7, 100.0, 1.0), 3, 0)
+    assert indices[0] == 7

@@ -1,0 +1,644 @@
+"""The Gaussian-process surrogate: what it represents, what it doesn't mind, compiled evaluation.
+
+Everything is seeded and without Monte-Carlo error but for the tests with noise, whose bounds are
+stated beside them.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pymc_kmc.surrogates import LogDensityGP, NotFittedError, gradient_at, log_density_at
+from pymc_kmc.surrogates.evidence import KERNELS
+from pymc_kmc.surrogates.gp import FREE, WALL
+
+every_kernel = pytest.mark.parametrize("kernel", KERNELS)
+
+
+class Gaussian:
+    """A correlated one far from the origin."""
+
+    def __init__(self, d, seed=0, mean=None):
+        rng = np.random.default_rng(seed)
+        root = rng.standard_normal((d, d))
+        self.d, self.covariance = d, root @ root.T + 0.1 * np.eye(d)
+        self.mean = 10.0 * rng.standard_normal(d) if mean is None else mean
+        self.root = np.linalg.cholesky(self.covariance)
+        self.precision = np.linalg.inv(self.covariance)
+
+    def draws(self, n, seed):
+        return self.mean + np.random.default_rng(seed).standard_normal((n, self.d)) @ self.root.T
+
+    def log_density(self, X):
+        return 3.0 - 0.5 * np.einsum("ni,ij,nj->n", X - self.mean, self.precision, X - self.mean)
+
+    def gradient(self, X):
+        return -(X - self.mean) @ self.precision
+
+
+class Banana:
+    """x1 ~ N(0, 9), x2 | x1 ~ N((x1^2 - 9) / 5, 1)."""
+
+    d = 2
+
+    def draws(self, n, seed):
+        rng = np.random.default_rng(seed)
+        x = 3 * rng.standard_normal(n)
+        return np.stack([x, 0.2 * (x**2 - 9) + rng.standard_normal(n)], axis=1)
+
+    def log_density(self, X):
+        return -0.5 * X[:, 0] ** 2 / 9 - 0.5 * (X[:, 1] - 0.2 * (X[:, 0] ** 2 - 9)) ** 2
+
+    def gradient(self, X):
+        residual = X[:, 1] - 0.2 * (X[:, 0] ** 2 - 9)
+        return np.stack([-X[:, 0] / 9 + 0.4 * X[:, 0] * residual, -residual], axis=1)
+
+
+def wavy(d):
+    """A log density without symmetries, in any dimension."""
+    frequencies = 1.0 + 0.3 * np.arange(d)
+    return lambda X: -0.5 * (X**2).sum(axis=1) + np.sin(X * frequencies).sum(axis=1)
+
+
+def fitted(d, kernel="gaussian", n=300, seed=0, **options):
+    X = np.random.default_rng(seed).standard_normal((n, d))
+    return LogDensityGP(kernels=(kernel,), rng=0, **options).fit(X, wavy(d)(X), reference=X)
+
+
+def relative_error(surrogate, problem, X):
+    """Mean squared error of the gradient, relative to its mean square."""
+    true = problem.gradient(X)
+    return ((surrogate.gradient(X) - true) ** 2).sum() / (true**2).sum()
+
+
+def distances(surrogate, X):
+    """|z| of the surrogate's coordinates."""
+    p = surrogate.parameters_
+    return np.linalg.norm((np.atleast_2d(X) - p.centre) @ p.whitening.T, axis=1)
+
+
+# What it represents
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+@pytest.mark.parametrize("away", [0.0, 1.0, 1e4])
+def test_a_gaussian_is_exact(d, away):
+    """Whatever its centre, and though the values are from one side of it."""
+    problem = Gaussian(d, mean=np.full(d, away))
+    X = problem.draws(200, 1) + 0.5 * np.sqrt(np.diag(problem.covariance))
+    surrogate = LogDensityGP(rng=0).fit(X, problem.log_density(X))
+    test = problem.draws(100, 2)
+    assert relative_error(surrogate, problem, test) < 1e-12
+    assert surrogate.kernel_ is None and surrogate.is_full_
+    difference = surrogate.log_density(test) - problem.log_density(test)
+    assert np.ptp(difference) < 1e-6
+
+
+@pytest.mark.parametrize(("d", "factor"), [(2, 4), (5, 4), (3, 1)])
+def test_a_student_t_needs_radial_terms_and_no_kernel(d, factor):
+    """With as many degrees of freedom as one of the radial terms, to half a per cent.
+
+    Not exact: eigenvalues of the quadratic can't be zero.
+    """
+    gaussian, nu = Gaussian(d), factor * d
+
+    def log_density(X):
+        square = 2.0 * (3.0 - gaussian.log_density(X))
+        return -0.5 * (nu + d) * np.log1p(square / nu)
+
+    def gradient(X):
+        square = 2.0 * (3.0 - gaussian.log_density(X))
+        return (nu + d) / (nu + square)[:, None] * gaussian.gradient(X)
+
+    rng = np.random.default_rng(3)
+
+    def draws(n):
+        scale = np.sqrt(nu / rng.chisquare(nu, n))[:, None]
+        steps = rng.standard_normal((n, d)) @ gaussian.root.T * scale
+        return np.vstack([gaussian.mean + steps, gaussian.mean - steps])
+
+    X, test = draws(150), draws(100)
+    whitening = np.linalg.inv(gaussian.root)
+    with_radial, without = (
+        LogDensityGP(radial=radial, rng=0).fit(X, log_density(X), reference=X, whitening=whitening)
+        for radial in (True, False)
+    )
+    test = test[distances(with_radial, test) < distances(with_radial, X).max()]
+
+    def error(surrogate):
+        true = gradient(test)
+        return np.linalg.norm(surrogate.gradient(test) - true) / np.linalg.norm(true)
+
+    assert with_radial.kernel_ is None and without.kernel_ is not None
+    assert error(with_radial) < 0.005
+    assert error(with_radial) < 0.3 * error(without)
+
+
+@every_kernel
+def test_gradient_of_a_banana(kernel):
+    problem = Banana()
+    X = problem.draws(700, 1)
+    surrogate = LogDensityGP(kernels=(kernel,), rng=0).fit(X, problem.log_density(X), reference=X)
+    assert surrogate.kernel_ == kernel
+    test = problem.draws(500, 2)
+    test = test[distances(surrogate, test) < distances(surrogate, X).max()]
+    assert np.sqrt(relative_error(surrogate, problem, test)) < 0.05
+    again = LogDensityGP(kernels=(kernel,), rng=0).fit(
+        X, problem.log_density(X), reference=X, last=surrogate
+    )
+    assert np.sqrt(relative_error(again, problem, test)) < 0.05
+
+
+def test_noise_averages_out():
+    """Three sets of noise of sd 1; the residual variance of 1600 values is known to .035."""
+    problem, test = Banana(), Banana().draws(400, 9)
+    errors = {}
+    for n in (200, 1600):
+        X = problem.draws(n, 1)
+        fits = [
+            LogDensityGP(rng=0).fit(
+                X,
+                problem.log_density(X) + np.random.default_rng(50 + i).standard_normal(n),
+                reference=X,
+            )
+            for i in range(3)
+        ]
+        errors[n] = np.mean([relative_error(fit, problem, test) for fit in fits])
+    assert errors[1600] < 0.3 * errors[200]
+    assert np.mean([fit.variance_ for fit in fits]) == pytest.approx(1.0, abs=0.12)
+
+
+def test_few_values_fit_a_diagonal_quadratic():
+    """Until there is a value for each coefficient of the whole one, and a tenth more."""
+    d = 8
+    precision = np.diag(np.linspace(0.3, 3.0, d))
+    axes = np.sqrt(d) * np.vstack([np.eye(d), -np.eye(d)])
+
+    def fit(n):
+        X = np.random.default_rng(4).standard_normal((n, d))
+        values = -0.5 * np.einsum("ni,ij,nj->n", X - 0.5, precision, X - 0.5)
+        return LogDensityGP(rng=0).fit(X, values, reference=axes, whitening=np.eye(d))
+
+    n_enough = int(np.ceil(1.1 * d * (d + 3) / 2))
+    few = fit(n_enough - 1)
+    assert not few.is_full_
+    fitted_precision = few.parameters_.precision
+    np.testing.assert_allclose(fitted_precision, np.diag(np.diag(fitted_precision)), atol=1e-9)
+    x = np.linspace(-1, 1, d)
+    np.testing.assert_allclose(few.gradient(x), -(x - 0.5) @ precision, rtol=1e-3, atol=1e-3)
+    assert fit(n_enough).is_full_
+
+
+# Evaluation
+
+
+def trend_alone():
+    problem = Gaussian(3)
+    X = problem.draws(100, 1)
+    return LogDensityGP(rng=0).fit(X, problem.log_density(X))
+
+
+def radial_surrogate():
+    """A Student t's, without a kernel part."""
+    X = np.random.default_rng(5).standard_normal((200, 2)) * [1.0, 3.0]
+    X = np.vstack([X, -X])
+    values = -4.0 * np.log1p((X**2 / [1.0, 9.0]).sum(axis=1) / 6.0)
+    return LogDensityGP(rng=0).fit(X, values)
+
+
+CASES = {
+    "gaussian": lambda: fitted(3, "gaussian"),
+    "rational_quadratic": lambda: fitted(3, "rational_quadratic"),
+    "one dimension": lambda: fitted(1, "rational_quadratic", n=60),
+    "more landmarks than a block": lambda: fitted(5, "gaussian", n=500),
+    "trend alone": trend_alone,
+    "radial terms": radial_surrogate,
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    surrogate = CASES[request.param]()
+    kernel_is_expected = request.param not in ("trend alone", "radial terms")
+    assert (surrogate.kernel_ is not None) == kernel_is_expected
+    if request.param == "more landmarks than a block":
+        assert len(surrogate.parameters_.coefficients) > 256
+    return surrogate
+
+
+def everywhere(surrogate):
+    """Points in the middle, on both sides of the wall, and far beyond it."""
+    p, rng = surrogate.parameters_, np.random.default_rng(6)
+    directions = rng.standard_normal((24, surrogate.n_features_in_))
+    directions /= np.linalg.norm(directions, axis=1)[:, None]
+    radii = p.radius * np.repeat([0.01, 0.3, 0.8, 0.999, 1.001, 1.2, 3.0, 20.0], 3)
+    return p.centre + (radii[:, None] * directions) @ np.linalg.inv(p.whitening).T
+
+
+def test_gradient_is_the_derivative(case):
+    X = everywhere(case)
+    gradients = case.gradient(X)
+    inverse = np.linalg.inv(case.parameters_.whitening)
+    for x, gradient in zip(X, gradients, strict=True):
+        step = 1e-5 * max(1.0, distances(case, x)[0])
+        for direction in inverse.T:  # a unit of the surrogate's coordinates
+            ahead = case.log_density(x + step * direction)
+            behind = case.log_density(x - step * direction)
+            slope = (ahead - behind) / (2 * step)
+            assert slope == pytest.approx(gradient @ direction, rel=1e-4, abs=1e-4)
+
+
+def test_compiled_evaluation_is_that_of_the_methods(case):
+    X = everywhere(case)
+    values, gradients = case.log_density(X), case.gradient(X)
+    out = np.empty(X.shape[1])
+    for x, value, gradient in zip(X, values, gradients, strict=True):
+        assert log_density_at(case.parameters_, x) == pytest.approx(value, rel=1e-9, abs=1e-8)
+        assert case.log_density(x) == pytest.approx(value, rel=1e-12, abs=1e-10)
+        gradient_at(case.parameters_, x, out)
+        np.testing.assert_allclose(out, gradient, rtol=1e-12)
+        np.testing.assert_allclose(case.gradient(x), gradient, rtol=1e-12)
+
+
+def test_falls_beyond_the_wall(case):
+    """At least quadratically: integrable whatever the data say."""
+    p = case.parameters_
+    directions = np.random.default_rng(7).standard_normal((50, case.n_features_in_))
+    directions /= np.linalg.norm(directions, axis=1)[:, None]
+    far = p.radius * np.array([4.0, 8.0, 16.0])
+    inverse = np.linalg.inv(p.whitening)
+    values = [case.log_density(p.centre + r * directions @ inverse.T) for r in far]
+    assert np.all(values[0] - values[1] > 0)
+    assert np.all(values[1] - values[2] > 2.0 * (values[0] - values[1]))
+
+
+def test_loss_is_the_score_matching_objective():
+    """For a Gaussian's own surrogate on its draws minus half the mean squared score."""
+    problem = Gaussian(3)
+    X = problem.draws(100, 1)
+    surrogate = LogDensityGP(rng=0).fit(X, problem.log_density(X))
+    scores = problem.gradient(X)
+    expected = -np.trace(problem.precision) + 0.5 * (scores**2).sum(axis=1).mean()
+    assert surrogate.loss(X) == pytest.approx(expected, rel=1e-5)
+
+
+def test_numbers_that_are_not_finite_are_passed_on(case):
+    x = np.full(case.n_features_in_, np.nan)
+    assert np.isnan(case.log_density(x)) and np.isnan(case.gradient(x)).all()
+    assert np.isnan(log_density_at(case.parameters_, x))
+
+
+@pytest.mark.parametrize("problem", ["quadratic", "three values"])
+def test_the_wall_is_at_one_of_its_two_places(problem):
+    """Far out around a concave quadratic, near wherever there is a kernel part."""
+    if problem == "quadratic":
+        X = Gaussian(3).draws(150, 0)
+        values = Gaussian(3).log_density(X)
+    else:
+        X = np.random.default_rng(0).standard_normal((3, 1))
+        values = -0.5 * X[:, 0] ** 2
+    surrogate = LogDensityGP(rng=0).fit(X, values, reference=X)
+    near = WALL * distances(surrogate, X).max() + 0.5
+    place = near if surrogate.kernel_ else FREE * near
+    assert surrogate.parameters_.radius == pytest.approx(place)
+
+
+# What doesn't matter
+
+
+def test_a_constant_doesnt_matter():
+    X = np.random.default_rng(0).standard_normal((200, 2))
+    values = wavy(2)(X)
+    surrogate = LogDensityGP(rng=0).fit(X, values)
+    moved = LogDensityGP(rng=0).fit(X, values + 1000.0)
+    assert surrogate.kernel_ == moved.kernel_ is not None
+    np.testing.assert_allclose(moved.gradient(X), surrogate.gradient(X), atol=1e-4)
+
+
+@pytest.mark.parametrize("change", ["shift", "scale", "rotation"])
+@every_kernel
+def test_coordinates_dont_matter(change, kernel):
+    """Shifted, rotated or scaled, a banana's surrogate is shifted, rotated or scaled."""
+    matrix = {
+        "shift": np.eye(2),
+        "scale": 1e-3 * np.eye(2),
+        "rotation": np.array([[0.6, -0.8], [0.8, 0.6]]),
+    }[change]
+    shift = np.array([5.0, -30.0]) if change == "shift" else np.zeros(2)
+    problem = Banana()
+    X, test = problem.draws(150, 1), problem.draws(50, 2)
+    values = problem.log_density(X)
+
+    def fit(points):
+        return LogDensityGP(kernels=(kernel,), rng=0).fit(points, values, reference=points)
+
+    plain, changed = fit(X), fit(X @ matrix.T + shift)
+    assert changed.length_scale_ == pytest.approx(plain.length_scale_, rel=1e-6)
+    gradients = changed.gradient(test @ matrix.T + shift) @ matrix
+    scale = np.abs(plain.gradient(test)).max()
+    np.testing.assert_allclose(gradients, plain.gradient(test), atol=1e-4 * scale)
+
+
+def test_the_same_generator_gives_the_same_fit():
+    """With more values than a comparison takes, so that the generator is used."""
+    X = np.random.default_rng(0).standard_normal((300, 2))
+
+    def parameters(rng):
+        surrogate = LogDensityGP(n_comparison_points=100, rng=rng)
+        return surrogate.fit(X, wavy(2)(X)).parameters_
+
+    for first, second in zip(parameters(3), parameters(np.random.default_rng(3)), strict=True):
+        np.testing.assert_array_equal(first, second)
+    others = zip(parameters(3), parameters(4), strict=True)
+    assert not all(np.array_equal(first, second) for first, second in others)
+
+
+def same_parameters(first, second):
+    for a, b in zip(first.parameters_, second.parameters_, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_values_that_are_not_finite_are_left_out():
+    X = np.random.default_rng(0).standard_normal((120, 2))
+    values = wavy(2)(X)
+    bad = np.arange(120) % 4 == 0
+    spoiled = np.where(bad, np.resize([-np.inf, np.nan, np.inf], 120), values)
+    clean = LogDensityGP(rng=0).fit(X[~bad], values[~bad])
+    same_parameters(LogDensityGP(rng=0).fit(X, spoiled), clean)
+
+
+@pytest.mark.parametrize("where", ["far away", "deep"])
+def test_points_that_say_nothing_do_no_harm(where):
+    problem, rng = Banana(), np.random.default_rng(8)
+    X, test = problem.draws(300, 1), problem.draws(200, 2)
+    more = np.vstack([X[:40] + rng.standard_normal((40, 2)), 300.0 * rng.standard_normal((40, 2))])
+    values = problem.log_density(more)
+    if where == "deep":
+        more, values = more[:40], -(10.0 ** rng.uniform(3, 9, 40))
+    everything = np.vstack([X, more]), np.append(problem.log_density(X), values)
+    if where == "far away":
+        everything = np.vstack([X, more[40:]]), np.append(problem.log_density(X), values[40:])
+    clean = LogDensityGP(rng=0).fit(X, problem.log_density(X), reference=X, bulk=-1.0)
+    same_parameters(LogDensityGP(rng=0).fit(*everything, reference=X, bulk=-1.0), clean)
+    # Nor where nothing is known of the bulk.
+    surrogate = LogDensityGP(rng=0).fit(*everything, reference=X)
+    assert relative_error(surrogate, problem, test) < 2.0 * relative_error(clean, problem, test)
+
+
+LINE = np.outer(np.random.default_rng(9).standard_normal(40), [1.0, 2.0, 3.0])
+PLANE = np.random.default_rng(10).standard_normal((60, 2))
+DEGENERATE = {
+    "duplicates": np.repeat(PLANE[:20], 5, axis=0),
+    "one point": np.full((30, 2), 0.7),
+    "two points": np.repeat(PLANE[:2], 10, axis=0),
+    "one dimension": PLANE[:, :1],
+    "three values in one dimension": PLANE[:3, :1],
+    "five values in three dimensions": np.random.default_rng(11).standard_normal((5, 3)),
+    "ten values in eight dimensions": np.random.default_rng(11).standard_normal((10, 8)),
+    "collinear": LINE,
+    "a constant first coordinate": np.column_stack([np.ones(60), PLANE]),
+    "a constant last coordinate": np.column_stack([PLANE, np.ones(60)]),
+    "tiny": 1e-8 * PLANE,
+    "huge": 1e8 * PLANE,
+    "different scales": PLANE * [1e-6, 1e6],
+    "far from the origin": PLANE + 1e8,
+}
+VALUES = {
+    "gaussian": lambda X: -0.5 * (X**2).sum(axis=1),
+    "noisy": lambda X: np.random.default_rng(12).standard_normal(len(X)),
+    "constant": lambda X: np.full(len(X), -1e5),
+    "convex": lambda X: 0.5 * (X**2).sum(axis=1),
+    "a spike": lambda X: np.where(np.arange(len(X)) == 1, 1e4, 0.0),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("points", DEGENERATE)
+def test_degenerate_data_give_finite_answers(points, values):
+    X = DEGENERATE[points]
+    Y = VALUES[values](X)
+    test = np.vstack([X[:3], X.mean(axis=0) + 2.0 * (X[:3] - X.mean(axis=0)) + 1e-3])
+    last = None
+    for _ in range(2):
+        last = LogDensityGP(50, rng=0).fit(X, Y, last=last)
+        assert all(np.isfinite(array).all() for array in last.parameters_)
+        assert np.isfinite(last.log_density(test)).all()
+        assert np.isfinite(last.gradient(test)).all()
+        assert np.isfinite(last.predictive_variance(test)).all()
+
+
+def test_different_scales_are_whitened():
+    """A banana with coordinates of sizes 1 and 1e6 is not harder than one without."""
+    problem = Banana()
+    X, test = problem.draws(300, 1), problem.draws(200, 2)
+    scale = np.array([1.0, 1e-6])
+    values = problem.log_density(X)
+    surrogate = LogDensityGP(rng=0).fit(X * scale, values, reference=X * scale)
+    gradients, true = surrogate.gradient(test * scale) * scale, problem.gradient(test)
+    plain = LogDensityGP(rng=0).fit(X, values, reference=X)
+    error = ((gradients - true) ** 2).sum() / (true**2).sum()
+    assert error < 3.0 * relative_error(plain, problem, test)
+
+
+@pytest.mark.parametrize("last", ["kernel", "trend", "other coordinates", "one dimension"])
+def test_an_earlier_fit_is_accepted(last):
+    d = 1 if last == "one dimension" else 2
+    X = np.random.default_rng(0).standard_normal((150, d))
+    values, options = wavy(d)(X), {}
+    if last == "trend":
+        earlier = LogDensityGP(rng=0).fit(X, -0.5 * (X**2).sum(axis=1))
+        assert earlier.kernel_ is None
+    else:
+        if last == "other coordinates":
+            options = {"whitening": np.array([[0.2, 0.1], [-0.4, 1.5]])}
+        earlier = LogDensityGP(rng=0).fit(X, values, **options)
+        assert earlier.kernel_ is not None
+    surrogate = LogDensityGP(rng=0).fit(X, values, last=earlier)
+    assert np.std(surrogate.log_density(X) - values) < 0.01
+
+
+# Predictive variance
+
+
+def test_predictive_variance_is_small_at_the_data_and_grows_away():
+    X = np.random.default_rng(0).standard_normal((150, 2))
+    values = wavy(2)(X) + 0.1 * np.random.default_rng(1).standard_normal(150)
+    surrogate = LogDensityGP(rng=0).fit(X, values, reference=X)
+    at_data = surrogate.predictive_variance(X)
+    assert np.all(at_data >= 0)
+    assert at_data.mean() < surrogate.variance_
+    direction = np.array([0.6, 0.8])
+    away = [surrogate.predictive_variance(r * direction) for r in (0.0, 3.0, 6.0, 12.0)]
+    assert all(isinstance(variance, float) for variance in away)
+    assert np.all(np.diff(away) > 0)
+
+
+@pytest.mark.parametrize("problem", ["gaussian", "wavy", "student"])
+def test_predictive_variance_is_that_of_the_errors(problem):
+    """Ten sets of noise; squared errors in units of the variance average to about one.
+
+    Their average over points and sets varies by some .2: a factor of two is five of that, for a
+    posterior whose prior is as right as that of a kernel can be.
+    """
+    log_density = {
+        "gaussian": lambda X: -0.5 * (X**2).sum(axis=1),
+        "wavy": wavy(2),
+        "student": lambda X: -3.0 * np.log1p((X**2).sum(axis=1) / 4.0),
+    }[problem]
+    rng = np.random.default_rng(2)
+    X = 1.5 * rng.standard_normal((200, 2))
+    test = rng.standard_normal((50, 2))
+    ratios = []
+    for _ in range(10):
+        values = log_density(X) + 0.3 * rng.standard_normal(200)
+        surrogate = LogDensityGP(rng=0).fit(X, values, reference=X)
+        depth = np.maximum(np.quantile(values, 0.9) - values, 0.0) / 6.0
+        weights = 1.0 / (1.0 + depth**2)
+        level = np.average(surrogate.log_density(X) - log_density(X), weights=weights)
+        errors = surrogate.log_density(test) - log_density(test) - level
+        ratios.append(np.mean(errors**2 / surrogate.predictive_variance(test)))
+    assert 0.5 < np.mean(ratios) < 2.0
+
+
+# Errors
+
+
+X = np.random.default_rng(0).standard_normal((30, 2))
+Y = -0.5 * (X**2).sum(axis=1) - 0.1 * X[:, 0] ** 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((X[:, 0], Y), r"X has shape \(30,\).*pass an \(n, d\) array"),
+        ((X, Y[:5]), r"values has shape \(5,\); pass one a row of X: \(30,\)"),
+        ((X, Y[:, None]), r"values has shape \(30, 1\)"),
+        ((X[:3], Y[:3]), "3 of the values are finite.*2 dimensions needs at least 4"),
+        ((X, np.full(30, -np.inf)), "0 of the values are finite"),
+        ((np.where(X > 1, np.nan, X), Y), r"X\[.*\] is nan; remove or repair"),
+    ],
+)
+def test_bad_data_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        LogDensityGP().fit(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reference": X[:, :1]}, "reference has 1 columns"),
+        ({"reference": np.full((3, 2), np.nan)}, "reference.*is nan"),
+        ({"whitening": np.eye(3)}, "whitening"),
+        ({"whitening": np.zeros((2, 2))}, "whitening"),
+        ({"whitening": np.full((2, 2), np.nan)}, "whitening"),
+        ({"bulk": np.nan}, "bulk"),
+        ({"last": LogDensityGP()}, "not fitted"),
+    ],
+)
+def test_bad_options_of_a_fit_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        LogDensityGP(rng=0).fit(X, Y, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_landmarks": -1}, "n_landmarks=-1"),
+        ({"n_landmarks": 2.5}, "n_landmarks=2.5"),
+        ({"kernels": ("matern",)}, "kernels.*matern"),
+        ({"depth": -1.0}, "depth=-1.0"),
+    ],
+)
+def test_bad_arguments_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        LogDensityGP(rng=0, **options).fit(X, Y)
+
+
+def test_points_of_another_dimension():
+    surrogate = LogDensityGP(rng=0).fit(X, Y)
+    for method in ("log_density", "gradient", "predictive_variance"):
+        with pytest.raises(ValueError, match=r"takes \(2,\) or \(n, 2\)"):
+            getattr(surrogate, method)(np.zeros(3))
+
+
+def test_not_fitted():
+    for method in ("log_density", "gradient", "predictive_variance", "loss"):
+        with pytest.raises(NotFittedError, match="not fitted yet"):
+            getattr(LogDensityGP(), method)(X)
+
+
+# Compiled code from the cache
+
+FUNCTIONS = ("gradient", "log_density", "path", "transitions")
+
+EVALUATE = """
+import sys
+import numpy as np
+from pymc_kmc.dynamics import leapfrog_path, transitions
+from pymc_kmc.surrogates import KernelExpFinite, LogDensityGP, gradient_at, log_density_at
+from pymc_kmc.surrogates.gp import LogDensityGPParameters
+
+def evaluate(function, parameters, rng):
+    x, d = rng.standard_normal((2, len(parameters[0]))), len(parameters[0])
+    if function == "gradient":
+        out = np.empty(d)
+        gradient_at(parameters, x[0], out)
+        return [out]
+    if function == "log_density":
+        return [log_density_at(parameters, x[0])]
+    if function == "path":
+        return leapfrog_path(parameters, x[0], x[1], np.eye(d), 0.05, 40)
+    k = 30
+    momenta, step_sizes = rng.standard_normal((k, d)), rng.uniform(0.05, 0.3, k)
+    n_steps = rng.integers(1, 12, k)
+    return transitions(parameters, 0.7, x[0], momenta, step_sizes, n_steps, rng.uniform(size=k))
+
+def surrogates(d):
+    rng = np.random.default_rng(d)
+    for kernel in (0, 1):
+        m = 60
+        yield LogDensityGPParameters(
+            rng.standard_normal(d), np.eye(d) + 0.1, rng.standard_normal(d), np.eye(d) + 0.1,
+            np.array([d, 4.0 * d]), np.array([-0.1, -0.5]), 4.0, 0.5 * np.eye(d) + 0.1,
+            rng.standard_normal((d, m)), rng.standard_normal(m), kernel,
+        )
+
+for d in (1, 2, 3, 4, 7):
+    for kernel, parameters in enumerate(surrogates(d)):
+        for function in sys.argv[1].split(","):
+            values = evaluate(function, parameters, np.random.default_rng(0))
+            bits = b"".join(np.asarray(value).tobytes() for value in values)
+            print(d, ("gaussian", "rational_quadratic")[kernel], function, bits.hex())
+X = np.random.default_rng(0).standard_normal((150, 2))
+fit = LogDensityGP(rng=0).fit(X, np.sin(X).sum(axis=1) - (X**2).sum(axis=1)).parameters_
+print(2, fit.kernel, "fit", b"".join(np.asarray(array).tobytes() for array in fit).hex())
+"""
+
+
+def test_results_are_those_of_code_from_the_cache_bit_by_bit(tmp_path):
+    """In a process that compiles everything and in others that load it, in two orders.
+
+    Callees compiled with fast-math flags have copies in the machine code of every caller, which
+    round differently; a process uses the copy that it met first unless all are inlined.
+    """
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+
+    def results(functions):
+        command = [sys.executable, "-W", "ignore", "-c", EVALUATE, ",".join(functions)]
+        root = Path(__file__).parents[3]
+        output = subprocess.run(
+            command, env=environment, cwd=root, check=True, capture_output=True, text=True
+        ).stdout
+        return dict(line.rsplit(" ", 1) for line in output.splitlines())
+
+    compiled = results(FUNCTIONS)
+    assert len(compiled) == 5 * 2 * len(FUNCTIONS) + 1
+    for functions in (FUNCTIONS, FUNCTIONS[::-1]):
+        loaded = results(functions)
+        different = [key for key, bits in loaded.items() if bits != compiled[key]]
+        assert not different
