@@ -307,7 +307,7 @@ def transitions(parameters, inverse_temperature, position, momenta, step_sizes, 
     return position, value - start_value, acceptance
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, forceinline=True)
 def energy(parameters, position, momentum, inverse_metric):
     """Return -f(x) + p' M^-1 p / 2."""
     kinetic = 0.0
@@ -317,7 +317,7 @@ def energy(parameters, position, momentum, inverse_metric):
     return kinetic - log_density_at(parameters, position)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, forceinline=True)
 def move(position, momentum, inverse_metric, step_size):
     """Add step_size M^-1 p to the position, in place."""
     for i in range(len(position)):

@@ -144,8 +144,11 @@ def _evaluation_of(parameters_class):
         ) from None
 
 
-# Overloads compile with the caller, so that its on-disk cache contains them.
-@overload(log_density_at)
+# Overloads compile with the caller, so that its on-disk cache contains them. Everything they call is
+# inlined by force: of a function that isn't, a process that compiles has one copy, optimised by
+# itself, and one that loads from disk another, optimised with its caller. With re-ordered sums the
+# two round differently, and the same seed would give other draws in the second process.
+@overload(log_density_at, jit_options={"forceinline": True})
 def _overload_log_density_at(parameters, x):
     evaluation = _EVALUATIONS.get(getattr(parameters, "instance_class", None))
     if evaluation is None:
@@ -158,7 +161,7 @@ def _overload_log_density_at(parameters, x):
     return evaluate
 
 
-@overload(gradient_at)
+@overload(gradient_at, jit_options={"forceinline": True})
 def _overload_gradient_at(parameters, x, out):
     evaluation = _EVALUATIONS.get(getattr(parameters, "instance_class", None))
     if evaluation is None:
@@ -241,7 +244,7 @@ def _symmetric(A):
     return 0.5 * (A + A.T)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, forceinline=True)
 def base_log_density_at(mean, precision, x):
     """Compiled twin of :meth:`GaussianBase.log_density` for one point."""
     total = 0.0
@@ -253,7 +256,7 @@ def base_log_density_at(mean, precision, x):
     return total
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, forceinline=True)
 def base_gradient_at(mean, precision, x, out):
     """Compiled twin of :meth:`GaussianBase.gradient` for one point; overwrites ``out``."""
     for i in range(x.shape[0]):

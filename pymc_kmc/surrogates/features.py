@@ -86,7 +86,7 @@ _S3, _S5, _S7, _S9, _S11, _S13, _S15, _S17, _S19, _S21 = (
 
 
 # No "reassoc" here: rounding by adding and subtracting a constant must not be simplified away.
-@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy")
+@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy", forceinline=True)
 def sin_in_place(values, n):
     """Replace ``values[:n]`` by their sines.
 
@@ -106,7 +106,7 @@ def sin_in_place(values, n):
         values[i] = _signed_sine(_reduce(x, k), k)
 
 
-@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy")
+@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy", forceinline=True)
 def cos_in_place(values, n):
     """Replace ``values[:n]`` by their cosines; accuracy as for :func:`sin_in_place`."""
     large = False

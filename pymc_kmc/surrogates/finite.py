@@ -395,7 +395,7 @@ class ScoreMatchingSums:
 # --------------------------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy")
+@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy", forceinline=True)
 def cholesky_update(U, V):
     """Turn the factor of P = U'U into that of P + V'V, in place.
 
@@ -460,7 +460,7 @@ def _solve_factored(U, b):
 # --------------------------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _angles(omega, phase, x, start, stop, angles):
     n = stop - start
     row = phase[start:stop]
@@ -473,7 +473,7 @@ def _angles(omega, phase, x, start, stop, angles):
             angles[j] += xa * row[j]
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _log_density_at(parameters, x):
     omega, phase, coefficients = parameters.omega, parameters.phase, parameters.coefficients
     m = phase.shape[0]
@@ -489,7 +489,7 @@ def _log_density_at(parameters, x):
     return total
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _gradient_at(parameters, x, out):
     omega, phase, coefficients = parameters.omega, parameters.phase, parameters.coefficients
     d, m = omega.shape

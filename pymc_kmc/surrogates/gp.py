@@ -218,8 +218,10 @@ class LogDensityGP:
         Raises
         ------
         ValueError
-            If shapes don't agree or fewer than d + 2 values are finite.
+            If an argument is out of its range, shapes don't agree, or fewer than d + 2 values are
+            finite.
         """
+        self._check_arguments()
         X = _base.check_points(X)
         values = np.asarray(values, dtype=np.float64)
         if values.shape != (len(X),):
@@ -235,10 +237,35 @@ class LogDensityGP:
         if reference is None:
             reference = X[values >= np.median(values)]
         reference = _base.check_points(reference, "reference", d)
+        if whitening is not None:
+            whitening = _base.check_points(whitening, "whitening", d)
+            if whitening.shape != (d, d) or np.linalg.matrix_rank(whitening) < d:
+                raise ValueError(
+                    f"whitening must be an invertible ({d}, {d}) matrix, got shape "
+                    f"{whitening.shape} and rank {np.linalg.matrix_rank(whitening)}"
+                )
+        if bulk is not None and not np.isfinite(bulk):
+            raise ValueError(f"bulk={bulk!r} must be finite; leave it out to take it from values")
+        if last is not None:
+            _base.check_fitted(last)
         rng = np.random.default_rng(self.rng)
         _Fit(self, X, values, reference, whitening, bulk, last, rng).run()
         self.n_features_in_ = d
         return self
+
+    def _check_arguments(self):
+        _base.check_count(self.n_landmarks, "n_landmarks")
+        _base.check_count(self.n_comparison_points, "n_comparison_points")
+        _base.check_count(self.n_comparison_landmarks, "n_comparison_landmarks")
+        _base.check_positive(self.drop, "drop")
+        if self.depth is not None:
+            _base.check_positive(self.depth, "depth")
+        for name in self.kernels:
+            _base.check_choice(name, "kernels", tuple(KERNELS))
+        if not np.all(np.asarray(self.score_weights, dtype=np.float64) >= 0):
+            raise ValueError(
+                f"score_weights={self.score_weights!r} must not be negative; pass e.g. (0.0, 0.1)"
+            )
 
     def log_density(self, X):
         """Return the surrogate's log density at X, (d,) or (n, d)."""
@@ -419,7 +446,7 @@ class _Fit:
                 candidate_fit = regression.fit_with(candidate.features, ridges=[choice.ridge])
                 if candidate_fit.log_evidence > fit.log_evidence:
                     fit, kernel_part = candidate_fit, candidate
-        base = self.prior
+        base, is_free = self.prior, False
         precision = base + trend.split(fit.coefficients)[2]
         eigenvalues, vectors = np.linalg.eigh(precision)
         smallest = SMALLEST_EIGENVALUE * np.linalg.eigvalsh(self.prior)[0]
@@ -435,13 +462,15 @@ class _Fit:
         elif not len(fit.kernel_coefficients):
             # A trend that is concave by itself needs no wall, which would hold a chain back whose
             # history has not seen the target's width yet.
-            self.radius *= FREE
+            is_free = True
         fit = self._with_scores(trend, features, residuals, base, fit, kernel_part)
         linear, radial, change = trend.split(fit.coefficients)
         precision = base + change
         if radial.sum() > 0:  # a log density that rises for ever: the values didn't say that
             self._fit_with(_Trend(self.Z.shape[1], self.gp.is_full_, False), choice)
             return
+        if is_free:
+            self.radius *= FREE
         self._finish(trend, features, fit, kernel_part, linear, radial, precision)
 
     def _with_scores(self, trend, features, residuals, base, fit, kernel_part):
@@ -686,7 +715,7 @@ def _log_densities(p, X):
 # --------------------------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _whiten(parameters, x, z):
     """Write z of x; return |z|^2."""
     total = 0.0
@@ -699,7 +728,7 @@ def _whiten(parameters, x, z):
     return total
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _block(landmarks, u, start, stop, squares):
     """Write squared distances from u to one block of landmarks."""
     n = stop - start
@@ -713,7 +742,7 @@ def _block(landmarks, u, start, stop, squares):
             squares[i] += delta * delta
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _project(parameters, z):
     """Return B z."""
     projection = parameters.projection
@@ -726,7 +755,7 @@ def _project(parameters, z):
     return u
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _log_density_at(parameters, x):
     d, m = x.shape[0], parameters.landmarks.shape[1]
     z = np.empty(d)
@@ -763,7 +792,7 @@ def _log_density_at(parameters, x):
     return total
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _gradient_at(parameters, x, out):
     d, m = x.shape[0], parameters.landmarks.shape[1]
     z, g = np.empty(d), np.empty(d)

@@ -412,7 +412,7 @@ def _conjugate_gradients(apply_A, b, precondition):
 # --------------------------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _kernel_block(points, x, start, stop, scale, values):
     """Write -|x - points|^2 * scale into values, for one block of points."""
     n = stop - start
@@ -427,7 +427,7 @@ def _kernel_block(points, x, start, stop, scale, values):
             values[i] -= scale * (xa - row[i]) * (xa - row[i])
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _log_density_at(parameters, x):
     points, coefficients = parameters.points, parameters.coefficients
     n = points.shape[1]
@@ -443,7 +443,7 @@ def _log_density_at(parameters, x):
     return total
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _gradient_at(parameters, x, out):
     points, coefficients = parameters.points, parameters.coefficients
     d, n = points.shape

@@ -318,7 +318,7 @@ def expansion_derivatives(X, points, radial, directions, sigma):
 # --------------------------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _block(points, directions, x, start, stop, squares, along):
     """Write |delta|^2 and delta' directions for one block of points."""
     n = stop - start
@@ -335,7 +335,7 @@ def _block(points, directions, x, start, stop, squares, along):
             along[i] += delta * direction[i]
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _log_density_at(parameters, x):
     points, directions = parameters.points, parameters.directions
     d, n = points.shape
@@ -355,7 +355,7 @@ def _log_density_at(parameters, x):
     return total
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _gradient_at(parameters, x, out):
     points, directions = parameters.points, parameters.directions
     d, n = points.shape
