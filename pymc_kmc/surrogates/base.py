@@ -144,7 +144,7 @@ def _evaluation_of(parameters_class):
         ) from None
 
 
-# Overloads compile with the caller, so that its on-disk cache contains them. Everything they call is
+# Overloads compile with the caller, so that its on-disk cache contains them. All that they call is
 # inlined by force: of a function that isn't, a process that compiles has one copy, optimised by
 # itself, and one that loads from disk another, optimised with its caller. With re-ordered sums the
 # two round differently, and the same seed would give other draws in the second process.
