@@ -25,7 +25,7 @@ demo: venv
 	@PYTHONWARNINGS=ignore::FutureWarning:arviz $(VENV)/bin/python examples/glass_gp_classification.py --output $(DEMO_OUTPUT)
 
 test: venv
-	@$(VENV)/bin/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 lint: venv
 	@$(VENV)/bin/ruff check .

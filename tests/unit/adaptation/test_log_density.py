@@ -1,0 +1,231 @@
+"""Fits of the log density along a chain: when, to what, in which coordinates, and what is kept."""
+
+import numpy as np
+import pytest
+
+from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.log_density import (
+    LogDensityAdaptation,
+    can_be_full,
+    distinct,
+    first_fit,
+)
+from pymc_kmc.surrogates.gp import VALUES_PER_COEFFICIENT
+
+MEAN = np.array([3.0, -1.0])
+PRECISION = np.linalg.inv(np.array([[1.0, 0.6], [0.6, 1.0]]))
+
+
+def gaussian(X):
+    return -0.5 * np.einsum("ni,ij,nj->n", X - MEAN, PRECISION, X - MEAN)
+
+
+def gradient(X):
+    return -(X - MEAN) @ PRECISION
+
+
+def draws(n, seed):
+    root = np.linalg.cholesky(np.linalg.inv(PRECISION))
+    return MEAN + np.random.default_rng(seed).standard_normal((n, 2)) @ root.T
+
+
+def histories(states, log_densities, points, values):
+    d = states.shape[1]
+    history, densities, evaluations = History(d), History(1), History(d + 1)
+    for state, log_density in zip(states, log_densities, strict=True):
+        history.append(state)
+        densities.append(log_density)
+    for point, value in zip(points, values, strict=True):
+        evaluations.append(np.append(point, value))
+    return history, densities, evaluations
+
+
+def chain(n, seed=0):
+    """Histories of states and of proposals around them."""
+    states = draws(n, seed)
+    points = states + np.random.default_rng([seed, 1]).standard_normal(states.shape)
+    return histories(states, gaussian(states), points, gaussian(points))
+
+
+# Values
+
+
+def test_distinct_points_come_in_their_order_with_mean_values():
+    rng = np.random.default_rng(0)
+    places = rng.standard_normal((5, 3))
+    order = np.array([3, 0, 3, 1, 4, 4, 3, 2])
+    values = rng.standard_normal(8)
+    points, means = distinct(np.column_stack([places[order], values]))
+    np.testing.assert_array_equal(points, places[[3, 0, 1, 4, 2]])
+    expected = [values[order == k].mean() for k in (3, 0, 1, 4, 2)]
+    np.testing.assert_allclose(means, expected)
+
+
+def test_distinct_points_of_a_view_of_a_history():
+    evaluations = History(2)
+    for row in ([1.0, 2.0], [0.0, 5.0], [1.0, 4.0]):
+        evaluations.append(row)
+    points, means = distinct(evaluations.last(3))
+    np.testing.assert_array_equal(points, [[1.0], [0.0]])
+    np.testing.assert_array_equal(means, [3.0, 5.0])
+
+
+def test_only_the_newest_values_are_used(monkeypatch):
+    """Values of a wrong density before them do no harm."""
+    monkeypatch.setattr(LogDensityAdaptation, "MOST_VALUES", 100)
+    history, densities, newest = chain(200)
+    evaluations = History(3)
+    for point in draws(100, 5):
+        evaluations.append(np.append(point, np.sin(9 * point[0]) * 50))
+    for row in newest.last(100):
+        evaluations.append(row)
+    adaptation = LogDensityAdaptation(30)
+    assert adaptation.fit(history, densities, evaluations, np.random.default_rng(0))
+    X = draws(20, 6)
+    np.testing.assert_allclose(adaptation.surrogate.gradient(X), gradient(X), atol=1e-3)
+
+
+# When
+
+
+@pytest.mark.parametrize("d", [1, 2, 8, 20, 50, 63])
+def test_the_first_fit_is_a_full_one(d):
+    """Where it ever will be: there are then enough values for every coefficient."""
+    assert can_be_full(d)
+    assert first_fit(d) >= VALUES_PER_COEFFICIENT * d * (d + 3) / 2
+    assert first_fit(d) <= max(60, 6 * d, 1.2 * d * (d + 3) / 2)
+
+
+@pytest.mark.parametrize("d", [64, 100, 500])
+def test_the_first_fit_is_soon_where_none_is_full(d):
+    assert not can_be_full(d)
+    assert first_fit(d) == 6 * d
+
+
+def test_a_first_fit_is_postponed_while_the_quadratic_is_underdetermined():
+    """Half of the proposals were impossible: 30 values for 44 coefficients, though 60 states."""
+    d = 8
+    rng = np.random.default_rng(1)
+    states, points = rng.standard_normal((60, d)), rng.standard_normal((60, d))
+
+    def density(X):
+        return -0.5 * (X**2).sum(axis=1)
+
+    few = histories(states, density(states), points[:30], density(points[:30]))
+    adaptation = LogDensityAdaptation(30)
+    assert not adaptation.fit(*few, rng)
+    assert adaptation.surrogate is None and adaptation.failure is None and adaptation.n_fits == 0
+    enough = histories(states, density(states), points, density(points))
+    assert adaptation.fit(*enough, rng)
+    assert adaptation.surrogate.is_full_ and adaptation.n_fits == 1
+    assert adaptation.fit(*few, rng)  # not postponed: a surrogate is in use
+
+
+def test_too_few_values_give_no_surrogate():
+    history, densities, evaluations = chain(30)
+    few = History(3)
+    for row in evaluations.last(3):
+        few.append(row)
+    adaptation = LogDensityAdaptation(30)
+    assert not adaptation.fit(history, densities, few, np.random.default_rng(0))
+    assert not adaptation.fit(history, densities, History(3), np.random.default_rng(0))
+    assert adaptation.surrogate is None and adaptation.failure is None
+
+
+# What
+
+
+def test_learns_the_density_and_again():
+    rng, X = np.random.default_rng(2), draws(50, 7)
+    adaptation = LogDensityAdaptation(30)
+    for n, n_fits in ((60, 1), (90, 2)):
+        assert adaptation.fit(*chain(n), rng)
+        assert adaptation.n_fits == n_fits and adaptation.failure is None
+        np.testing.assert_allclose(adaptation.surrogate.gradient(X), gradient(X), atol=1e-4)
+
+
+def test_coordinates_have_unit_draws_first_and_unit_draws_and_gradients_then():
+    """For a Gaussian both are the same; for a Student t they differ, and their mean is used."""
+    nu, rng = 3.0, np.random.default_rng(3)
+    states = rng.standard_normal((600, 2)) * np.sqrt(nu / rng.chisquare(nu, 600))[:, None]
+
+    def student(X):
+        return -0.5 * (nu + 2) * np.log1p((X**2).sum(axis=1) / nu)
+
+    arguments = histories(states, student(states), states, student(states))
+    adaptation = LogDensityAdaptation(50)
+    recent = states[-400:]
+    covariance = np.cov(recent.T, bias=True)
+
+    def assert_coordinates(volume):
+        whitening = adaptation.surrogate.parameters_.whitening
+        np.testing.assert_allclose(whitening, whitening.T, atol=1e-12)
+        assert np.linalg.det(whitening) ** -2 == pytest.approx(volume, rel=0.02)
+
+    assert adaptation.fit(*arguments, rng)
+    assert_coordinates(np.linalg.det(covariance))
+    scores = adaptation.surrogate.gradient(recent)
+    volume = np.linalg.det(np.linalg.inv(scores.T @ scores / len(recent)))
+    assert volume < 0.5 * np.linalg.det(covariance)
+    assert adaptation.fit(*arguments, rng)
+    assert_coordinates(np.sqrt(np.linalg.det(covariance) * volume))
+
+
+def test_the_same_generator_gives_the_same_fit():
+    surrogates = []
+    for _ in range(2):
+        adaptation = LogDensityAdaptation(30)
+        adaptation.fit(*chain(100), np.random.default_rng(4))
+        surrogates.append(adaptation.surrogate.parameters_)
+    for first, second in zip(*surrogates, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+# What goes wrong
+
+
+def test_a_failed_fit_keeps_the_surrogate_and_says_why(monkeypatch):
+    rng = np.random.default_rng(5)
+    adaptation = LogDensityAdaptation(30)
+    assert adaptation.fit(*chain(60), rng)
+    kept = adaptation.surrogate
+
+    def fail(*arguments, **options):
+        raise ValueError("too bad")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pymc_kmc.surrogates.gp.LogDensityGP.fit", fail)
+        assert not adaptation.fit(*chain(90), rng)
+    assert adaptation.failure == "ValueError: too bad"
+    assert adaptation.surrogate is kept and adaptation.n_fits == 1
+    assert adaptation.fit(*chain(90), rng)
+    assert adaptation.failure is None and adaptation.n_fits == 2
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("share", [0.5, 0.95, 1.0])
+def test_a_start_where_the_estimate_is_minus_infinity_does_no_harm(share):
+    """The chain's log densities there say nothing; its proposals' do."""
+    states, points = draws(90, 8), draws(90, 9)
+    log_densities = gaussian(states)
+    log_densities[: int(share * 90)] = -np.inf
+    adaptation = LogDensityAdaptation(30)
+    arguments = histories(states, log_densities, points, gaussian(points))
+    assert adaptation.fit(*arguments, np.random.default_rng(6))
+    X = draws(20, 10)
+    np.testing.assert_allclose(adaptation.surrogate.gradient(X), gradient(X), atol=1e-3)
+
+
+@pytest.mark.parametrize("place", [0.0, 0.7, 1e5 + 0.1])
+def test_a_chain_that_has_not_moved_gives_a_finite_surrogate_or_none(place):
+    """0.7 has a mean of rounding error, and with it a variance."""
+    states = np.full((90, 2), place)
+    points = states + np.random.default_rng(11).standard_normal((90, 2))
+    values = gaussian(points - place)
+    adaptation = LogDensityAdaptation(30)
+    adaptation.fit(
+        *histories(states, gaussian(states - place), points, values), np.random.default_rng(7)
+    )
+    if adaptation.surrogate is not None:
+        assert np.isfinite(adaptation.surrogate.gradient(points)).all()
+        assert np.isfinite(adaptation.surrogate.log_density(points)).all()
