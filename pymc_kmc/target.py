@@ -46,12 +46,15 @@ class Evaluation(NamedTuple):
         The block's raveled, unconstrained values.
     seeds : tuple of int
         One for each source of noise.
+    parameters : bytes
+        Those of the noisy likelihoods, to tell whether two estimates are of one quantity.
     """
 
     log_density: float
     log_likelihood_estimate: float
     position: np.ndarray
     seeds: tuple
+    parameters: bytes = b""
 
 
 class TargetDensity:
@@ -260,7 +263,8 @@ class TargetDensity:
             ):
                 estimate += likelihood.evaluate(seed, *outputs[first : first + n])
                 first += n
-        return Evaluation(log_density + estimate, estimate, position, seeds)
+        parameters = b"".join(np.asarray(output).tobytes() for output in outputs[1:])
+        return Evaluation(log_density + estimate, estimate, position, seeds, parameters)
 
     def point(self, point, position):
         """Return a copy of PyMC's `point` with the block's variables taken from `position`."""

@@ -95,6 +95,8 @@ class LogDensityAdaptation:
         points, values = distinct(evaluations.last(min(len(evaluations), self.MOST_VALUES)))
         if len(points) < states.shape[1] + 2:
             return False
+        recent = log_densities.recent(self.RECENT)
+        recent = recent[np.isfinite(recent)]
         surrogate = LogDensityGP(
             self.n_landmarks, score_weights=self.score_weights, rng=int(rng.integers(2**31))
         )
@@ -104,7 +106,7 @@ class LogDensityAdaptation:
                 values,
                 reference=states,
                 whitening=symmetric_power(self._metric(states), -0.5),
-                bulk=np.quantile(log_densities.recent(self.RECENT), 0.9),
+                bulk=np.quantile(recent, 0.9) if len(recent) else None,
                 last=self.surrogate,
             )
         except (ValueError, np.linalg.LinAlgError) as error:

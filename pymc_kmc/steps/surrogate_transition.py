@@ -169,15 +169,21 @@ class NoiseVariance:
         """Ask for another pair."""
         self.n_pending, self._last = N_PROBES, None
 
-    def learn(self, position, log_density):
-        """Learn from a probe."""
+    def learn(self, evaluation):
+        """Learn from a probe.
+
+        Two probes are a pair if the likelihood's parameters are the same: neither the position nor
+        another step's variables among them have moved.
+        """
         self.n_pending -= 1
-        if not np.isfinite(log_density):
+        estimate = evaluation.log_likelihood_estimate
+        if not np.isfinite(estimate):
             return
-        if self._last is not None and np.array_equal(self._last[0], position):
-            self._total += 0.5 * (log_density - self._last[1]) ** 2
+        place = evaluation.position.tobytes(), evaluation.parameters
+        if self._last is not None and place == self._last[0]:
+            self._total += 0.5 * (estimate - self._last[1]) ** 2
             self.n_pairs += 1
-        self._last = position, log_density
+        self._last = place, estimate
 
     @property
     def ideal_acceptance(self):
@@ -385,7 +391,7 @@ class KMC(AdaptiveStep):
         if move == AUXILIARY:
             self._learn_auxiliary(proposal, evaluation)
         elif move == PROBE:
-            learned.noise.learn(evaluation.position, evaluation.log_density)
+            learned.noise.learn(evaluation)
         elif move == RANDOM_WALK:
             if proposal.statistics["step_size"] == learned.random_walk.scale:
                 learned.random_walk.learn_scale(acceptance_rate)

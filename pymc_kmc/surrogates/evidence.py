@@ -122,7 +122,7 @@ class BayesianRegression:
         for ridge, factor, solution, determinant in self._factors:
             variance = float(self._variance(self._square - solution @ solution))
             evidence = -0.5 * self.n * np.log(variance) - 0.5 * determinant
-            if best is None or evidence > best[0]:
+            if np.isfinite(evidence) and (best is None or evidence > best[0]):
                 best = evidence, ridge, factor, solution, variance
         if best is None:
             return self._failure()
@@ -156,6 +156,8 @@ class BayesianRegression:
             explained = triangular_solve(factor, cross)
             rest = projected - explained.T @ solution
             schur = gram - explained.T @ explained
+            if not (np.isfinite(schur).all() and np.isfinite(rest).all()):
+                continue
             eigenvalues, vectors = scipy.linalg.eigh(schur, driver="evd", check_finite=False)
             eigenvalues = np.maximum(eigenvalues, 0.0)
             rotated = vectors.T @ rest
@@ -168,8 +170,9 @@ class BayesianRegression:
                 + determinant
                 + np.log1p(eigenvalues / kernel_ridges[:, None]).sum(axis=1)
             )
+            evidence = np.nan_to_num(evidence, nan=-np.inf, posinf=-np.inf)
             k = int(np.argmax(evidence))
-            if best is None or evidence[k] > best[0]:
+            if evidence[k] > -np.inf and (best is None or evidence[k] > best[0]):
                 theta = vectors @ (rotated / shrunk[k])
                 rhs = solution - explained @ theta
                 best = evidence[k], ridge, kernel_ridges[k], variance[k], factor, rhs, theta

@@ -5,7 +5,13 @@ import pytest
 
 from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.log_density import LogDensityAdaptation, distinct, first_fit
-from pymc_kmc.adaptation.transitions import SurrogateTransitions, TransitionMixture
+from pymc_kmc.adaptation.transitions import (
+    BUDGET,
+    GRADIENT_OVERHEAD,
+    MOST_TRANSITIONS,
+    SurrogateTransitions,
+    TransitionMixture,
+)
 from pymc_kmc.dynamics import transitions
 from pymc_kmc.surrogates import LogDensityGP, log_density_at
 
@@ -147,3 +153,71 @@ def test_a_chain_that_has_hardly_moved_is_not_fitted():
     adaptation = LogDensityAdaptation(30)
     assert not adaptation.fit(*histories(np.zeros((50, 2)), np.zeros(50)), np.random.default_rng(7))
     assert adaptation.surrogate is None
+
+
+def test_the_same_generator_gives_the_same_proposal(fitted):
+    surrogate, X, values, moves = fitted
+    again = SurrogateTransitions(surrogate, X, values, np.random.default_rng(8))
+    twin = SurrogateTransitions(surrogate, X, values, np.random.default_rng(8))
+    assert (again.step_size, again.n_steps) == (twin.step_size, twin.n_steps)
+    first, second = (moves.propose(X[0], 3, np.random.default_rng(9)) for _ in range(2))
+    np.testing.assert_array_equal(first.position, second.position)
+    assert first[1:] == second[1:]
+
+
+def test_a_sequence_that_goes_nowhere_ends_where_it_began(fitted):
+    """Bit by bit, with a ratio of one: the caller can tell, and nothing is evaluated for it."""
+    surrogate, X, values, _ = fitted
+    moves = SurrogateTransitions(surrogate, X, values, np.random.default_rng(10))
+    moves.step_size = 1e6
+    proposal = moves.propose(X[0], 3, np.random.default_rng(11))
+    assert not proposal.moved and proposal.log_ratio == 0.0
+    np.testing.assert_array_equal(proposal.position, X[0])
+
+
+def test_accepting_every_transition_is_found_out(fitted):
+    """The invariance test's twin: at a large step size the ends' second moment is far off."""
+    surrogate, X, _, _ = fitted
+    rng = np.random.default_rng(12)
+    ends = []
+    for x in X:
+        end, _, _ = transitions(
+            surrogate.parameters_,
+            1.0,
+            x,
+            rng.standard_normal((3, 2)),
+            np.full(3, 1.7),
+            np.full(3, 3),
+            np.zeros(3),  # accepts whatever is possible at all
+        )
+        ends.append(end)
+    change = np.square(ends)[:, 0] - X[:, 0] ** 2
+    assert abs(change.mean()) > 4.5 * change.std() / np.sqrt(len(X))
+
+
+@pytest.mark.parametrize("n_landmarks", [1, 80])
+def test_a_proposal_costs_no_more_than_its_budget(n_landmarks):
+    X = np.random.default_rng(13).standard_normal((200, 3))
+    values = np.sin(2 * X).sum(axis=1) - 0.5 * (X**2).sum(axis=1)
+    surrogate = LogDensityGP(n_landmarks, rng=0).fit(X, values, reference=X)
+    moves = SurrogateTransitions(surrogate, X, values, np.random.default_rng(14))
+    assert [moves.n_transitions_of(kind) for kind in (0, 1)] == [1, 1]
+    assert moves.n_transitions_of(3) == moves.n_transitions <= MOST_TRANSITIONS
+    rng = np.random.default_rng(15)
+    n_steps = np.mean([moves.propose(X[0], 3, rng).n_steps for _ in range(50)])
+    m = len(surrogate.parameters_.coefficients)
+    assert n_steps * (3 * (m + 3) + GRADIENT_OVERHEAD) < 1.1 * BUDGET
+
+
+def test_a_refit_discounts_what_was_seen_of_the_last_surrogate():
+    mixture = TransitionMixture(2)
+    for _ in range(100):
+        mixture.learn(0, 0.9)
+        mixture.learn(1, 0.1)
+    assert mixture.probabilities[0] > 0.98
+    mixture.renew(np.array([0.5, 0.5]))
+    for _ in range(100):
+        mixture.learn(0, 0.1)
+        mixture.learn(1, 0.9)
+    assert np.argmax(mixture.probabilities) == 1
+    assert mixture.probabilities.sum() == pytest.approx(1.0)

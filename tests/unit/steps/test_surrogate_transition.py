@@ -14,6 +14,7 @@ from pymc_kmc.steps.surrogate_transition import (
     NoiseVariance,
 )
 from pymc_kmc.surrogates import KernelExpLite, LogDensityGP
+from pymc_kmc.target import Evaluation
 from tests.models import NoisyEstimator, noisy_gaussian
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "chains": 1, "cores": 1}
@@ -101,7 +102,7 @@ def test_ideal_acceptance_is_that_of_perfect_proposals():
     for _ in range(1000):
         noise.plan()
         for value in (0.0, np.sqrt(2 * 1.7)):  # half the squared difference: 1.7
-            noise.learn(np.zeros(1), value)
+            noise.learn(Evaluation(value - 1.0, value, np.zeros(1), (0,)))
     assert noise.value == pytest.approx(1.7)
     rng = np.random.default_rng(4)
     sd = np.sqrt(1.7)
@@ -182,3 +183,47 @@ def test_evaluations_are_counted_with_probes_and_the_auxiliary_chain():
     for _ in range(400):
         point, _ = step.step(point)
     assert estimator.n_calls - before == 400
+
+
+def test_noise_is_not_what_a_step_of_other_variables_does():
+    """Its moves between two probes change the density too. 25 pairs: sd of their mean .003."""
+    with noisy_gaussian(0.01, companion=True) as model:
+        step = kmc.KMC([model["x"]], n_landmarks=30, rng=8)
+    point, rng = model.initial_point(), np.random.default_rng(9)
+    for _ in range(1000):
+        point, (statistics,) = step.step(point)
+        point["z"] = point["x"] / 2 + rng.standard_normal()
+    assert step.learned.noise.n_pairs > 20
+    assert statistics["kmc_noise_variance"] < 0.025
+
+
+def test_a_given_surrogate_is_used_as_it_is():
+    surrogate = narrow_surrogate()
+    before = [np.copy(array) for array in surrogate.parameters_]
+    with pm.Model():
+        pm.Normal("x", 0.7, 0.4, shape=1)
+        idata = pm.sample(
+            step=kmc.KMC(surrogate=surrogate), tune=150, draws=200, random_seed=10, **QUIET
+        )
+    for array, kept in zip(surrogate.parameters_, before, strict=True):
+        np.testing.assert_array_equal(array, kept)
+    statistics = idata.sample_stats
+    moves = statistics["kmc_move"].values
+    assert np.all(statistics["kmc_n_fits"] == 0)
+    assert not np.isin(moves, [AUXILIARY, PROBE]).any()
+    assert np.mean(moves >= FIRST_TRANSITION) > 0.8
+    assert statistics["acceptance_rate"].values[moves >= FIRST_TRANSITION].mean() > 0.98
+
+
+def test_no_surrogate_yet_only_random_walks():
+    with pm.Model() as model:
+        pm.Normal("x", shape=2)
+        step = kmc.KMC(rng=11)
+    point = model.initial_point()
+    moves = []
+    for _ in range(70):
+        point, (statistics,) = step.step(point)
+        moves.append(statistics["kmc_move"])
+        assert (statistics["kmc_n_fits"] > 0) == (len(moves) > 60)
+    assert set(moves[:60]) == {RANDOM_WALK}
+    assert set(moves[60:]) != {RANDOM_WALK}

@@ -85,3 +85,66 @@ def test_heavy_points_are_landmarks_first():
     points = RNG.standard_normal((30, 2))
     indices, _ = select_landmarks(points, np.where(np.arange(30) == 7, 100.0, 1.0), 3, 0)
     assert indices[0] == 7
+
+
+def test_the_constant_is_the_one_of_the_largest_likelihood():
+    """Found by the generalised least squares of the values' own covariance, not by centring."""
+    fit = BayesianRegression(FEATURES, VALUES, WEIGHTS, [0.3]).fit_with(KERNEL, np.array([2.0]))
+    F = np.hstack([FEATURES, KERNEL])
+    F = F - WEIGHTS @ F / N
+    covariance = np.diag(1 / WEIGHTS) + F * ([1 / 0.3] * 3 + [1 / 2.0] * 4) @ F.T
+    inverse = np.linalg.inv(covariance)
+    constant = inverse.sum(axis=0) @ VALUES / inverse.sum()
+    variance = (VALUES - constant) @ inverse @ (VALUES - constant) / N
+    assert fit.variance == pytest.approx(variance)
+    # The weights' determinant is the constant that is left out.
+    expected = multivariate_normal(np.full(N, constant), variance * covariance).logpdf(VALUES)
+    left_out = 0.5 * np.log(WEIGHTS).sum() - 0.5 * N * (1 + np.log(2 * np.pi))
+    assert fit.log_evidence == pytest.approx(expected - left_out)
+
+
+def test_scale_of_the_weights_and_level_of_the_values_do_not_matter():
+    fit = BayesianRegression(FEATURES, VALUES, WEIGHTS, [0.1]).fit_with(KERNEL)
+    moved = BayesianRegression(FEATURES + 3.0, VALUES - 1e4, 50.0 * WEIGHTS, [0.1])
+    for value, other in zip(fit, moved.fit_with(KERNEL - 2.0), strict=True):
+        np.testing.assert_allclose(other, value, rtol=1e-6)
+
+
+def test_evidence_rewards_what_is_there_and_nothing_else():
+    rng = np.random.default_rng(1)
+    first, second = rng.standard_normal((300, 2)), rng.standard_normal((300, 4))
+    noise, ridges = rng.standard_normal(300), 10.0 ** np.arange(-3.0, 3.0)
+    absent = BayesianRegression(first, first[:, 0] + noise, np.ones(300), ridges)
+    present = BayesianRegression(first, 2.0 * second[:, 1] + noise, np.ones(300), ridges)
+    assert absent.fit_with(second).log_evidence < absent.fit().log_evidence + 0.1
+    found = present.fit_with(second)
+    assert found.log_evidence > present.fit().log_evidence + 50.0
+    assert found.variance == pytest.approx(1.0, abs=0.35)  # four standard errors
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
+def test_a_second_group_that_overflows_is_a_fit_of_no_evidence(bad):
+    features = KERNEL.copy()
+    features[0, 0] = bad
+    fit = BayesianRegression(FEATURES, VALUES, WEIGHTS, [1e-3, 1.0]).fit_with(features)
+    assert fit.log_evidence == -np.inf
+
+
+def test_constant_values_have_a_finite_fit():
+    fit = BayesianRegression(FEATURES, np.full(N, 3.0), WEIGHTS, [0.1]).fit_with(KERNEL)
+    assert np.isfinite(fit.log_evidence)
+    np.testing.assert_allclose(fit.coefficients, 0.0, atol=1e-12)
+    np.testing.assert_allclose(fit.kernel_coefficients, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values())
+def test_fewer_landmarks_are_the_nystrom_approximation(kernel):
+    rng = np.random.default_rng(3)
+    points, weights = rng.standard_normal((60, 3)), rng.uniform(0.1, 1.0, 60)
+    indices, features = select_landmarks(points, weights, 10, kernel)
+    matrix = kernel_values(squared_distances(points, points), kernel)
+    cross = matrix[:, indices]
+    nystrom = cross @ np.linalg.solve(matrix[np.ix_(indices, indices)], cross.T)
+    np.testing.assert_allclose(features @ features.T, nystrom, atol=1e-9)
+    np.testing.assert_allclose(np.triu(features[indices], 1), 0.0, atol=1e-9)
