@@ -115,6 +115,10 @@ class SurrogateHamiltonian:
         self.metric = metric or Metric(np.eye(len(coordinates.origin)))
         self.coordinates = coordinates
 
+    def log_density(self, position):
+        """Return the surrogate's log density at `position` (d,) in the step's coordinates."""
+        return log_density_at(self.parameters, self.coordinates.forward(position))
+
     def trajectory(self, position, momentum, step_size, n_steps):
         """Return where a trajectory from `position` ends, and its momentum there.
 

@@ -1,8 +1,8 @@
-"""The states a chain went through, as something to learn from."""
+"""What a chain went through, as something to learn from."""
 
 import numpy as np
 
-__all__ = ["History", "systematic_sample"]
+__all__ = ["History", "Record", "systematic_sample"]
 
 
 class History:
@@ -37,6 +37,43 @@ class History:
     def last(self, n):
         """Return a view of the last `n` of the states, shape (n, d)."""
         return self._states[self._n - n : self._n]
+
+
+class Record:
+    """What a chain leaves for a surrogate to learn from.
+
+    Parameters
+    ----------
+    n_dimensions : int
+        Length d of a state.
+
+    Attributes
+    ----------
+    states : History
+        Shape (n, d).
+    log_densities : History
+        Those of the states, shape (n, 1).
+    evaluations : History
+        Proposals and the finite log densities found there, shape (n', d + 1).
+    """
+
+    def __init__(self, n_dimensions):
+        self.states = History(n_dimensions)
+        self.log_densities = History(1)
+        self.evaluations = History(n_dimensions + 1)
+
+    def __len__(self):
+        return len(self.states)
+
+    def append(self, state, log_density):
+        """Add the state that an iteration ended with, and its log density."""
+        self.states.append(state)
+        self.log_densities.append(log_density)
+
+    def append_evaluation(self, position, log_density):
+        """Add a place where the target was evaluated, if what it gave was finite."""
+        if np.isfinite(log_density):
+            self.evaluations.append(np.append(position, log_density))
 
 
 def systematic_sample(weights, n, rng):

@@ -4,15 +4,17 @@ Every evaluation of the target is used, rejected proposals included, each estima
 proposal that it was drawn for: the estimate that a chain carries is biased upwards, having been
 accepted. Values at one point are averaged.
 
-The surrogate's coordinates are the symmetric root of the geometric mean of the states'
-covariance and the inverse Fisher information :math:`E[\nabla f \nabla f^\top]^{-1}` of the last
-surrogate (:func:`pymc_kmc.adaptation.metric.geometric_mean`): in them draws and gradients have
+The surrogate's coordinates whiten the geometric mean of the states' covariance and the inverse
+Fisher information :math:`E[\nabla f \nabla f^\top]^{-1}` of the last surrogate
+(:func:`pymc_kmc.adaptation.metric.geometric_mean`): in them draws and gradients have
 about unit spread, which is what both the leapfrog integrator and an isotropic kernel ask for.
 """
 
 import numpy as np
 
-from pymc_kmc.adaptation.metric import geometric_mean, shrunk_covariance, symmetric_power
+from pymc_kmc.adaptation.fitting import RepeatedFit
+from pymc_kmc.adaptation.metric import geometric_mean
+from pymc_kmc.surrogates.covariance import shrunk_covariance, whitening
 from pymc_kmc.surrogates.gp import LogDensityGP
 
 __all__ = ["LogDensityAdaptation", "first_fit"]
@@ -35,7 +37,7 @@ def can_be_full(n_dimensions):
     return n_dimensions * (n_dimensions + 3) / 2 <= LogDensityAdaptation.MOST_VALUES / 1.2
 
 
-class LogDensityAdaptation:
+class LogDensityAdaptation(RepeatedFit):
     """Fits :class:`~pymc_kmc.surrogates.LogDensityGP` to a chain.
 
     Parameters
@@ -45,14 +47,6 @@ class LogDensityAdaptation:
     is_noisy : bool
         Whether values are estimates: score matching on the states then joins them where that
         predicts held-out values better.
-
-    Attributes
-    ----------
-    surrogate : LogDensityGP or None
-        None until the first fit.
-    n_fits : int
-    failure : str or None
-        Why the last fit was given up, if it was; the surrogate before it stays in use.
     """
 
     # Share of the history that is used: the rest is burn-in.
@@ -66,57 +60,31 @@ class LogDensityAdaptation:
     N_FISHER = 400
 
     def __init__(self, n_landmarks, is_noisy=False):
+        super().__init__()
         self.n_landmarks = n_landmarks
         self.score_weights = self.NOISY_SCORE_WEIGHTS if is_noisy else (0.0,)
-        self.surrogate = None
-        self.n_fits = 0
-        self.failure = None
 
-    def fit(self, history, log_densities, evaluations, rng):
-        """Fit anew.
-
-        Parameters
-        ----------
-        history : History
-            The chain's states, shape (n, d).
-        log_densities : History
-            Theirs, shape (n, 1).
-        evaluations : History
-            Proposals and the finite log densities found there, shape (n', d + 1).
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        bool
-            Whether there is a new surrogate.
-        """
-        self.failure = None
-        states = history.recent(self.RECENT)
-        points, values = distinct(evaluations.last(min(len(evaluations), self.MOST_VALUES)))
+    def _fit(self, record, rng):
+        states = record.states.recent(self.RECENT)
+        n_values = min(len(record.evaluations), self.MOST_VALUES)
+        points, values = distinct(record.evaluations.last(n_values))
         if len(points) < states.shape[1] + 2:
-            return False
-        recent = log_densities.recent(self.RECENT)
+            return None
+        recent = record.log_densities.recent(self.RECENT)
         recent = recent[np.isfinite(recent)]
         surrogate = LogDensityGP(
             self.n_landmarks, score_weights=self.score_weights, rng=int(rng.integers(2**31))
+        ).fit(
+            points,
+            values,
+            reference=states,
+            whitening=whitening(self._metric(states)),
+            bulk=np.quantile(recent, 0.9) if len(recent) else None,
+            last=self.surrogate,
         )
-        try:
-            surrogate.fit(
-                points,
-                values,
-                reference=states,
-                whitening=symmetric_power(self._metric(states), -0.5),
-                bulk=np.quantile(recent, 0.9) if len(recent) else None,
-                last=self.surrogate,
-            )
-        except (ValueError, np.linalg.LinAlgError) as error:
-            self.failure = f"{type(error).__name__}: {error}"
-            return False
         if self.surrogate is None and can_be_full(states.shape[1]) and not surrogate.is_full_:
-            return False  # half a surrogate is worse than the random walk: wait
-        self.surrogate = surrogate
-        self.n_fits += 1
-        return True
+            return None  # half a surrogate is worse than the random walk: wait
+        return surrogate
 
     def _metric(self, states):
         covariance = shrunk_covariance(states)

@@ -15,9 +15,9 @@ squared jumped distance. *Statistica Sinica* 20, 343-364.
 
 import numpy as np
 
-from pymc_kmc.adaptation.metric import shrunk_covariance, symmetric_power
+from pymc_kmc.surrogates.covariance import shrunk_covariance, whitening
 
-__all__ = ["MoveMixture", "Whitening"]
+__all__ = ["Mixture", "MoveMixture", "Whitening"]
 
 # A squared jump counts up to this many times its mean under independence: a few very long jumps
 # are not what makes a chain mix.
@@ -35,7 +35,7 @@ class Whitening:
 
     def __init__(self, states):
         self.mean = states.mean(axis=0)
-        self.matrix = symmetric_power(shrunk_covariance(states), -0.5)
+        self.matrix = np.ascontiguousarray(whitening(shrunk_covariance(states)).T)
 
     def squared_jumps(self, start, ends):
         """Return squared jumps of the whitened coordinates and of their squares.
@@ -56,7 +56,22 @@ class Whitening:
         return np.minimum(jumps, LONGEST_JUMP)
 
 
-class MoveMixture:
+class Mixture:
+    """Kinds of move that are made with given probabilities.
+
+    Attributes
+    ----------
+    probabilities : ndarray, shape (n_moves,)
+    """
+
+    def choose(self, rng, first=0):
+        """Draw a kind of move's index among those from `first` on."""
+        cumulative = np.cumsum(self.probabilities[first:])
+        drawn = np.searchsorted(cumulative[:-1], rng.uniform() * cumulative[-1], side="right")
+        return first + int(drawn)
+
+
+class MoveMixture(Mixture):
     """Probabilities of several kinds of move.
 
     Parameters
@@ -88,11 +103,6 @@ class MoveMixture:
         shares = np.where(self.smallest > 0, utility.min(axis=1) ** self.POWER, 0.0)
         free = 1.0 - self.smallest.sum()
         self.probabilities = self.smallest + free * shares / shares.sum()
-
-    def choose(self, rng):
-        """Draw a move's index."""
-        cumulative = np.cumsum(self.probabilities)[:-1]
-        return int(np.searchsorted(cumulative, rng.uniform(), side="right"))
 
     def learn(self, move, squared_jumps):
         """Learn from one proposal: squared jumps (2 d,) times its acceptance probability."""

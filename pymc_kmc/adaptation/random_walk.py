@@ -23,9 +23,9 @@ pseudo-marginal random walk Metropolis algorithms. *Annals of Statistics* 43, 23
 
 import numpy as np
 
-from pymc_kmc.adaptation.metric import shrunk_covariance
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
+from pymc_kmc.surrogates.covariance import count_distinct, shrunk_covariance
 
 __all__ = ["RandomWalk"]
 
@@ -109,7 +109,7 @@ class RandomWalk:
         if not self.schedule.is_due(len(history)):
             return
         states = history.recent(self.RECENT)
-        n_distinct = 1 + np.count_nonzero(np.any(np.diff(states, axis=0) != 0, axis=1))
-        if n_distinct >= max(2 * states.shape[1], self.FEWEST_DISTINCT * len(states)):
+        fewest = max(2 * states.shape[1], self.FEWEST_DISTINCT * len(states))
+        if count_distinct(states) >= fewest:
             self.set_covariance(shrunk_covariance(states))
             self.scale_adaptation.scale = min(self.scale, self.LARGEST_SCALE)

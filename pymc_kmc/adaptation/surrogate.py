@@ -43,11 +43,13 @@ import warnings
 
 import numpy as np
 
+from pymc_kmc.adaptation.fitting import RepeatedFit
 from pymc_kmc.adaptation.history import systematic_sample
-from pymc_kmc.adaptation.metric import geometric_mean, shrunk_covariance, symmetric_power
+from pymc_kmc.adaptation.metric import geometric_mean
 from pymc_kmc.dynamics import Coordinates, Metric, SurrogateHamiltonian
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite, select, unique_states
 from pymc_kmc.surrogates.base import GaussianBase
+from pymc_kmc.surrogates.covariance import shrunk_covariance, symmetric_power, whitening
 from pymc_kmc.surrogates.features import features, scale_basis, standard_basis
 from pymc_kmc.surrogates.kernels import gaussian_kernel, squared_distances
 from pymc_kmc.surrogates.regression import (
@@ -131,7 +133,7 @@ class FiniteFamily:
         return surrogate.update(new_states)
 
 
-class SurrogateAdaptation:
+class SurrogateAdaptation(RepeatedFit):
     """Learns a surrogate Hamiltonian from a chain.
 
     Parameters
@@ -152,9 +154,6 @@ class SurrogateAdaptation:
     ----------
     hamiltonian : SurrogateHamiltonian or None
         None until the first fit.
-    n_fits : int
-    failure : str or None
-        Why the last fit was given up, if it was; the surrogate before it stays in use.
     """
 
     # Share of the history that is used: the rest is burn-in. Shares from .5 to .8 did equally well.
@@ -177,54 +176,28 @@ class SurrogateAdaptation:
     N_CANDIDATE_CENTRES = 150
 
     def __init__(self, family, base, values, sigma=None, regularisation=None, hamiltonian=None):
+        super().__init__()
         self.family = family
         self.base = base
         self.values = values
         self.sigma = sigma
         self.regularisation = regularisation
         self.hamiltonian = hamiltonian
-        self.is_given = hamiltonian is not None
-        self.surrogate = None
-        self.n_fits = 0
         self.n_seen = 0
-        self.failure = None
         self.last_bandwidth = 1.0
 
-    def fit(self, history, evaluations, rng):
-        """Fit anew to a chain's history, hyper-parameters and coordinates included.
+    def _fit(self, record, rng):
+        states, weights = self._states(record.states, rng)
+        if len(states) < max(2 * self.N_FOLDS, states.shape[1] + 2):
+            return None  # the chain has hardly moved
+        with warnings.catch_warnings():
+            # A bandwidth at the edge of its range is a fact of Gaussian targets: wider is as good.
+            warnings.filterwarnings("ignore", message="the best", category=UserWarning)
+            surrogate = self._fit_to(states, weights, record.evaluations, rng)
+        self.n_seen = len(record)
+        return surrogate
 
-        Parameters
-        ----------
-        history : History
-            The chain's states, shape (n, d).
-        evaluations : History
-            Proposals and their log densities, shape (n', d + 1).
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        bool
-            Whether there is a new surrogate.
-        """
-        self.failure = None
-        states, weights = self._states(history, rng)
-        n_dimensions = states.shape[1]
-        if len(states) < max(2 * self.N_FOLDS, n_dimensions + 2):
-            return False  # the chain has hardly moved
-        try:
-            with warnings.catch_warnings():
-                # A bandwidth at the edge of its range is a fact of Gaussian targets: wider is as
-                # good.
-                warnings.filterwarnings("ignore", message="the best", category=UserWarning)
-                self._fit(states, weights, evaluations, rng)
-        except (ValueError, np.linalg.LinAlgError) as error:
-            self.failure = f"{type(error).__name__}: {error}"
-            return False
-        self.n_fits += 1
-        self.n_seen = len(history)
-        return True
-
-    def _fit(self, states, weights, evaluations, rng):
+    def _fit_to(self, states, weights, evaluations, rng):
         mean = np.average(states, axis=0, weights=weights)
         covariance = shrunk_covariance(states, weights)
         points, values, value_weights = self._values(evaluations)
@@ -253,19 +226,19 @@ class SurrogateAdaptation:
             surrogate, _ = correct(surrogate, coordinates.forward(points), values, value_weights)
         metric = Metric(coordinates.matrix @ spread @ coordinates.matrix.T)
         self.hamiltonian = SurrogateHamiltonian(surrogate.parameters_, metric, coordinates)
-        self.surrogate = surrogate
+        return surrogate
 
-    def update(self, history, rng):
+    def update(self, record, rng):
         """Learn from the states since the last fit or update; hyper-parameters are kept.
 
         Parameters
         ----------
-        history : History
+        record : Record
         rng : numpy.random.Generator
         """
         forward = self.hamiltonian.coordinates.forward
-        states, weights = self._states(history, rng)
-        new_states = history.last(len(history) - self.n_seen)
+        states, weights = self._states(record.states, rng)
+        new_states = record.states.last(len(record) - self.n_seen)
         try:
             surrogate = self.family.update(
                 self.surrogate, forward(states), weights, forward(new_states)
@@ -277,7 +250,7 @@ class SurrogateAdaptation:
         self.hamiltonian = SurrogateHamiltonian(
             surrogate.parameters_, self.hamiltonian.metric, self.hamiltonian.coordinates
         )
-        self.n_seen = len(history)
+        self.n_seen = len(record)
 
     def gradient(self, X):
         """Return the surrogate's gradient at X (n, d) in the step's coordinates."""
@@ -305,19 +278,19 @@ class SurrogateAdaptation:
         """The momentum's inverse metric, and candidates for the kernel's coordinates by name."""
         matrices = {
             "given": np.eye(len(covariance)),
-            "spread": symmetric_power(covariance, -0.5),
+            "spread": whitening(covariance),
         }
         if self.surrogate is not None:
             information = self._fisher_information(states, weights, covariance)
-            matrices["fisher"] = symmetric_power(information, 0.5)
+            matrices["fisher"] = whitening(np.linalg.inv(information))
             matrices["last"] = self.hamiltonian.coordinates.matrix
         elif isinstance(base, GaussianBase):
             information = base.precision
-            matrices["base"] = symmetric_power(information, 0.5)
+            matrices["base"] = whitening(np.linalg.inv(information))
         else:
             return covariance, matrices
         spread = geometric_mean(covariance, np.linalg.inv(information))
-        matrices["mean"] = symmetric_power(spread, -0.5)
+        matrices["mean"] = whitening(spread)
         return spread, matrices
 
     def _fisher_information(self, states, weights, covariance):

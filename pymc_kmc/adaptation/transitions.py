@@ -35,10 +35,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.adaptation.moves import Whitening
+from pymc_kmc.adaptation.moves import Mixture, Whitening
 from pymc_kmc.adaptation.trajectory import learn_step_size
 from pymc_kmc.dynamics import Coordinates, SurrogateHamiltonian, transitions
-from pymc_kmc.surrogates.base import log_density_at
 
 __all__ = ["SurrogateProposal", "SurrogateTransitions", "TransitionMixture"]
 
@@ -61,9 +60,8 @@ MOST_TRANSITIONS = 100
 LENGTH_FACTORS = (1.0, 2.0, 4.0)
 WORTH = 1.25
 MOST_STEPS = 40
-# Starts of the simulations on the surrogate, and states that its level is compared at.
+# Starts of the simulations on the surrogate.
 N_STARTS = 50
-N_REFERENCES = 200
 # Average length of a trajectory, as a multiple of the number of steps set.
 MEAN_LENGTH = (
     0.5 * (1 + SHORTEST_SHARE) * float(STEP_PROBABILITIES @ np.minimum(LONGEST, 1 / STEP_FACTORS))
@@ -99,12 +97,11 @@ class SurrogateTransitions:
         Fitted.
     states : ndarray, shape (n, d)
         Of the chain, to start simulations from.
-    log_densities : ndarray, shape (n,)
-        Of the target at the states.
     rng : numpy.random.Generator
 
     Attributes
     ----------
+    hamiltonian : SurrogateHamiltonian
     step_size : float
     n_steps : int
         Longest number of leapfrog steps at this step size.
@@ -118,7 +115,7 @@ class SurrogateTransitions:
     # Kinds of move: transitions as a share of `n_transitions` (0: one), and steps of `n_steps`.
     KINDS = ((0.0, 0.3), (0.0, 1.0), (0.25, 1.0), (1.0, 1.0))
 
-    def __init__(self, surrogate, states, log_densities, rng):
+    def __init__(self, surrogate, states, rng):
         parameters = surrogate.parameters_
         if hasattr(parameters, "whitening"):  # what is done in its own coordinates is simpler
             d = len(parameters.centre)
@@ -127,39 +124,13 @@ class SurrogateTransitions:
         else:
             self.coordinates = Coordinates.identity(states.shape[1])
         self.parameters = parameters
-        hamiltonian = SurrogateHamiltonian(parameters, coordinates=self.coordinates)
-        self.step_size = learn_step_size(hamiltonian, states, TARGET_ACCEPTANCE, rng)
-        self._learn_lengths(hamiltonian, states, rng)
-        self._reference = 0.0
-        thinned = slice(None, None, max(1, len(states) // N_REFERENCES))
-        self._reference = float(
-            np.median(
-                [
-                    self.log_weight(*pair)
-                    for pair in zip(states[thinned], log_densities[thinned], strict=True)
-                ]
-            )
-        )
+        self.hamiltonian = SurrogateHamiltonian(parameters, coordinates=self.coordinates)
+        self.step_size = learn_step_size(self.hamiltonian, states, TARGET_ACCEPTANCE, rng)
+        self._learn_lengths(states, rng)
 
-    def log_weight(self, position, log_density):
-        """Return by how much the target is above the surrogate, relative to the chain's median.
-
-        Parameters
-        ----------
-        position : ndarray, shape (d,)
-        log_density : float
-            Of the target there.
-
-        Returns
-        -------
-        float
-        """
-        surrogate = log_density_at(self.parameters, self.coordinates.forward(position))
-        return log_density - surrogate - self._reference
-
-    def _learn_lengths(self, hamiltonian, states, rng):
+    def _learn_lengths(self, states, rng):
         starts = states[rng.integers(len(states), size=N_STARTS)]
-        u_turns = [self._u_turn(hamiltonian, start, rng) for start in starts]
+        u_turns = [self._u_turn(start, rng) for start in starts]
         shortest = int(np.clip(np.median(u_turns), 2, MOST_STEPS))
         whitening = Whitening(states)
         n_landmarks = getattr(self.parameters, "coefficients", np.zeros(0)).size
@@ -192,10 +163,10 @@ class SurrogateTransitions:
         share, length = self.KINDS[kind]
         return max(1, round(share * self.n_transitions)), max(1, round(length * self.n_steps))
 
-    def _u_turn(self, hamiltonian, start, rng):
+    def _u_turn(self, start, rng):
         """Leapfrog steps until a trajectory comes nearer to its start again."""
-        momentum = hamiltonian.metric.draw_momentum(rng)
-        path, _ = hamiltonian.path(start, momentum, self.step_size, 2 * MOST_STEPS)
+        momentum = self.hamiltonian.metric.draw_momentum(rng)
+        path, _ = self.hamiltonian.path(start, momentum, self.step_size, 2 * MOST_STEPS)
         path = np.vstack([start, path])
         distances = np.linalg.norm((path - start) @ self.coordinates.matrix.T, axis=1)
         nearer = np.flatnonzero(~(np.diff(distances) > 0))
@@ -247,7 +218,7 @@ class SurrogateTransitions:
         return self._sequence(position, *self._size(kind), temperature, rng)
 
 
-class TransitionMixture:
+class TransitionMixture(Mixture):
     """How often each kind of surrogate move is made.
 
     Parameters
@@ -277,11 +248,6 @@ class TransitionMixture:
         shares = (rates * np.clip(self.jumps, 1e-3, self.ENOUGH)) ** self.POWER
         free = 1.0 - self.SMALLEST * len(shares)
         self.probabilities = self.SMALLEST + free * shares / shares.sum()
-
-    def choose(self, rng):
-        """Draw a kind of move."""
-        cumulative = np.cumsum(self.probabilities)[:-1]
-        return int(np.searchsorted(cumulative, rng.uniform(), side="right"))
 
     def learn(self, kind, acceptance_rate):
         """Learn from one proposal's acceptance probability."""

@@ -2,9 +2,11 @@ r"""Kernel Hamiltonian Monte Carlo (KMC; Strathmann et al., 2015, Algorithm 1).
 
 An iteration at x:
 
-1. Choose a kind of move with fixed probabilities (:mod:`pymc_kmc.adaptation.moves`): a random
-   walk (:mod:`pymc_kmc.adaptation.random_walk`; always, while no surrogate is fitted yet), or a
-   trajectory of a long or a short range of lengths.
+1. Choose a kind of move: a random walk (:mod:`pymc_kmc.adaptation.random_walk`; always, while no
+   surrogate is fitted yet), more often where the target is far above the surrogate
+   (:mod:`pymc_kmc.steps.surrogate`, with what that asks of the acceptance ratio), or a trajectory
+   of a long or a short range of lengths, with fixed probabilities
+   (:mod:`pymc_kmc.adaptation.moves`).
 2. For a trajectory, draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each
    independently of x, and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to
    (x', p'), where f is an exponential family in a reproducing kernel Hilbert space fitted to the
@@ -23,8 +25,9 @@ An iteration at x:
 Why it is exact: given f, M, the step size and the number of steps, the leapfrog map followed by a
 flip of the momentum is a volume-preserving involution whatever f is, so that step 3 is a
 Metropolis-Hastings step for :math:`\hat\pi(x) N(p; 0, M)` (Neal, 2011, section 2.3; with an
-estimated density for the extended target of Andrieu and Roberts, 2009); a mixture, with fixed
-probabilities, of kernels that leave the target invariant leaves it invariant too.
+estimated density for the extended target of Andrieu and Roberts, 2009); a mixture of kernels that
+leave the target invariant leaves it invariant too. With ``random_walk_probability=0`` there are no
+random walks after the first fit, as in the paper.
 
 References
 ----------
@@ -54,43 +57,34 @@ from abc import abstractmethod
 
 import numpy as np
 
-from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.log_weights import LogWeights
 from pymc_kmc.adaptation.moves import MoveMixture, Whitening
-from pymc_kmc.adaptation.random_walk import RandomWalk
-from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
+from pymc_kmc.adaptation.schedules import vanishing_weight
 from pymc_kmc.adaptation.surrogate import FiniteFamily, LiteFamily, SurrogateAdaptation
 from pymc_kmc.adaptation.trajectory import learn_n_steps, learn_step_size
 from pymc_kmc.dynamics import SurrogateHamiltonian
 from pymc_kmc.steps.base import AdaptiveStep, Proposal, single_threaded_blas
-from pymc_kmc.surrogates.base import check_choice, check_count, check_fitted, check_positive
+from pymc_kmc.steps.surrogate import RANDOM_WALK, LearnedWithSurrogate, SurrogateStep
+from pymc_kmc.surrogates.base import check_choice, check_count, check_positive
 
 __all__ = ["KMCFinite", "KMCLite", "KernelHMC"]
 
 # The step size of an iteration is the learned one times a uniform number from this interval:
 # fixed ones can resonate with the target (Neal, 2011, section 3.2).
 STEP_SIZE_JITTER = (0.7, 1.1)
-# First fit after so many iterations a dimension (15 to 40 did equally well), then whenever their
-# number has grown by this factor: growth by 1.12 instead of 1.2 doubled the effective sample size
-# on the banana of the benchmarks, whose arms are explored one fit at a time.
+# First fit after so many iterations a dimension (15 to 40 did equally well).
 FIRST_FIT = 20
-REFIT_GROWTH = 1.12
 # The kinds of trajectory: shares of the learned numbers of steps, and each one's smallest
 # probability.
 SHARES = (1.0, 0.2)
 SMALLEST_PROBABILITY = 0.05
-# Index of the random walk among the moves; the trajectories follow.
-RANDOM_WALK = 0
 
 
-class Learned:
-    """What KMC learns from a chain.
+class Learned(LearnedWithSurrogate):
+    """What KMC lite and finite learn from a chain, besides what every step on a surrogate does.
 
     Attributes
     ----------
-    history, evaluations : History
-        States, and proposals with their log densities.
-    random_walk : RandomWalk
-    surrogate : SurrogateAdaptation
     step_size : (float, float) or None
         Bounds of the uniform distribution of step sizes; None until they are learned.
     n_steps : (int, int) or None
@@ -99,23 +93,17 @@ class Learned:
         The random walk and the trajectories of different lengths.
     whitening : Whitening or None
         The scale that their jumps are measured on.
-    schedule : GeometricSchedule
-        Of fits.
     """
 
-    def __init__(self, n_dimensions, random_walk, surrogate, step_size, n_steps, moves):
-        self.history = History(n_dimensions)
-        self.evaluations = History(n_dimensions + 1)
-        self.random_walk = random_walk
-        self.surrogate = surrogate
+    def __init__(self, n_dimensions, adaptation, is_noisy, step_size, n_steps, moves):
+        super().__init__(n_dimensions, adaptation, FIRST_FIT * n_dimensions, is_noisy)
         self.step_size = step_size
         self.n_steps = n_steps
         self.moves = moves
         self.whitening = None
-        self.schedule = GeometricSchedule(FIRST_FIT * n_dimensions, REFIT_GROWTH)
 
 
-class KernelHMC(AdaptiveStep):
+class KernelHMC(SurrogateStep):
     """What KMC lite and KMC finite share: everything but the surrogate's family."""
 
     stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {
@@ -131,7 +119,6 @@ class KernelHMC(AdaptiveStep):
         self,
         vars=None,
         *,
-        surrogate=None,
         sigma=None,
         regularisation=None,
         base="gaussian",
@@ -141,16 +128,8 @@ class KernelHMC(AdaptiveStep):
         target_acceptance=0.9,
         random_walk_probability=0.1,
         schedule="geometric",
-        tune=True,
         **kwargs,
     ):
-        if surrogate is not None:
-            check_fitted(surrogate)
-        elif not tune:
-            raise ValueError(
-                f"{type(self).__name__}(tune=False) has nothing to propose with: pass a fitted "
-                "surrogate=, or let it tune."
-            )
         check_choice(base, "base", (None, "gaussian"))
         check_choice(schedule, "schedule", ("geometric", "vanishing"))
         if schedule == "vanishing" and values:
@@ -165,7 +144,6 @@ class KernelHMC(AdaptiveStep):
             raise ValueError(
                 f"random_walk_probability must be between 0 and 0.8, got {random_walk_probability}."
             )
-        self.given_surrogate = surrogate
         self.sigma = None if sigma is None else check_positive(sigma, "sigma")
         self.regularisation = regularisation
         if regularisation is not None:
@@ -177,7 +155,7 @@ class KernelHMC(AdaptiveStep):
         self.target_acceptance = target_acceptance
         self.random_walk_probability = random_walk_probability
         self.schedule = schedule
-        super().__init__(vars, tune=tune, **kwargs)
+        super().__init__(vars, **kwargs)
 
     @abstractmethod
     def _family(self):
@@ -186,12 +164,6 @@ class KernelHMC(AdaptiveStep):
     def _start_chain(self):
         hamiltonian = None
         if self.given_surrogate is not None:
-            n_features = self.given_surrogate.n_features_in_
-            if n_features != self.n_dimensions:
-                raise ValueError(
-                    f"surrogate was fitted to points with {n_features} coordinates; the step's "
-                    f"variables have {self.n_dimensions} unconstrained values."
-                )
             hamiltonian = SurrogateHamiltonian(self.given_surrogate.parameters_)
         adaptation = SurrogateAdaptation(
             self._family(), self.base, self.values, self.sigma, self.regularisation, hamiltonian
@@ -202,8 +174,8 @@ class KernelHMC(AdaptiveStep):
             smallest[1] = 1.0 - sum(smallest) + SMALLEST_PROBABILITY
         return Learned(
             self.n_dimensions,
-            RandomWalk(self.n_dimensions, is_noisy=self.target.is_noisy),
             adaptation,
+            self.target.is_noisy,
             self.given_step_size,
             self.given_n_leapfrog,
             MoveMixture(smallest, self.n_dimensions),
@@ -213,14 +185,14 @@ class KernelHMC(AdaptiveStep):
 
     def _propose(self, position):
         learned, rng = self.learned, self.rng
-        hamiltonian = learned.surrogate.hamiltonian
-        move = RANDOM_WALK if hamiltonian is None else learned.moves.choose(rng)
-        if move == RANDOM_WALK:
+        self._use_given_surrogate(position)
+        log_density = self.target.recycled.log_density
+        if learned.log_weights is None or (
+            rng.uniform() < self._random_walk_probability(position, log_density)
+        ):
             return self._propose_random_walk(position)
-        if (
-            learned.step_size is None or learned.n_steps is None
-        ):  # a given surrogate's first iteration
-            self._learn_trajectories(position[None, :])
+        hamiltonian = learned.adaptation.hamiltonian
+        move = learned.moves.choose(rng, first=RANDOM_WALK + 1)
         step_size = rng.uniform(*learned.step_size)
         share = SHARES[move - 1]
         low, high = (max(1, round(share * n)) for n in learned.n_steps)
@@ -239,7 +211,7 @@ class KernelHMC(AdaptiveStep):
                 "energy": kinetic,
                 "diverging": diverging,
                 "kmc_move": move,
-                "kmc_n_fits": learned.surrogate.n_fits,
+                "kmc_n_fits": learned.adaptation.n_fits,
             },
         )
 
@@ -255,7 +227,7 @@ class KernelHMC(AdaptiveStep):
                 "energy": 0.5 * self.rng.chisquare(self.n_dimensions),
                 "diverging": False,
                 "kmc_move": RANDOM_WALK,
-                "kmc_n_fits": learned.surrogate.n_fits,
+                "kmc_n_fits": learned.adaptation.n_fits,
             },
         )
 
@@ -267,10 +239,7 @@ class KernelHMC(AdaptiveStep):
     def _learn(self, proposal, evaluation, acceptance_rate, start, position):
         learned = self.learned
         move = proposal.statistics["kmc_move"]
-        learned.history.append(position)
-        if evaluation is not None and np.isfinite(evaluation.log_density):
-            learned.evaluations.append(np.append(evaluation.position, evaluation.log_density))
-        learned.random_walk.learn_covariance(learned.history)
+        self._remember(evaluation, position)
         if move == RANDOM_WALK:
             learned.random_walk.learn_scale(acceptance_rate)
         if learned.whitening is not None:
@@ -278,44 +247,25 @@ class KernelHMC(AdaptiveStep):
             if acceptance_rate > 0:
                 jumps = acceptance_rate * learned.whitening.squared_jumps(start, proposal.position)
             learned.moves.learn(move, jumps)
-        n = len(learned.history)
+        n = len(learned.record)
         if learned.schedule.is_due(n):
             self._fit()
-        elif self.schedule == "vanishing" and learned.surrogate.n_fits:
+        elif self.schedule == "vanishing" and learned.adaptation.n_fits:
             if self.rng.uniform() < vanishing_weight(n):
                 with single_threaded_blas():
-                    learned.surrogate.update(learned.history, self.rng)
-
-    def _warn_of_learning(self):
-        failure = self.learned.surrogate.failure
-        if failure is None:
-            return None
-        return self._warn_once(
-            "fit",
-            f"A surrogate could not be fitted and the one before it stays in use: {failure} "
-            "Tune for longer, or start nearer the posterior's mass: initvals={...}.",
-        )
+                    learned.adaptation.update(learned.record, self.rng)
 
     def _end_tuning(self):
         if self.adaptation == "tuning":
             self._fit()
 
-    def _fit(self):
-        """Fit the surrogate anew, and learn what trajectories on it should be like."""
-        learned = self.learned
-        with single_threaded_blas():
-            if not learned.surrogate.is_given:
-                fitted = learned.surrogate.fit(learned.history, learned.evaluations, self.rng)
-                if not fitted:
-                    return
-            states = learned.history.recent(SurrogateAdaptation.RECENT)
-            self._learn_trajectories(states)
-            learned.whitening = Whitening(states)
-            learned.moves.forget()
+    @property
+    def _smallest_random_walk_probability(self):
+        return self.learned.moves.probabilities[RANDOM_WALK]
 
-    def _learn_trajectories(self, states):
+    def _renew_moves(self, states, log_densities):
         learned, rng = self.learned, self.rng
-        hamiltonian = learned.surrogate.hamiltonian
+        hamiltonian = learned.adaptation.hamiltonian
         learned.step_size = self.given_step_size
         if learned.step_size is None:
             scale = learn_step_size(hamiltonian, states, self.target_acceptance, rng)
@@ -324,6 +274,9 @@ class KernelHMC(AdaptiveStep):
         learned.n_steps = self.given_n_leapfrog
         if learned.n_steps is None:
             learned.n_steps = learn_n_steps(hamiltonian, states, np.mean(learned.step_size), rng)
+        learned.whitening = Whitening(states)
+        learned.moves.forget()
+        learned.log_weights = LogWeights(hamiltonian, states, log_densities)
 
 
 class KMCLite(KernelHMC):

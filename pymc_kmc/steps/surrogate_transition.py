@@ -13,14 +13,9 @@ or rejects the end point. An iteration at x makes one of these moves, with fixed
    each c. It needs no surrogate: it makes the first steps, and leads out of places where f is
    wrong.
 
-The random walk's probability r depends on the state: where the target is far above the surrogate,
-:math:`w(x) = \log\hat\pi(x) - f(x)` much larger than usual, hardly any surrogate transition is
-accepted, and a chain that got there would sit for hundreds of iterations. There r grows from .03
-to .7 on a ramp of w. A random walk from x to x' then has the additional factor r(x') / r(x) in its
-acceptance ratio, and the others (1 - r(x')) / (1 - r(x)): with it each kind of move satisfies
-detailed balance by itself (Green, 1995, section 4.1, moves attempted with probabilities that
-depend on the state). The other probabilities are fixed. With an estimated density the target is the
-extended one of Andrieu and Roberts (2009), whose states w and r are functions of.
+The random walk's probability is .03, and up to .7 where the target is far above the surrogate
+(:mod:`pymc_kmc.steps.surrogate`, with what that asks of the acceptance ratio); the other
+probabilities are fixed.
 
 While tuning, besides:
 
@@ -50,14 +45,6 @@ Figures and targets are in `examples/benchmarks/README.md`. In short, from cold 
 - Points far outside in the fit, at moderate depth because tails are heavy: a chain that starts in
   the tails of a t then never recovers. They are left out by distance.
 
-References
-----------
-Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficient Monte Carlo
-computations. *Annals of Statistics* 37, 697-725.
-
-Green, P. J. (1995). Reversible jump Markov chain Monte Carlo computation and Bayesian model
-determination. *Biometrika* 82, 711-732.
-
 Examples
 --------
 >>> import pymc as pm, pymc_kmc as kmc
@@ -76,19 +63,18 @@ from time import perf_counter
 import numpy as np
 from scipy.special import ndtr
 
-from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.log_density import LogDensityAdaptation, first_fit
+from pymc_kmc.adaptation.log_weights import LogWeights
 from pymc_kmc.adaptation.random_walk import RandomWalk
-from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.transitions import SurrogateTransitions, TransitionMixture
-from pymc_kmc.steps.base import AdaptiveStep, Proposal, single_threaded_blas
-from pymc_kmc.surrogates.base import check_count, check_fitted
+from pymc_kmc.steps.base import AdaptiveStep, Proposal
+from pymc_kmc.steps.surrogate import RANDOM_WALK, LearnedWithSurrogate, SurrogateStep
+from pymc_kmc.surrogates.base import check_count
 
 __all__ = ["KMC"]
 
 # Kinds of move in the statistics: surrogate transitions are those of SurrogateTransitions.KINDS.
-RANDOM_WALK, TEMPERED, AUXILIARY, PROBE, FIRST_TRANSITION = 0, 1, 2, 3, 4
-REFIT_GROWTH = 1.12
+TEMPERED, AUXILIARY, PROBE, FIRST_TRANSITION = 1, 2, 3, 4
 # Shares of the iterations while tuning; the rest are surrogate transitions.
 TUNING_RANDOM_WALKS = 0.1
 TUNING_TEMPERED = 0.05
@@ -96,10 +82,6 @@ TUNING_AUXILIARY = 0.25
 # Shares after tuning.
 RANDOM_WALKS = 0.03
 TEMPERED_MOVES = 0.02
-# The random walk's share grows to this one where the log weight exceeds its median by the onset and
-# twice the noise's standard deviation, over a ramp.
-MOST_RANDOM_WALKS = 0.7
-ONSET, RAMP = 1.0, 3.0
 TEMPERATURE = 1.5
 # Factors on the random walk's scale, once there is a surrogate for the long moves.
 FACTORS = (1.0, 0.3, 0.1)
@@ -116,36 +98,28 @@ N_PROBES = 2
 TEMPERED_KIND = 2
 
 
-class Learned:
-    """What KMC learns from a chain.
+class Learned(LearnedWithSurrogate):
+    """What KMC learns from a chain, besides what every step on a surrogate does.
 
     Attributes
     ----------
-    history, log_densities, evaluations : History
-        States, their log densities, and proposals with theirs.
-    random_walk : RandomWalk
-    adaptation : LogDensityAdaptation
     transitions : SurrogateTransitions or None
         None until there is a surrogate.
     mixture : TransitionMixture
-    schedule : GeometricSchedule
-        Of fits.
     auxiliary : (ndarray, float) or None
         State of the auxiliary chain and its log density.
     auxiliary_walk : RandomWalk
+    recent : list of float
+        Acceptance probabilities of surrogate transitions since the last fit.
     noise : NoiseVariance
     """
 
     def __init__(self, n_dimensions, is_noisy, n_landmarks):
-        self.history = History(n_dimensions)
-        self.log_densities = History(1)
-        self.evaluations = History(n_dimensions + 1)
-        self.random_walk = RandomWalk(n_dimensions, is_noisy=is_noisy)
+        adaptation = LogDensityAdaptation(n_landmarks, is_noisy)
+        super().__init__(n_dimensions, adaptation, first_fit(n_dimensions), is_noisy)
         self.auxiliary_walk = RandomWalk(n_dimensions, is_noisy=is_noisy)
-        self.adaptation = LogDensityAdaptation(n_landmarks, is_noisy)
         self.transitions = None
         self.mixture = TransitionMixture(len(SurrogateTransitions.KINDS))
-        self.schedule = GeometricSchedule(first_fit(n_dimensions), REFIT_GROWTH)
         self.auxiliary = None
         self.recent = []
         self.noise = NoiseVariance()
@@ -196,7 +170,7 @@ class NoiseVariance:
         return 1.0 if np.isnan(variance) else float(2.0 * ndtr(-np.sqrt(variance / 2.0)))
 
 
-class KMC(AdaptiveStep):
+class KMC(SurrogateStep):
     r"""Kernel Monte Carlo on a surrogate of the log density: the default, without settings.
 
     The choice for any target of up to some 50 continuous dimensions without usable gradients, and
@@ -246,17 +220,9 @@ class KMC(AdaptiveStep):
         "kmc_proposal_time": (np.float64, []),
     }
 
-    def __init__(self, vars=None, *, n_landmarks=300, surrogate=None, tune=True, **kwargs):
+    def __init__(self, vars=None, *, n_landmarks=300, **kwargs):
         self.n_landmarks = check_count(n_landmarks, "n_landmarks")
-        if surrogate is not None:
-            check_fitted(surrogate)
-        elif not tune:
-            raise ValueError(
-                f"{type(self).__name__}(tune=False) has nothing to propose with: pass a fitted "
-                "surrogate=, or let it tune."
-            )
-        self.given_surrogate = surrogate
-        super().__init__(vars, tune=tune, **kwargs)
+        super().__init__(vars, **kwargs)
 
     @property
     def default_tune_steps(self):
@@ -269,13 +235,6 @@ class KMC(AdaptiveStep):
         return int(np.ceil((1500 + d * (d + 3)) / 100) * 100)
 
     def _start_chain(self):
-        if self.given_surrogate is not None:
-            n_features = self.given_surrogate.n_features_in_
-            if n_features != self.n_dimensions:
-                raise ValueError(
-                    f"surrogate was fitted to points with {n_features} coordinates; the step's "
-                    f"variables have {self.n_dimensions} unconstrained values."
-                )
         return Learned(self.n_dimensions, self.target.is_noisy, self.n_landmarks)
 
     # Moves
@@ -283,9 +242,7 @@ class KMC(AdaptiveStep):
     def _propose(self, position):
         start = perf_counter()
         learned, rng = self.learned, self.rng
-        if learned.transitions is None and self.given_surrogate is not None:
-            log_density = self.target.recycled.log_density
-            self._renew_transitions(position[None, :], np.array([log_density]))
+        self._use_given_surrogate(position)
         move = self._choose_move(position)
         origin, temperature = position, 1.0
         if move == AUXILIARY:
@@ -344,29 +301,14 @@ class KMC(AdaptiveStep):
         """Whether evaluations are spent on learning besides drawing."""
         return self.is_learning and self.tune and self.given_surrogate is None
 
-    def _random_walk_probability(self, position, log_density):
-        """The random walk's share at a state; see the module's docstring."""
-        learned = self.learned
-        smallest = TUNING_RANDOM_WALKS if self._explores else RANDOM_WALKS
-        onset = ONSET
-        if learned.noise.n_pairs:
-            onset += 2.0 * np.sqrt(learned.noise.value)
-        excess = (learned.transitions.log_weight(position, log_density) - onset) / RAMP
-        # Not so in the first steps from a bad start, where a log weight is -inf or NaN.
-        ramp = min(1.0, max(0.0, excess)) if excess == excess else 0.0
-        return smallest + (MOST_RANDOM_WALKS - smallest) * ramp
+    @property
+    def _smallest_random_walk_probability(self):
+        return TUNING_RANDOM_WALKS if self._explores else RANDOM_WALKS
 
     def _log_correction(self, proposal, current, evaluation):
-        if self.learned.transitions is None or not proposal.is_draw:
+        if proposal.statistics["kmc_move"] == PROBE:  # made whatever the state
             return 0.0
-        move = proposal.statistics["kmc_move"]
-        if move == PROBE:
-            return 0.0
-        start = self._random_walk_probability(current.position, current.log_density)
-        end = self._random_walk_probability(evaluation.position, evaluation.log_density)
-        if move == RANDOM_WALK:
-            return float(np.log(end / start))
-        return float(np.log((1.0 - end) / (1.0 - start)))
+        return super()._log_correction(proposal, current, evaluation)
 
     def _state_of_learning(self):
         learned = self.learned
@@ -383,11 +325,7 @@ class KMC(AdaptiveStep):
     def _learn(self, proposal, evaluation, acceptance_rate, start, position):
         learned = self.learned
         move = proposal.statistics["kmc_move"]
-        learned.history.append(position)
-        learned.log_densities.append(self.target.recycled.log_density)
-        if evaluation is not None and np.isfinite(evaluation.log_density):
-            learned.evaluations.append(np.append(evaluation.position, evaluation.log_density))
-        learned.random_walk.learn_covariance(learned.history)
+        self._remember(evaluation, position)
         if move == AUXILIARY:
             self._learn_auxiliary(proposal, evaluation)
         elif move == PROBE:
@@ -398,7 +336,7 @@ class KMC(AdaptiveStep):
         elif move >= FIRST_TRANSITION:
             learned.mixture.learn(move - FIRST_TRANSITION, acceptance_rate)
             learned.recent.append(acceptance_rate)
-        due = learned.schedule.is_due(len(learned.history))
+        due = learned.schedule.is_due(len(learned.record))
         if due or self._is_in_trouble():
             self._fit()
 
@@ -422,39 +360,21 @@ class KMC(AdaptiveStep):
         return np.mean(learned.recent[-TROUBLE_AFTER:]) < bound
 
     def _fit(self):
-        """Fit the surrogate anew, and learn what moves on it should be like."""
         learned = self.learned
         learned.recent = []
-        with single_threaded_blas():
-            share = LogDensityAdaptation.RECENT
-            states = learned.history.recent(share)
-            log_densities = learned.log_densities.recent(share)[:, 0]
-            if self.given_surrogate is None:
-                fitted = learned.adaptation.fit(
-                    learned.history, learned.log_densities, learned.evaluations, self.rng
-                )
-                if not fitted:
-                    return
-            self._renew_transitions(states, log_densities)
+        if not super()._fit():
+            return False
         learned.auxiliary_walk.set_covariance(learned.random_walk.covariance)
         if learned.auxiliary is None:
             current = self.target.recycled
             learned.auxiliary = current.position, current.log_density
         if self.target.is_noisy:
             learned.noise.plan()
+        return True
 
-    def _renew_transitions(self, states, log_densities):
+    def _renew_moves(self, states, log_densities):
         learned = self.learned
         surrogate = self.given_surrogate or learned.adaptation.surrogate
-        learned.transitions = SurrogateTransitions(surrogate, states, log_densities, self.rng)
+        learned.transitions = SurrogateTransitions(surrogate, states, self.rng)
         learned.mixture.renew(learned.transitions.jumps)
-
-    def _warn_of_learning(self):
-        failure = self.learned.adaptation.failure
-        if failure is None:
-            return None
-        return self._warn_once(
-            "fit",
-            f"A surrogate could not be fitted and the one before it stays in use: {failure} "
-            "Tune for longer, or start nearer the posterior's mass: initvals={...}.",
-        )
+        learned.log_weights = LogWeights(learned.transitions.hamiltonian, states, log_densities)

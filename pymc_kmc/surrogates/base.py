@@ -218,7 +218,7 @@ def gaussian_base(mean, covariance, total_weight):
     shrunk = (1.0 - shrinkage) * covariance
     shrunk[np.diag_indices_from(shrunk)] = np.maximum(variance, floor)
     precision = solve_positive(shrunk, np.eye(len(mean)))
-    return GaussianBase(np.ascontiguousarray(mean), np.ascontiguousarray(_symmetric(precision)))
+    return GaussianBase(np.ascontiguousarray(mean), np.ascontiguousarray(symmetric(precision)))
 
 
 def check_base(base):
@@ -240,7 +240,8 @@ def fit_base(base, X, weights):
     return gaussian_base(mean, (centred.T * weights) @ centred / total, total)
 
 
-def _symmetric(A):
+def symmetric(A):
+    """The symmetric part of a matrix."""
     return 0.5 * (A + A.T)
 
 

@@ -54,6 +54,12 @@ import scipy.linalg
 
 from pymc_kmc.surrogates import base as _base
 from pymc_kmc.surrogates.base import BLOCK, SUM_FLAGS
+from pymc_kmc.surrogates.covariance import (
+    count_distinct,
+    shrunk_covariance,
+    symmetric_power,
+)
+from pymc_kmc.surrogates.covariance import whitening as whitening_of
 from pymc_kmc.surrogates.evidence import (
     GAUSSIAN,
     KERNEL_RIDGES,
@@ -404,12 +410,13 @@ class _Fit:
         self.reference = reference
         d = X.shape[1]
         self.centre = reference.mean(axis=0)
-        covariance = _covariance(reference)
+        share = min(0.5, d / (count_distinct(reference) + 1.0))
+        covariance = shrunk_covariance(reference, share=share)
         if whitening is None:
-            whitening = _power(covariance, -0.5)
+            whitening = whitening_of(covariance)
         self.whitening = np.ascontiguousarray(whitening, dtype=np.float64)
         self.covariance = self.whitening @ covariance @ self.whitening.T
-        self.prior = _symmetric(np.linalg.inv(self.covariance))
+        self.prior = _base.symmetric(np.linalg.inv(self.covariance))
         inside = (reference - self.centre) @ self.whitening.T
         self.radius = WALL * np.sqrt(np.einsum("nd,nd->n", inside, inside).max()) + 0.5
         scale = gp.depth or 5.0 + 0.5 * d
@@ -531,7 +538,7 @@ class _Fit:
         inverse = np.linalg.inv(self.whitening)
         maps = [inverse / np.sqrt(np.trace(inverse @ inverse.T) / d), np.eye(d)]
         if not np.allclose(self.covariance, np.eye(d), atol=0.1):
-            maps.append(_power(self.covariance, -0.5))
+            maps.append(symmetric_power(self.covariance, -0.5))
         candidates = [(matrix, LENGTH_SCALES) for matrix in maps]
         if self.last is not None and len(self.last.parameters_.coefficients):
             p = self.last.parameters_
@@ -541,8 +548,9 @@ class _Fit:
             product = gradients.T @ gradients
             if np.trace(product) > 0:
                 product *= d / np.trace(product)
-                candidates.append((_power(product + FAINT * np.eye(d), 0.5), LENGTH_SCALES))
-                candidates.append((_power(product + FAINT * np.eye(d), 0.25), LENGTH_SCALES))
+                product += FAINT * np.eye(d)
+                candidates.append((symmetric_power(product, 0.5), LENGTH_SCALES))
+                candidates.append((symmetric_power(product, 0.25), LENGTH_SCALES))
             candidates.append((p.projection @ change, None))
         sample = Z[:: max(1, len(Z) // 200)]
         for matrix, lengths in candidates:
@@ -566,7 +574,7 @@ class _Fit:
             centre=np.ascontiguousarray(self.centre),
             whitening=self.whitening,
             linear=np.ascontiguousarray(linear),
-            precision=np.ascontiguousarray(_symmetric(precision)),
+            precision=np.ascontiguousarray(_base.symmetric(precision)),
             radial_scales=trend.scales,
             radial_coefficients=np.ascontiguousarray(radial),
             radius=float(self.radius),
@@ -661,27 +669,6 @@ def _quadratic_form(Z, matrix):
     return np.einsum("ni,ij,nj->n", Z, matrix, Z)
 
 
-def _symmetric(matrix):
-    return 0.5 * (matrix + matrix.T)
-
-
-def _power(matrix, power):
-    eigenvalues, vectors = np.linalg.eigh(_symmetric(matrix))
-    eigenvalues = np.maximum(eigenvalues, 1e-14 * eigenvalues[-1])
-    return (vectors * eigenvalues**power) @ vectors.T
-
-
-def _covariance(points):
-    """Covariance of points with repetitions, shrunk towards its diagonal where few are distinct."""
-    d = points.shape[1]
-    covariance = np.cov(points.T, bias=True).reshape(d, d)
-    n_distinct = len(np.unique(points[:, 0]))
-    share = min(0.5, d / (n_distinct + 1.0))
-    scale = np.trace(covariance) / d or 1.0
-    diagonal = np.diag(np.diag(covariance)) + 1e-10 * scale * np.eye(d)
-    return (1.0 - share) * covariance + share * diagonal + 1e-10 * scale * np.eye(d)
-
-
 def _kernel_slopes(squares, kernel):
     """First derivatives of the kernel in half the squared distance, negated, and second ones."""
     if kernel == GAUSSIAN:
@@ -729,17 +716,30 @@ def _whiten(parameters, x, z):
 
 
 @numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _block(landmarks, u, start, stop, squares):
-    """Write squared distances from u to one block of landmarks."""
+def _block(parameters, u, start, stop, slopes, out, scratch):
+    """Write coefficients times kernel functions at u, or their slopes, for a block of landmarks."""
     n = stop - start
     for i in range(n):
-        squares[i] = 0.0
-    for a in range(landmarks.shape[0]):
-        row = landmarks[a, start:stop]
+        out[i] = 0.0
+    for a in range(parameters.landmarks.shape[0]):
+        row = parameters.landmarks[a, start:stop]
         ua = u[a]
         for i in range(n):
             delta = ua - row[i]
-            squares[i] += delta * delta
+            out[i] += delta * delta
+    if parameters.kernel == GAUSSIAN:
+        for i in range(n):
+            out[i] *= -0.5
+        exp_in_place(out, scratch, n)
+    else:
+        for i in range(n):
+            q = 1.0 / (1.0 + out[i] / 3.0)
+            out[i] = q * np.sqrt(q)
+            if slopes:
+                out[i] *= q
+    coefficients = parameters.coefficients[start:stop]
+    for i in range(n):
+        out[i] *= coefficients[i]
 
 
 @numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
@@ -773,22 +773,12 @@ def _log_density_at(parameters, x):
         total -= 0.5 * parameters.stiffness * beyond * beyond
     if m > 0:
         u = _project(parameters, z)
-        squares, scratch = np.empty(BLOCK), np.empty(BLOCK)
+        terms, scratch = np.empty(BLOCK), np.empty(BLOCK)
         for start in range(0, m, BLOCK):
             stop = min(start + BLOCK, m)
-            n = stop - start
-            _block(parameters.landmarks, u, start, stop, squares)
-            coefficients = parameters.coefficients[start:stop]
-            if parameters.kernel == GAUSSIAN:
-                for i in range(n):
-                    squares[i] *= -0.5
-                exp_in_place(squares, scratch, n)
-            else:
-                for i in range(n):
-                    q = 1.0 / (1.0 + squares[i] / 3.0)
-                    squares[i] = q * np.sqrt(q)
-            for i in range(n):
-                total += coefficients[i] * squares[i]
+            _block(parameters, u, start, stop, False, terms, scratch)
+            for i in range(stop - start):
+                total += terms[i]
     return total
 
 
@@ -812,28 +802,16 @@ def _gradient_at(parameters, x, out):
         r = parameters.projection.shape[0]
         u = _project(parameters, z)
         slope = np.zeros(r)
-        squares, scratch = np.empty(BLOCK), np.empty(BLOCK)
+        terms, scratch = np.empty(BLOCK), np.empty(BLOCK)
         for start in range(0, m, BLOCK):
             stop = min(start + BLOCK, m)
-            n = stop - start
-            _block(parameters.landmarks, u, start, stop, squares)
-            coefficients = parameters.coefficients[start:stop]
-            if parameters.kernel == GAUSSIAN:
-                for i in range(n):
-                    squares[i] *= -0.5
-                exp_in_place(squares, scratch, n)
-            else:
-                for i in range(n):
-                    q = 1.0 / (1.0 + squares[i] / 3.0)
-                    squares[i] = q * q * np.sqrt(q)
-            for i in range(n):
-                squares[i] *= coefficients[i]
+            _block(parameters, u, start, stop, True, terms, scratch)
             for a in range(r):
                 row = parameters.landmarks[a, start:stop]
                 ua = u[a]
                 total = 0.0
-                for i in range(n):
-                    total += squares[i] * (row[i] - ua)
+                for i in range(stop - start):
+                    total += terms[i] * (row[i] - ua)
                 slope[a] += total
         for a in range(r):
             for i in range(d):

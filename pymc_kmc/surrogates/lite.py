@@ -365,7 +365,7 @@ def _nystrom_preconditioner(apply_A, R, shift):
     Q = np.linalg.qr(R[:PRECONDITIONER_RANK].T)[0]
     Y = apply_A(Q)
     nu = np.finfo(float).eps * np.linalg.norm(Y)
-    L = _base.cholesky_factor(_base._symmetric(Q.T @ Y) + nu * np.eye(Q.shape[1]))
+    L = _base.cholesky_factor(_base.symmetric(Q.T @ Y) + nu * np.eye(Q.shape[1]))
     if L is None:
         return lambda v: v
     B = scipy.linalg.solve_triangular(L, (Y + nu * Q).T, lower=True, check_finite=False).T

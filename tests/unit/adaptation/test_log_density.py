@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.history import History, Record
 from pymc_kmc.adaptation.log_density import (
     LogDensityAdaptation,
     can_be_full,
@@ -29,22 +29,20 @@ def draws(n, seed):
     return MEAN + np.random.default_rng(seed).standard_normal((n, 2)) @ root.T
 
 
-def histories(states, log_densities, points, values):
-    d = states.shape[1]
-    history, densities, evaluations = History(d), History(1), History(d + 1)
-    for state, log_density in zip(states, log_densities, strict=True):
-        history.append(state)
-        densities.append(log_density)
-    for point, value in zip(points, values, strict=True):
-        evaluations.append(np.append(point, value))
-    return history, densities, evaluations
+def record_of(states, log_densities, points, values):
+    record = Record(states.shape[1])
+    for pair in zip(states, log_densities, strict=True):
+        record.append(*pair)
+    for pair in zip(points, values, strict=True):
+        record.append_evaluation(*pair)
+    return record
 
 
 def chain(n, seed=0):
-    """Histories of states and of proposals around them."""
+    """The record of states and of proposals around them."""
     states = draws(n, seed)
     points = states + np.random.default_rng([seed, 1]).standard_normal(states.shape)
-    return histories(states, gaussian(states), points, gaussian(points))
+    return record_of(states, gaussian(states), points, gaussian(points))
 
 
 # Values
@@ -73,14 +71,14 @@ def test_distinct_points_of_a_view_of_a_history():
 def test_only_the_newest_values_are_used(monkeypatch):
     """Values of a wrong density before them do no harm."""
     monkeypatch.setattr(LogDensityAdaptation, "MOST_VALUES", 100)
-    history, densities, newest = chain(200)
-    evaluations = History(3)
+    record = chain(200)
+    newest, record.evaluations = record.evaluations, History(3)
     for point in draws(100, 5):
-        evaluations.append(np.append(point, np.sin(9 * point[0]) * 50))
+        record.append_evaluation(point, np.sin(9 * point[0]) * 50)
     for row in newest.last(100):
-        evaluations.append(row)
+        record.evaluations.append(row)
     adaptation = LogDensityAdaptation(30)
-    assert adaptation.fit(history, densities, evaluations, np.random.default_rng(0))
+    assert adaptation.fit(record, np.random.default_rng(0))
     X = draws(20, 6)
     np.testing.assert_allclose(adaptation.surrogate.gradient(X), gradient(X), atol=1e-3)
 
@@ -111,24 +109,24 @@ def test_a_first_fit_is_postponed_while_the_quadratic_is_underdetermined():
     def density(X):
         return -0.5 * (X**2).sum(axis=1)
 
-    few = histories(states, density(states), points[:30], density(points[:30]))
+    few = record_of(states, density(states), points[:30], density(points[:30]))
     adaptation = LogDensityAdaptation(30)
-    assert not adaptation.fit(*few, rng)
+    assert not adaptation.fit(few, rng)
     assert adaptation.surrogate is None and adaptation.failure is None and adaptation.n_fits == 0
-    enough = histories(states, density(states), points, density(points))
-    assert adaptation.fit(*enough, rng)
+    enough = record_of(states, density(states), points, density(points))
+    assert adaptation.fit(enough, rng)
     assert adaptation.surrogate.is_full_ and adaptation.n_fits == 1
-    assert adaptation.fit(*few, rng)  # not postponed: a surrogate is in use
+    assert adaptation.fit(few, rng)  # not postponed: a surrogate is in use
 
 
 def test_too_few_values_give_no_surrogate():
-    history, densities, evaluations = chain(30)
-    few = History(3)
-    for row in evaluations.last(3):
-        few.append(row)
+    record = chain(30)
     adaptation = LogDensityAdaptation(30)
-    assert not adaptation.fit(history, densities, few, np.random.default_rng(0))
-    assert not adaptation.fit(history, densities, History(3), np.random.default_rng(0))
+    for few in (3, 0):
+        rows, record.evaluations = record.evaluations.last(few), History(3)
+        for row in rows:
+            record.evaluations.append(row)
+        assert not adaptation.fit(record, np.random.default_rng(0))
     assert adaptation.surrogate is None and adaptation.failure is None
 
 
@@ -139,7 +137,7 @@ def test_learns_the_density_and_again():
     rng, X = np.random.default_rng(2), draws(50, 7)
     adaptation = LogDensityAdaptation(30)
     for n, n_fits in ((60, 1), (90, 2)):
-        assert adaptation.fit(*chain(n), rng)
+        assert adaptation.fit(chain(n), rng)
         assert adaptation.n_fits == n_fits and adaptation.failure is None
         np.testing.assert_allclose(adaptation.surrogate.gradient(X), gradient(X), atol=1e-4)
 
@@ -152,22 +150,21 @@ def test_coordinates_have_unit_draws_first_and_unit_draws_and_gradients_then():
     def student(X):
         return -0.5 * (nu + 2) * np.log1p((X**2).sum(axis=1) / nu)
 
-    arguments = histories(states, student(states), states, student(states))
+    record = record_of(states, student(states), states, student(states))
     adaptation = LogDensityAdaptation(50)
     recent = states[-400:]
     covariance = np.cov(recent.T, bias=True)
 
     def assert_coordinates(volume):
         whitening = adaptation.surrogate.parameters_.whitening
-        np.testing.assert_allclose(whitening, whitening.T, atol=1e-12)
         assert np.linalg.det(whitening) ** -2 == pytest.approx(volume, rel=0.02)
 
-    assert adaptation.fit(*arguments, rng)
+    assert adaptation.fit(record, rng)
     assert_coordinates(np.linalg.det(covariance))
     scores = adaptation.surrogate.gradient(recent)
     volume = np.linalg.det(np.linalg.inv(scores.T @ scores / len(recent)))
     assert volume < 0.5 * np.linalg.det(covariance)
-    assert adaptation.fit(*arguments, rng)
+    assert adaptation.fit(record, rng)
     assert_coordinates(np.sqrt(np.linalg.det(covariance) * volume))
 
 
@@ -175,7 +172,7 @@ def test_the_same_generator_gives_the_same_fit():
     surrogates = []
     for _ in range(2):
         adaptation = LogDensityAdaptation(30)
-        adaptation.fit(*chain(100), np.random.default_rng(4))
+        adaptation.fit(chain(100), np.random.default_rng(4))
         surrogates.append(adaptation.surrogate.parameters_)
     for first, second in zip(*surrogates, strict=True):
         np.testing.assert_array_equal(first, second)
@@ -187,7 +184,7 @@ def test_the_same_generator_gives_the_same_fit():
 def test_a_failed_fit_keeps_the_surrogate_and_says_why(monkeypatch):
     rng = np.random.default_rng(5)
     adaptation = LogDensityAdaptation(30)
-    assert adaptation.fit(*chain(60), rng)
+    assert adaptation.fit(chain(60), rng)
     kept = adaptation.surrogate
 
     def fail(*arguments, **options):
@@ -195,10 +192,10 @@ def test_a_failed_fit_keeps_the_surrogate_and_says_why(monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr("pymc_kmc.surrogates.gp.LogDensityGP.fit", fail)
-        assert not adaptation.fit(*chain(90), rng)
+        assert not adaptation.fit(chain(90), rng)
     assert adaptation.failure == "ValueError: too bad"
     assert adaptation.surrogate is kept and adaptation.n_fits == 1
-    assert adaptation.fit(*chain(90), rng)
+    assert adaptation.fit(chain(90), rng)
     assert adaptation.failure is None and adaptation.n_fits == 2
 
 
@@ -210,8 +207,8 @@ def test_a_start_where_the_estimate_is_minus_infinity_does_no_harm(share):
     log_densities = gaussian(states)
     log_densities[: int(share * 90)] = -np.inf
     adaptation = LogDensityAdaptation(30)
-    arguments = histories(states, log_densities, points, gaussian(points))
-    assert adaptation.fit(*arguments, np.random.default_rng(6))
+    record = record_of(states, log_densities, points, gaussian(points))
+    assert adaptation.fit(record, np.random.default_rng(6))
     X = draws(20, 10)
     np.testing.assert_allclose(adaptation.surrogate.gradient(X), gradient(X), atol=1e-3)
 
@@ -224,7 +221,7 @@ def test_a_chain_that_has_not_moved_gives_a_finite_surrogate_or_none(place):
     values = gaussian(points - place)
     adaptation = LogDensityAdaptation(30)
     adaptation.fit(
-        *histories(states, gaussian(states - place), points, values), np.random.default_rng(7)
+        record_of(states, gaussian(states - place), points, values), np.random.default_rng(7)
     )
     if adaptation.surrogate is not None:
         assert np.isfinite(adaptation.surrogate.gradient(points)).all()

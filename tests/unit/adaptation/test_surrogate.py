@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.history import Record
 from pymc_kmc.adaptation.surrogate import FiniteFamily, LiteFamily, SurrogateAdaptation
 
 FAMILIES = {
@@ -12,13 +12,13 @@ FAMILIES = {
 }
 
 
-def histories(X, log_density):
-    """A history of states X, each evaluated once."""
-    states, evaluations = History(X.shape[1]), History(X.shape[1] + 1)
+def record_of(X, log_density):
+    """The record of a chain through X, each state evaluated once."""
+    record = Record(X.shape[1])
     for x, value in zip(X, log_density(X), strict=True):
-        states.append(x)
-        evaluations.append(np.append(x, value))
-    return states, evaluations
+        record.append(x, value)
+        record.append_evaluation(x, value)
+    return record
 
 
 def banana(X):
@@ -41,9 +41,9 @@ def banana_draws(n, seed):
 def test_gradient_of_a_banana(family, values):
     adaptation = SurrogateAdaptation(FAMILIES[family](), "gaussian", values)
     rng = np.random.default_rng(0)
-    history, evaluations = histories(banana_draws(700, 1), banana)
+    record = record_of(banana_draws(700, 1), banana)
     for _ in range(2):
-        assert adaptation.fit(history, evaluations, rng)
+        assert adaptation.fit(record, rng)
     X = banana_draws(500, 2)
     true = banana_gradient(X)
     divergence = ((adaptation.gradient(X) - true) ** 2).sum() / (true**2).sum()
@@ -60,31 +60,31 @@ def test_a_gaussian_is_learned_from_values_far_from_its_mass():
         return -0.5 * np.einsum("ni,ij,nj->n", Y, precision, Y)
 
     adaptation = SurrogateAdaptation(FAMILIES["lite"](), "gaussian", True)
-    history, evaluations = histories(X, log_density)
-    assert adaptation.fit(history, evaluations, np.random.default_rng(4))
+    record = record_of(X, log_density)
+    assert adaptation.fit(record, np.random.default_rng(4))
     gradient = adaptation.gradient(X[-50:])
     np.testing.assert_allclose(gradient, -X[-50:] @ precision, rtol=0.02)
 
 
 def test_a_chain_that_has_not_moved_gives_no_surrogate():
     adaptation = SurrogateAdaptation(FAMILIES["lite"](), "gaussian", True)
-    history, evaluations = histories(np.zeros((100, 2)), banana)
-    assert not adaptation.fit(history, evaluations, np.random.default_rng(0))
+    record = record_of(np.zeros((100, 2)), banana)
+    assert not adaptation.fit(record, np.random.default_rng(0))
     assert adaptation.hamiltonian is None and adaptation.failure is None
 
 
 def test_a_failed_fit_keeps_the_last_surrogate():
     adaptation = SurrogateAdaptation(FAMILIES["lite"](), "gaussian", True)
     rng = np.random.default_rng(0)
-    history, evaluations = histories(banana_draws(200, 5), banana)
-    adaptation.fit(history, evaluations, rng)
+    record = record_of(banana_draws(200, 5), banana)
+    adaptation.fit(record, rng)
     kept = adaptation.hamiltonian
 
     def fail(*arguments):
         raise np.linalg.LinAlgError("singular")
 
     adaptation.family.unfitted = fail
-    assert not adaptation.fit(history, evaluations, rng)
+    assert not adaptation.fit(record, rng)
     assert adaptation.hamiltonian is kept
     assert "singular" in adaptation.failure
 
@@ -95,14 +95,14 @@ def test_update_learns_from_new_states(family):
     adaptation = SurrogateAdaptation(FAMILIES[family](), "gaussian", False, 60.0, regularisation)
     rng = np.random.default_rng(0)
     X = banana_draws(900, 6)
-    history, evaluations = histories(X[:150], banana)
-    adaptation.fit(history, evaluations, rng)
+    record = record_of(X[:150], banana)
+    adaptation.fit(record, rng)
     test = banana_draws(500, 7)
     true = banana_gradient(test)
     before = ((adaptation.gradient(test) - true) ** 2).sum()
     for x in X[150:]:
-        history.append(x)
-    adaptation.update(history, rng)
+        record.append(x, 0.0)
+    adaptation.update(record, rng)
     assert ((adaptation.gradient(test) - true) ** 2).sum() < before
     assert adaptation.n_seen == 900
     if family == "finite":

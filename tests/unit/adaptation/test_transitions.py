@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.history import History
-from pymc_kmc.adaptation.log_density import LogDensityAdaptation, distinct, first_fit
 from pymc_kmc.adaptation.transitions import (
     BUDGET,
     GRADIENT_OVERHEAD,
@@ -23,7 +21,7 @@ def fitted():
     X[:, 1] += 0.5 * X[:, 0] ** 2
     values = -0.5 * X[:, 0] ** 2 - 0.5 * (X[:, 1] - 0.5 * X[:, 0] ** 2) ** 2
     surrogate = LogDensityGP(80, rng=0).fit(X, values, reference=X)
-    return surrogate, X, values, SurrogateTransitions(surrogate, X, values, rng)
+    return surrogate, X, SurrogateTransitions(surrogate, X, rng)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.5])
@@ -32,7 +30,7 @@ def test_sequences_leave_the_surrogate_invariant(fitted, temperature):
 
     Six comparisons of 4000 independent pairs: false alarm 4e-5.
     """
-    surrogate, _, _, moves = fitted
+    surrogate, _, moves = fitted
     rng = np.random.default_rng(2)
     axes = np.linspace(-9, 9, 400), np.linspace(-9, 25, 600)
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -50,7 +48,7 @@ def test_sequences_leave_the_surrogate_invariant(fitted, temperature):
 
 def test_the_ratio_is_the_surrogates_own(fitted):
     """A target that is the surrogate accepts everything: its ratio cancels the proposal's."""
-    surrogate, X, _, moves = fitted
+    surrogate, X, moves = fitted
     rng = np.random.default_rng(3)
     for kind in range(moves.n_kinds):
         proposal = moves.propose(X[0], kind, rng)
@@ -62,7 +60,7 @@ def test_the_ratio_is_the_surrogates_own(fitted):
 
 
 def test_a_transition_is_rejected_where_it_should_be(fitted):
-    surrogate, X, _, _ = fitted
+    surrogate, X, _ = fitted
     momenta, n_steps = np.random.default_rng(4).standard_normal((2, 2)), np.array([3, 3])
 
     def run(uniforms, step_size):
@@ -91,12 +89,6 @@ def test_what_is_learned_is_sensible(fitted):
     assert np.argmax(moves.jumps) == 3
 
 
-def test_log_weights_are_relative_to_the_chains_median(fitted):
-    _, X, values, moves = fitted
-    weights = [moves.log_weight(x, value + 100.0) for x, value in zip(X, values, strict=True)]
-    assert np.median(weights) == pytest.approx(100.0, abs=0.1)
-
-
 def test_mixture_prefers_what_moves_and_is_accepted():
     mixture = TransitionMixture(3)
     mixture.renew(np.array([0.1, 0.8, 0.9]))
@@ -111,54 +103,10 @@ def test_mixture_prefers_what_moves_and_is_accepted():
     assert counts[1] > 1800
 
 
-def test_values_at_one_point_are_averaged():
-    evaluations = np.array([[1.0, 2.0, 5.0], [0.0, 0.0, 1.0], [1.0, 2.0, 7.0]])
-    points, values = distinct(evaluations)
-    np.testing.assert_array_equal(points, [[1.0, 2.0], [0.0, 0.0]])
-    np.testing.assert_array_equal(values, [6.0, 1.0])
-
-
-def test_first_fit_waits_for_the_quadratic():
-    assert first_fit(2) == 60
-    assert first_fit(20) >= 20 * 23 / 2
-    assert first_fit(200) == 1200  # never fitted in full
-
-
-def histories(X, values):
-    states, log_densities, evaluations = History(2), History(1), History(3)
-    for x, value in zip(X, values, strict=True):
-        states.append(x)
-        log_densities.append(value)
-        evaluations.append(np.append(x, value))
-    return states, log_densities, evaluations
-
-
-def test_a_failed_fit_keeps_the_surrogate(monkeypatch):
-    rng = np.random.default_rng(6)
-    X = rng.standard_normal((100, 2))
-    adaptation = LogDensityAdaptation(30)
-    assert adaptation.fit(*histories(X, -0.5 * (X**2).sum(axis=1)), rng)
-    surrogate = adaptation.surrogate
-
-    def fail(*args, **kwargs):
-        raise np.linalg.LinAlgError("singular")
-
-    monkeypatch.setattr(LogDensityGP, "fit", fail)
-    assert not adaptation.fit(*histories(X, -0.5 * (X**2).sum(axis=1)), rng)
-    assert adaptation.surrogate is surrogate
-    assert adaptation.failure == "LinAlgError: singular"
-
-
-def test_a_chain_that_has_hardly_moved_is_not_fitted():
-    adaptation = LogDensityAdaptation(30)
-    assert not adaptation.fit(*histories(np.zeros((50, 2)), np.zeros(50)), np.random.default_rng(7))
-    assert adaptation.surrogate is None
-
-
 def test_the_same_generator_gives_the_same_proposal(fitted):
-    surrogate, X, values, moves = fitted
-    again = SurrogateTransitions(surrogate, X, values, np.random.default_rng(8))
-    twin = SurrogateTransitions(surrogate, X, values, np.random.default_rng(8))
+    surrogate, X, moves = fitted
+    again = SurrogateTransitions(surrogate, X, np.random.default_rng(8))
+    twin = SurrogateTransitions(surrogate, X, np.random.default_rng(8))
     assert (again.step_size, again.n_steps) == (twin.step_size, twin.n_steps)
     first, second = (moves.propose(X[0], 3, np.random.default_rng(9)) for _ in range(2))
     np.testing.assert_array_equal(first.position, second.position)
@@ -167,8 +115,8 @@ def test_the_same_generator_gives_the_same_proposal(fitted):
 
 def test_a_sequence_that_goes_nowhere_ends_where_it_began(fitted):
     """Bit by bit, with a ratio of one: the caller can tell, and nothing is evaluated for it."""
-    surrogate, X, values, _ = fitted
-    moves = SurrogateTransitions(surrogate, X, values, np.random.default_rng(10))
+    surrogate, X, _ = fitted
+    moves = SurrogateTransitions(surrogate, X, np.random.default_rng(10))
     moves.step_size = 1e6
     proposal = moves.propose(X[0], 3, np.random.default_rng(11))
     assert not proposal.moved and proposal.log_ratio == 0.0
@@ -177,7 +125,7 @@ def test_a_sequence_that_goes_nowhere_ends_where_it_began(fitted):
 
 def test_accepting_every_transition_is_found_out(fitted):
     """The invariance test's twin: at a large step size the ends' second moment is far off."""
-    surrogate, X, _, _ = fitted
+    surrogate, X, _ = fitted
     rng = np.random.default_rng(12)
     ends = []
     for x in X:
@@ -200,7 +148,7 @@ def test_a_proposal_costs_no_more_than_its_budget(n_landmarks):
     X = np.random.default_rng(13).standard_normal((200, 3))
     values = np.sin(2 * X).sum(axis=1) - 0.5 * (X**2).sum(axis=1)
     surrogate = LogDensityGP(n_landmarks, rng=0).fit(X, values, reference=X)
-    moves = SurrogateTransitions(surrogate, X, values, np.random.default_rng(14))
+    moves = SurrogateTransitions(surrogate, X, np.random.default_rng(14))
     assert [moves.n_transitions_of(kind) for kind in (0, 1)] == [1, 1]
     assert moves.n_transitions_of(3) == moves.n_transitions <= MOST_TRANSITIONS
     rng = np.random.default_rng(15)

@@ -1,0 +1,55 @@
+"""A surrogate that is fitted again and again along a chain."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+__all__ = ["RepeatedFit"]
+
+
+class RepeatedFit(ABC):
+    """Fits a surrogate to a chain's record, and keeps the last one that could be fitted.
+
+    Attributes
+    ----------
+    surrogate : Surrogate or None
+        None until the first fit.
+    n_fits : int
+    failure : str or None
+        Why the last fit was given up, if it was; the surrogate before it stays in use.
+    """
+
+    def __init__(self):
+        self.surrogate = None
+        self.n_fits = 0
+        self.failure = None
+
+    @abstractmethod
+    def _fit(self, record, rng):
+        """Return a new surrogate, or None where the record says too little for one."""
+
+    def fit(self, record, rng):
+        """Fit anew.
+
+        Parameters
+        ----------
+        record : Record
+            Of the chain.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        bool
+            Whether there is a new surrogate.
+        """
+        self.failure = None
+        try:
+            surrogate = self._fit(record, rng)
+        except (ValueError, np.linalg.LinAlgError) as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            return False
+        if surrogate is None:
+            return False
+        self.surrogate = surrogate
+        self.n_fits += 1
+        return True
