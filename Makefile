@@ -20,11 +20,11 @@ DESCRIBE = import sys; \
 
 .PHONY: demo test lint venv clean
 
-demo: venv
+demo: venv $(VENV)/.compiled
 	@# ArviZ 0.23 announces version 1 at every import: not what the demo is about.
 	@PYTHONWARNINGS=ignore::FutureWarning:arviz $(VENV)/bin/python examples/glass_gp_classification.py --output $(DEMO_OUTPUT)
 
-test: venv
+test: venv $(VENV)/.compiled
 	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 lint: venv
@@ -44,6 +44,11 @@ venv:
 	echo "Installing pymc_kmc and what it needs into $(VENV) (some minutes the first time)"; \
 	$(VENV)/bin/python -m pip install -qq --editable '.[examples,test,bench,dask]' || exit 1; \
 	echo "$$wanted" > $(VENV)/.built
+
+# numba's cache on disk looks at the file of the outermost compiled function alone, while what it
+# inlines comes from others too.
+$(VENV)/.compiled: $(wildcard pymc_kmc/*.py pymc_kmc/surrogates/*.py) | venv
+	@find pymc_kmc -name '*.nb[ic]' -delete; touch $@
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist

@@ -60,6 +60,11 @@ MOST_TRANSITIONS = 100
 LENGTH_FACTORS = (1.0, 2.0, 4.0)
 WORTH = 1.25
 MOST_STEPS = 40
+# Sequences end when starts and ends are correlated by exp(-ENOUGH), as judged by sequences of so
+# many transitions, whose jumps count up to a largest one.
+ENOUGH = 6.0
+N_SIMULATED = 8
+LARGEST_JUMP = 0.95
 # Starts of the simulations on the surrogate.
 N_STARTS = 50
 # Average length of a trajectory, as a multiple of the number of steps set.
@@ -139,15 +144,18 @@ class SurrogateTransitions:
         best = 0.0
         for factor in LENGTH_FACTORS:
             n_steps = int(factor * shortest)
-            n_transitions = int(np.clip(budget / (1 + MEAN_LENGTH * n_steps), 1, MOST_TRANSITIONS))
-            jump = self._jump(whitening, starts, n_transitions, n_steps, rng)
-            if factor == LENGTH_FACTORS[0] or jump > WORTH * best:
-                best, self.n_steps, self.n_transitions = jump, n_steps, n_transitions
-        # A part of a sequence leaves a part of its logarithmic decorrelation; simulating each kind
-        # of move would cost more and say less, as the estimates are noisy.
-        kept = 1.0 - min(best, 0.99)
+            most = int(np.clip(budget / (1 + MEAN_LENGTH * n_steps), 1, MOST_TRANSITIONS))
+            # Short sequences say more than long ones, whose jumps are all as large as can be, and
+            # cost less: decorrelation is taken for exponential in the number of transitions.
+            n_simulated = min(most, N_SIMULATED)
+            jump = min(self._jump(whitening, starts, n_simulated, n_steps, rng), LARGEST_JUMP)
+            rate = -np.log1p(-jump) / n_simulated
+            decorrelation = min(rate * most, ENOUGH)
+            if factor == LENGTH_FACTORS[0] or decorrelation > WORTH * best:
+                best, self.n_steps = decorrelation, n_steps
+                self.n_transitions = min(most, int(np.ceil(ENOUGH / max(rate, 1e-3))))
         parts = [length * max(share, 1.0 / self.n_transitions) for share, length in self.KINDS]
-        self.jumps = 1.0 - kept ** np.array(parts)
+        self.jumps = -np.expm1(-best * np.array(parts))
 
     def n_transitions_of(self, kind):
         """Return the number of transitions of a kind of move."""
@@ -235,7 +243,7 @@ class TransitionMixture(Mixture):
     # What was seen before a refit counts so much after it.
     MEMORY = 0.3
     # Beyond this jump more of it makes draws no more independent.
-    ENOUGH = 0.9
+    ENOUGH = 0.97
 
     def __init__(self, n_kinds):
         self.counts = np.zeros(n_kinds)

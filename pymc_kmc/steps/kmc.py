@@ -315,8 +315,9 @@ class KMCLite(KernelHMC):
         Acceptance rate that trajectories would have if the surrogate were the target: how fine the
         step size is. The target's own acceptance is lower by the surrogate's errors.
     random_walk_probability : float
-        Smallest probability of a random-walk move; it is more where trajectories move the chain
-        less far.
+        Smallest probability of a random-walk move; it is more if trajectories move the chain less
+        far, and at states where the target is far above the surrogate. With 0 there are none once a
+        surrogate is fitted.
     schedule : {"geometric", "vanishing"}
         When the surrogate learns: on a geometric schedule, or in addition with probability
         1 / sqrt(t + 1) at iteration t, from states alone, as in the paper.
