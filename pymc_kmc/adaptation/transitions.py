@@ -14,7 +14,9 @@ target pays for all of them.
 
 Learned on the surrogate alone: the step size (:func:`learn_step_size`); the number of leapfrog
 steps, from the median number until a U-turn and multiples of it; the number of transitions, as
-many as a budget of gradients allows. Step sizes are mixed with smaller ones, which get through
+many as make start and end independent, as far as a budget of gradients allows. Both are judged by
+simulations of short sequences: the jumps of long ones are all as large as can be, so that their
+differences are noise. Step sizes are mixed with smaller ones, which get through
 where the log density is most curved: with one step size the far arms of a strongly curved banana
 are never entered (its spread .5 too small in log, against .05-.4).
 
