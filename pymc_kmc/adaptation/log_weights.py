@@ -69,3 +69,7 @@ class LogWeights:
         excess = (self(position, log_density) - onset) / self.RAMP
         # In the first steps from a bad start a log weight may be -inf or NaN.
         return min(1.0, max(0.0, excess)) if excess == excess else 0.0
+
+    def shift(self, change):
+        """Go on with a surrogate whose constant has changed by so much."""
+        self.median -= change

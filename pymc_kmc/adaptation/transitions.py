@@ -159,6 +159,12 @@ class SurrogateTransitions:
         parts = [length * max(share, 1.0 / self.n_transitions) for share, length in self.KINDS]
         self.jumps = -np.expm1(-best * np.array(parts))
 
+    def follow(self, parameters):
+        """Go on with a surrogate that has learned a little more in the same coordinates."""
+        d = len(parameters.centre)
+        self.parameters = parameters._replace(centre=np.zeros(d), whitening=np.eye(d))
+        self.hamiltonian.parameters = self.parameters
+
     def n_transitions_of(self, kind):
         """Return the number of transitions of a kind of move."""
         return self._size(kind)[0]

@@ -8,6 +8,7 @@ a plain object: a new chain starts from a new one, and a chain's state can be sa
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from functools import cache
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -82,7 +83,13 @@ def single_threaded_blas():
     With several threads its rounding depends on their number, and with it the draws; and the chains
     already share the cores.
     """
-    return ThreadpoolController().limit(limits=1, user_api="blas")
+    return _thread_pools().limit(limits=1, user_api="blas")
+
+
+@cache
+def _thread_pools():
+    """NumPy's and SciPy's: finding them takes a millisecond, limiting them 20 us."""
+    return ThreadpoolController()
 
 
 class AdaptiveStep(BlockedStep):

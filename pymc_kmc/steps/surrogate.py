@@ -25,7 +25,6 @@ import numpy as np
 
 from pymc_kmc.adaptation.history import Record
 from pymc_kmc.adaptation.random_walk import RandomWalk
-from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.steps.base import AdaptiveStep, single_threaded_blas
 from pymc_kmc.surrogates.base import check_fitted
 
@@ -35,10 +34,6 @@ __all__ = ["RANDOM_WALK", "LearnedWithSurrogate", "SurrogateStep"]
 RANDOM_WALK = 0
 # Its probability where the log weight is very large.
 MOST_RANDOM_WALKS = 0.7
-# Fits are due whenever the number of iterations has grown by this factor: growth by 1.12 instead
-# of 1.2 doubled the effective sample size on the banana of the benchmarks, whose arms are explored
-# one fit at a time.
-REFIT_GROWTH = 1.12
 
 
 class LearnedWithSurrogate:
@@ -55,11 +50,11 @@ class LearnedWithSurrogate:
         None until there is a surrogate.
     """
 
-    def __init__(self, n_dimensions, adaptation, first_fit, is_noisy):
+    def __init__(self, n_dimensions, adaptation, schedule, is_noisy):
         self.record = Record(n_dimensions)
         self.random_walk = RandomWalk(n_dimensions, is_noisy=is_noisy)
         self.adaptation = adaptation
-        self.schedule = GeometricSchedule(first_fit, REFIT_GROWTH)
+        self.schedule = schedule
         self.log_weights = None
 
 

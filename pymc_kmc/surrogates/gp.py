@@ -65,12 +65,12 @@ from pymc_kmc.surrogates.evidence import (
     KERNEL_RIDGES,
     KERNELS,
     BayesianRegression,
-    RegressionFit,
     kernel_values,
     select_landmarks,
     triangular_solve,
 )
 from pymc_kmc.surrogates.kernels import exp_in_place, squared_distances
+from pymc_kmc.surrogates.online import OnlineRegression
 from pymc_kmc.surrogates.scores import score_system, solve_with_scores
 
 __all__ = ["LogDensityGP", "LogDensityGPParameters"]
@@ -102,6 +102,10 @@ RADII = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
 N_RAYS = 100
 #: Most reference points of a score-matching term.
 N_SCORES = 400
+#: Updates add kernel functions up to so many times `n_landmarks`.
+MORE_LANDMARKS = 1.5
+#: A new kernel function whose part outside the others' span is smaller, squared, is left out.
+SMALLEST_REST = 1e-6
 #: Points farther out than so many times the wall's radius are left out.
 FARTHEST = 1.5
 
@@ -306,6 +310,75 @@ class LogDensityGP:
             laplacians += (ahead[:, a] - behind[:, a]) / (2.0 * step)
         return _base.score_matching_loss(self.gradient(X), laplacians, weights)
 
+    def update(self, X, values):
+        """Take in more values, each with a kernel function at its point.
+
+        The regression goes on where the fit left it: its kernel, coordinates and ridges stay as
+        they were chosen. Kernel functions come on top of `n_landmarks`, half as many at most.
+
+        Parameters
+        ----------
+        X : array_like, shape (d,) or (n, d)
+        values : float or array_like, shape (n,)
+            Log densities up to the same constant, finite.
+
+        Returns
+        -------
+        LogDensityGP
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            If shapes don't agree or a value isn't finite.
+        """
+        _base.check_fitted(self)
+        rows, _ = _base.as_rows(X, self.n_features_in_)
+        values = np.atleast_1d(np.asarray(values, dtype=np.float64))
+        if values.shape != (len(rows),):
+            raise ValueError(f"values has shape {values.shape}; pass one a row of X: {len(rows)}")
+        if not np.isfinite(values).all():
+            bad = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise ValueError(f"values[{bad}] is {values[bad]}; leave values that aren't finite out")
+        for row, value in zip(rows, values, strict=True):
+            self.parameters_ = self._posterior.add(row, float(value), self.parameters_)
+        return self
+
+    def predict(self, X, return_std=False):
+        """Predict values at X, (d,) or (n, d), the constant of the fitted ones included.
+
+        Parameters
+        ----------
+        X : array_like, shape (d,) or (n, d)
+        return_std : bool
+            Whether to return the standard deviations too, as of :meth:`predictive_variance`.
+
+        Returns
+        -------
+        mean : float or ndarray, shape (n,)
+        std : float or ndarray, shape (n,)
+            Only with `return_std`.
+        """
+        _base.check_fitted(self)
+        rows, single = _base.as_rows(X, self.n_features_in_)
+        mean, variances = self._posterior.predict(rows, self.parameters_, return_std)
+        if single:
+            mean = float(mean[0])
+        if not return_std:
+            return mean
+        return mean, float(np.sqrt(variances[0])) if single else np.sqrt(variances)
+
+    @property
+    def constant_(self):
+        """What predicted values exceed the log density by."""
+        _base.check_fitted(self)
+        return self._posterior.regression.constant
+
+    def weight(self, value):
+        """Return how much a value counts in the fit, between 0 and 1; less with its depth."""
+        _base.check_fitted(self)
+        return self._posterior.weight(value)
+
     def predictive_variance(self, X):
         """Return the posterior variance of the log density at X, (d,) or (n, d).
 
@@ -314,28 +387,99 @@ class LogDensityGP:
         """
         _base.check_fitted(self)
         rows, single = _base.as_rows(X, self.n_features_in_)
-        out = self._posterior.variance(rows, self.parameters_)
+        _, out = self._posterior.predict(rows, self.parameters_, True)
         return float(out[0]) if single else out
 
 
-class _Posterior(NamedTuple):
-    """What the predictive variance needs: features, their mean, and their posterior precision."""
+class _Posterior:
+    """A fit's regression: what predictions and updates need besides the surrogate's parameters."""
 
-    trend: object
-    landmark_factor: np.ndarray
-    mean: np.ndarray
-    factor: np.ndarray
-    variance_scale: float
+    def __init__(self, fit, trend, features, kernel_part, landmark_factor, values, base, solution):
+        self.trend, self.base = trend, base
+        self.n_trend = len(solution.coefficients)
+        self.landmark_factor, self.U = landmark_factor, kernel_part.U
+        self.kernel_ridge, self.variance = solution.kernel_ridge, solution.variance
+        self.bulk, self.scale = fit.bulk, fit.scale
+        self.most_landmarks = int(MORE_LANDMARKS * fit.gp.n_landmarks)
+        ridges = np.full(self.n_trend, solution.ridge)
+        coefficients = solution.coefficients
+        if len(solution.kernel_coefficients):
+            features = np.hstack([features, kernel_part.features])
+            ridges = np.append(ridges, np.full(len(landmark_factor), solution.kernel_ridge))
+            coefficients = np.append(coefficients, solution.kernel_coefficients)
+        self.regression = OnlineRegression(features, values, fit.weights, ridges, coefficients)
 
-    def variance(self, X, p):
-        Z = (X - p.centre) @ p.whitening.T
+    def _features(self, Z, p):
+        """Features (n, k), and the part of a kernel function that they don't span (n,)."""
         features = self.trend(Z)
+        if not len(self.landmark_factor):
+            return features, np.zeros(len(Z))
+        kernel = kernel_values(squared_distances(Z @ p.projection.T, p.landmarks.T), p.kernel)
+        kernel = triangular_solve(self.landmark_factor, kernel.T).T
+        rest = np.maximum(1.0 - np.einsum("nk,nk->n", kernel, kernel), 0.0)
+        return np.hstack([features, kernel]), rest
+
+    def predict(self, X, p, with_variances):
+        Z = (X - p.centre) @ p.whitening.T
+        features, rest = self._features(Z, p)
+        mean = self.regression.predict(features) - 0.5 * _quadratic_form(Z, self.base)
+        if not with_variances:
+            return mean, None
+        variances = self.regression.variances(features)
         if len(self.landmark_factor):
-            kernel = kernel_values(squared_distances(Z @ p.projection.T, p.landmarks.T), p.kernel)
-            kernel = scipy.linalg.solve_triangular(self.landmark_factor, kernel.T, lower=True).T
-            features = np.hstack([features, kernel])
-        half = scipy.linalg.solve_triangular(self.factor, (features - self.mean).T, lower=True)
-        return self.variance_scale * np.einsum("kn,kn->n", half, half)
+            variances = variances + rest / self.kernel_ridge
+        return mean, self.variance * variances
+
+    def weight(self, value):
+        """How much a value counts."""
+        return 1.0 / (1.0 + (max(self.bulk - value, 0.0) / self.scale) ** 2)
+
+    def add(self, x, value, p):
+        """Take in a value at x; return the new parameters."""
+        z = (x - p.centre) @ p.whitening.T
+        features, rest = self._features(z[None, :], p)
+        features, landmarks = features[0], p.landmarks
+        if len(self.landmark_factor):
+            u = p.projection @ z
+            if rest[0] > SMALLEST_REST and len(self.landmark_factor) < self.most_landmarks:
+                features = self._add_landmark(features, u, np.sqrt(rest[0]), p.kernel)
+                landmarks = np.ascontiguousarray(np.hstack([landmarks, u[:, None]]))
+            self.U = np.vstack([self.U, u])
+        weight = self.weight(value)
+        self.regression.add_point(features, value + 0.5 * z @ self.base @ z, weight)
+        coefficients = self.regression.coefficients
+        linear, radial, change = self.trend.split(coefficients[: self.n_trend])
+        kernel_coefficients = triangular_solve(
+            self.landmark_factor, coefficients[self.n_trend :], transposed=True
+        )
+        precision = _base.symmetric(self.base + change)
+        if np.linalg.eigvalsh(precision)[0] <= 0 or radial.sum() > 0:
+            # Not a density: the value waits for the next update.
+            missing = np.zeros(landmarks.shape[1] - p.landmarks.shape[1])
+            return p._replace(landmarks=landmarks, coefficients=np.append(p.coefficients, missing))
+        radius = p.radius
+        if weight > 0.5:
+            radius = max(radius, WALL * np.linalg.norm(z) + 0.5)
+        return p._replace(
+            linear=np.ascontiguousarray(linear),
+            precision=np.ascontiguousarray(precision),
+            radial_coefficients=np.ascontiguousarray(radial),
+            radius=float(radius),
+            landmarks=landmarks,
+            coefficients=np.ascontiguousarray(kernel_coefficients),
+        )
+
+    def _add_landmark(self, features, u, root, kernel):
+        """Add the kernel function at u, as what of it the others don't span, of norm `root`."""
+        m = len(self.landmark_factor)
+        spanned = features[self.n_trend :]
+        values = kernel_values(squared_distances(self.U, u[None, :]), kernel)[:, 0]
+        combination = np.append(np.zeros(self.n_trend), spanned / root)
+        self.regression.add_feature(values / root, self.kernel_ridge, combination)
+        factor = np.zeros((m + 1, m + 1))
+        factor[:m, :m], factor[m, :m], factor[m, m] = self.landmark_factor, spanned, root
+        self.landmark_factor = factor
+        return np.append(features, root)
 
 
 class _Trend:
@@ -421,6 +565,7 @@ class _Fit:
         self.radius = WALL * np.sqrt(np.einsum("nd,nd->n", inside, inside).max()) + 0.5
         scale = gp.depth or 5.0 + 0.5 * d
         bulk = np.quantile(values, 0.9) if bulk is None else bulk
+        self.bulk, self.scale = bulk, scale
         depth = np.maximum(bulk - values, 0.0) / scale
         Z = (X - self.centre) @ self.whitening.T
         distance = np.linalg.norm(Z, axis=1)
@@ -478,7 +623,7 @@ class _Fit:
             return
         if is_free:
             self.radius *= FREE
-        self._finish(trend, features, fit, kernel_part, linear, radial, precision)
+        self._finish(trend, features, residuals, base, fit, kernel_part, linear, radial, precision)
 
     def _with_scores(self, trend, features, residuals, base, fit, kernel_part):
         """Return the fit with the reference points' score matching in it, where that is wanted."""
@@ -562,7 +707,9 @@ class _Fit:
                 if scale > 0:
                     yield matrix, scale * np.array(lengths)
 
-    def _finish(self, trend, features, fit, kernel_part, linear, radial, precision):
+    def _finish(
+        self, trend, features, residuals, base, fit, kernel_part, linear, radial, precision
+    ):
         gp, d = self.gp, self.Z.shape[1]
         landmark_factor = np.tril(kernel_part.features[kernel_part.indices])
         coefficients = np.zeros(0)
@@ -592,7 +739,9 @@ class _Fit:
         gp.length_scale_ = (
             float(np.sqrt(d) / np.linalg.norm(kernel_part.map)) if has_kernel else 0.0
         )
-        gp._posterior = self._posterior(trend, features, fit, kernel_part, landmark_factor)
+        gp._posterior = _Posterior(
+            self, trend, features, kernel_part, landmark_factor, residuals, base, fit
+        )
 
     def _stiffness(self, parameters):
         """Steepness c at which the surrogate stays below the bulk outside of the wall."""
@@ -609,19 +758,6 @@ class _Fit:
             excess = np.max(_log_densities(parameters, rays)) - bulk + BELOW_BULK
             stiffness = max(stiffness, 2.0 * excess / beyond**2)
         return float(stiffness)
-
-    def _posterior(self, trend, features, fit: RegressionFit, kernel_part, landmark_factor):
-        ridges = np.full(features.shape[1], fit.ridge)
-        if len(fit.kernel_coefficients):
-            features = np.hstack([features, kernel_part.features])
-            ridges = np.append(ridges, np.full(kernel_part.features.shape[1], fit.kernel_ridge))
-        weights = self.weights / self.weights.mean()
-        mean = weights @ features / self.n
-        centred = (features - mean) * np.sqrt(weights)[:, None]
-        factor = _base.cholesky_factor(centred.T @ centred + np.diag(ridges))
-        if factor is None:
-            factor = np.diag(np.sqrt(np.einsum("nk,nk->k", centred, centred) + ridges))
-        return _Posterior(trend, landmark_factor, mean, factor, fit.variance)
 
 
 class _Choice(NamedTuple):

@@ -65,3 +65,11 @@ def test_looks_at_a_part_of_a_long_history():
 
     LogWeights(Counting(), np.zeros((10_000, 2)), np.zeros(10_000))
     assert len(calls) <= 2 * LogWeights.MOST
+
+
+def test_follows_a_surrogate_whose_constant_changes():
+    """The surrogate is now 5 higher everywhere: all its log weights are 5 lower."""
+    scale = log_weights(np.zeros(101))
+    assert scale(np.zeros(2), 3.0) == pytest.approx(3.0)
+    scale.shift(5.0)
+    assert scale(np.zeros(2), 3.0 - 5.0) == pytest.approx(3.0)

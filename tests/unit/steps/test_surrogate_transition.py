@@ -9,6 +9,7 @@ import pymc_kmc as kmc
 from pymc_kmc.steps.surrogate_transition import (
     AUXILIARY,
     FIRST_TRANSITION,
+    FRONTIER,
     PROBE,
     RANDOM_WALK,
     NoiseVariance,
@@ -170,3 +171,54 @@ def test_no_surrogate_yet_only_random_walks():
         assert (statistics["kmc_n_fits"] > 0) == (len(moves) > 60)
     assert set(moves[:60]) == {RANDOM_WALK}
     assert set(moves[60:]) != {RANDOM_WALK}
+
+
+def banana_model():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 3.0)
+        pm.Normal("y", 0.3 * (x**2 - 9.0), 1.0)
+    return model
+
+
+def test_frontier_places_are_evaluated_and_never_draws():
+    with banana_model():
+        step = kmc.KMC(n_landmarks=60, rng=12)
+    point, moves = {"x": np.array(0.0), "y": np.array(-2.7)}, []
+    for _ in range(600):
+        before = point
+        point, (statistics,) = step.step(point)
+        moves.append(statistics["kmc_move"])
+        if moves[-1] == FRONTIER:
+            assert statistics["kmc_n_evaluations"] == 1
+            assert not statistics["kmc_accepted"]
+            assert point == before
+    assert 5 < np.sum(np.array(moves) == FRONTIER) < 200
+    step.stop_tuning()
+    assert step.learned.frontier is None
+    for _ in range(100):
+        point, (statistics,) = step.step(point)
+        assert statistics["kmc_move"] not in (FRONTIER, AUXILIARY, PROBE)
+
+
+def test_moves_and_log_weights_follow_the_surrogates_updates():
+    """Also where an update changes the surrogate's constant."""
+    with banana_model():
+        step = kmc.KMC(n_landmarks=60, rng=13)
+    point = {"x": np.array(0.0), "y": np.array(-2.7)}
+    n_updated = 0
+    for _ in range(500):
+        point, _ = step.step(point)
+        learned = step.learned
+        if learned.frontier is None:
+            continue
+        surrogate, moved = learned.adaptation.surrogate, learned.transitions.parameters
+        np.testing.assert_array_equal(moved.coefficients, surrogate.parameters_.coefficients)
+        position = step.target.recycled.position
+        weight = step.target.recycled.log_density - surrogate.log_density(position)
+        value = learned.log_weights(position, step.target.recycled.log_density)
+        assert value == pytest.approx(weight - learned.log_weights.median, abs=1e-6)
+        # Values are predicted, so that the usual log weight is the prediction's constant.
+        n_updated += len(moved.coefficients) > 60
+        if learned.log_weights.spread < 0.1:
+            assert learned.log_weights.median == pytest.approx(surrogate.constant_, abs=0.5)
+    assert n_updated > 100

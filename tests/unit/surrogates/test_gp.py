@@ -663,3 +663,102 @@ def test_results_are_those_of_code_from_the_cache_bit_by_bit(tmp_path):
         loaded = results(functions)
         different = [key for key, bits in loaded.items() if bits != compiled[key]]
         assert not different
+
+
+# Updates and predictions
+
+
+def bent(X):
+    X = np.atleast_2d(X)
+    return -0.5 * X[:, 0] ** 2 / 9 - 0.5 * (X[:, 1] - 0.3 * (X[:, 0] ** 2 - 9)) ** 2
+
+
+def fitted_to_the_middle(rng, **options):
+    """A surrogate of a banana's middle, and places farther out."""
+    x = 3.0 * rng.standard_normal(600)
+    X = np.column_stack([x, 0.3 * (x**2 - 9) + rng.standard_normal(600)])
+    inside = np.abs(x) < 3
+    surrogate = LogDensityGP(60, rng=0, **options).fit(X[inside], bent(X[inside]))
+    return surrogate, X[inside], X[(np.abs(x) > 3) & (np.abs(x) < 6)]
+
+
+def test_predictions_are_the_log_density_and_a_constant():
+    surrogate, inside, outside = fitted_to_the_middle(np.random.default_rng(0))
+    X = np.vstack([inside, outside])[::5]
+    p = surrogate.parameters_
+    X = X[np.linalg.norm((X - p.centre) @ p.whitening.T, axis=1) < p.radius]
+    for _ in range(2):
+        difference = surrogate.predict(X) - surrogate.log_density(X)
+        np.testing.assert_allclose(difference, difference[0], atol=1e-6)
+        mean, std = surrogate.predict(X, return_std=True)
+        np.testing.assert_allclose(std**2, surrogate.predictive_variance(X))
+        assert abs(mean[3] - surrogate.predict(X[3])) < 1e-6
+        surrogate.update(outside[:10], bent(outside[:10]))  # and once more after updates
+
+
+def test_updates_teach_what_is_outside():
+    surrogate, inside, outside = fitted_to_the_middle(np.random.default_rng(0))
+    half = len(outside) // 2
+
+    def errors(X):
+        return np.sqrt(np.mean((surrogate.predict(X) - bent(X)) ** 2))
+
+    before, before_inside = errors(outside[half:]), errors(inside)
+    _, std_before = surrogate.predict(outside[half:], return_std=True)
+    surrogate.update(outside[:half], bent(outside[:half]))
+    _, std = surrogate.predict(outside[half:], return_std=True)
+    assert errors(outside[half:]) < 0.1 * before
+    assert std.mean() < 0.3 * std_before.mean()
+    assert errors(inside) < before_inside + 0.05
+
+
+def test_an_update_is_the_solution_of_the_larger_regression():
+    """The same coefficients as from the normal equations of all features and points at once."""
+    surrogate, _, outside = fitted_to_the_middle(np.random.default_rng(0))
+    for x, value in zip(outside[:15], bent(outside[:15]), strict=True):
+        surrogate.update(x, value)
+    regression = surrogate._posterior.regression
+    gram, right = regression._features.T @ regression._features, regression._values
+    ridge = np.diag(regression._factor.T @ regression._factor - gram)
+    expected = np.linalg.solve(gram + np.diag(ridge), regression._features.T @ right)
+    np.testing.assert_allclose(
+        regression._features @ regression.coefficients,
+        regression._features @ expected,
+        atol=1e-4 * np.ptp(right),
+    )
+    assert np.all(ridge > 0)
+
+
+def test_updates_add_no_more_kernel_functions_than_half_as_many():
+    surrogate, _, outside = fitted_to_the_middle(np.random.default_rng(0))
+    surrogate.update(outside, bent(outside))
+    assert 60 < len(surrogate.parameters_.coefficients) <= 90
+
+
+def test_an_update_of_the_trend_alone():
+    X = np.random.default_rng(0).standard_normal((200, 2))
+    values = -0.5 * (X**2).sum(axis=1)
+    surrogate = LogDensityGP(20, rng=0).fit(X, values)
+    assert surrogate.kernel_ is None
+    surrogate.update([3.0, 3.0], -9.0)
+    np.testing.assert_allclose(surrogate.predict([3.0, 3.0]), -9.0, atol=1e-3)
+
+
+def test_the_wall_makes_way_for_places_in_the_bulk():
+    surrogate, _, outside = fitted_to_the_middle(np.random.default_rng(0))
+    radius = surrogate.parameters_.radius
+    far = outside[np.argmax(np.abs(outside[:, 0]))] * 2
+    surrogate.update(far, -500.0)
+    assert surrogate.parameters_.radius == radius
+    surrogate.update(far, -0.5)
+    assert surrogate.parameters_.radius > radius
+
+
+def test_updates_that_cannot_be_taken():
+    surrogate, _, outside = fitted_to_the_middle(np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"values\[1\] is nan; leave values that aren't finite"):
+        surrogate.update(outside[:2], [0.0, np.nan])
+    with pytest.raises(ValueError, match=r"values has shape \(3,\)"):
+        surrogate.update(outside[:2], np.zeros(3))
+    with pytest.raises(ValueError, match="not fitted"):
+        LogDensityGP().update([0.0], 0.0)

@@ -1,0 +1,86 @@
+"""Places at the frontier: in the bulk, where the surrogate doesn't know, or none."""
+
+import numpy as np
+
+from pymc_kmc.adaptation.exploration import Frontier
+from pymc_kmc.adaptation.history import Record
+from pymc_kmc.surrogates import LogDensityGP
+
+
+def banana(X):
+    X = np.atleast_2d(X)
+    return -0.5 * X[:, 0] ** 2 / 9 - 0.5 * (X[:, 1] - 0.3 * (X[:, 0] ** 2 - 9)) ** 2
+
+
+def record_of(X, log_density):
+    record = Record(X.shape[1])
+    for x, value in zip(X, log_density(X), strict=True):
+        record.append(x, value)
+        record.append_evaluation(x, value)
+    return record
+
+
+def banana_draws(n, rng):
+    x = 3.0 * rng.standard_normal(n)
+    return np.column_stack([x, 0.3 * (x**2 - 9) + rng.standard_normal(n)])
+
+
+def test_walks_along_a_ridge_that_nobody_has_seen():
+    """From the middle half of a banana's ridge to beyond two standard deviations on each side.
+
+    Rejected places are rare: each is likely to be in the bulk by what was known before.
+    """
+    rng = np.random.default_rng(0)
+    X = banana_draws(400, rng)
+    X = X[np.abs(X[:, 0]) < 2.5]
+    X = np.vstack([X, X + 0.5 * rng.standard_normal(X.shape)])
+    surrogate = LogDensityGP(100, rng=0).fit(X, banana(X))
+    frontier = Frontier(surrogate, record_of(X, banana))
+    places = []
+    for _ in range(60):
+        if not frontier.search(rng):
+            continue
+        places.append(frontier.place)
+        frontier.learn(frontier.place, float(banana(frontier.place)[0]))
+    places = np.array(places)
+    inside = banana(places) > -6
+    assert inside.mean() > 0.5
+    assert places[inside, 0].min() < -6 and places[inside, 0].max() > 6
+    ridge = np.column_stack([np.linspace(-6, 6, 40)] * 2)
+    ridge[:, 1] = 0.3 * (ridge[:, 0] ** 2 - 9)
+    assert np.std(surrogate.predict(ridge) - banana(ridge)) < 1.0
+
+
+def test_nothing_to_learn_where_the_surrogate_is_sure():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((300, 3))
+
+    def gaussian(X):
+        return -0.5 * (X**2).sum(axis=1)
+
+    surrogate = LogDensityGP(60, rng=0).fit(X, gaussian(X))
+    frontier = Frontier(surrogate, record_of(X, gaussian))
+    assert not any(frontier.search(rng) for _ in range(20))
+
+
+def test_nothing_from_too_few_places():
+    rng = np.random.default_rng(2)
+    X = banana_draws(40, rng)
+    surrogate = LogDensityGP(30, rng=0).fit(X, banana(X))
+    record = record_of(X[:5], banana)
+    assert not Frontier(surrogate, record).search(rng)
+
+
+def test_learns_from_what_was_uncertain_or_wrong_alone():
+    rng = np.random.default_rng(3)
+    X = banana_draws(300, rng)
+    X = X[np.abs(X[:, 0]) < 4]
+    surrogate = LogDensityGP(100, rng=0).fit(X, banana(X))
+    frontier = Frontier(surrogate, record_of(X, banana))
+    known = X[0] + 0.01
+    assert not frontier.learn(known, float(banana(known)[0]))
+    wrong = float(banana(known)[0]) - 1.0
+    assert frontier.learn(known, wrong)
+    far = np.array([7.0, 12.0])
+    assert frontier.learn(far, float(banana(far)[0]))
+    assert abs(surrogate.predict(far) - banana(far)[0]) < 0.1
