@@ -15,7 +15,7 @@ kernel functions.
   changes is fitted again by the other parts. With fewer values than coefficients only its
   diagonal is fitted.
 - *Radial terms*, :math:`\nu = d, 4 d`: log densities with heavy tails grow like
-  :math:`\log |z|`, which no quadratic does. A Student t is represented exactly.
+  :math:`\log |z|`, which no quadratic does. A Student t is represented nearly exactly.
 - *Kernel part*: a Gaussian or rational quadratic kernel in a linear map B of the coordinates. Maps,
   kernels, length scales and ridges compete by the marginal likelihood
   (:mod:`pymc_kmc.surrogates.evidence`) on a subset of the points. The maps: the given coordinates,
@@ -28,9 +28,12 @@ kernel functions.
 A value far below the others tells little of where the mass is: it counts
 :math:`1 / (1 + (\text{depth} / c)^2)`, and far-away points not at all.
 
+Between fits :meth:`LogDensityGP.update` takes in values one at a time, with a kernel function at
+each point, as the same regression would (:mod:`pymc_kmc.surrogates.online`).
+
 Costs, for n values, p trend features and m landmarks: a fit
 :math:`O(n (p + m)^2 + (p + m)^3)` and a constant number of comparisons of size
-:math:`O(n' m'^2)`; a gradient :math:`O(d m + d^2)`. `examples/benchmarks/surrogates.py` has
+:math:`O(n' m'^2)`; an update :math:`O((n + m) (p + m))`; a gradient :math:`O(d m + d^2)`. `examples/benchmarks/surrogates.py` has
 figures.
 
 References
