@@ -172,6 +172,9 @@ def main(arguments=None):
     parser.add_argument("--bases", default="none,gaussian", help="base densities, comma-separated")
     parser.add_argument("--step-size", type=float, nargs=2, default=STEP_SIZE)
     parser.add_argument("--n-leapfrog", type=int, nargs=2, default=N_LEAPFROG)
+    parser.add_argument(
+        "--random-walks", type=float, default=0.0, help="probability where the surrogate is right"
+    )
     parser.add_argument("--iterations", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--quick", action="store_true", help="2 seeds, 500 iterations, size 500")
@@ -228,7 +231,7 @@ def main(arguments=None):
                             surrogate=surrogate,
                             step_size=step_size,
                             n_leapfrog=n_leapfrog,
-                            random_walk_probability=0.0,
+                            random_walk_probability=options.random_walks,
                             tune=False,
                         )
 

@@ -22,7 +22,10 @@ What was tried
 --------------
 `examples/benchmarks/README.md` has the figures. In a word: with updates and searches the surrogate
 of the strongly curved banana is right along its whole arms after 2500 evaluations, where without
-them it ends at the farthest state.
+them it ends at the farthest state. The price is paid where the surrogate is right without them:
+eight schools had 548 effective draws per 1000 without searches and 330 with them (4 and 8 seeds).
+The probability of being between t and the states' highest log density, which spares evaluations
+thousands of nats deep, was worse: spread of the banana .18 in place of .05, eight schools 241.
 
 References
 ----------

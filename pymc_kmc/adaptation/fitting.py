@@ -19,6 +19,9 @@ class RepeatedFit(ABC):
         Why the last fit was given up, if it was; the surrogate before it stays in use.
     """
 
+    # Share of the chain's states that is learned from: the rest is burn-in.
+    RECENT = 2 / 3
+
     def __init__(self):
         self.surrogate = None
         self.n_fits = 0
@@ -27,6 +30,10 @@ class RepeatedFit(ABC):
     @abstractmethod
     def _fit(self, record, rng):
         """Return a new surrogate, or None where the record says too little for one."""
+
+    def n_recent(self, record):
+        """Return the number of states, the last ones, that are learned from."""
+        return int(np.ceil(self.RECENT * len(record)))
 
     def fit(self, record, rng):
         """Fit anew.

@@ -152,10 +152,9 @@ class SurrogateStep(AdaptiveStep):
                 learned.record, self.rng
             ):
                 return False
-            share = learned.adaptation.RECENT
+            n = learned.adaptation.n_recent(learned.record)
             self._renew_moves(
-                learned.record.states.recent(share),
-                learned.record.log_densities.recent(share)[:, 0],
+                learned.record.states.last(n), learned.record.log_densities.last(n)[:, 0]
             )
         return True
 

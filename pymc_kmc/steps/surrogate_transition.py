@@ -67,6 +67,7 @@ Examples
 200
 """
 
+from copy import deepcopy
 from time import perf_counter
 
 import numpy as np
@@ -108,6 +109,8 @@ MOST_FITS = 45
 # Fits are due whenever the number of iterations has grown by this factor. What happens between them
 # is learned by updates.
 REFIT_GROWTH = 1.2
+# A last fit is dropped if the log weights' spread is so many times that of the surrogate before.
+CLEARLY_WORSE = 1.2
 # Evaluations under new noise at one point after each fit.
 N_PROBES = 3
 # Surrogate transitions of the tempered moves.
@@ -422,10 +425,22 @@ class KMC(SurrogateStep):
         return True
 
     def _end_tuning(self):
-        """Fit a last time, to all values."""
-        if self.given_surrogate is None and self.learned.adaptation.surrogate is not None:
-            self._fit()
-        self.learned.frontier = None
+        """Fit a last time, to all values, unless the surrogate at hand is clearly better."""
+        learned = self.learned
+        last = learned.adaptation.surrogate
+        if self.given_surrogate is not None or last is None:
+            return
+        kept = last, learned.transitions, deepcopy(learned.mixture)
+        if self._fit():
+            n = learned.adaptation.n_recent(learned.record)
+            states = learned.record.states.last(n)
+            weights = LogWeights(
+                kept[1].hamiltonian, states, learned.record.log_densities.last(n)[:, 0]
+            )
+            if learned.log_weights.spread > CLEARLY_WORSE * weights.spread:
+                learned.adaptation.surrogate, learned.transitions, learned.mixture = kept
+                learned.log_weights = weights
+        learned.frontier = None
 
     def _renew_moves(self, states, log_densities):
         learned = self.learned

@@ -33,8 +33,8 @@ each point, as the same regression would (:mod:`pymc_kmc.surrogates.online`).
 
 Costs, for n values, p trend features and m landmarks: a fit
 :math:`O(n (p + m)^2 + (p + m)^3)` and a constant number of comparisons of size
-:math:`O(n' m'^2)`; an update :math:`O((n + m) (p + m))`; a gradient :math:`O(d m + d^2)`. `examples/benchmarks/surrogates.py` has
-figures.
+:math:`O(n' m'^2)`; an update :math:`O((n + m) (p + m))`; a gradient :math:`O(d m + d^2)`.
+`examples/benchmarks/surrogates.py` has figures.
 
 References
 ----------

@@ -221,4 +221,4 @@ def test_moves_and_log_weights_follow_the_surrogates_updates():
         n_updated += len(moved.coefficients) > 60
         if learned.log_weights.spread < 0.1:
             assert learned.log_weights.median == pytest.approx(surrogate.constant_, abs=0.5)
-    assert n_updated > 100
+    assert n_updated > 30
