@@ -255,8 +255,8 @@ def parse_arguments(arguments=None):
         description="Sample the length scales of a Gaussian-process classifier on the Glass data.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--tune", type=int, default=4000, help="iterations of tuning a chain")
-    parser.add_argument("--draws", type=int, default=20000, help="draws kept a chain")
+    parser.add_argument("--tune", type=int, default=3000, help="iterations of tuning a chain")
+    parser.add_argument("--draws", type=int, default=10000, help="draws kept a chain")
     parser.add_argument("--chains", type=int, default=2, help="chains, one a core")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same draws")
     parser.add_argument("--quick", action="store_true", help="a few iterations only")
