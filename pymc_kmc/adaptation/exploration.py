@@ -40,7 +40,6 @@ from pymc_kmc.surrogates.covariance import shrunk_covariance
 
 __all__ = ["Frontier"]
 
-
 # Longest steps, in standard deviations of the neighbourhood and in distances from its mean.
 LONGEST = 3.0
 
@@ -52,8 +51,10 @@ class Frontier:
     ----------
     surrogate : LogDensityGP
         Is updated.
-    record : Record
-        Of the chain.
+    states : ndarray, shape (n, d)
+        Of the chain, its burn-in left out.
+    evaluated : ndarray, shape (n', d)
+        Where the target has been evaluated.
 
     Attributes
     ----------
@@ -63,12 +64,9 @@ class Frontier:
         The predicted log density that the chain's states hardly ever fall below.
     """
 
-    # The share of the chain that is looked at, states of it, and the share of them below the bulk.
-    RECENT = 2 / 3
+    # States that are looked at, and the share of them below the bulk.
     N_STATES = 500
     BELOW = 0.01
-    # Most evaluations looked at for origins.
-    MOST = 2500
     # Origins of a search, half of them among the outermost, and candidates compared.
     N_ORIGINS = 20
     OUTERMOST = 0.1
@@ -84,20 +82,18 @@ class Frontier:
     # Values that count less are left to the next fit.
     SMALLEST_WEIGHT = 0.2
 
-    def __init__(self, surrogate, record):
+    def __init__(self, surrogate, states, evaluated):
         self.surrogate = surrogate
         self.place = None
         self._n_in_vain = 0
         p = surrogate.parameters_
         self._centre, self._whitening = p.centre, p.whitening
         self._inverse = np.linalg.inv(p.whitening)
-        states = record.states.recent(self.RECENT)
         # Predictions, not values: under noise those of a chain's states are lucky ones.
         typical = surrogate.predict(states[:: max(1, len(states) // self.N_STATES)])
         self.threshold = np.quantile(typical, self.BELOW)
-        evaluations = record.evaluations.last(min(len(record.evaluations), self.MOST))[:, :-1]
-        inside = surrogate.predict(evaluations) >= self.threshold
-        self._points = (evaluations[inside] - p.centre) @ p.whitening.T
+        inside = surrogate.predict(evaluated) >= self.threshold
+        self._points = (evaluated[inside] - p.centre) @ p.whitening.T
 
     def learn(self, position, value):
         """Update the surrogate with a value where it was uncertain or wrong.

@@ -73,10 +73,13 @@ class LogDensityAdaptation(RepeatedFit):
         d = record.states.last(1).shape[1]
         return min(n, n_since) if n_since >= self.STATES_PER_DIMENSION * d else n
 
+    def evaluations(self, record):
+        """Return the evaluations that are learned from, shape (n, d + 1)."""
+        return record.evaluations.last(min(len(record.evaluations), self.MOST_VALUES))
+
     def _fit(self, record, rng):
         states = record.states.last(self.n_recent(record))
-        n_values = min(len(record.evaluations), self.MOST_VALUES)
-        points, values = distinct(record.evaluations.last(n_values))
+        points, values = distinct(self.evaluations(record))
         if len(points) < states.shape[1] + 2:
             return None
         recent = record.log_densities.last(len(states))

@@ -67,8 +67,7 @@ MOST_STEPS = 40
 ENOUGH = 6.0
 N_SIMULATED = 8
 LARGEST_JUMP = 0.95
-# Starts of the simulations on the surrogate, or two a dimension: the coordinate that moves least is
-# looked for, and of more coordinates one seems to.
+# Starts of the simulations on the surrogate.
 N_STARTS = 50
 # Average length of a trajectory, as a multiple of the number of steps set.
 MEAN_LENGTH = (
@@ -94,6 +93,12 @@ class SurrogateProposal(NamedTuple):
     log_ratio: float
     n_steps: int
     moved: bool
+
+
+def in_own_coordinates(parameters):
+    """Return a surrogate's parameters for positions that are whitened already."""
+    d = len(parameters.centre)
+    return parameters._replace(centre=np.zeros(d), whitening=np.eye(d))
 
 
 class SurrogateTransitions:
@@ -126,9 +131,8 @@ class SurrogateTransitions:
     def __init__(self, surrogate, states, rng):
         parameters = surrogate.parameters_
         if hasattr(parameters, "whitening"):  # what is done in its own coordinates is simpler
-            d = len(parameters.centre)
             self.coordinates = Coordinates(parameters.centre, parameters.whitening)
-            parameters = parameters._replace(centre=np.zeros(d), whitening=np.eye(d))
+            parameters = in_own_coordinates(parameters)
         else:
             self.coordinates = Coordinates.identity(states.shape[1])
         self.parameters = parameters
@@ -137,7 +141,7 @@ class SurrogateTransitions:
         self._learn_lengths(states, rng)
 
     def _learn_lengths(self, states, rng):
-        starts = states[rng.integers(len(states), size=max(N_STARTS, 2 * states.shape[1]))]
+        starts = states[rng.integers(len(states), size=N_STARTS)]
         u_turns = [self._u_turn(start, rng) for start in starts]
         shortest = int(np.clip(np.median(u_turns), 2, MOST_STEPS))
         whitening = Whitening(states)
@@ -162,8 +166,7 @@ class SurrogateTransitions:
 
     def follow(self, parameters):
         """Go on with a surrogate that has learned a little more in the same coordinates."""
-        d = len(parameters.centre)
-        self.parameters = parameters._replace(centre=np.zeros(d), whitening=np.eye(d))
+        self.parameters = in_own_coordinates(parameters)
         self.hamiltonian.parameters = self.parameters
 
     def n_transitions_of(self, kind):

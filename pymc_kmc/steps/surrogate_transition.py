@@ -381,12 +381,11 @@ class KMC(SurrogateStep):
         if not np.isfinite(evaluation.log_density):
             return
         surrogate = learned.adaptation.surrogate
-        constant = surrogate.constant_
         with single_threaded_blas():
-            if not learned.frontier.learn(evaluation.position, evaluation.log_density):
-                return
-        learned.transitions.follow(surrogate.parameters_)
-        learned.log_weights.shift(constant - surrogate.constant_)
+            constant = surrogate.constant_
+            if learned.frontier.learn(evaluation.position, evaluation.log_density):
+                learned.transitions.follow(surrogate.parameters_)
+                learned.log_weights.shift(constant - surrogate.constant_)
 
     def _learn_auxiliary(self, proposal, evaluation):
         learned = self.learned
@@ -418,11 +417,17 @@ class KMC(SurrogateStep):
             learned.auxiliary = current.position, current.log_density
         if self.target.is_noisy:
             learned.noise.plan()
-        surrogate = learned.adaptation.surrogate
-        # Without a kernel part it has nothing that could bend.
-        has_kernel = self._explores and surrogate.kernel_ is not None
-        learned.frontier = Frontier(surrogate, learned.record) if has_kernel else None
+        learned.frontier = self._frontier() if self._explores else None
         return True
+
+    def _frontier(self):
+        """What lies beyond the surrogate at hand, or None if it has nothing that could bend."""
+        adaptation, record = self.learned.adaptation, self.learned.record
+        if adaptation.surrogate.kernel_ is None:
+            return None
+        states = record.states.last(adaptation.n_recent(record))
+        evaluated = adaptation.evaluations(record)[:, :-1]
+        return Frontier(adaptation.surrogate, states, evaluated)
 
     def _end_tuning(self):
         """Fit a last time, to all values, unless the surrogate at hand is clearly better."""

@@ -111,6 +111,8 @@ MORE_LANDMARKS = 1.5
 SMALLEST_REST = 1e-6
 #: Points farther out than so many times the wall's radius are left out.
 FARTHEST = 1.5
+#: Updates are there to go outwards: they only leave out what would ruin the quadratic.
+FARTHEST_UPDATE = 10.0
 
 
 class LogDensityGPParameters(NamedTuple):
@@ -236,9 +238,7 @@ class LogDensityGP:
         """
         self._check_arguments()
         X = _base.check_points(X)
-        values = np.asarray(values, dtype=np.float64)
-        if values.shape != (len(X),):
-            raise ValueError(f"values has shape {values.shape}; pass one a row of X: ({len(X)},)")
+        values = _check_values(values, len(X))
         d = X.shape[1]
         finite = np.isfinite(values)
         if finite.sum() < d + 2:
@@ -317,7 +317,9 @@ class LogDensityGP:
         """Take in more values, each with a kernel function at its point.
 
         The regression goes on where the fit left it: its kernel, coordinates and ridges stay as
-        they were chosen. Kernel functions come on top of `n_landmarks`, half as many at most.
+        they were chosen. Kernel functions come on top of `n_landmarks`, half as many at most. As in
+        a fit, values that are far below the others count little, and places out of all proportion
+        not at all.
 
         Parameters
         ----------
@@ -337,9 +339,7 @@ class LogDensityGP:
         """
         _base.check_fitted(self)
         rows, _ = _base.as_rows(X, self.n_features_in_)
-        values = np.atleast_1d(np.asarray(values, dtype=np.float64))
-        if values.shape != (len(rows),):
-            raise ValueError(f"values has shape {values.shape}; pass one a row of X: {len(rows)}")
+        values = _check_values(np.atleast_1d(values), len(rows))
         if not np.isfinite(values).all():
             bad = int(np.flatnonzero(~np.isfinite(values))[0])
             raise ValueError(f"values[{bad}] is {values[bad]}; leave values that aren't finite out")
@@ -380,7 +380,7 @@ class LogDensityGP:
     def weight(self, value):
         """Return how much a value counts in the fit, between 0 and 1; less with its depth."""
         _base.check_fitted(self)
-        return self._posterior.weight(value)
+        return float(self._posterior.depth.weight(value))
 
     def predictive_variance(self, X):
         """Return the posterior variance of the log density at X, (d,) or (n, d).
@@ -394,6 +394,27 @@ class LogDensityGP:
         return float(out[0]) if single else out
 
 
+def _check_values(values, n):
+    """Values as an array (n,) of float64, or a ValueError."""
+    values = np.asarray(values, dtype=np.float64)
+    if values.shape != (n,):
+        raise ValueError(f"values has shape {values.shape}; pass one a row of X: ({n},)")
+    return values
+
+
+class _Depth(NamedTuple):
+    """How deep values are, and what that leaves of their weight; see the module's docstring."""
+
+    bulk: float
+    scale: float
+
+    def __call__(self, values):
+        return np.maximum(self.bulk - values, 0.0) / self.scale
+
+    def weight(self, values):
+        return 1.0 / (1.0 + self(values) ** 2)
+
+
 class _Posterior:
     """A fit's regression: what predictions and updates need besides the surrogate's parameters."""
 
@@ -402,7 +423,7 @@ class _Posterior:
         self.n_trend = len(solution.coefficients)
         self.landmark_factor, self.U = landmark_factor, kernel_part.U
         self.kernel_ridge, self.variance = solution.kernel_ridge, solution.variance
-        self.bulk, self.scale = fit.bulk, fit.scale
+        self.depth = fit.depth
         self.most_landmarks = int(MORE_LANDMARKS * fit.gp.n_landmarks)
         ridges = np.full(self.n_trend, solution.ridge)
         coefficients = solution.coefficients
@@ -433,13 +454,11 @@ class _Posterior:
             variances = variances + rest / self.kernel_ridge
         return mean, self.variance * variances
 
-    def weight(self, value):
-        """How much a value counts."""
-        return 1.0 / (1.0 + (max(self.bulk - value, 0.0) / self.scale) ** 2)
-
     def add(self, x, value, p):
         """Take in a value at x; return the new parameters."""
         z = (x - p.centre) @ p.whitening.T
+        if not np.abs(z).max() <= FARTHEST_UPDATE * p.radius:
+            return p
         features, rest = self._features(z[None, :], p)
         features, landmarks = features[0], p.landmarks
         if len(self.landmark_factor):
@@ -448,7 +467,7 @@ class _Posterior:
                 features = self._add_landmark(features, u, np.sqrt(rest[0]), p.kernel)
                 landmarks = np.ascontiguousarray(np.hstack([landmarks, u[:, None]]))
             self.U = np.vstack([self.U, u])
-        weight = self.weight(value)
+        weight = self.depth.weight(value)
         self.regression.add_point(features, value + 0.5 * z @ self.base @ z, weight)
         coefficients = self.regression.coefficients
         linear, radial, change = self.trend.split(coefficients[: self.n_trend])
@@ -456,8 +475,9 @@ class _Posterior:
             self.landmark_factor, coefficients[self.n_trend :], transposed=True
         )
         precision = _base.symmetric(self.base + change)
-        if np.linalg.eigvalsh(precision)[0] <= 0 or radial.sum() > 0:
-            # Not a density: the value waits for the next update.
+        is_density = np.isfinite(coefficients).all() and radial.sum() <= 0
+        if not (is_density and np.linalg.eigvalsh(precision)[0] > 0):
+            # What was there stays in use: the value waits for the next update.
             missing = np.zeros(landmarks.shape[1] - p.landmarks.shape[1])
             return p._replace(landmarks=landmarks, coefficients=np.append(p.coefficients, missing))
         radius = p.radius
@@ -568,16 +588,16 @@ class _Fit:
         self.radius = WALL * np.sqrt(np.einsum("nd,nd->n", inside, inside).max()) + 0.5
         scale = gp.depth or 5.0 + 0.5 * d
         bulk = np.quantile(values, 0.9) if bulk is None else bulk
-        self.bulk, self.scale = bulk, scale
-        depth = np.maximum(bulk - values, 0.0) / scale
+        self.depth = _Depth(bulk, scale)
+        depth = self.depth(values)
         Z = (X - self.centre) @ self.whitening.T
         distance = np.linalg.norm(Z, axis=1)
         # At least as many as say something, however far away.
         enough = min(len(X) - 1, 20 + 3 * d)
         kept = distance <= max(FARTHEST * self.radius, np.partition(distance, enough)[enough])
         kept &= depth <= max(gp.drop, np.partition(depth, enough)[enough])
-        self.Z, self.values, depth = Z[kept], values[kept], depth[kept]
-        self.weights = 1.0 / (1.0 + depth**2)
+        self.Z, self.values = Z[kept], values[kept]
+        self.weights = self.depth.weight(self.values)
         self.n = len(self.values)
 
     def run(self):

@@ -11,9 +11,9 @@ Golub, G. H. and Van Loan, C. F. (2013). *Matrix Computations*, 4th edition. Joh
 """
 
 import numpy as np
-import scipy.linalg
 
 from pymc_kmc.surrogates.base import cholesky_factor
+from pymc_kmc.surrogates.evidence import triangular_solve
 from pymc_kmc.surrogates.finite import cholesky_update
 
 __all__ = ["OnlineRegression"]
@@ -39,6 +39,8 @@ class OnlineRegression:
         Weighted means of the features.
     level : float
         Weighted mean of the values.
+    coefficients : ndarray (p,)
+        The solution.
     """
 
     def __init__(self, features, values, weights, ridges, coefficients):
@@ -55,21 +57,20 @@ class OnlineRegression:
             factor = np.diag(np.sqrt(np.diag(gram)))
         self._factor = np.ascontiguousarray(factor.T)  # upper triangular
         self._right = self._factor.T @ (self._factor @ coefficients)
-
-    @property
-    def coefficients(self):
-        """The solution (p,)."""
-        return self._solve(self._solve(self._right, transposed=True))
+        self.coefficients = coefficients
 
     @property
     def constant(self):
         """What predictions exceed features times coefficients by."""
         return self.level - float(self.mean @ self.coefficients)
 
-    def _solve(self, rhs, transposed=False):
-        return scipy.linalg.solve_triangular(
-            self._factor, rhs, trans=1 if transposed else 0, check_finite=False
-        )
+    def _half_solve(self, rhs):
+        """L^-1 rhs, L L' the matrix of the normal equations."""
+        return triangular_solve(self._factor.T, rhs)
+
+    def _solve(self):
+        half = self._half_solve(self._right)
+        self.coefficients = triangular_solve(self._factor.T, half, transposed=True)
 
     def predict(self, features):
         """Return predicted values (n,) for features (n, p)."""
@@ -80,7 +81,7 @@ class OnlineRegression:
 
         In units of the residual variance; differences from the weighted mean.
         """
-        half = self._solve((features - self.mean).T, transposed=True)
+        half = self._half_solve((features - self.mean).T)
         return np.einsum("kn,kn->n", half, half)
 
     def add_point(self, features, value, weight):
@@ -93,6 +94,7 @@ class OnlineRegression:
         self._features = np.vstack([self._features, row])
         self._values = np.append(self._values, target)
         self._roots = np.append(self._roots, root)
+        self._solve()
 
     def add_feature(self, values, ridge, combination=None):
         """Add one feature: its values (n,) at all points so far, and its ridge.
@@ -110,7 +112,7 @@ class OnlineRegression:
         if combination is not None:
             column -= self._features @ combination
             mean -= self.mean @ combination
-        row = self._solve(self._features.T @ column, transposed=True)
+        row = self._half_solve(self._features.T @ column)
         p = len(row)
         factor = np.zeros((p + 1, p + 1))
         factor[:p, :p], factor[:p, p] = self._factor, row
@@ -120,3 +122,4 @@ class OnlineRegression:
         self._right = np.append(self._right, column @ self._values)
         self._features = np.hstack([self._features, column[:, None]])
         self.mean = np.append(self.mean, mean)
+        self._solve()

@@ -3,26 +3,8 @@
 import numpy as np
 
 from pymc_kmc.adaptation.exploration import Frontier
-from pymc_kmc.adaptation.history import Record
 from pymc_kmc.surrogates import LogDensityGP
-
-
-def banana(X):
-    X = np.atleast_2d(X)
-    return -0.5 * X[:, 0] ** 2 / 9 - 0.5 * (X[:, 1] - 0.3 * (X[:, 0] ** 2 - 9)) ** 2
-
-
-def record_of(X, log_density):
-    record = Record(X.shape[1])
-    for x, value in zip(X, log_density(X), strict=True):
-        record.append(x, value)
-        record.append_evaluation(x, value)
-    return record
-
-
-def banana_draws(n, rng):
-    x = 3.0 * rng.standard_normal(n)
-    return np.column_stack([x, 0.3 * (x**2 - 9) + rng.standard_normal(n)])
+from tests.records import banana, banana_draws
 
 
 def test_walks_along_a_ridge_that_nobody_has_seen():
@@ -35,7 +17,7 @@ def test_walks_along_a_ridge_that_nobody_has_seen():
     X = X[np.abs(X[:, 0]) < 2.5]
     X = np.vstack([X, X + 0.5 * rng.standard_normal(X.shape)])
     surrogate = LogDensityGP(100, rng=0).fit(X, banana(X))
-    frontier = Frontier(surrogate, record_of(X, banana))
+    frontier = Frontier(surrogate, X, X)
     places = []
     for _ in range(60):
         if not frontier.search(rng):
@@ -59,7 +41,7 @@ def test_nothing_to_learn_where_the_surrogate_is_sure():
         return -0.5 * (X**2).sum(axis=1)
 
     surrogate = LogDensityGP(60, rng=0).fit(X, gaussian(X))
-    frontier = Frontier(surrogate, record_of(X, gaussian))
+    frontier = Frontier(surrogate, X, X)
     assert not any(frontier.search(rng) for _ in range(20))
 
 
@@ -67,8 +49,7 @@ def test_nothing_from_too_few_places():
     rng = np.random.default_rng(2)
     X = banana_draws(40, rng)
     surrogate = LogDensityGP(30, rng=0).fit(X, banana(X))
-    record = record_of(X[:5], banana)
-    assert not Frontier(surrogate, record).search(rng)
+    assert not Frontier(surrogate, X[:5], X[:5]).search(rng)
 
 
 def test_learns_from_what_was_uncertain_or_wrong_alone():
@@ -76,7 +57,7 @@ def test_learns_from_what_was_uncertain_or_wrong_alone():
     X = banana_draws(300, rng)
     X = X[np.abs(X[:, 0]) < 4]
     surrogate = LogDensityGP(100, rng=0).fit(X, banana(X))
-    frontier = Frontier(surrogate, record_of(X, banana))
+    frontier = Frontier(surrogate, X, X)
     known = X[0] + 0.01
     assert not frontier.learn(known, float(banana(known)[0]))
     wrong = float(banana(known)[0]) - 1.0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.history import History, Record
+from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.log_density import (
     LogDensityAdaptation,
     can_be_full,
@@ -11,6 +11,7 @@ from pymc_kmc.adaptation.log_density import (
     first_fit,
 )
 from pymc_kmc.surrogates.gp import VALUES_PER_COEFFICIENT
+from tests.records import record_of
 
 MEAN = np.array([3.0, -1.0])
 PRECISION = np.linalg.inv(np.array([[1.0, 0.6], [0.6, 1.0]]))
@@ -27,15 +28,6 @@ def gradient(X):
 def draws(n, seed):
     root = np.linalg.cholesky(np.linalg.inv(PRECISION))
     return MEAN + np.random.default_rng(seed).standard_normal((n, 2)) @ root.T
-
-
-def record_of(states, log_densities, points, values):
-    record = Record(states.shape[1])
-    for pair in zip(states, log_densities, strict=True):
-        record.append(*pair)
-    for pair in zip(points, values, strict=True):
-        record.append_evaluation(*pair)
-    return record
 
 
 def chain(n, seed=0):
@@ -150,7 +142,7 @@ def test_coordinates_have_unit_draws_first_and_unit_draws_and_gradients_then():
     def student(X):
         return -0.5 * (nu + 2) * np.log1p((X**2).sum(axis=1) / nu)
 
-    record = record_of(states, student(states), states, student(states))
+    record = record_of(states, student(states))
     adaptation = LogDensityAdaptation(50)
     recent = states[-400:]
     covariance = np.cov(recent.T, bias=True)
@@ -176,6 +168,24 @@ def test_the_same_generator_gives_the_same_fit():
         surrogates.append(adaptation.surrogate.parameters_)
     for first, second in zip(*surrogates, strict=True):
         np.testing.assert_array_equal(first, second)
+
+
+def test_states_since_the_first_fit_are_enough_if_there_are_five_a_dimension():
+    adaptation = LogDensityAdaptation(30)
+    assert adaptation.n_recent(chain(90)) == 60  # the newest two thirds
+    assert adaptation.fit(chain(80), np.random.default_rng(5))
+    assert adaptation.n_recent(chain(80)) == 54
+    assert adaptation.n_recent(chain(89)) == 60
+    assert adaptation.n_recent(chain(90)) == 10  # 5 in each of 2 dimensions
+    assert adaptation.n_recent(chain(400)) == 267  # two thirds are fewer
+
+
+def test_the_newest_evaluations_are_learned_from():
+    adaptation = LogDensityAdaptation(30)
+    assert adaptation.evaluations(chain(50)).shape == (50, 3)
+    adaptation.MOST_VALUES = 40
+    record = chain(50)
+    np.testing.assert_array_equal(adaptation.evaluations(record), record.evaluations.last(40))
 
 
 # What goes wrong

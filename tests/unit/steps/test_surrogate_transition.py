@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import norm
 
 import pymc_kmc as kmc
+from pymc_kmc.steps import surrogate_transition
 from pymc_kmc.steps.surrogate_transition import (
     AUXILIARY,
     FIRST_TRANSITION,
@@ -224,3 +225,26 @@ def test_moves_and_log_weights_follow_the_surrogates_updates():
         if learned.log_weights.spread < 0.1:
             assert learned.log_weights.median == pytest.approx(surrogate.constant_, abs=0.5)
     assert n_updates > 3
+
+
+@pytest.mark.parametrize("clearly_worse", [0.0, np.inf])
+def test_the_last_fit_is_at_the_end_of_tuning_and_dropped_if_it_is_worse(
+    clearly_worse, monkeypatch
+):
+    monkeypatch.setattr(surrogate_transition, "CLEARLY_WORSE", clearly_worse)
+    with banana_model():
+        step = kmc.KMC(n_landmarks=60, rng=14)
+    point = {"x": np.array(0.0), "y": np.array(-2.7)}
+    for _ in range(250):
+        point, (statistics,) = step.step(point)
+    learned = step.learned
+    before = learned.adaptation.surrogate, learned.transitions, learned.mixture
+    step.stop_tuning()
+    assert learned.adaptation.n_fits == statistics["kmc_n_fits"] + 1
+    after = learned.adaptation.surrogate, learned.transitions
+    assert all((a is b) == (clearly_worse == 0.0) for a, b in zip(after, before, strict=False))
+    # Log weights are those of the surrogate in use and of what the chain has seen since.
+    position, log_density = step.target.recycled.position, step.target.recycled.log_density
+    weight = log_density - learned.adaptation.surrogate.log_density(position)
+    value = learned.log_weights(position, log_density)
+    assert value == pytest.approx(weight - learned.log_weights.median, abs=1e-6)

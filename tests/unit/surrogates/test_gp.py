@@ -16,6 +16,7 @@ from pymc_kmc.dynamics import transitions
 from pymc_kmc.surrogates import LogDensityGP, NotFittedError, gradient_at, log_density_at
 from pymc_kmc.surrogates.evidence import KERNELS
 from pymc_kmc.surrogates.gp import FREE, WALL
+from tests.records import banana, banana_draws
 
 every_kernel = pytest.mark.parametrize("kernel", KERNELS)
 
@@ -668,18 +669,13 @@ def test_results_are_those_of_code_from_the_cache_bit_by_bit(tmp_path):
 # Updates and predictions
 
 
-def bent(X):
-    X = np.atleast_2d(X)
-    return -0.5 * X[:, 0] ** 2 / 9 - 0.5 * (X[:, 1] - 0.3 * (X[:, 0] ** 2 - 9)) ** 2
-
-
-def fitted_to_the_middle(rng, **options):
+def fitted_to_the_middle(rng, n_landmarks=60):
     """A surrogate of a banana's middle, and places farther out."""
-    x = 3.0 * rng.standard_normal(600)
-    X = np.column_stack([x, 0.3 * (x**2 - 9) + rng.standard_normal(600)])
-    inside = np.abs(x) < 3
-    surrogate = LogDensityGP(60, rng=0, **options).fit(X[inside], bent(X[inside]))
-    return surrogate, X[inside], X[(np.abs(x) > 3) & (np.abs(x) < 6)]
+    X = banana_draws(600, rng)
+    distance = np.abs(X[:, 0])
+    inside = distance < 3
+    surrogate = LogDensityGP(n_landmarks, rng=0).fit(X[inside], banana(X[inside]))
+    return surrogate, X[inside], X[(distance > 3) & (distance < 6)]
 
 
 def test_predictions_are_the_log_density_and_a_constant():
@@ -693,7 +689,7 @@ def test_predictions_are_the_log_density_and_a_constant():
         mean, std = surrogate.predict(X, return_std=True)
         np.testing.assert_allclose(std**2, surrogate.predictive_variance(X))
         assert abs(mean[3] - surrogate.predict(X[3])) < 1e-6
-        surrogate.update(outside[:10], bent(outside[:10]))  # and once more after updates
+        surrogate.update(outside[:10], banana(outside[:10]))  # and once more after updates
 
 
 def test_updates_teach_what_is_outside():
@@ -701,11 +697,11 @@ def test_updates_teach_what_is_outside():
     half = len(outside) // 2
 
     def errors(X):
-        return np.sqrt(np.mean((surrogate.predict(X) - bent(X)) ** 2))
+        return np.sqrt(np.mean((surrogate.predict(X) - banana(X)) ** 2))
 
     before, before_inside = errors(outside[half:]), errors(inside)
     _, std_before = surrogate.predict(outside[half:], return_std=True)
-    surrogate.update(outside[:half], bent(outside[:half]))
+    surrogate.update(outside[:half], banana(outside[:half]))
     _, std = surrogate.predict(outside[half:], return_std=True)
     assert errors(outside[half:]) < 0.1 * before
     assert std.mean() < 0.3 * std_before.mean()
@@ -715,7 +711,7 @@ def test_updates_teach_what_is_outside():
 def test_an_update_is_the_solution_of_the_larger_regression():
     """The same coefficients as from the normal equations of all features and points at once."""
     surrogate, _, outside = fitted_to_the_middle(np.random.default_rng(0))
-    for x, value in zip(outside[:15], bent(outside[:15]), strict=True):
+    for x, value in zip(outside[:15], banana(outside[:15]), strict=True):
         surrogate.update(x, value)
     regression = surrogate._posterior.regression
     gram, right = regression._features.T @ regression._features, regression._values
@@ -731,7 +727,7 @@ def test_an_update_is_the_solution_of_the_larger_regression():
 
 def test_updates_add_no_more_kernel_functions_than_half_as_many():
     surrogate, _, outside = fitted_to_the_middle(np.random.default_rng(0))
-    surrogate.update(outside, bent(outside))
+    surrogate.update(outside, banana(outside))
     assert 60 < len(surrogate.parameters_.coefficients) <= 90
 
 
@@ -752,6 +748,42 @@ def test_the_wall_makes_way_for_places_in_the_bulk():
     assert surrogate.parameters_.radius == radius
     surrogate.update(far, -0.5)
     assert surrogate.parameters_.radius > radius
+
+
+@pytest.mark.parametrize("n_landmarks", [5, 10, 20, 60])
+def test_predictions_know_what_no_kernel_function_reaches(n_landmarks):
+    """Without the prior's variance there the errors would be 6 to 24 standard deviations."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        surrogate, _, outside = fitted_to_the_middle(rng, n_landmarks=n_landmarks)
+        mean, std = surrogate.predict(outside, return_std=True)
+        assert 0.2 < np.sqrt(np.mean(((mean - banana(outside)) / std) ** 2)) < 3.0
+
+
+def test_an_update_never_leaves_something_that_is_no_density():
+    """Values that grow outwards bend the quadratic upwards; what was there stays in use."""
+    X = np.random.default_rng(0).standard_normal((100, 2))
+    surrogate = LogDensityGP(20, rng=0).fit(X, -0.5 * (X**2).sum(axis=1))
+    before = surrogate.parameters_
+    surrogate.update([[8.0, 0.0], [-8.0, 0.0]], [40.0, 40.0])
+    for field in ("linear", "precision", "radial_coefficients"):
+        np.testing.assert_array_equal(getattr(surrogate.parameters_, field), getattr(before, field))
+    angles = np.linspace(0.0, 2.0 * np.pi, 600)  # enough of the others, and it is one again
+    surrogate.update(4.0 * np.column_stack([np.cos(angles), np.sin(angles)]), np.full(600, -8.0))
+    precision = surrogate.parameters_.precision
+    assert not np.array_equal(precision, before.precision)
+    assert np.linalg.eigvalsh(precision)[0] > 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_update_from_out_of_all_proportion_is_left_out():
+    surrogate, inside, outside = fitted_to_the_middle(np.random.default_rng(0))
+    before = surrogate.predict(inside)
+    for size in (100.0, 1e30, 1e200):
+        surrogate.update([size, 0.0], 0.0)
+        np.testing.assert_array_equal(surrogate.predict(inside), before)
+    surrogate.update(outside[:20], banana(outside[:20]))
+    np.testing.assert_allclose(surrogate.predict(outside[:20]), banana(outside[:20]), atol=0.5)
 
 
 def test_updates_that_cannot_be_taken():

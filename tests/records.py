@@ -1,0 +1,27 @@
+"""What chains leave: a two-dimensional banana, draws from it, and records."""
+
+import numpy as np
+
+from pymc_kmc.adaptation.history import Record
+
+
+def banana(X, bend=0.3):
+    """Log density of x_1 ~ N(0, 9), x_2 ~ N(bend (x_1^2 - 9), 1) at X, (n, 2) or (2,); (n,)."""
+    X = np.atleast_2d(X)
+    return -0.5 * X[:, 0] ** 2 / 9 - 0.5 * (X[:, 1] - bend * (X[:, 0] ** 2 - 9)) ** 2
+
+
+def banana_draws(n, rng, bend=0.3):
+    x = 3.0 * rng.standard_normal(n)
+    return np.column_stack([x, bend * (x**2 - 9) + rng.standard_normal(n)])
+
+
+def record_of(states, log_densities, points=None, values=None):
+    """The record of a chain that was at states and evaluated points: the states, unless given."""
+    record = Record(states.shape[1])
+    for pair in zip(states, log_densities, strict=True):
+        record.append(*pair)
+    evaluations = (states, log_densities) if points is None else (points, values)
+    for pair in zip(*evaluations, strict=True):
+        record.append_evaluation(*pair)
+    return record
