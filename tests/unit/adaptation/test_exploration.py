@@ -65,3 +65,31 @@ def test_learns_from_what_was_uncertain_or_wrong_alone():
     far = np.array([7.0, 12.0])
     assert frontier.learn(far, float(banana(far)[0]))
     assert abs(surrogate.predict(far) - banana(far)[0]) < 0.1
+
+
+def test_values_far_below_the_bulk_are_left_to_the_next_fit():
+    rng = np.random.default_rng(3)
+    X = banana_draws(300, rng)
+    surrogate = LogDensityGP(100, rng=0).fit(X, banana(X))
+    frontier, kept = Frontier(surrogate, X, X), surrogate.parameters_
+    for place in np.array([[0.0, 15.0], [0.0, -25.0]]):
+        surprise = surrogate.predict(place) - 20.0
+        assert not frontier.learn(place, float(surprise))
+    assert surrogate.parameters_ is kept
+
+
+def test_searches_end_when_many_were_in_vain(monkeypatch):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((300, 3))
+    surrogate = LogDensityGP(60, rng=0).fit(X, -0.5 * (X**2).sum(axis=1))
+    frontier = Frontier(surrogate, X, X)
+    n_predictions, predict = 0, LogDensityGP.predict
+
+    def counted(*arguments, **options):
+        nonlocal n_predictions
+        n_predictions += 1
+        return predict(*arguments, **options)
+
+    monkeypatch.setattr(LogDensityGP, "predict", counted)
+    assert not any(frontier.search(rng) for _ in range(Frontier.PATIENCE + 20))
+    assert n_predictions == Frontier.PATIENCE

@@ -750,6 +750,17 @@ def test_the_wall_makes_way_for_places_in_the_bulk():
     assert surrogate.parameters_.radius > radius
 
 
+def test_an_updates_value_counts_as_much_as_its_depth_allows():
+    """At the depth's scale, 6 nats in two dimensions, half as much; deep ones hardly."""
+    surrogate, inside, _ = fitted_to_the_middle(np.random.default_rng(0))
+    bulk = np.quantile(banana(inside), 0.9)
+    for depth, weight in ((0.0, 1.0), (6.0, 0.5), (60.0, 1.0 / 101.0)):
+        assert surrogate.weight(bulk - depth) == pytest.approx(weight, rel=1e-6)
+    before = surrogate.predict(inside)
+    surrogate.update([0.0, -8.0], bulk - 6000.0)
+    assert np.abs(surrogate.predict(inside) - before).max() < 1.0
+
+
 @pytest.mark.parametrize("n_landmarks", [5, 10, 20, 60])
 def test_predictions_know_what_no_kernel_function_reaches(n_landmarks):
     """Without the prior's variance there the errors would be 6 to 24 standard deviations."""

@@ -55,8 +55,12 @@ def test_features_one_at_a_time(is_combined):
     online.add_feature(features[:, 5], 0.5, combination)
     if is_combined:
         features[:, 5] -= features[:, :5] @ combination
-    expected = batch(features, values, weights, ridges, 50)[0]
+    expected, inverse, F = batch(features, values, weights, ridges, 50)
     np.testing.assert_allclose(online.coefficients, expected, rtol=1e-10)
+    variances = np.einsum("ni,ij,nj->n", F, inverse, F)
+    np.testing.assert_allclose(online.variances(features), variances, rtol=1e-9)
+    level = np.average(values, weights=weights)
+    np.testing.assert_allclose(online.predict(features), level + F @ expected, rtol=1e-10)
 
 
 def test_points_after_features():
