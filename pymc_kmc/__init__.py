@@ -1,6 +1,7 @@
 """PyMC step methods for likelihoods without gradients, costly likelihoods and noisy likelihoods."""
 
 from pymc_kmc import datasets, surrogates
+from pymc_kmc.diagnostics import Diagnosis, diagnose
 from pymc_kmc.likelihoods import EstimatorError, PseudoMarginalPotential
 from pymc_kmc.steps import KMC, AdaptiveMetropolis, KMCFinite, KMCLite
 
@@ -9,10 +10,12 @@ __version__ = "0.1.0"
 __all__ = [
     "KMC",
     "AdaptiveMetropolis",
+    "Diagnosis",
     "EstimatorError",
     "KMCFinite",
     "KMCLite",
     "PseudoMarginalPotential",
     "datasets",
+    "diagnose",
     "surrogates",
 ]

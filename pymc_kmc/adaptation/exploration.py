@@ -85,6 +85,7 @@ class Frontier:
     def __init__(self, surrogate, states, evaluated):
         self.surrogate = surrogate
         self.place = None
+        self.error = 0.0
         self._n_in_vain = 0
         p = surrogate.parameters_
         self._centre, self._whitening = p.centre, p.whitening
@@ -111,11 +112,11 @@ class Frontier:
         """
         surrogate = self.surrogate
         predicted, std = surrogate.predict(position, return_std=True)
+        self.error = surprise = abs(value - predicted)
         if surrogate.weight(max(value, predicted)) < self.SMALLEST_WEIGHT:
             return False
         noise = surrogate.variance_
         is_uncertain = std > max(self.UNCERTAIN, 0.5 * np.sqrt(noise))
-        surprise = abs(value - predicted)
         if not is_uncertain and surprise < max(self.SURPRISING, 3.0 * np.sqrt(std**2 + noise)):
             return False
         surrogate.update(position, value)

@@ -14,6 +14,7 @@ import numpy as np
 
 from pymc_kmc.adaptation.fitting import RepeatedFit
 from pymc_kmc.adaptation.metric import geometric_mean
+from pymc_kmc.adaptation.warping import IDENTITY, learn_warp
 from pymc_kmc.surrogates.covariance import shrunk_covariance, whitening
 from pymc_kmc.surrogates.gp import LogDensityGP
 
@@ -65,6 +66,7 @@ class LogDensityAdaptation(RepeatedFit):
         super().__init__()
         self.n_landmarks = n_landmarks
         self.first_length = None
+        self.warp = IDENTITY
         self.score_weights = self.NOISY_SCORE_WEIGHTS if is_noisy else (0.0,)
 
     def n_recent(self, record):
@@ -82,29 +84,43 @@ class LogDensityAdaptation(RepeatedFit):
         points, values = distinct(self.evaluations(record))
         if len(points) < states.shape[1] + 2:
             return None
-        recent = record.log_densities.last(len(states))
-        recent = recent[np.isfinite(recent)]
-        surrogate = LogDensityGP(
-            self.n_landmarks, score_weights=self.score_weights, rng=int(rng.integers(2**31))
-        ).fit(
-            points,
-            values,
-            reference=states,
-            whitening=whitening(self._metric(states)),
-            bulk=np.quantile(recent, 0.9) if len(recent) else None,
-            last=self.surrogate,
-        )
+        recent = record.log_densities.last(len(states))[:, 0]
+        seed = int(rng.integers(2**31))
+        warp, surrogate = IDENTITY, self._fit_in(IDENTITY, states, recent, points, values, seed)
+        candidate = learn_warp(states)
+        if candidate is not IDENTITY:
+            warped = self._fit_in(candidate, states, recent, points, values, seed)
+            if warped.log_evidence_ > surrogate.log_evidence_:
+                warp, surrogate = candidate, warped
         if self.surrogate is None and can_be_full(states.shape[1]) and not surrogate.is_full_:
             return None  # half a surrogate is worse than the random walk: wait
         if self.surrogate is None:
             self.first_length = len(record)
+        self.warp = warp
         return surrogate
 
-    def _metric(self, states):
+    def _fit_in(self, warp, states, log_densities, points, values, seed):
+        """A surrogate in a warp's coordinates."""
+        before = self.warp.forward(states)
+        values = values + warp.log_volume(points)
+        log_densities = log_densities + warp.log_volume(states)
+        log_densities = log_densities[np.isfinite(log_densities)]
+        states = warp.forward(states)
+        return LogDensityGP(self.n_landmarks, score_weights=self.score_weights, rng=seed).fit(
+            warp.forward(points),
+            values,
+            reference=states,
+            whitening=whitening(self._metric(states, before)),
+            bulk=np.quantile(log_densities, 0.9) if len(log_densities) else None,
+            last=self.surrogate,
+        )
+
+    def _metric(self, states, before):
+        """The metric at states, which are `before` in the last surrogate's coordinates."""
         covariance = shrunk_covariance(states)
         if self.surrogate is None:
             return covariance
-        gradients = self.surrogate.gradient(states[:: max(1, len(states) // self.N_FISHER)])
+        gradients = self.surrogate.gradient(before[:: max(1, len(before) // self.N_FISHER)])
         n_states, n_dimensions = gradients.shape
         # The inverse covariance is d more states.
         share = n_dimensions / (n_dimensions + n_states)

@@ -25,6 +25,7 @@ import numpy as np
 
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
+from pymc_kmc.adaptation.warping import IDENTITY
 from pymc_kmc.surrogates.covariance import count_distinct, shrunk_covariance
 
 __all__ = ["RandomWalk"]
@@ -99,17 +100,19 @@ class RandomWalk:
         """Learn from the acceptance probability of one of its proposals."""
         self.scale_adaptation.update(acceptance_rate)
 
-    def learn_covariance(self, history):
+    def learn_covariance(self, history, warp=IDENTITY):
         """Learn from the chain's history, where that is due.
 
         Parameters
         ----------
         history : History
+        warp : ScaleWarp or Identity
+            The random walk's coordinates.
         """
         if not self.schedule.is_due(len(history)):
             return
         states = history.recent(self.RECENT)
         fewest = max(2 * states.shape[1], self.FEWEST_DISTINCT * len(states))
         if count_distinct(states) >= fewest:
-            self.set_covariance(shrunk_covariance(states))
+            self.set_covariance(shrunk_covariance(warp.forward(states)))
             self.scale_adaptation.scale = min(self.scale, self.LARGEST_SCALE)

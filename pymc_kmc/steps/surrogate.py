@@ -25,6 +25,7 @@ import numpy as np
 
 from pymc_kmc.adaptation.history import Record
 from pymc_kmc.adaptation.random_walk import RandomWalk
+from pymc_kmc.adaptation.warping import IDENTITY
 from pymc_kmc.steps.base import AdaptiveStep, single_threaded_blas
 from pymc_kmc.surrogates.base import check_fitted
 
@@ -56,6 +57,11 @@ class LearnedWithSurrogate:
         self.adaptation = adaptation
         self.schedule = schedule
         self.log_weights = None
+
+    @property
+    def warp(self):
+        """The coordinates that everything learned is in."""
+        return getattr(self.adaptation, "warp", IDENTITY)
 
 
 class SurrogateStep(AdaptiveStep):
@@ -97,9 +103,9 @@ class SurrogateStep(AdaptiveStep):
         Parameters
         ----------
         states : ndarray, shape (n, d)
-            Of the chain.
+            Of the chain, in the surrogate's coordinates.
         log_densities : ndarray, shape (n,)
-            Of the target at the states.
+            Of the target at the states, in these coordinates.
         """
 
     @property
@@ -113,12 +119,18 @@ class SurrogateStep(AdaptiveStep):
             with single_threaded_blas():
                 self._renew_moves(position[None, :], np.array([self.target.recycled.log_density]))
 
+    def _in_learned_coordinates(self, positions, log_densities):
+        """Positions, (d,) or (n, d), and log densities in the surrogate's coordinates."""
+        warp = self.learned.warp
+        return warp.forward(positions), log_densities + warp.log_volume(positions)
+
     def _random_walk_probability(self, position, log_density):
         """The random walk's probability at a state."""
         smallest = self._smallest_random_walk_probability
         if not 0 < smallest < MOST_RANDOM_WALKS:
             return smallest
-        excess = self.learned.log_weights.excess(position, log_density)
+        place = self._in_learned_coordinates(position, log_density)
+        excess = self.learned.log_weights.excess(*place)
         return smallest + (MOST_RANDOM_WALKS - smallest) * excess
 
     def _log_correction(self, proposal, current, evaluation):
@@ -136,7 +148,7 @@ class SurrogateStep(AdaptiveStep):
         learned.record.append(position, self.target.recycled.log_density)
         if evaluation is not None:
             learned.record.append_evaluation(evaluation.position, evaluation.log_density)
-        learned.random_walk.learn_covariance(learned.record.states)
+        learned.random_walk.learn_covariance(learned.record.states, learned.warp)
 
     def _fit(self):
         """Fit the surrogate anew, and learn what moves on it should be like.
@@ -154,7 +166,9 @@ class SurrogateStep(AdaptiveStep):
                 return False
             n = learned.adaptation.n_recent(learned.record)
             self._renew_moves(
-                learned.record.states.last(n), learned.record.log_densities.last(n)[:, 0]
+                *self._in_learned_coordinates(
+                    learned.record.states.last(n), learned.record.log_densities.last(n)[:, 0]
+                )
             )
         return True
 

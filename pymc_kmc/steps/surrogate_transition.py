@@ -79,9 +79,11 @@ from pymc_kmc.adaptation.log_weights import LogWeights
 from pymc_kmc.adaptation.random_walk import RandomWalk
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.transitions import SurrogateTransitions, TransitionMixture
+from pymc_kmc.adaptation.warping import IDENTITY
 from pymc_kmc.steps.base import AdaptiveStep, Proposal, single_threaded_blas
 from pymc_kmc.steps.surrogate import RANDOM_WALK, LearnedWithSurrogate, SurrogateStep
 from pymc_kmc.surrogates.base import check_count
+from pymc_kmc.surrogates.covariance import shrunk_covariance
 
 __all__ = ["KMC"]
 
@@ -93,6 +95,7 @@ TUNING_TEMPERED = 0.05
 TUNING_AUXILIARY = 0.25
 # A value teaches less where it is noisy.
 TUNING_FRONTIER, NOISY_TUNING_FRONTIER = 0.2, 0.4
+SMALLEST_SEARCH, LARGE_ERROR, SEARCHES = 0.2, 2.0, 20
 # Shares after tuning.
 RANDOM_WALKS = 0.03
 TEMPERED_MOVES = 0.02
@@ -146,6 +149,7 @@ class Learned(LearnedWithSurrogate):
         self.recent = []
         self.noise = NoiseVariance()
         self.frontier = None
+        self.search_error = 1.0
 
 
 class NoiseVariance:
@@ -267,15 +271,13 @@ class KMC(SurrogateStep):
         learned, rng = self.learned, self.rng
         self._use_given_surrogate(position)
         move = self._choose_move(position)
-        origin, temperature = position, 1.0
-        if move == AUXILIARY:
-            origin, temperature = learned.auxiliary[0], TEMPERATURE
-        elif move == TEMPERED:
-            temperature = TEMPERATURE
+        origin = learned.auxiliary[0] if move == AUXILIARY else position
+        temperature = TEMPERATURE if move in (AUXILIARY, TEMPERED) else 1.0
+        place = learned.warp.forward(origin)
         statistics = {"kmc_move": move, "n_steps": 0, "kmc_n_transitions": 0}
         log_ratio = 0.0
         if move == PROBE:
-            end, statistics["step_size"] = position, 0.0
+            end, statistics["step_size"] = place, 0.0
         elif move == FRONTIER:
             end, statistics["step_size"] = learned.frontier.place, 0.0
         elif move == RANDOM_WALK or (move == AUXILIARY and rng.uniform() < AUXILIARY_RANDOM_WALKS):
@@ -283,7 +285,7 @@ class KMC(SurrogateStep):
             factor = 1.0
             if learned.transitions is not None:
                 factor = FACTORS[rng.integers(len(FACTORS))]
-            end = walk.propose(origin, rng, factor)
+            end = walk.propose(place, rng, factor)
             statistics["step_size"] = factor * walk.scale
         else:
             kind = move - FIRST_TRANSITION
@@ -291,7 +293,7 @@ class KMC(SurrogateStep):
                 kind = TEMPERED_KIND
             elif move == AUXILIARY:
                 kind = (0, TEMPERED_KIND)[rng.integers(2)]
-            proposal = learned.transitions.propose(origin, kind, rng, temperature)
+            proposal = learned.transitions.propose(place, kind, rng, temperature)
             end, log_ratio = proposal.position, proposal.log_ratio
             # A sequence that ends where it began is a rejection that costs nothing, or, under
             # noise, a new estimate at the same point.
@@ -300,6 +302,9 @@ class KMC(SurrogateStep):
             statistics["step_size"] = learned.transitions.step_size
             statistics["n_steps"] = proposal.n_steps
             statistics["kmc_n_transitions"] = learned.transitions.n_transitions_of(kind)
+        change = learned.warp.log_volume(end) - learned.warp.log_volume(place)
+        log_ratio += change / TEMPERATURE if move == AUXILIARY else change
+        end = origin if end is place else learned.warp.backward(end)
         statistics |= self._state_of_learning()
         statistics["kmc_proposal_time"] = perf_counter() - start
         return Proposal(end, log_ratio, statistics, is_draw=move not in (AUXILIARY, FRONTIER))
@@ -312,7 +317,9 @@ class KMC(SurrogateStep):
         if tuning and learned.noise.n_pending:
             return PROBE
         if tuning and learned.frontier is not None:
-            share = NOISY_TUNING_FRONTIER if self.target.is_noisy else TUNING_FRONTIER
+            share = NOISY_TUNING_FRONTIER
+            if not self.target.is_noisy:
+                share = TUNING_FRONTIER * max(SMALLEST_SEARCH, learned.search_error)
             if rng.uniform() < share:
                 with single_threaded_blas():
                     found = learned.frontier.search(rng)
@@ -368,12 +375,12 @@ class KMC(SurrogateStep):
         elif move >= FIRST_TRANSITION:
             learned.mixture.learn(move - FIRST_TRANSITION, acceptance_rate)
             learned.recent.append(acceptance_rate)
-        self._update(evaluation)
+        self._update(move, evaluation)
         due = learned.schedule.is_due(len(learned.record))
         if due or self._is_in_trouble():
             self._fit()
 
-    def _update(self, evaluation):
+    def _update(self, move, evaluation):
         """Let the surrogate learn from an evaluation before its next fit."""
         learned = self.learned
         if not self._explores or learned.frontier is None or evaluation is None:
@@ -383,9 +390,14 @@ class KMC(SurrogateStep):
         surrogate = learned.adaptation.surrogate
         with single_threaded_blas():
             constant = surrogate.constant_
-            if learned.frontier.learn(evaluation.position, evaluation.log_density):
+            place = self._in_learned_coordinates(evaluation.position, evaluation.log_density)
+            if learned.frontier.learn(*place):
                 learned.transitions.follow(surrogate.parameters_)
                 learned.log_weights.shift(constant - surrogate.constant_)
+        if move == FRONTIER:
+            excess = learned.frontier.error - LARGE_ERROR * np.sqrt(surrogate.variance_)
+            error = min(1.0, max(0.0, excess))
+            learned.search_error += (error - learned.search_error) / SEARCHES
 
     def _learn_auxiliary(self, proposal, evaluation):
         learned = self.learned
@@ -411,7 +423,7 @@ class KMC(SurrogateStep):
         learned.recent = []
         if not super()._fit():
             return False
-        learned.auxiliary_walk.set_covariance(learned.random_walk.covariance)
+        self._set_covariances()
         if learned.auxiliary is None:
             current = self.target.recycled
             learned.auxiliary = current.position, current.log_density
@@ -420,31 +432,43 @@ class KMC(SurrogateStep):
         learned.frontier = self._frontier() if self._explores else None
         return True
 
+    def _set_covariances(self):
+        learned = self.learned
+        if learned.warp is not IDENTITY:
+            states = learned.record.states.recent(learned.random_walk.RECENT)
+            learned.random_walk.set_covariance(shrunk_covariance(learned.warp.forward(states)))
+        learned.auxiliary_walk.set_covariance(learned.random_walk.covariance)
+
     def _frontier(self):
         """What lies beyond the surrogate at hand, or None if it has nothing that could bend."""
         adaptation, record = self.learned.adaptation, self.learned.record
         if adaptation.surrogate.kernel_ is None:
             return None
-        states = record.states.last(adaptation.n_recent(record))
-        evaluated = adaptation.evaluations(record)[:, :-1]
+        states = adaptation.warp.forward(record.states.last(adaptation.n_recent(record)))
+        evaluated = adaptation.warp.forward(adaptation.evaluations(record)[:, :-1])
         return Frontier(adaptation.surrogate, states, evaluated)
 
     def _end_tuning(self):
         """Fit a last time, to all values, unless the surrogate at hand is clearly better."""
-        learned = self.learned
-        last = learned.adaptation.surrogate
-        if self.given_surrogate is not None or last is None:
+        learned, adaptation = self.learned, self.learned.adaptation
+        if self.given_surrogate is not None or adaptation.surrogate is None:
             return
-        kept = last, learned.transitions, deepcopy(learned.mixture)
+        kept = adaptation.surrogate, adaptation.warp
+        moves = learned.transitions, deepcopy(learned.mixture)
         if self._fit():
-            n = learned.adaptation.n_recent(learned.record)
-            states = learned.record.states.last(n)
-            weights = LogWeights(
-                kept[1].hamiltonian, states, learned.record.log_densities.last(n)[:, 0]
+            n = adaptation.n_recent(learned.record)
+            states = learned.record.states.last(n), learned.record.log_densities.last(n)[:, 0]
+            after, (adaptation.surrogate, adaptation.warp) = (
+                (adaptation.surrogate, adaptation.warp),
+                kept,
             )
+            weights = LogWeights(moves[0].hamiltonian, *self._in_learned_coordinates(*states))
             if learned.log_weights.spread > CLEARLY_WORSE * weights.spread:
-                learned.adaptation.surrogate, learned.transitions, learned.mixture = kept
+                learned.transitions, learned.mixture = moves
                 learned.log_weights = weights
+                self._set_covariances()
+            else:
+                adaptation.surrogate, adaptation.warp = after
         learned.frontier = None
 
     def _renew_moves(self, states, log_densities):

@@ -164,6 +164,9 @@ class LogDensityGP:
         The weight of score matching that was chosen.
     variance_ : float
         Residual variance of a value that counts fully: noise and what the surrogate can't say.
+    log_evidence_ : float
+        Log marginal likelihood of a value, up to a constant that all fits share: compares fits to
+        the same values, in other coordinates for example.
     n_features_in_ : int
         Dimension d.
     is_full_ : bool
@@ -638,6 +641,8 @@ class _Fit:
             # A trend that is concave by itself needs no wall, which would hold a chain back whose
             # history has not seen the target's width yet.
             is_free = True
+        weights = self.weights / self.weights.mean()
+        self.gp.log_evidence_ = fit.log_evidence / self.n + 0.5 * float(np.log(weights).mean())
         fit = self._with_scores(trend, features, residuals, base, fit, kernel_part)
         linear, radial, change = trend.split(fit.coefficients)
         precision = base + change

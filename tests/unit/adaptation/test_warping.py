@@ -1,0 +1,115 @@
+"""Warps: bijections of the volume that they say, learned where scales depend on coordinates."""
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+
+from pymc_kmc.adaptation.warping import IDENTITY, ScaleWarp, learn_warp
+from tests.records import banana_draws
+
+
+def funnel_draws(n, rng, sd=3.0, d=4):
+    """v ~ N(1, sd^2), x_i ~ N(2 v, exp(v))."""
+    v = 1.0 + sd * rng.standard_normal(n)
+    x = 2.0 * v[:, None] + np.exp(0.5 * v)[:, None] * rng.standard_normal((n, d - 1))
+    return np.column_stack([x[:, :1], v, x[:, 1:]])
+
+
+def any_warp(rng):
+    return ScaleWarp(
+        drivers=np.array([3, 1]),
+        driven=np.array([0, 4]),
+        others=np.array([1, 2, 3]),
+        centre=rng.standard_normal(5),
+        location=rng.standard_normal(2),
+        location_slopes=rng.standard_normal((2, 3)),
+        scale_slopes=rng.standard_normal((2, 2)),
+        lowest=np.array([-0.5, -1.0]),
+        highest=np.array([1.0, 0.5]),
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_is_a_bijection_of_the_volume_that_it_says(seed):
+    rng = np.random.default_rng(seed)
+    warp, X = any_warp(rng), 2.0 * rng.standard_normal((50, 5))
+    Y = warp.forward(X)
+    assert np.abs(Y - X).max() > 1.0
+    np.testing.assert_allclose(warp.backward(Y), X, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(warp.log_volume(Y), warp.log_volume(X), atol=1e-12)
+    for x, y, log_volume in zip(X[:5], Y, warp.log_volume(X), strict=False):
+        np.testing.assert_allclose(warp.forward(x), y, rtol=1e-12)
+        jacobian = approx_fprime(y, warp.backward, 1e-7)
+        assert np.log(abs(np.linalg.det(jacobian))) == pytest.approx(log_volume, abs=1e-5)
+
+
+def test_numbers_out_of_all_proportion_stay_finite():
+    """Log scales are bounded: nothing overflows where nobody has been."""
+    warp = any_warp(np.random.default_rng(0))
+    X = 1e6 * np.random.default_rng(1).standard_normal((20, 5))
+    assert np.isfinite(warp.forward(X)).all() and np.isfinite(warp.backward(X)).all()
+
+
+def test_a_funnel_is_straightened():
+    rng = np.random.default_rng(0)
+    X = funnel_draws(1000, rng)
+    warp = learn_warp(X)
+    assert list(warp.drivers) == [1] and list(warp.driven) == [0, 2, 3]
+    np.testing.assert_allclose(warp.scale_slopes, 0.5, atol=0.08)
+    Y = warp.forward(funnel_draws(1000, rng))[:, warp.driven]
+    assert np.std(Y, axis=0).max() < 1.3 * np.std(Y, axis=0).min()
+    assert np.abs(np.corrcoef(np.log(np.abs(Y)).T, X[:, 1])[:-1, -1]).max() < 0.1
+
+
+def test_two_scales():
+    rng = np.random.default_rng(1)
+    u, v = rng.standard_normal((2, 1000))
+    X = np.column_stack(
+        [u, np.exp(u) * rng.standard_normal(1000), np.exp(1.5 * v) * rng.standard_normal(1000), v]
+    )
+    warp = learn_warp(X)
+    assert sorted(warp.drivers) == [0, 3] and list(warp.driven) == [1, 2]
+    order = np.argsort(warp.drivers)
+    np.testing.assert_allclose(warp.scale_slopes[:, order], [[1.0, 0.0], [0.0, 1.5]], atol=0.2)
+
+
+@pytest.mark.parametrize("d", [1, 2, 10, 50])
+def test_no_warp_for_independent_coordinates(d):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((600, d)) @ rng.standard_normal((d, d))
+        assert learn_warp(X) is IDENTITY
+        heavy = X / np.sqrt(rng.chisquare(5, 600) / 5)[:, None]
+        assert learn_warp(heavy) is IDENTITY
+
+
+def test_no_warp_from_few_states_or_one_that_does_not_move():
+    rng = np.random.default_rng(2)
+    X = funnel_draws(1000, rng)
+    assert learn_warp(X[:80]) is IDENTITY
+    assert learn_warp(np.repeat(X[:80], 10, axis=0)) is IDENTITY
+    assert learn_warp(np.tile(X[:1], (500, 1))) is IDENTITY
+    X[:, 0] = 3.0
+    assert learn_warp(X) is IDENTITY
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-150, 1e-8, 1e8, 1e150])
+def test_units_do_not_matter(size):
+    X = funnel_draws(500, np.random.default_rng(3))
+    plain, scaled = learn_warp(X), learn_warp(X * [size, 1.0, 1.0, 1.0])
+    np.testing.assert_array_equal(scaled.driven, plain.driven)
+    factors = np.where(plain.driven == 0, size, 1.0)
+    np.testing.assert_allclose(
+        scaled.forward(X * [size, 1.0, 1.0, 1.0])[:, plain.driven],
+        plain.forward(X)[:, plain.driven] * factors,
+        rtol=1e-6,
+    )
+
+
+def test_a_curved_ridge_is_no_reason_to_fail():
+    """Half of a banana: whatever is learned there, it is a bijection."""
+    X = banana_draws(800, np.random.default_rng(4))
+    X = X[X[:, 0] > 0]
+    warp = learn_warp(X)
+    np.testing.assert_allclose(warp.backward(warp.forward(X)), X, atol=1e-9)

@@ -1,0 +1,85 @@
+"""What limits a chain is said, with the remedy, from the statistics alone."""
+
+import copy
+import re
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from tests.models import noisy_gaussian
+
+QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    with noisy_gaussian(1.0):
+        return pm.sample(step=kmc.KMC(), tune=1000, draws=3000, chains=2, **QUIET)
+
+
+def with_statistics(idata, **values):
+    changed = copy.deepcopy(idata)
+    for name, value in values.items():
+        changed.sample_stats[name].values[:] = value
+    return changed
+
+
+def test_a_good_run_has_nothing_to_complain_of(noisy):
+    diagnosis = kmc.diagnose(with_statistics(noisy, kmc_proposal_time=0.0))
+    assert diagnosis.findings == ()
+    assert "Nothing to complain of." in str(diagnosis)
+    chains, statistics = diagnosis.chains, noisy.sample_stats
+    assert list(chains.index) == [0, 1]
+    np.testing.assert_allclose(chains["acceptance"], statistics["kmc_accepted"].mean("draw"))
+    np.testing.assert_allclose(chains["ideal"], statistics["kmc_ideal_acceptance"][:, -1])
+    np.testing.assert_array_equal(chains["evaluations"], 1.0)
+    assert (chains["transitions"] > 1).all() and (chains["random walks"] < 0.2).all()
+    assert diagnosis.posterior["r_hat"] < 1.02 and diagnosis.posterior["ess_bulk"] > 200
+
+
+@pytest.mark.parametrize(
+    ("statistics", "message"),
+    [
+        ({"kmc_noise_variance": 6.0, "kmc_ideal_acceptance": 0.08}, "Use 4 times as many"),
+        ({"kmc_noise_variance": 0.01}, "better than they need to be, variance 0.01"),
+        ({"kmc_ideal_acceptance": 1.0, "kmc_accepted": False}, "surrogate limits chains"),
+        ({"kmc_steps_since_accept": 400}, "one place for 400 iterations. A lucky estimate"),
+        ({"kmc_steps_since_accept": 400, "kmc_noise_variance": 0.0}, "far above its surrogate"),
+        ({"kmc_n_invalid": 7}, "NaN or .inf 14 times"),
+        ({"kmc_proposal_time": 9.0, "kmc_evaluation_time": 1.0}, "takes 1e.03 ms, less than a"),
+    ],
+)
+def test_what_limits_a_chain_is_said(noisy, statistics, message):
+    statistics = {"kmc_proposal_time": 0.0} | statistics
+    (finding,) = kmc.diagnose(with_statistics(noisy, **statistics)).findings
+    assert re.search(message, finding)
+
+
+def test_chains_that_disagree_and_are_short(noisy):
+    apart = copy.deepcopy(noisy)
+    apart.posterior["x"].values[1] += 5.0
+    findings = kmc.diagnose(apart).findings
+    assert any("chains disagree" in finding for finding in findings)
+    assert any("effective draws a chain are few" in finding for finding in findings)
+
+
+def test_steps_that_report_less():
+    """Adaptive Metropolis has no surrogate: what it doesn't say is NaN, and not complained of."""
+    with noisy_gaussian(1.0, companion=True) as model:
+        step = [kmc.AdaptiveMetropolis([model["x"]]), kmc.AdaptiveMetropolis([model["z"]])]
+        idata = pm.sample(step=step, tune=300, draws=300, chains=1, **QUIET)
+    diagnosis = kmc.diagnose(idata)
+    assert diagnosis.chains.index.names == ["chain", "step"] and len(diagnosis.chains) == 2
+    assert diagnosis.chains["ideal"].isna().all()
+    assert not any("surrogate" in finding for finding in diagnosis.findings)
+    assert "<table" in diagnosis._repr_html_()
+
+
+def test_runs_of_other_steps_are_refused():
+    with pm.Model():
+        pm.Normal("x")
+        idata = pm.sample(step=pm.Metropolis(), tune=50, draws=50, chains=1, **QUIET)
+    with pytest.raises(ValueError, match=r"kmc_accepted is missing.*pass what pm\.sample"):
+        kmc.diagnose(idata)
