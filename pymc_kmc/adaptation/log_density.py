@@ -8,6 +8,9 @@ The surrogate's coordinates whiten the geometric mean of the states' covariance 
 Fisher information :math:`E[\nabla f \nabla f^\top]^{-1}` of the last surrogate
 (:func:`pymc_kmc.adaptation.metric.geometric_mean`): in them draws and gradients have
 about unit spread, which is what both the leapfrog integrator and an isotropic kernel ask for.
+Before, a warp takes out what some coordinates' scales owe to others (:mod:`.warping`), where a fit
+in warped coordinates has the larger marginal likelihood: that learned from the states, or that
+learned from the last surrogate's curvature.
 """
 
 import numpy as np
@@ -19,6 +22,9 @@ from pymc_kmc.surrogates.covariance import shrunk_covariance, whitening
 from pymc_kmc.surrogates.gp import LogDensityGP
 
 __all__ = ["LogDensityAdaptation", "first_fit"]
+
+# Kinds of warp.
+NO_WARP, FROM_STATES, FROM_CURVATURE = 0, 1, 2
 
 
 def first_fit(n_dimensions):
@@ -48,6 +54,11 @@ class LogDensityAdaptation(RepeatedFit):
     is_noisy : bool
         Whether values are estimates: score matching on the states then joins them where that
         predicts held-out values better.
+
+    Attributes
+    ----------
+    warp : ScaleWarp or Identity
+        The surrogate's coordinates.
     """
 
     # In many dimensions the first fit comes late. So many states a dimension that were made since
@@ -59,6 +70,8 @@ class LogDensityAdaptation(RepeatedFit):
     # Weights of score matching tried beside noisy values: states of a chain are worth less than
     # independent ones.
     NOISY_SCORE_WEIGHTS = (0.0, 0.03, 0.1, 0.3)
+    # Kinds of warps that lose are tried in every so many fits.
+    RETRIED = 4
     # States that the Fisher information is averaged over.
     N_FISHER = 400
 
@@ -67,6 +80,7 @@ class LogDensityAdaptation(RepeatedFit):
         self.n_landmarks = n_landmarks
         self.first_length = None
         self.warp = IDENTITY
+        self._n_lost = [0, 0, 0]
         self.score_weights = self.NOISY_SCORE_WEIGHTS if is_noisy else (0.0,)
 
     def n_recent(self, record):
@@ -86,18 +100,52 @@ class LogDensityAdaptation(RepeatedFit):
             return None
         recent = record.log_densities.last(len(states))[:, 0]
         seed = int(rng.integers(2**31))
-        warp, surrogate = IDENTITY, self._fit_in(IDENTITY, states, recent, points, values, seed)
-        candidate = learn_warp(states)
-        if candidate is not IDENTITY:
-            warped = self._fit_in(candidate, states, recent, points, values, seed)
-            if warped.log_evidence_ > surrogate.log_evidence_:
-                warp, surrogate = candidate, warped
+        fits = [
+            (kind, warp, self._fit_in(warp, states, recent, points, values, seed))
+            for kind, warp in self._warps(states)
+        ]
+        best, warp, surrogate = max(fits, key=lambda fit: fit[2].log_evidence_)
+        for kind, _, _ in fits:
+            self._n_lost[kind] = 0 if kind == best else self._n_lost[kind] + 1
         if self.surrogate is None and can_be_full(states.shape[1]) and not surrogate.is_full_:
             return None  # half a surrogate is worse than the random walk: wait
         if self.surrogate is None:
             self.first_length = len(record)
         self.warp = warp
         return surrogate
+
+    def _warps(self, states):
+        """Kinds of warps that are worth a fit, and the warps.
+
+        One that lost time and again is tried now and then.
+        """
+        n_lost = self._n_lost if self.n_fits % self.RETRIED else [0, 0, 0]
+        thinned = states[:: max(1, len(states) // self.N_FISHER)]
+        candidates = []
+        if n_lost[FROM_STATES] < 2:
+            candidates.append((FROM_STATES, learn_warp(states)))
+        if n_lost[FROM_CURVATURE] < 2 and self.surrogate is not None:
+            log_scales = self._conditional_log_scales(thinned)
+            candidates.append((FROM_CURVATURE, learn_warp(thinned, log_scales)))
+        candidates = [(kind, warp) for kind, warp in candidates if warp is not IDENTITY]
+        if n_lost[NO_WARP] < 2 or not candidates:
+            candidates.append((NO_WARP, IDENTITY))
+        return candidates
+
+    def _conditional_log_scales(self, states):
+        """Of each coordinate given all others, as the last surrogate's curvature has it."""
+        Y = self.warp.forward(states)
+        steps = 0.05 * Y.std(axis=0)
+        log_scales = np.zeros(Y.shape)
+        for i, step in enumerate(steps):
+            shift = np.zeros(len(steps))
+            shift[i] = step
+            change = self.surrogate.gradient(Y - shift) - self.surrogate.gradient(Y + shift)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                log_scales[:, i] = -0.5 * np.log(change[:, i] / (2.0 * step))
+        if self.warp is not IDENTITY:
+            log_scales[:, self.warp.driven] += self.warp.log_scales(states)
+        return log_scales
 
     def _fit_in(self, warp, states, log_densities, points, values, seed):
         """A surrogate in a warp's coordinates."""

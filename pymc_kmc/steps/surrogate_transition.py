@@ -24,12 +24,17 @@ While tuning, besides:
    where the chain has been.
 5. *Frontier*: a fifth of the evaluations, two fifths of noisy ones, are made where the surrogate's
    predictive variance says that it can learn most of the bulk
-   (:mod:`pymc_kmc.adaptation.exploration`); none where it is sure of itself. Whatever was wrongly
-   predicted, these evaluations or others, is learned at once.
+   (:mod:`pymc_kmc.adaptation.exploration`); none where it is sure of itself, and few, without
+   noise, where the last ones found what was predicted. Whatever was wrongly predicted, these
+   evaluations or others, is learned at once.
 6. *Probes*, with noisy likelihoods: after each fit the density is evaluated thrice more where the
    chain is, under new noise. The squared differences estimate the noise's variance.
 7. The surrogate is fitted when the number of iterations has grown by 1.2, or when its last 40
    proposals were hardly accepted, on all values so far; and once more at the end of tuning.
+
+All of this happens in coordinates in which one variable's scale doesn't depend on another's value,
+as far as that could be learned (:mod:`pymc_kmc.adaptation.warping`): with a proposal x' = T(y')
+comes the ratio of the volumes, :math:`|T'(y')| / |T'(y)|`, in its acceptance ratio.
 
 Everything is frozen when tuning ends. Acceptance by the target never drives a step size: a poor
 surrogate can't make the sampler collapse.
@@ -95,7 +100,9 @@ TUNING_TEMPERED = 0.05
 TUNING_AUXILIARY = 0.25
 # A value teaches less where it is noisy.
 TUNING_FRONTIER, NOISY_TUNING_FRONTIER = 0.2, 0.4
-SMALLEST_SEARCH, LARGE_ERROR, SEARCHES = 0.2, 2.0, 20
+# Without noise these are multiplied by how much the last so many searches were off, in nats beyond
+# so many residual standard deviations, and at most 1, at least this.
+SEARCHES, USUAL_ERROR, SMALLEST_SEARCH = 20, 2.0, 0.2
 # Shares after tuning.
 RANDOM_WALKS = 0.03
 TEMPERED_MOVES = 0.02
@@ -136,6 +143,8 @@ class Learned(LearnedWithSurrogate):
     noise : NoiseVariance
     frontier : Frontier or None
         Of the surrogate while tuning, if it has a kernel part.
+    search_error : float
+        How much the frontier's searches were off lately, between 0 and 1.
     """
 
     def __init__(self, n_dimensions, is_noisy, n_landmarks):
@@ -395,7 +404,7 @@ class KMC(SurrogateStep):
                 learned.transitions.follow(surrogate.parameters_)
                 learned.log_weights.shift(constant - surrogate.constant_)
         if move == FRONTIER:
-            excess = learned.frontier.error - LARGE_ERROR * np.sqrt(surrogate.variance_)
+            excess = learned.frontier.error - USUAL_ERROR * np.sqrt(surrogate.variance_)
             error = min(1.0, max(0.0, excess))
             learned.search_error += (error - learned.search_error) / SEARCHES
 

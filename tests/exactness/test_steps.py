@@ -26,6 +26,8 @@ import pytest
 from scipy import stats
 
 import pymc_kmc as kmc
+from pymc_kmc.adaptation.log_density import LogDensityAdaptation
+from pymc_kmc.adaptation.warping import ScaleWarp
 from tests.models import constrained
 from tests.steps import STEPS
 
@@ -98,6 +100,25 @@ class Banana:
         """Independent draws, shape (n, 2)."""
         x1 = SPREAD * rng.standard_normal(n)
         return np.stack([x1, CURVATURE * (x1**2 - SPREAD**2) + rng.standard_normal(n)], axis=-1)
+
+
+class Funnel:
+    """v ~ N(0, 4), x_i ~ N(v, exp(2 v)) for two of them."""
+
+    starts = (
+        {"v": np.array(1.0), "x": np.array([2.0, -1.0])},
+        {"v": np.array(-1.0), "x": np.array([0.0, 1.0])},
+    )
+
+    def model(self):
+        with pm.Model() as model:
+            v = pm.Normal("v", 0.0, SPREAD)
+            pm.Normal("x", v, pm.math.exp(v), shape=2)
+        return model
+
+    def standardise(self, draws):
+        v = draws["v"][..., None]
+        return np.concatenate([v / SPREAD, (draws["x"] - v) * np.exp(-v)], axis=-1)
 
 
 def normal_scores(*probabilities):
@@ -178,6 +199,11 @@ def assert_standard_normal(z):
 def test_known_moments(name, problem):
     n_draws = DRAWS.get(name, 8000)
     assert_standard_normal(chains(lambda: make(name), problem, seed=1, n_draws=n_draws))
+
+
+def test_known_moments_of_a_funnel():
+    """Only the default has coordinates for it."""
+    assert_standard_normal(chains(lambda: make("KMC"), Funnel(), seed=15, n_tune=1500))
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -441,6 +467,42 @@ def with_wrong_surrogate(name):
 def test_detailed_balance(name, kernel):
     scores = balance_scores(frozen(kernel(name)))
     assert np.max(np.abs(scores)) < TOLERANCE
+
+
+def in_wrong_coordinates(monkeypatch, warp_class):
+    """Let KMC learn in coordinates that suit the banana worse than its own."""
+    warp = warp_class(
+        drivers=np.array([1]),
+        driven=np.array([0]),
+        others=np.array([1]),
+        centre=np.zeros(2),
+        location=np.array([0.5]),
+        location_slopes=np.array([[-0.7]]),
+        scale_slopes=np.array([[0.6]]),
+        lowest=np.array([-1.5]),
+        highest=np.array([1.0]),
+    )
+    monkeypatch.setattr(LogDensityAdaptation, "_warps", lambda self, states: [(1, warp)])
+    step = frozen(lambda: make("KMC"))
+    assert step.learned.warp is warp
+    return step
+
+
+def test_detailed_balance_in_wrong_coordinates(monkeypatch):
+    scores = balance_scores(in_wrong_coordinates(monkeypatch, ScaleWarp))
+    assert np.max(np.abs(scores)) < TOLERANCE
+
+
+class WithoutVolume(ScaleWarp):
+    """Forgets that it stretches."""
+
+    def log_volume(self, X):
+        return 0.0 * X[..., 0]
+
+
+def test_detailed_balance_in_wrong_coordinates_can_fail(monkeypatch):
+    scores = balance_scores(in_wrong_coordinates(monkeypatch, WithoutVolume))
+    assert np.max(np.abs(scores)) > 2 * TOLERANCE
 
 
 class WithoutKineticEnergy(kmc.KMCLite):

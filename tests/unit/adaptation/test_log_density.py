@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pymc_kmc.adaptation import log_density
 from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.log_density import (
     LogDensityAdaptation,
@@ -10,6 +11,7 @@ from pymc_kmc.adaptation.log_density import (
     distinct,
     first_fit,
 )
+from pymc_kmc.adaptation.warping import IDENTITY, learn_warp
 from pymc_kmc.surrogates.gp import VALUES_PER_COEFFICIENT
 from tests.records import record_of
 
@@ -186,6 +188,62 @@ def test_the_newest_evaluations_are_learned_from():
     adaptation.MOST_VALUES = 40
     record = chain(50)
     np.testing.assert_array_equal(adaptation.evaluations(record), record.evaluations.last(40))
+
+
+# Warps
+
+
+def funnel(X):
+    return -0.5 * X[:, 0] ** 2 / 4 - X[:, 0] - 0.5 * X[:, 1] ** 2 * np.exp(-2.0 * X[:, 0])
+
+
+def funnel_chain(n, seed, lowest=-np.inf):
+    rng = np.random.default_rng(seed)
+    v = 2.0 * rng.standard_normal(n)
+    states = np.column_stack([v, np.exp(v) * rng.standard_normal(n)])[v > lowest]
+    points = np.column_stack([states[:, 0], states[:, 1] * rng.uniform(0, 2, len(states))])
+    return record_of(states, funnel(states), points, funnel(points))
+
+
+def test_a_funnels_surrogate_is_fitted_in_warped_coordinates():
+    adaptation, rng = LogDensityAdaptation(60), np.random.default_rng(8)
+    record = funnel_chain(600, 12)
+    assert adaptation.fit(record, rng)
+    assert list(adaptation.warp.drivers) == [0] and list(adaptation.warp.driven) == [1]
+    X = funnel_chain(200, 13).states.last(200)
+    errors = (
+        funnel(X)
+        + adaptation.warp.log_volume(X)
+        - adaptation.surrogate.log_density(adaptation.warp.forward(X))
+    )
+    assert np.std(errors) < 0.05
+
+
+def test_curvature_of_a_warped_surrogate_is_in_the_states_coordinates():
+    adaptation, rng = LogDensityAdaptation(60), np.random.default_rng(9)
+    adaptation.fit(funnel_chain(600, 12), rng)
+    X = funnel_chain(100, 14).states.last(100)
+    log_scales = adaptation._conditional_log_scales(X)
+    np.testing.assert_allclose(log_scales[:, 1], X[:, 0], atol=0.1)
+
+
+def test_a_warp_that_the_values_contradict_is_refused(monkeypatch):
+    warp = learn_warp(funnel_chain(600, 12).states.last(600))
+    monkeypatch.setattr(log_density, "learn_warp", lambda *arguments: warp)
+    adaptation, rng = LogDensityAdaptation(30), np.random.default_rng(10)
+    n_fits = []
+    for n in range(100, 1000, 100):
+        calls = []
+        fit_in = adaptation._fit_in
+        monkeypatch.setattr(
+            adaptation, "_fit_in", lambda *a, f=fit_in, c=calls: c.append(a[0]) or f(*a)
+        )
+        assert adaptation.fit(chain(n), rng)
+        assert adaptation.warp is IDENTITY
+        n_fits.append(len(calls))
+        monkeypatch.undo()
+        monkeypatch.setattr(log_density, "learn_warp", lambda *arguments: warp)
+    assert n_fits == [2, 3, 2, 1, 3, 1, 1, 1, 3]  # after two defeats, every fourth time
 
 
 # What goes wrong

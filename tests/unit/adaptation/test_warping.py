@@ -1,5 +1,8 @@
 """Warps: bijections of the volume that they say, learned where scales depend on coordinates."""
 
+import copy
+
+import cloudpickle
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
@@ -73,6 +76,34 @@ def test_two_scales():
     np.testing.assert_allclose(warp.scale_slopes[:, order], [[1.0, 0.0], [0.0, 1.5]], atol=0.2)
 
 
+def test_a_common_mean_is_not_driven():
+    """Effects around a mean, as in a hierarchical model that isn't non-centred."""
+    rng = np.random.default_rng(5)
+    mean, log_spread = rng.standard_normal((2, 800))
+    effects = mean[:, None] + np.exp(log_spread)[:, None] * rng.standard_normal((800, 5))
+    X = np.column_stack([mean, effects, log_spread])
+    warp = learn_warp(X)
+    assert list(warp.drivers) == [6] and list(warp.driven) == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose(warp.location_slopes[:, 0], 1.0, atol=0.05)
+    np.testing.assert_allclose(warp.scale_slopes, 1.0, atol=0.1)
+
+
+def test_known_scales_tell_what_states_cannot():
+    """A scale that changes by a tenth over the states; the scales are known with errors."""
+    rng = np.random.default_rng(6)
+    v = rng.standard_normal(400)
+    X = np.column_stack([v, np.exp(0.1 * v)[:, None] * rng.standard_normal((400, 6))])
+    assert learn_warp(X) is IDENTITY
+    log_scales = np.column_stack([np.zeros(400), np.tile(0.1 * v[:, None], 6)])
+    log_scales += 0.05 * rng.standard_normal(log_scales.shape)
+    warp = learn_warp(X, log_scales)
+    assert list(warp.drivers) == [0] and list(warp.driven) == [1, 2, 3, 4, 5, 6]
+    np.testing.assert_allclose(warp.scale_slopes, 0.1, atol=0.02)
+    log_scales[3, 2] = np.nan  # where a curvature has the wrong sign
+    assert list(learn_warp(X, log_scales).driven) == [1, 3, 4, 5, 6]
+    assert learn_warp(X, 0.05 * rng.standard_normal(X.shape)) is IDENTITY
+
+
 @pytest.mark.parametrize("d", [1, 2, 10, 50])
 def test_no_warp_for_independent_coordinates(d):
     for seed in range(5):
@@ -105,6 +136,11 @@ def test_units_do_not_matter(size):
         plain.forward(X)[:, plain.driven] * factors,
         rtol=1e-6,
     )
+
+
+def test_there_is_one_identity():
+    assert copy.deepcopy(IDENTITY) is IDENTITY
+    assert cloudpickle.loads(cloudpickle.dumps(IDENTITY)) is IDENTITY
 
 
 def test_a_curved_ridge_is_no_reason_to_fail():
