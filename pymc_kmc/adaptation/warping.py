@@ -16,9 +16,9 @@ Scales are learned from one of two sources. *The states*: a regression with mult
 heteroscedasticity (Harvey, 1976), by his scoring iterations; what the driven coordinates gain in
 log likelihood a draw must add up to something. *A surrogate's curvature*: a coordinate's scale
 given all others is :math:`(-\partial_i^2 f)^{-1/2}`, which tells of a funnel before the chain has
-seen much of it. Drivers are the coordinates that explain most of the others' log scales. A coordinate
-that the driven ones are scattered around, a common mean, explains what would otherwise be common to
-them: it is left out of the driven ones for their locations' sake.
+seen much of it. Drivers are the coordinates that explain most of the others' log scales. A
+coordinate that the driven ones are scattered around, a common mean, explains what would otherwise
+be common to them: it is left out of the driven ones for their locations' sake.
 
 What was tried
 --------------

@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import norm
 
 import pymc_kmc as kmc
+from pymc_kmc.adaptation.warping import IDENTITY
 from pymc_kmc.steps import surrogate_transition
 from pymc_kmc.steps.surrogate_transition import (
     AUXILIARY,
@@ -227,24 +228,54 @@ def test_moves_and_log_weights_follow_the_surrogates_updates():
     assert n_updates > 3
 
 
+def funnel_model():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 2.0)
+        pm.Normal("y", 0.0, pm.math.exp(x))
+    return model
+
+
+@pytest.mark.parametrize("model", [banana_model, funnel_model])
 @pytest.mark.parametrize("clearly_worse", [0.0, np.inf])
 def test_the_last_fit_is_at_the_end_of_tuning_and_dropped_if_it_is_worse(
-    clearly_worse, monkeypatch
+    clearly_worse, model, monkeypatch
 ):
     monkeypatch.setattr(surrogate_transition, "CLEARLY_WORSE", clearly_worse)
-    with banana_model():
+    with model():
         step = kmc.KMC(n_landmarks=60, rng=14)
     point = {"x": np.array(0.0), "y": np.array(-2.7)}
-    for _ in range(250):
+    for _ in range(700):
         point, (statistics,) = step.step(point)
     learned = step.learned
-    before = learned.adaptation.surrogate, learned.transitions, learned.mixture
+    before = learned.adaptation.surrogate, learned.transitions, learned.warp
+    assert (learned.warp is IDENTITY) == (model is banana_model)
     step.stop_tuning()
     assert learned.adaptation.n_fits == statistics["kmc_n_fits"] + 1
-    after = learned.adaptation.surrogate, learned.transitions
-    assert all((a is b) == (clearly_worse == 0.0) for a, b in zip(after, before, strict=False))
+    after = learned.adaptation.surrogate, learned.transitions, learned.warp
+    was_dropped = [a is b for a, b in zip(after, before, strict=True)]
+    assert was_dropped[:2] == [clearly_worse == 0.0] * 2
+    assert was_dropped[2] == (clearly_worse == 0.0 or learned.warp is IDENTITY)
     # Log weights are those of the surrogate in use and of what the chain has seen since.
     position, log_density = step.target.recycled.position, step.target.recycled.log_density
-    weight = log_density - learned.adaptation.surrogate.log_density(position)
-    value = learned.log_weights(position, log_density)
+    place = learned.warp.forward(position)
+    weight = log_density + learned.warp.log_volume(position)
+    value = learned.log_weights(place, weight)
+    weight -= learned.adaptation.surrogate.log_density(place)
     assert value == pytest.approx(weight - learned.log_weights.median, abs=1e-6)
+
+
+def test_a_surrogate_in_warped_coordinates_learns_between_fits():
+    """Values are taken in where they belong: the log weights stay narrow."""
+    with funnel_model():
+        step = kmc.KMC(n_landmarks=60, rng=15)
+    point = {"x": np.array(0.0), "y": np.array(-2.7)}
+    for _ in range(700):
+        point, _ = step.step(point)
+    learned = step.learned
+    assert learned.warp is not IDENTITY and learned.log_weights.spread < 0.5
+    evaluations = learned.record.evaluations.last(300)
+    places = learned.warp.forward(evaluations[:, :-1])
+    values = evaluations[:, -1] + learned.warp.log_volume(evaluations[:, :-1])
+    inside = values > np.median(values)
+    errors = learned.adaptation.surrogate.predict(places) - values
+    assert np.sqrt(np.mean(errors[inside] ** 2)) < 0.5
