@@ -53,9 +53,9 @@ __all__ = ["IDENTITY", "ScaleWarp", "learn_warp"]
 MOST_CANDIDATES = 3
 # A coordinate that is left out of the driven ones must make up for it by so much.
 WORTH_LEAVING_OUT = 0.1
-# Most drivers, and fewest distinct states that one is learned from.
+# Most drivers, and fewest distinct states that one is learned from, altogether and a dimension.
 MOST_DRIVERS = 3
-FEWEST_STATES = 100
+FEWEST_STATES, FEWEST_PER_DIMENSION = 40, 2
 # States looked at.
 MOST_STATES = 500
 # Scoring iterations, and the largest step of a standardised log scale in one.
@@ -162,8 +162,8 @@ def learn_warp(states, log_scales=None):
     X = states[thinned]
     moved = np.append(True, np.any(np.diff(X, axis=0) != 0, axis=1))
     X = X[moved]
-    spread = X.std(axis=0)
-    if len(X) < FEWEST_STATES or X.shape[1] < 2 or not spread.min() > 0:
+    spread, d = X.std(axis=0), X.shape[1]
+    if d < 2 or len(X) < max(FEWEST_STATES, FEWEST_PER_DIMENSION * d) or not spread.min() > 0:
         return IDENTITY
     mean = X.mean(axis=0)
     Z = (X - mean) / spread
