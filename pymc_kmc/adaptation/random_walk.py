@@ -23,6 +23,7 @@ pseudo-marginal random walk Metropolis algorithms. *Annals of Statistics* 43, 23
 
 import numpy as np
 
+from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
 from pymc_kmc.adaptation.warping import IDENTITY
@@ -114,5 +115,6 @@ class RandomWalk:
         states = history.recent(self.RECENT)
         fewest = max(2 * states.shape[1], self.FEWEST_DISTINCT * len(states))
         if count_distinct(states) >= fewest:
-            self.set_covariance(shrunk_covariance(warp.forward(states)))
+            with single_threaded_blas():
+                self.set_covariance(shrunk_covariance(warp.forward(states)))
             self.scale_adaptation.scale = min(self.scale, self.LARGEST_SCALE)

@@ -8,7 +8,6 @@ a plain object: a new chain starts from a new one, and a chain's state can be sa
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from functools import cache
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -21,11 +20,10 @@ from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator, get_value_vars_from_user_vars
 from rich.progress import TextColumn
 from rich.table import Column
-from threadpoolctl import ThreadpoolController
 
 from pymc_kmc.target import TargetDensity
 
-__all__ = ["AdaptiveStep", "Proposal", "single_threaded_blas"]
+__all__ = ["AdaptiveStep", "Proposal"]
 
 # A chain that moves at all under noise of variance 3 in its log likelihood (the most that can be
 # advised) hardly ever stays longer than this.
@@ -75,21 +73,6 @@ class AdaptiveStepState(StepMethodState):
     learned: Any
     progress: Any
     recycled: Any
-
-
-def single_threaded_blas():
-    """Return a context in which BLAS uses one thread.
-
-    With several threads its rounding depends on their number, and with it the draws; and the chains
-    already share the cores.
-    """
-    return _thread_pools().limit(limits=1, user_api="blas")
-
-
-@cache
-def _thread_pools():
-    """NumPy's and SciPy's: finding them takes a millisecond, limiting them 20 us."""
-    return ThreadpoolController()
 
 
 class AdaptiveStep(BlockedStep):

@@ -57,13 +57,14 @@ from abc import abstractmethod
 
 import numpy as np
 
+from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.log_weights import LogWeights
 from pymc_kmc.adaptation.moves import MoveMixture, Whitening
 from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
 from pymc_kmc.adaptation.surrogate import FiniteFamily, LiteFamily, SurrogateAdaptation
 from pymc_kmc.adaptation.trajectory import learn_n_steps, learn_step_size
 from pymc_kmc.dynamics import SurrogateHamiltonian
-from pymc_kmc.steps.base import AdaptiveStep, Proposal, single_threaded_blas
+from pymc_kmc.steps.base import AdaptiveStep, Proposal
 from pymc_kmc.steps.surrogate import RANDOM_WALK, LearnedWithSurrogate, SurrogateStep
 from pymc_kmc.surrogates.base import check_choice, check_count, check_positive
 

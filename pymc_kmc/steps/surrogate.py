@@ -23,10 +23,11 @@ from abc import abstractmethod
 
 import numpy as np
 
+from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.history import Record
 from pymc_kmc.adaptation.random_walk import RandomWalk
 from pymc_kmc.adaptation.warping import IDENTITY
-from pymc_kmc.steps.base import AdaptiveStep, single_threaded_blas
+from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.surrogates.base import check_fitted
 
 __all__ = ["RANDOM_WALK", "LearnedWithSurrogate", "SurrogateStep"]
@@ -164,13 +165,16 @@ class SurrogateStep(AdaptiveStep):
                 learned.record, self.rng
             ):
                 return False
-            n = learned.adaptation.n_recent(learned.record)
-            self._renew_moves(
-                *self._in_learned_coordinates(
-                    learned.record.states.last(n), learned.record.log_densities.last(n)[:, 0]
-                )
-            )
+            self._renew_moves(*self._recent_states())
         return True
+
+    def _recent_states(self):
+        """The chain's states that are learned from, and log densities, in learned coordinates."""
+        record = self.learned.record
+        n = self.learned.adaptation.n_recent(record)
+        return self._in_learned_coordinates(
+            record.states.last(n), record.log_densities.last(n)[:, 0]
+        )
 
     def _warn_of_learning(self):
         failure = self.learned.adaptation.failure

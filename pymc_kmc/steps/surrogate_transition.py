@@ -78,6 +78,7 @@ from time import perf_counter
 import numpy as np
 from scipy.special import ndtr
 
+from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.exploration import Frontier
 from pymc_kmc.adaptation.log_density import LogDensityAdaptation, first_fit
 from pymc_kmc.adaptation.log_weights import LogWeights
@@ -85,7 +86,7 @@ from pymc_kmc.adaptation.random_walk import RandomWalk
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.transitions import SurrogateTransitions, TransitionMixture
 from pymc_kmc.adaptation.warping import IDENTITY
-from pymc_kmc.steps.base import AdaptiveStep, Proposal, single_threaded_blas
+from pymc_kmc.steps.base import AdaptiveStep, Proposal
 from pymc_kmc.steps.surrogate import RANDOM_WALK, LearnedWithSurrogate, SurrogateStep
 from pymc_kmc.surrogates.base import check_count
 from pymc_kmc.surrogates.covariance import shrunk_covariance
@@ -432,16 +433,18 @@ class KMC(SurrogateStep):
         learned.recent = []
         if not super()._fit():
             return False
-        self._set_covariances()
         if learned.auxiliary is None:
             current = self.target.recycled
             learned.auxiliary = current.position, current.log_density
         if self.target.is_noisy:
             learned.noise.plan()
-        learned.frontier = self._frontier() if self._explores else None
+        with single_threaded_blas():
+            self._set_covariances()
+            learned.frontier = self._frontier() if self._explores else None
         return True
 
     def _set_covariances(self):
+        """Give the random walks a covariance in the surrogate's coordinates."""
         learned = self.learned
         if learned.warp is not IDENTITY:
             states = learned.record.states.recent(learned.random_walk.RECENT)
@@ -462,23 +465,24 @@ class KMC(SurrogateStep):
         learned, adaptation = self.learned, self.learned.adaptation
         if self.given_surrogate is not None or adaptation.surrogate is None:
             return
-        kept = adaptation.surrogate, adaptation.warp
-        moves = learned.transitions, deepcopy(learned.mixture)
+        before = adaptation.surrogate, adaptation.warp, learned.transitions
+        before = *before, deepcopy(learned.mixture)
         if self._fit():
-            n = adaptation.n_recent(learned.record)
-            states = learned.record.states.last(n), learned.record.log_densities.last(n)[:, 0]
-            after, (adaptation.surrogate, adaptation.warp) = (
-                (adaptation.surrogate, adaptation.warp),
-                kept,
-            )
-            weights = LogWeights(moves[0].hamiltonian, *self._in_learned_coordinates(*states))
-            if learned.log_weights.spread > CLEARLY_WORSE * weights.spread:
-                learned.transitions, learned.mixture = moves
-                learned.log_weights = weights
-                self._set_covariances()
-            else:
-                adaptation.surrogate, adaptation.warp = after
+            after = adaptation.surrogate, adaptation.warp, learned.transitions, learned.mixture
+            spread = learned.log_weights.spread
+            with single_threaded_blas():
+                self._use(*before)
+                if spread <= CLEARLY_WORSE * learned.log_weights.spread:
+                    self._use(*after)
         learned.frontier = None
+
+    def _use(self, surrogate, warp, transitions, mixture):
+        """Go on with a surrogate and with what was learned of its moves."""
+        learned, adaptation = self.learned, self.learned.adaptation
+        adaptation.surrogate, adaptation.warp = surrogate, warp
+        learned.transitions, learned.mixture = transitions, mixture
+        learned.log_weights = LogWeights(transitions.hamiltonian, *self._recent_states())
+        self._set_covariances()
 
     def _renew_moves(self, states, log_densities):
         learned = self.learned

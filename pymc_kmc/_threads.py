@@ -1,0 +1,22 @@
+"""How many threads linear algebra uses."""
+
+from functools import cache
+
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["single_threaded_blas"]
+
+
+def single_threaded_blas():
+    """Return a context in which BLAS uses one thread.
+
+    With several threads its rounding depends on their number, and with it the draws; and the chains
+    already share the cores.
+    """
+    return _thread_pools().limit(limits=1, user_api="blas")
+
+
+@cache
+def _thread_pools():
+    """NumPy's and SciPy's: finding them takes a millisecond, limiting them 20 us."""
+    return ThreadpoolController()
