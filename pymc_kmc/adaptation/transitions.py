@@ -67,7 +67,8 @@ MOST_STEPS = 40
 ENOUGH = 6.0
 N_SIMULATED = 8
 LARGEST_JUMP = 0.95
-# Starts of the simulations on the surrogate.
+# Starts of the simulations on the surrogate, or two a dimension: the coordinate that moves least is
+# looked for, and of more coordinates one seems to.
 N_STARTS = 50
 # Average length of a trajectory, as a multiple of the number of steps set.
 MEAN_LENGTH = (
@@ -141,7 +142,7 @@ class SurrogateTransitions:
         self._learn_lengths(states, rng)
 
     def _learn_lengths(self, states, rng):
-        starts = states[rng.integers(len(states), size=N_STARTS)]
+        starts = states[rng.integers(len(states), size=max(N_STARTS, 2 * states.shape[1]))]
         u_turns = [self._u_turn(start, rng) for start in starts]
         shortest = int(np.clip(np.median(u_turns), 2, MOST_STEPS))
         whitening = Whitening(states)
