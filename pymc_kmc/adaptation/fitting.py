@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
+from pymc_kmc.adaptation.warping import IDENTITY
+
 __all__ = ["RepeatedFit"]
 
 
@@ -15,6 +17,8 @@ class RepeatedFit(ABC):
     surrogate : Surrogate or None
         None until the first fit.
     n_fits : int
+    warp : ScaleWarp or Identity
+        The surrogate's coordinates.
     failure : str or None
         Why the last fit was given up, if it was; the surrogate before it stays in use.
     """
@@ -26,6 +30,7 @@ class RepeatedFit(ABC):
         self.surrogate = None
         self.n_fits = 0
         self.failure = None
+        self.warp = IDENTITY
 
     @abstractmethod
     def _fit(self, record, rng):

@@ -54,11 +54,6 @@ class LogDensityAdaptation(RepeatedFit):
     is_noisy : bool
         Whether values are estimates: score matching on the states then joins them where that
         predicts held-out values better.
-
-    Attributes
-    ----------
-    warp : ScaleWarp or Identity
-        The surrogate's coordinates.
     """
 
     # In many dimensions the first fit comes late. So many states a dimension that were made since
@@ -79,7 +74,6 @@ class LogDensityAdaptation(RepeatedFit):
         super().__init__()
         self.n_landmarks = n_landmarks
         self.first_length = None
-        self.warp = IDENTITY
         self._n_lost = [0, 0, 0]
         self.score_weights = self.NOISY_SCORE_WEIGHTS if is_noisy else (0.0,)
 

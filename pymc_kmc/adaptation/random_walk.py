@@ -79,6 +79,7 @@ class RandomWalk:
             target_acceptance = self.NOISY_TARGET_ACCEPTANCE if is_noisy else self.TARGET_ACCEPTANCE
         self.scale_adaptation = RobbinsMonroScale(target_acceptance, scale)
         self.optimal_scale = self.OPTIMAL_SCALE / np.sqrt(n_dimensions)
+        self._warp = IDENTITY
         self.schedule = GeometricSchedule(max(20, self.FIRST_UPDATE * n_dimensions), self.GROWTH)
         self.set_covariance(np.eye(n_dimensions) if covariance is None else covariance)
 
@@ -102,7 +103,7 @@ class RandomWalk:
         self.scale_adaptation.update(acceptance_rate)
 
     def learn_covariance(self, history, warp=IDENTITY):
-        """Learn from the chain's history, where that is due.
+        """Learn from the chain's history, where that is due or the coordinates have changed.
 
         Parameters
         ----------
@@ -110,8 +111,9 @@ class RandomWalk:
         warp : ScaleWarp or Identity
             The random walk's coordinates.
         """
-        if not self.schedule.is_due(len(history)):
+        if not self.schedule.is_due(len(history)) and warp is self._warp:
             return
+        self._warp = warp
         states = history.recent(self.RECENT)
         fewest = max(2 * states.shape[1], self.FEWEST_DISTINCT * len(states))
         if count_distinct(states) >= fewest:

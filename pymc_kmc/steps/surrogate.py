@@ -26,7 +26,6 @@ import numpy as np
 from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.history import Record
 from pymc_kmc.adaptation.random_walk import RandomWalk
-from pymc_kmc.adaptation.warping import IDENTITY
 from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.surrogates.base import check_fitted
 
@@ -62,7 +61,7 @@ class LearnedWithSurrogate:
     @property
     def warp(self):
         """The coordinates that everything learned is in."""
-        return getattr(self.adaptation, "warp", IDENTITY)
+        return self.adaptation.warp
 
 
 class SurrogateStep(AdaptiveStep):

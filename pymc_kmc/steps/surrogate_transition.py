@@ -85,11 +85,9 @@ from pymc_kmc.adaptation.log_weights import LogWeights
 from pymc_kmc.adaptation.random_walk import RandomWalk
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.transitions import SurrogateTransitions, TransitionMixture
-from pymc_kmc.adaptation.warping import IDENTITY
 from pymc_kmc.steps.base import AdaptiveStep, Proposal
 from pymc_kmc.steps.surrogate import RANDOM_WALK, LearnedWithSurrogate, SurrogateStep
 from pymc_kmc.surrogates.base import check_count
-from pymc_kmc.surrogates.covariance import shrunk_covariance
 
 __all__ = ["KMC"]
 
@@ -446,9 +444,7 @@ class KMC(SurrogateStep):
     def _set_covariances(self):
         """Give the random walks a covariance in the surrogate's coordinates."""
         learned = self.learned
-        if learned.warp is not IDENTITY:
-            states = learned.record.states.recent(learned.random_walk.RECENT)
-            learned.random_walk.set_covariance(shrunk_covariance(learned.warp.forward(states)))
+        learned.random_walk.learn_covariance(learned.record.states, learned.warp)
         learned.auxiliary_walk.set_covariance(learned.random_walk.covariance)
 
     def _frontier(self):
@@ -465,8 +461,8 @@ class KMC(SurrogateStep):
         learned, adaptation = self.learned, self.learned.adaptation
         if self.given_surrogate is not None or adaptation.surrogate is None:
             return
-        before = adaptation.surrogate, adaptation.warp, learned.transitions
-        before = *before, deepcopy(learned.mixture)
+        mixture = deepcopy(learned.mixture)  # a fit changes it
+        before = adaptation.surrogate, adaptation.warp, learned.transitions, mixture
         if self._fit():
             after = adaptation.surrogate, adaptation.warp, learned.transitions, learned.mixture
             spread = learned.log_weights.spread

@@ -5,6 +5,8 @@ import pytest
 
 from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.random_walk import RandomWalk
+from pymc_kmc.adaptation.warping import learn_warp
+from pymc_kmc.surrogates.covariance import shrunk_covariance
 
 COVARIANCE = np.array([[4.0, 1.8], [1.8, 1.0]])
 
@@ -94,3 +96,20 @@ def test_a_new_covariance_does_not_meet_a_huge_scale():
         history.append(state)
     walk.learn_covariance(history)
     assert walk.scale == RandomWalk.LARGEST_SCALE
+
+
+def test_new_coordinates_have_their_covariance_at_once():
+    """Also when they are the old ones again."""
+    walk, history = RandomWalk(2), History(2)
+    rng = np.random.default_rng(5)
+    for v in 2.0 * rng.standard_normal(400):
+        history.append(np.array([v, np.exp(v) * rng.standard_normal()]))
+    states = history.recent(RandomWalk.RECENT)
+    walk.learn_covariance(history)
+    plain = walk.covariance
+    warp = learn_warp(states)
+    walk.learn_covariance(history, warp)
+    np.testing.assert_array_equal(walk.covariance, shrunk_covariance(warp.forward(states)))
+    assert walk.covariance[1, 1] < 0.1 * plain[1, 1]
+    walk.learn_covariance(history)
+    np.testing.assert_array_equal(walk.covariance, plain)
