@@ -104,6 +104,19 @@ def test_known_scales_tell_what_states_cannot():
     assert learn_warp(X, 0.05 * rng.standard_normal(X.shape)) is IDENTITY
 
 
+def test_known_scales_of_a_common_mean():
+    """The mean's own scale, given the effects, depends on their spread too; it isn't driven."""
+    rng = np.random.default_rng(8)
+    mean, log_spread = rng.standard_normal((2, 400))
+    log_spread *= 0.5
+    effects = mean[:, None] + np.exp(log_spread)[:, None] * rng.standard_normal((400, 5))
+    X = np.column_stack([mean, effects, log_spread])
+    of_mean = -0.5 * np.log(1.0 + 5.0 * np.exp(-2.0 * log_spread))
+    log_scales = np.column_stack([of_mean, np.tile(log_spread[:, None], 5), np.zeros(400)])
+    warp = learn_warp(X, log_scales)
+    assert list(warp.drivers) == [6] and list(warp.driven) == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("d", [1, 2, 10, 50])
 def test_no_warp_for_independent_coordinates(d):
     for seed in range(5):
@@ -114,6 +127,7 @@ def test_no_warp_for_independent_coordinates(d):
         assert learn_warp(heavy) is IDENTITY
 
 
+@pytest.mark.filterwarnings("error")
 def test_no_warp_from_few_states_or_one_that_does_not_move():
     rng = np.random.default_rng(2)
     X = funnel_draws(1000, rng)
@@ -122,6 +136,15 @@ def test_no_warp_from_few_states_or_one_that_does_not_move():
     assert learn_warp(np.tile(X[:1], (500, 1))) is IDENTITY
     X[:, 0] = 3.0
     assert learn_warp(X) is IDENTITY
+
+
+@pytest.mark.filterwarnings("error")
+def test_regressions_that_go_astray_are_not_used():
+    rng = np.random.default_rng(9)
+    for power in (3, 9, 27):
+        X = rng.standard_cauchy((60, 4)) ** power
+        warp = learn_warp(X)
+        assert np.isfinite(warp.forward(X)).all()
 
 
 @pytest.mark.filterwarnings("error")

@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import norm
 
 import pymc_kmc as kmc
+from pymc_kmc.adaptation.exploration import Frontier
 from pymc_kmc.adaptation.warping import IDENTITY
 from pymc_kmc.steps import surrogate_transition
 from pymc_kmc.steps.surrogate_transition import (
@@ -195,11 +196,44 @@ def test_frontier_places_are_evaluated_and_never_draws():
             assert not statistics["kmc_accepted"]
             assert point == before
     assert 5 < np.sum(np.array(moves) == FRONTIER) < 200
+    assert step.learned.search_error < 0.9  # not all of them found what nobody had predicted
     step.stop_tuning()
     assert step.learned.frontier is None
     for _ in range(100):
         point, (statistics,) = step.step(point)
         assert statistics["kmc_move"] not in (FRONTIER, AUXILIARY, PROBE)
+
+
+@pytest.mark.parametrize(
+    ("model", "search_error", "share"),
+    [
+        (banana_model, 1.0, 0.2),
+        (banana_model, 0.5, 0.1),
+        (banana_model, 0.0, 0.04),
+        (lambda: noisy_gaussian(1.0), 1.0, 0.4),
+        (lambda: noisy_gaussian(1.0), 0.0, 0.4),
+    ],
+)
+def test_searches_are_rarer_where_the_last_ones_found_what_was_predicted(
+    model, search_error, share
+):
+    """4000 choices: five standard errors."""
+
+    class Ready:
+        def search(self, rng):
+            return True
+
+    with model() as built:
+        step = kmc.KMC(n_landmarks=30, rng=16)
+    point = built.initial_point()
+    for _ in range(100):
+        point, _ = step.step(point)
+    learned = step.learned
+    learned.frontier, learned.search_error, learned.noise.n_pending = Ready(), search_error, 0
+    position = step.target.recycled.position
+    moves = np.array([step._choose_move(position) for _ in range(4000)])
+    error = np.sqrt(share * (1 - share) / 4000)
+    assert abs(np.mean(moves == FRONTIER) - share) < 5 * error
 
 
 def test_moves_and_log_weights_follow_the_surrogates_updates():
@@ -264,8 +298,15 @@ def test_the_last_fit_is_at_the_end_of_tuning_and_dropped_if_it_is_worse(
     assert value == pytest.approx(weight - learned.log_weights.median, abs=1e-6)
 
 
-def test_a_surrogate_in_warped_coordinates_learns_between_fits():
+def test_a_surrogate_in_warped_coordinates_learns_between_fits(monkeypatch):
     """Values are taken in where they belong: the log weights stay narrow."""
+    frontiers = []
+
+    def remember(*arguments):
+        frontiers.append(arguments)
+        return Frontier(*arguments)
+
+    monkeypatch.setattr(surrogate_transition, "Frontier", remember)
     with funnel_model():
         step = kmc.KMC(n_landmarks=60, rng=15)
     point = {"x": np.array(0.0), "y": np.array(-2.7)}
@@ -276,6 +317,21 @@ def test_a_surrogate_in_warped_coordinates_learns_between_fits():
     evaluations = learned.record.evaluations.last(300)
     places = learned.warp.forward(evaluations[:, :-1])
     values = evaluations[:, -1] + learned.warp.log_volume(evaluations[:, :-1])
+    states, log_densities = (
+        log.last(300) for log in (learned.record.states, learned.record.log_densities)
+    )
+    probabilities = [
+        step._random_walk_probability(state, log_density)
+        for state, log_density in zip(states, log_densities[:, 0], strict=True)
+    ]
+    assert np.mean(probabilities) < 0.15  # .1 where log weights are usual, .7 at most
+    assert step._frontier() is not None
+    surrogate, states, evaluated = frontiers[-1]
+    assert surrogate is learned.adaptation.surrogate
+    np.testing.assert_array_equal(evaluated[-300:], places)
+    np.testing.assert_array_equal(
+        states[-300:], learned.warp.forward(learned.record.states.last(300))
+    )
     inside = values > np.median(values)
     errors = learned.adaptation.surrogate.predict(places) - values
     assert np.sqrt(np.mean(errors[inside] ** 2)) < 0.5
