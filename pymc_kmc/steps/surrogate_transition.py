@@ -25,8 +25,8 @@ While tuning, besides:
 5. *Frontier*: a fifth of the evaluations, two fifths of noisy ones, are made where the surrogate's
    predictive variance says that it can learn most of the bulk
    (:mod:`pymc_kmc.adaptation.exploration`); none where it is sure of itself, and few, without
-   noise, where the last ones found what was predicted. Whatever was wrongly predicted, these
-   evaluations or others, is learned at once.
+   noise, where the last ones found what was predicted, and these inside of the bulk. Whatever was
+   wrongly predicted, these evaluations or others, is learned at once.
 6. *Probes*, with noisy likelihoods: after each fit the density is evaluated thrice more where the
    chain is, under new noise. The squared differences estimate the noise's variance.
 7. The surrogate is fitted when the number of iterations has grown by 1.2, or when its last 40
@@ -325,12 +325,13 @@ class KMC(SurrogateStep):
         if tuning and learned.noise.n_pending:
             return PROBE
         if tuning and learned.frontier is not None:
-            share = NOISY_TUNING_FRONTIER
+            share, edge = NOISY_TUNING_FRONTIER, 1.0
             if not self.target.is_noisy:
-                share = TUNING_FRONTIER * max(SMALLEST_SEARCH, learned.search_error)
+                edge = learned.search_error
+                share = TUNING_FRONTIER * max(SMALLEST_SEARCH, edge)
             if rng.uniform() < share:
                 with single_threaded_blas():
-                    found = learned.frontier.search(rng)
+                    found = learned.frontier.search(rng, edge)
                 if found:
                     return FRONTIER
         if tuning and learned.auxiliary is not None and rng.uniform() < TUNING_AUXILIARY:

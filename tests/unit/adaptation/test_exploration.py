@@ -1,5 +1,7 @@
 """Places at the frontier: in the bulk, where the surrogate doesn't know, or none."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from pymc_kmc.adaptation.exploration import Frontier
@@ -31,6 +33,32 @@ def test_walks_along_a_ridge_that_nobody_has_seen():
     ridge = np.column_stack([np.linspace(-6, 6, 40)] * 2)
     ridge[:, 1] = 0.3 * (ridge[:, 0] ** 2 - 9)
     assert np.std(surrogate.predict(ridge) - banana(ridge)) < 1.0
+
+
+class UnsureOutside:
+    """A Gaussian log density whose standard deviation is the distance from its mode."""
+
+    variance_ = 0.0
+    parameters_ = SimpleNamespace(centre=np.zeros(3), whitening=np.eye(3))
+
+    def predict(self, X, return_std=False):
+        squares = np.sum(X**2, axis=-1)
+        return (-0.5 * squares, np.sqrt(squares)) if return_std else -0.5 * squares
+
+
+def test_inside_places_count_by_their_density():
+    """200 searches each: standard errors of the medians below .1."""
+    rng = np.random.default_rng(7)
+    X = rng.standard_normal((300, 3))
+    frontier = Frontier(UnsureOutside(), X, X)
+    distances = []
+    for edge in (1.0, 0.0):
+        places = []
+        for _ in range(200):
+            assert frontier.search(rng, edge)
+            places.append(frontier.place)
+        distances.append(np.median(np.linalg.norm(places, axis=1)))
+    assert distances[0] > distances[1] + 0.5
 
 
 def test_nothing_to_learn_where_the_surrogate_is_sure():

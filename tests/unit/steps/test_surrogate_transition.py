@@ -220,7 +220,8 @@ def test_searches_are_rarer_where_the_last_ones_found_what_was_predicted(
     """4000 choices: five standard errors."""
 
     class Ready:
-        def search(self, rng):
+        def search(self, rng, edge):
+            assert edge == (search_error if share < 0.4 else 1.0)
             return True
 
     with model() as built:
