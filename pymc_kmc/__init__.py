@@ -3,11 +3,12 @@
 from pymc_kmc import datasets, surrogates
 from pymc_kmc.diagnostics import Diagnosis, diagnose
 from pymc_kmc.likelihoods import EstimatorError, PseudoMarginalPotential
-from pymc_kmc.steps import KMC, AdaptiveMetropolis, KMCFinite, KMCLite
+from pymc_kmc.steps import KAMH, KMC, AdaptiveMetropolis, KMCFinite, KMCLite
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "KAMH",
     "KMC",
     "AdaptiveMetropolis",
     "Diagnosis",

@@ -6,6 +6,7 @@ import pymc_kmc as kmc
 
 STEPS = {
     "AdaptiveMetropolis": kmc.AdaptiveMetropolis,
+    "KAMH": kmc.KAMH,
     "KMC": partial(kmc.KMC, n_landmarks=100),
     "KMCLite": partial(kmc.KMCLite, n_points=150),
     "KMCFinite": partial(kmc.KMCFinite, n_features=100),

@@ -356,14 +356,14 @@ def _search_sigma(search, X, sigmas, warm_start, rng):
         grid = sigmas
     else:
         if warm_start is None:
-            grid = _median_squared_distance(X, rng) * COARSE_GRID
+            grid = median_squared_distance(X, rng) * COARSE_GRID
         else:
             grid = _warm_sigma(warm_start) * WARM_GRID
         grid = _extended_grid(search, grid)
         if warm_start is not None:
             # The loss can have several minima: leave a stale one if a cold start begins lower.
             warm = min(search.loss(sigma) for sigma in grid)
-            cold = _median_squared_distance(X, rng) * COARSE_GRID
+            cold = median_squared_distance(X, rng) * COARSE_GRID
             if min(search.loss(float(sigma)) for sigma in cold[COLD_CHECKS]) < warm:
                 grid = _extended_grid(search, cold)
     losses = [search.loss(float(sigma)) for sigma in grid]
@@ -406,7 +406,8 @@ def _refine(search, low, high):
     )
 
 
-def _median_squared_distance(X, rng):
+def median_squared_distance(X, rng):
+    """Median over pairs of distinct rows of X (n, d), some hundreds of rows at most; 1 if none."""
     if len(X) > MEDIAN_POINTS:
         X = X[rng.choice(len(X), size=MEDIAN_POINTS, replace=False)]
     D = squared_distances(X, X)[np.triu_indices(len(X), 1)]

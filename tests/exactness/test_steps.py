@@ -28,6 +28,7 @@ from scipy import stats
 import pymc_kmc as kmc
 from pymc_kmc.adaptation.log_density import LogDensityAdaptation
 from pymc_kmc.adaptation.warping import ScaleWarp
+from pymc_kmc.steps.kamh import LocalProposal
 from tests.models import constrained
 from tests.steps import STEPS
 
@@ -533,3 +534,30 @@ class Outwards(kmc.KMCLite):
 def test_detailed_balance_can_fail(broken):
     step = frozen(lambda: given("KMCLite", is_wrong=True, step_class=broken))
     assert np.max(np.abs(balance_scores(step, n=40_000))) > 2 * TOLERANCE
+
+
+class WithoutHastingsRatio(kmc.KAMH):
+    """Takes its proposals for symmetric ones."""
+
+    def _propose(self, position):
+        return super()._propose(position)._replace(log_ratio=0.0)
+
+
+def one_sided(step_class):
+    """Return a frozen step whose sub-sample is of the right arm's end alone."""
+    step = frozen(step_class)
+    rng = np.random.default_rng(12)
+    states = Banana().exact(400, rng)
+    step.learned.proposal = LocalProposal(states[states[:, 0] > 1.5], "gaussian", 0.1, rng)
+    step.learned.scale.scale = 1.0
+    return step
+
+
+def test_a_one_sided_subsample_is_slower_and_not_biased():
+    scores = balance_scores(one_sided(kmc.KAMH))
+    assert np.max(np.abs(scores)) < TOLERANCE
+
+
+def test_a_one_sided_subsample_can_fail():
+    scores = balance_scores(one_sided(WithoutHastingsRatio))
+    assert np.max(np.abs(scores)) > 2 * TOLERANCE

@@ -84,7 +84,7 @@ def test_statistics_of_the_table_are_the_steps():
     with pm.Model():
         pm.Normal("x")
         declared = set()
-        for step in (kmc.KMC(), kmc.KMCLite(), kmc.KMCFinite(), kmc.AdaptiveMetropolis()):
-            declared |= set(step.stats_dtypes_shapes)
+        for name in ("KMC", "KMCLite", "KMCFinite", "KAMH", "AdaptiveMetropolis"):
+            declared |= set(getattr(kmc, name)().stats_dtypes_shapes)
     # What PyMC and every step add: shown elsewhere.
     assert documented == declared - {"warning", "tune"}
