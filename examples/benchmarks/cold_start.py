@@ -2,6 +2,7 @@
 
     python -m examples.benchmarks.cold_start
     python -m examples.benchmarks.cold_start --targets banana --seeds 3 --steps KMC,DEMetropolisZ
+    python -m examples.benchmarks.cold_start --targets banana --seeds 10 --steps KAMH,Metropolis
     python -m examples.benchmarks.cold_start --quick
 
 Steps are looked up in `pymc_kmc`, then in `pymc`, and run with their defaults through
@@ -17,7 +18,8 @@ ESS                      smallest bulk effective sample size over coordinates, o
 ESS of x                 the same without the squares
 ratio                    median ESS, in units of DEMetropolisZ's
 
-PyMC's samplers are counted one evaluation an iteration (they make two).
+PyMC's samplers are counted one evaluation an iteration (they make two); `pymc.Metropolis`, which
+moves one coordinate after another, one a coordinate.
 """
 
 import os
@@ -75,7 +77,7 @@ def run(step_name, target, model, seed, tune, draws):
         )
         seconds = time.perf_counter() - begin
     x = np.asarray(idata.posterior["x"])[0]
-    n_evaluations = draws
+    n_evaluations = draws * (target.dimension if getattr(step, "elemwise_update", False) else 1)
     if "kmc_n_evaluations" in idata.sample_stats:
         n_evaluations = int(idata.sample_stats["kmc_n_evaluations"].sum())
     with np.errstate(divide="ignore"):

@@ -4,8 +4,9 @@
     python -m examples.benchmarks.overhead --quick
 
 `step.step` is called in a loop; the cost of the compiled log density, measured alone, is taken off.
-KMC runs on an oracle surrogate of m points or features, with L leapfrog steps an iteration. The
-last row is `pymc.sample`'s own loop around a step that does nothing: what nobody can save.
+KMC runs on an oracle surrogate of m points or features, with L leapfrog steps an iteration; KAMH
+has a sub-sample of m exact draws. The last row is `pymc.sample`'s own loop around a step that does
+nothing: what nobody can save.
 """
 
 import os
@@ -24,6 +25,7 @@ from pymc.step_methods.compound import BlockedStep  # noqa: E402
 
 import pymc_kmc as kmc  # noqa: E402
 from examples.benchmarks.targets import banana, markdown  # noqa: E402
+from pymc_kmc.steps.kamh import LocalProposal  # noqa: E402
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite  # noqa: E402
 
 #: KMC's own cost to reach, for L = 10, m = 500, d = 8.
@@ -80,9 +82,12 @@ def make_steps(target, model, size, n_leapfrog, rng):
         "tune": False,
     }
     with model:
+        kamh = kmc.KAMH(rng=1)
+        kamh.learned.proposal = LocalProposal(X, "gaussian", kamh.gamma, rng)
         rows = [
             ("AdaptiveMetropolis, tuning", kmc.AdaptiveMetropolis(rng=1), True),
             ("AdaptiveMetropolis", kmc.AdaptiveMetropolis(rng=1), False),
+            ("KAMH", kamh, False),
             ("KMCLite", kmc.KMCLite(surrogate=lite, rng=1, **fixed), False),
             ("KMCFinite", kmc.KMCFinite(surrogate=finite, rng=1, **fixed), False),
         ]

@@ -67,8 +67,8 @@ from pymc_kmc.surrogates.selection import median_squared_distance
 
 __all__ = ["KAMH", "proposal_covariance"]
 
-# First sub-sample after so many iterations a dimension.
-FIRST = 20
+# First sub-sample after so many iterations a dimension; a random walk explores until then.
+FIRST = 50
 # Share of the history that sub-samples are drawn from: the rest is burn-in.
 RECENT = 0.9
 # Bandwidth in median squared distances of the sub-sample.
@@ -388,6 +388,10 @@ class KAMH(AdaptiveStep):
         if n < FIRST * self.n_dimensions:
             return
         if learned.proposal is None or self.rng.uniform() < vanishing_weight(n):
+            self._renew()
+
+    def _end_tuning(self):
+        if self.adaptation == "tuning" and self.learned.proposal is None:
             self._renew()
 
     def _renew(self):

@@ -98,11 +98,11 @@ def test_bad_arguments_of_the_covariance(arguments, message):
 
 
 def test_a_proposal_of_1000_points_in_8_dimensions_takes_100_us():
-    """The original took 1.7 ms. Here it is 20 us, both covariances; the best of 300 calls."""
+    """The original took 1.7 ms. Here it is 20 us, both covariances; the best of 1000 calls."""
     rng = np.random.default_rng(0)
     points, x, noise = rng.standard_normal((8, 1000)), np.zeros(8), np.ones(8)
     seconds = []
-    for _ in range(301):
+    for _ in range(1001):
         begin = perf_counter()
         kamh._propose(x, noise, points, 16.0, 0.1, 0.1)
         seconds.append(perf_counter() - begin)
@@ -239,6 +239,17 @@ def test_subsamples_are_of_distinct_states():
     assert len(points) < 0.6 * len(states)
 
 
+def test_short_tuning_ends_with_a_subsample():
+    with pm.Model() as model:
+        pm.Normal("x", shape=2)
+        step = kmc.KAMH(rng=14)
+    point, _ = walk(step, 2 * FIRST - 1, model.initial_point())
+    assert step.learned.proposal is None
+    step.stop_tuning()
+    _, statistics = walk(step, 50, point)
+    assert statistics[-1]["kmc_n_subsamples"] == 1
+
+
 def test_a_chain_that_sat_still_goes_on_with_the_random_walk():
     def only_the_start(x):
         return pm.math.where(pm.math.eq(x, 0.0).all(), 0.0, -np.inf)
@@ -248,20 +259,21 @@ def test_a_chain_that_sat_still_goes_on_with_the_random_walk():
         pm.Potential("only_the_start", only_the_start(x))
         step = kmc.KAMH(rng=12)
     _, statistics = walk(step, 200, {"x": np.zeros(2)})
+    step.stop_tuning()
     assert step.learned.proposal is None
     assert statistics[-1]["kmc_n_subsamples"] == 0
 
 
 def test_drives_the_scale_to_the_acceptance_rate():
-    """With the probability that is at most 1; the mean of 4000 is within .03."""
+    """With the probability that is at most 1; the mean of 3000 is within .04."""
     with pm.Model() as model:
         pm.Normal("x", shape=2)
         for target in (None, 0.4):
             step = kmc.KAMH(target_acceptance=target, rng=13)
-            point, _ = walk(step, 3000, model.initial_point())
-            _, statistics = walk(step, 4000, point)
+            point, _ = walk(step, 2000, model.initial_point())
+            _, statistics = walk(step, 3000, point)
             rate = np.mean([s["acceptance_rate"] for s in statistics])
-            assert rate == pytest.approx(target or RandomWalk.TARGET_ACCEPTANCE, abs=0.03)
+            assert rate == pytest.approx(target or RandomWalk.TARGET_ACCEPTANCE, abs=0.04)
 
 
 @pytest.mark.parametrize(
