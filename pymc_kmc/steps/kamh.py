@@ -24,6 +24,12 @@ With a kernel k and a sub-sample z_1, ..., z_n of the chain's history, an iterat
 :math:`M_x H` is M_x less the mean of its columns, so that no n by n matrix is formed: a proposal
 costs O(n) in a compiled loop.
 
+The kernel acts on coordinates in units of the sub-sample's standard deviations, so that a change of
+units changes nothing. :math:`\gamma` is relative to the narrowest direction there, :math:`\nu` to
+where M H M' is on average as large as the covariance of an optimal random walk, which keeps the
+learned scale when the sub-sample is renewed. Until the first one a random walk explores
+(:mod:`pymc_kmc.adaptation.random_walk`). `examples/benchmarks/README.md` has what was tried.
+
 References
 ----------
 Sejdinovic, D., Strathmann, H., Lomeli, M., Andrieu, C. and Gretton, A. (2014). Kernel adaptive
@@ -67,11 +73,12 @@ from pymc_kmc.surrogates.selection import median_squared_distance
 
 __all__ = ["KAMH", "proposal_covariance"]
 
-# First sub-sample after so many iterations a dimension; a random walk explores until then.
+# First sub-sample after so many iterations a dimension (with 20 the worst chains are worse).
 FIRST = 50
-# Share of the history that sub-samples are drawn from: the rest is burn-in.
+# Share of the history that sub-samples are drawn from: the rest is burn-in (2/3 did equally well).
 RECENT = 0.9
-# Bandwidth in median squared distances of the sub-sample.
+# Bandwidth in median squared distances of the sub-sample: the paper's 1 does as well, .25 and 1.5
+# don't.
 BANDWIDTH = 0.5
 # Points at which the size of M H M' is averaged.
 SIZE_POINTS = 100
@@ -312,7 +319,8 @@ class KAMH(AdaptiveStep):
         Most states in a sub-sample.
     gamma : float
         Standard deviation of the isotropic part of the proposals, relative to 2.38 / sqrt(d) times
-        that of the history in its narrowest direction, its coordinates standardised.
+        that of the sub-sample in its narrowest direction, coordinates standardised. It takes the
+        chain beyond its history: .3 and 1 did worse.
     target_acceptance : float, optional
         Acceptance rate that the scale nu is driven to: by default .234, as in the paper, or .1 if
         the likelihood is estimated.
@@ -353,6 +361,8 @@ class KAMH(AdaptiveStep):
             raise ValueError(f"target_acceptance must be between 0 and 1, got {target_acceptance}.")
         self.kernel = check_choice(kernel, "kernel", ("gaussian", "linear"))
         self.n_points = check_count(n_points, "n_points")
+        if self.n_points < 2:
+            raise ValueError("n_points=1 has no spread; pass at least 2, e.g. n_points=300.")
         self.gamma = check_positive(gamma, "gamma")
         self.target_acceptance = target_acceptance
         super().__init__(vars, **kwargs)
