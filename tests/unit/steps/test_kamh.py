@@ -159,8 +159,22 @@ def test_the_linear_kernel_is_adaptive_metropolis():
         covariance = covariance_at(x, proposal) * np.outer(proposal.units, proposal.units)
         expected = RandomWalk.OPTIMAL_SCALE**2 / D * np.cov(states.T, ddof=0)
         np.testing.assert_allclose(covariance, expected, rtol=1e-4)
-    _, log_ratio = proposal.propose(states[0], 1.0, np.random.default_rng(4))
+    end, log_ratio = proposal.propose(states[0], 1.0, np.random.default_rng(4))
     assert log_ratio == pytest.approx(0.0, abs=1e-12)
+    twice, _ = proposal.propose(states[0], 2.0, np.random.default_rng(4))
+    np.testing.assert_allclose(twice - states[0], 2.0 * (end - states[0]), rtol=1e-3)
+
+
+def test_a_subsamples_proposal_has_its_hastings_ratio():
+    """In the step's coordinates, whose units change both densities alike."""
+    states, rng = banana_points(100) * [1.0, 5.0, 0.1], np.random.default_rng(15)
+    proposal = LocalProposal(states, "gaussian", 0.3, rng)
+    units = np.outer(proposal.units, proposal.units)
+    for x in states[:5]:
+        end, log_ratio = proposal.propose(x, 1.0, rng)
+        there = multivariate_normal(x, units * covariance_at(x, proposal)).logpdf(end)
+        back = multivariate_normal(end, units * covariance_at(end, proposal)).logpdf(x)
+        assert log_ratio == pytest.approx(back - there, abs=1e-8)
 
 
 def test_proposals_are_as_large_as_an_optimal_random_walks():
