@@ -88,7 +88,7 @@ LINEAR = np.inf  # as a bandwidth: the linear kernel, which has none
 def proposal_covariance(x, Z, sigma, gamma2, nu2):
     r"""Return the covariance of KAMH's proposals from x, :math:`\gamma^2 I + \nu^2 M_x H M_x^\top`.
 
-    Sejdinovic et al. (2014), Proposition 1 and Section 4.1.
+    Sejdinovic et al. (2014), Proposition 1.
 
     Parameters
     ----------
