@@ -47,7 +47,7 @@ venv:
 
 # numba's cache on disk looks at the file of the outermost compiled function alone, while what it
 # inlines comes from others too.
-$(VENV)/.compiled: $(wildcard pymc_kmc/*.py pymc_kmc/surrogates/*.py) | venv
+$(VENV)/.compiled: $(wildcard pymc_kmc/*.py pymc_kmc/*/*.py) | venv
 	@find pymc_kmc -name '*.nb[ic]' -delete; touch $@
 
 clean:

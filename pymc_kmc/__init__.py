@@ -3,7 +3,7 @@
 from pymc_kmc import datasets, surrogates
 from pymc_kmc.diagnostics import Diagnosis, diagnose
 from pymc_kmc.likelihoods import EstimatorError, PseudoMarginalPotential
-from pymc_kmc.steps import KAMH, KMC, AdaptiveMetropolis, KMCFinite, KMCLite
+from pymc_kmc.steps import KAMH, KMC, AdaptiveMetropolis, GadMALA, GadRWM, KMCFinite, KMCLite
 
 __version__ = "0.1.0"
 
@@ -13,6 +13,8 @@ __all__ = [
     "AdaptiveMetropolis",
     "Diagnosis",
     "EstimatorError",
+    "GadMALA",
+    "GadRWM",
     "KMCFinite",
     "KMCLite",
     "PseudoMarginalPotential",

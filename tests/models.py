@@ -49,6 +49,16 @@ def noisy_gaussian(variance, heteroscedastic=False, companion=False):
     return model
 
 
+def gaussian(companion=False):
+    """The toy with its exact likelihood: it has a gradient."""
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Normal("y", x, VARIANCE**0.5, observed=OBSERVATION)
+        if companion:
+            pm.Normal("z", x / 2, 1.0)
+    return model
+
+
 def constrained():
     """A model with three transforms, whose variables are independent."""
     with pm.Model() as model:

@@ -7,7 +7,12 @@ import pymc_kmc as kmc
 STEPS = {
     "AdaptiveMetropolis": kmc.AdaptiveMetropolis,
     "KAMH": kmc.KAMH,
+    "GadMALA": kmc.GadMALA,
+    "GadRWM": kmc.GadRWM,
     "KMC": partial(kmc.KMC, n_landmarks=100),
     "KMCLite": partial(kmc.KMCLite, n_points=150),
     "KMCFinite": partial(kmc.KMCFinite, n_features=100),
 }
+# They need gradients, which a likelihood that is estimated does not have.
+GRADIENT_STEPS = ("GadMALA", "GadRWM")
+NOISY_STEPS = tuple(name for name in STEPS if name not in GRADIENT_STEPS)

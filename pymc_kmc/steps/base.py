@@ -21,7 +21,7 @@ from pymc.util import get_random_generator, get_value_vars_from_user_vars
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_kmc.target import TargetDensity
+from pymc_kmc.target import Evaluation, TargetDensity
 
 __all__ = ["AdaptiveStep", "Proposal"]
 
@@ -46,12 +46,18 @@ class Proposal(NamedTuple):
         The algorithm's sample statistics about this proposal.
     is_draw : bool
         Whether the chain may accept it. What isn't is evaluated for what can be learned there.
+    evaluation : Evaluation, optional
+        The target there, where making the proposal has evaluated it.
+    details : object, optional
+        What the algorithm will learn from.
     """
 
     position: np.ndarray
     log_ratio: float = 0.0
     statistics: dict = {}  # noqa: RUF012  (never written to)
     is_draw: bool = True
+    evaluation: Evaluation | None = None
+    details: Any = None
 
 
 @dataclass
@@ -145,7 +151,7 @@ class AdaptiveStep(BlockedStep):
         self.adaptation = adaptation
         self._adapts = tune
         self.rng = get_random_generator(rng)
-        self.target = TargetDensity(self.vars, model, initial_point, compile_kwargs)
+        self.target = self._make_target(model, initial_point, compile_kwargs)
         self._reset_chain()
 
     @property
@@ -157,6 +163,9 @@ class AdaptiveStep(BlockedStep):
     def is_learning(self):
         """Whether this iteration may change what the step has learned."""
         return self._adapts and (self.tune or self.adaptation == "vanishing")
+
+    def _make_target(self, model, initial_point, compile_kwargs):
+        return TargetDensity(self.vars, model, initial_point, compile_kwargs)
 
     # What an algorithm says
 
@@ -230,12 +239,15 @@ class AdaptiveStep(BlockedStep):
             warning = self._warn_of_start(target.current(point))
         start = current = target.current(point)
 
+        begin = perf_counter()
         proposal = self._propose(current.position)
         evaluation, seconds = None, 0.0
         log_ratio = -np.inf
         if proposal.log_ratio > -np.inf:
-            begin = perf_counter()
-            evaluation = target.propose(proposal.position, self.rng)
+            evaluation = proposal.evaluation
+            if evaluation is None:
+                begin = perf_counter()
+                evaluation = target.propose(proposal.position, self.rng)
             seconds = perf_counter() - begin
             if evaluation.log_density < np.inf:  # neither +inf nor NaN
                 log_ratio = evaluation.log_density - current.log_density + proposal.log_ratio

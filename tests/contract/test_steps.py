@@ -7,10 +7,11 @@ import pytest
 from pymc.step_methods.compound import CompoundStep
 
 import pymc_kmc as kmc
-from tests.models import NoisyEstimator, constrained, noisy_gaussian
-from tests.steps import STEPS
+from tests.models import NoisyEstimator, constrained, gaussian, noisy_gaussian
+from tests.steps import GRADIENT_STEPS, NOISY_STEPS, STEPS
 
-pytestmark = pytest.mark.parametrize("name", STEPS)
+any_step = pytest.mark.parametrize("name", STEPS)
+noisy_step = pytest.mark.parametrize("name", NOISY_STEPS)
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
@@ -20,12 +21,20 @@ def sample(step, *, draws=60, tune=150, chains=2, seed=7, **kwargs):
     return pm.sample(step=step, draws=draws, tune=tune, chains=chains, random_seed=seed, **options)
 
 
+def toy(name, variance, companion=False):
+    """The Gaussian toy, with noise where the step is for it."""
+    if name in GRADIENT_STEPS:
+        return gaussian(companion)
+    return noisy_gaussian(variance, companion=companion)
+
+
 def draws_of(idata, name="x"):
     return idata.posterior[name].values
 
 
+@any_step
 def test_same_seed_same_draws_whatever_cores_and_start_method(name):
-    with noisy_gaussian(1.0, companion=True):
+    with toy(name, 1.0, companion=True):
         step = STEPS[name]()
         one_core = sample(step, cores=1)
         for start_method in ("fork", "spawn"):
@@ -35,8 +44,9 @@ def test_same_seed_same_draws_whatever_cores_and_start_method(name):
     assert not np.array_equal(draws_of(one_core)[0], draws_of(one_core)[1])
 
 
+@any_step
 def test_nothing_is_left_of_the_last_chain(name):
-    with noisy_gaussian(1.0):
+    with toy(name, 1.0):
         used = STEPS[name]()
         sample(used, seed=1)
         again = sample(used, seed=2)
@@ -44,9 +54,10 @@ def test_nothing_is_left_of_the_last_chain(name):
     np.testing.assert_array_equal(draws_of(again), draws_of(fresh))
 
 
+@any_step
 def test_in_a_compound_too(name):
     """PyMC doesn't reset `tune` of a compound's sub-steps."""
-    with noisy_gaussian(1.0, companion=True) as model:
+    with toy(name, 1.0, companion=True) as model:
 
         def compound():
             return [STEPS[name](vars=[model["x"]]), kmc.AdaptiveMetropolis([model["z"]])]
@@ -58,8 +69,9 @@ def test_in_a_compound_too(name):
     np.testing.assert_array_equal(draws_of(again), draws_of(fresh))
 
 
+@any_step
 def test_adaptation_ends_with_tuning(name):
-    with noisy_gaussian(0.5) as model:
+    with toy(name, 0.5) as model:
         step = STEPS[name]()
         point = model.initial_point()
         step.set_rng(np.random.default_rng(3))
@@ -72,8 +84,9 @@ def test_adaptation_ends_with_tuning(name):
         assert cloudpickle.dumps(step.learned) == learned
 
 
+@any_step
 def test_vanishing_adaptation_goes_on(name):
-    with noisy_gaussian(0.5) as model:
+    with toy(name, 0.5) as model:
         step = STEPS[name](adaptation="vanishing")
         point = model.initial_point()
         step.set_rng(np.random.default_rng(3))
@@ -86,8 +99,9 @@ def test_vanishing_adaptation_goes_on(name):
         assert cloudpickle.dumps(step.learned) != learned
 
 
+@any_step
 def test_statistics_are_those_declared(name):
-    with noisy_gaussian(1.0) as model:
+    with toy(name, 1.0) as model:
         step = STEPS[name]()
         declared = step.stats_dtypes_shapes
         point = model.initial_point()
@@ -106,6 +120,7 @@ def test_statistics_are_those_declared(name):
     assert "warning" not in idata.sample_stats
 
 
+@noisy_step
 def test_one_estimate_an_iteration(name):
     with pm.Model() as model:
         x = pm.Normal("x")
@@ -124,6 +139,7 @@ def test_one_estimate_an_iteration(name):
     assert counted == 500
 
 
+@noisy_step
 def test_one_estimate_an_iteration_beside_a_step_of_another_variable(name):
     """The other step looks at the density under the same noise: the estimate is remembered."""
     with pm.Model() as model:
@@ -140,6 +156,7 @@ def test_one_estimate_an_iteration_beside_a_step_of_another_variable(name):
     assert estimator.n_calls - before == 300
 
 
+@noisy_step
 def test_one_estimate_an_iteration_for_a_chain_that_stays_where_it_is(name):
     """However many proposals were rejected since, the accepted estimate is never made again."""
     with pm.Model() as model:
@@ -164,6 +181,7 @@ def test_one_estimate_an_iteration_for_a_chain_that_stays_where_it_is(name):
     assert estimator.n_calls - before == 300
 
 
+@noisy_step
 def test_the_accepted_estimate_is_recycled(name):
     with noisy_gaussian(1.0) as model:
         step = STEPS[name]()
@@ -180,6 +198,7 @@ def test_the_accepted_estimate_is_recycled(name):
     assert n_rejected > 20
 
 
+@any_step
 def test_transforms_and_shapes(name):
     with constrained():
         idata = sample(STEPS[name]())
@@ -188,6 +207,7 @@ def test_transforms_and_shapes(name):
     assert np.ptp(draws_of(idata, "scale")) > 0
 
 
+@any_step
 def test_not_blocked(name):
     with constrained():
         step = STEPS[name](blocked=False)
@@ -196,8 +216,9 @@ def test_not_blocked(name):
     assert np.ptp(draws_of(idata, "u")) > 0
 
 
+@any_step
 def test_beside_pymc_steps_on_other_variables(name):
-    with noisy_gaussian(1.0, companion=True) as model:
+    with toy(name, 1.0, companion=True) as model:
         for other in (pm.Metropolis, pm.Slice, pm.NUTS):
             step = [STEPS[name](vars=[model["x"]]), other([model["z"]])]
             idata = sample(step, cores=2, mp_ctx="fork")
@@ -205,6 +226,7 @@ def test_beside_pymc_steps_on_other_variables(name):
             assert np.ptp(draws_of(idata)) > 0
 
 
+@any_step
 def test_beside_discrete_variables(name):
     with pm.Model():
         pm.Normal("x")
@@ -213,8 +235,9 @@ def test_beside_discrete_variables(name):
     assert set(np.unique(draws_of(idata, "switch"))) == {0, 1}
 
 
+@any_step
 def test_saved_state_goes_on_with_the_same_draws(name):
-    with noisy_gaussian(1.0) as model:
+    with toy(name, 1.0) as model:
         step = STEPS[name]()
         step.set_rng(np.random.default_rng(11))
         point = model.initial_point()
@@ -236,6 +259,7 @@ def test_saved_state_goes_on_with_the_same_draws(name):
     assert actual == expected
 
 
+@noisy_step
 def test_travels_by_pickle_with_its_seed(name):
     with noisy_gaussian(1.0, companion=True) as model:
         compound = CompoundStep([STEPS[name](vars=[model["x"]]), pm.Metropolis([model["z"]])])
@@ -252,8 +276,9 @@ def test_travels_by_pickle_with_its_seed(name):
         assert (int(seed.get_value()),) == first.target.seeds
 
 
+@any_step
 def test_interrupting_returns_the_draws_so_far(name):
-    with noisy_gaussian(1.0):
+    with toy(name, 1.0):
 
         def interrupt(trace, draw):
             if draw.draw_idx == 90:
@@ -263,8 +288,9 @@ def test_interrupting_returns_the_draws_so_far(name):
     assert 30 <= idata.posterior.sizes["draw"] <= 41
 
 
+@any_step
 def test_progress_columns(name):
-    with noisy_gaussian(1.0) as model:
+    with toy(name, 1.0) as model:
         step = STEPS[name]()
         columns, keys = step._progressbar_config(3)
         assert columns
@@ -275,8 +301,9 @@ def test_progress_columns(name):
         assert shown.keys() - {"failing"} == keys.keys()
 
 
+@any_step
 def test_a_subset_needs_no_other_variables_moved(name):
-    with noisy_gaussian(1.0, companion=True) as model:
+    with toy(name, 1.0, companion=True) as model:
         step = STEPS[name](vars=[model["z"]])
         point = model.initial_point() | {"x": np.array(0.3)}
         for _ in range(50):

@@ -20,7 +20,7 @@ from tests.models import (
     log_likelihood,
     noisy_gaussian,
 )
-from tests.steps import STEPS
+from tests.steps import NOISY_STEPS, STEPS
 
 TOLERANCE = 4.5
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
@@ -28,7 +28,7 @@ VARIANCES = [0.0, 1.0, 2.0, 3.0]
 # KAMH differs from adaptive Metropolis in its proposals alone: what depends on other things,
 # processes and the noise that other steps renew, is tested with the latter. Noise that depends on
 # the parameter has Geweke's test in test_steps.py.
-NOT_KAMH = [name for name in STEPS if name != "KAMH"]
+NOT_KAMH = [name for name in NOISY_STEPS if name != "KAMH"]
 
 
 def sample(step, *, seed, draws=15_000, tune=1000, chains=1, **kwargs):

@@ -30,7 +30,7 @@ from pymc_kmc.adaptation.log_density import LogDensityAdaptation
 from pymc_kmc.adaptation.warping import ScaleWarp
 from pymc_kmc.steps.kamh import LocalProposal
 from tests.models import constrained
-from tests.steps import STEPS
+from tests.steps import NOISY_STEPS, STEPS
 
 TOLERANCE = 4.5
 # Steps on surrogates, and those of the paper.
@@ -202,6 +202,26 @@ def test_known_moments(name, problem):
     assert_standard_normal(chains(lambda: make(name), problem, seed=1, n_draws=n_draws))
 
 
+GAD_OPTIONS = {
+    "GadRWM-additive": (kmc.GadRWM, {"update": "additive"}),
+    "GadMALA-additive": (kmc.GadMALA, {"update": "additive"}),
+    "GadMALA-multiplicative-exact": (
+        kmc.GadMALA,
+        {"update": "multiplicative", "variant": "exact"},
+    ),
+    "GadMALA-fisher": (kmc.GadMALA, {"update": "fisher"}),
+}
+
+
+@pytest.mark.parametrize("problem", [Gaussian(), Banana()], ids=["gaussian", "banana"])
+@pytest.mark.parametrize("name", GAD_OPTIONS)
+def test_known_moments_of_other_updates(name, problem):
+    step_class, options = GAD_OPTIONS[name]
+    # The additive rule has a step size of 1e-4: more tuning than the others need.
+    z = chains(lambda: step_class(**options), problem, seed=21, n_tune=3000, n_draws=6000)
+    assert_standard_normal(z)
+
+
 def test_known_moments_of_a_funnel():
     """Only the default has coordinates for it."""
     assert_standard_normal(chains(lambda: make("KMC"), Funnel(), seed=15, n_tune=1500))
@@ -305,7 +325,7 @@ def geweke(step, rng, n_tune=1000, n_draws=12_000):
     )
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", NOISY_STEPS)
 def test_geweke(name):
     z = []
     with joint_model() as model:
@@ -508,6 +528,35 @@ def test_detailed_balance_in_wrong_coordinates_can_fail(monkeypatch):
     assert np.max(np.abs(scores)) > 2 * TOLERANCE
 
 
+@pytest.mark.parametrize("name", GAD_OPTIONS)
+def test_detailed_balance_of_other_updates(name):
+    step_class, options = GAD_OPTIONS[name]
+    scores = balance_scores(frozen(lambda: step_class(**options), n_tune=2000), n=10_000)
+    assert np.max(np.abs(scores)) < TOLERANCE
+
+
+class WithoutHastingsRatio(kmc.GadMALA):
+    """Accepts by the ratio of densities alone."""
+
+    def _leapfrog(self, *arguments):
+        *end, _ = super()._leapfrog(*arguments)
+        return *end, 0.0
+
+
+class StepFromTheState(kmc.GadMALA):
+    """Makes larger steps on one side than on the other."""
+
+    def _propose(self, position):
+        self.learned.proposals.step_size = 0.4 if position[0] > 0 else 1.2
+        return super()._propose(position)
+
+
+@pytest.mark.parametrize("broken", [WithoutHastingsRatio, StepFromTheState])
+def test_detailed_balance_of_gad_can_fail(broken):
+    step = frozen(lambda: broken())
+    assert np.max(np.abs(balance_scores(step))) > 2 * TOLERANCE
+
+
 class WithoutKineticEnergy(kmc.KMCLite):
     """Accepts by the ratio of densities alone."""
 
@@ -538,7 +587,7 @@ def test_detailed_balance_can_fail(broken):
     assert np.max(np.abs(balance_scores(step, n=40_000))) > 2 * TOLERANCE
 
 
-class WithoutHastingsRatio(kmc.KAMH):
+class TakenForSymmetric(kmc.KAMH):
     """Takes its proposals for symmetric ones."""
 
     def _propose(self, position):
@@ -561,5 +610,5 @@ def test_a_one_sided_subsample_is_slower_and_not_biased():
 
 
 def test_a_one_sided_subsample_can_fail():
-    scores = balance_scores(one_sided(WithoutHastingsRatio))
+    scores = balance_scores(one_sided(TakenForSymmetric))
     assert np.max(np.abs(scores)) > 2 * TOLERANCE

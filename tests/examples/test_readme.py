@@ -8,6 +8,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from tests.steps import STEPS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -65,6 +66,7 @@ def test_benchmarks_are_there():
         "pseudo_marginal",
         "overhead",
         "glass",
+        "logistic",
     }
     for name in named:
         assert (ROOT / "examples" / "benchmarks" / f"{name}.py").is_file(), name
@@ -84,7 +86,8 @@ def test_statistics_of_the_table_are_the_steps():
     with pm.Model():
         pm.Normal("x")
         declared = set()
-        for name in ("KMC", "KMCLite", "KMCFinite", "KAMH", "AdaptiveMetropolis"):
-            declared |= set(getattr(kmc, name)().stats_dtypes_shapes)
+        for name in STEPS:
+            step = STEPS[name]()
+            declared |= set(step.stats_dtypes_shapes)
     # What PyMC and every step add: shown elsewhere.
     assert documented == declared - {"warning", "tune"}

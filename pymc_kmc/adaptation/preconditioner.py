@@ -1,0 +1,224 @@
+r"""Preconditioners of Langevin proposals that are learned from gradients.
+
+:class:`FisherPreconditioner` is that of Titsias (2023): a multiple of the inverse of
+
+.. math:: \lambda I + \sum_n s_n s_n^\top,
+          \quad s_n = \sqrt{\alpha_n} (\nabla \log \pi(y_n) - \nabla \log \pi(x_n)),
+
+by rank-one updates of a square root, with the multiple driven to an acceptance rate.
+
+:class:`DrawsAndGradients` is the matrix in whose coordinates draws and gradients have equal spread:
+the geometric mean of the covariance of the draws and the inverse covariance of the gradients. For a
+Gaussian target it is the covariance *exactly*, from any d + 1 points, because gradients are linear
+in the draws: both covariances have the same error. It is computed from the recent half of the chain
+on a geometric schedule, as the windows of NUTS's tuning are; until there are enough points the
+generalised speed measure (:mod:`pymc_kmc.adaptation.speed_measure`) finds scale and place.
+
+References
+----------
+Titsias, M. K. (2023). Optimal preconditioning and Fisher adaptive Langevin sampling. *NeurIPS* 36.
+
+Bhatia, R. (2007). *Positive Definite Matrices*, chapter 4. Princeton University Press.
+"""
+
+import numba
+import numpy as np
+
+from pymc_kmc._threads import single_threaded_blas
+from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.metric import geometric_mean
+from pymc_kmc.adaptation.schedules import GeometricSchedule
+from pymc_kmc.adaptation.step_size import RobbinsMonroScale
+from pymc_kmc.surrogates.covariance import count_distinct, shrunk_covariance
+
+__all__ = ["DrawsAndGradients", "FisherPreconditioner", "fisher_update"]
+
+
+class FisherPreconditioner:
+    """The Fisher-adaptive preconditioner of Titsias (2023, algorithm 1).
+
+    Parameters
+    ----------
+    n_dimensions : int
+        Dimension d.
+    target_acceptance : float
+        Acceptance rate that the scale is driven to.
+
+    Attributes
+    ----------
+    root : ndarray, shape (d, d)
+        R with R R' the inverse of lambda I + sum of s s'.
+    step_size, scale : float
+        Factor on `factor`.
+    factor : ndarray, shape (d, d)
+        R divided by the root of the mean eigenvalue of R R'.
+    """
+
+    DAMPING = 10.0  # lambda, the paper's
+    FIRST_SCALE = 0.1  # over sqrt(d), as for the speed measure
+    n_steps = 1
+
+    def __init__(self, n_dimensions, target_acceptance):
+        self.root = np.eye(n_dimensions) / np.sqrt(self.DAMPING)
+        self.scale_adaptation = RobbinsMonroScale(
+            target_acceptance, self.FIRST_SCALE / np.sqrt(n_dimensions)
+        )
+        self.factor = np.eye(n_dimensions)
+
+    @property
+    def step_size(self):
+        """Factor on `factor`."""
+        return self.scale_adaptation.scale
+
+    scale = step_size
+
+    def learn(self, difference, acceptance_rate, weight=1.0):
+        """Learn from a proposal.
+
+        Parameters
+        ----------
+        difference : ndarray, shape (d,), or None
+            Gradient at the proposal less the one at the state; None if it isn't finite.
+        acceptance_rate : float
+        weight : float
+            Factor on the step, less than one where adaptation dies out.
+        """
+        self.scale_adaptation.update(acceptance_rate)
+        if difference is not None and acceptance_rate > 0.0:
+            fisher_update(self.root, np.sqrt(weight * acceptance_rate) * difference)
+            self.factor = self.root / np.sqrt(np.mean(self.root**2) * len(self.root))
+
+
+@numba.njit(cache=True)
+def fisher_update(root, signal):
+    """Make R R' the inverse of (R R')^-1 + s s', in place (Titsias, 2023, algorithm 1).
+
+    Parameters
+    ----------
+    root : ndarray, shape (d, d)
+        R, written to.
+    signal : ndarray, shape (d,)
+        s.
+    """
+    whitened = root.T @ signal
+    square = np.sum(whitened * whitened)
+    step = 1.0 / ((1.0 + np.sqrt(1.0 / (1.0 + square))) * (1.0 + square))
+    direction = root @ whitened
+    for i in range(len(signal)):
+        for j in range(len(signal)):
+            root[i, j] -= step * direction[i] * whitened[j]
+
+
+class DrawsAndGradients:
+    """Coordinates in which draws and gradients have equal spread, and trajectories to go with them.
+
+    Parameters
+    ----------
+    n_dimensions : int
+        Dimension d.
+    target_acceptance : float
+        Acceptance rate of leapfrog trajectories that their step size is driven to.
+    speed_measure : SpeedMeasure
+        Of single steps, used until the first window.
+
+    Attributes
+    ----------
+    factor : ndarray, shape (d, d)
+        Lower triangular.
+    step_size : float
+        Of the leapfrog steps, in units of `factor`.
+    n_steps : int
+        Leapfrog steps of a trajectory.
+    """
+
+    # First window after this many iterations, and as many as dimensions; each next one when the
+    # chain is longer by the factor.
+    FIRST_WINDOW, GROWTH = 50, 1.5
+    RECENT = 0.5  # share of the chain that a window is of
+    # With fewer points than this many dimensions' worth of prior points the diagonals decide.
+    PRIOR_POINTS = 5.0
+    # A trajectory's length where the target has unit spread: draws and their squares are both
+    # uncorrelated with the start after pi / 2. From 1.3 to 1.7 it hardly matters.
+    LENGTH = 1.55
+    # One step of that length is accepted too rarely in two dimensions already.
+    FEWEST_STEPS, MOST_STEPS = 2, 10
+    # Rounding down saves a step if the others become no longer than this factor.
+    STRETCH = 1.05
+    # The step size moves again as in this iteration of its stochastic approximation.
+    RESTART = 20
+    FIRST_STEP_SIZE = 0.5
+
+    def __init__(self, n_dimensions, target_acceptance, speed_measure):
+        self.speed_measure = speed_measure
+        self.positions = History(n_dimensions)
+        self.gradients = History(n_dimensions)
+        self.schedule = GeometricSchedule(max(self.FIRST_WINDOW, n_dimensions), self.GROWTH)
+        self.scale_adaptation = RobbinsMonroScale(target_acceptance, self.FIRST_STEP_SIZE)
+        self.has_window = False
+        self.is_settled = False
+        self.factor, self.step_size, self.n_steps = speed_measure.factor, 1.0, 1
+
+    @property
+    def scale(self):
+        """The step size, in the parameters' units until there is a window."""
+        return self.step_size if self.has_window else self.speed_measure.scale
+
+    def learn(self, U, V, acceptance_rate, accepted, position, gradient, weight=1.0):
+        """Learn from an iteration.
+
+        Parameters
+        ----------
+        U, V, acceptance_rate, accepted, weight
+            As for :meth:`SpeedMeasure.learn`.
+        position, gradient : ndarray, shape (d,)
+            The chain's new state and the gradient there.
+        """
+        self.positions.append(position)
+        self.gradients.append(gradient)
+        if not self.has_window:
+            self.speed_measure.learn(U, V, acceptance_rate, accepted, weight)
+        elif not self.is_settled:
+            self.scale_adaptation.update(acceptance_rate)
+            self._set_trajectory()
+        if self.schedule.is_due(len(self.positions)):
+            self._learn_factor()
+
+    def _learn_factor(self):
+        positions = self.positions.recent(self.RECENT)
+        gradients = self.gradients.recent(self.RECENT)
+        n_distinct = count_distinct(positions)
+        if n_distinct < max(3, self.RECENT * positions.shape[1] / 2):
+            return
+        share = self.PRIOR_POINTS / (self.PRIOR_POINTS + n_distinct)
+        with single_threaded_blas():
+            spread = shrunk_covariance(positions, share=share)
+            information = shrunk_covariance(gradients, share=share)
+            try:
+                metric = geometric_mean(spread, np.linalg.inv(information))
+                factor = np.linalg.cholesky(metric)
+            except np.linalg.LinAlgError:
+                return
+        if not np.isfinite(factor).all():
+            return
+        self.factor = factor
+        self.scale_adaptation.t = min(self.scale_adaptation.t, self.RESTART)
+        self.has_window = True
+        if not self.is_settled:
+            self._set_trajectory()
+
+    def _set_trajectory(self):
+        largest = self.LENGTH / self.FEWEST_STEPS * self.STRETCH
+        self.scale_adaptation.scale = min(self.scale_adaptation.scale, largest)
+        self.step_size = self.scale_adaptation.scale
+        self.n_steps = self._steps_of(self.step_size)
+
+    def _steps_of(self, step_size):
+        n_steps = np.ceil(self.LENGTH / step_size / self.STRETCH)
+        return int(np.clip(n_steps, self.FEWEST_STEPS, self.MOST_STEPS))
+
+    def settle(self):
+        """Choose the trajectories that sampling will use."""
+        self.is_settled = True
+        if self.has_window:
+            self.n_steps = self._steps_of(self.step_size)
+            self.step_size = min(self.STRETCH * self.step_size, self.LENGTH / self.n_steps)
