@@ -48,8 +48,8 @@ def z_scores(idata, name, mean, sd):
 
 @pytest.mark.parametrize(
     ("name", "variance"),
-    [(name, variance) for name in NOT_KAMH for variance in VARIANCES]
-    + [("KAMH", 1.0), ("KAMH", 3.0)],
+    [("AdaptiveMetropolis", variance) for variance in VARIANCES]
+    + [(n, variance) for n in NOISY_STEPS if n != "AdaptiveMetropolis" for variance in (1.0, 3.0)],
 )
 def test_alone(name, variance):
     with noisy_gaussian(variance):
