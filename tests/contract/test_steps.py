@@ -177,7 +177,8 @@ def test_one_estimate_an_iteration_for_a_chain_that_stays_where_it_is(name):
             if i % 30 == 0:
                 point["z"] = np.asarray(0.01 * i)
             point, (statistics,) = step.step(point)
-    assert statistics["kmc_steps_since_accept"] > 200
+    # Of some 260 iterations since. KMC spends up to two thirds of a noisy chain's on learning.
+    assert statistics["kmc_steps_since_accept"] > 60
     assert estimator.n_calls - before == 300
 
 
