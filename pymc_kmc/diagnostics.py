@@ -94,8 +94,13 @@ def diagnose(idata):
 
     Examples
     --------
-    >>> with model:  # doctest: +SKIP
-    ...     print(kmc.diagnose(pm.sample(step=kmc.KMC())))
+    >>> import pymc as pm, pymc_kmc as kmc
+    >>> with pm.Model():
+    ...     x = pm.Normal("x")
+    ...     step = kmc.AdaptiveMetropolis()
+    ...     idata = pm.sample(20, tune=50, step=step, chains=1, random_seed=1, progressbar=False)
+    >>> kmc.diagnose(idata).findings[-1]
+    '... effective draws a chain are few: draw more.'
     """
     statistics = getattr(idata, "sample_stats", None)
     if statistics is None or "kmc_accepted" not in statistics:

@@ -410,17 +410,7 @@ class DifferentiableTarget(TargetDensity):
         return self.__dict__ | {"_compiled": None, "_compiled_for": None}
 
     def check_start(self, point):
-        """Raise an error unless the chain can start at `point`, its gradient included.
-
-        Parameters
-        ----------
-        point : dict of str to ndarray
-
-        Raises
-        ------
-        pymc.exceptions.SamplingError
-            If the log density or an element of its gradient isn't a finite number.
-        """
+        """As of :class:`TargetDensity`; every element of the gradient must be finite too."""
         super().check_start(point)
         evaluation = self.current(point)
         gradient = evaluation.gradient

@@ -53,6 +53,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kmc.surrogates.covariance import has_moved
+
 __all__ = ["IDENTITY", "ScaleWarp", "learn_warp"]
 
 # Drivers that are compared, those that explain most of the others' log scales.
@@ -172,7 +174,7 @@ def learn_warp(states, log_scales=None):
     """
     thinned = slice(None, None, max(1, len(states) // MOST_STATES))
     X = states[thinned]
-    moved = np.append(True, np.any(np.diff(X, axis=0) != 0, axis=1))
+    moved = has_moved(X)
     X = X[moved]
     spread, d = X.std(axis=0), X.shape[1]
     if d < 2 or len(X) < max(FEWEST_STATES, FEWEST_PER_DIMENSION * d) or not spread.min() > 0:

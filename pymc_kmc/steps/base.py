@@ -244,7 +244,7 @@ class AdaptiveStep(BlockedStep):
         evaluation, seconds = None, 0.0
         log_ratio = -np.inf
         if proposal.log_ratio > -np.inf:
-            evaluation = proposal.evaluation
+            evaluation = proposal.evaluation  # of which making the proposal is the cost
             if evaluation is None:
                 begin = perf_counter()
                 evaluation = target.propose(proposal.position, self.rng)

@@ -45,12 +45,10 @@ Examples
 >>> import pymc as pm, pymc_kmc as kmc
 >>> with pm.Model():
 ...     x = pm.Normal("x", shape=3)
-...     idata = pm.sample(
-...         step=kmc.GadMALA(), tune=200, draws=100, chains=1, random_seed=1, progressbar=False,
-...         compute_convergence_checks=False,
-...     )
->>> idata.posterior.sizes["draw"]
-100
+...     step = kmc.GadMALA()
+...     idata = pm.sample(50, tune=200, step=step, chains=1, random_seed=1, progressbar=False)
+>>> int(idata.sample_stats["n_steps"][0, -1])
+2
 """
 
 import numba

@@ -43,12 +43,9 @@ Examples
 >>> import pymc as pm, pymc_kmc as kmc
 >>> with pm.Model():
 ...     x = pm.Normal("x", shape=2)
-...     idata = pm.sample(
-...         step=kmc.KAMH(), tune=200, draws=200, chains=1, random_seed=1, progressbar=False,
-...         compute_convergence_checks=False,
-...     )
->>> idata.posterior.sizes["draw"]
-200
+...     idata = pm.sample(50, tune=200, step=kmc.KAMH(), chains=1, random_seed=1, progressbar=False)
+>>> int(idata.sample_stats["kmc_n_subsamples"][0, -1]) > 0
+True
 """
 
 import numba
@@ -67,7 +64,7 @@ from pymc_kmc.surrogates.base import (
     check_points,
     check_positive,
 )
-from pymc_kmc.surrogates.covariance import shrunk_covariance
+from pymc_kmc.surrogates.covariance import has_moved, shrunk_covariance
 from pymc_kmc.surrogates.kernels import exp_in_place
 from pymc_kmc.surrogates.selection import median_squared_distance
 
@@ -408,7 +405,7 @@ class KAMH(AdaptiveStep):
         """Draw a new sub-sample, and make the proposals that follow it."""
         learned = self.learned
         states = learned.history.recent(RECENT)
-        states = states[np.append(True, np.any(np.diff(states, axis=0) != 0, axis=1))]
+        states = states[has_moved(states)]
         if len(states) < 2 * self.n_dimensions:
             return
         with single_threaded_blas():

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-__all__ = ["count_distinct", "shrunk_covariance", "symmetric_power", "whitening"]
+__all__ = ["count_distinct", "has_moved", "shrunk_covariance", "symmetric_power", "whitening"]
 
 # Eigenvalues below this, relative to the largest, are lifted to it.
 EIGENVALUE_FLOOR = 1e-12
@@ -14,9 +14,14 @@ JITTER = 1e-9
 ROUNDING = 1e-14
 
 
+def has_moved(states):
+    """Say of each state of a chain, shape (n, d), whether it differs from the one before: (n,)."""
+    return np.append(True, np.any(np.diff(states, axis=0) != 0, axis=1))
+
+
 def count_distinct(states):
     """Return how many states of a chain, shape (n, d), are distinct, returns to one apart."""
-    return 1 + np.count_nonzero(np.any(np.diff(states, axis=0) != 0, axis=1))
+    return np.count_nonzero(has_moved(states))
 
 
 def shrunk_covariance(states, weights=None, share=None):

@@ -172,13 +172,13 @@ def test_one_estimate_an_iteration_for_a_chain_that_stays_where_it_is(name):
         step = STEPS[name](vars=[x], rng=1)
         point = model.initial_point()
         point, _ = step.step(point)
-        before = estimator.n_calls
+        before, places = estimator.n_calls, []
         for i in range(300):
             if i % 30 == 0:
                 point["z"] = np.asarray(0.01 * i)
-            point, (statistics,) = step.step(point)
-    # Of some 260 iterations since. KMC spends up to two thirds of a noisy chain's on learning.
-    assert statistics["kmc_steps_since_accept"] > 60
+            point, _ = step.step(point)
+            places.append(float(point["x"]))
+    assert len(set(places[-200:])) == 1
     assert estimator.n_calls - before == 300
 
 

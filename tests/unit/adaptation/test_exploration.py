@@ -39,7 +39,9 @@ class UnsureOutside:
     """A Gaussian log density whose standard deviation is the distance from its mode."""
 
     variance_ = 0.0
-    parameters_ = SimpleNamespace(centre=np.zeros(3), whitening=np.eye(3))
+
+    def __init__(self, d):
+        self.parameters_ = SimpleNamespace(centre=np.zeros(d), whitening=np.eye(d))
 
     def predict(self, X, return_std=False):
         squares = np.sum(X**2, axis=-1)
@@ -50,7 +52,7 @@ def test_inside_places_count_by_their_density():
     """200 searches each: standard errors of the medians below .1."""
     rng = np.random.default_rng(7)
     X = rng.standard_normal((300, 3))
-    frontier = Frontier(UnsureOutside(), X, X)
+    frontier = Frontier(UnsureOutside(3), X, X)
     distances = []
     for edge in (1.0, 0.0):
         places = []
@@ -59,6 +61,20 @@ def test_inside_places_count_by_their_density():
             places.append(frontier.place)
         distances.append(np.median(np.linalg.norm(places, axis=1)))
     assert distances[0] > distances[1] + 0.5
+
+
+def test_inside_half_of_the_candidates_change_one_coordinate():
+    """From some origin; squared distances in all coordinates but one, .06 to .12 and .6 to 2."""
+    rng = np.random.default_rng(8)
+    X = rng.standard_normal((400, 6))
+    frontier = Frontier(UnsureOutside(6), X, X)
+    alone = np.arange(Frontier.N_CANDIDATES) % 8 < 4  # eight of each origin
+    for along_coordinates in (True, False):
+        candidates = frontier._candidates(X, along_coordinates, rng)
+        squares = (candidates[:, None] - X) ** 2
+        distances = (squares.sum(axis=2) - squares.max(axis=2)).min(axis=1)
+        assert (np.median(distances[alone]) < 0.3) == along_coordinates
+        assert np.median(distances[~alone]) > 0.4
 
 
 def test_nothing_to_learn_where_the_surrogate_is_sure():

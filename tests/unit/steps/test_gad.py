@@ -131,6 +131,14 @@ def with_a_scalar():
     return pm.Normal("x", RHO * y, 1.0), y
 
 
+@pytest.mark.skipif(PYTENSOR_MAJOR >= 3, reason="numba is PyTensor's default from version 3 on")
+def test_without_numba_there_is_no_compiled_density():
+    with pm.Model():
+        pm.Normal("x")
+        assert kmc.GadMALA(rng=0).target.compiled() == (None, ())
+
+
+@pytest.mark.skipif(PYTENSOR_MAJOR < 3, reason="PyTensor's default isn't numba before version 3")
 @pytest.mark.parametrize(("build", "n_shared"), [(plain, 0), (with_data, 2), (with_a_scalar, 1)])
 def test_compiled_loop_is_the_python_loop(build, n_shared):
     """Also with data and other variables, which are in shared variables."""
@@ -138,9 +146,6 @@ def test_compiled_loop_is_the_python_loop(build, n_shared):
         x, _ = build()
         step = kmc.GadMALA(vars=[x], rng=0)
     target = step.target
-    if PYTENSOR_MAJOR < 3:
-        assert target.compiled()[0] is None
-        pytest.skip("PyTensor's default backend here isn't numba")
     assert target.compiled()[0] is not None
     assert len(target.shared_values) == n_shared
     step.step(model.initial_point())
