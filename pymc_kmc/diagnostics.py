@@ -194,7 +194,8 @@ def _findings(chains, posterior):
             f"The likelihood's estimates are better than they need to be, variance {noise:.2g}: "
             "fewer simulations or particles would give more effective draws for the same cost."
         )
-    poor = chains["acceptance"] < POOR_SHARE * chains["ideal"]
+    has_surrogate = chains["random walks"].notna()
+    poor = has_surrogate & (chains["acceptance"] < POOR_SHARE * chains["ideal"])
     if poor.any():
         yield (
             f"The surrogate limits {'the chain' if len(chains) == 1 else 'chains'}: acceptance is "

@@ -2,9 +2,10 @@ r"""What a step may evaluate, and what that costs.
 
 :class:`TargetDensity` is the log density of a block of variables on their raveled, unconstrained
 scale, with the other variables held at their current values. Where the model has likelihoods that
-are only estimated, the state that the chain carries is the block's position *and* the seeds of
-their noise: a proposal comes with new seeds, the accepted estimate is recycled and never drawn
-again (Andrieu and Roberts, 2009). The seeds live in shared variables of the model's graph, which
+are only estimated, the state that the chain carries is the block's position *and* their
+noise (:mod:`pymc_kmc.likelihoods.noise`): a proposal comes with renewed noise, the accepted
+estimate is recycled and never drawn again (Andrieu and Roberts, 2009). The noise lives in shared
+variables of the model's graph, which
 every step of a `CompoundStep` reads, so that all of them see one density on the extended space.
 
 References
@@ -31,11 +32,10 @@ from pytensor.tensor.type import continuous_dtypes
 
 from pymc_kmc._compat import PYTENSOR_MAJOR
 from pymc_kmc._compiled import CompiledDensity
-from pymc_kmc.likelihoods.pseudo_marginal import NoisyLogLikelihood, noise_generator
+from pymc_kmc.likelihoods.noise import Seeds, noise_generator
+from pymc_kmc.likelihoods.pseudo_marginal import NoisyLogLikelihood
 
 __all__ = ["DifferentiableTarget", "Evaluation", "TargetDensity"]
-
-MAX_SEED = 2**63  # seeds are non-negative 64-bit integers
 
 
 class Evaluation(NamedTuple):
@@ -49,7 +49,7 @@ class Evaluation(NamedTuple):
         Sum of the noisy terms; 0 where there are none.
     position : ndarray, shape (d,)
         The block's raveled, unconstrained values.
-    seeds : tuple of int
+    noise : tuple of ndarray
         One for each source of noise.
     parameters : bytes
         Those of the noisy likelihoods, to tell whether two estimates are of one quantity.
@@ -60,7 +60,7 @@ class Evaluation(NamedTuple):
     log_density: float
     log_likelihood_estimate: float
     position: np.ndarray
-    seeds: tuple
+    noise: tuple
     parameters: bytes = b""
     gradient: np.ndarray | None = None
 
@@ -86,7 +86,7 @@ class TargetDensity:
     n_evaluations : int
         Evaluations of the density since :meth:`start_chain`.
     is_noisy : bool
-        Whether it depends on seeds.
+        Whether it depends on noise.
 
     Raises
     ------
@@ -117,9 +117,14 @@ class TargetDensity:
         log_density = self.model.logp()
         nodes = noisy_nodes(log_density)
         self._likelihoods = [node.op for node in nodes]
-        self._seed_variables = [node.inputs[0] for node in nodes]
+        self._noise_variables = [node.inputs[0] for node in nodes]
         self._generators = simulator_generators(log_density)
-        self._generator_seeds = (0,) * len(self._generators)
+        self._generator_seeds = (np.zeros(1, dtype=np.int64),) * len(self._generators)
+        # What draws the noise of each source, and how many rows a chain begins with.
+        self._kinds = [likelihood.noise for likelihood in self._likelihoods]
+        self._kinds += [Seeds()] * len(self._generators)
+        self._n_start = [likelihood.n_start for likelihood in self._likelihoods]
+        self._n_start += [1] * len(self._generators)
         if self._generators and set(self.names) != {v.name for v in self.model.value_vars}:
             others = sorted({v.name for v in self.model.value_vars} - set(self.names))
             raise ValueError(
@@ -152,7 +157,7 @@ class TargetDensity:
         self._function = _function([position], outputs, compile_kwargs)
 
     def start_chain(self, rng):
-        """Forget the last chain: new seeds, no recycled value, nothing counted.
+        """Forget the last chain: new noise, no recycled value, nothing counted.
 
         Parameters
         ----------
@@ -160,38 +165,80 @@ class TargetDensity:
         """
         self._current = None
         self.n_evaluations = 0
-        self.seeds = self._new_seeds(rng)
-
-    def _new_seeds(self, rng):
-        n_sources = len(self._seed_variables) + len(self._generators)
-        return tuple(int(seed) for seed in rng.integers(MAX_SEED, size=n_sources))
+        kinds = zip(self._kinds, self._n_start, strict=True)
+        self.noise = tuple(kind.draw(n, rng) for kind, n in kinds)
 
     @property
-    def seeds(self):
-        """The seeds of the chain's current state, as the shared variables have them."""
-        shared = tuple(int(v.get_value(borrow=True)) for v in self._seed_variables)
+    def noise(self):
+        """The noise of the chain's current state, as the shared variables have it."""
+        shared = tuple(variable.get_value(borrow=True) for variable in self._noise_variables)
         return shared + self._generator_seeds
 
-    @seeds.setter
-    def seeds(self, seeds):
-        n_shared = len(self._seed_variables)
-        for variable, seed in zip(self._seed_variables, seeds[:n_shared], strict=True):
-            variable.set_value(np.int64(seed))
-        self._generator_seeds = tuple(seeds[n_shared:])
+    @noise.setter
+    def noise(self, noise):
+        n_shared = len(self._noise_variables)
+        for variable, value in zip(self._noise_variables, noise[:n_shared], strict=True):
+            variable.set_value(value, borrow=True)  # never written to
+        self._generator_seeds = tuple(noise[n_shared:])
+
+    @property
+    def n_replicates(self):
+        """How many replicates an evaluation takes, over all noisy likelihoods."""
+        return sum(len(noise) for noise in self.noise[: len(self._likelihoods)])
+
+    @property
+    def chooses_n_replicates(self):
+        """Whether any likelihood wants its number of replicates chosen."""
+        return any(likelihood.is_auto for likelihood in self._likelihoods)
+
+    def choose_n_replicates(self, point, rng):
+        """Choose the numbers of replicates at the chain's state, and renew the noise.
+
+        Parameters
+        ----------
+        point : dict of str to ndarray
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        list of (str, int, float)
+            Name of the likelihood, number of replicates, variance of its log estimate.
+        """
+        position = self.current(point).position
+        parameters = self._parameters(self._function(position.astype(self._dtype, copy=False)))
+        noise, chosen = list(self.noise), []
+        for i, likelihood in enumerate(self._likelihoods):
+            if not likelihood.is_auto:
+                continue
+            n_before = likelihood.n_calls
+            n, variance = likelihood.choose_n_replicates(len(noise[i]), parameters[i], rng)
+            self.n_evaluations += likelihood.n_calls - n_before
+            noise[i] = likelihood.noise.draw(n, rng)
+            chosen.append((likelihood.name, n, variance))
+        self.noise = tuple(noise)
+        return chosen
+
+    def _parameters(self, outputs):
+        """The parameters of each noisy likelihood among the compiled function's outputs."""
+        parameters, first = [], 1
+        for n in self._n_parameters:
+            parameters.append(outputs[first : first + n])
+            first += n
+        return parameters
 
     @property
     def state(self):
-        """The recycled evaluation, the noise seeds and the count of evaluations."""
-        return self._current, self.seeds, self.n_evaluations
+        """The recycled evaluation, the noise and the count of evaluations."""
+        return self._current, self.noise, self.n_evaluations
 
     @state.setter
     def state(self, state):
-        self._current, self.seeds, self.n_evaluations = state
+        self._current, self.noise, self.n_evaluations = state
 
     def current(self, point):
         """Return the recycled value at the chain's state.
 
-        It is evaluated only where there is none: at a chain's start, or, under the *same* seeds,
+        It is evaluated only where there is none: at a chain's start, or, under the *same* noise,
         when another step has moved something.
 
         Parameters
@@ -213,15 +260,15 @@ class TargetDensity:
                 shared.set_value(value, borrow=True)
                 moved = True
         position = np.concatenate([point[name].ravel() for name in self.names])
-        seeds = self.seeds if self.is_noisy else ()
+        noise = self.noise if self.is_noisy else ()
         current = self._current
         if (
             moved
             or current is None
-            or current.seeds != seeds
+            or not same_noise(current.noise, noise)
             or not np.array_equal(current.position, position)
         ):
-            self._current = self._evaluate(position, seeds)
+            self._current = self._evaluate(position, noise)
         return self._current
 
     @property
@@ -229,49 +276,54 @@ class TargetDensity:
         """The evaluation of the chain's current state, or None before the first."""
         return self._current
 
-    def propose(self, position, rng):
-        """Evaluate the target at a proposal, under new seeds.
+    def propose(self, position, rng, after=None):
+        """Evaluate the target at a proposal, under renewed noise.
 
         Parameters
         ----------
         position : ndarray, shape (d,)
         rng : numpy.random.Generator
-            Draws the seeds.
+            Renews the noise.
+        after : Evaluation, optional
+            Whose noise is renewed, by default that of the chain.
 
         Returns
         -------
         Evaluation
         """
+        if not self.is_noisy:
+            return self._evaluate(position, ())
+        noise = self.noise
         # A chain that stays where it is for long still has its estimate when another step moves.
-        for likelihood, variable in zip(self._likelihoods, self._seed_variables, strict=True):
-            likelihood.refresh(int(variable.get_value(borrow=True)))
-        return self._evaluate(position, self._new_seeds(rng) if self.is_noisy else ())
+        for likelihood, current in zip(self._likelihoods, noise, strict=False):
+            likelihood.refresh(current)
+        if after is not None:
+            noise = after.noise
+        kinds = zip(self._kinds, noise, strict=True)
+        return self._evaluate(position, tuple(kind.renew(value, rng) for kind, value in kinds))
 
     def accept(self, evaluation):
-        """Make a proposal the chain's state: its seeds are kept and its value is recycled."""
+        """Make a proposal the chain's state: its noise is kept and its value is recycled."""
         self._current = evaluation
         if self.is_noisy:
-            self.seeds = evaluation.seeds
+            self.noise = evaluation.noise
 
-    def _evaluate(self, position, seeds):
+    def _evaluate(self, position, noise):
         self.n_evaluations += 1
         n_likelihoods = len(self._likelihoods)
-        for generator, seed in zip(self._generators, seeds[n_likelihoods:], strict=True):
-            generator.set_value(noise_generator(seed), borrow=True)
+        for generator, seeds in zip(self._generators, noise[n_likelihoods:], strict=True):
+            generator.set_value(noise_generator(seeds[0]), borrow=True)
         outputs = self._function(position.astype(self._dtype, copy=False))
         log_density = float(outputs[0])
         if self._generators:
-            return Evaluation(log_density, log_density, position, seeds)
+            return Evaluation(log_density, log_density, position, noise)
         estimate = 0.0
         if n_likelihoods and np.isfinite(log_density):
-            first = 1
-            for likelihood, seed, n in zip(
-                self._likelihoods, seeds, self._n_parameters, strict=True
-            ):
-                estimate += likelihood.evaluate(seed, *outputs[first : first + n])
-                first += n
+            sources = zip(self._likelihoods, noise, self._parameters(outputs), strict=True)
+            for likelihood, value, parameters in sources:
+                estimate += likelihood.evaluate(value, *parameters)
         parameters = b"".join(np.asarray(output).tobytes() for output in outputs[1:])
-        return Evaluation(log_density + estimate, estimate, position, seeds, parameters)
+        return Evaluation(log_density + estimate, estimate, position, noise, parameters)
 
     def point(self, point, position):
         """Return a copy of PyMC's `point` with the block's variables taken from `position`."""
@@ -429,12 +481,12 @@ class DifferentiableTarget(TargetDensity):
             f"{values}\nGive another start, pm.sample(initvals={...})."
         )
 
-    def _evaluate(self, position, seeds):
+    def _evaluate(self, position, noise):
         if not self.always:
-            return super()._evaluate(position, seeds)
+            return super()._evaluate(position, noise)
         self.n_evaluations += 1
         log_density, gradient = self._gradient_function(position.astype(self._dtype, copy=False))
-        return Evaluation(float(log_density), 0.0, position, seeds, gradient=gradient)
+        return Evaluation(float(log_density), 0.0, position, noise, gradient=gradient)
 
     def gradient(self, position):
         """Return the gradient at `position` (d,); counts as an evaluation."""
@@ -486,6 +538,12 @@ def _function(inputs, outputs, compile_kwargs):
     function = pytensor.function(inputs, outputs, **{"on_unused_input": "ignore"} | compile_kwargs)
     function.trust_input = True
     return function
+
+
+def same_noise(first, second):
+    """Say whether two tuples of arrays are the same noise."""
+    pairs = zip(first, second, strict=True)
+    return all(a is b or np.array_equal(a, b) for a, b in pairs)
 
 
 def noisy_nodes(graph):

@@ -4,11 +4,11 @@ Let :math:`\hat L(\theta, u) \ge 0` be an estimate of the likelihood computed wi
 :math:`u \sim q`, with :math:`E_q \hat L(\theta, u) = L(\theta)`. A Markov chain on
 :math:`(\theta, u)` with stationary density proportional to :math:`\pi(\theta) \hat L(\theta, u)
 q(u)` has the exact posterior as its marginal in :math:`\theta` (Andrieu and Roberts, 2009),
-provided that the estimate at the current state is *kept*, not drawn again. Here :math:`u` is what
-a generator seeded with an integer gives. The seed is part of the model's graph, so that for a
-fixed seed the model's log density is an ordinary deterministic function: any step method may move
-:math:`\theta` under a fixed seed, and the steps of this package move :math:`\theta` and the seed
-together.
+provided that the estimate at the current state is *kept*, not drawn again. Here :math:`u` is an
+array of seeds, or of normal numbers (:mod:`.noise`), a row for each of the replicates that are
+averaged (:mod:`.replicates`). It is part of the model's graph, so that for a fixed u the model's
+log density is an ordinary deterministic function: any step method may move :math:`\theta` under a
+fixed u, and the steps of this package move :math:`\theta` and u together.
 
 References
 ----------
@@ -18,7 +18,6 @@ computations. *Annals of Statistics* 37, 697-725.
 
 import inspect
 import numbers
-import traceback
 import warnings
 from collections.abc import Callable
 
@@ -31,15 +30,25 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 from pymc_kmc._compat import expect_numba_fallback
+from pymc_kmc.likelihoods.noise import Normals, Seeds
+from pymc_kmc.likelihoods.replicates import (
+    ExecutorError,
+    Failure,
+    Replicates,
+    choose_n_replicates,
+    log_mean_exp,
+)
 
 __all__ = ["EstimatorError", "NoisyLogLikelihood", "PseudoMarginalPotential"]
 
-# How many (parameters, seed) pairs are remembered. A Metropolis step of another variable asks for
-# two values in turn, Slice and NUTS come back to their starting point after a few more.
+# How many pairs of parameters and noise are remembered. A Metropolis step of another variable asks
+# for two values in turn, Slice and NUTS come back to their starting point after a few more.
 MEMORY = 8
-# So many different parameter values under one seed mean that nothing ever draws a new one. A Slice
-# step makes tens of evaluations an iteration, a NUTS tree at most 1023.
+# So many different parameter values under one noise mean that nothing ever renews it. A Slice step
+# makes tens of evaluations an iteration, a NUTS tree at most 1023.
 FROZEN_EVALUATIONS = 2000
+# Deligiannidis, Doucet and Pitt (2018) use .98 to .9995 in their examples.
+DEFAULT_CORRELATION = 0.99
 
 
 class EstimatorError(RuntimeError):
@@ -47,75 +56,99 @@ class EstimatorError(RuntimeError):
 
     The message has the parameter values and the seed that reproduce the call; in the process
     where it happened ``__cause__`` is the original exception.
-    """
 
-
-def noise_generator(seed):
-    """Return the generator that belongs to a noise seed.
-
-    Parameters
+    Attributes
     ----------
-    seed : int
-        Non-negative integer below 2**63.
-
-    Returns
-    -------
-    numpy.random.Generator
+    noise : ndarray
+        The seed, or the normal numbers, of that call.
     """
-    return np.random.Generator(np.random.PCG64(int(seed)))
+
+    noise = None
+
+
+class WrongResult(TypeError):
+    """A user's function returned something of the wrong type or shape; says what."""
 
 
 class NoisyLogLikelihood(Op):
-    """Log of an unbiased likelihood estimate: a function of parameters and a noise seed.
+    """Log of an unbiased likelihood estimate: a function of parameters and of frozen noise.
 
-    Two instances are never equal, and the seed must be a shared variable: PyTensor would otherwise
+    Two instances are never equal, and the noise must be a shared variable: PyTensor would otherwise
     merge equal nodes, and fold a node whose inputs are all constant.
 
     Parameters
     ----------
     name : str
         Name of the potential, for messages.
-    estimator : callable
-        ``estimator(*parameter_values, rng=numpy.random.Generator) -> float``.
+    replicates : Replicates
+        Run what is estimated once for each row of noise.
+    combine : callable
+        ``combine(results) -> float`` makes the log estimate of the list of their results.
     parameter_names : sequence of str
         Names of the parameters, for messages.
+    what : str
+        What the user's function is called in messages.
+    n_replicates : int or "auto"
+    target_variance : float
+        Of the log estimate, for "auto".
+    fewest : int
+        Smallest number of replicates that `combine` can do with.
 
     Attributes
     ----------
+    n_start : int
+        Number of replicates that a chain begins with.
     n_calls : int
-        How many times the estimator was called in this process.
+        How many estimates were made in this process.
     """
 
-    def __init__(self, name, estimator, parameter_names):
+    def __init__(
+        self,
+        name,
+        replicates,
+        combine,
+        parameter_names,
+        *,
+        what="estimator",
+        n_replicates=1,
+        target_variance=1.5,
+        fewest=1,
+    ):
         self.name = name
-        self.estimator = estimator
+        self.replicates = replicates
+        self.noise = replicates.noise
+        self.combine = combine
         self.parameter_names = tuple(parameter_names)
+        self.what = what
+        self.is_auto = n_replicates == "auto"
+        self.n_start = fewest if self.is_auto else n_replicates
+        self.fewest = fewest
+        self.target_variance = target_variance
         self.n_calls = 0
         self._memory = {}
-        self._last_seed = None
-        self._n_under_seed = 0
+        self._last_noise = None
+        self._n_under_noise = 0
 
     def __str__(self):
         return f"NoisyLogLikelihood{{{self.name}}}"
 
-    def make_node(self, seed, *parameters):
-        return Apply(self, [seed, *map(pt.as_tensor_variable, parameters)], [pt.dscalar()])
+    def make_node(self, noise, *parameters):
+        return Apply(self, [noise, *map(pt.as_tensor_variable, parameters)], [pt.dscalar()])
 
     def perform(self, node, inputs, output_storage):
-        seed, *parameters = inputs
-        self._watch_for_frozen_noise(int(seed))
-        output_storage[0][0] = np.asarray(self.evaluate(int(seed), *parameters))
+        noise, *parameters = inputs
+        self._watch_for_frozen_noise(noise)
+        output_storage[0][0] = np.asarray(self.evaluate(noise, *parameters))
 
-    def evaluate(self, seed, *parameters):
-        """Return the log estimate at `parameters` under `seed`.
+    def evaluate(self, noise, *parameters):
+        """Return the log estimate at `parameters` under `noise`.
 
-        The last few values are remembered: under one seed the estimate is a deterministic
+        The last few values are remembered: under one noise the estimate is a deterministic
         function, so steps that don't move these parameters cost no evaluation.
 
         Parameters
         ----------
-        seed : int
-            Noise seed.
+        noise : ndarray, shape (n_replicates, ...)
         *parameters : array_like
             Parameter values on their natural scale.
 
@@ -127,67 +160,83 @@ class NoisyLogLikelihood(Op):
         Raises
         ------
         EstimatorError
-            If the estimator raises or returns something that isn't a real scalar.
+            If the user's function raises or returns something of the wrong type, or an executor
+            fails.
         """
         parameters = [np.asarray(value) for value in parameters]
-        key = (seed, *(value.tobytes() for value in parameters))
+        key = (noise.tobytes(), *(value.tobytes() for value in parameters))
         value = self._memory.pop(key, None)
         if value is None:
-            value = self._call(seed, parameters)
+            value = self._call(noise, parameters)
             while len(self._memory) >= MEMORY:
                 del self._memory[next(iter(self._memory))]
         self._memory[key] = value  # the last used is the last forgotten
         return value
 
-    def refresh(self, seed):
-        """Make the values under `seed`, the chain's current noise, the last forgotten."""
-        for key in [key for key in self._memory if key[0] == seed]:
+    def refresh(self, noise):
+        """Make the values under `noise`, the chain's current one, the last forgotten."""
+        noise = noise.tobytes()
+        for key in [key for key in self._memory if key[0] == noise]:
             self._memory[key] = self._memory.pop(key)
 
-    def _call(self, seed, parameters):
-        self.n_calls += 1
-        # [()] makes numbers of 0-d arrays; the copy protects the chain from an estimator that
-        # writes.
-        arguments = [value.copy()[()] for value in parameters]
-        try:
-            estimate = self.estimator(*arguments, rng=noise_generator(seed))
-        except Exception as error:
-            raise EstimatorError(
-                f"The estimator of {self.name!r} raised {type(error).__name__}: {error}\n"
-                f"{self._how_to_reproduce(seed, parameters)}\n"
-                f"{''.join(traceback.format_tb(error.__traceback__)[1:])}"
-            ) from error
-        try:
-            return as_real_scalar(estimate)
-        except TypeError as error:
-            raise EstimatorError(
-                f"The estimator of {self.name!r} must return a float, the log of the "
-                f"estimate; {error}\n"
-                f"{self._how_to_reproduce(seed, parameters)}"
-            ) from None
+    def choose_n_replicates(self, start, parameters, rng):
+        """Return the number of replicates with the target variance at `parameters`, and that."""
 
-    def _how_to_reproduce(self, seed, parameters):
-        values = ", ".join(
+        def estimate(n):
+            return self._call(self.noise.draw(n, rng), parameters)
+
+        return choose_n_replicates(estimate, start, self.target_variance, self.fewest)
+
+    def try_out(self, noise, parameters):
+        """Make one estimate in this process, for the exceptions of :meth:`evaluate`."""
+        return self._call(noise, parameters, self.replicates.here)
+
+    def _call(self, noise, parameters, run=None):
+        self.n_calls += 1
+        parameters = [np.asarray(value) for value in parameters]
+        try:
+            results = (run or self.replicates)(noise, parameters)
+        except ExecutorError as error:
+            raise EstimatorError(
+                f"The executor of {self.name!r} did not return its results: {error}\n"
+                f"Parameters: {self._shown(parameters)}"
+            ) from error.__cause__
+        if not isinstance(results, Failure):
+            return self.combine(results)
+        error, row = results.error, noise[results.index]
+        how = (
+            f"Parameters: {self._shown(parameters)}\n"
+            f"To reproduce it, call the {self.what} with {self.noise.describe(row)}"
+        )
+        if isinstance(error, WrongResult):
+            raised = EstimatorError(f"The {self.what} of {self.name!r} {error}\n{how}")
+            cause = None
+        else:
+            raised = EstimatorError(
+                f"The {self.what} of {self.name!r} raised {type(error).__name__}: {error}\n"
+                f"{how}\n{results.frames}"
+            )
+            cause = error
+        raised.noise = row
+        raise raised from cause
+
+    def _shown(self, parameters):
+        return ", ".join(
             f"{name}={np.array2string(value, separator=', ', floatmode='unique')}"
             for name, value in zip(self.parameter_names, parameters, strict=True)
         )
-        return (
-            f"Parameters: {values}\n"
-            f"To reproduce it, call the estimator with rng=numpy.random.Generator("
-            f"numpy.random.PCG64({seed}))"
-        )
 
-    def _watch_for_frozen_noise(self, seed):
+    def _watch_for_frozen_noise(self, noise):
         """Warn where the noise is never renewed: the chain would see one realisation of it."""
-        self._n_under_seed = self._n_under_seed + 1 if seed == self._last_seed else 0
-        self._last_seed = seed
-        if self._n_under_seed == FROZEN_EVALUATIONS:
+        same = self._last_noise is not None and np.array_equal(noise, self._last_noise)
+        self._n_under_noise = self._n_under_noise + 1 if same else 0
+        self._last_noise = noise
+        if self._n_under_noise == FROZEN_EVALUATIONS:
             warnings.warn(
                 f"The noise of {self.name!r} has stayed the same for {FROZEN_EVALUATIONS} "
-                "evaluations: "
-                "the draws follow one realisation of the estimate, not the posterior. Sample "
-                "at least "
-                "one variable with a step of pymc_kmc, for example pm.sample(step=pymc_kmc.KMC()).",
+                "evaluations: the draws follow one realisation of the estimate, not the "
+                "posterior. Sample at least one variable with a step of pymc_kmc, for example "
+                "pm.sample(step=pymc_kmc.KMC()).",
                 UserWarning,
                 stacklevel=2,
             )
@@ -214,17 +263,44 @@ def as_real_scalar(value):
         If it is anything else; the message says what it is.
     """
     if isinstance(value, np.ma.MaskedArray) or value is np.ma.masked:
-        raise TypeError(f"it returned a masked value: {value!r}")
+        raise TypeError(f"a masked value: {value!r}")
     if isinstance(value, np.ndarray):
         if value.shape != ():
-            raise TypeError(f"it returned an array of shape {value.shape}")
+            raise TypeError(f"an array of shape {value.shape}")
         value = value[()]
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        raise TypeError(f"it returned {value!r} of type {type(value).__name__}")
+        raise TypeError(f"{value!r} of type {type(value).__name__}")
     return float(value)
 
 
-def PseudoMarginalPotential(name: str, estimator: Callable, *params, model=None):  # noqa: N802
+class LogEstimate:
+    """What is run for each replicate: the user's estimator, whose result is a float."""
+
+    def __init__(self, estimator):
+        self.estimator = estimator
+
+    def __call__(self, *arguments, **random):
+        estimate = self.estimator(*arguments, **random)
+        try:
+            return as_real_scalar(estimate)
+        except TypeError as error:
+            raise WrongResult(
+                f"must return a float, the log of the estimate; it returned {error}"
+            ) from None
+
+
+def PseudoMarginalPotential(  # noqa: N802
+    name: str,
+    estimator: Callable,
+    *params,
+    n_replicates: int | str = 1,
+    target_variance: float = 1.5,
+    n_normals: int | None = None,
+    correlation: float | None = None,
+    executor=None,
+    timeout: float | None = None,
+    model=None,
+):
     r"""Add the log of an unbiased likelihood estimate to a model.
 
     The posterior that the steps of this package then sample is the exact one, however noisy the
@@ -244,6 +320,29 @@ def PseudoMarginalPotential(name: str, estimator: Callable, *params, model=None)
     *params : TensorVariable
         What the estimator gets, in this order: the model's variables or expressions of them. They
         arrive on their natural (constrained) scale with their shapes, scalars as numbers.
+    n_replicates : int or "auto"
+        How many independent estimates are averaged. "auto" finds the number while tuning, such
+        that the log of the average has variance `target_variance` where the chain is then; it is
+        fixed after tuning, and reported as ``kmc_n_replicates`` in the sample statistics.
+    target_variance : float
+        For "auto". The default makes the most of a given number of replicates where proposals are
+        good (Doucet et al., 2015).
+    n_normals : int, optional
+        The estimator gets ``u=``, a vector of so many independent standard normal numbers, instead
+        of `rng`, and must have no other randomness. A proposal's vector is correlated with the
+        chain's, which makes the estimates' errors nearly cancel (Deligiannidis, Doucet and Pitt,
+        2018). For this the log estimate must depend on `u` smoothly: sort a particle filter's
+        particles before resampling.
+    correlation : float, optional
+        Of a proposal's `u` with the chain's, by default .99. Without `n_normals`, the share of the
+        replicates whose seeds a proposal keeps, by default 0 (Tran et al., 2016).
+    executor : concurrent.futures.Executor or callable, optional
+        Where the replicates run: a process pool, ``distributed.Client().get_executor()``,
+        ``mpi4py.futures.MPIPoolExecutor()``, or a function that returns one, which is then called
+        in each process that needs it. The draws don't depend on it. A process pool in this process
+        goes with ``pm.sample(cores=1)``: PyMC's own processes can't start others.
+    timeout : float, optional
+        Seconds that the executor has for one estimate; then there is an error.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -255,10 +354,10 @@ def PseudoMarginalPotential(name: str, estimator: Callable, *params, model=None)
     Raises
     ------
     TypeError
-        If `estimator` isn't callable, doesn't take ``rng=``, or gives something else than a real
-        number at the model's initial point, where it is called once.
+        If `estimator` isn't callable, doesn't take ``rng=`` (``u=``), or gives something else than
+        a real number at the model's initial point, where it is called once.
     ValueError
-        If there are no `params`.
+        If there are no `params`, or an argument is out of its range.
     EstimatorError
         If the estimator raises at the model's initial point.
 
@@ -266,6 +365,15 @@ def PseudoMarginalPotential(name: str, estimator: Callable, *params, model=None)
     ----------
     Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficient Monte Carlo
     computations. *Annals of Statistics* 37, 697-725.
+
+    Deligiannidis, G., Doucet, A. and Pitt, M. K. (2018). The correlated pseudomarginal method.
+    *Journal of the Royal Statistical Society B* 80, 839-870.
+
+    Doucet, A., Pitt, M. K., Deligiannidis, G. and Kohn, R. (2015). Efficient implementation of
+    Markov chain Monte Carlo when using an unbiased likelihood estimator. *Biometrika* 102, 295-313.
+
+    Tran, M.-N., Kohn, R., Quiroz, M. and Villani, M. (2016). The block pseudo-marginal sampler.
+    arXiv:1603.02485.
 
     Examples
     --------
@@ -279,43 +387,120 @@ def PseudoMarginalPotential(name: str, estimator: Callable, *params, model=None)
     >>> [potential.name for potential in model.potentials]
     ['loglik']
     """
+    noise = check_noise(name, n_normals, correlation, n_replicates)
+    check_callable(name, "estimator", estimator, len(params), noise)
+    return add_potential(
+        name,
+        Replicates(LogEstimate(estimator), noise, executor, timeout),
+        log_mean_exp,
+        params,
+        n_replicates=n_replicates,
+        target_variance=target_variance,
+        model=model,
+    )
+
+
+def check_noise(name, n_normals, correlation, n_replicates, number="n_replicates"):
+    """Return the kind of noise that these arguments ask for, or raise a ValueError."""
+    is_whole = isinstance(n_replicates, numbers.Integral) and not isinstance(n_replicates, bool)
+    if n_replicates != "auto" and not (is_whole and n_replicates >= 1):
+        raise ValueError(
+            f"{number} of {name!r} must be a positive whole number or 'auto', got {n_replicates!r}."
+        )
+    if n_normals is None:
+        correlation = 0.0 if correlation is None else correlation
+        if correlation and n_replicates == 1:
+            raise ValueError(
+                f"correlation={correlation} of {name!r} needs several replicates, some of which "
+                f"keep their seeds, or an estimator that takes u=: give {number} or n_normals."
+            )
+    elif n_normals < 1 or n_normals != int(n_normals):
+        raise ValueError(
+            f"n_normals of {name!r} must be a positive whole number, got {n_normals!r}."
+        )
+    if correlation is None:
+        correlation = DEFAULT_CORRELATION
+    if not 0 <= correlation < 1:
+        raise ValueError(f"correlation of {name!r} must be in [0, 1), got {correlation}.")
+    if n_normals is None:
+        return Seeds(correlation)
+    return Normals(int(n_normals), correlation)
+
+
+def add_potential(
+    name,
+    replicates,
+    combine,
+    params,
+    *,
+    n_replicates,
+    target_variance,
+    fewest=1,
+    what="estimator",
+    model=None,
+):
+    """Add a noisy log likelihood to a model, after a look at the initial point.
+
+    Parameters
+    ----------
+    params : sequence of TensorVariable
+        At least one.
+    name, replicates, combine, n_replicates, target_variance, fewest, what
+        As of :class:`NoisyLogLikelihood`.
+    model : pymc.Model, optional
+
+    Returns
+    -------
+    TensorVariable
+        The potential.
+    """
     model = modelcontext(model)
     if not params:
         raise ValueError(
-            f"PseudoMarginalPotential({name!r}, ...) got no params: name the variables that the "
-            "estimator takes, PseudoMarginalPotential(name, estimator, *params)."
+            f"{name!r} got no params: name the variables that the {what} takes, after it."
         )
-    check_estimator_signature(name, estimator, len(params))
+    if not 0 < target_variance < np.inf:
+        raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance}.")
     params = [pt.as_tensor_variable(param) for param in params]
-    parameter_names = [param.name or f"params[{i}]" for i, param in enumerate(params)]
-    op = NoisyLogLikelihood(name, estimator, parameter_names)
-    seed = pytensor.shared(np.int64(0), name=f"{name}_noise_seed")
+    op = NoisyLogLikelihood(
+        name,
+        replicates,
+        combine,
+        [param.name or f"params[{i}]" for i, param in enumerate(params)],
+        what=what,
+        n_replicates=n_replicates,
+        target_variance=target_variance,
+        fewest=fewest,
+    )
+    noise = op.noise.draw(op.n_start, np.random.default_rng(0))
     try:
-        op.evaluate(0, *evaluate_at_initial_point(params, model))
+        # Here, whatever the executor, and no more than it takes to find what is wrong.
+        op.try_out(noise[:fewest], evaluate_at_initial_point(params, model))
     except EstimatorError as error:
         if error.__cause__ is None:  # not raised by the estimator: its result has the wrong type
             raise TypeError(str(error)) from None
         raise
     with model:
-        return pm.Potential(name, op(seed, *params))
+        return pm.Potential(name, op(pytensor.shared(noise, name=f"{name}_noise"), *params))
 
 
-def check_estimator_signature(name, estimator, n_params):
-    """Raise a TypeError if `estimator` can't be called with `n_params` values and ``rng=``."""
-    if not callable(estimator):
+def check_callable(name, what, function, n_params, noise):
+    """Raise a TypeError if `function` can't be called with `n_params` values and the noise."""
+    (random,) = noise.inputs(noise.draw(1, np.random.default_rng(0))[0])
+    if not callable(function):
         raise TypeError(
-            f"estimator of {name!r} must be callable, estimator(*param_values, rng=), "
-            f"got {estimator!r} of type {type(estimator).__name__}."
+            f"{what} of {name!r} must be callable, {what}(*param_values, {random}=), "
+            f"got {function!r} of type {type(function).__name__}."
         )
     try:
-        signature = inspect.signature(estimator)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # no signature to be had: some compiled callables
         return
     try:
-        signature.bind(*range(n_params), rng=None)
+        signature.bind(*range(n_params), **{random: None})
     except TypeError as error:
         raise TypeError(
-            f"estimator of {name!r} can't be called as estimator({n_params} param values, rng=): "
+            f"{what} of {name!r} can't be called as {what}({n_params} param values, {random}=): "
             f"{error}. Its signature is {signature}."
         ) from None
 

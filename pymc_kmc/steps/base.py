@@ -4,6 +4,13 @@ An iteration is: propose, evaluate the target once, accept or reject, learn, rep
 is a subclass with four hooks, `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which see
 vectors, not PyMC's points. Everything that an algorithm learns from a chain is in `self.learned`,
 a plain object: a new chain starts from a new one, and a chain's state can be saved and restored.
+
+With an estimated likelihood, while tuning, there is also
+
+- the noise's variance to be known, for statistics and warnings: now and then the last proposal is
+  evaluated again, under noise that is renewed once more, in place of an iteration;
+- the number of replicates to be chosen, where the likelihood asks for it
+  (:mod:`pymc_kmc.likelihoods.replicates`), after 25, 100 and 400 iterations.
 """
 
 from abc import abstractmethod
@@ -21,6 +28,8 @@ from pymc.util import get_random_generator, get_value_vars_from_user_vars
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_kmc.adaptation.noise_variance import NoiseVariance
+from pymc_kmc.likelihoods.replicates import MOST_REPLICATES
 from pymc_kmc.target import Evaluation, TargetDensity
 
 __all__ = ["AdaptiveStep", "Proposal"]
@@ -28,6 +37,12 @@ __all__ = ["AdaptiveStep", "Proposal"]
 # A chain that moves at all under noise of variance 3 in its log likelihood (the most that can be
 # advised) hardly ever stays longer than this.
 STUCK_AFTER = 500
+# The last proposal is evaluated again after so many iterations of tuning.
+PROBE_EVERY = 50
+# A variance of the noise beyond this is worth a warning, if so many pairs of estimates say so.
+TOO_NOISY, ENOUGH_PAIRS = 3.0, 10
+# The numbers of replicates are chosen after so many iterations of tuning.
+REPLICATES_CHOSEN_AFTER = (25, 100, 400)
 # Iterations that the acceptance rate of the progress bar looks back.
 RECENT = 100
 
@@ -68,6 +83,9 @@ class ChainProgress:
     steps_since_accept: int = 0
     n_invalid: int = 0
     recent_acceptance: float = 0.0
+    noise: NoiseVariance = field(default_factory=NoiseVariance)
+    last: Any = None  # the last proposal and its evaluation, of an estimated density
+    last_probe: int = 0
     warned: set = field(default_factory=set)
 
 
@@ -112,8 +130,11 @@ class AdaptiveStep(BlockedStep):
         "kmc_accepted": (bool, []),
         "kmc_loglik": (np.float64, []),
         "kmc_evaluation_time": (np.float64, []),
+        "kmc_ideal_acceptance": (np.float64, []),
         "kmc_n_evaluations": (np.int64, []),
         "kmc_n_invalid": (np.int64, []),
+        "kmc_n_replicates": (np.int64, []),
+        "kmc_noise_variance": (np.float64, []),
         "kmc_recent_acceptance": (np.float64, []),
         "kmc_steps_since_accept": (np.int64, []),
         "warning": (SamplerWarning, None),
@@ -160,6 +181,11 @@ class AdaptiveStep(BlockedStep):
         return self.target.n_dimensions
 
     @property
+    def is_tuning(self):
+        """Whether iterations may be spent on learning besides drawing."""
+        return self.is_learning and self.tune
+
+    @property
     def is_learning(self):
         """Whether this iteration may change what the step has learned."""
         return self._adapts and (self.tune or self.adaptation == "vanishing")
@@ -197,6 +223,9 @@ class AdaptiveStep(BlockedStep):
     def _log_correction(self, proposal, current, evaluation):
         """Return what of the log acceptance ratio depends on the target's value at the proposal."""
         return 0.0
+
+    def _observe(self, evaluation):
+        """Take note of an evaluation that isn't a proposal's; a hook for algorithms."""
 
     def _statistics(self, proposal, current):
         """Return the algorithm's statistics of an iteration that started at `current`."""
@@ -237,17 +266,23 @@ class AdaptiveStep(BlockedStep):
         if progress.n_iterations == 0:
             target.check_start(point)
             warning = self._warn_of_start(target.current(point))
+        if self.is_tuning and progress.n_iterations in REPLICATES_CHOSEN_AFTER:
+            warning = self._choose_n_replicates(point) or warning
         start = current = target.current(point)
 
         begin = perf_counter()
-        proposal = self._propose(current.position)
+        probed = self._probed()
+        if probed is None:
+            proposal, after = self._propose(current.position), None
+        else:
+            proposal, after = probed
         evaluation, seconds = None, 0.0
         log_ratio = -np.inf
         if proposal.log_ratio > -np.inf:
             evaluation = proposal.evaluation  # of which making the proposal is the cost
             if evaluation is None:
                 begin = perf_counter()
-                evaluation = target.propose(proposal.position, self.rng)
+                evaluation = target.propose(proposal.position, self.rng, after)
             seconds = perf_counter() - begin
             if evaluation.log_density < np.inf:  # neither +inf nor NaN
                 log_ratio = evaluation.log_density - current.log_density + proposal.log_ratio
@@ -263,28 +298,67 @@ class AdaptiveStep(BlockedStep):
             target.accept(evaluation)
             current = evaluation
 
-        if self.is_learning:
+        if probed is not None:
+            progress.last_probe = progress.n_iterations
+            progress.noise.learn(after, evaluation)
+            self._observe(evaluation)
+        elif self.is_learning:
             self._learn(proposal, evaluation, acceptance_rate, start.position, current.position)
+        if target.is_noisy and proposal.is_draw:
+            progress.last = None if evaluation is None else (proposal, evaluation)
         progress.n_iterations += 1
         if proposal.is_draw:
             progress.steps_since_accept = 0 if accepted else progress.steps_since_accept + 1
             weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
             progress.recent_acceptance += weight * (acceptance_rate - progress.recent_acceptance)
-        warning = warning or self._warn_of_learning() or self._warn_if_stuck()
+        warning = (
+            warning or self._warn_of_learning() or self._warn_of_noise() or self._warn_if_stuck()
+        )
         statistics = {
             "acceptance_rate": acceptance_rate,
             "model_logp": current.log_density,
             "kmc_accepted": accepted,
             "kmc_loglik": current.log_likelihood_estimate,
             "kmc_evaluation_time": seconds,
+            "kmc_ideal_acceptance": progress.noise.ideal_acceptance,
             "kmc_n_evaluations": target.n_evaluations - n_before,
             "kmc_n_invalid": progress.n_invalid,
+            "kmc_n_replicates": target.n_replicates,
+            "kmc_noise_variance": progress.noise.value if target.is_noisy else 0.0,
             "kmc_recent_acceptance": progress.recent_acceptance,
             "kmc_steps_since_accept": progress.steps_since_accept,
             "warning": warning,
         }
         statistics.update(self._statistics(proposal, start))
         return target.point(point, current.position), [statistics]
+
+    # What is learned of the noise
+
+    def _probed(self):
+        """Return the last proposal and its evaluation if they are to be probed, else None."""
+        progress = self.progress
+        if not (self.is_tuning and progress.last is not None):
+            return None
+        if progress.n_iterations - progress.last_probe < PROBE_EVERY:
+            return None
+        proposal, evaluation = progress.last
+        return proposal._replace(log_ratio=0.0, is_draw=False), evaluation
+
+    def _choose_n_replicates(self, point):
+        """Let likelihoods choose their numbers of replicates; return a warning or None."""
+        if not self.target.chooses_n_replicates:
+            return None
+        self.progress.noise.forget()
+        self.progress.last = None
+        for name, n, variance in self.target.choose_n_replicates(point, self.rng):
+            if n >= MOST_REPLICATES and variance > TOO_NOISY:
+                return self._warn_once(
+                    "replicates",
+                    f"{n} replicates of {name!r} still have a log estimate of variance "
+                    f"{variance:.2g}. Make the estimator itself better: averages of estimates "
+                    "that are mostly far too small hardly ever are.",
+                )
+        return None
 
     # Warnings, each at most once a chain
 
@@ -322,6 +396,19 @@ class AdaptiveStep(BlockedStep):
     def _warn_of_learning(self):
         """Return a warning about what is learned, or None; a hook for algorithms."""
         return None
+
+    def _warn_of_noise(self):
+        noise = self.progress.noise
+        if self.tune or noise.n_pairs < ENOUGH_PAIRS or not noise.value > TOO_NOISY:
+            return None
+        return self._warn_once(
+            "noise",
+            f"The log of the likelihood's estimate had variance {noise.value:.2g} at the proposals "
+            "of tuning: even perfect proposals would be accepted in "
+            f"{100 * noise.ideal_acceptance:.0f} % of cases, and the chain will stick. Use "
+            f"{int(np.ceil(noise.value / 1.5))} times as many simulations or particles or more, "
+            "n_replicates='auto', or correlated noise (n_normals=, correlation=).",
+        )
 
     def _warn_if_stuck(self):
         if self.progress.steps_since_accept < STUCK_AFTER:

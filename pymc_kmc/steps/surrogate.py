@@ -147,8 +147,11 @@ class SurrogateStep(AdaptiveStep):
         learned = self.learned
         learned.record.append(position, self.target.recycled.log_density)
         if evaluation is not None:
-            learned.record.append_evaluation(evaluation.position, evaluation.log_density)
+            self._observe(evaluation)
         learned.random_walk.learn_covariance(learned.record.states, learned.warp)
+
+    def _observe(self, evaluation):
+        self.learned.record.append_evaluation(evaluation.position, evaluation.log_density)
 
     def _fit(self):
         """Fit the surrogate anew, and learn what moves on it should be like.

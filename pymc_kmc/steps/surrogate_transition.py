@@ -27,9 +27,7 @@ While tuning, besides:
    (:mod:`pymc_kmc.adaptation.exploration`); none where it is sure of itself, and few, without
    noise, where the last ones found what was predicted, and these inside of the bulk. Whatever was
    wrongly predicted, these evaluations or others, is learned at once.
-6. *Probes*, with noisy likelihoods: after each fit the density is evaluated thrice more where the
-   chain is, under new noise. The squared differences estimate the noise's variance.
-7. The surrogate is fitted when the number of iterations has grown by 1.2, or when its last 40
+6. The surrogate is fitted when the number of iterations has grown by 1.2, or when its last 40
    proposals were hardly accepted, on all values so far; and once more at the end of tuning.
 
 All of this happens in coordinates in which one variable's scale doesn't depend on another's value,
@@ -76,7 +74,6 @@ from copy import deepcopy
 from time import perf_counter
 
 import numpy as np
-from scipy.special import ndtr
 
 from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.exploration import Frontier
@@ -92,7 +89,7 @@ from pymc_kmc.surrogates.base import check_count
 __all__ = ["KMC"]
 
 # Kinds of move in the statistics: surrogate transitions are those of SurrogateTransitions.KINDS.
-TEMPERED, AUXILIARY, PROBE, FRONTIER, FIRST_TRANSITION = 1, 2, 3, 4, 5
+TEMPERED, AUXILIARY, FRONTIER, FIRST_TRANSITION = 1, 2, 3, 4
 # Shares of the iterations while tuning; the rest are surrogate transitions.
 TUNING_RANDOM_WALKS = 0.1
 TUNING_TEMPERED = 0.05
@@ -120,8 +117,6 @@ MOST_FITS = 45
 REFIT_GROWTH = 1.2
 # A last fit is dropped if the log weights' spread is so many times that of the surrogate before.
 CLEARLY_WORSE = 1.2
-# Evaluations under new noise at one point after each fit.
-N_PROBES = 3
 # Surrogate transitions of the tempered moves.
 TEMPERED_KIND = 2
 
@@ -139,7 +134,6 @@ class Learned(LearnedWithSurrogate):
     auxiliary_walk : RandomWalk
     recent : list of float
         Acceptance probabilities of surrogate transitions since the last fit.
-    noise : NoiseVariance
     frontier : Frontier or None
         Of the surrogate while tuning, if it has a kernel part.
     search_error : float
@@ -155,54 +149,8 @@ class Learned(LearnedWithSurrogate):
         self.mixture = TransitionMixture(len(SurrogateTransitions.KINDS))
         self.auxiliary = None
         self.recent = []
-        self.noise = NoiseVariance()
         self.frontier = None
         self.search_error = 1.0
-
-
-class NoiseVariance:
-    """The variance of a log-density estimate, from pairs at one point under different noise."""
-
-    def __init__(self):
-        self.n_pending = 0
-        self._last = None
-        self._total = 0.0
-        self.n_pairs = 0
-
-    @property
-    def value(self):
-        """The estimate; NaN while there is no pair, 0 for a density without noise."""
-        return self._total / self.n_pairs if self.n_pairs else np.nan
-
-    def plan(self):
-        """Ask for another pair."""
-        self.n_pending, self._last = N_PROBES, None
-
-    def learn(self, evaluation):
-        """Learn from a probe.
-
-        Two probes are a pair if the likelihood's parameters are the same: neither the position nor
-        another step's variables among them have moved.
-        """
-        self.n_pending -= 1
-        estimate = evaluation.log_likelihood_estimate
-        if not np.isfinite(estimate):
-            return
-        place = evaluation.position.tobytes(), evaluation.parameters
-        if self._last is not None and place == self._last[0]:
-            self._total += 0.5 * (estimate - self._last[1]) ** 2
-            self.n_pairs += 1
-        self._last = place, estimate
-
-    @property
-    def ideal_acceptance(self):
-        r"""Acceptance rate of perfect proposals under this noise, :math:`2 \Phi(-s / \sqrt 2)`.
-
-        For Gaussian noise of variance s^2 in the log estimate, the same everywhere (Pitt, Silva,
-        Giordani and Kohn, 2012, Journal of Econometrics 171, corollary 4).
-        """
-        variance = self.value
-        return 1.0 if np.isnan(variance) else float(2.0 * ndtr(-np.sqrt(variance / 2.0)))
 
 
 class KMC(SurrogateStep):
@@ -234,10 +182,8 @@ class KMC(SurrogateStep):
     Notes
     -----
     Statistics: `kmc_move` is 0 for random walks, 1 for tempered transitions, while tuning only 2
-    for the auxiliary chain, 3 for probes and 4 for the frontier, and from 5 the kinds of surrogate
-    transition; `n_steps` the leapfrog steps of the proposal; `kmc_n_transitions` its transitions;
-    `kmc_noise_variance` and `kmc_ideal_acceptance` the estimated variance of the log-likelihood
-    estimate and the acceptance rate that perfect proposals would have under it;
+    for the auxiliary chain and 3 for the frontier, and from 4 the kinds of surrogate transition;
+    `n_steps` the leapfrog steps of the proposal; `kmc_n_transitions` its transitions;
     `kmc_surrogate_variance` the variance of the values around the surrogate, noise included;
     `kmc_proposal_time` and `kmc_evaluation_time` seconds.
     """
@@ -249,8 +195,6 @@ class KMC(SurrogateStep):
         "kmc_move": (np.int64, []),
         "kmc_n_transitions": (np.int64, []),
         "kmc_n_fits": (np.int64, []),
-        "kmc_noise_variance": (np.float64, []),
-        "kmc_ideal_acceptance": (np.float64, []),
         "kmc_surrogate_variance": (np.float64, []),
         "kmc_proposal_time": (np.float64, []),
     }
@@ -284,9 +228,7 @@ class KMC(SurrogateStep):
         place = learned.warp.forward(origin)
         statistics = {"kmc_move": move, "n_steps": 0, "kmc_n_transitions": 0}
         log_ratio = 0.0
-        if move == PROBE:
-            end, statistics["step_size"] = place, 0.0
-        elif move == FRONTIER:
+        if move == FRONTIER:
             end, statistics["step_size"] = learned.frontier.place, 0.0
         elif move == RANDOM_WALK or (move == AUXILIARY and rng.uniform() < AUXILIARY_RANDOM_WALKS):
             walk = learned.random_walk if move == RANDOM_WALK else learned.auxiliary_walk
@@ -322,8 +264,6 @@ class KMC(SurrogateStep):
         if learned.transitions is None:
             return RANDOM_WALK
         tuning = self._explores
-        if tuning and learned.noise.n_pending:
-            return PROBE
         if tuning and learned.frontier is not None:
             share, edge = NOISY_TUNING_FRONTIER, 1.0
             if not self.target.is_noisy:
@@ -347,24 +287,17 @@ class KMC(SurrogateStep):
     @property
     def _explores(self):
         """Whether evaluations are spent on learning besides drawing."""
-        return self.is_learning and self.tune and self.given_surrogate is None
+        return self.is_tuning and self.given_surrogate is None
 
     @property
     def _smallest_random_walk_probability(self):
         return TUNING_RANDOM_WALKS if self._explores else RANDOM_WALKS
-
-    def _log_correction(self, proposal, current, evaluation):
-        if proposal.statistics["kmc_move"] == PROBE:  # made whatever the state
-            return 0.0
-        return super()._log_correction(proposal, current, evaluation)
 
     def _state_of_learning(self):
         learned = self.learned
         surrogate = learned.adaptation.surrogate
         return {
             "kmc_n_fits": learned.adaptation.n_fits,
-            "kmc_noise_variance": learned.noise.value if self.target.is_noisy else 0.0,
-            "kmc_ideal_acceptance": learned.noise.ideal_acceptance,
             "kmc_surrogate_variance": np.nan if surrogate is None else surrogate.variance_,
         }
 
@@ -376,8 +309,6 @@ class KMC(SurrogateStep):
         self._remember(evaluation, position)
         if move == AUXILIARY:
             self._learn_auxiliary(proposal, evaluation)
-        elif move == PROBE:
-            learned.noise.learn(evaluation)
         elif move == RANDOM_WALK:
             if proposal.statistics["step_size"] == learned.random_walk.scale:
                 learned.random_walk.learn_scale(acceptance_rate)
@@ -424,7 +355,7 @@ class KMC(SurrogateStep):
         learned = self.learned
         if len(learned.recent) < TROUBLE_AFTER or learned.adaptation.n_fits >= MOST_FITS:
             return False
-        bound = TROUBLE_ACCEPTANCE * learned.noise.ideal_acceptance
+        bound = TROUBLE_ACCEPTANCE * self.progress.noise.ideal_acceptance
         return np.mean(learned.recent[-TROUBLE_AFTER:]) < bound
 
     def _fit(self):
@@ -435,8 +366,6 @@ class KMC(SurrogateStep):
         if learned.auxiliary is None:
             current = self.target.recycled
             learned.auxiliary = current.position, current.log_density
-        if self.target.is_noisy:
-            learned.noise.plan()
         with single_threaded_blas():
             self._set_covariances()
             learned.frontier = self._frontier() if self._explores else None

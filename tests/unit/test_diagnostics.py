@@ -72,7 +72,7 @@ def test_steps_that_report_less():
         idata = pm.sample(step=step, tune=300, draws=300, chains=1, **QUIET)
     diagnosis = kmc.diagnose(idata)
     assert diagnosis.chains.index.names == ["chain", "step"] and len(diagnosis.chains) == 2
-    assert diagnosis.chains["ideal"].isna().all()
+    assert diagnosis.chains["transitions"].isna().all()
     assert not any("surrogate" in finding for finding in diagnosis.findings)
     assert "<table" in diagnosis._repr_html_()
 

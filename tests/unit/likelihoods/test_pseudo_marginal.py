@@ -183,6 +183,6 @@ def test_two_estimates_have_noise_of_their_own():
         kmc.PseudoMarginalPotential("second", estimator, x)
         step = kmc.AdaptiveMetropolis()
         _, (statistics,) = step.step(model.initial_point())
-    first, second = step.target.seeds
+    (first,), (second,) = step.target.noise
     assert first != second
     assert "kmc_loglik" in statistics

@@ -3,7 +3,6 @@
 import numpy as np
 import pymc as pm
 import pytest
-from scipy.stats import norm
 
 import pymc_kmc as kmc
 from pymc_kmc.adaptation.exploration import Frontier
@@ -13,12 +12,9 @@ from pymc_kmc.steps.surrogate_transition import (
     AUXILIARY,
     FIRST_TRANSITION,
     FRONTIER,
-    PROBE,
     RANDOM_WALK,
-    NoiseVariance,
 )
 from pymc_kmc.surrogates import KernelExpLite, LogDensityGP
-from pymc_kmc.target import Evaluation
 from tests.models import NoisyEstimator, noisy_gaussian
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "chains": 1, "cores": 1}
@@ -68,7 +64,7 @@ def test_moves_and_their_statistics():
         move = group["kmc_move"].values.ravel()
         n_steps = group["n_steps"].values.ravel()
         assert np.all(group["kmc_n_evaluations"].values.ravel()[1:] == 1)
-        assert np.all(n_steps[(move == RANDOM_WALK) | (move == PROBE)] == 0)
+        assert np.all(n_steps[move == RANDOM_WALK] == 0)
         assert np.all(n_steps[move >= FIRST_TRANSITION] > 0)
         assert np.all(group["kmc_n_transitions"].values.ravel()[move >= FIRST_TRANSITION] > 0)
         assert not np.any(group["kmc_accepted"].values.ravel()[move == AUXILIARY])
@@ -76,44 +72,10 @@ def test_moves_and_their_statistics():
         set(group["kmc_move"].values.ravel())
         for group in (idata.warmup_sample_stats, idata.sample_stats)
     )
-    assert {AUXILIARY, PROBE} <= tuning
-    assert not {AUXILIARY, PROBE} & drawing
+    assert AUXILIARY in tuning
+    assert AUXILIARY not in drawing
     fits = idata.sample_stats["kmc_n_fits"].values
     assert np.all(fits == fits.flat[0]) and fits.flat[0] > 5
-
-
-def test_noise_is_estimated():
-    """20 to 30 pairs: within a factor of 2 of the truth with probability above .999."""
-    with noisy_gaussian(2.0):
-        idata = pm.sample(step=kmc.KMC(), tune=1500, draws=10, random_seed=2, **QUIET)
-    variance = float(idata.sample_stats["kmc_noise_variance"][0, -1])
-    assert 1.0 < variance < 4.0
-    ideal = float(idata.sample_stats["kmc_ideal_acceptance"][0, -1])
-    assert ideal == pytest.approx(2 * norm.cdf(-np.sqrt(variance / 2)))
-
-
-def test_no_noise_no_probes():
-    with pm.Model():
-        pm.Normal("x", shape=2)
-        idata = pm.sample(step=kmc.KMC(), tune=300, draws=10, random_seed=3, **QUIET)
-    assert np.all(idata.sample_stats["kmc_noise_variance"] == 0)
-    assert np.all(idata.sample_stats["kmc_ideal_acceptance"] == 1)
-
-
-def test_ideal_acceptance_is_that_of_perfect_proposals():
-    """100,000 pairs of a kept and a new estimate: 4.5 standard errors."""
-    noise = NoiseVariance()
-    for _ in range(1000):
-        noise.plan()
-        for value in (0.0, np.sqrt(2 * 1.7)):  # half the squared difference: 1.7
-            noise.learn(Evaluation(value - 1.0, value, np.zeros(1), (0,)))
-    assert noise.value == pytest.approx(1.7)
-    rng = np.random.default_rng(4)
-    sd = np.sqrt(1.7)
-    kept = 0.5 * 1.7 + sd * rng.standard_normal(100_000)
-    new = -0.5 * 1.7 + sd * rng.standard_normal(100_000)
-    rates = np.exp(np.minimum(0.0, new - kept))
-    assert abs(rates.mean() - noise.ideal_acceptance) < 4.5 * rates.std() / np.sqrt(100_000)
 
 
 def test_evaluations_are_counted_with_probes_and_the_auxiliary_chain():
@@ -128,18 +90,7 @@ def test_evaluations_are_counted_with_probes_and_the_auxiliary_chain():
     for _ in range(400):
         point, _ = step.step(point)
     assert estimator.n_calls - before == 400
-
-
-def test_noise_is_not_what_a_step_of_other_variables_does():
-    """Its moves between two probes change the density too. 25 pairs: sd of their mean .003."""
-    with noisy_gaussian(0.01, companion=True) as model:
-        step = kmc.KMC([model["x"]], n_landmarks=30, rng=8)
-    point, rng = model.initial_point(), np.random.default_rng(9)
-    for _ in range(1000):
-        point, (statistics,) = step.step(point)
-        point["z"] = point["x"] / 2 + rng.standard_normal()
-    assert step.learned.noise.n_pairs > 20
-    assert statistics["kmc_noise_variance"] < 0.025
+    assert len(step.learned.record.evaluations) == 401
 
 
 def test_a_given_surrogate_is_used_as_it_is():
@@ -157,7 +108,7 @@ def test_a_given_surrogate_is_used_as_it_is():
     statistics = idata.sample_stats
     moves = statistics["kmc_move"].values
     assert np.all(statistics["kmc_n_fits"] == 0)
-    assert not np.isin(moves, [AUXILIARY, PROBE]).any()
+    assert not (moves == AUXILIARY).any()
     assert np.mean(moves >= FIRST_TRANSITION) > 0.8
     assert statistics["acceptance_rate"].values[moves >= FIRST_TRANSITION].mean() > 0.98
 
@@ -201,7 +152,7 @@ def test_frontier_places_are_evaluated_and_never_draws():
     assert step.learned.frontier is None
     for _ in range(100):
         point, (statistics,) = step.step(point)
-        assert statistics["kmc_move"] not in (FRONTIER, AUXILIARY, PROBE)
+        assert statistics["kmc_move"] not in (FRONTIER, AUXILIARY)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +181,7 @@ def test_searches_are_rarer_where_the_last_ones_found_what_was_predicted(
     for _ in range(100):
         point, _ = step.step(point)
     learned = step.learned
-    learned.frontier, learned.search_error, learned.noise.n_pending = Ready(), search_error, 0
+    learned.frontier, learned.search_error = Ready(), search_error
     position = step.target.recycled.position
     moves = np.array([step._choose_move(position) for _ in range(4000)])
     error = np.sqrt(share * (1 - share) / 4000)

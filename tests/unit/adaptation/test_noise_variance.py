@@ -1,0 +1,58 @@
+"""The noise's variance, from pairs of estimates."""
+
+import numpy as np
+import pytest
+
+from pymc_kmc.adaptation.noise_variance import NoiseVariance
+from pymc_kmc.target import Evaluation
+
+
+def evaluation(estimate, position=0.0, parameters=b"a"):
+    return Evaluation(estimate - 1.0, estimate, np.array([position]), (), parameters)
+
+
+def test_half_the_mean_squared_difference_of_pairs():
+    noise = NoiseVariance()
+    assert np.isnan(noise.value) and noise.ideal_acceptance == 1.0
+    for difference in (1.0, 2.0, 3.0):
+        noise.learn(evaluation(0.5), evaluation(0.5 + difference))
+    assert noise.n_pairs == 3
+    assert noise.value == pytest.approx(0.5 * (1 + 4 + 9) / 3)
+    noise.forget()
+    assert np.isnan(noise.value)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        evaluation(1.0, position=0.1),
+        evaluation(1.0, parameters=b"b"),
+        evaluation(-np.inf),
+        evaluation(np.nan),
+    ],
+)
+def test_what_is_no_pair(second):
+    noise = NoiseVariance()
+    noise.learn(evaluation(0.0), second)
+    assert noise.n_pairs == 0
+
+
+def test_the_last_pairs_count():
+    noise = NoiseVariance()
+    for _ in range(100):
+        noise.learn(evaluation(0.0), evaluation(10.0))
+    for _ in range(400):
+        noise.learn(evaluation(0.0), evaluation(2.0))
+    assert noise.value == pytest.approx(2.0, rel=0.01)
+
+
+def test_ideal_acceptance_is_that_of_perfect_proposals():
+    """100,000 pairs of a kept and a new estimate: 4.5 standard errors."""
+    noise, variance = NoiseVariance(), 1.7
+    noise.learn(evaluation(0.0), evaluation(np.sqrt(2 * variance)))
+    assert noise.value == pytest.approx(variance)
+    rng, sd = np.random.default_rng(4), np.sqrt(variance)
+    kept = 0.5 * variance + sd * rng.standard_normal(100_000)
+    new = -0.5 * variance + sd * rng.standard_normal(100_000)
+    rates = np.exp(np.minimum(0.0, new - kept))
+    assert abs(rates.mean() - noise.ideal_acceptance) < 4.5 * rates.std() / np.sqrt(100_000)
