@@ -30,7 +30,6 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import continuous_dtypes
 
-from pymc_kmc._compat import PYTENSOR_MAJOR
 from pymc_kmc._compiled import CompiledDensity
 from pymc_kmc.likelihoods.noise import Seeds, noise_generator
 from pymc_kmc.likelihoods.pseudo_marginal import NoisyLogLikelihood
@@ -520,7 +519,7 @@ class DifferentiableTarget(TargetDensity):
         shared : tuple of ndarray
             As :attr:`shared_values`.
         """
-        if PYTENSOR_MAJOR < 3:
+        if not hasattr(self._gradient_function.vm, "jit_fn"):
             return None, ()
         shared = self.shared_values
         # By identity: a value that another step has moved is a new array.

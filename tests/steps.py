@@ -9,9 +9,9 @@ STEPS = {
     "KAMH": kmc.KAMH,
     "GadMALA": kmc.GadMALA,
     "GadRWM": kmc.GadRWM,
-    "KMC": partial(kmc.KMC, n_landmarks=100),
-    "KMCLite": partial(kmc.KMCLite, n_points=150),
-    "KMCFinite": partial(kmc.KMCFinite, n_features=100),
+    "KMC": partial(kmc.KMC, n_landmarks=60),
+    "KMCLite": partial(kmc.KMCLite, n_points=100),
+    "KMCFinite": partial(kmc.KMCFinite, n_features=60),
 }
 # They need gradients, which a likelihood that is estimated does not have.
 GRADIENT_STEPS = ("GadMALA", "GadRWM")

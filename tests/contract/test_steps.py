@@ -3,6 +3,7 @@
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 from pymc.step_methods.compound import CompoundStep
 
@@ -10,8 +11,27 @@ import pymc_kmc as kmc
 from tests.models import NoisyEstimator, constrained, gaussian, noisy_gaussian
 from tests.steps import GRADIENT_STEPS, NOISY_STEPS, STEPS
 
-any_step = pytest.mark.parametrize("name", STEPS)
-noisy_step = pytest.mark.parametrize("name", NOISY_STEPS)
+
+@pytest.fixture
+def quickly_compiled():
+    """Chains here are so short that compiling would take longer."""
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
+
+
+def of_each(names):
+    """Decorate a test of each of these steps."""
+
+    def decorate(test):
+        return pytest.mark.usefixtures("quickly_compiled")(
+            pytest.mark.parametrize("name", names)(test)
+        )
+
+    return decorate
+
+
+any_step = of_each(STEPS)
+noisy_step = of_each(NOISY_STEPS)
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
@@ -32,16 +52,28 @@ def draws_of(idata, name="x"):
     return idata.posterior[name].values
 
 
-@any_step
-def test_same_seed_same_draws_whatever_cores_and_start_method(name):
-    with toy(name, 1.0, companion=True):
-        step = STEPS[name]()
-        one_core = sample(step, cores=1)
+@pytest.mark.parametrize("names", [NOISY_STEPS, GRADIENT_STEPS], ids=["noisy", "gradients"])
+def test_same_seed_same_draws_whatever_cores_and_start_method(names):
+    """All steps in one model, each with a variable of its own: processes take long to start.
+
+    With PyTensor's own backend, unlike the other tests.
+    """
+    with pm.Model() as model:
+        for name in names:
+            x = pm.Normal(name)
+            if name in NOISY_STEPS:
+                kmc.PseudoMarginalPotential(f"loglik of {name}", NoisyEstimator(1.0), x)
+        pm.Normal("z", sum(model[name] for name in names), 1.0)
+        steps = [STEPS[name](vars=[model[name]]) for name in names]
+        steps.append(kmc.AdaptiveMetropolis([model["z"]]))
+        one_core = sample(steps, cores=1)
         for start_method in ("fork", "spawn"):
-            processes = sample(step, cores=2, mp_ctx=start_method)
-            np.testing.assert_array_equal(draws_of(one_core), draws_of(processes))
-            np.testing.assert_array_equal(draws_of(one_core, "z"), draws_of(processes, "z"))
-    assert not np.array_equal(draws_of(one_core)[0], draws_of(one_core)[1])
+            processes = sample(steps, cores=2, mp_ctx=start_method)
+            for name in (*names, "z"):
+                np.testing.assert_array_equal(draws_of(one_core, name), draws_of(processes, name))
+    for name in names:
+        first, second = draws_of(one_core, name)
+        assert not np.array_equal(first, second)
 
 
 @any_step

@@ -25,10 +25,12 @@ from tests.steps import NOISY_STEPS, STEPS
 TOLERANCE = 4.5
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 VARIANCES = [0.0, 1.0, 2.0, 3.0]
-# KAMH differs from adaptive Metropolis in its proposals alone: what depends on other things,
-# processes and the noise that other steps renew, is tested with the latter. Noise that depends on
-# the parameter has Geweke's test in test_steps.py.
+# KAMH differs from adaptive Metropolis in its proposals alone: what depends on other things, as the
+# noise that other steps renew, is tested with the latter. Noise that depends on the parameter has
+# Geweke's test in test_steps.py.
 NOT_KAMH = [name for name in NOISY_STEPS if name != "KAMH"]
+# Processes: that every step makes the same draws in them is tested in tests/contract.
+IN_PROCESSES = ["AdaptiveMetropolis", "KMC"]
 
 
 def sample(step, *, seed, draws=15_000, tune=1000, chains=1, **kwargs):
@@ -65,7 +67,7 @@ def test_noise_that_depends_on_the_parameter(name):
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
-@pytest.mark.parametrize("name", NOT_KAMH)
+@pytest.mark.parametrize("name", IN_PROCESSES)
 def test_on_two_cores(name, start_method):
     with noisy_gaussian(2.0):
         idata = sample(STEPS[name](), seed=4, draws=8000, chains=2, cores=2, mp_ctx=start_method)

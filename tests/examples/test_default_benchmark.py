@@ -4,12 +4,20 @@ import dataclasses
 import json
 
 import numpy as np
+import pytensor
 import pytest
 
 from examples.benchmarks import default
 from examples.benchmarks.default import Run
 
 RUN = Run("gaussian", "AdaptiveMetropolis", 0, 0.0, 40, 60)
+
+
+@pytest.fixture(autouse=True)
+def quickly_compiled():
+    """The runs are so short that compiling takes longer."""
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
 
 
 @pytest.mark.parametrize("sampler", ["AdaptiveMetropolis", "DEMetropolisZ", "HMC"])
