@@ -46,7 +46,7 @@ class Evaluation(NamedTuple):
     log_density : float
         Of the whole model, the estimates included.
     log_likelihood_estimate : float
-        Sum of the noisy terms; 0 where there are none.
+        Sum of the noisy terms; 0 where there are none, `log_density` with a `pymc.Simulator`.
     position : ndarray, shape (d,)
         The block's raveled, unconstrained values.
     noise : tuple of ndarray
@@ -315,15 +315,18 @@ class TargetDensity:
             generator.set_value(noise_generator(seeds[0]), borrow=True)
         outputs = self._function(position.astype(self._dtype, copy=False))
         log_density = float(outputs[0])
-        if self._generators:
-            return Evaluation(log_density, log_density, position, noise)
-        estimate = 0.0
+        # With a pm.Simulator, whose term can't be told apart, all of the density.
+        estimate = log_density if self._generators else 0.0
         if n_likelihoods and np.isfinite(log_density):
-            sources = zip(self._likelihoods, noise, self._parameters(outputs), strict=True)
+            sources = zip(
+                self._likelihoods, noise[:n_likelihoods], self._parameters(outputs), strict=True
+            )
             for likelihood, value, parameters in sources:
-                estimate += likelihood.evaluate(value, *parameters)
+                term = likelihood.evaluate(value, *parameters)
+                log_density += term
+                estimate += term
         parameters = b"".join(np.asarray(output).tobytes() for output in outputs[1:])
-        return Evaluation(log_density + estimate, estimate, position, noise, parameters)
+        return Evaluation(log_density, estimate, position, noise, parameters)
 
     def point(self, point, position):
         """Return a copy of PyMC's `point` with the block's variables taken from `position`."""
