@@ -327,10 +327,7 @@ class LazyExecutor:
         return message
 
     def __getstate__(self):
-        return self._make
-
-    def __setstate__(self, make):
-        self._make, self._executors = make, {}
+        return {"_make": self._make, "_executors": {}}
 
 
 def choose_n_replicates(log_estimates, start, target_variance, fewest=1):
@@ -366,10 +363,10 @@ def choose_n_replicates(log_estimates, start, target_variance, fewest=1):
         if n in tried:
             break
 
-    def distance(n):  # the nearest; of those that are hopeless, the most replicates
-        return abs(np.log(max(tried[n], TINY) / target_variance)), -n
-
-    n = min(tried, key=distance)
+    if min(tried.values()) > NEAR_ENOUGH * target_variance:
+        n = max(tried)
+    else:
+        n = min(sorted(tried), key=lambda n: abs(np.log(max(tried[n], TINY) / target_variance)))
     return n, tried[n]
 
 
