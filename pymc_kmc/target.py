@@ -14,6 +14,8 @@ Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficien
 computations. *Annals of Statistics* 37, 697-725.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numba
@@ -32,7 +34,7 @@ from pytensor.tensor.type import continuous_dtypes
 
 from pymc_kmc._compat import PYTENSOR_MAJOR
 from pymc_kmc._compiled import CompiledDensity
-from pymc_kmc.likelihoods.noise import Seeds, noise_generator
+from pymc_kmc.likelihoods.noise import Normals, Seeds, noise_generator
 from pymc_kmc.likelihoods.pseudo_marginal import NoisyLogLikelihood
 
 __all__ = ["DifferentiableTarget", "Evaluation", "TargetDensity"]
@@ -63,6 +65,25 @@ class Evaluation(NamedTuple):
     noise: tuple
     parameters: bytes = b""
     gradient: np.ndarray | None = None
+
+
+class NoisyTerm(NamedTuple):
+    """A term of the log density that is estimated, at one position.
+
+    Attributes
+    ----------
+    name : str
+    noise : Seeds or Normals
+    n_replicates : int
+        Rows of its noise.
+    log_estimate : callable
+        Of noise, a float.
+    """
+
+    name: str
+    noise: Seeds | Normals
+    n_replicates: int
+    log_estimate: Callable
 
 
 class TargetDensity:
@@ -225,6 +246,39 @@ class TargetDensity:
             parameters.append(outputs[first : first + n])
             first += n
         return parameters
+
+    def noisy_terms(self, point):
+        """Return the estimated terms of the log density at a point.
+
+        Parameters
+        ----------
+        point : dict of str to ndarray
+
+        Returns
+        -------
+        list of NoisyTerm
+            Of several `pymc.Simulator` the sum, with all that is not noisy.
+        """
+        position = self.current(point).position.astype(self._dtype, copy=False)
+        terms = [
+            NoisyTerm(op.name, op.noise, len(noise), partial(_estimate, op, values))
+            for op, noise, values in zip(
+                self._likelihoods,
+                self.noise[: len(self._likelihoods)],
+                self._parameters(self._function(position)),
+                strict=True,
+            )
+        ]
+        if self._generators:
+
+            def simulated(seeds):
+                for generator, seed in zip(self._generators, seeds, strict=True):
+                    generator.set_value(noise_generator(seed), borrow=True)
+                return float(self._function(position)[0])
+
+            name = "pm.Simulator"
+            terms.append(NoisyTerm(name, Seeds(), len(self._generators), simulated))
+        return terms
 
     @property
     def state(self):
@@ -534,6 +588,10 @@ class DifferentiableTarget(TargetDensity):
                 self._compiled = CompiledDensity.of(self._gradient_function, arguments)
             self._compiled_for = shared
         return self._compiled, shared
+
+
+def _estimate(likelihood, parameters, noise):
+    return likelihood.evaluate(noise, *parameters)
 
 
 def _function(inputs, outputs, compile_kwargs):
