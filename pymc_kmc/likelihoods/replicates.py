@@ -1,10 +1,17 @@
 r"""Independent replicates of an estimate: where they run, and how many there should be.
 
-N replicates cost N times as much as one and make the estimate's variance about N times smaller. For
-the plain pseudo-marginal method a variance of the log estimate between 1 and 2 or so makes the most
-of a given number of replicates (Doucet, Pitt, Deligiannidis and Kohn, 2015: 1 to 2.9, depending on
-how good the proposals would be without noise; Sherlock, Thiery, Roberts and Rosenthal, 2015: 3.3
-for random walks in many dimensions), provided that an estimate's cost is proportional to N.
+N replicates cost N times as much as one and make the estimate's variance N times smaller. For the
+plain pseudo-marginal method a variance of the log estimate between 1 and 2 or so makes the most of
+a given number of particles (Doucet, Pitt, Deligiannidis and Kohn, 2015: 1 to 2.9, depending on how
+good the proposals would be without noise; Sherlock, Thiery, Roberts and Rosenthal, 2015: 3.3 for
+random walks in many dimensions), provided that an estimate's cost is proportional to N and the
+variance of its log falls as 1 / N.
+
+Averages of few heavy-tailed estimates are not like that: their log's variance falls more slowly,
+and where replicates are all that an iteration costs, N = 1 is often best, with the longest stays
+at one place (Sherlock, Thiery and Lee, 2017). The target variance of 1.5 is a compromise, which
+spends somewhat more on an iteration for chains that move (examples/benchmarks/README.md,
+"Replicates and correlated noise").
 
 Replicates may run on an executor. Which random numbers each of them gets doesn't depend on where it
 runs, so that the draws are the same.
@@ -13,6 +20,9 @@ References
 ----------
 Doucet, A., Pitt, M. K., Deligiannidis, G. and Kohn, R. (2015). Efficient implementation of Markov
 chain Monte Carlo when using an unbiased likelihood estimator. *Biometrika* 102, 295-313.
+
+Sherlock, C., Thiery, A. H. and Lee, A. (2017). Pseudo-marginal Metropolis-Hastings sampling using
+averages of unbiased estimators. *Biometrika* 104, 727-734.
 
 Sherlock, C., Thiery, A. H., Roberts, G. O. and Rosenthal, J. S. (2015). On the efficiency of
 pseudo-marginal random walk Metropolis algorithms. *Annals of Statistics* 43, 238-275.
