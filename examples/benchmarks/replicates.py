@@ -32,7 +32,6 @@ from examples.benchmarks.targets import markdown  # noqa: E402
 N_GROUPS, N_TRIALS = 30, 12
 #: Importance draws a group: the log estimate has variance 10 with the first, 6 with the second.
 FEW_DRAWS, SOME_DRAWS = 6, 8
-NUMBERS = (1, 2, 4, 8, 16, 32, 64)
 #: Iterations with fixed numbers of replicates: so many simulations, within bounds.
 SIMULATIONS, FEWEST, MOST = 40_000, 2000, 10_000
 
@@ -149,9 +148,10 @@ def auto(options):
         "random effects": lambda n: random_effects_model(SOME_DRAWS, False, n_replicates=n),
         "ABC": lambda n: abc_model(n_replicates=n),
     }
-    numbers = (1, 4) if options.quick else NUMBERS
+    numbers = [int(number) for number in options.numbers.split(",") if number]
     rows = []
-    for name, model_of in models.items():
+    for name in options.models.split(","):
+        model_of = models[name]
         best = -np.inf
         for n_replicates in (*numbers, "auto"):
             found = median(
@@ -174,13 +174,15 @@ def main(arguments=None):
     )
     parser.add_argument("--parts", default="correlated,auto", help="comma-separated")
     parser.add_argument("--steps", default="AdaptiveMetropolis,KMC", help="of correlated")
+    parser.add_argument("--models", default="random effects,ABC", help="of auto")
+    parser.add_argument("--numbers", default="1,2,4,8,16,32,64", help="fixed ones, of auto")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tune", type=int, default=1000)
     parser.add_argument("--draws", type=int, default=5000, help="of correlated")
     parser.add_argument("--quick", action="store_true", help="one seed, tune 450, draws 200")
     options = parser.parse_args(arguments)
     if options.quick:
-        options.seeds, options.tune, options.draws = 1, 450, 200
+        options.seeds, options.tune, options.draws, options.numbers = 1, 450, 200, "1,4"
     for part in options.parts.split(","):
         {"correlated": correlated, "auto": auto}[part](options)
 

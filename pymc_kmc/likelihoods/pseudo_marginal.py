@@ -32,6 +32,7 @@ from pytensor.graph.op import Op
 from pymc_kmc._compat import expect_numba_fallback
 from pymc_kmc.likelihoods.noise import Normals, Seeds
 from pymc_kmc.likelihoods.replicates import (
+    TARGET_VARIANCE,
     ExecutorError,
     Failure,
     Replicates,
@@ -112,7 +113,7 @@ class NoisyLogLikelihood(Op):
         *,
         what="estimator",
         n_replicates=1,
-        target_variance=1.5,
+        target_variance=TARGET_VARIANCE,
         fewest=1,
     ):
         self.name = name
@@ -301,7 +302,7 @@ def PseudoMarginalPotential(  # noqa: N802
     estimator: Callable,
     *params,
     n_replicates: int | str = 1,
-    target_variance: float = 1.5,
+    target_variance: float = TARGET_VARIANCE,
     n_normals: int | None = None,
     correlation: float | None = None,
     executor=None,
@@ -334,8 +335,8 @@ def PseudoMarginalPotential(  # noqa: N802
         statistics. With `correlation` it is half the mean squared difference that counts,
         between the estimates of a proposal and of the chain's state.
     target_variance : float
-        For "auto". The default makes the most of a given number of replicates where proposals are
-        good (Doucet et al., 2015).
+        For "auto", by default 2: chains move, and fewer replicates would hardly make more of each
+        (Doucet et al., 2015; Sherlock, Thiery and Lee, 2017).
     n_normals : int, optional
         The estimator gets ``u=``, a vector of so many independent standard normal numbers, instead
         of `rng`, and must have no other randomness. A proposal's vector is correlated with the
@@ -383,6 +384,9 @@ def PseudoMarginalPotential(  # noqa: N802
 
     Doucet, A., Pitt, M. K., Deligiannidis, G. and Kohn, R. (2015). Efficient implementation of
     Markov chain Monte Carlo when using an unbiased likelihood estimator. *Biometrika* 102, 295-313.
+
+    Sherlock, C., Thiery, A. H. and Lee, A. (2017). Pseudo-marginal Metropolis-Hastings sampling
+    using averages of unbiased estimators. *Biometrika* 104, 727-734.
 
     Tran, M.-N., Kohn, R., Quiroz, M. and Villani, M. (2016). The block pseudo-marginal sampler.
     arXiv:1603.02485.

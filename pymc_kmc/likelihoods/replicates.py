@@ -9,9 +9,9 @@ variance of its log falls as 1 / N.
 
 Averages of few heavy-tailed estimates are not like that: their log's variance falls more slowly,
 and where replicates are all that an iteration costs, N = 1 is often best, with the longest stays
-at one place (Sherlock, Thiery and Lee, 2017). The target variance of 1.5 is a compromise, which
-spends somewhat more on an iteration for chains that move (examples/benchmarks/README.md,
-"Replicates and correlated noise").
+at one place (Sherlock, Thiery and Lee, 2017). The target variance of 2 is a compromise between that
+and chains that move: with 1.5 there were up to twice as many replicates as did best
+(examples/benchmarks/README.md, "Replicates and correlated noise").
 
 Replicates may run on an executor. Which random numbers each of them gets doesn't depend on where it
 runs, so that the draws are the same.
@@ -48,6 +48,8 @@ __all__ = ["ExecutorError", "Failure", "Replicates", "choose_n_replicates", "log
 MOST_TASKS = 64
 # The tasks of so many potentials stay unpacked in a worker.
 MOST_PAYLOADS = 8
+# Of the log of an average of replicates; the module's docstring says why.
+TARGET_VARIANCE = 2.0
 # Estimates that a variance is computed from: its relative standard deviation is .32, to which the
 # efficiency is not sensitive.
 N_ESTIMATES = 30
