@@ -1,6 +1,7 @@
 """PyMC step methods for likelihoods without gradients, costly likelihoods and noisy likelihoods."""
 
 from pymc_kmc import datasets, surrogates
+from pymc_kmc.advice import NoiseEstimate, estimate_noise
 from pymc_kmc.diagnostics import Diagnosis, diagnose
 from pymc_kmc.likelihoods import EstimatorError, PseudoMarginalPotential
 from pymc_kmc.steps import KAMH, KMC, AdaptiveMetropolis, GadMALA, GadRWM, KMCFinite, KMCLite
@@ -17,8 +18,10 @@ __all__ = [
     "GadRWM",
     "KMCFinite",
     "KMCLite",
+    "NoiseEstimate",
     "PseudoMarginalPotential",
     "datasets",
     "diagnose",
+    "estimate_noise",
     "surrogates",
 ]

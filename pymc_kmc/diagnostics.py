@@ -187,7 +187,8 @@ def _findings(chains, posterior):
             f"Noise limits the chains: the log of the likelihood's estimate has variance "
             f"{noise:.2g} where the chains are, and perfect proposals would be accepted in "
             f"{100 * ideal:.0f} % of cases. Use {int(np.ceil(noise / 1.5))} times as many "
-            "simulations or particles."
+            "simulations or particles, n_replicates='auto', or correlated noise (n_normals=, "
+            "correlation=); kmc.estimate_noise(model) tries them out."
         )
     elif 0 < noise < NEEDLESSLY_GOOD:
         yield (

@@ -14,6 +14,8 @@ Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficien
 computations. *Annals of Statistics* 37, 697-725.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numba
@@ -31,7 +33,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import continuous_dtypes
 
 from pymc_kmc._compiled import CompiledDensity
-from pymc_kmc.likelihoods.noise import Seeds, noise_generator
+from pymc_kmc.likelihoods.noise import Normals, Seeds, noise_generator
 from pymc_kmc.likelihoods.pseudo_marginal import NoisyLogLikelihood
 
 __all__ = ["DifferentiableTarget", "Evaluation", "TargetDensity"]
@@ -45,7 +47,7 @@ class Evaluation(NamedTuple):
     log_density : float
         Of the whole model, the estimates included.
     log_likelihood_estimate : float
-        Sum of the noisy terms; 0 where there are none.
+        Sum of the noisy terms; 0 where there are none, `log_density` with a `pymc.Simulator`.
     position : ndarray, shape (d,)
         The block's raveled, unconstrained values.
     noise : tuple of ndarray
@@ -62,6 +64,25 @@ class Evaluation(NamedTuple):
     noise: tuple
     parameters: bytes = b""
     gradient: np.ndarray | None = None
+
+
+class NoisyTerm(NamedTuple):
+    """A term of the log density that is estimated, at one position.
+
+    Attributes
+    ----------
+    name : str
+    noise : Seeds or Normals
+    n_replicates : int
+        Rows of its noise.
+    log_estimate : callable
+        Of noise, a float.
+    """
+
+    name: str
+    noise: Seeds | Normals
+    n_replicates: int
+    log_estimate: Callable
 
 
 class TargetDensity:
@@ -225,6 +246,39 @@ class TargetDensity:
             first += n
         return parameters
 
+    def noisy_terms(self, point):
+        """Return the estimated terms of the log density at a point.
+
+        Parameters
+        ----------
+        point : dict of str to ndarray
+
+        Returns
+        -------
+        list of NoisyTerm
+            Of several `pymc.Simulator` the sum, with all that is not noisy.
+        """
+        position = self.current(point).position.astype(self._dtype, copy=False)
+        terms = [
+            NoisyTerm(op.name, op.noise, len(noise), partial(_estimate, op, values))
+            for op, noise, values in zip(
+                self._likelihoods,
+                self.noise[: len(self._likelihoods)],
+                self._parameters(self._function(position)),
+                strict=True,
+            )
+        ]
+        if self._generators:
+
+            def simulated(seeds):
+                for generator, seed in zip(self._generators, seeds, strict=True):
+                    generator.set_value(noise_generator(seed), borrow=True)
+                return float(self._function(position)[0])
+
+            name = "pm.Simulator"
+            terms.append(NoisyTerm(name, Seeds(), len(self._generators), simulated))
+        return terms
+
     @property
     def state(self):
         """The recycled evaluation, the noise and the count of evaluations."""
@@ -314,15 +368,18 @@ class TargetDensity:
             generator.set_value(noise_generator(seeds[0]), borrow=True)
         outputs = self._function(position.astype(self._dtype, copy=False))
         log_density = float(outputs[0])
-        if self._generators:
-            return Evaluation(log_density, log_density, position, noise)
-        estimate = 0.0
+        # With a pm.Simulator, whose term can't be told apart, all of the density.
+        estimate = log_density if self._generators else 0.0
         if n_likelihoods and np.isfinite(log_density):
-            sources = zip(self._likelihoods, noise, self._parameters(outputs), strict=True)
+            sources = zip(
+                self._likelihoods, noise[:n_likelihoods], self._parameters(outputs), strict=True
+            )
             for likelihood, value, parameters in sources:
-                estimate += likelihood.evaluate(value, *parameters)
+                term = likelihood.evaluate(value, *parameters)
+                log_density += term
+                estimate += term
         parameters = b"".join(np.asarray(output).tobytes() for output in outputs[1:])
-        return Evaluation(log_density + estimate, estimate, position, noise, parameters)
+        return Evaluation(log_density, estimate, position, noise, parameters)
 
     def point(self, point, position):
         """Return a copy of PyMC's `point` with the block's variables taken from `position`."""
@@ -530,6 +587,10 @@ class DifferentiableTarget(TargetDensity):
                 self._compiled = CompiledDensity.of(self._gradient_function, arguments)
             self._compiled_for = shared
         return self._compiled, shared
+
+
+def _estimate(likelihood, parameters, noise):
+    return likelihood.evaluate(noise, *parameters)
 
 
 def _function(inputs, outputs, compile_kwargs):

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import ndtr
 
-__all__ = ["NoiseVariance"]
+__all__ = ["NoiseVariance", "ideal_acceptance"]
 
 # So many of the last pairs count: noise may depend on the place, and chains come from elsewhere.
 RECENT_PAIRS = 40
@@ -54,9 +54,14 @@ class NoiseVariance:
 
     @property
     def ideal_acceptance(self):
-        r"""Acceptance rate of perfect proposals under this noise, :math:`2 \Phi(-s / \sqrt 2)`.
+        """Of perfect proposals under this noise, see :func:`ideal_acceptance`; 1 if unknown."""
+        return 1.0 if np.isnan(self.value) else ideal_acceptance(self.value)
 
-        For Gaussian noise of variance s^2 in the log estimate, the same everywhere (Pitt, Silva,
-        Giordani and Kohn, 2012, Journal of Econometrics 171, corollary 4).
-        """
-        return 1.0 if np.isnan(self.value) else float(2.0 * ndtr(-np.sqrt(self.value / 2.0)))
+
+def ideal_acceptance(variance):
+    r"""Return the acceptance rate of perfect proposals under noise, :math:`2 \Phi(-s / \sqrt 2)`.
+
+    For Gaussian noise of variance s^2 in the log estimate, the same everywhere (Pitt, Silva,
+    Giordani and Kohn, 2012, Journal of Econometrics 171, corollary 4).
+    """
+    return float(2.0 * ndtr(-np.sqrt(variance / 2.0)))

@@ -32,6 +32,7 @@ from pytensor.graph.op import Op
 from pymc_kmc._compat import expect_numba_fallback
 from pymc_kmc.likelihoods.noise import Normals, Seeds
 from pymc_kmc.likelihoods.replicates import (
+    TARGET_VARIANCE,
     ExecutorError,
     Failure,
     Replicates,
@@ -60,7 +61,8 @@ class EstimatorError(RuntimeError):
     Attributes
     ----------
     noise : ndarray
-        The seed, or the normal numbers, of that call.
+        The seed, or the normal numbers, of that call; of all calls of the estimate, a row each,
+        if an executor failed.
     """
 
     noise = None
@@ -111,7 +113,7 @@ class NoisyLogLikelihood(Op):
         *,
         what="estimator",
         n_replicates=1,
-        target_variance=1.5,
+        target_variance=TARGET_VARIANCE,
         fewest=1,
     ):
         self.name = name
@@ -182,10 +184,13 @@ class NoisyLogLikelihood(Op):
     def choose_n_replicates(self, start, parameters, rng):
         """Return the number of replicates with the target variance at `parameters`, and that."""
 
-        def estimate(n):
-            return self._call(self.noise.draw(n, rng), parameters)
+        def log_estimates(n):
+            noise = self.noise.draw(n, rng)
+            while True:
+                yield self._call(noise, parameters)
+                noise = self.noise.renew(noise, rng)
 
-        return choose_n_replicates(estimate, start, self.target_variance, self.fewest)
+        return choose_n_replicates(log_estimates, start, self.target_variance, self.fewest)
 
     def try_out(self, noise, parameters):
         """Make one estimate in this process, for the exceptions of :meth:`evaluate`."""
@@ -197,10 +202,13 @@ class NoisyLogLikelihood(Op):
         try:
             results = (run or self.replicates)(noise, parameters)
         except ExecutorError as error:
-            raise EstimatorError(
-                f"The executor of {self.name!r} did not return its results: {error}\n"
-                f"Parameters: {self._shown(parameters)}"
-            ) from error.__cause__
+            raised = EstimatorError(
+                f"The executor of {self.name!r} did not return the {self.what}'s results: {error}\n"
+                f"Parameters: {self._shown(parameters)}\n"
+                f"One of the calls had {self.noise.describe(noise[0])}; error.noise has a row each."
+            )
+            raised.noise = noise
+            raise raised from error.__cause__
         if not isinstance(results, Failure):
             return self.combine(results)
         error, row = results.error, noise[results.index]
@@ -294,7 +302,7 @@ def PseudoMarginalPotential(  # noqa: N802
     estimator: Callable,
     *params,
     n_replicates: int | str = 1,
-    target_variance: float = 1.5,
+    target_variance: float = TARGET_VARIANCE,
     n_normals: int | None = None,
     correlation: float | None = None,
     executor=None,
@@ -321,12 +329,14 @@ def PseudoMarginalPotential(  # noqa: N802
         What the estimator gets, in this order: the model's variables or expressions of them. They
         arrive on their natural (constrained) scale with their shapes, scalars as numbers.
     n_replicates : int or "auto"
-        How many independent estimates are averaged. "auto" finds the number while tuning, such
-        that the log of the average has variance `target_variance` where the chain is then; it is
-        fixed after tuning, and reported as ``kmc_n_replicates`` in the sample statistics.
+        How many independent estimates are averaged. "auto" finds the number, up to 1000, while
+        tuning, such that the log of the average has variance `target_variance` where the chain
+        is then; it is fixed after tuning, and reported as ``kmc_n_replicates`` in the sample
+        statistics. With `correlation` it is half the mean squared difference that counts,
+        between the estimates of a proposal and of the chain's state.
     target_variance : float
-        For "auto". The default makes the most of a given number of replicates where proposals are
-        good (Doucet et al., 2015).
+        For "auto", by default 2: chains move, and fewer replicates would hardly make more of each
+        (Doucet et al., 2015; Sherlock, Thiery and Lee, 2017).
     n_normals : int, optional
         The estimator gets ``u=``, a vector of so many independent standard normal numbers, instead
         of `rng`, and must have no other randomness. A proposal's vector is correlated with the
@@ -339,10 +349,13 @@ def PseudoMarginalPotential(  # noqa: N802
     executor : concurrent.futures.Executor or callable, optional
         Where the replicates run: a process pool, ``distributed.Client().get_executor()``,
         ``mpi4py.futures.MPIPoolExecutor()``, or a function that returns one, which is then called
-        in each process that needs it. The draws don't depend on it. A process pool in this process
-        goes with ``pm.sample(cores=1)``: PyMC's own processes can't start others.
+        once in each process that needs it. The draws don't depend on it. A process pool goes with
+        ``pm.sample(cores=1)``: PyMC's own processes can't start others. Only ``submit`` is used,
+        and ``result`` and ``cancel`` of what it returns. The estimator travels by `cloudpickle`
+        with every task: large data are better loaded by it where it runs.
     timeout : float, optional
-        Seconds that the executor has for one estimate; then there is an error.
+        Seconds that the executor has for one estimate; then there is an error. Worker processes
+        of an executor that was given as a function are stopped; threads can't be.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -371,6 +384,9 @@ def PseudoMarginalPotential(  # noqa: N802
 
     Doucet, A., Pitt, M. K., Deligiannidis, G. and Kohn, R. (2015). Efficient implementation of
     Markov chain Monte Carlo when using an unbiased likelihood estimator. *Biometrika* 102, 295-313.
+
+    Sherlock, C., Thiery, A. H. and Lee, A. (2017). Pseudo-marginal Metropolis-Hastings sampling
+    using averages of unbiased estimators. *Biometrika* 104, 727-734.
 
     Tran, M.-N., Kohn, R., Quiroz, M. and Villani, M. (2016). The block pseudo-marginal sampler.
     arXiv:1603.02485.
@@ -402,8 +418,7 @@ def PseudoMarginalPotential(  # noqa: N802
 
 def check_noise(name, n_normals, correlation, n_replicates, number="n_replicates"):
     """Return the kind of noise that these arguments ask for, or raise a ValueError."""
-    is_whole = isinstance(n_replicates, numbers.Integral) and not isinstance(n_replicates, bool)
-    if n_replicates != "auto" and not (is_whole and n_replicates >= 1):
+    if n_replicates != "auto" and not is_positive_integer(n_replicates):
         raise ValueError(
             f"{number} of {name!r} must be a positive whole number or 'auto', got {n_replicates!r}."
         )
@@ -414,17 +429,22 @@ def check_noise(name, n_normals, correlation, n_replicates, number="n_replicates
                 f"correlation={correlation} of {name!r} needs several replicates, some of which "
                 f"keep their seeds, or an estimator that takes u=: give {number} or n_normals."
             )
-    elif n_normals < 1 or n_normals != int(n_normals):
+    elif not is_positive_integer(n_normals):
         raise ValueError(
             f"n_normals of {name!r} must be a positive whole number, got {n_normals!r}."
         )
     if correlation is None:
         correlation = DEFAULT_CORRELATION
-    if not 0 <= correlation < 1:
-        raise ValueError(f"correlation of {name!r} must be in [0, 1), got {correlation}.")
+    if not (isinstance(correlation, numbers.Real) and 0 <= correlation < 1):
+        raise ValueError(f"correlation of {name!r} must be in [0, 1), got {correlation!r}.")
     if n_normals is None:
         return Seeds(correlation)
     return Normals(int(n_normals), correlation)
+
+
+def is_positive_integer(value):
+    """Say whether `value` is a positive whole number, of Python's or NumPy's."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1
 
 
 def add_potential(
@@ -459,8 +479,8 @@ def add_potential(
         raise ValueError(
             f"{name!r} got no params: name the variables that the {what} takes, after it."
         )
-    if not 0 < target_variance < np.inf:
-        raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance}.")
+    if not (isinstance(target_variance, numbers.Real) and 0 < target_variance < np.inf):
+        raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance!r}.")
     params = [pt.as_tensor_variable(param) for param in params]
     op = NoisyLogLikelihood(
         name,

@@ -1,10 +1,17 @@
 r"""Independent replicates of an estimate: where they run, and how many there should be.
 
-N replicates cost N times as much as one and make the estimate's variance about N times smaller. For
-the plain pseudo-marginal method a variance of the log estimate between 1 and 2 or so makes the most
-of a given number of replicates (Doucet, Pitt, Deligiannidis and Kohn, 2015: 1 to 2.9, depending on
-how good the proposals would be without noise; Sherlock, Thiery, Roberts and Rosenthal, 2015: 3.3
-for random walks in many dimensions), provided that an estimate's cost is proportional to N.
+N replicates cost N times as much as one and make the estimate's variance N times smaller. For the
+plain pseudo-marginal method a variance of the log estimate between 1 and 2 or so makes the most of
+a given number of particles (Doucet, Pitt, Deligiannidis and Kohn, 2015: 1 to 2.9, depending on how
+good the proposals would be without noise; Sherlock, Thiery, Roberts and Rosenthal, 2015: 3.3 for
+random walks in many dimensions), provided that an estimate's cost is proportional to N and the
+variance of its log falls as 1 / N.
+
+Averages of few heavy-tailed estimates are not like that: their log's variance falls more slowly,
+and where replicates are all that an iteration costs, N = 1 is often best, with the longest stays
+at one place (Sherlock, Thiery and Lee, 2017). The target variance of 2 is a compromise between that
+and chains that move: with 1.5 there were up to twice as many replicates as did best
+(examples/benchmarks/README.md, "Replicates and correlated noise").
 
 Replicates may run on an executor. Which random numbers each of them gets doesn't depend on where it
 runs, so that the draws are the same.
@@ -14,19 +21,23 @@ References
 Doucet, A., Pitt, M. K., Deligiannidis, G. and Kohn, R. (2015). Efficient implementation of Markov
 chain Monte Carlo when using an unbiased likelihood estimator. *Biometrika* 102, 295-313.
 
+Sherlock, C., Thiery, A. H. and Lee, A. (2017). Pseudo-marginal Metropolis-Hastings sampling using
+averages of unbiased estimators. *Biometrika* 104, 727-734.
+
 Sherlock, C., Thiery, A. H., Roberts, G. O. and Rosenthal, J. S. (2015). On the efficiency of
 pseudo-marginal random walk Metropolis algorithms. *Annals of Statistics* 43, 238-275.
 """
 
+import numbers
 import os
 import pickle
 import traceback
-from concurrent.futures import BrokenExecutor, CancelledError
-from concurrent.futures import TimeoutError as FutureTimeout
-from functools import cache
+from concurrent.futures import BrokenExecutor
+from functools import lru_cache
 from hashlib import sha256
+from itertools import islice
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -35,14 +46,23 @@ __all__ = ["ExecutorError", "Failure", "Replicates", "choose_n_replicates", "log
 
 # An estimate is at most so many tasks of an executor: a task costs some 0.1 to 1 ms.
 MOST_TASKS = 64
-# Estimates that a variance is computed from: its relative standard deviation is .29, to which the
+# The tasks of so many potentials stay unpacked in a worker.
+MOST_PAYLOADS = 8
+# Of the log of an average of replicates; the module's docstring says why.
+TARGET_VARIANCE = 2.0
+# Estimates that a variance is computed from: its relative standard deviation is .32, to which the
 # efficiency is not sensitive.
-N_ESTIMATES = 25
+N_ESTIMATES = 30
+# With fewer finite ones among them, the variance counts as infinite.
+LEAST_FINITE = 0.9
 # A number of replicates stays if the variance is so many times the target, or as many times less.
 NEAR_ENOUGH = 1.6
 # In one round the number grows or shrinks by at most this factor, and there are so many rounds.
 LARGEST_FACTOR, MOST_ROUNDS = 16, 6
-MOST_REPLICATES = 10_000
+# Each replicate is a call of a Python function: more than this wants a better or a vectorised one.
+MOST_REPLICATES = 1000
+# Variances below this are all the same: there is no noise.
+TINY = 1e-6
 
 
 class ExecutorError(RuntimeError):
@@ -64,6 +84,18 @@ class Failure(NamedTuple):
     index: int
     error: Exception
     frames: str
+
+    def __reduce__(self):
+        return Failure, (self.index, picklable(self.error), self.frames)
+
+
+def picklable(error):
+    """Return `error`, or what can be said of it if it doesn't travel between processes."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def log_mean_exp(log_estimates):
@@ -89,7 +121,9 @@ class Replicates:
         ``task(*arguments, **random)`` with `random` from the noise's ``inputs``.
     noise : Seeds or Normals
     executor : concurrent.futures.Executor or callable, optional
-        Or what returns one: it is then called once in each process that needs it.
+        Or what returns one: it is then called once in each process that needs it. Of an executor
+        ``submit`` is used, and of its futures ``result`` and ``cancel``; one that was made here
+        is dropped by ``shutdown`` after an error.
     timeout : float, optional
         Seconds that the executor has for all of them.
     """
@@ -100,14 +134,16 @@ class Replicates:
                 "executor must have the interface of concurrent.futures.Executor, or be a function "
                 f"that returns one, got {executor!r} of type {type(executor).__name__}."
             )
-        if timeout is not None and (executor is None or not 0 < timeout < np.inf):
-            raise ValueError(
-                f"timeout must be a positive number of seconds, and needs executor=, got {timeout}."
-            )
-        self.task = task
+        if timeout is not None:
+            if not (isinstance(timeout, numbers.Real) and 0 < timeout < np.inf):
+                raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
+            if executor is None:
+                raise ValueError(
+                    f"timeout={timeout} needs executor=: what runs in this process isn't stopped."
+                )
         self.noise = noise
         self.timeout = timeout
-        self._remote = RemoteRows(task, noise)
+        self._run_rows = RunRows(task, noise)
         self._executor = None if executor is None else LazyExecutor(executor)
 
     def __call__(self, rows, arguments):
@@ -128,67 +164,89 @@ class Replicates:
         if self._executor is None:
             return self.here(rows, arguments)
         size = -(-len(rows) // MOST_TASKS)
-        futures, results = [], []
+        futures, results, deadline = [], [], np.inf
         try:
             for first in range(0, len(rows), size):
-                futures.append(
-                    self._executor.submit(self._remote, rows[first : first + size], arguments)
-                )
-            deadline = None if self.timeout is None else monotonic() + self.timeout
+                part = rows[first : first + size]
+                futures.append(self._executor.submit(self._run_rows, part, arguments))
+            if self.timeout is not None:
+                deadline = monotonic() + self.timeout
             for future in futures:
-                seconds = None if deadline is None else max(0.0, deadline - monotonic())
+                seconds = None if deadline == np.inf else max(0.0, deadline - monotonic())
                 part = future.result(seconds)
                 if isinstance(part, Failure):
                     return part._replace(index=len(results) + part.index)
                 results += part
-        except FutureTimeout:
-            raise ExecutorError(
-                f"they took longer than timeout={self.timeout:g} seconds."
-            ) from None
-        except (BrokenExecutor, CancelledError, OSError, RuntimeError, pickle.PicklingError) as e:
+        except BaseException as error:
+            # An interrupt too leaves busy workers, and kills those that got it.
+            cancel(futures)
             self._executor.forget()
-            raise ExecutorError(f"{type(e).__name__}: {e}") from e
+            if not isinstance(error, Exception):
+                raise
+            if isinstance(error, TimeoutError) and monotonic() >= deadline:
+                raise ExecutorError(self._executor.explain_timeout(self.timeout)) from error
+            raise ExecutorError(explain(error)) from error
         finally:
-            for future in futures:
-                future.cancel()
+            cancel(futures)
         return results
 
     def here(self, rows, arguments):
         """Do it in this process, one row after the other."""
-        return run_rows(self.task, self.noise, rows, arguments)
+        return self._run_rows(rows, arguments)
 
 
-def run_rows(task, noise, rows, arguments):
-    """Return the task's results for all rows of noise, or a :class:`Failure`."""
-    results = []
-    for index, row in enumerate(rows):
-        # [()] makes numbers of 0-d arrays; the copies protect the chain from a task that writes.
-        values = [value.copy()[()] for value in arguments]
-        try:
-            results.append(task(*values, **noise.inputs(row)))
-        except Exception as error:
-            # Without the frames of this function and of the task's own wrapper.
-            return Failure(index, error, "".join(traceback.format_tb(error.__traceback__)[2:]))
-    return results
+def cancel(futures):
+    """Take back what has not begun."""
+    for future in futures:
+        future.cancel()
 
 
-class RemoteRows:
-    """:func:`run_rows` for another process, closures and lambdas included."""
+def explain(error):
+    """Return what an executor's exception means."""
+    message = f"{type(error).__name__}: {error}"
+    if isinstance(error, BrokenExecutor):
+        message += " That is most often a crash in compiled code, or too little memory."
+    return message
+
+
+class RunRows:
+    """Runs a task for rows of noise. It travels to other processes with closures and lambdas.
+
+    Parameters
+    ----------
+    task, noise
+        As of :class:`Replicates`.
+    """
 
     def __init__(self, task, noise):
-        self.task, self.noise = task, noise
+        self._content = task, noise
         self._payload = None
 
     def __call__(self, rows, arguments):
-        results = run_rows(self.task, self.noise, rows, arguments)
-        if isinstance(results, Failure):
-            return results._replace(error=picklable(results.error))
+        """Return the task's results, or a :class:`Failure`."""
+        if self._content is None:
+            self._content = unpack(self._payload)
+        task, noise = self._content
+        results = []
+        for index, row in enumerate(rows):
+            # [()] makes numbers of 0-d arrays; copies protect the chain from a task that writes.
+            values = [value.copy()[()] for value in arguments]
+            try:
+                results.append(task(*values, **noise.inputs(row)))
+            except Exception as error:
+                # Without the frames of this function and of the task's own wrapper.
+                frames = traceback.format_tb(error.__traceback__)[2:]
+                return Failure(index, error, "".join(frames))
         return results
 
-    def __reduce__(self):
+    def __getstate__(self):
         if self._payload is None:
-            self._payload = cloudpickle.dumps((self.task, self.noise))
-        return load_rows, (Payload(self._payload),)
+            self._payload = Payload(cloudpickle.dumps(self._content))
+        return self._payload
+
+    def __setstate__(self, payload):
+        # Unpacked when it is called: an exception here would kill a pool's worker, unexplained.
+        self._content, self._payload = None, payload
 
 
 class Payload:
@@ -205,82 +263,86 @@ class Payload:
         return hash(self.digest)
 
 
-@cache
-def load_rows(payload):
-    """Return the :class:`RemoteRows` of a payload, made once a process."""
-    return RemoteRows(*pickle.loads(payload.content))
-
-
-def picklable(error):
-    """Return `error`, or what can be said of it if it doesn't travel between processes."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+@lru_cache(maxsize=MOST_PAYLOADS)
+def unpack(payload):
+    """Return the content of a payload: once for all tasks that a worker gets of it."""
+    return pickle.loads(payload.content)
 
 
 class LazyExecutor:
     """An executor for whichever process this object finds itself in.
 
     Threads and connections of a pool don't survive a fork, and pools can't be pickled: what
-    travels is the function that makes one, or an executor that can be pickled.
+    travels is the function that makes one.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor or callable
     """
 
     def __init__(self, executor):
-        self._made = self._make = self._process = None
-        if hasattr(executor, "submit"):
-            self._made, self._process = executor, os.getpid()
-        else:
-            self._make = executor
+        # A class of executors has submit too, and makes one.
+        is_function = isinstance(executor, type) or not hasattr(executor, "submit")
+        self._make = executor if is_function else None
+        # By process: a forked one must not touch its parent's, whose locks may be held for ever.
+        self._executors = {} if is_function else {os.getpid(): executor}
 
     def submit(self, *task):
-        if self._process != os.getpid():
-            self._made = None
-        if self._made is None:
-            if self._make is None:
-                raise RuntimeError(
-                    "an executor can't be used in another process than the one that it was made "
-                    "in. Give a function that makes one, executor=lambda: "
-                    "ProcessPoolExecutor(4), or sample with pm.sample(cores=1)."
-                )
-            self._made, self._process = self._make(), os.getpid()
-            if not hasattr(self._made, "submit"):
-                raise TypeError(
-                    f"executor() returned {self._made!r} of type {type(self._made).__name__}, "
-                    "which has no submit: it must return a concurrent.futures.Executor."
-                )
+        """Submit a task, and return its future."""
+        executor = self._executors.get(os.getpid())
+        if executor is None:
+            executor = self._executors[os.getpid()] = self._made()
         try:
-            return self._made.submit(*task)
+            return executor.submit(*task)
         except AssertionError as error:  # what multiprocessing raises
             raise RuntimeError(
                 f"{error}: pm.sample's own processes can't start more. Use pm.sample(cores=1), "
                 "where the replicates use the cores, or an executor of threads or on a cluster."
             ) from error
 
+    def _made(self):
+        if self._make is None:
+            raise RuntimeError(
+                "an executor can't be used in another process than the one that it was made in. "
+                "Sample with pm.sample(cores=1), or give a function that makes one of threads or "
+                "on a cluster: executor=lambda: ThreadPoolExecutor(4)."
+            )
+        executor = self._make()
+        if not hasattr(executor, "submit"):
+            raise TypeError(
+                f"executor() returned {executor!r} of type {type(executor).__name__}, which has "
+                "no submit: it must return a concurrent.futures.Executor."
+            )
+        return executor
+
     def forget(self):
-        """Make a new one next time, if it is known how."""
-        if self._make is not None and self._made is not None:
-            self._made.shutdown(wait=False)
-            self._made = None
+        """Drop an executor that was made here, and its workers: the next task gets a new one."""
+        if self._make is None or os.getpid() not in self._executors:
+            return
+        executor = self._executors.pop(os.getpid())
+        # A process that hangs would keep the interpreter from exiting. (Python 3.14 has
+        # ProcessPoolExecutor.kill_workers for it.)
+        processes = list((getattr(executor, "_processes", None) or {}).values())
+        if hasattr(executor, "shutdown"):
+            executor.shutdown(wait=False)
+        for process in processes:
+            process.kill()
+
+    def explain_timeout(self, seconds):
+        """Say what is known when the time is up."""
+        message = f"they took longer than timeout={seconds:g} seconds."
+        if self._make is None:
+            message += (
+                " The executor's workers may still be busy with them. Give a function that makes "
+                "the executor, and worker processes are stopped."
+            )
+        return message
 
     def __getstate__(self):
-        made = None
-        if self._make is None:
-            try:
-                pickle.dumps(self._made)
-                made = self._made
-            except Exception:
-                made = None
-        return {"_make": self._make, "_travels": made}
-
-    def __setstate__(self, state):
-        self._make = state["_make"]
-        self._made = state["_travels"]
-        self._process = None if self._made is None else os.getpid()
+        return {"_make": self._make, "_executors": {}}
 
 
-def choose_n_replicates(estimate, start, target_variance, fewest=1) -> "tuple[int, float]":
+def choose_n_replicates(log_estimates, start, target_variance, fewest=1):
     r"""Find the number of replicates whose log estimate has a given variance.
 
     Averages of few heavy-tailed estimates have a variance that falls more slowly than 1 / N, so
@@ -288,8 +350,9 @@ def choose_n_replicates(estimate, start, target_variance, fewest=1) -> "tuple[in
 
     Parameters
     ----------
-    estimate : callable
-        ``estimate(n)`` returns a new log estimate of n replicates.
+    log_estimates : callable
+        ``log_estimates(n)`` yields log estimates of n replicates at one point for as long as it
+        is asked, each under the last one's noise renewed.
     start : int
         First number tried.
     target_variance : float
@@ -299,29 +362,42 @@ def choose_n_replicates(estimate, start, target_variance, fewest=1) -> "tuple[in
     -------
     n : int
     variance : float
-        Of the log estimate with n replicates; inf where more than a tenth of them were -inf.
+        Of the log estimate with n replicates, see :func:`log_variance`.
     """
     n, tried = start, {}
     for _ in range(MOST_ROUNDS):
-        if n not in tried:
-            tried[n] = log_variance([estimate(n) for _ in range(N_ESTIMATES)])
+        tried[n] = log_variance(list(islice(log_estimates(n), N_ESTIMATES)))
         excess = tried[n] / target_variance
         if 1.0 / NEAR_ENOUGH <= excess <= NEAR_ENOUGH:
             break
         factor = np.clip(excess, 1.0 / LARGEST_FACTOR, LARGEST_FACTOR)
-        following = int(np.clip(np.ceil(n * factor), fewest, MOST_REPLICATES))
-        if following in tried:
+        n = int(np.clip(np.ceil(n * factor), fewest, max(start, MOST_REPLICATES)))
+        if n in tried:
             break
-        n = following
-    # The largest variance that is near enough, or else the nearest.
-    n = min(tried, key=lambda tried_n: abs(np.log(max(tried[tried_n], 1e-6) / target_variance)))
+
+    if min(tried.values()) > NEAR_ENOUGH * target_variance:
+        n = max(tried)
+    else:
+        n = min(sorted(tried), key=lambda n: abs(np.log(max(tried[n], TINY) / target_variance)))
     return n, tried[n]
 
 
-def log_variance(log_estimates) -> "float | Any":
-    """Variance of log estimates; inf where more than a tenth of them are -inf."""
+def log_variance(log_estimates):
+    """Half the mean squared difference of successive log estimates.
+
+    Of independent ones this is their variance, of correlated ones what of it matters to
+    acceptance. It is inf where more than a tenth of them are not finite.
+
+    Parameters
+    ----------
+    log_estimates : sequence of float
+
+    Returns
+    -------
+    float
+    """
     log_estimates = np.asarray(log_estimates)
     finite = log_estimates[np.isfinite(log_estimates)]
-    if len(finite) < 0.9 * len(log_estimates):
+    if len(finite) < LEAST_FINITE * len(log_estimates):
         return np.inf
-    return float(finite.var(ddof=1))
+    return float(0.5 * np.mean(np.diff(finite) ** 2))

@@ -21,7 +21,7 @@ def section(heading):
 
 
 def quick_start():
-    (block,) = [block for block in BLOCKS if "PseudoMarginalPotential(" in block]
+    (block,) = [block for block in BLOCKS if "with pm.Model():" in block]
     return block
 
 
@@ -64,6 +64,8 @@ def test_benchmarks_are_there():
         "default",
         "oracle",
         "pseudo_marginal",
+        "replicates",
+        "executors",
         "overhead",
         "glass",
         "logistic",

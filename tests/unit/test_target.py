@@ -204,3 +204,17 @@ def test_simulator_in_a_mixed_block_is_refused():
     model = simulator_model(companion=True)
     with model, pytest.raises(ValueError, match=r"pm\.Simulator.*\['z'\]"):
         kmc.AdaptiveMetropolis(vars=[model["mu"]])
+
+
+def test_a_simulator_beside_a_potential():
+    """Both terms are in the density, each under its own frozen noise."""
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Simulator("y", lambda rng, x, size: rng.normal(x, 1.0, size=size), x, observed=[1.0])
+        kmc.PseudoMarginalPotential("loglik", lambda x, rng: 100.0 + rng.standard_normal(), x)
+    target = target_of(model)
+    evaluation = target.propose(np.array([0.3]), np.random.default_rng(1))
+    assert 80 < evaluation.log_density < 110
+    target.accept(evaluation)
+    again = target._evaluate(evaluation.position, evaluation.noise)
+    assert again.log_density == evaluation.log_density

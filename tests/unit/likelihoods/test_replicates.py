@@ -1,0 +1,630 @@
+"""Replicates: where they run, and how many there should be."""
+
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from pymc_kmc.likelihoods.noise import Normals, Seeds
+from pymc_kmc.likelihoods.replicates import (
+    MOST_REPLICATES,
+    MOST_TASKS,
+    ExecutorError,
+    Failure,
+    LazyExecutor,
+    Replicates,
+    choose_n_replicates,
+    log_mean_exp,
+    log_variance,
+)
+from tests.models import NoisyEstimator
+
+ROOT = Path(__file__).parents[3]
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+# The pools of these tests are of threads, or forked: spawned workers import PyMC, in seconds.
+two_threads = partial(ThreadPoolExecutor, 2)
+two_processes = partial(ProcessPoolExecutor, 2, mp_context=multiprocessing.get_context("fork"))
+
+
+def estimates(task, executor=None, *, n=6, timeout=None, noise=None):
+    """What `n` replicates give at x = .5."""
+    noise = noise or Seeds()
+    replicates = Replicates(task, noise, executor, timeout)
+    return replicates(noise.draw(n, np.random.default_rng(3)), [np.asarray(0.5)])
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with two_processes() as executor:
+        yield executor
+
+
+@pytest.fixture
+def dask():
+    distributed = pytest.importorskip("distributed")
+    cluster = distributed.LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+    )
+    with cluster, distributed.Client(cluster) as client:
+        yield client.get_executor()
+
+
+# Where they run
+
+
+def model_on(executor, **options):
+    shift = 0.25  # a closure
+
+    def estimator(x, rng):
+        return NoisyEstimator(2.0)(x, rng) + shift
+
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        kmc.PseudoMarginalPotential(
+            "loglik", estimator, x, n_replicates=4, executor=executor, **options
+        )
+    return model
+
+
+def draws_by_hand(model, n=60):
+    step = kmc.AdaptiveMetropolis(model=model)
+    step.set_rng(np.random.default_rng(1))
+    point, draws = model.initial_point(), []
+    for _ in range(n):
+        point, (statistics,) = step.step(point)
+        draws.append((float(point["x"]), statistics["kmc_loglik"]))
+    return draws
+
+
+@pytest.fixture(scope="module")
+def serial_draws():
+    return draws_by_hand(model_on(None))
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes", "dask", "function"])
+def test_the_draws_do_not_depend_on_the_executor(kind, request, serial_draws):
+    if kind in ("processes", "dask"):
+        assert draws_by_hand(model_on(request.getfixturevalue(kind))) == serial_draws
+    elif kind == "threads":
+        with two_threads() as executor:
+            assert draws_by_hand(model_on(executor)) == serial_draws
+    else:
+        assert draws_by_hand(model_on(two_threads)) == serial_draws
+
+
+def test_nor_do_they_with_normal_numbers_in_one_task_or_in_many(processes):
+    def task(x, u):
+        return x + u.sum()
+
+    noise = Normals(3)
+    for n in (1, MOST_TASKS + 1, 3 * MOST_TASKS):
+        here = estimates(task, n=n, noise=noise)
+        assert len(here) == n
+        assert estimates(task, processes, n=n, noise=noise) == here
+
+
+def test_pm_sample_makes_one_executor_in_each_process_that_needs_it():
+    """The step travels by fork and, pickled, by spawn."""
+    with model_on(partial(ThreadPoolExecutor, 2)):
+        step = kmc.AdaptiveMetropolis()
+        run = partial(pm.sample, step=step, draws=20, tune=20, chains=2, random_seed=1, **QUIET)
+        one_core = run(cores=1).posterior["x"].values
+        for start_method in ("fork", "spawn"):
+            draws = run(cores=2, mp_ctx=start_method).posterior["x"].values
+            np.testing.assert_array_equal(draws, one_core)
+
+
+def test_the_function_is_called_once_a_process(tmp_path):
+    def make():
+        (tmp_path / f"{os.getpid()}-{time.monotonic_ns()}").touch()
+        return two_threads()
+
+    executor = LazyExecutor(make)
+    assert not list(tmp_path.iterdir())
+    for _ in range(3):
+        assert executor.submit(os.getpid).result() == os.getpid()
+    assert len(list(tmp_path.iterdir())) == 1
+    process = multiprocessing.get_context("fork").Process(
+        target=lambda: [executor.submit(os.getpid).result() for _ in range(2)]
+    )
+    process.start()
+    process.join(20)
+    assert process.exitcode == 0
+    assert len(list(tmp_path.iterdir())) == 2
+    copied = cloudpickle.loads(cloudpickle.dumps(executor))
+    assert copied.submit(os.getpid).result() == os.getpid()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_class_of_executors_is_a_function():
+    assert estimates(lambda x, rng: x, ThreadPoolExecutor) == [0.5] * 6
+
+
+def in_a_daemon(function):
+    """What `function` raises in a process like those of pm.sample."""
+    receive, send = multiprocessing.Pipe(duplex=False)
+
+    def target():
+        try:
+            function()
+            send.send("nothing")
+        except Exception as error:
+            send.send(f"{type(error).__name__}: {error}")
+
+    process = multiprocessing.get_context("fork").Process(target=target, daemon=True)
+    process.start()
+    assert receive.poll(20)
+    process.join(20)
+    assert process.exitcode == 0
+    return receive.recv()
+
+
+def test_an_executor_of_another_process(processes):
+    replicates = Replicates(lambda x, rng: 0.0, Seeds(), processes)
+    replicates(np.arange(2), [])  # it runs here
+    message = in_a_daemon(partial(replicates, np.arange(2), []))
+    assert message.startswith("ExecutorError") and "cores=1" in message
+    message = in_a_daemon(partial(pickle.loads(cloudpickle.dumps(replicates)), np.arange(2), []))
+    assert message.startswith("ExecutorError") and "executor=lambda" in message
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_processes_of_pm_sample_cannot_start_others(start_method):
+    make = partial(ProcessPoolExecutor, 1, mp_context=multiprocessing.get_context(start_method))
+    message = in_a_daemon(partial(estimates, lambda x, rng: 0.0, make))
+    assert message.startswith("ExecutorError") and "Use pm.sample(cores=1)" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"executor": 3}, TypeError, "executor must have the interface .* got 3 of type int"),
+        ({"executor": two_threads, "timeout": 0}, ValueError, "timeout must be .* got 0"),
+        ({"executor": two_threads, "timeout": "1"}, ValueError, "timeout must be .* got '1'"),
+        ({"executor": two_threads, "timeout": np.nan}, ValueError, "timeout must be .* got nan"),
+        ({"timeout": 2.0}, ValueError, "timeout=2.0 needs executor="),
+    ],
+)
+def test_wrong_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Replicates(lambda x, rng: 0.0, Seeds(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_replicates": 0}, "n_replicates of 'loglik' must be .* got 0"),
+        ({"n_replicates": 2.0}, "n_replicates of 'loglik' must be .* got 2.0"),
+        ({"n_replicates": "many"}, "n_replicates of 'loglik' must be .* got 'many'"),
+        ({"target_variance": -1}, "target_variance of 'loglik' must be positive, got -1"),
+        ({"target_variance": "1"}, "target_variance of 'loglik' must be positive, got '1'"),
+        ({"correlation": 0.9}, "correlation=0.9 of 'loglik' needs several replicates"),
+        ({"correlation": 1.0, "n_replicates": 5}, r"must be in \[0, 1\), got 1.0"),
+        ({"correlation": "high", "n_replicates": 5}, r"must be in \[0, 1\), got 'high'"),
+        ({"n_normals": 0}, "n_normals of 'loglik' must be .* got 0"),
+        ({"n_normals": "5"}, "n_normals of 'loglik' must be .* got '5'"),
+    ],
+)
+def test_wrong_arguments_of_the_potential(arguments, message):
+    with pm.Model():
+        x = pm.Normal("x")
+        with pytest.raises(ValueError, match=message):
+            kmc.PseudoMarginalPotential("loglik", lambda x, **random: 0.0, x, **arguments)
+
+
+# What goes wrong there
+
+
+class Unpicklable(Exception):
+    def __init__(self, first, second):  # unpickled with one argument
+        super().__init__(f"{first} and {second}")
+
+
+def failing(x, rng):
+    raise ZeroDivisionError("solver failed")
+
+
+def failing_unpicklably(x, rng):
+    raise Unpicklable("this", "that")
+
+
+def test_what_the_task_raises_comes_back_with_its_frames(processes):
+    for executor in (None, processes):
+        failure = estimates(failing, executor)
+        assert isinstance(failure, Failure) and failure.index == 0
+        assert isinstance(failure.error, ZeroDivisionError)
+    failure = estimates(failing_unpicklably, processes)
+    assert str(failure.error) == "Unpicklable: this and that"
+
+
+def test_the_first_failure_is_returned_whatever_the_executor(processes):
+    def task(x, rng):
+        if rng.uniform() < 0.02:
+            raise ValueError
+        return 0.0
+
+    n = 3 * MOST_TASKS
+    expected = estimates(task, n=n).index
+    assert expected > 5
+    assert estimates(task, processes, n=n).index == expected
+
+
+def potential_failing_on(executor, estimator, **options):
+    """Where x > .5; the initial point is 0."""
+
+    def guarded(x, rng):
+        return estimator(x, rng) if x > 0.5 else 0.0
+
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        kmc.PseudoMarginalPotential("loglik", guarded, x, executor=executor, **options)
+    return next(
+        node.op
+        for node in [potential.owner for potential in model.potentials]
+        if hasattr(node.op, "evaluate")
+    )
+
+
+@pytest.mark.parametrize("task", [failing, failing_unpicklably])
+def test_the_users_exception_says_how_to_reproduce_it(task, processes):
+    op = potential_failing_on(processes, task, n_replicates=2)
+    with pytest.raises(kmc.EstimatorError) as caught:
+        op.evaluate(np.array([5, 6]), 1.5)
+    message = str(caught.value)
+    assert "x=1.5" in message and "PCG64(5)" in message
+    assert f"in {task.__name__}" in message  # the user's frames
+    assert caught.value.noise == 5
+    expected = ZeroDivisionError if task is failing else RuntimeError
+    assert isinstance(caught.value.__cause__, expected)
+
+
+def test_a_worker_that_dies_and_the_pool_after_it():
+    op = potential_failing_on(two_processes, lambda x, rng: os._exit(1), n_replicates=2)
+    with pytest.raises(kmc.EstimatorError, match="BrokenProcessPool") as caught:
+        op.evaluate(np.array([5, 6]), 1.5)
+    message = str(caught.value)
+    assert "x=1.5" in message and "PCG64(5)" in message and "too little memory" in message
+    assert isinstance(caught.value.__cause__, BrokenProcessPool)
+    np.testing.assert_array_equal(caught.value.noise, [5, 6])
+    assert op.evaluate(np.array([5, 6]), 0.0) == 0.0  # in a new pool
+
+
+def test_a_dead_pool_that_was_given_stays_dead():
+    with two_processes() as executor:
+        for _ in range(2):
+            with pytest.raises(ExecutorError, match="BrokenProcessPool"):
+                estimates(lambda x, rng: os._exit(1), executor)
+
+
+def test_a_task_that_hangs_is_given_up_and_its_process_ended():
+    before = set(multiprocessing.active_children())
+    begin = time.monotonic()
+    with pytest.raises(ExecutorError, match="longer than timeout=0.3 seconds"):
+        estimates(lambda x, rng: time.sleep(60), two_processes, timeout=0.3)
+    for process in set(multiprocessing.active_children()) - before:
+        process.join(20)
+    assert time.monotonic() - begin < 20
+    assert set(multiprocessing.active_children()) <= before
+
+
+def test_a_hanging_pool_that_was_given_is_not_touched():
+    stop = threading.Event()
+    with two_threads() as executor:
+        with pytest.raises(ExecutorError, match="Give a function that makes the executor"):
+            estimates(lambda x, rng: stop.wait(60), executor, timeout=0.1)
+        stop.set()
+        assert executor.submit(len, "abc").result(20) == 3
+
+
+class Submitting:
+    """An executor whose futures end as they are told to."""
+
+    def __init__(self, end):
+        self.end, self.futures = end, []
+
+    def submit(self, *task):
+        future = Future()
+        self.end(future, len(self.futures))
+        self.futures.append(future)
+        return future
+
+
+def test_cancelled_and_failed_futures():
+    with pytest.raises(ExecutorError, match="CancelledError"):
+        estimates(failing, Submitting(lambda future, i: future.cancel()))
+    # Not this package's timeout.
+    failed = Submitting(lambda future, i: future.set_exception(TimeoutError("scheduler lost")))
+    for timeout in (None, 60.0):
+        with pytest.raises(ExecutorError, match="TimeoutError: scheduler lost"):
+            estimates(failing, failed, timeout=timeout)
+    with pytest.raises(ExecutorError, match=r"executor\(\) returned 3 of type int"):
+        estimates(failing, lambda: 3)
+
+
+def test_an_estimator_that_cannot_travel(processes):
+    lock = threading.Lock()
+    with pytest.raises(ExecutorError, match="TypeError: cannot pickle"):
+        estimates(lambda x, rng: float(lock.locked()), processes)
+    with two_threads() as executor:
+        assert estimates(lambda x, rng: float(lock.locked()), executor) == [0.0] * 6
+
+
+class NotThere:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self):
+        return __import__, ("a_module_that_the_worker_lacks",)
+
+
+def test_what_a_worker_cannot_import_is_named_and_leaves_the_pool_alive(processes):
+    missing = NotThere()
+    with pytest.raises(ExecutorError, match="ModuleNotFoundError.*a_module_that_the_worker_lacks"):
+        estimates(lambda x, rng: missing, processes)
+    assert estimates(lambda x, rng: x, processes) == [0.5] * 6
+
+
+def test_an_interrupt_leaves_nothing_pending():
+    def end(future, i):
+        if i == 0:
+            future.set_exception(KeyboardInterrupt())
+
+    executor = Submitting(end)
+    with pytest.raises(KeyboardInterrupt):
+        estimates(failing, executor)
+    assert len(executor.futures) == 6
+    assert all(future.done() for future in executor.futures)
+
+
+def test_an_interrupt_returns_the_draws_so_far():
+    n_tasks = 0
+
+    def end(future, i):
+        nonlocal n_tasks
+        n_tasks += 1
+        future.set_exception(KeyboardInterrupt()) if n_tasks > 120 else future.set_result([0.0])
+
+    with pm.Model():
+        x = pm.Normal("x")
+        kmc.PseudoMarginalPotential(
+            "loglik", lambda x, rng: 0.0, x, n_replicates=2, executor=Submitting(end)
+        )
+        idata = pm.sample(
+            step=kmc.AdaptiveMetropolis(), draws=500, tune=20, chains=1, cores=1, **QUIET
+        )
+    assert 10 < idata.posterior.sizes["draw"] < 60
+
+
+SCRIPT = """
+import multiprocessing, os, sys, time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+import numpy as np
+from pymc_kmc.likelihoods.noise import Seeds
+from pymc_kmc.likelihoods.replicates import ExecutorError, Replicates
+
+fork = multiprocessing.get_context("fork")
+rows = np.arange(4)
+def pool(): return ProcessPoolExecutor(2, mp_context=fork)
+def work(rng): return rng.standard_normal()
+for executor in (pool, pool(), lambda: ThreadPoolExecutor(2), None):
+    kept = Replicates(work, Seeds(), executor)
+    print(len(kept(rows, [])))
+def hang(rng): time.sleep(600)
+try:
+    Replicates(hang, Seeds(), pool, timeout=0.2)(rows, [])
+except ExecutorError as error:
+    print(error)
+print("end")
+"""
+
+
+def test_nothing_hangs_when_the_interpreter_exits():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:4] == ["4"] * 4
+    assert done.stdout.splitlines()[-1] == "end"
+    assert "Traceback" not in done.stderr
+
+
+# How many
+
+
+def test_log_mean_exp():
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal(7)
+    assert log_mean_exp(values) == pytest.approx(np.log(np.mean(np.exp(values))))
+    assert log_mean_exp(list(values - 2000)) == pytest.approx(log_mean_exp(values) - 2000)
+    assert log_mean_exp([-np.inf, 0.0]) == pytest.approx(-np.log(2))
+    assert log_mean_exp([-np.inf, -np.inf]) == -np.inf
+    assert log_mean_exp([0.0, np.inf]) == np.inf
+    assert np.isnan(log_mean_exp([0.0, np.nan])) and np.isnan(log_mean_exp([np.inf, np.nan]))
+    assert log_mean_exp([-3.0]) == -3.0
+
+
+def test_log_variance():
+    """10,000 values: the standard errors are 1.7 % and, with correlation .5, less than 3 %."""
+    rng = np.random.default_rng(2)
+    values = rng.standard_normal(10_000)
+    assert log_variance(3.0 * values) == pytest.approx(9.0, rel=0.08)
+    assert log_variance(values[1:] + values[:-1]) == pytest.approx(1.0, rel=0.14)  # of 2
+    assert log_variance([0.0] * 19 + [-np.inf]) == 0.0
+    assert log_variance([0.0] * 8 + [-np.inf] * 2) == np.inf
+
+
+def searched(log_estimate, start=1, target=1.5, fewest=1):
+    """The number found, its variance, and how many estimates that took of each number."""
+    rng, counts = np.random.default_rng(4), {}
+
+    def log_estimates(n):
+        while True:
+            counts[n] = counts.get(n, 0) + 1
+            yield log_estimate(n, rng)
+
+    return *choose_n_replicates(log_estimates, start, target, fewest), counts
+
+
+@pytest.mark.parametrize("start", [1, 40, 600])
+def test_search_where_the_variance_falls_as_one_over_n(start):
+    """The right number is 20; variances are known to 32 %, and 60 % too much is near enough."""
+    n, variance, counts = searched(lambda n, rng: np.sqrt(30 / n) * rng.standard_normal(), start)
+    assert 8 <= n <= 50
+    assert 0.5 < variance < 3.0
+    assert len(counts) <= 4
+
+
+def test_search_with_averages_of_log_normal_estimates():
+    """Of variance 4: the average of 8 has variance 1.4 to 1.6, not 4 / 8."""
+
+    def log_estimate(n, rng):
+        return log_mean_exp(2.0 * rng.standard_normal(n))
+
+    n, _, _ = searched(log_estimate)
+    rng = np.random.default_rng(5)
+    assert 0.6 < np.var([log_estimate(n, rng) for _ in range(4000)]) < 3.0
+
+
+def test_search_when_one_is_enough_when_none_are_and_with_a_smallest_number():
+    n, variance, counts = searched(lambda n, rng: 0.1 * rng.standard_normal())
+    assert n == 1 and variance < 0.1 and list(counts) == [1]
+    n, _, counts = searched(lambda n, rng: 0.0, start=50, fewest=3)
+    assert n == 3 and list(counts) == [50, 4, 3]
+    n, variance, _ = searched(lambda n, rng: -np.inf)
+    assert n == MOST_REPLICATES and variance == np.inf
+    n, variance, _ = searched(lambda n, rng: 10 * rng.standard_normal())
+    assert n == MOST_REPLICATES and variance > 30
+
+
+def test_search_where_single_estimates_are_mostly_zero():
+    """One in ten is not: 1.5 is the variance of averages of some 12."""
+
+    def log_estimate(n, rng):
+        hits = rng.binomial(n, 0.1)
+        return np.log(hits / n) if hits else -np.inf
+
+    n, variance, _ = searched(log_estimate)
+    assert 10 <= n <= 60 and variance < 1.5
+
+
+# Through a chain
+
+
+@pytest.fixture(scope="module")
+def auto_step():
+    """x's likelihood wants 10 to 30 replicates of log-normal estimates of variance 4."""
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Normal("z", x)
+        estimator = NoisyEstimator(4.0)
+        kmc.PseudoMarginalPotential(
+            "loglik", estimator, x, n_replicates="auto", target_variance=0.5
+        )
+        step = kmc.AdaptiveMetropolis([x])
+        other = kmc.AdaptiveMetropolis([model["z"]])
+    return model, estimator, step, other
+
+
+def run(model, step, n, point=None):
+    point, found = point or model.initial_point(), []
+    for _ in range(n):
+        point, (statistics,) = step.step(point)
+        found.append(statistics)
+    return point, found
+
+
+def column(statistics, name):
+    return np.array([s[name] for s in statistics])
+
+
+def test_auto_is_chosen_while_tuning_and_then_fixed(auto_step):
+    model, estimator, step, _ = auto_step
+    step.set_rng(np.random.default_rng(6))
+    estimator.n_calls = 0
+    point, statistics = run(model, step, 500)
+    n = column(statistics, "kmc_n_replicates")
+    assert (n[:25] == 1).all() and 4 < n[25] < 200
+    assert set(np.flatnonzero(np.diff(n)) + 1) <= {25, 100, 400}
+    step.stop_tuning()
+    _, after = run(model, step, 100, point)
+    assert (column(after, "kmc_n_replicates") == n[-1]).all()
+    # Evaluations of the choice count. One of n replicates is n calls.
+    evaluations = column(statistics + after, "kmc_n_evaluations")
+    chosen_at = np.flatnonzero(evaluations > 1)
+    assert set(chosen_at) == {0, 25, 100, 400}
+    assert (column(after, "kmc_n_evaluations") == 1).all()
+    assert estimator.n_calls > 100 * n[-1]
+
+
+def test_auto_begins_anew_in_a_new_chain(auto_step):
+    model, _, step, _ = auto_step
+    found = []
+    for seed in (7, 7, 8):
+        step.set_rng(np.random.default_rng(seed))
+        assert step.target.n_replicates == 1
+        _, statistics = run(model, step, 130)
+        found.append(column(statistics, "kmc_n_replicates")[[0, 30, -1]])
+    np.testing.assert_array_equal(found[0], found[1])
+    assert found[0][0] == 1 and not np.array_equal(found[0], found[2])
+
+
+def test_saved_state_has_the_number(auto_step):
+    model, _, step, _ = auto_step
+    step.set_rng(np.random.default_rng(9))
+    point, _ = run(model, step, 130)
+    state, n = step.sampling_state, step.target.n_replicates
+    assert n > 1
+    expected = run(model, step, 20, point)
+    step.set_rng(np.random.default_rng(10))
+    assert step.target.n_replicates == 1
+    step.sampling_state = state
+    assert step.target.n_replicates == n
+    again = run(model, step, 20, point)
+    assert expected[0] == again[0]
+    np.testing.assert_array_equal(column(expected[1], "kmc_loglik"), column(again[1], "kmc_loglik"))
+
+
+def test_auto_beside_another_step(auto_step):
+    """Both see one noise, of the number chosen last."""
+    model, _, step, other = auto_step
+    for seed, each in enumerate((step, other)):
+        each.set_rng(np.random.default_rng(seed))
+    point = model.initial_point()
+    for i in range(120):
+        for each in (step, other):
+            point, (statistics,) = each.step(point)
+            assert statistics["kmc_n_replicates"] == len(each.target.noise[0])
+            value = each.target.current(point).log_density
+            if i > 100:
+                assert value == pytest.approx(step.target.current(point).log_density, rel=1e-12)
+
+
+def test_no_time_to_choose_and_no_hope_are_warned_about():
+    def hopeless(x, rng):
+        return 100.0 * rng.standard_normal()
+
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        kmc.PseudoMarginalPotential("loglik", hopeless, x, n_replicates="auto")
+        step = kmc.AdaptiveMetropolis(rng=1)
+    _, statistics = run(model, step, 26)
+    (warning,) = [s["warning"] for s in statistics if s["warning"] is not None]
+    assert f"{MOST_REPLICATES} replicates of 'loglik' still" in warning.message
+    step.set_rng(np.random.default_rng(1))
+    run(model, step, 20)
+    step.stop_tuning()
+    _, statistics = run(model, step, 3)
+    (warning,) = [s["warning"] for s in statistics if s["warning"] is not None]
+    assert "n_replicates='auto' has stayed at 1" in warning.message

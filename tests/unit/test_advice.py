@@ -1,0 +1,160 @@
+"""estimate_noise: variances, shares, advice, and that the model is left as it was."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from pymc.exceptions import SamplingError
+from scipy.stats import norm
+
+import pymc_kmc as kmc
+from tests.models import NoisyEstimator, gaussian
+
+
+def model_of(estimator, **options):
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", initval=1.0)
+        pm.Normal("z", shape=2)
+        kmc.PseudoMarginalPotential("loglik", estimator, scale, **options)
+    return model
+
+
+def noise_of(model):
+    """Values of the shared variables that hold noise."""
+    return [
+        variable.get_value()
+        for potential in model.potentials
+        for variable in potential.owner.inputs
+        if hasattr(variable, "get_value")
+    ]
+
+
+@pytest.fixture(scope="module")
+def growing():
+    """Its variance is that of the parameter, 4 at 2."""
+    return model_of(lambda scale, rng: scale * rng.standard_normal())
+
+
+def test_variance_at_a_point(growing):
+    """Of 1000 estimates: 4.5 standard errors are 20 %."""
+    before = noise_of(growing)
+    noise = kmc.estimate_noise(growing, {"scale": 2.0}, n=1000, rng=1)
+    assert noise.variance == pytest.approx(4.0, rel=0.2)
+    assert noise.factor == noise.variance / 1.5
+    row = noise.likelihoods.loc["loglik"]
+    assert row["variance"] == row["of proposals"] == noise.variance
+    assert row["replicates"] == 1 and row["suggested replicates"] == 3
+    assert row["zero"] == row["invalid"] == 0
+    assert 0 < row["seconds"] < 0.1
+    assert noise.ideal_acceptance == pytest.approx(2 * norm.cdf(-np.sqrt(noise.variance / 2)))
+    assert "The noise would limit a chain" in noise.advice[0]
+    assert "Use 3 times as many" in noise.advice[0]
+    np.testing.assert_equal(noise_of(growing), before)
+
+
+def test_points_as_people_have_them(growing):
+    at_start = kmc.estimate_noise(growing, n=10, rng=2).variance
+    names = {"scale": 1.0, "z": np.zeros(2)}
+    unconstrained = {"scale_log__": np.array(0.0), "z": np.zeros(2)}
+    for point in (names, unconstrained, names | unconstrained):
+        assert kmc.estimate_noise(growing, point, n=10, rng=2).variance == pytest.approx(at_start)
+    with pytest.raises(ValueError, match=r"point has \['sigma'\]"):
+        kmc.estimate_noise(growing, {"sigma": 2.0})
+    with pytest.raises(ValueError, match=r"point has a value of 'z' of shape \(3,\)"):
+        kmc.estimate_noise(growing, {"z": np.zeros(3)})
+
+
+def test_reproducible(growing):
+    first, second, other = (kmc.estimate_noise(growing, n=10, rng=rng) for rng in (3, 3, 4))
+    assert first.variance == second.variance != other.variance
+
+
+def test_replicates_and_two_likelihoods():
+    """Of 1000 estimates: 4.5 standard errors are 20 %."""
+    model = model_of(lambda scale, rng: np.sqrt(6.0) * rng.standard_normal())
+    with model:
+        kmc.PseudoMarginalPotential(
+            "second", lambda z, rng: 0.5 * rng.standard_normal(), model["z"], n_replicates=4
+        )
+    noise = kmc.estimate_noise(model, n=1000, rng=5)
+    table = noise.likelihoods
+    assert list(table.index) == ["loglik", "second", "total"]
+    assert table.loc["loglik", "variance"] == pytest.approx(6.0, rel=0.2)
+    assert table.loc["second", "variance"] == pytest.approx(0.25 / 4, rel=0.25)
+    assert noise.variance == table.loc["total", "of proposals"]
+    assert noise.variance == pytest.approx(6.06, rel=0.2)
+    assert table.loc["total", "replicates"] == 5
+    assert table.loc["second", "suggested replicates"] == np.ceil(4 * noise.factor)
+
+
+def test_correlated_noise():
+    """Half the mean squared difference is s^2 (1 - rho)."""
+    model = model_of(lambda scale, u: np.sqrt(10) * u.mean() * 2, n_normals=4, correlation=0.95)
+    noise = kmc.estimate_noise(model, n=1000, rng=6)
+    row = noise.likelihoods.loc["loglik"]
+    assert row["variance"] == pytest.approx(10.0, rel=0.2)
+    assert noise.variance == row["of proposals"] == pytest.approx(0.5, rel=0.2)
+    assert "bearable" in noise.advice[0]
+
+
+def misbehaving(scale, rng):
+    """-inf in 3 of 10 cases, NaN in 1 of 10."""
+    uniform = rng.uniform()
+    if uniform < 0.4:
+        return -np.inf if uniform < 0.3 else np.nan
+    return rng.standard_normal()
+
+
+def test_zero_and_invalid_estimates_are_counted():
+    noise = kmc.estimate_noise(model_of(misbehaving), n=400, rng=7)
+    row = noise.likelihoods.loc["total"]
+    assert row["zero"] == pytest.approx(0.3, abs=0.1)
+    assert row["invalid"] == pytest.approx(0.1, abs=0.07)
+    assert noise.variance == pytest.approx(1.0, rel=0.35)
+    perfect = 2 * norm.cdf(-np.sqrt(noise.variance / 2))
+    assert noise.ideal_acceptance == pytest.approx((1 - row["zero"] - row["invalid"]) * perfect)
+    assert "NaN or +inf" in noise.advice[0] and "their log -inf" in noise.advice[1]
+
+
+def test_nothing_but_zeros():
+    noise = kmc.estimate_noise(model_of(lambda scale, rng: -np.inf), n=10)
+    assert np.isnan(noise.variance)
+    assert "No variance can be given" in noise.advice[-1]
+
+
+def test_needlessly_good():
+    noise = kmc.estimate_noise(model_of(lambda scale, rng: 0.01 * rng.standard_normal()), rng=8)
+    assert "better than they need to be" in noise.advice[0]
+    assert noise.likelihoods.loc["loglik", "suggested replicates"] == 1
+
+
+def test_it_prints(growing):
+    noise = kmc.estimate_noise(growing, n=10, rng=9)
+    for text in (str(noise), noise._repr_html_()):
+        assert "of proposals" in text and "loglik" in text and noise.advice[0] in text
+
+
+def test_a_simulator():
+    """Gaussian kernel, epsilon 1: the log estimate is -.5 (1 - y)^2, y ~ N(0, 1)."""
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Simulator("y", lambda rng, x, size: rng.normal(x, 1.0, size=size), x, observed=[1.0])
+    noise = kmc.estimate_noise(model, n=2000, rng=10)
+    draws = -0.5 * (1.0 - np.random.default_rng(0).standard_normal(100_000)) ** 2
+    assert noise.variance == pytest.approx(draws.var(), rel=0.3)
+    assert list(noise.likelihoods.index) == ["pm.Simulator", "total"]
+
+
+def test_no_noise_is_an_error():
+    with pytest.raises(ValueError, match="The model has no noisy likelihood"):
+        kmc.estimate_noise(gaussian())
+    with pytest.raises(ValueError, match="n must be a whole number, 2 or more, got 1"):
+        kmc.estimate_noise(gaussian(), n=1)
+
+
+def test_an_impossible_point():
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Potential("wall", pm.math.switch(x > 1, -np.inf, 0.0))
+        kmc.PseudoMarginalPotential("loglik", NoisyEstimator(1.0), x)
+    with pytest.raises(SamplingError, match="wall: -inf"):
+        kmc.estimate_noise(model, {"x": 2.0})
