@@ -2,7 +2,12 @@
 
 from pymc_kmc import datasets, surrogates
 from pymc_kmc.diagnostics import Diagnosis, diagnose
-from pymc_kmc.likelihoods import EstimatorError, PseudoMarginalPotential
+from pymc_kmc.likelihoods import (
+    ABCPotential,
+    EstimatorError,
+    PseudoMarginalPotential,
+    SyntheticLikelihoodPotential,
+)
 from pymc_kmc.steps import KAMH, KMC, AdaptiveMetropolis, GadMALA, GadRWM, KMCFinite, KMCLite
 
 __version__ = "0.1.0"
@@ -10,6 +15,7 @@ __version__ = "0.1.0"
 __all__ = [
     "KAMH",
     "KMC",
+    "ABCPotential",
     "AdaptiveMetropolis",
     "Diagnosis",
     "EstimatorError",
@@ -18,6 +24,7 @@ __all__ = [
     "KMCFinite",
     "KMCLite",
     "PseudoMarginalPotential",
+    "SyntheticLikelihoodPotential",
     "datasets",
     "diagnose",
     "surrogates",
