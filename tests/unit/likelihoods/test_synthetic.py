@@ -66,8 +66,8 @@ def test_unbiased_with_other_numbers_of_summaries(p):
 
 def test_the_plugin_density_is_biased_and_that_is_found_out():
     """Its tails are too heavy."""
-    expected = multivariate_normal([2.0, 2.0], COVARIANCE).pdf(OBSERVED)
-    values = np.exp(estimates(potential(many, n_simulations=8, density="plugin"), 2.0, 4000))
+    expected = multivariate_normal([3.0, 3.0], COVARIANCE).pdf(OBSERVED)
+    values = np.exp(estimates(potential(many, n_simulations=8, density="plugin"), 3.0, 4000))
     error = values.std(ddof=1) / len(values) ** 0.5
     assert values.mean() - expected > 2 * TOLERANCE * error
 
