@@ -74,7 +74,7 @@ def observed_data():
     return simulator(THETA, np.random.default_rng(DATA_SEED), 1)[0]
 
 
-def build_model(n_simulations=10):
+def build_model(n_simulations=10, simulator=simulator):
     """The PyMC model; its likelihood is ABC's, estimated."""
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, PRIOR_SD, shape=N_DIMENSIONS)
