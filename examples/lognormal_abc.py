@@ -13,8 +13,8 @@ compared with what numerical integration gives:
     s(y)  = mean(y)
 
 Four posteriors of theta: given all data; given s(y*) exactly; ABC's, with the kernel
-exp(-(s(y) - s(y*))^2 / (2 epsilon^2)); and that of the synthetic likelihood, with the exact mean and
-variance of s. Beside that given s(y*), as found for the data simulated here,
+exp(-(s(y) - s(y*))^2 / (2 epsilon^2)); and that of the synthetic likelihood, with the exact mean
+and variance of s. Beside that given s(y*), as found for the data simulated here,
 
 - ABC's mean is .006 lower and its sd 1.01 times as large, at epsilon = .1; at .3 it was .057 and
   1.15. Both go to 0 and 1 with epsilon;

@@ -78,7 +78,7 @@ def z_scores(draws):
 
 # Iterations of tuning and draws: what costs a few seconds.
 LENGTHS = {
-    "AdaptiveMetropolis": (4000, 10_000),
+    "AdaptiveMetropolis": (2500, 7000),
     "KAMH": (800, 4000),
     "KMC": (300, 1000),
     "KMCLite": (300, 1000),
