@@ -3,7 +3,12 @@
 from pymc_kmc import datasets, surrogates
 from pymc_kmc.advice import NoiseEstimate, estimate_noise
 from pymc_kmc.diagnostics import Diagnosis, diagnose
-from pymc_kmc.likelihoods import EstimatorError, PseudoMarginalPotential
+from pymc_kmc.likelihoods import (
+    ABCPotential,
+    EstimatorError,
+    PseudoMarginalPotential,
+    SyntheticLikelihoodPotential,
+)
 from pymc_kmc.steps import KAMH, KMC, AdaptiveMetropolis, GadMALA, GadRWM, KMCFinite, KMCLite
 
 __version__ = "0.1.0"
@@ -11,6 +16,7 @@ __version__ = "0.1.0"
 __all__ = [
     "KAMH",
     "KMC",
+    "ABCPotential",
     "AdaptiveMetropolis",
     "Diagnosis",
     "EstimatorError",
@@ -20,6 +26,7 @@ __all__ = [
     "KMCLite",
     "NoiseEstimate",
     "PseudoMarginalPotential",
+    "SyntheticLikelihoodPotential",
     "datasets",
     "diagnose",
     "estimate_noise",

@@ -185,6 +185,8 @@ class TargetDensity:
         """
         self._current = None
         self.n_evaluations = 0
+        for likelihood in self._likelihoods:
+            likelihood.start_chain()
         kinds = zip(self._kinds, self._n_start, strict=True)
         self.noise = tuple(kind.draw(n, rng) for kind, n in kinds)
 
@@ -417,6 +419,10 @@ class TargetDensity:
             values[name] = float(function(*arguments))
         bad = {name: value for name, value in values.items() if not np.isfinite(value)}
         return "\n".join(f"  {name}: {value}" for name, value in (bad or values).items())
+
+    def explain_stillness(self):
+        """Return what the noisy likelihoods have to say of a chain that doesn't move."""
+        return " ".join(filter(None, (likelihood.explain() for likelihood in self._likelihoods)))
 
     def check_start(self, point):
         """Raise an error unless the chain can start at `point`.

@@ -1,5 +1,12 @@
 """Noisy likelihoods as PyMC potentials."""
 
+from pymc_kmc.likelihoods.abc import ABCPotential
 from pymc_kmc.likelihoods.pseudo_marginal import EstimatorError, PseudoMarginalPotential
+from pymc_kmc.likelihoods.synthetic import SyntheticLikelihoodPotential
 
-__all__ = ["EstimatorError", "PseudoMarginalPotential"]
+__all__ = [
+    "ABCPotential",
+    "EstimatorError",
+    "PseudoMarginalPotential",
+    "SyntheticLikelihoodPotential",
+]

@@ -25,7 +25,7 @@ arXiv:1603.02485.
 
 import numpy as np
 
-__all__ = ["Normals", "Seeds", "noise_generator"]
+__all__ = ["JointSeeds", "Normals", "Seeds", "noise_generator"]
 
 MAX_SEED = 2**63  # seeds are non-negative 64-bit integers
 
@@ -52,7 +52,14 @@ class Seeds:
     ----------
     correlation : float
         Share of the seeds that a proposal keeps, in [0, 1). At least one is renewed.
+
+    Attributes
+    ----------
+    is_joint : bool
+        Whether all replicates are made in one call.
     """
+
+    is_joint = False
 
     def __init__(self, correlation=0.0):
         self.correlation = correlation
@@ -82,6 +89,30 @@ class Seeds:
         return f"rng=numpy.random.Generator(numpy.random.PCG64({int(row)}))"
 
 
+class JointSeeds(Seeds):
+    """Seeds for an estimator that makes all replicates in one call.
+
+    It gets one generator as ``rng``, which depends on all seeds, and their number as ``size``.
+    """
+
+    is_joint = True
+
+    @staticmethod
+    def inputs(row):
+        """Return the estimator's ``rng`` and ``size`` for a seed or an array of seeds."""
+        return {"rng": noise_generator(joint_seed(row)), "size": np.size(row)}
+
+    @staticmethod
+    def describe(row):
+        """Return source code of :meth:`inputs`."""
+        return f"{Seeds.describe(joint_seed(row))}, size={np.size(row)}"
+
+
+def joint_seed(seeds):
+    """The bits' sums: as uniform as each of the seeds, and new when one of them is."""
+    return np.bitwise_xor.reduce(np.atleast_1d(seeds))
+
+
 class Normals:
     """Standard normal numbers for each replicate, which the estimator gets as ``u``.
 
@@ -92,6 +123,8 @@ class Normals:
     correlation : float
         Of a proposal's numbers with the chain's, in [0, 1).
     """
+
+    is_joint = False
 
     # So many are shown in messages.
     SHOWN = 20

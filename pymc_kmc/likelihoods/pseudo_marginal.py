@@ -85,7 +85,9 @@ class NoisyLogLikelihood(Op):
     replicates : Replicates
         Run what is estimated once for each row of noise.
     combine : callable
-        ``combine(results) -> float`` makes the log estimate of the list of their results.
+        ``combine(results) -> float`` makes the log estimate of the list of their results. It may
+        have ``explain() -> str``, which says why a chain doesn't move, and ``forget()``, for what
+        it remembers of a chain to that end.
     parameter_names : sequence of str
         Names of the parameters, for messages.
     what : str
@@ -180,6 +182,16 @@ class NoisyLogLikelihood(Op):
         noise = noise.tobytes()
         for key in [key for key in self._memory if key[0] == noise]:
             self._memory[key] = self._memory.pop(key)
+
+    def start_chain(self):
+        """Forget what `combine` has seen in the last chain."""
+        if hasattr(self.combine, "forget"):
+            self.combine.forget()
+
+    def explain(self):
+        """Return what `combine` has to say of a chain that doesn't move, or an empty string."""
+        explain = getattr(self.combine, "explain", None)
+        return explain() if explain else ""
 
     def choose_n_replicates(self, start, parameters, rng):
         """Return the number of replicates with the target variance at `parameters`, and that."""
@@ -506,10 +518,11 @@ def add_potential(
 
 def check_callable(name, what, function, n_params, noise):
     """Raise a TypeError if `function` can't be called with `n_params` values and the noise."""
-    (random,) = noise.inputs(noise.draw(1, np.random.default_rng(0))[0])
+    random = noise.inputs(noise.draw(1, np.random.default_rng(0))[0])
+    keywords = ", ".join(f"{keyword}=" for keyword in random)
     if not callable(function):
         raise TypeError(
-            f"{what} of {name!r} must be callable, {what}(*param_values, {random}=), "
+            f"{what} of {name!r} must be callable, {what}(*param_values, {keywords}), "
             f"got {function!r} of type {type(function).__name__}."
         )
     try:
@@ -517,10 +530,10 @@ def check_callable(name, what, function, n_params, noise):
     except (TypeError, ValueError):  # no signature to be had: some compiled callables
         return
     try:
-        signature.bind(*range(n_params), **{random: None})
+        signature.bind(*range(n_params), **random)
     except TypeError as error:
         raise TypeError(
-            f"{what} of {name!r} can't be called as {what}({n_params} param values, {random}=): "
+            f"{what} of {name!r} can't be called as {what}({n_params} param values, {keywords}): "
             f"{error}. Its signature is {signature}."
         ) from None
 

@@ -42,7 +42,16 @@ from typing import NamedTuple
 import cloudpickle
 import numpy as np
 
-__all__ = ["ExecutorError", "Failure", "Replicates", "choose_n_replicates", "log_mean_exp"]
+from pymc_kmc.likelihoods.noise import JointSeeds
+
+__all__ = [
+    "ExecutorError",
+    "Failure",
+    "JointReplicates",
+    "Replicates",
+    "choose_n_replicates",
+    "log_mean_exp",
+]
 
 # An estimate is at most so many tasks of an executor: a task costs some 0.1 to 1 ms.
 MOST_TASKS = 64
@@ -74,14 +83,14 @@ class Failure(NamedTuple):
 
     Attributes
     ----------
-    index : int
-        Of the replicate.
+    index : int or slice
+        Of the replicate, or of all that were made in one call.
     error : Exception
     frames : str
         Where it was raised, as text: a traceback does not travel between processes.
     """
 
-    index: int
+    index: int | slice
     error: Exception
     frames: str
 
@@ -193,6 +202,26 @@ class Replicates:
     def here(self, rows, arguments):
         """Do it in this process, one row after the other."""
         return self._run_rows(rows, arguments)
+
+
+class JointReplicates(Replicates):
+    """Runs a task once for all rows of noise together.
+
+    Parameters
+    ----------
+    task : callable
+        ``task(*arguments, rng=, size=)`` returns a sequence of `size` results.
+    """
+
+    def __init__(self, task):
+        super().__init__(task, JointSeeds())
+
+    def here(self, rows, arguments):
+        """Do it in this process, in one call."""
+        results = self._run_rows([rows], arguments)
+        if isinstance(results, Failure):
+            return results._replace(index=slice(None))
+        return results[0]
 
 
 def cancel(futures):

@@ -432,13 +432,14 @@ class AdaptiveStep(BlockedStep):
         if self.progress.steps_since_accept < STUCK_AFTER:
             return None
         remedy = "Tune for longer, or start where the posterior has its mass: initvals={...}."
-        if self.target.is_noisy:
+        if self.target.is_noisy and self.target.recycled.log_density > -np.inf:
             remedy = (
                 "If the log of the likelihood estimate has a variance above 3 there, the chain "
                 f"sits on a lucky one: use more simulations or particles. Otherwise: {remedy}"
             )
+        reasons = " ".join(filter(None, (self.target.explain_stillness(), remedy)))
         return self._warn_once(
-            "stuck", f"No proposal was accepted for {STUCK_AFTER} iterations. {remedy}"
+            "stuck", f"No proposal was accepted for {STUCK_AFTER} iterations. {reasons}"
         )
 
     # Saved state

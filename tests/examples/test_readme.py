@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pymc as pm
 import pytest
 
@@ -25,20 +26,32 @@ def quick_start():
     return block
 
 
-def test_quick_start_runs(capsys):
-    matplotlib.use("Agg")
+def run_short(block, namespace):
     short, n_replaced = re.subn(
         r"tune=\d+, draws=\d+, chains=2",
         "tune=150, draws=50, chains=2, cores=1, progressbar=False",
-        quick_start(),
+        block,
     )
     assert n_replaced == 1
-    namespace = {}
     exec(compile(short, "README.md", "exec"), namespace)
+
+
+def test_quick_start_runs(capsys):
+    matplotlib.use("Agg")
+    namespace = {}
+    run_short(quick_start(), namespace)
     assert namespace["idata"].posterior["spread"].shape == (2, 50)
     printed = capsys.readouterr().out
     assert "intercept" in printed
     assert "spread" in printed
+
+
+def test_the_simulator_runs():
+    """It goes on where the quick start ends."""
+    (block,) = [block for block in BLOCKS if "ABCPotential(" in block]
+    namespace = {"np": np, "pm": pm, "kmc": kmc, "data_rng": np.random.default_rng(1)}
+    run_short(block, namespace)
+    assert np.ptp(namespace["idata"].posterior["shape"].values) > 0
 
 
 def test_every_block_is_python():
@@ -69,6 +82,7 @@ def test_benchmarks_are_there():
         "overhead",
         "glass",
         "logistic",
+        "abc",
     }
     for name in named:
         assert (ROOT / "examples" / "benchmarks" / f"{name}.py").is_file(), name

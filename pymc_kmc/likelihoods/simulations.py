@@ -1,0 +1,166 @@
+"""Simulated data sets and their summary statistics, for likelihoods made of simulations.
+
+A simulator makes one data set in a call; or, if it takes ``size=``, so many, along a first axis.
+All of them then go through the summary and the distance together.
+"""
+
+import inspect
+
+import numpy as np
+
+from pymc_kmc.likelihoods.noise import JointSeeds
+from pymc_kmc.likelihoods.pseudo_marginal import WrongResult, check_callable, check_noise
+from pymc_kmc.likelihoods.replicates import JointReplicates, Replicates
+
+__all__ = ["Summaries", "check_simulator", "replicates_of"]
+
+
+class Summaries:
+    """Simulates data and returns their summary statistics, like those of the observed data.
+
+    Parameters
+    ----------
+    name : str
+        Of the potential, for messages.
+    simulator : callable
+    summary : callable or None
+    observed : object
+        What `summary` takes; without one, what becomes an array.
+    is_joint : bool
+        Whether `simulator` takes ``size=``.
+
+    Attributes
+    ----------
+    observed : ndarray
+        The observed summary, with a first axis of length 1 if `is_joint`.
+    shape : tuple
+        Of one data set's summary.
+
+    Raises
+    ------
+    TypeError
+        If the observed summary isn't an array of real numbers.
+    ValueError
+        If it has NaN or infinite ones.
+    """
+
+    def __init__(self, name, simulator, summary, observed, is_joint):
+        if summary is not None and not callable(summary):
+            raise TypeError(
+                f"summary of {name!r} must be callable, summary(data), got {summary!r} of type "
+                f"{type(summary).__name__}."
+            )
+        self.simulator = simulator
+        self.summary = summary
+        self.is_joint = is_joint
+        try:
+            check_data(observed)
+            self.observed = self._summarise(np.asarray(observed)[None] if is_joint else observed)
+        except TypeError as error:
+            raise TypeError(f"observed of {name!r} {error}.") from None
+        if is_joint and self.observed.shape[:1] != (1,):
+            raise TypeError(
+                f"observed of {name!r}, as an array of one data set, has a summary of shape "
+                f"{self.observed.shape}. The simulator takes size=: summary gets all data sets "
+                "together, along the first axis, and must keep that axis."
+            )
+        if not np.all(np.isfinite(self.observed)):
+            raise ValueError(
+                f"observed of {name!r} {self._have} NaN or infinite values. Leave them out there "
+                "and in the simulated data, or give a summary that does."
+            )
+        self.shape = self.observed.shape[1:] if is_joint else self.observed.shape
+
+    @property
+    def _have(self):
+        return "has" if self.summary is None else "has a summary with"
+
+    def __call__(self, *arguments, **random):
+        data = self.simulator(*arguments, **random)
+        try:
+            check_data(data)
+            summary = self._summarise(data)
+        except TypeError as error:
+            raise WrongResult(f"returned a data set that {error}.") from None
+        expected = (random["size"], *self.shape) if self.is_joint else self.shape
+        if summary.shape != expected:
+            of = "size data sets like observed" if self.is_joint else "as of observed"
+            via = "" if self.summary is None else " after summary"
+            raise WrongResult(
+                f"returned data that have shape {summary.shape}{via}, where {expected} is needed, "
+                f"{of}."
+            )
+        return summary
+
+    def _summarise(self, data):
+        """Return data's summary, an array of floats; a TypeError's message ends a sentence."""
+        if self.summary is None:
+            return as_floats(data, "is")
+        return as_floats(self.summary(data), "has as its summary")
+
+
+def check_data(data):
+    """Raise a TypeError for what is no data set, whatever the summary."""
+    if data is None:
+        raise TypeError("is None")
+    if is_masked(data):
+        raise TypeError("is a masked array: leave the masked values out, here and there")
+
+
+def as_floats(value, verb):
+    """Return `value` as an array of floats, or raise a TypeError that says what it is."""
+    if value is None or is_masked(value):
+        raise TypeError(f"{verb} {'None' if value is None else 'a masked array'}")
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of unequal lengths
+        raise TypeError(f"{verb} {value!r}, not an array") from None
+    if array.dtype.kind not in "buif":
+        raise TypeError(f"{verb} of type {array.dtype}, not real numbers")
+    return array.astype(np.float64)
+
+
+def is_masked(value):
+    return isinstance(value, np.ma.MaskedArray)
+
+
+def check_simulator(
+    name, simulator, n_params, n_simulations, n_normals, correlation, executor, timeout
+):
+    """Return the kind of noise that a simulator takes, or say what is wrong with the arguments."""
+    noise = check_noise(name, n_normals, correlation, n_simulations, "n_simulations")
+    if makes_many(simulator, n_params):
+        others = {
+            "n_normals": n_normals,
+            "correlation": correlation,
+            "executor": executor,
+            "timeout": timeout,
+        }
+        for argument, value in others.items():
+            if value is not None:
+                raise ValueError(
+                    f"{argument} of {name!r} needs a simulator that makes one data set a call; "
+                    "this one takes size= and makes all of them in one call, with one generator. "
+                    f"Leave out {argument}=, or size from the simulator's arguments."
+                )
+        noise = JointSeeds()
+    check_callable(name, "simulator", simulator, n_params, noise)
+    return noise
+
+
+def makes_many(simulator, n_params):
+    """Whether a simulator takes ``size`` besides its parameters."""
+    try:
+        parameters = inspect.signature(simulator).parameters.values()
+    except (TypeError, ValueError):  # not callable, or no signature to be had
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    its_own = [p.name for p in parameters if p.kind in positional][:n_params]
+    return "size" in {p.name for p in parameters} - set(its_own)
+
+
+def replicates_of(task, noise, executor, timeout):
+    """Return what runs the task for each simulation, or for all in one call."""
+    if noise.is_joint:
+        return JointReplicates(task)
+    return Replicates(task, noise, executor, timeout)
