@@ -25,7 +25,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_kmc.likelihoods.pseudo_marginal import WrongResult, add_potential, as_real_scalar
-from pymc_kmc.likelihoods.replicates import log_mean_exp
+from pymc_kmc.likelihoods.replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.simulations import (
     Summaries,
     as_floats,
@@ -46,7 +46,7 @@ def ABCPotential(  # noqa: N802
     kernel: str = "gaussian",
     distance: Callable | None = None,
     n_simulations: int | str = 10,
-    target_variance: float = 1.5,
+    target_variance: float = TARGET_VARIANCE,
     n_normals: int | None = None,
     correlation: float | None = None,
     executor=None,

@@ -37,6 +37,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.special import gammaln
 
 from pymc_kmc.likelihoods.pseudo_marginal import add_potential
+from pymc_kmc.likelihoods.replicates import TARGET_VARIANCE
 from pymc_kmc.likelihoods.simulations import Summaries, check_simulator, replicates_of
 
 __all__ = ["SyntheticLikelihoodPotential"]
@@ -54,7 +55,7 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     summary: Callable | None = None,
     density: str = "unbiased",
     n_simulations: int | str = 50,
-    target_variance: float = 1.5,
+    target_variance: float = TARGET_VARIANCE,
     n_normals: int | None = None,
     correlation: float | None = None,
     executor=None,
