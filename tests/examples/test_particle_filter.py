@@ -185,7 +185,7 @@ def test_correlated_chains_have_the_exact_posterior(flow):
     """Two random walks, which cost less than KMC, on the first 40 years."""
     exact = example.exact_posterior(flow[:40])
     model = example.build_model(example.ParticleFilter(flow[:40], 20), correlation=0.6)
-    draws = np.empty((2, 2, 10_000))
+    draws = np.empty((2, 2, 6000))
     with model:
         step = kmc.AdaptiveMetropolis()
     for chain in range(2):
