@@ -7,8 +7,8 @@ a plain object: a new chain starts from a new one, and a chain's state can be sa
 
 With an estimated likelihood, while tuning, there is also
 
-- the noise's variance to be known, for statistics and warnings: now and then the last proposal is
-  evaluated again, under noise that is renewed once more, in place of an iteration;
+- the noise's variance to be known, for statistics and warnings: now and then the chain's state is
+  evaluated twice, in place of two iterations, under noise that is renewed each time;
 - the number of replicates to be chosen, where the likelihood asks for it
   (:mod:`pymc_kmc.likelihoods.replicates`), after 25, 100 and 400 iterations.
 """
@@ -37,8 +37,8 @@ __all__ = ["AdaptiveStep", "Proposal"]
 # A chain that moves at all under noise of variance 3 in its log likelihood (the most that can be
 # advised) hardly ever stays longer than this.
 STUCK_AFTER = 500
-# The last proposal is evaluated again after so many iterations of tuning.
-PROBE_EVERY = 50
+# The chain's state is probed after so many iterations of tuning.
+PROBE_EVERY = 100
 # A variance of the noise beyond this is worth a warning, if so many pairs of estimates say so.
 TOO_NOISY, ENOUGH_PAIRS = 3.0, 10
 # The numbers of replicates are chosen after so many iterations of tuning.
@@ -85,8 +85,10 @@ class ChainProgress:
     n_invalid: int = 0
     recent_acceptance: float = 0.0
     noise: NoiseVariance = field(default_factory=NoiseVariance)
-    last: Any = None  # the last proposal and its evaluation, of an estimated density
+    has_chosen: bool = False  # the numbers of replicates
+    probe: Evaluation | None = None  # the first of a pair
     last_probe: int = 0
+    last_statistics: dict | None = None  # of a proposal for an estimated density
     warned: set = field(default_factory=set)
 
 
@@ -267,23 +269,24 @@ class AdaptiveStep(BlockedStep):
         if progress.n_iterations == 0:
             target.check_start(point)
             warning = self._warn_of_start(target.current(point))
-        if self.is_tuning and progress.n_iterations in REPLICATES_CHOSEN_AFTER:
+        if self._is_time_to_choose:
             warning = self._choose_n_replicates(point) or warning
         start = current = target.current(point)
 
         begin = perf_counter()
-        probed = self._probed()
-        if probed is None:
-            proposal, after = self._propose(current.position), None
-        else:
-            proposal, after = probed
+        proposal = self._probe(current.position)
+        is_probe = proposal is not None
+        if not is_probe:
+            proposal = self._propose(current.position)
         evaluation, seconds = None, 0.0
         log_ratio = -np.inf
         if proposal.log_ratio > -np.inf:
             evaluation = proposal.evaluation  # of which making the proposal is the cost
             if evaluation is None:
                 begin = perf_counter()
-                evaluation = target.propose(proposal.position, self.rng, after)
+                evaluation = target.propose(
+                    proposal.position, self.rng, progress.probe if is_probe else None
+                )
             seconds = perf_counter() - begin
             if evaluation.log_density < np.inf:  # neither +inf nor NaN
                 log_ratio = evaluation.log_density - current.log_density + proposal.log_ratio
@@ -299,14 +302,13 @@ class AdaptiveStep(BlockedStep):
             target.accept(evaluation)
             current = evaluation
 
-        if probed is not None:
-            progress.last_probe = progress.n_iterations
-            progress.noise.learn(after, evaluation)
+        if is_probe:
+            self._learn_noise(evaluation)
             self._observe(evaluation)
         elif self.is_learning:
             self._learn(proposal, evaluation, acceptance_rate, start.position, current.position)
-        if target.is_noisy and proposal.is_draw:
-            progress.last = None if evaluation is None else (proposal, evaluation)
+        if target.is_noisy:
+            progress.last_statistics = proposal.statistics
         progress.n_iterations += 1
         progress.n_tuning += self.is_tuning
         if proposal.is_draw:
@@ -340,22 +342,39 @@ class AdaptiveStep(BlockedStep):
 
     # What is learned of the noise
 
-    def _probed(self):
-        """Return the last proposal and its evaluation if they are to be probed, else None."""
+    def _probe(self, position):
+        """Return a proposal that the noise is learned from, or None where it isn't time for one."""
         progress = self.progress
-        if not (self.is_tuning and progress.last is not None):
+        if not self.is_tuning or progress.last_statistics is None:
             return None
-        if progress.n_iterations - progress.last_probe < PROBE_EVERY:
+        if progress.probe is None and progress.n_iterations - progress.last_probe < PROBE_EVERY:
             return None
-        proposal, evaluation = progress.last
-        return proposal._replace(log_ratio=0.0, is_draw=False), evaluation
+        return Proposal(position, statistics=progress.last_statistics, is_draw=False)
+
+    def _learn_noise(self, evaluation):
+        """Learn from a probe, if it is the second of a pair."""
+        progress = self.progress
+        if progress.probe is None:
+            progress.probe, progress.last_probe = evaluation, progress.n_iterations
+        else:
+            progress.noise.learn(progress.probe, evaluation)
+            progress.probe = None
+
+    @property
+    def _is_time_to_choose(self):
+        """Whether this iteration begins with the choice of numbers of replicates."""
+        progress = self.progress
+        if not (self._adapts and self.target.chooses_n_replicates):
+            return False
+        if self.tune:
+            return progress.n_iterations in REPLICATES_CHOSEN_AFTER
+        return not progress.has_chosen  # tuning was shorter
 
     def _choose_n_replicates(self, point):
         """Let likelihoods choose their numbers of replicates; return a warning or None."""
-        if not self.target.chooses_n_replicates:
-            return None
+        self.progress.has_chosen = True
         self.progress.noise.forget()
-        self.progress.last = None
+        self.progress.probe = None
         for name, n, variance in self.target.choose_n_replicates(point, self.rng):
             if n >= MOST_REPLICATES and variance > TOO_NOISY:
                 return self._warn_once(

@@ -25,13 +25,13 @@ def run(model, step, n, between=None):
 
 @pytest.mark.parametrize("name", NOISY_STEPS)
 def test_noise_is_estimated(name):
-    """39 pairs: within a factor of 2 of the truth with probability .998."""
+    """19 pairs: within a factor of 2.5 of the truth with probability .999."""
     with noisy_gaussian(2.0) as model:
         step = STEPS[name](rng=2)
     statistics = run(model, step, 2000)
-    assert step.progress.noise.n_pairs == 39
+    assert step.progress.noise.n_pairs == 19
     variance = statistics[-1]["kmc_noise_variance"]
-    assert 1.0 < variance < 4.0
+    assert 0.8 < variance < 5.0
     ideal = statistics[-1]["kmc_ideal_acceptance"]
     assert ideal == pytest.approx(2 * norm.cdf(-np.sqrt(variance / 2)))
     assert all(s["kmc_n_evaluations"] == 1 for s in statistics[1:])
@@ -55,7 +55,7 @@ def test_no_probes_after_tuning():
     run(model, step, 200)
     step.stop_tuning()
     n_pairs = step.progress.noise.n_pairs
-    assert n_pairs == 3
+    assert n_pairs == 1
     run(model, step, 200)
     assert step.progress.noise.n_pairs == n_pairs
 
@@ -65,15 +65,15 @@ def test_a_probe_leaves_the_chain_where_it_is_and_teaches_no_scale():
         step = kmc.AdaptiveMetropolis(rng=5)
     point = model.initial_point()
     n_probes = 0
-    for _ in range(200):
-        probes = step._probed() is not None
+    for _ in range(250):
         scale, before = step.learned.random_walk.scale, point
+        probes = step._probe(np.zeros(1)) is not None
         point, (statistics,) = step.step(point)
         n_probes += probes
         if probes:
             assert not statistics["kmc_accepted"] and point == before
             assert step.learned.random_walk.scale == scale
-    assert n_probes == 3
+    assert n_probes == 4
 
 
 def test_noise_is_not_what_a_step_of_other_variables_does():
@@ -85,7 +85,7 @@ def test_noise_is_not_what_a_step_of_other_variables_does():
     def between(point):
         point["z"] = point["x"] / 2 + rng.standard_normal()
 
-    statistics = run(model, step, 1000, between)
+    statistics = run(model, step, 2000, between)
     assert step.progress.noise.n_pairs == 19
     assert statistics[-1]["kmc_noise_variance"] < 0.025
 
