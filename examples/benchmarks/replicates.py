@@ -159,7 +159,7 @@ def auto(options):
             )
             acceptance, variance, n, ess = found
             row = [name, n_replicates, f"{n:.0f}", f"{variance:.2f}", f"{acceptance:.3f}"]
-            share = f"{ess / best:.2f}" if n_replicates == "auto" else ""
+            share = f"{ess / best:.2f}" if n_replicates == "auto" and best > 0 else ""
             best = max(best, ess)
             rows.append([*map(str, row), f"{ess:.2f}", share])
             print(rows[-1], flush=True)

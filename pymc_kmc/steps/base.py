@@ -80,7 +80,6 @@ class ChainProgress:
     """What the base class counts along a chain."""
 
     n_iterations: int = 0
-    n_tuning: int = 0
     steps_since_accept: int = 0
     n_invalid: int = 0
     recent_acceptance: float = 0.0
@@ -310,7 +309,6 @@ class AdaptiveStep(BlockedStep):
         if target.is_noisy:
             progress.last_statistics = proposal.statistics
         progress.n_iterations += 1
-        progress.n_tuning += self.is_tuning
         if proposal.is_draw:
             progress.steps_since_accept = 0 if accepted else progress.steps_since_accept + 1
             weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
@@ -318,7 +316,6 @@ class AdaptiveStep(BlockedStep):
         warning = (
             warning
             or self._warn_of_learning()
-            or self._warn_of_short_tuning()
             or self._warn_of_noise()
             or self._warn_if_stuck()
         )
@@ -421,18 +418,6 @@ class AdaptiveStep(BlockedStep):
     def _warn_of_learning(self):
         """Return a warning about what is learned, or None; a hook for algorithms."""
         return None
-
-    def _warn_of_short_tuning(self):
-        if self.tune or not self.target.chooses_n_replicates:
-            return None
-        if self.progress.n_tuning > REPLICATES_CHOSEN_AFTER[0]:
-            return None
-        return self._warn_once(
-            "short tuning",
-            f"n_replicates='auto' has stayed at {self.target.n_replicates}: the first choice is "
-            f"made after {REPLICATES_CHOSEN_AFTER[0]} iterations of tuning, the last after "
-            f"{REPLICATES_CHOSEN_AFTER[-1]}. Tune for longer, or give a number.",
-        )
 
     def _warn_of_noise(self):
         noise = self.progress.noise

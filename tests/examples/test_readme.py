@@ -22,7 +22,7 @@ def section(heading):
 
 
 def quick_start():
-    (block,) = [block for block in BLOCKS if "with pm.Model():" in block]
+    (block,) = [block for block in BLOCKS if "az.summary" in block]
     return block
 
 

@@ -145,7 +145,10 @@ def test_auto_begins_with_as_few_as_it_can_and_finds_a_number():
     _, statistics = chain(many, n_simulations="auto", target_variance=0.2)
     assert statistics[0]["kmc_n_replicates"] == 6
     op = potential(many, n_simulations=int(statistics[-1]["kmc_n_replicates"]))
-    assert 0.05 < estimates(op, 0.0, 300).var() < 0.6
+    values = estimates(op, 0.0, 300)
+    finite = values[np.isfinite(values)]  # few simulations: the density is estimated as 0 now and then
+    assert len(finite) > 0.95 * len(values)
+    assert 0.05 < finite.var() < 0.6
 
 
 @pytest.mark.parametrize(

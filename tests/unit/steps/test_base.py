@@ -25,13 +25,13 @@ def run(model, step, n, between=None):
 
 @pytest.mark.parametrize("name", NOISY_STEPS)
 def test_noise_is_estimated(name):
-    """19 pairs: within a factor of 2.5 of the truth with probability .999."""
+    """19 pairs: the mean of 19 squares is within these bounds with probability .999."""
     with noisy_gaussian(2.0) as model:
         step = STEPS[name](rng=2)
     statistics = run(model, step, 2000)
     assert step.progress.noise.n_pairs == 19
     variance = statistics[-1]["kmc_noise_variance"]
-    assert 0.8 < variance < 5.0
+    assert 0.5 < variance < 5.0
     ideal = statistics[-1]["kmc_ideal_acceptance"]
     assert ideal == pytest.approx(2 * norm.cdf(-np.sqrt(variance / 2)))
     assert all(s["kmc_n_evaluations"] == 1 for s in statistics[1:])
