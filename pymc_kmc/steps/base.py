@@ -314,10 +314,7 @@ class AdaptiveStep(BlockedStep):
             weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
             progress.recent_acceptance += weight * (acceptance_rate - progress.recent_acceptance)
         warning = (
-            warning
-            or self._warn_of_learning()
-            or self._warn_of_noise()
-            or self._warn_if_stuck()
+            warning or self._warn_of_learning() or self._warn_of_noise() or self._warn_if_stuck()
         )
         statistics = {
             "acceptance_rate": acceptance_rate,

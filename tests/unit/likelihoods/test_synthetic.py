@@ -146,7 +146,9 @@ def test_auto_begins_with_as_few_as_it_can_and_finds_a_number():
     assert statistics[0]["kmc_n_replicates"] == 6
     op = potential(many, n_simulations=int(statistics[-1]["kmc_n_replicates"]))
     values = estimates(op, 0.0, 300)
-    finite = values[np.isfinite(values)]  # few simulations: the density is estimated as 0 now and then
+    finite = values[
+        np.isfinite(values)
+    ]  # few simulations: the density is estimated as 0 now and then
     assert len(finite) > 0.95 * len(values)
     assert 0.05 < finite.var() < 0.6
 
