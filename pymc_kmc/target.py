@@ -204,11 +204,6 @@ class TargetDensity:
         self._generator_seeds = tuple(noise[n_shared:])
 
     @property
-    def limits_acceptance(self):
-        """Whether noise keeps even the smallest steps from being accepted: it isn't correlated."""
-        return any(kind.correlation == 0.0 for kind in self._kinds)
-
-    @property
     def n_replicates(self):
         """How many replicates an evaluation takes, over all noisy likelihoods."""
         return sum(len(noise) for noise in self.noise[: len(self._likelihoods)])
