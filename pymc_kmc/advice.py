@@ -25,12 +25,10 @@ from pymc.initial_point import make_initial_point_fn
 
 from pymc_kmc.adaptation.noise_variance import ideal_acceptance
 from pymc_kmc.diagnostics import NEEDLESSLY_GOOD, TOO_NOISY
+from pymc_kmc.likelihoods.replicates import TARGET_VARIANCE
 from pymc_kmc.target import TargetDensity
 
 __all__ = ["NoiseEstimate", "estimate_noise"]
-
-# Doucet et al. (2015): 1 to 2.9, the lower the better the proposals.
-TARGET_VARIANCE = 1.5
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class NoiseEstimate:
     ideal_acceptance : float
         Acceptance rate that perfect proposals would have at this point.
     factor : float
-        How many times as many simulations, particles or replicates make that variance 1.5.
+        How many times as many simulations, particles or replicates make that variance 2.
     advice : tuple of str
         What to do.
     """
@@ -96,7 +94,7 @@ def estimate_noise(model, point=None, n=100, *, rng=None):
         state, were both at this point: the same, unless noise is correlated; `ideal acceptance`;
         `zero` and `invalid`, shares of estimates whose log was -inf, and NaN or +inf (variances
         are those of the others); `seconds`, of an estimate; `suggested replicates`, in all, for
-        a variance `of proposals` of 1.5 if it falls as one over their number. The total variance
+        a variance `of proposals` of 2 if it falls as one over their number. The total variance
         is that of the sum.
 
     Raises

@@ -18,6 +18,8 @@ import arviz as az
 import numpy as np
 import pandas as pd
 
+from pymc_kmc.likelihoods.replicates import TARGET_VARIANCE
+
 __all__ = ["Diagnosis", "diagnose"]
 
 # Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021): R-hat below 1.01, 100 draws a chain.
@@ -186,7 +188,7 @@ def _findings(chains, posterior):
         yield (
             f"Noise limits the chains: the log of the likelihood's estimate has variance "
             f"{noise:.2g} where the chains are, and perfect proposals would be accepted in "
-            f"{100 * ideal:.0f} % of cases. Use {int(np.ceil(noise / 1.5))} times as many "
+            f"{100 * ideal:.0f} % of cases. Use {int(np.ceil(noise / TARGET_VARIANCE))} times as many "
             "simulations or particles, n_replicates='auto', or correlated noise (n_normals=, "
             "correlation=); kmc.estimate_noise(model) tries them out."
         )

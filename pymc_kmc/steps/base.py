@@ -29,7 +29,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_kmc.adaptation.noise_variance import NoiseVariance
-from pymc_kmc.likelihoods.replicates import MOST_REPLICATES
+from pymc_kmc.likelihoods.replicates import MOST_REPLICATES, TARGET_VARIANCE
 from pymc_kmc.target import Evaluation, TargetDensity
 
 __all__ = ["AdaptiveStep", "Proposal"]
@@ -425,7 +425,7 @@ class AdaptiveStep(BlockedStep):
             f"The log of the likelihood's estimate had variance {noise.value:.2g} at the proposals "
             "of tuning: even perfect proposals would be accepted in "
             f"{100 * noise.ideal_acceptance:.0f} % of cases, and the chain will stick. Use "
-            f"{int(np.ceil(noise.value / 1.5))} times as many simulations or particles or more, "
+            f"{int(np.ceil(noise.value / TARGET_VARIANCE))} times as many simulations or particles or more, "
             "n_replicates='auto', or correlated noise (n_normals=, correlation=).",
         )
 

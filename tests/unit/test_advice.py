@@ -39,7 +39,7 @@ def test_variance_at_a_point(growing):
     before = noise_of(growing)
     noise = kmc.estimate_noise(growing, {"scale": 2.0}, n=1000, rng=1)
     assert noise.variance == pytest.approx(4.0, rel=0.2)
-    assert noise.factor == noise.variance / 1.5
+    assert noise.factor == noise.variance / 2.0
     row = noise.likelihoods.loc["loglik"]
     assert row["variance"] == row["of proposals"] == noise.variance
     assert row["replicates"] == 1 and row["suggested replicates"] == 3

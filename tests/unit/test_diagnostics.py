@@ -42,7 +42,7 @@ def test_a_good_run_has_nothing_to_complain_of(noisy):
 @pytest.mark.parametrize(
     ("statistics", "message"),
     [
-        ({"kmc_noise_variance": 6.0, "kmc_ideal_acceptance": 0.08}, "Use 4 times as many"),
+        ({"kmc_noise_variance": 6.0, "kmc_ideal_acceptance": 0.08}, "Use 3 times as many"),
         ({"kmc_noise_variance": 0.01}, "better than they need to be, variance 0.01"),
         ({"kmc_ideal_acceptance": 1.0, "kmc_accepted": False}, "surrogate limits chains"),
         ({"kmc_steps_since_accept": 400}, "one place for 400 iterations. A lucky estimate"),
