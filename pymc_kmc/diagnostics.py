@@ -185,10 +185,11 @@ def _findings(chains, posterior):
             )
         )
     if noise > TOO_NOISY:
+        factor = np.ceil(noise / TARGET_VARIANCE)
         yield (
             f"Noise limits the chains: the log of the likelihood's estimate has variance "
             f"{noise:.2g} where the chains are, and perfect proposals would be accepted in "
-            f"{100 * ideal:.0f} % of cases. Use {int(np.ceil(noise / TARGET_VARIANCE))} times as many "
+            f"{100 * ideal:.0f} % of cases. Use {factor:.0f} times as many "
             "simulations or particles, n_replicates='auto', or correlated noise (n_normals=, "
             "correlation=); kmc.estimate_noise(model) tries them out."
         )

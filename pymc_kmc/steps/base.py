@@ -422,10 +422,10 @@ class AdaptiveStep(BlockedStep):
             return None
         return self._warn_once(
             "noise",
-            f"The log of the likelihood's estimate had variance {noise.value:.2g} at the proposals "
-            "of tuning: even perfect proposals would be accepted in "
+            f"The log of the likelihood's estimate had variance {noise.value:.2g} where the chain "
+            "was while tuning: even perfect proposals would be accepted in "
             f"{100 * noise.ideal_acceptance:.0f} % of cases, and the chain will stick. Use "
-            f"{int(np.ceil(noise.value / TARGET_VARIANCE))} times as many simulations or particles or more, "
+            f"{np.ceil(noise.value / TARGET_VARIANCE):.0f} times as many simulations or particles, "
             "n_replicates='auto', or correlated noise (n_normals=, correlation=).",
         )
 

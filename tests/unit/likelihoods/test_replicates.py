@@ -229,8 +229,9 @@ def test_wrong_arguments_of_the_potential(arguments, message):
 
 
 class Unpicklable(Exception):
-    def __init__(self, first, second):  # unpickled with one argument
+    def __init__(self, first, second):
         super().__init__(f"{first} and {second}")
+        self.lock = threading.Lock()
 
 
 def failing(x, rng):
@@ -611,7 +612,7 @@ def test_auto_beside_another_step(auto_step):
                 assert value == pytest.approx(step.target.current(point).log_density, rel=1e-12)
 
 
-def test_no_time_to_choose_and_no_hope_are_warned_about():
+def test_no_hope_is_warned_about_whatever_the_length_of_tuning():
     def hopeless(x, rng):
         return 100.0 * rng.standard_normal()
 
@@ -627,4 +628,5 @@ def test_no_time_to_choose_and_no_hope_are_warned_about():
     step.stop_tuning()
     _, statistics = run(model, step, 3)
     (warning,) = [s["warning"] for s in statistics if s["warning"] is not None]
-    assert "n_replicates='auto' has stayed at 1" in warning.message
+    assert f"{MOST_REPLICATES} replicates of 'loglik' still" in warning.message
+    assert all(s["kmc_n_replicates"] == MOST_REPLICATES for s in statistics)

@@ -95,7 +95,7 @@ def test_noise_that_will_make_the_chain_stick_is_warned_about(variance, is_warne
     with noisy_gaussian(variance):
         pm.sample(step=kmc.AdaptiveMetropolis(), tune=1500, draws=50, random_seed=6, **QUIET)
     messages = [
-        r.getMessage() for r in caplog.records if "at the proposals of tuning" in r.getMessage()
+        r.getMessage() for r in caplog.records if "the chain was while tuning" in r.getMessage()
     ]
     assert len(messages) == is_warned
     if is_warned:
