@@ -225,6 +225,17 @@ def test_wrong_arguments_of_the_potential(arguments, message):
             kmc.PseudoMarginalPotential("loglik", lambda x, **random: 0.0, x, **arguments)
 
 
+def test_building_a_model_needs_no_executor():
+    """The look at the initial point is one estimate, here."""
+    made = []
+    with pm.Model():
+        x = pm.Normal("x")
+        kmc.PseudoMarginalPotential(
+            "loglik", lambda x, rng: 0.0, x, n_replicates=8, executor=lambda: made.append(1)
+        )
+    assert not made
+
+
 # What goes wrong there
 
 
