@@ -48,8 +48,10 @@ MEMORY = 8
 # So many different parameter values under one noise mean that nothing ever renews it. A Slice step
 # makes tens of evaluations an iteration, a NUTS tree at most 1023.
 FROZEN_EVALUATIONS = 2000
-# Deligiannidis, Doucet and Pitt (2018) use .98 to .9995 in their examples.
-DEFAULT_CORRELATION = 0.99
+# The noise is part of the state and must mix too: on random effects .9 gave KMC 85 effective draws
+# and .99 gave 23 (examples/benchmarks/README.md). Estimates of larger variance ask for more:
+# Deligiannidis, Doucet and Pitt (2018) use .98 to .9995 for long series.
+DEFAULT_CORRELATION = 0.95
 
 
 class EstimatorError(RuntimeError):
@@ -356,7 +358,7 @@ def PseudoMarginalPotential(  # noqa: N802
         2018). For this the log estimate must depend on `u` smoothly: sort a particle filter's
         particles before resampling.
     correlation : float, optional
-        Of a proposal's `u` with the chain's, by default .99. Without `n_normals`, the share of the
+        Of a proposal's `u` with the chain's, by default .95. Without `n_normals`, the share of the
         replicates whose seeds a proposal keeps, by default 0 (Tran et al., 2016).
     executor : concurrent.futures.Executor or callable, optional
         Where the replicates run: a process pool, ``distributed.Client().get_executor()``,
