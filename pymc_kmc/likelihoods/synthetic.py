@@ -78,30 +78,17 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     ----------
     name : str
         Name of the potential.
-    simulator : callable
-        ``simulator(*param_values, rng=numpy.random.Generator)`` returns one data set. If it takes
-        ``size=`` too, it returns so many data sets, along the first axis of an array. Everything
-        random in it must come from `rng`.
-    *params : TensorVariable
-        What the simulator gets, in this order: the model's variables or expressions of them. They
-        arrive on their natural (constrained) scale with their shapes, scalars as numbers.
-    observed : array_like or object
-        The observed data set: an array of the shape that is simulated, or what `summary` takes.
+    simulator, *params, observed
+        As of :func:`ABCPotential`.
     summary : callable, optional
-        ``summary(data)`` returns p summary statistics, in an array of one shape for all data. By
-        default they are the data themselves. It gets the observed data too. With a simulator that
-        takes ``size=`` it gets all data sets together, with their first axis, which it must keep;
-        the observed ones as an array with a first axis of length 1.
+        As of :func:`ABCPotential`; the values of what it returns are the p summary statistics.
     density : {"unbiased", "plugin"}
         The unbiased estimate of a Gaussian density (Ghurye and Olkin, 1969; Price et al., 2018), or
         the density of the Gaussian with the estimated moments (Wood, 2010).
     n_simulations : int or "auto"
-        How many data sets an estimate takes, at least p + 4. "auto" finds the number while tuning,
-        such that the log of the estimate has variance `target_variance` where the chain is then;
-        it is fixed after tuning, and reported as ``kmc_n_replicates`` in the sample statistics.
+        How many data sets an estimate takes, at least p + 4. "auto" as of :func:`ABCPotential`.
     target_variance, n_normals, correlation, executor, timeout, model
-        As of :func:`PseudoMarginalPotential`; a replicate is a simulation. A simulator that takes
-        ``size=`` runs in one call here: it goes without `n_normals`, `correlation` and `executor`.
+        As of :func:`ABCPotential`.
 
     Returns
     -------

@@ -74,8 +74,8 @@ def test_correlated_normal_numbers(name, correlated):
     draws = 8000 if name == "AdaptiveMetropolis" else 3000
     x, statistics = draws_of(correlated, step, seed=1, draws=draws, tune=1200)
     assert max(z_scores(x)) < TOLERANCE
-    # 10 (1 - .95) = .5, from 11 pairs: a false alarm in 1e4.
-    assert 0.05 < statistics["kmc_noise_variance"] < 1.8
+    # 10 (1 - .95) = .5, from 11 pairs.
+    assert 0.1 < statistics["kmc_noise_variance"] < 1.8
 
 
 @pytest.mark.parametrize("name", ["AdaptiveMetropolis", "KMC"])

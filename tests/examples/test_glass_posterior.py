@@ -19,7 +19,7 @@ def test_chains_of_the_example_cover_the_posterior():
         idata = pm.sample(
             step=kmc.KMC(),
             tune=3000,
-            draws=7000,
+            draws=10_000,
             chains=2,
             cores=2,
             random_seed=1,
