@@ -64,6 +64,8 @@ SHORTEST_SHARE = 0.3
 # gradients with 300 landmarks in 8 dimensions, some .2 ms; and most transitions.
 BUDGET = 800_000
 GRADIENT_OVERHEAD = 400
+# What a function of a single coordinate costs beside these.
+ADDITIVE_SIZE = 5
 MOST_TRANSITIONS = 100
 # Multiples of the U-turn's length compared; a longer one must promise this much more.
 LENGTH_FACTORS = (1.0, 2.0, 4.0)
@@ -154,8 +156,10 @@ class SurrogateTransitions:
         shortest = int(np.clip(np.median(u_turns), 2, MOST_STEPS))
         whitening = Whitening(states)
         n_landmarks = getattr(self.parameters, "coefficients", np.zeros(0)).size
+        n_additive = getattr(self.parameters, "additive_coefficients", np.zeros(0)).size
         d = states.shape[1]
-        budget = BUDGET / (d * (n_landmarks + d) + GRADIENT_OVERHEAD)
+        size = d * (n_landmarks + d) + ADDITIVE_SIZE * n_additive
+        budget = BUDGET / (size + GRADIENT_OVERHEAD)
         best = 0.0
         for factor in LENGTH_FACTORS:
             n_steps = int(factor * shortest)

@@ -50,6 +50,10 @@ PIVOT_TOLERANCE = 1e-10
 KERNEL_RIDGES = 10.0 ** np.arange(-12.0, 4.0)
 
 
+#: Smallest ridge in units of the largest eigenvalue.
+SMALLEST_RIDGE = 1e-15
+
+
 class RegressionFit(NamedTuple):
     """A fitted regression.
 
@@ -171,6 +175,8 @@ class BayesianRegression:
                 + np.log1p(eigenvalues / kernel_ridges[:, None]).sum(axis=1)
             )
             evidence = np.nan_to_num(evidence, nan=-np.inf, posinf=-np.inf)
+            # Below the eigenvalues' rounding errors a ridge fits these.
+            evidence[kernel_ridges < SMALLEST_RIDGE * eigenvalues.max(initial=0.0)] = -np.inf
             k = int(np.argmax(evidence))
             if evidence[k] > -np.inf and (best is None or evidence[k] > best[0]):
                 theta = vectors @ (rotated / shrunk[k])

@@ -195,6 +195,29 @@ def test_few_values_fit_a_diagonal_quadratic():
     assert fit(n_enough).is_full_
 
 
+def test_functions_of_single_coordinates_need_few_values():
+    """A log density that bends along each of eight coordinates, from 400 values."""
+    d = 8
+    X = np.random.default_rng(0).standard_normal((900, d))
+    values = -0.5 * (X**2).sum(axis=1) - 2.0 * np.log1p(np.exp(2.0 * X)).sum(axis=1)
+
+    def error(**options):
+        gp = LogDensityGP(rng=0, **options).fit(X[:400], values[:400], reference=X[:400])
+        rest = values[400:] - gp.log_density(X[400:])
+        return gp, rest.std()
+
+    gp, with_them = error()
+    assert gp.additive_variance_ > 0
+    assert with_them < 0.2 * error(additive=False)[1]
+
+
+def test_an_additive_part_that_says_nothing_is_left_out():
+    """A ridge across all coordinates."""
+    X = np.random.default_rng(0).standard_normal((500, 5))
+    values = -0.5 * (X**2).sum(axis=1) + 3.0 * np.sin(X.sum(axis=1))
+    assert LogDensityGP(rng=0).fit(X, values, reference=X).additive_variance_ == 0
+
+
 # Evaluation
 
 
@@ -216,7 +239,8 @@ CASES = {
     "gaussian": lambda: fitted(3, "gaussian"),
     "rational_quadratic": lambda: fitted(3, "rational_quadratic"),
     "one dimension": lambda: fitted(1, "rational_quadratic", n=60),
-    "more landmarks than a block": lambda: fitted(5, "gaussian", n=500),
+    "more landmarks than a block": lambda: fitted(5, "gaussian", n=500, additive=False),
+    "additive part": lambda: fitted(4, "gaussian", n=500),
     "trend alone": trend_alone,
     "radial terms": radial_surrogate,
 }
@@ -229,6 +253,8 @@ def case(request):
     assert (surrogate.kernel_ is not None) == kernel_is_expected
     if request.param == "more landmarks than a block":
         assert len(surrogate.parameters_.coefficients) > 256
+    if request.param == "additive part":
+        assert surrogate.additive_variance_ > 0
     return surrogate
 
 
@@ -364,7 +390,8 @@ def test_coordinates_dont_matter(change, kernel):
     values = problem.log_density(X)
 
     def fit(points):
-        return LogDensityGP(kernels=(kernel,), rng=0).fit(points, values, reference=points)
+        gp = LogDensityGP(kernels=(kernel,), additive=False, rng=0)
+        return gp.fit(points, values, reference=points)
 
     plain, changed = fit(X), fit(X @ matrix.T + shift)
     assert changed.length_scale_ == pytest.approx(plain.length_scale_, rel=1e-4)

@@ -5,7 +5,14 @@ import pytest
 
 from pymc_kmc.surrogates import LogDensityGP
 from pymc_kmc.surrogates.evidence import kernel_values
-from pymc_kmc.surrogates.gp import _Fit, _KernelPart, _OtherTrend, _Trend
+from pymc_kmc.surrogates.gp import (
+    _AdditivePart,
+    _Choice,
+    _Fit,
+    _KernelPart,
+    _OtherTrend,
+    _Trend,
+)
 from pymc_kmc.surrogates.kernels import squared_distances
 from pymc_kmc.surrogates.scores import score_system, solve_with_scores
 
@@ -40,21 +47,39 @@ def test_derivatives_of_the_trend(full, radial):
     assert_derivatives(_OtherTrend(trend).derivatives, trend.others)
 
 
+AXES = np.array([[1.0, 0.3, 0.0], [-0.2, 0.8, 0.1], [0.0, 0.0, 2.0]])
+ADDITIVE = {
+    "none": _AdditivePart.none(3),
+    "some": _AdditivePart(AXES, -np.ones(3), 5, 30.0, 2.0),
+}
+
+
 @pytest.mark.parametrize("kernel", [0, 1])
-def test_derivatives_of_the_kernel_part(kernel):
+@pytest.mark.parametrize("additive", ADDITIVE.values(), ids=ADDITIVE)
+def test_derivatives_of_the_kernel_part(kernel, additive):
     X = RNG.standard_normal((40, 3))
     gp = LogDensityGP(12)
     fit = _Fit(gp, X, -0.5 * (X**2).sum(axis=1), X, np.eye(3), None, None, RNG)
     matrix = np.array([[0.5, 0.1, 0.0], [0.0, 0.3, 0.2]])
-    part = _KernelPart(fit, kernel, matrix)
-    factor = np.tril(part.features[part.indices])
+    part = _KernelPart(fit, _Choice(kernel, 2.0 * matrix, 1.0, additive), 2.0)
 
     def features(Z):
         values = kernel_values(squared_distances(Z @ matrix.T, part.U[part.indices]), kernel)
-        return np.linalg.solve(factor, values.T).T
+        values = np.linalg.solve(part.landmark_factor, values.T).T
+        return np.hstack([part.additive(Z), values])
 
     np.testing.assert_allclose(features(fit.Z), part.features, atol=1e-8)
     assert_derivatives(part.derivatives, features)
+
+
+def test_features_of_the_additive_part_are_orthonormal():
+    """Their products are the kernel's values: the variance times a Gaussian of each coordinate."""
+    grid = np.arange(5)
+    U = np.column_stack([grid, grid[::-1], np.roll(grid, 1)])
+    part = _AdditivePart(np.eye(3), np.zeros(3), 5, 30.0, 2.0)
+    features = part(U)
+    kernel = sum(np.exp(-0.5 * ((u[:, None] - u) / 2.0) ** 2) for u in U.T)
+    np.testing.assert_allclose(features @ features.T, 30.0 * kernel, rtol=1e-5)
 
 
 def test_score_matching_alone_gives_the_maximum_likelihood_gaussian():
