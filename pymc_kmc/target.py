@@ -206,6 +206,8 @@ class TargetDensity:
     @property
     def n_replicates(self):
         """How many replicates an evaluation takes, over all noisy likelihoods."""
+        if not self._likelihoods:
+            return 0
         return sum(len(noise) for noise in self.noise[: len(self._likelihoods)])
 
     @property
@@ -314,14 +316,19 @@ class TargetDensity:
                 self._others[variable.name] = value
                 shared.set_value(value, borrow=True)
                 moved = True
-        position = np.concatenate([point[name].ravel() for name in self.names])
         noise = self.noise if self.is_noisy else ()
         current = self._current
+        if current is not None and all(
+            point[name].base is current.position for name in self.names
+        ):  # what the last iteration handed over: nothing to compare
+            position = current.position
+        else:
+            position = np.concatenate([point[name].ravel() for name in self.names])
         if (
             moved
             or current is None
             or not same_noise(current.noise, noise)
-            or not np.array_equal(current.position, position)
+            or not (position is current.position or np.array_equal(current.position, position))
         ):
             self._current = self._evaluate(position, noise)
         return self._current

@@ -55,7 +55,7 @@ class NoiseVariance:
     @property
     def ideal_acceptance(self):
         """Of perfect proposals under this noise, see :func:`ideal_acceptance`; 1 if unknown."""
-        return 1.0 if np.isnan(self.value) else ideal_acceptance(self.value)
+        return ideal_acceptance(self.value) if self.n_pairs else 1.0
 
 
 def ideal_acceptance(variance):

@@ -15,6 +15,7 @@ With an estimated likelihood, while tuning, there is also
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from math import exp
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -293,10 +294,10 @@ class AdaptiveStep(BlockedStep):
             else:
                 progress.n_invalid += 1
                 warning = warning or self._warn_of_invalid(point, evaluation)
-        acceptance_rate = float(np.exp(min(0.0, log_ratio))) if log_ratio == log_ratio else 0.0
+        acceptance_rate = exp(min(0.0, log_ratio)) if log_ratio == log_ratio else 0.0
         if not proposal.is_draw:
             acceptance_rate = 0.0
-        accepted = self.rng.uniform() < acceptance_rate
+        accepted = self.rng.random() < acceptance_rate
         if accepted:
             target.accept(evaluation)
             current = evaluation
