@@ -54,6 +54,11 @@ class LogDensityAdaptation(RepeatedFit):
     is_noisy : bool
         Whether values are estimates: score matching on the states then joins them where that
         predicts held-out values better.
+
+    Attributes
+    ----------
+    noise_variance : float
+        Of the values, as far as it is known; NaN where it isn't.
     """
 
     # In many dimensions the first fit comes late. So many states a dimension that were made since
@@ -67,12 +72,18 @@ class LogDensityAdaptation(RepeatedFit):
     NOISY_SCORE_WEIGHTS = (0.0, 0.03, 0.1, 0.3)
     # Kinds of warps that lose are tried in every so many fits.
     RETRIED = 4
+    # Of the residual variance beyond the noise's: above the first, fits have twice as many
+    # landmarks, until it is below the second with them.
+    LARGE_VARIANCE, SMALL_VARIANCE = 0.01, 0.001
+    # Noise is known to this share.
+    NOISE_ERROR = 0.2
     # States that the Fisher information is averaged over.
     N_FISHER = 400
 
     def __init__(self, n_landmarks, is_noisy=False):
         super().__init__()
         self.n_landmarks = n_landmarks
+        self.noise_variance = np.nan if is_noisy else 0.0
         self.first_length = None
         self._n_lost = [0, 0, 0]
         self.score_weights = self.NOISY_SCORE_WEIGHTS if is_noisy else (0.0,)
@@ -141,6 +152,20 @@ class LogDensityAdaptation(RepeatedFit):
             log_scales[:, self.warp.driven] += self.warp.log_scales(states)
         return log_scales
 
+    def _most_landmarks(self):
+        """Return how many kernel functions the next fit may have: more where the last were too few.
+
+        Eight schools, five seeds: 423 to 615 effective draws with 600 always, 166 to 674 with 300.
+        Where 300 say all, 600 only slow transitions down.
+        """
+        last = self.surrogate
+        if last is None:
+            return self.n_landmarks
+        excess = last.variance_ - (1.0 + self.NOISE_ERROR) * self.noise_variance
+        has_more = last.n_landmarks > self.n_landmarks
+        limit = self.SMALL_VARIANCE if has_more else self.LARGE_VARIANCE
+        return 2 * self.n_landmarks if excess > limit else self.n_landmarks
+
     def _fit_in(self, warp, states, log_densities, points, values, seed):
         """A surrogate in a warp's coordinates."""
         before = self.warp.forward(states)
@@ -148,7 +173,8 @@ class LogDensityAdaptation(RepeatedFit):
         log_densities = log_densities + warp.log_volume(states)
         log_densities = log_densities[np.isfinite(log_densities)]
         states = warp.forward(states)
-        return LogDensityGP(self.n_landmarks, score_weights=self.score_weights, rng=seed).fit(
+        n_landmarks = self._most_landmarks()
+        return LogDensityGP(n_landmarks, score_weights=self.score_weights, rng=seed).fit(
             warp.forward(points),
             values,
             reference=states,

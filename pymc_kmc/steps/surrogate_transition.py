@@ -165,7 +165,8 @@ class KMC(SurrogateStep):
     vars : list of TensorVariable, optional
         The variables to sample, by default all continuous ones of the model.
     n_landmarks : int
-        Most kernel functions of the surrogate: its flexibility, and what a move costs.
+        Kernel functions of the surrogate: its flexibility, and what a move costs. Where they are
+        too few for the log density, it has up to twice as many.
     surrogate : Surrogate, optional
         A fitted one to use as it is, in the unconstrained raveled coordinates of `vars`; nothing is
         fitted then.
@@ -361,6 +362,8 @@ class KMC(SurrogateStep):
     def _fit(self):
         learned = self.learned
         learned.recent = []
+        if self.target.is_noisy:
+            learned.adaptation.noise_variance = self.progress.noise.value
         if not super()._fit():
             return False
         if learned.auxiliary is None:

@@ -294,3 +294,44 @@ def test_a_chain_that_has_not_moved_gives_a_finite_surrogate_or_none(place):
     if adaptation.surrogate is not None:
         assert np.isfinite(adaptation.surrogate.gradient(points)).all()
         assert np.isfinite(adaptation.surrogate.log_density(points)).all()
+
+
+# Landmarks
+
+
+class Fit:
+    def __init__(self, n_landmarks, variance):
+        self.n_landmarks, self.variance_ = n_landmarks, variance
+
+
+@pytest.mark.parametrize(
+    ("last", "noise", "expected"),
+    [
+        (None, 0.0, 50),
+        (Fit(50, 0.02), 0.0, 100),
+        (Fit(50, 0.005), 0.0, 50),
+        (Fit(100, 0.005), 0.0, 100),
+        (Fit(100, 0.0005), 0.0, 50),
+        (Fit(50, 1.1), 1.0, 50),
+        (Fit(50, 1.3), 1.0, 100),
+        (Fit(50, 1.3), np.nan, 50),
+    ],
+)
+def test_where_landmarks_are_too_few_there_are_more(last, noise, expected):
+    adaptation = LogDensityAdaptation(50)
+    adaptation.surrogate, adaptation.noise_variance = last, noise
+    assert adaptation._most_landmarks() == expected
+
+
+def test_a_rugged_log_density_has_more_landmarks():
+    states = np.random.default_rng(0).standard_normal((600, 2))
+
+    def rugged(X):
+        return -0.5 * (X**2).sum(axis=1) + np.sin(4.0 * X[:, 0]) * np.cos(4.0 * X[:, 1])
+
+    record = record_of(states, rugged(states), states, rugged(states))
+    adaptation = LogDensityAdaptation(30)
+    for _ in range(2):
+        assert adaptation.fit(record, np.random.default_rng(1))
+    assert adaptation.surrogate.n_landmarks == 60
+    assert len(adaptation.surrogate.parameters_.coefficients) > 30
