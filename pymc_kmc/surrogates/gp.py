@@ -424,9 +424,9 @@ class LogDensityGP:
 
     @property
     def constant_(self):
-        """What predicted values exceed the log density by."""
+        """What values exceed the log density by."""
         _base.check_fitted(self)
-        return self._posterior.regression.constant
+        return self._posterior.constant
 
     def weight(self, value):
         """Return how much a value counts in the fit, between 0 and 1; less with its depth."""
@@ -485,6 +485,7 @@ class _Posterior:
             ridges = np.append(ridges, np.full(n_others, solution.kernel_ridge))
             coefficients = np.append(coefficients, solution.kernel_coefficients)
         self.regression = OnlineRegression(features, values, fit.weights, ridges, coefficients)
+        self.constant = self.regression.constant  # of the parameters in use
 
     def _features(self, Z, p):
         """Features (n, k), and the part of a kernel function that they don't span (n,)."""
@@ -534,6 +535,7 @@ class _Posterior:
             # What was there stays in use: the value waits for the next update.
             missing = np.zeros(landmarks.shape[1] - p.landmarks.shape[1])
             return p._replace(landmarks=landmarks, coefficients=np.append(p.coefficients, missing))
+        self.constant = self.regression.constant
         radius = p.radius
         if weight > 0.5:
             radius = max(radius, WALL * np.linalg.norm(z) + 0.5)

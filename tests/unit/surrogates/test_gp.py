@@ -803,14 +803,17 @@ def test_an_update_never_leaves_something_that_is_no_density():
     """Values that grow outwards bend the quadratic upwards; what was there stays in use."""
     X = np.random.default_rng(0).standard_normal((100, 2))
     surrogate = LogDensityGP(20, rng=0).fit(X, -0.5 * (X**2).sum(axis=1))
-    before = surrogate.parameters_
+    before, constant = surrogate.parameters_, surrogate.constant_
     surrogate.update([[8.0, 0.0], [-8.0, 0.0]], [40.0, 40.0])
+    assert surrogate.constant_ == constant
     for field in ("linear", "precision", "radial_coefficients"):
         np.testing.assert_array_equal(getattr(surrogate.parameters_, field), getattr(before, field))
     angles = np.linspace(0.0, 2.0 * np.pi, 600)  # enough of the others, and it is one again
     surrogate.update(4.0 * np.column_stack([np.cos(angles), np.sin(angles)]), np.full(600, -8.0))
     precision = surrogate.parameters_.precision
     assert not np.array_equal(precision, before.precision)
+    difference = surrogate.predict([1.0, 1.0]) - surrogate.log_density([1.0, 1.0])
+    assert surrogate.constant_ == pytest.approx(difference)
     assert np.linalg.eigvalsh(precision)[0] > 0
 
 
