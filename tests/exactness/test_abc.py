@@ -80,7 +80,7 @@ def z_scores(draws):
 LENGTHS = {
     "AdaptiveMetropolis": (2500, 7000),
     "KAMH": (800, 4000),
-    "KMC": (300, 1000),
+    "KMC": (600, 3000),
     "KMCLite": (600, 2000),
     # After short tuning its tails are so poor that a chain hardly ever enters the target's.
     "KMCFinite": (1000, 8000),
