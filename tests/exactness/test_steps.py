@@ -46,8 +46,8 @@ SIZES = {
 # The tails of a small, early random-feature surrogate are so poor that a chain enters the target's
 # tails once in a thousand iterations, and ArviZ can't know of visits that didn't happen: with 8000
 # draws E z0^2 of the banana was up to 6 estimated errors too small, with a kernel in detailed
-# balance. Longer tuning leaves better tails: with both the worst of the statistics was within 2.4 in
-# four seeds.
+# balance. Longer tuning leaves better tails: with both the worst of the statistics was within 2.4
+# in four seeds.
 DRAWS = {"KMCFinite": 60_000}
 TUNE = {"KMCFinite": 1500}
 
