@@ -131,6 +131,7 @@ class TargetDensity:
         self._compile(variables, initial_point, compile_kwargs or {})
         self.n_evaluations = 0
         self._current = None
+        self._handed_over = None, ()
 
     def _compile(self, variables, initial_point, compile_kwargs):
         # Once: every call of model.logp() makes new generators for the model's simulators.
@@ -184,6 +185,7 @@ class TargetDensity:
         rng : numpy.random.Generator
         """
         self._current = None
+        self._handed_over = None, ()
         self.n_evaluations = 0
         for likelihood in self._likelihoods:
             likelihood.start_chain()
@@ -318,20 +320,23 @@ class TargetDensity:
                 moved = True
         noise = self.noise if self.is_noisy else ()
         current = self._current
-        if current is not None and all(
-            point[name].base is current.position for name in self.names
-        ):  # what the last iteration handed over: nothing to compare
-            position = current.position
-        else:
-            position = np.concatenate([point[name].ravel() for name in self.names])
-        if (
-            moved
-            or current is None
-            or not same_noise(current.noise, noise)
-            or not (position is current.position or np.array_equal(current.position, position))
-        ):
-            self._current = self._evaluate(position, noise)
+        if moved or current is None or not same_noise(current.noise, noise):
+            self._current = self._evaluate(self._position(point), noise)
+        elif not self._is_handed_over(point, current.position):
+            position = self._position(point)
+            if not np.array_equal(current.position, position):
+                self._current = self._evaluate(position, noise)
         return self._current
+
+    def _position(self, point):
+        return np.concatenate([point[name].ravel() for name in self.names])
+
+    def _is_handed_over(self, point, position):
+        """Whether `point` has the very arrays that :meth:`point` made of `position` last."""
+        source, views = self._handed_over
+        if source is not position:
+            return False
+        return all(point[name] is view for name, view in zip(self.names, views, strict=True))
 
     @property
     def recycled(self):
@@ -393,11 +398,14 @@ class TargetDensity:
     def point(self, point, position):
         """Return a copy of PyMC's `point` with the block's variables taken from `position`."""
         point = point.copy()
-        first = 0
+        first, views = 0, []
         for name in self.names:
             value = point[name]
-            point[name] = position[first : first + value.size].reshape(value.shape)
+            view = position[first : first + value.size].reshape(value.shape)
+            views.append(view)
+            point[name] = view
             first += value.size
+        self._handed_over = position, views
         return point
 
     def explain(self, point):

@@ -383,7 +383,13 @@ def step_cost(options):
     # The best of many short runs: whatever else a computer does makes the others longer.
     calls, repeats = (20, 30) if options.quick else (20, 500)
     header = ["target", "log density and gradient, us", "idle pm.sample loop, us"]
-    header += ["GadMALA in pm.sample, us", "ratio", "to reach"]
+    header += [
+        "GadMALA in pm.sample, us",
+        "ratio",
+        "to reach",
+        "gradient along the chain, us",
+        "ratio",
+    ]
     rows = []
     for target in options.targets.split(","):
         model = make_model(target)
@@ -395,22 +401,25 @@ def step_cost(options):
         for _ in range(1000):
             iterate()
         step.stop_tuning()
-        # Where the chain is: always at one place, a processor would learn the branches' outcomes.
-        positions = []
+        # Always at one place a processor learns which way the branches go.
+        along = []
         for _ in range(500):
             iterate()
-            positions.append(step.target.recycled.position)
-        positions = itertools.cycle(positions)
+            along.append(step.target.recycled.position)
+        gradients = []
+        for positions in (itertools.cycle([start["x"]]), itertools.cycle(along)):
 
-        def gradient_alone(step=step, positions=positions):
-            return step.target._gradient_function(next(positions))
+            def gradient_alone(step=step, positions=positions):
+                return step.target._gradient_function(next(positions))
 
-        gradient = microseconds(gradient_alone, calls, repeats)[1]
+            gradients.append(microseconds(gradient_alone, calls, repeats)[1])
+        gradient = gradients[0]
         own = microseconds(iterate, calls, repeats)[1]
         idle = sample_loop(model, 60 * repeats, 5)[1]
         cost = (own + idle) / (gradient + idle)
         row = [target, f"{gradient:.1f}", f"{idle:.1f}", f"{own + idle:.1f}", f"{cost:.2f}"]
-        rows.append([*row, f"<= {STEP_COST:g}" if target == "german" else ""])
+        row.append(f"<= {STEP_COST:g}" if target == "german" else "")
+        rows.append([*row, f"{gradients[1]:.1f}", f"{(own + idle) / (gradients[1] + idle):.2f}"])
     print(markdown(header, rows))
 
 

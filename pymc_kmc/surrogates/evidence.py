@@ -49,7 +49,6 @@ PIVOT_TOLERANCE = 1e-10
 #: Ridges of the kernel part tried: from rounding error to a fit that is switched off.
 KERNEL_RIDGES = 10.0 ** np.arange(-12.0, 4.0)
 
-
 #: Smallest ridge in units of the largest eigenvalue.
 SMALLEST_RIDGE = 1e-15
 

@@ -763,15 +763,17 @@ class _Fit:
         def best(candidates, parts):
             """The choice of the largest evidence, and that."""
             largest, choice = -np.inf, None
-            for additive, (kernel, matrix) in itertools.product(parts, candidates):
-                _, candidate = select_landmarks(
-                    Z @ matrix.T, weights, gp.n_comparison_landmarks, kernel
-                )
-                candidate = np.hstack([additive(Z), candidate])
-                fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[::2])
-                if fit.log_evidence > largest:
-                    largest = fit.log_evidence
-                    choice = _Choice(kernel, matrix, fit.ridge, additive)
+            for additive in parts:
+                along_coordinates = additive(Z)
+                for kernel, matrix in candidates:
+                    _, candidate = select_landmarks(
+                        Z @ matrix.T, weights, gp.n_comparison_landmarks, kernel
+                    )
+                    candidate = np.hstack([along_coordinates, candidate])
+                    fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[::2])
+                    if fit.log_evidence > largest:
+                        largest = fit.log_evidence
+                        choice = _Choice(kernel, matrix, fit.ridge, additive)
             return choice, largest
 
         choice, evidence = best(kernels(False), [_AdditivePart.none(Z.shape[1])])
@@ -1039,10 +1041,15 @@ def _kernel_gradients(p, Z):
     return (slopes.sum(axis=1)[:, None] * U - slopes @ p.landmarks.T) @ p.projection
 
 
+def _grid_distances(p, Z):
+    """Distances (n, d, g) from the additive part's grid points, in its length scale."""
+    grid = p.spacing * np.arange(p.additive_coefficients.shape[1])
+    return (Z @ p.axes.T - p.origin)[:, :, None] - grid
+
+
 def _additive_gradients(p, Z):
     """The same of the additive part."""
-    T = (Z @ p.axes.T - p.origin)[:, :, None]
-    T = T - p.spacing * np.arange(p.additive_coefficients.shape[1])
+    T = _grid_distances(p, Z)
     return -np.einsum("ndg,dg->nd", T * np.exp(-0.5 * T**2), p.additive_coefficients) @ p.axes
 
 
@@ -1055,9 +1062,8 @@ def _log_densities(p, X):
     if len(p.coefficients):
         U = Z @ p.projection.T
         out += kernel_values(squared_distances(U, p.landmarks.T), p.kernel) @ p.coefficients
-        grid = p.spacing * np.arange(p.additive_coefficients.shape[1])
-        T = (Z @ p.axes.T - p.origin)[:, :, None] - grid
-        out += np.einsum("ndg,dg->n", np.exp(-0.5 * T**2), p.additive_coefficients)
+        values = np.exp(-0.5 * _grid_distances(p, Z) ** 2)
+        out += np.einsum("ndg,dg->n", values, p.additive_coefficients)
     return out
 
 

@@ -100,6 +100,19 @@ def test_moved_by_another_step_is_evaluated_again_under_the_same_noise():
     assert moved.log_density < first.log_density
 
 
+def test_a_view_of_the_state_in_another_order_is_evaluated_anew():
+    """What a step that swaps labels may hand over: the state's own memory, read backwards."""
+    with pm.Model() as model:
+        pm.Normal("x", [0.0, 5.0], 1.0, shape=2)
+    target = target_of(model)
+    point = {"x": np.array([0.0, 5.0])}
+    first = target.current(point)
+    point = target.point(point, first.position)
+    assert target.current(point) is first
+    swapped = target.current({"x": point["x"][::-1]})
+    assert swapped.log_density == pytest.approx(first.log_density - 25.0)
+
+
 def test_point_memory_written_to_by_pymc_is_noticed():
     """In worker processes PyMC writes each new point into the arrays of the last one."""
     model = noisy_gaussian(1.0, companion=True)

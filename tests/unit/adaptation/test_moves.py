@@ -50,4 +50,4 @@ def test_jumps_have_mean_one_between_independent_draws():
     )
     assert jumps.max() <= 3.0
     assert np.all((jumps.mean(axis=0) > 0.5) & (jumps.mean(axis=0) <= 1.05))
-    np.testing.assert_allclose(whitening.squared_jumps(states[0], states[:2])[0], 0.0, atol=1e-25)
+    np.testing.assert_allclose(whitening.squared_jumps(states[0], states[:2])[0], 0.0, atol=1e-28)

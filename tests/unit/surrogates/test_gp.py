@@ -390,8 +390,7 @@ def test_coordinates_dont_matter(change, kernel):
     values = problem.log_density(X)
 
     def fit(points):
-        gp = LogDensityGP(kernels=(kernel,), additive=False, rng=0)
-        return gp.fit(points, values, reference=points)
+        return LogDensityGP(kernels=(kernel,), rng=0).fit(points, values, reference=points)
 
     plain, changed = fit(X), fit(X @ matrix.T + shift)
     assert changed.length_scale_ == pytest.approx(plain.length_scale_, rel=1e-4)
