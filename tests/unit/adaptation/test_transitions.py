@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.adaptation.transitions import (
+    ADDITIVE_SIZE,
     BUDGET,
     GRADIENT_OVERHEAD,
     MOST_TRANSITIONS,
@@ -155,6 +156,21 @@ def test_a_proposal_costs_no_more_than_its_budget(n_landmarks):
     n_steps = np.mean([moves.propose(X[0], 3, rng).n_steps for _ in range(50)])
     m = len(surrogate.parameters_.coefficients)
     assert n_steps * (3 * (m + 3) + GRADIENT_OVERHEAD) < 1.1 * BUDGET
+
+
+def test_functions_of_single_coordinates_are_in_the_budget(monkeypatch):
+    budget = 100_000  # one that bounds sequences on so small a surrogate
+    monkeypatch.setattr("pymc_kmc.adaptation.transitions.BUDGET", budget)
+    rng = np.random.default_rng(16)
+    X = rng.standard_normal((600, 4))
+    values = np.sin(2 * X).sum(axis=1) - 0.5 * (X**2).sum(axis=1)
+    surrogate = LogDensityGP(10, rng=0).fit(X, values, reference=X)
+    p = surrogate.parameters_
+    assert p.additive_coefficients.size > 0
+    size = 4 * (p.coefficients.size + 4) + ADDITIVE_SIZE * p.additive_coefficients.size
+    moves = SurrogateTransitions(surrogate, X, np.random.default_rng(17))
+    n_steps = np.mean([moves.propose(X[0], 3, rng).n_steps for _ in range(50)])
+    assert n_steps * (size + GRADIENT_OVERHEAD) < 1.1 * budget
 
 
 def test_a_refit_discounts_what_was_seen_of_the_last_surrogate():

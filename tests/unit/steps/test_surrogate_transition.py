@@ -134,6 +134,19 @@ def banana_model():
     return model
 
 
+def test_a_fit_knows_the_noise():
+    """Two pairs of estimates, 100 iterations apart, before the last fits."""
+    with noisy_gaussian(1.0):
+        step = kmc.KMC(n_landmarks=30, rng=18)
+    point = {"x": np.array(0.0)}
+    for _ in range(400):
+        point, _ = step.step(point)
+    step.stop_tuning()
+    noise = step.progress.noise
+    assert noise.n_pairs > 1
+    assert step.learned.adaptation.noise_variance == noise.value
+
+
 def test_frontier_places_are_evaluated_and_never_draws():
     with banana_model():
         step = kmc.KMC(n_landmarks=60, rng=12)

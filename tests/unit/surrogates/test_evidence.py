@@ -131,6 +131,17 @@ def test_a_second_group_that_overflows_is_a_fit_of_no_evidence(bad):
     assert fit.log_evidence == -np.inf
 
 
+def test_ridges_below_the_rounding_errors_are_no_candidates():
+    """Values that the second group explains, the better the smaller its ridge."""
+    rng = np.random.default_rng(9)
+    features = 1e6 * rng.standard_normal((40, 2))
+    values = features @ [1.0, -2.0]
+    regression = BayesianRegression(rng.standard_normal((40, 3)), values, np.ones(40), [1.0])
+    for smallest, expected in [(1e-6, 1e2), (1.0, 1.0)]:
+        fit = regression.fit_with(features, np.array([smallest, 1e2]))
+        assert fit.kernel_ridge == expected
+
+
 def test_constant_values_have_a_finite_fit():
     fit = BayesianRegression(FEATURES, np.full(N, 3.0), WEIGHTS, [0.1]).fit_with(KERNEL)
     assert np.isfinite(fit.log_evidence)

@@ -718,6 +718,16 @@ def test_predictions_are_the_log_density_and_a_constant():
         surrogate.update(outside[:10], banana(outside[:10]))  # and once more after updates
 
 
+def test_an_update_changes_the_functions_of_single_coordinates_too():
+    surrogate = CASES["additive part"]()
+    before = surrogate.parameters_
+    X = np.random.default_rng(8).standard_normal((3, 4))
+    surrogate.update(X, wavy(4)(X) + 3.0 * np.exp(-2.0 * (X[:, 0] - 0.5) ** 2))
+    assert np.any(surrogate.parameters_.linear != before.linear)  # the last update was taken
+    difference = surrogate.predict(X) - surrogate.log_density(X)
+    np.testing.assert_allclose(difference, surrogate.constant_, atol=1e-6)
+
+
 def test_updates_teach_what_is_outside():
     surrogate, inside, outside = fitted_to_the_middle(np.random.default_rng(0))
     half = len(outside) // 2
