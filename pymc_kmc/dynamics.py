@@ -19,7 +19,7 @@ import numba
 import numpy as np
 import scipy.linalg
 
-from pymc_kmc.surrogates.base import gradient_at, log_density_at
+from pymc_kmc.surrogates.base import gradient_in, log_density_at, log_density_in, workspace
 
 __all__ = [
     "Coordinates",
@@ -197,12 +197,12 @@ def leapfrog(parameters, position, momentum, inverse_metric, step_size, n_steps)
     """
     position = position.copy()
     momentum = momentum.copy()
-    gradient = np.empty_like(position)
-    gradient_at(parameters, position, gradient)
+    gradient, space = np.empty_like(position), workspace(parameters)
+    gradient_in(parameters, position, gradient, space)
     momentum += 0.5 * step_size * gradient
     for step in range(n_steps):
         move(position, momentum, inverse_metric, step_size)
-        gradient_at(parameters, position, gradient)
+        gradient_in(parameters, position, gradient, space)
         if not np.isfinite(position.sum() + gradient.sum()):
             position[:] = np.nan
             momentum[:] = np.nan
@@ -224,17 +224,17 @@ def leapfrog_path(parameters, position, momentum, inverse_metric, step_size, n_s
     """
     position = position.copy()
     momentum = momentum.copy()
-    gradient = np.empty_like(position)
+    gradient, space = np.empty_like(position), workspace(parameters)
     positions = np.full((n_steps, len(position)), np.nan)
     energies = np.full(n_steps + 1, np.nan)
-    energies[0] = energy(parameters, position, momentum, inverse_metric)
-    gradient_at(parameters, position, gradient)
+    energies[0] = energy(parameters, position, momentum, inverse_metric, space)
+    gradient_in(parameters, position, gradient, space)
     for step in range(n_steps):
         momentum += 0.5 * step_size * gradient
         move(position, momentum, inverse_metric, step_size)
-        gradient_at(parameters, position, gradient)
+        gradient_in(parameters, position, gradient, space)
         momentum += 0.5 * step_size * gradient
-        energies[step + 1] = energy(parameters, position, momentum, inverse_metric)
+        energies[step + 1] = energy(parameters, position, momentum, inverse_metric, space)
         if not np.isfinite(energies[step + 1]):
             energies[step + 1] = np.nan
             break
@@ -277,8 +277,9 @@ def transitions(parameters, inverse_temperature, position, momenta, step_sizes, 
     n_transitions, d = momenta.shape
     position = position.copy()
     gradient, end_gradient = np.empty(d), np.empty(d)
-    gradient_at(parameters, position, gradient)
-    start_value = log_density_at(parameters, position)
+    space = workspace(parameters)
+    gradient_in(parameters, position, gradient, space)
+    start_value = log_density_in(parameters, position, space)
     value = start_value
     acceptance = 0.0
     for k in range(n_transitions):
@@ -293,10 +294,10 @@ def transitions(parameters, inverse_temperature, position, momenta, step_sizes, 
             for i in range(d):
                 momentum[i] += half * end_gradient[i]
                 end[i] += step * momentum[i]
-            gradient_at(parameters, end, end_gradient)
+            gradient_in(parameters, end, end_gradient, space)
             for i in range(d):
                 momentum[i] += half * end_gradient[i]
-        end_value = log_density_at(parameters, end)
+        end_value = log_density_in(parameters, end, space)
         end_kinetic = 0.0
         for i in range(d):
             end_kinetic += 0.5 * momentum[i] * momentum[i]
@@ -312,13 +313,13 @@ def transitions(parameters, inverse_temperature, position, momenta, step_sizes, 
 
 
 @numba.njit(cache=True, forceinline=True)
-def energy(parameters, position, momentum, inverse_metric):
+def energy(parameters, position, momentum, inverse_metric, space):
     """Return -f(x) + p' M^-1 p / 2."""
     kinetic = 0.0
     for i in range(len(momentum)):
         for j in range(len(momentum)):
             kinetic += 0.5 * momentum[i] * inverse_metric[i, j] * momentum[j]
-    return kinetic - log_density_at(parameters, position)
+    return kinetic - log_density_in(parameters, position, space)
 
 
 @numba.njit(cache=True, forceinline=True)

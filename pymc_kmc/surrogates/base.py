@@ -20,7 +20,8 @@ Compiled evaluation
 A fitted surrogate carries ``parameters_``, a named tuple of arrays and scalars, never modified
 after it was made. :func:`log_density_at` and :func:`gradient_at` evaluate it, from Python and
 from any function compiled with numba, which is specialised (and cached on disk) once per
-surrogate class:
+surrogate class; :func:`log_density_in` and :func:`gradient_in`, for loops, are given their
+:func:`workspace`:
 
 >>> import numpy as np
 >>> from pymc_kmc.surrogates import KernelExpLite
@@ -88,25 +89,38 @@ class Surrogate(Protocol):
 # --------------------------------------------------------------------------------------------------
 
 
+def evaluation(function):
+    """Compile a function of a surrogate's parameters, to be inlined.
+
+    It can't allocate: numba's counts of references to each array of the parameters, with which
+    arrays are freed, took half of the time of a gradient.
+    """
+    return numba.njit(
+        cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True, _nrt=False
+    )(function)
+
+
 class _Evaluation(NamedTuple):
     log_density: Any
     gradient: Any
+    workspace_size: Any
 
 
 _EVALUATIONS: dict[type, _Evaluation] = {}
 
 
-def register(parameters_class, *, log_density, gradient):
+def register(parameters_class, *, log_density, gradient, workspace_size):
     """Tell :func:`log_density_at` and :func:`gradient_at` how to evaluate a surrogate's parameters.
 
     Parameters
     ----------
     parameters_class : type
         A ``typing.NamedTuple`` class.
-    log_density, gradient : numba dispatchers
-        Compiled functions ``(parameters, x) -> float`` and ``(parameters, x, out) -> None``.
+    log_density, gradient, workspace_size : numba dispatchers
+        Functions ``(parameters, x, workspace) -> float``, ``(parameters, x, out, workspace) ->
+        None`` and ``(parameters) -> int``, compiled with :func:`evaluation`.
     """
-    _EVALUATIONS[parameters_class] = _Evaluation(log_density, gradient)
+    _EVALUATIONS[parameters_class] = _Evaluation(log_density, gradient, workspace_size)
 
 
 def log_density_at(parameters, x):
@@ -123,7 +137,7 @@ def log_density_at(parameters, x):
     -------
     float
     """
-    return _evaluation_of(type(parameters)).log_density(parameters, x)
+    return log_density_in(parameters, x, workspace(parameters))
 
 
 def gradient_at(parameters, x, out):
@@ -131,7 +145,22 @@ def gradient_at(parameters, x, out):
 
     The arguments are those of :func:`log_density_at`; nothing is returned.
     """
-    _evaluation_of(type(parameters)).gradient(parameters, x, out)
+    gradient_in(parameters, x, out, workspace(parameters))
+
+
+def workspace(parameters):
+    """Return an array that evaluations of these parameters can write to."""
+    return np.empty(_evaluation_of(type(parameters)).workspace_size(parameters))
+
+
+def log_density_in(parameters, x, workspace):
+    """As :func:`log_density_at`, with a :func:`workspace`."""
+    return _evaluation_of(type(parameters)).log_density(parameters, x, workspace)
+
+
+def gradient_in(parameters, x, out, workspace):
+    """As :func:`gradient_at`, with a :func:`workspace`."""
+    _evaluation_of(type(parameters)).gradient(parameters, x, out, workspace)
 
 
 def _evaluation_of(parameters_class):
@@ -148,30 +177,49 @@ def _evaluation_of(parameters_class):
 # inlined by force: of a function that isn't, a process that compiles has one copy, optimised by
 # itself, and one that loads from disk another, optimised with its caller. With re-ordered sums the
 # two round differently, and the same seed would give other draws in the second process.
-@overload(log_density_at, jit_options={"forceinline": True})
+INLINED = {"forceinline": True}
+
+
+def _typed(parameters):
+    return _EVALUATIONS.get(getattr(parameters, "instance_class", None))
+
+
+@overload(log_density_at, jit_options=INLINED)
 def _overload_log_density_at(parameters, x):
-    evaluation = _EVALUATIONS.get(getattr(parameters, "instance_class", None))
-    if evaluation is None:
+    if _typed(parameters) is None:
         return None
-    log_density = evaluation.log_density
-
-    def evaluate(parameters, x):
-        return log_density(parameters, x)
-
-    return evaluate
+    return lambda parameters, x: log_density_in(parameters, x, workspace(parameters))
 
 
-@overload(gradient_at, jit_options={"forceinline": True})
+@overload(gradient_at, jit_options=INLINED)
 def _overload_gradient_at(parameters, x, out):
-    evaluation = _EVALUATIONS.get(getattr(parameters, "instance_class", None))
-    if evaluation is None:
+    if _typed(parameters) is None:
         return None
-    gradient = evaluation.gradient
+    return lambda parameters, x, out: gradient_in(parameters, x, out, workspace(parameters))
 
-    def evaluate(parameters, x, out):
-        gradient(parameters, x, out)
 
-    return evaluate
+@overload(workspace, jit_options=INLINED)
+def _overload_workspace(parameters):
+    if _typed(parameters) is None:
+        return None
+    workspace_size = _typed(parameters).workspace_size
+    return lambda parameters: np.empty(workspace_size(parameters))
+
+
+@overload(log_density_in, jit_options=INLINED | {"_nrt": False})
+def _overload_log_density_in(parameters, x, workspace):
+    if _typed(parameters) is None:
+        return None
+    log_density = _typed(parameters).log_density
+    return lambda parameters, x, workspace: log_density(parameters, x, workspace)
+
+
+@overload(gradient_in, jit_options=INLINED | {"_nrt": False})
+def _overload_gradient_in(parameters, x, out, workspace):
+    if _typed(parameters) is None:
+        return None
+    gradient = _typed(parameters).gradient
+    return lambda parameters, x, out, workspace: gradient(parameters, x, out, workspace)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -245,7 +293,7 @@ def symmetric(A):
     return 0.5 * (A + A.T)
 
 
-@numba.njit(cache=True, forceinline=True)
+@evaluation
 def base_log_density_at(mean, precision, x):
     """Compiled twin of :meth:`GaussianBase.log_density` for one point."""
     total = 0.0
@@ -257,7 +305,7 @@ def base_log_density_at(mean, precision, x):
     return total
 
 
-@numba.njit(cache=True, forceinline=True)
+@evaluation
 def base_gradient_at(mean, precision, x, out):
     """Compiled twin of :meth:`GaussianBase.gradient` for one point; overwrites ``out``."""
     for i in range(x.shape[0]):

@@ -43,7 +43,7 @@ import scipy.linalg
 
 from pymc_kmc.surrogates import base as _base
 from pymc_kmc.surrogates import features as _features
-from pymc_kmc.surrogates.base import BLOCK, SUM_FLAGS
+from pymc_kmc.surrogates.base import BLOCK, evaluation
 from pymc_kmc.surrogates.features import cos_in_place, sin_in_place
 
 #: Relative growth of the total weight after which the factor is computed afresh. Conjugate
@@ -460,7 +460,7 @@ def _solve_factored(U, b):
 # --------------------------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
+@evaluation
 def _angles(omega, phase, x, start, stop, angles):
     n = stop - start
     row = phase[start:stop]
@@ -473,11 +473,11 @@ def _angles(omega, phase, x, start, stop, angles):
             angles[j] += xa * row[j]
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _log_density_at(parameters, x):
+@evaluation
+def _log_density_in(parameters, x, workspace):
     omega, phase, coefficients = parameters.omega, parameters.phase, parameters.coefficients
     m = phase.shape[0]
-    values = np.empty(BLOCK)
+    values = workspace
     total = _base.base_log_density_at(parameters.base_mean, parameters.base_precision, x)
     for start in range(0, m, BLOCK):
         stop = min(start + BLOCK, m)
@@ -489,11 +489,11 @@ def _log_density_at(parameters, x):
     return total
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _gradient_at(parameters, x, out):
+@evaluation
+def _gradient_in(parameters, x, out, workspace):
     omega, phase, coefficients = parameters.omega, parameters.phase, parameters.coefficients
     d, m = omega.shape
-    values = np.empty(BLOCK)
+    values = workspace
     _base.base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
     for start in range(0, m, BLOCK):
         stop = min(start + BLOCK, m)
@@ -510,4 +510,14 @@ def _gradient_at(parameters, x, out):
             out[a] -= total
 
 
-_base.register(FiniteParameters, log_density=_log_density_at, gradient=_gradient_at)
+@evaluation
+def _workspace_size(parameters):
+    return BLOCK
+
+
+_base.register(
+    FiniteParameters,
+    log_density=_log_density_in,
+    gradient=_gradient_in,
+    workspace_size=_workspace_size,
+)

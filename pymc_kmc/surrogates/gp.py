@@ -73,11 +73,9 @@ learning in neural networks and backpropagation-free machine learning models. *S
 import itertools
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from pymc_kmc.surrogates import base as _base
-from pymc_kmc.surrogates.base import BLOCK, SUM_FLAGS
 from pymc_kmc.surrogates.covariance import (
     count_distinct,
     shrunk_covariance,
@@ -93,7 +91,8 @@ from pymc_kmc.surrogates.evidence import (
     select_landmarks,
     triangular_solve,
 )
-from pymc_kmc.surrogates.kernels import exp_in_place, squared_distances
+from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters
+from pymc_kmc.surrogates.kernels import squared_distances
 from pymc_kmc.surrogates.online import OnlineRegression
 from pymc_kmc.surrogates.scores import score_system, solve_with_scores
 
@@ -148,30 +147,6 @@ SMALLEST_REST = 1e-6
 FARTHEST = 1.5
 #: Updates are there to go outwards: they only leave out what would ruin the quadratic.
 FARTHEST_UPDATE = 10.0
-
-
-class LogDensityGPParameters(NamedTuple):
-    """What compiled code needs of a fitted :class:`LogDensityGP`; see the module's formula."""
-
-    centre: np.ndarray
-    whitening: np.ndarray
-    linear: np.ndarray
-    precision: np.ndarray
-    radial_scales: np.ndarray
-    radial_coefficients: np.ndarray
-    radius: float
-    stiffness: float
-    projection: np.ndarray
-    landmarks: np.ndarray  # (r, m): one row a projected coordinate
-    coefficients: np.ndarray
-    kernel: int
-    # Of the additive part, in units of its length scale: positions along the grid are
-    # axes @ z - origin, the grid points 0, spacing, 2 spacing, ... Coefficients (d, g) in one row a
-    # coordinate, g = 0 without an additive part.
-    axes: np.ndarray
-    origin: np.ndarray
-    spacing: float
-    additive_coefficients: np.ndarray
 
 
 class LogDensityGP:
@@ -343,9 +318,9 @@ class LogDensityGP:
         """Return its gradient at X, (d,) or (n, d), in the shape of X."""
         _base.check_fitted(self)
         rows, single = _base.as_rows(X, self.n_features_in_)
-        out = np.empty(rows.shape)
+        out, workspace = np.empty(rows.shape), _base.workspace(self.parameters_)
         for row, gradient in zip(np.ascontiguousarray(rows), out, strict=True):
-            _gradient_at(self.parameters_, row, gradient)
+            _base.gradient_in(self.parameters_, row, gradient, workspace)
         return out[0] if single else out
 
     def loss(self, X, sample_weight=None):
@@ -1065,166 +1040,3 @@ def _log_densities(p, X):
         values = np.exp(-0.5 * _grid_distances(p, Z) ** 2)
         out += np.einsum("ndg,dg->n", values, p.additive_coefficients)
     return out
-
-
-# --------------------------------------------------------------------------------------------------
-# Compiled evaluation
-# --------------------------------------------------------------------------------------------------
-
-
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _whiten(parameters, x, z):
-    """Write z of x; return |z|^2."""
-    total = 0.0
-    for i in range(x.shape[0]):
-        value = 0.0
-        for j in range(x.shape[0]):
-            value += parameters.whitening[i, j] * (x[j] - parameters.centre[j])
-        z[i] = value
-        total += value * value
-    return total
-
-
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _block(parameters, u, start, stop, slopes, out, scratch):
-    """Write coefficients times kernel functions at u, or their slopes, for a block of landmarks."""
-    n = stop - start
-    for i in range(n):
-        out[i] = 0.0
-    for a in range(parameters.landmarks.shape[0]):
-        row = parameters.landmarks[a, start:stop]
-        ua = u[a]
-        for i in range(n):
-            delta = ua - row[i]
-            out[i] += delta * delta
-    if parameters.kernel == GAUSSIAN:
-        for i in range(n):
-            out[i] *= -0.5
-        exp_in_place(out, scratch, n)
-    else:
-        for i in range(n):
-            q = 1.0 / (1.0 + out[i] / 3.0)
-            out[i] = q * np.sqrt(q)
-            if slopes:
-                out[i] *= q
-    coefficients = parameters.coefficients[start:stop]
-    for i in range(n):
-        out[i] *= coefficients[i]
-
-
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _project(parameters, z):
-    """Return B z."""
-    projection = parameters.projection
-    u = np.empty(projection.shape[0])
-    for a in range(projection.shape[0]):
-        value = 0.0
-        for i in range(z.shape[0]):
-            value += projection[a, i] * z[i]
-        u[a] = value
-    return u
-
-
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _additive_terms(parameters, z, t, terms):
-    """Write grid coordinates of z, and coefficients times the grid's functions there."""
-    coefficients = parameters.additive_coefficients
-    d, size = coefficients.shape
-    for a in range(d):
-        value = -parameters.origin[a]
-        for i in range(d):
-            value += parameters.axes[a, i] * z[i]
-        t[a] = value
-        for k in range(size):
-            distance = value - parameters.spacing * k
-            terms[a * size + k] = -0.5 * distance * distance
-    exp_in_place(terms, np.empty(d * size), d * size)
-    for a in range(d):
-        for k in range(size):
-            terms[a * size + k] *= coefficients[a, k]
-
-
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _log_density_at(parameters, x):
-    d, m = x.shape[0], parameters.landmarks.shape[1]
-    z = np.empty(d)
-    square = _whiten(parameters, x, z)
-    total = 0.0
-    for i in range(d):
-        row = 0.0
-        for j in range(d):
-            row += parameters.precision[i, j] * z[j]
-        total += (parameters.linear[i] - 0.5 * row) * z[i]
-    for k in range(parameters.radial_scales.shape[0]):
-        total += parameters.radial_coefficients[k] * np.log1p(square / parameters.radial_scales[k])
-    beyond = np.sqrt(square) - parameters.radius
-    if beyond > 0:
-        total -= 0.5 * parameters.stiffness * beyond * beyond
-    if m > 0:
-        u = _project(parameters, z)
-        terms, scratch = np.empty(BLOCK), np.empty(BLOCK)
-        for start in range(0, m, BLOCK):
-            stop = min(start + BLOCK, m)
-            _block(parameters, u, start, stop, False, terms, scratch)
-            for i in range(stop - start):
-                total += terms[i]
-    if parameters.additive_coefficients.size > 0:
-        t, terms = np.empty(d), np.empty(parameters.additive_coefficients.size)
-        _additive_terms(parameters, z, t, terms)
-        for i in range(terms.shape[0]):
-            total += terms[i]
-    return total
-
-
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _gradient_at(parameters, x, out):
-    d, m = x.shape[0], parameters.landmarks.shape[1]
-    z, g = np.empty(d), np.empty(d)
-    square = _whiten(parameters, x, z)
-    pull = 0.0
-    for k in range(parameters.radial_scales.shape[0]):
-        pull += 2.0 * parameters.radial_coefficients[k] / (parameters.radial_scales[k] + square)
-    distance = np.sqrt(square)
-    if distance > parameters.radius:
-        pull -= parameters.stiffness * (distance - parameters.radius) / distance
-    for i in range(d):
-        row = 0.0
-        for j in range(d):
-            row += parameters.precision[i, j] * z[j]
-        g[i] = parameters.linear[i] - row + pull * z[i]
-    if m > 0:
-        r = parameters.projection.shape[0]
-        u = _project(parameters, z)
-        slope = np.zeros(r)
-        terms, scratch = np.empty(BLOCK), np.empty(BLOCK)
-        for start in range(0, m, BLOCK):
-            stop = min(start + BLOCK, m)
-            _block(parameters, u, start, stop, True, terms, scratch)
-            for a in range(r):
-                row = parameters.landmarks[a, start:stop]
-                ua = u[a]
-                total = 0.0
-                for i in range(stop - start):
-                    total += terms[i] * (row[i] - ua)
-                slope[a] += total
-        for a in range(r):
-            for i in range(d):
-                g[i] += slope[a] * parameters.projection[a, i]
-    if parameters.additive_coefficients.size > 0:
-        size = parameters.additive_coefficients.shape[1]
-        t, terms = np.empty(d), np.empty(d * size)
-        _additive_terms(parameters, z, t, terms)
-        for a in range(d):
-            total = 0.0
-            for k in range(size):
-                total += terms[a * size + k] * (parameters.spacing * k - t[a])
-            for i in range(d):
-                g[i] += total * parameters.axes[a, i]
-    for j in range(d):
-        value = 0.0
-        for i in range(d):
-            value += parameters.whitening[i, j] * g[i]
-        out[j] = value
-
-
-_base.register(LogDensityGPParameters, log_density=_log_density_at, gradient=_gradient_at)

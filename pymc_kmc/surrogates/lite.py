@@ -35,12 +35,11 @@ Proposition 1, Appendix A.
 import warnings
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import scipy.linalg
 
 from pymc_kmc.surrogates import base as _base
-from pymc_kmc.surrogates.base import BLOCK, SUM_FLAGS
+from pymc_kmc.surrogates.base import BLOCK, evaluation
 from pymc_kmc.surrogates.kernels import exp_in_place, gaussian_kernel, squared_distances
 
 PENALTIES = ("coefficients", "reference", "rkhs")
@@ -412,7 +411,7 @@ def _conjugate_gradients(apply_A, b, precondition):
 # --------------------------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
+@evaluation
 def _kernel_block(points, x, start, stop, scale, values):
     """Write -|x - points|^2 * scale into values, for one block of points."""
     n = stop - start
@@ -427,11 +426,11 @@ def _kernel_block(points, x, start, stop, scale, values):
             values[i] -= scale * (xa - row[i]) * (xa - row[i])
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _log_density_at(parameters, x):
+@evaluation
+def _log_density_in(parameters, x, workspace):
     points, coefficients = parameters.points, parameters.coefficients
     n = points.shape[1]
-    values, scratch = np.empty(BLOCK), np.empty(BLOCK)
+    values, scratch = workspace[:BLOCK], workspace[BLOCK:]
     total = _base.base_log_density_at(parameters.base_mean, parameters.base_precision, x)
     for start in range(0, n, BLOCK):
         stop = min(start + BLOCK, n)
@@ -443,11 +442,11 @@ def _log_density_at(parameters, x):
     return total
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _gradient_at(parameters, x, out):
+@evaluation
+def _gradient_in(parameters, x, out, workspace):
     points, coefficients = parameters.points, parameters.coefficients
     d, n = points.shape
-    values, scratch = np.empty(BLOCK), np.empty(BLOCK)
+    values, scratch = workspace[:BLOCK], workspace[BLOCK:]
     scale = 2.0 / parameters.sigma
     _base.base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
     for start in range(0, n, BLOCK):
@@ -466,4 +465,14 @@ def _gradient_at(parameters, x, out):
             out[a] += scale * pull
 
 
-_base.register(LiteParameters, log_density=_log_density_at, gradient=_gradient_at)
+@evaluation
+def _workspace_size(parameters):
+    return 2 * BLOCK
+
+
+_base.register(
+    LiteParameters,
+    log_density=_log_density_in,
+    gradient=_gradient_in,
+    workspace_size=_workspace_size,
+)

@@ -31,11 +31,10 @@ estimation with Nyström kernel exponential families. AISTATS. Theorem 1.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from pymc_kmc.surrogates import base as _base
-from pymc_kmc.surrogates.base import BLOCK, SUM_FLAGS
+from pymc_kmc.surrogates.base import BLOCK, evaluation
 from pymc_kmc.surrogates.kernels import exp_in_place, squared_distances
 
 MEAN_ELEMENTS = ("landmarks", "data", None)
@@ -318,7 +317,7 @@ def expansion_derivatives(X, points, radial, directions, sigma):
 # --------------------------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
+@evaluation
 def _block(points, directions, x, start, stop, squares, along):
     """Write |delta|^2 and delta' directions for one block of points."""
     n = stop - start
@@ -335,13 +334,13 @@ def _block(points, directions, x, start, stop, squares, along):
             along[i] += delta * direction[i]
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _log_density_at(parameters, x):
+@evaluation
+def _log_density_in(parameters, x, workspace):
     points, directions = parameters.points, parameters.directions
     d, n = points.shape
     c = 2.0 / parameters.sigma
-    squares, along = np.empty(BLOCK), np.empty(BLOCK)
-    kernel, scratch = np.empty(BLOCK), np.empty(BLOCK)
+    squares, along = workspace[:BLOCK], workspace[BLOCK : 2 * BLOCK]
+    kernel, scratch = workspace[2 * BLOCK : 3 * BLOCK], workspace[3 * BLOCK :]
     total = _base.base_log_density_at(parameters.base_mean, parameters.base_precision, x)
     for start in range(0, n, BLOCK):
         stop = min(start + BLOCK, n)
@@ -355,13 +354,13 @@ def _log_density_at(parameters, x):
     return total
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _gradient_at(parameters, x, out):
+@evaluation
+def _gradient_in(parameters, x, out, workspace):
     points, directions = parameters.points, parameters.directions
     d, n = points.shape
     c = 2.0 / parameters.sigma
-    squares, along = np.empty(BLOCK), np.empty(BLOCK)
-    kernel, scratch = np.empty(BLOCK), np.empty(BLOCK)
+    squares, along = workspace[:BLOCK], workspace[BLOCK : 2 * BLOCK]
+    kernel, scratch = workspace[2 * BLOCK : 3 * BLOCK], workspace[3 * BLOCK :]
     _base.base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
     for start in range(0, n, BLOCK):
         stop = min(start + BLOCK, n)
@@ -384,4 +383,14 @@ def _gradient_at(parameters, x, out):
             out[a] += total
 
 
-_base.register(NystromParameters, log_density=_log_density_at, gradient=_gradient_at)
+@evaluation
+def _workspace_size(parameters):
+    return 4 * BLOCK
+
+
+_base.register(
+    NystromParameters,
+    log_density=_log_density_in,
+    gradient=_gradient_in,
+    workspace_size=_workspace_size,
+)
