@@ -262,8 +262,8 @@ class TransitionMixture(Mixture):
     probabilities : ndarray, shape (n_kinds,)
     """
 
-    POWER = 6.0
-    SMALLEST = 0.01  # probability of a kind of move
+    POWER = 12.0
+    SMALLEST = 0.005  # probability of a kind of move
     # What was seen before a refit counts so much after it.
     MEMORY = 0.3
     # Beyond this jump more of it makes draws no more independent.

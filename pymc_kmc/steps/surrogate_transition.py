@@ -13,7 +13,7 @@ or rejects the end point. An iteration at x makes one of these moves, with fixed
    each c. It needs no surrogate: it makes the first steps, and leads out of places where f is
    wrong.
 
-The random walk's probability is .03, and up to .7 where the target is far above the surrogate
+The random walk's probability is .01, and up to .7 where the target is far above the surrogate
 (:mod:`pymc_kmc.steps.surrogate`, with what that asks of the acceptance ratio); the other
 probabilities are fixed.
 
@@ -100,8 +100,8 @@ TUNING_FRONTIER, NOISY_TUNING_FRONTIER = 0.2, 0.4
 # so many residual standard deviations, and at most 1, at least this.
 SEARCHES, USUAL_ERROR, SMALLEST_SEARCH = 20, 2.0, 0.2
 # Shares after tuning.
-RANDOM_WALKS = 0.03
-TEMPERED_MOVES = 0.02
+RANDOM_WALKS = 0.01
+TEMPERED_MOVES = 0.01
 TEMPERATURE = 1.5
 # Factors on the random walk's scale, once there is a surrogate for the long moves.
 FACTORS = (1.0, 0.3, 0.1)

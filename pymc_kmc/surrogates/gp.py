@@ -107,7 +107,7 @@ MANY_FEATURES = 400
 #: refined.
 LENGTH_SCALES = (1.0, 3.0, 9.0, 27.0)
 LENGTH_SCALES_AROUND = (0.5, 1.0, 2.0)
-REFINEMENTS = (0.7, 1.0, 1.4)
+REFINEMENTS = (0.7, 1.4)
 #: Variances of the additive part compared, in those of the kernel part, and its length scales in
 #: units of the grid's, with these factors on the kernel part's length scale; kernel functions a
 #: coordinate, where there are so many values for each.
@@ -636,24 +636,28 @@ class _Fit:
         d = self.Z.shape[1]
         full = self.n >= VALUES_PER_COEFFICIENT * (0.5 * d * (d + 3))
         self.gp.is_full_ = bool(full)
-        self._fit_with(_Trend(d, full, self.gp.radial))
+        trend = _Trend(d, full, self.gp.radial)
+        n_features = trend(self.Z[:1]).shape[1]
+        self.ridges = TREND_RIDGES if n_features <= MANY_FEATURES else FEW_TREND_RIDGES
+        # The trend alone where there are hardly more values than it has features.
+        self.has_enough = self.n > 1.2 * n_features or n_features <= MANY_FEATURES
+        self._fit_with(trend)
 
-    def _fit_with(self, trend, choices=None):
+    def _fit_with(self, trend, kernel_part=None):
+        """Fit, with an earlier fit's kernel part or with that of the largest evidence."""
         residuals = self.values + 0.5 * _quadratic_form(self.Z, self.prior)
         features = trend(self.Z)
-        n_features = features.shape[1]
-        ridges = TREND_RIDGES if n_features <= MANY_FEATURES else FEW_TREND_RIDGES
-        regression = BayesianRegression(features, residuals, self.weights, ridges)
-        fit, kernel_part = regression.fit(), _NoKernelPart(self.Z)
-        # The trend alone where there are hardly more values than it has features.
-        if self.n > 1.2 * n_features or n_features <= MANY_FEATURES:
-            if choices is None:
-                choices = self._choose_kernels(features, residuals, ridges)
-            for choice, length in itertools.product(choices, REFINEMENTS):
-                candidate = _KernelPart(self, choice, length)
-                candidate_fit = regression.fit_with(candidate.features, ridges=[choice.ridge])
-                if candidate_fit.log_evidence > fit.log_evidence:
-                    fit, kernel_part = candidate_fit, candidate
+        regression = BayesianRegression(features, residuals, self.weights, self.ridges)
+        if kernel_part is None:
+            fit, kernel_part = self._choose_kernel_part(regression, features, residuals)
+        else:
+            fit = regression.fit()
+            if isinstance(kernel_part, _KernelPart):
+                whole = regression.fit_with(kernel_part.features, ridges=[kernel_part.choice.ridge])
+                if whole.log_evidence > fit.log_evidence:
+                    fit = whole
+                else:
+                    kernel_part = _NoKernelPart(self.Z)
         base, is_free = self.prior, False
         precision = base + trend.split(fit.coefficients)[2]
         eigenvalues, vectors = np.linalg.eigh(precision)
@@ -677,11 +681,29 @@ class _Fit:
         linear, radial, change = trend.split(fit.coefficients)
         precision = base + change
         if radial.sum() > 0:  # a log density that rises for ever: the values didn't say that
-            self._fit_with(_Trend(self.Z.shape[1], self.gp.is_full_, False), choices)
+            self._fit_with(_Trend(self.Z.shape[1], self.gp.is_full_, False), kernel_part)
             return
         if is_free:
             self.radius *= FREE
         self._finish(trend, features, residuals, base, fit, kernel_part, linear, radial, precision)
+
+    def _choose_kernel_part(self, regression, features, residuals):
+        """Return the fit of the largest evidence, and its kernel part."""
+        alone = regression.fit(), _NoKernelPart(self.Z)
+        choices = self._choose_kernels(features, residuals) if self.has_enough else []
+        if not choices:
+            return alone
+
+        def fit_with(choice, factor=1.0):
+            part = _KernelPart(self, choice, factor)
+            return regression.fit_with(part.features, ridges=[choice.ridge]), part
+
+        def largest(fits):
+            return max(fits, key=lambda pair: pair[0].log_evidence)
+
+        best = largest([fit_with(choice) for choice in choices])
+        choice = best[1].choice
+        return largest([alone, best] + [fit_with(choice, factor) for factor in REFINEMENTS])
 
     def _with_scores(self, trend, features, residuals, base, fit, kernel_part):
         """Return the fit with the reference points' score matching in it, where that is wanted."""
@@ -714,7 +736,7 @@ class _Fit:
         gp.score_weight_ = float(scale / unit)
         return fit._replace(coefficients=theta[:n_trend], kernel_coefficients=theta[n_trend:])
 
-    def _choose_kernels(self, features, residuals, ridges):
+    def _choose_kernels(self, features, residuals):
         """Return kernels, maps and additive parts that are worth a fit to all points.
 
         Those of the largest evidence on a subset, of all without and of all with an additive part:
@@ -725,7 +747,7 @@ class _Fit:
         if self.n > gp.n_comparison_points:
             subset = np.sort(self.rng.choice(self.n, gp.n_comparison_points, replace=False))
         Z, weights = self.Z[subset], self.weights[subset]
-        regression = BayesianRegression(features[subset], residuals[subset], weights, ridges)
+        regression = BayesianRegression(features[subset], residuals[subset], weights, self.ridges)
 
         def kernels(with_additive):
             return [
@@ -745,7 +767,7 @@ class _Fit:
                         Z @ matrix.T, weights, gp.n_comparison_landmarks, kernel
                     )
                     candidate = np.hstack([along_coordinates, candidate])
-                    fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[::2])
+                    fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], self.ridges[::2])
                     if fit.log_evidence > largest:
                         largest = fit.log_evidence
                         choice = _Choice(kernel, matrix, fit.ridge, additive)
@@ -957,7 +979,8 @@ class _AdditivePart:
 class _KernelPart:
     """Kernel functions on landmarks among a fit's points, after those of single coordinates."""
 
-    def __init__(self, fit, choice, length):
+    def __init__(self, fit, choice, length=1.0):
+        self.choice = choice
         self.kernel, self.map, self.additive = choice.kernel, choice.map / length, choice.additive
         self.U = fit.Z @ self.map.T
         self.indices, features = select_landmarks(

@@ -160,7 +160,7 @@ def test_frontier_places_are_evaluated_and_never_draws():
             assert not statistics["kmc_accepted"]
             assert point == before
     assert 5 < np.sum(np.array(moves) == FRONTIER) < 200
-    assert step.learned.search_error < 0.9  # not all of them found what nobody had predicted
+    assert step.learned.search_error < 1.0  # not all of them found what nobody had predicted
     step.stop_tuning()
     assert step.learned.frontier is None
     for _ in range(100):

@@ -61,6 +61,15 @@ def test_the_best_of_the_grid_is_chosen_and_solves_the_ridge_problem():
     np.testing.assert_allclose(solution, expected, rtol=1e-6)
 
 
+def test_a_second_group_of_one_feature():
+    fit = BayesianRegression(FEATURES, VALUES, WEIGHTS, [0.1]).fit_with(KERNEL[:, :1], np.ones(1))
+    both = np.hstack([FEATURES, KERNEL[:, :1]])
+    centred = both - WEIGHTS @ both / N
+    rhs = (centred.T * WEIGHTS) @ (VALUES - WEIGHTS @ VALUES / N)
+    expected = np.linalg.solve((centred.T * WEIGHTS) @ centred + np.diag([0.1] * 3 + [1.0]), rhs)
+    np.testing.assert_allclose(np.append(fit.coefficients, fit.kernel_coefficients), expected)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_what_cannot_be_factorised_is_a_fit_of_no_evidence():
     fit = BayesianRegression(np.full((N, 2), np.inf), VALUES, WEIGHTS, [1.0]).fit_with(KERNEL)
