@@ -13,9 +13,9 @@ or rejects the end point. An iteration at x makes one of these moves, with fixed
    each c. It needs no surrogate: it makes the first steps, and leads out of places where f is
    wrong.
 
-The random walk's probability is .01, and up to .7 where the target is far above the surrogate
-(:mod:`pymc_kmc.steps.surrogate`, with what that asks of the acceptance ratio); the other
-probabilities are fixed.
+The random walk's probability is .01 where the surrogate is exact and .03 where it isn't, and up to
+.7 where the target is far above the surrogate (:mod:`pymc_kmc.steps.surrogate`, with what that asks
+of the acceptance ratio); the other probabilities are fixed.
 
 While tuning, besides:
 
@@ -99,9 +99,9 @@ TUNING_FRONTIER, NOISY_TUNING_FRONTIER = 0.2, 0.4
 # Without noise these are multiplied by how much the last so many searches were off, in nats beyond
 # so many residual standard deviations, and at most 1, at least this.
 SEARCHES, USUAL_ERROR, SMALLEST_SEARCH = 20, 2.0, 0.2
-# Shares after tuning.
-RANDOM_WALKS = 0.01
-TEMPERED_MOVES = 0.01
+# Shares after tuning, on a surrogate that is exact and on one whose log weights' standard deviation
+# is the third number or more.
+RANDOM_WALKS, TEMPERED_MOVES, LARGE_SPREAD = (0.01, 0.03), (0.01, 0.02), 0.05
 TEMPERATURE = 1.5
 # Factors on the random walk's scale, once there is a surrogate for the long moves.
 FACTORS = (1.0, 0.3, 0.1)
@@ -281,7 +281,7 @@ class KMC(SurrogateStep):
             position, self.target.recycled.log_density
         ):
             return RANDOM_WALK
-        if rng.uniform() < (TUNING_TEMPERED if tuning else TEMPERED_MOVES):
+        if rng.uniform() < (TUNING_TEMPERED if tuning else self._share(TEMPERED_MOVES)):
             return TEMPERED
         return FIRST_TRANSITION + learned.mixture.choose(rng)
 
@@ -292,7 +292,15 @@ class KMC(SurrogateStep):
 
     @property
     def _smallest_random_walk_probability(self):
-        return TUNING_RANDOM_WALKS if self._explores else RANDOM_WALKS
+        return TUNING_RANDOM_WALKS if self._explores else self._share(RANDOM_WALKS)
+
+    def _share(self, shares):
+        """A share after tuning. Of a given surrogate nobody knows how exact it is."""
+        exact, usual = shares
+        log_weights = self.learned.log_weights
+        if self.given_surrogate is not None or log_weights is None:
+            return usual
+        return exact + (usual - exact) * min(1.0, log_weights.spread / LARGE_SPREAD)
 
     def _state_of_learning(self):
         learned = self.learned
