@@ -631,6 +631,7 @@ class _Fit:
         self.Z, self.values = Z[kept], values[kept]
         self.weights = self.depth.weight(self.values)
         self.n = len(self.values)
+        self.kernel_parts = None  # those compared, once they are known
 
     def run(self):
         d = self.Z.shape[1]
@@ -643,21 +644,11 @@ class _Fit:
         self.has_enough = self.n > 1.2 * n_features or n_features <= MANY_FEATURES
         self._fit_with(trend)
 
-    def _fit_with(self, trend, kernel_part=None):
-        """Fit, with an earlier fit's kernel part or with that of the largest evidence."""
+    def _fit_with(self, trend):
         residuals = self.values + 0.5 * _quadratic_form(self.Z, self.prior)
         features = trend(self.Z)
         regression = BayesianRegression(features, residuals, self.weights, self.ridges)
-        if kernel_part is None:
-            fit, kernel_part = self._choose_kernel_part(regression, features, residuals)
-        else:
-            fit = regression.fit()
-            if isinstance(kernel_part, _KernelPart):
-                whole = regression.fit_with(kernel_part.features, ridges=[kernel_part.choice.ridge])
-                if whole.log_evidence > fit.log_evidence:
-                    fit = whole
-                else:
-                    kernel_part = _NoKernelPart(self.Z)
+        fit, kernel_part = self._with_kernel_part(regression, features, residuals)
         base, is_free = self.prior, False
         precision = base + trend.split(fit.coefficients)[2]
         eigenvalues, vectors = np.linalg.eigh(precision)
@@ -681,29 +672,32 @@ class _Fit:
         linear, radial, change = trend.split(fit.coefficients)
         precision = base + change
         if radial.sum() > 0:  # a log density that rises for ever: the values didn't say that
-            self._fit_with(_Trend(self.Z.shape[1], self.gp.is_full_, False), kernel_part)
+            self._fit_with(_Trend(self.Z.shape[1], self.gp.is_full_, False))
             return
         if is_free:
             self.radius *= FREE
         self._finish(trend, features, residuals, base, fit, kernel_part, linear, radial, precision)
 
-    def _choose_kernel_part(self, regression, features, residuals):
+    def _with_kernel_part(self, regression, features, residuals):
         """Return the fit of the largest evidence, and its kernel part."""
-        alone = regression.fit(), _NoKernelPart(self.Z)
-        choices = self._choose_kernels(features, residuals) if self.has_enough else []
-        if not choices:
-            return alone
 
-        def fit_with(choice, factor=1.0):
-            part = _KernelPart(self, choice, factor)
-            return regression.fit_with(part.features, ridges=[choice.ridge]), part
+        def fit_with(part):
+            return regression.fit_with(part.features, ridges=[part.choice.ridge]), part
 
         def largest(fits):
             return max(fits, key=lambda pair: pair[0].log_evidence)
 
-        best = largest([fit_with(choice) for choice in choices])
-        choice = best[1].choice
-        return largest([alone, best] + [fit_with(choice, factor) for factor in REFINEMENTS])
+        alone = regression.fit(), _NoKernelPart(self.Z)
+        if self.kernel_parts is None:
+            choices = self._choose_kernels(features, residuals) if self.has_enough else []
+            fits = [fit_with(_KernelPart(self, choice)) for choice in choices]
+            if fits:
+                choice = largest(fits)[1].choice
+                fits += [fit_with(_KernelPart(self, choice, factor)) for factor in REFINEMENTS]
+            self.kernel_parts = [part for _, part in fits]
+        else:
+            fits = [fit_with(part) for part in self.kernel_parts]
+        return largest([alone, *fits])
 
     def _with_scores(self, trend, features, residuals, base, fit, kernel_part):
         """Return the fit with the reference points' score matching in it, where that is wanted."""
