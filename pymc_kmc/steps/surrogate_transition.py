@@ -22,6 +22,8 @@ While tuning, besides:
 4. *An auxiliary chain* on :math:`\pi^{1/T}`, T = 1.5, takes a quarter of the evaluations. Its
    states are never draws: it is there so that the surrogate knows the density beyond the places
    where the chain has been.
+   Not while the chain is on its way from a bad start, its log density rising: nor is there a
+   frontier then.
 5. *Frontier*: a fifth of the evaluations, two fifths of noisy ones, are made where the surrogate's
    predictive variance says that it can learn most of the bulk
    (:mod:`pymc_kmc.adaptation.exploration`); none where it is sure of itself, and few, without
@@ -92,6 +94,9 @@ __all__ = ["KMC"]
 TEMPERED, AUXILIARY, FRONTIER, FIRST_TRANSITION = 1, 2, 3, 4
 # Shares of the iterations while tuning; the rest are surrogate transitions.
 TUNING_RANDOM_WALKS = 0.1
+# So many more where the last so many surrogate moves were hardly accepted, from this acceptance
+# rate downwards, as a share of what noise allows.
+MORE_RANDOM_WALKS, LATELY, HARDLY = 0.5, 20, 0.2
 TUNING_TEMPERED = 0.05
 TUNING_AUXILIARY = 0.25
 # A value teaches less where it is noisy.
@@ -117,6 +122,9 @@ MOST_FITS = 45
 REFIT_GROWTH = 1.2
 # A last fit is dropped if the log weights' spread is so many times that of the surrogate before.
 CLEARLY_WORSE = 1.2
+# A chain is on its way while its log density rises by so many standard deviations, from one window
+# of so many iterations to the next but one.
+CLEAR_RISE, WINDOW = 2.0, 50
 # Surrogate transitions of the tempered moves.
 TEMPERED_KIND = 2
 
@@ -208,11 +216,11 @@ class KMC(SurrogateStep):
     def default_tune_steps(self):
         """Iterations of tuning that PyMC 6 makes where the user doesn't say.
 
-        Enough for the last surrogate to be fitted to some 2000 values, or twice as many as its
-        quadratic has coefficients.
+        What a smooth target of eight dimensions needs, and what it takes in 13 to 26 dimensions to
+        come from a bad start along a curved way: 1500 to 2500 iterations.
         """
         d = self.n_dimensions
-        return int(np.ceil((1500 + d * (d + 3)) / 100) * 100)
+        return int(np.ceil((2000 + 80 * d) / 100) * 100)
 
     def _start_chain(self):
         return Learned(self.n_dimensions, self.target.is_noisy, self.n_landmarks)
@@ -264,7 +272,8 @@ class KMC(SurrogateStep):
         learned, rng = self.learned, self.rng
         if learned.transitions is None:
             return RANDOM_WALK
-        tuning = self._explores
+        # What lies around a place that a chain only passes is not worth knowing.
+        tuning = self._explores and not self._is_on_its_way()
         if tuning and learned.frontier is not None:
             share, edge = NOISY_TUNING_FRONTIER, 1.0
             if not self.target.is_noisy:
@@ -285,6 +294,16 @@ class KMC(SurrogateStep):
             return TEMPERED
         return FIRST_TRANSITION + learned.mixture.choose(rng)
 
+    def _is_on_its_way(self):
+        """Whether the chain's log density rises, by more than it varies where a chain belongs."""
+        log_densities = self.learned.record.log_densities
+        if len(log_densities) < 3 * WINDOW:
+            return False
+        last = log_densities.last(3 * WINDOW)[:, 0]
+        rise = np.median(last[-WINDOW:]) - np.median(last[:WINDOW])
+        # The standard deviation of a Gaussian's.
+        return rise > CLEAR_RISE * np.sqrt(0.5 * self.n_dimensions)
+
     @property
     def _explores(self):
         """Whether evaluations are spent on learning besides drawing."""
@@ -292,7 +311,13 @@ class KMC(SurrogateStep):
 
     @property
     def _smallest_random_walk_probability(self):
-        return TUNING_RANDOM_WALKS if self._explores else self._share(RANDOM_WALKS)
+        if not self._explores:
+            return self._share(RANDOM_WALKS)
+        lately = self.learned.recent[-LATELY:]
+        if len(lately) < LATELY:
+            return TUNING_RANDOM_WALKS
+        hardly = HARDLY * self.progress.noise.ideal_acceptance
+        return TUNING_RANDOM_WALKS + MORE_RANDOM_WALKS * max(0.0, 1.0 - np.mean(lately) / hardly)
 
     def _share(self, shares):
         """A share after tuning. Of a given surrogate nobody knows how exact it is."""

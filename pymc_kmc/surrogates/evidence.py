@@ -10,8 +10,8 @@ given ridges :math:`\lambda, \kappa` the marginal likelihood, maximised over :ma
           n \hat s^2 = y^\top W y - y^\top W F (F^\top W F + \Lambda)^{-1} F^\top W y
 
 with F = (q, phi) centred (Rasmussen and Williams, 2006, sections 2.7 and 5.4). One Cholesky
-factorisation for each :math:`\lambda` and one eigen-decomposition of the second group's Schur
-complement give the whole path over :math:`\kappa`.
+factorisation for each :math:`\lambda` and one reduction of the second group's Schur complement to a
+tridiagonal matrix give the whole path over :math:`\kappa`.
 
 Landmarks, the points at which kernel functions are centred, are chosen by a weighted pivoted
 Cholesky factorisation of the kernel matrix (Fine and Scheinberg, 2001), whose rows are the

@@ -128,6 +128,8 @@ SMALLEST_EIGENVALUE = 0.02
 FAINT = 1e-4
 #: The quadratic's off-diagonal is fitted where there are so many values a coefficient.
 VALUES_PER_COEFFICIENT = 1.1
+#: So many a coefficient are never left out.
+ENOUGH_VALUES = 1.2
 #: The wall is so many times as far out as the farthest reference point, and half a unit.
 WALL = 1.4
 #: Or so many times farther where the surrogate is a concave quadratic.
@@ -624,8 +626,9 @@ class _Fit:
         depth = self.depth(values)
         Z = (X - self.centre) @ self.whitening.T
         distance = np.linalg.norm(Z, axis=1)
-        # At least as many as say something, however far away.
-        enough = min(len(X) - 1, 20 + 3 * d)
+        # At least as many as the quadratic has coefficients, however far away: a chain that comes
+        # from far has most of its values far below the last ones.
+        enough = min(len(X) - 1, max(20 + 3 * d, int(ENOUGH_VALUES * 0.5 * d * (d + 3))))
         kept = distance <= max(FARTHEST * self.radius, np.partition(distance, enough)[enough])
         kept &= depth <= max(gp.drop, np.partition(depth, enough)[enough])
         self.Z, self.values = Z[kept], values[kept]

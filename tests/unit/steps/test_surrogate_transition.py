@@ -52,7 +52,7 @@ def test_default_tune_steps_grow_with_the_dimension():
         with pm.Model():
             pm.Normal("x", shape=d)
             steps.append(kmc.KMC().default_tune_steps)
-    assert steps == [1600, 1700, 4200]
+    assert steps == [2100, 2800, 6000]
 
 
 def test_moves_and_their_statistics():
@@ -145,6 +145,44 @@ def test_a_fit_knows_the_noise():
     noise = step.progress.noise
     assert noise.n_pairs > 1
     assert step.learned.adaptation.noise_variance == noise.value
+
+
+def test_a_chain_on_its_way_learns_nothing_of_what_lies_around():
+    """100 standard deviations to go in three dimensions; then it has arrived."""
+    with pm.Model():
+        pm.Normal("x", shape=3)
+        step = kmc.KMC(n_landmarks=30, rng=19)
+    point, moves, rising = {"x": np.full(3, 100.0)}, [], []
+    for _ in range(400):
+        rising.append(step._is_on_its_way())
+        point, (statistics,) = step.step(point)
+        moves.append(statistics["kmc_move"])
+    moves, rising = np.array(moves), np.array(rising)
+    assert not rising[:150].any()  # nobody knows yet
+    assert rising[150:].any() and not rising[350:].any()
+    assert not np.isin(moves[rising], (AUXILIARY, FRONTIER)).any()
+    assert np.isin(moves[~rising], AUXILIARY).any()
+
+
+def test_random_walks_help_a_poor_surrogate_while_tuning():
+    with pm.Model():
+        pm.Normal("x", shape=3)
+        step = kmc.KMC(n_landmarks=30, rng=20)
+    point = {"x": np.zeros(3)}
+    for _ in range(100):
+        point, _ = step.step(point)
+
+    def probability(accepted):
+        step.learned.recent = accepted
+        return step._smallest_random_walk_probability
+
+    usual = surrogate_transition.TUNING_RANDOM_WALKS
+    assert probability([0.0] * 19) == usual  # too few
+    assert probability([0.0] * 20) == usual + surrogate_transition.MORE_RANDOM_WALKS
+    assert usual < probability([0.1] * 20) < usual + surrogate_transition.MORE_RANDOM_WALKS
+    assert probability([0.2] * 20) == probability([0.9] * 20) == usual
+    step.stop_tuning()
+    assert probability([0.0] * 20) <= surrogate_transition.RANDOM_WALKS[1]
 
 
 def test_frontier_places_are_evaluated_and_never_draws():

@@ -195,6 +195,14 @@ def test_few_values_fit_a_diagonal_quadratic():
     assert fit(n_enough).is_full_
 
 
+def test_a_quadratic_keeps_the_values_that_it_needs():
+    """Of a chain that has come from far: all but the last ones are far below them."""
+    rng = np.random.default_rng(11)
+    X = rng.standard_normal((200, 10)) + np.linspace(0.0, 300.0, 200)[::-1, None]
+    surrogate = LogDensityGP(20, rng=0).fit(X, -0.5 * (X**2).sum(axis=1), reference=X[-20:])
+    assert surrogate.is_full_
+
+
 def test_functions_of_single_coordinates_need_few_values():
     """A log density that bends along each of eight coordinates, from 400 values."""
     d = 8
