@@ -107,7 +107,7 @@ MANY_FEATURES = 400
 #: refined.
 LENGTH_SCALES = (1.0, 3.0, 9.0, 27.0)
 LENGTH_SCALES_AROUND = (0.5, 1.0, 2.0)
-REFINEMENTS = (0.7, 1.4)
+REFINEMENTS = (0.7, 1.0, 1.4)
 #: Variances of the additive part compared, in those of the kernel part, and its length scales in
 #: units of the grid's, with these factors on the kernel part's length scale; kernel functions a
 #: coordinate, where there are so many values for each.
@@ -693,10 +693,8 @@ class _Fit:
         alone = regression.fit(), _NoKernelPart(self.Z)
         if self.kernel_parts is None:
             choices = self._choose_kernels(features, residuals) if self.has_enough else []
-            fits = [fit_with(_KernelPart(self, choice)) for choice in choices]
-            if fits:
-                choice = largest(fits)[1].choice
-                fits += [fit_with(_KernelPart(self, choice, factor)) for factor in REFINEMENTS]
+            candidates = itertools.product(choices, REFINEMENTS)
+            fits = [fit_with(_KernelPart(self, *candidate)) for candidate in candidates]
             self.kernel_parts = [part for _, part in fits]
         else:
             fits = [fit_with(part) for part in self.kernel_parts]
@@ -976,7 +974,7 @@ class _AdditivePart:
 class _KernelPart:
     """Kernel functions on landmarks among a fit's points, after those of single coordinates."""
 
-    def __init__(self, fit, choice, length=1.0):
+    def __init__(self, fit, choice, length):
         self.choice = choice
         self.kernel, self.map, self.additive = choice.kernel, choice.map / length, choice.additive
         self.U = fit.Z @ self.map.T
