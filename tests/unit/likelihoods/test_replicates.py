@@ -326,10 +326,10 @@ def test_a_task_that_hangs_is_given_up_and_its_process_ended():
     begin = time.monotonic()
     with pytest.raises(ExecutorError, match="longer than timeout=0.3 seconds"):
         estimates(lambda x, rng: time.sleep(60), two_processes, timeout=0.3)
-    for process in set(multiprocessing.active_children()) - before:
-        process.join(20)
-    assert time.monotonic() - begin < 20
-    assert set(multiprocessing.active_children()) <= before
+    # The executor's own thread waits for them too; one of the two learns of an end a little later.
+    while set(multiprocessing.active_children()) - before:
+        assert time.monotonic() - begin < 20
+        time.sleep(0.01)
 
 
 def test_a_hanging_pool_that_was_given_is_not_touched():
