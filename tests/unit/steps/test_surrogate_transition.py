@@ -182,7 +182,11 @@ def test_random_walks_help_a_poor_surrogate_while_tuning():
     assert usual < probability([0.1] * 20) < usual + surrogate_transition.MORE_RANDOM_WALKS
     assert probability([0.2] * 20) == probability([0.9] * 20) == usual
     step.stop_tuning()
-    assert probability([0.0] * 20) <= surrogate_transition.RANDOM_WALKS[1]
+    exact, usual = surrogate_transition.RANDOM_WALKS
+    step.learned.log_weights.spread = 0.0
+    assert probability([0.0] * 20) == exact
+    step.learned.log_weights.spread = 1.0  # the surrogate is that wrong
+    assert probability([0.0] * 20) == pytest.approx(usual)
 
 
 def test_frontier_places_are_evaluated_and_never_draws():
@@ -198,7 +202,7 @@ def test_frontier_places_are_evaluated_and_never_draws():
             assert not statistics["kmc_accepted"]
             assert point == before
     assert 5 < np.sum(np.array(moves) == FRONTIER) < 200
-    assert step.learned.search_error < 1.0  # not all of them found what nobody had predicted
+    assert step.learned.search_error < 0.99  # not all of them found what nobody had predicted
     step.stop_tuning()
     assert step.learned.frontier is None
     for _ in range(100):
