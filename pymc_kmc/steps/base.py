@@ -144,6 +144,11 @@ class AdaptiveStep(BlockedStep):
     }
     _state_class = AdaptiveStepState
 
+    def __new__(cls, *args, **kwargs):
+        # Before PyMC makes a step of each variable, where `blocked` is false.
+        check_distinct_variables(args[0] if args else kwargs.get("vars"))
+        return super().__new__(cls, *args, **kwargs)
+
     def __init__(
         self,
         vars=None,
@@ -167,6 +172,7 @@ class AdaptiveStep(BlockedStep):
             raise ValueError(
                 f"{type(self).__name__} got no variables: the model has no free continuous ones."
             )
+        check_distinct_variables(vars)
         if initial_point is None:
             initial_point = model.initial_point()
         self.vars = list(vars)
@@ -482,3 +488,13 @@ class AdaptiveStep(BlockedStep):
             }
 
         return (update,)
+
+
+def check_distinct_variables(variables):
+    """Raise a ValueError where a variable is given twice: the step would move only one of them."""
+    if not isinstance(variables, list | tuple):
+        return
+    names = [getattr(variable, "name", None) for variable in variables]
+    repeated = sorted({name for name in names if name is not None and names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"vars has {repeated} more than once; give each variable once.")

@@ -24,6 +24,15 @@ def run(model, step, n, between=None):
     return statistics
 
 
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("blocked", [True, False])
+def test_a_variable_given_twice_is_refused(name, blocked):
+    with pm.Model():
+        x, y = pm.Normal("x", 2.0, shape=2), pm.Normal("y")
+        with pytest.raises(ValueError, match=r"vars has \['x'\] more than once"):
+            STEPS[name](vars=[x, y, x], blocked=blocked)
+
+
 @pytest.mark.parametrize("name", NOISY_STEPS)
 def test_noise_is_estimated(name, monkeypatch):
     """The last 40 of 79 pairs or so: within a factor of 2 of the truth with probability .999."""
