@@ -15,11 +15,12 @@ Strathmann, H., Sejdinovic, D., Livingstone, S., Szabo, Z. and Gretton, A. (2015
 Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
 """
 
-import numba
 import numpy as np
 import scipy.linalg
 
-from pymc_kmc.surrogates.base import gradient_in, log_density_at, log_density_in, workspace
+from pymc_kmc.numerics.coordinates import Coordinates
+from pymc_kmc.numerics.jit import njit
+from pymc_kmc.surrogates.evaluation import gradient_in, log_density_at, log_density_in, workspace
 
 __all__ = [
     "Coordinates",
@@ -29,39 +30,6 @@ __all__ = [
     "leapfrog_path",
     "transitions",
 ]
-
-
-class Coordinates:
-    """A linear change of variables, u = A (x - origin).
-
-    Parameters
-    ----------
-    origin : array_like, shape (d,)
-    matrix : array_like, shape (d, d)
-        A, invertible.
-    """
-
-    def __init__(self, origin, matrix):
-        self.origin = np.ascontiguousarray(origin, dtype=np.float64)
-        self.matrix = np.ascontiguousarray(matrix, dtype=np.float64)
-        self.inverse = np.ascontiguousarray(np.linalg.inv(self.matrix))
-
-    @classmethod
-    def identity(cls, n_dimensions):
-        """Return the coordinates that change nothing."""
-        return cls(np.zeros(n_dimensions), np.eye(n_dimensions))
-
-    def forward(self, X):
-        """Return u of x, shapes (d,) or (n, d)."""
-        return (X - self.origin) @ self.matrix.T
-
-    def backward(self, U):
-        """Return x of u, shapes (d,) or (n, d)."""
-        return self.origin + U @ self.inverse.T
-
-    def backward_gradient(self, gradients):
-        """Return the gradient in x of a function whose gradient in u is given."""
-        return gradients @ self.matrix
 
 
 class Metric:
@@ -172,7 +140,7 @@ class SurrogateHamiltonian:
         return self.coordinates.backward(positions), energies[1:] - energies[0]
 
 
-@numba.njit(cache=True)
+@njit
 def leapfrog(parameters, position, momentum, inverse_metric, step_size, n_steps):
     """Follow the surrogate's dynamics for a number of leapfrog steps.
 
@@ -212,7 +180,7 @@ def leapfrog(parameters, position, momentum, inverse_metric, step_size, n_steps)
     return position, momentum
 
 
-@numba.njit(cache=True)
+@njit
 def leapfrog_path(parameters, position, momentum, inverse_metric, step_size, n_steps):
     """Follow the surrogate's dynamics and keep every point; arguments as in :func:`leapfrog`.
 
@@ -242,7 +210,7 @@ def leapfrog_path(parameters, position, momentum, inverse_metric, step_size, n_s
     return positions, energies
 
 
-@numba.njit(cache=True)
+@njit
 def transitions(parameters, inverse_temperature, position, momenta, step_sizes, n_steps, uniforms):
     """Make several HMC transitions that leave a surrogate's density, to a power, invariant.
 
@@ -312,7 +280,7 @@ def transitions(parameters, inverse_temperature, position, momenta, step_sizes, 
     return position, value - start_value, acceptance
 
 
-@numba.njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def energy(parameters, position, momentum, inverse_metric, space):
     """Return -f(x) + p' M^-1 p / 2."""
     kinetic = 0.0
@@ -322,7 +290,7 @@ def energy(parameters, position, momentum, inverse_metric, space):
     return kinetic - log_density_in(parameters, position, space)
 
 
-@numba.njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def move(position, momentum, inverse_metric, step_size):
     """Add step_size M^-1 p to the position, in place."""
     for i in range(len(position)):

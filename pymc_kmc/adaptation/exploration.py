@@ -48,7 +48,7 @@ black-box functions. *Journal of Global Optimization* 13, 455-492.
 import numpy as np
 from scipy.special import ndtr
 
-from pymc_kmc.surrogates.covariance import shrunk_covariance
+from pymc_kmc.numerics.samples import shrunk_covariance
 
 __all__ = ["Frontier"]
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from pymc_kmc.adaptation.warping import IDENTITY
+from pymc_kmc.numerics.coordinates import IDENTITY
 
 __all__ = ["RepeatedFit"]
 

@@ -6,7 +6,7 @@ accepted. Values at one point are averaged.
 
 The surrogate's coordinates whiten the geometric mean of the states' covariance and the inverse
 Fisher information :math:`E[\nabla f \nabla f^\top]^{-1}` of the last surrogate
-(:func:`pymc_kmc.adaptation.metric.geometric_mean`): in them draws and gradients have
+(:func:`pymc_kmc.numerics.linear_algebra.geometric_mean`): in them draws and gradients have
 about unit spread, which is what both the leapfrog integrator and an isotropic kernel ask for.
 Before, a warp takes out what some coordinates' scales owe to others (:mod:`.warping`), where a fit
 in warped coordinates has the larger marginal likelihood: that learned from the states, or that
@@ -16,9 +16,10 @@ learned from the last surrogate's curvature.
 import numpy as np
 
 from pymc_kmc.adaptation.fitting import RepeatedFit
-from pymc_kmc.adaptation.metric import geometric_mean
-from pymc_kmc.adaptation.warping import IDENTITY, learn_warp
-from pymc_kmc.surrogates.covariance import shrunk_covariance, whitening
+from pymc_kmc.adaptation.warping import learn_warp
+from pymc_kmc.numerics.coordinates import IDENTITY
+from pymc_kmc.numerics.linear_algebra import geometric_mean
+from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 from pymc_kmc.surrogates.gp import LogDensityGP
 
 __all__ = ["LogDensityAdaptation", "first_fit"]

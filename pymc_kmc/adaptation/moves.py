@@ -15,7 +15,7 @@ squared jumped distance. *Statistica Sinica* 20, 343-364.
 
 import numpy as np
 
-from pymc_kmc.surrogates.covariance import shrunk_covariance, whitening
+from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 
 __all__ = ["Mixture", "MoveMixture", "Whitening"]
 

@@ -21,15 +21,15 @@ Titsias, M. K. (2023). Optimal preconditioning and Fisher adaptive Langevin samp
 Bhatia, R. (2007). *Positive Definite Matrices*, chapter 4. Princeton University Press.
 """
 
-import numba
 import numpy as np
 
-from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.history import History
-from pymc_kmc.adaptation.metric import geometric_mean
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
-from pymc_kmc.surrogates.covariance import count_distinct, shrunk_covariance
+from pymc_kmc.numerics.jit import njit
+from pymc_kmc.numerics.linear_algebra import geometric_mean
+from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
+from pymc_kmc.numerics.threads import single_threaded_blas
 
 __all__ = ["DrawsAndGradients", "FisherPreconditioner", "fisher_update"]
 
@@ -89,7 +89,7 @@ class FisherPreconditioner:
             self.factor = self.root / np.sqrt(np.mean(self.root**2) * len(self.root))
 
 
-@numba.njit(cache=True)
+@njit
 def fisher_update(root, signal):
     """Make R R' the inverse of (R R')^-1 + s s', in place (Titsias, 2023, algorithm 1).
 

@@ -23,11 +23,11 @@ pseudo-marginal random walk Metropolis algorithms. *Annals of Statistics* 43, 23
 
 import numpy as np
 
-from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
-from pymc_kmc.adaptation.warping import IDENTITY
-from pymc_kmc.surrogates.covariance import count_distinct, shrunk_covariance
+from pymc_kmc.numerics.coordinates import IDENTITY
+from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
+from pymc_kmc.numerics.threads import single_threaded_blas
 
 __all__ = ["RandomWalk"]
 

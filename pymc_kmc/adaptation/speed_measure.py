@@ -29,8 +29,9 @@ Titsias, M. K. and Dellaportas, P. (2019). Gradient-based adaptive Markov chain 
 Amari, S. (1998). Natural gradient works efficiently in learning. *Neural Computation* 10, 251-276.
 """
 
-import numba
 import numpy as np
+
+from pymc_kmc.numerics.jit import njit
 
 __all__ = ["SpeedMeasure", "additive_update", "multiplicative_update"]
 
@@ -135,7 +136,7 @@ SMALLEST_DIAGONAL = 1e-3
 MEMORY = 0.9
 
 
-@numba.njit(cache=True)
+@njit
 def additive_update(factor, mean_square, U, V, counts, beta, rate, first):
     """Step along the gradient, each element scaled by the root of its mean square.
 
@@ -176,7 +177,7 @@ def additive_update(factor, mean_square, U, V, counts, beta, rate, first):
     return np.exp(log_scale / d)
 
 
-@numba.njit(cache=True)
+@njit
 def multiplicative_update(factor, U, V, counts, beta, gain, largest_step):
     """Step along the natural gradient.
 

@@ -45,11 +45,12 @@ import numpy as np
 
 from pymc_kmc.adaptation.fitting import RepeatedFit
 from pymc_kmc.adaptation.history import systematic_sample
-from pymc_kmc.adaptation.metric import geometric_mean
-from pymc_kmc.dynamics import Coordinates, Metric, SurrogateHamiltonian
+from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
+from pymc_kmc.numerics.coordinates import Coordinates
+from pymc_kmc.numerics.linear_algebra import geometric_mean, symmetric_power
+from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite, select, unique_states
-from pymc_kmc.surrogates.base import GaussianBase
-from pymc_kmc.surrogates.covariance import shrunk_covariance, symmetric_power, whitening
+from pymc_kmc.surrogates.base_density import GaussianBase
 from pymc_kmc.surrogates.features import features, scale_basis, standard_basis
 from pymc_kmc.surrogates.kernels import gaussian_kernel, squared_distances
 from pymc_kmc.surrogates.regression import (

@@ -46,7 +46,8 @@ import numpy as np
 
 from pymc_kmc.adaptation.moves import Mixture, Whitening
 from pymc_kmc.adaptation.trajectory import learn_step_size
-from pymc_kmc.dynamics import Coordinates, SurrogateHamiltonian, transitions
+from pymc_kmc.dynamics import SurrogateHamiltonian, transitions
+from pymc_kmc.numerics.coordinates import Coordinates
 
 __all__ = ["SurrogateProposal", "SurrogateTransitions", "TransitionMixture"]
 

@@ -53,7 +53,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.surrogates.covariance import has_moved
+from pymc_kmc.numerics.coordinates import IDENTITY, ScaleWarp, with_squares
+from pymc_kmc.numerics.samples import has_moved
 
 __all__ = ["IDENTITY", "ScaleWarp", "learn_warp"]
 
@@ -74,87 +75,6 @@ LARGEST_STEP = 1.0
 RIDGE, LOCATION_RIDGE = 1.0, 1e-6
 # Log scales are held so much beyond those of the states.
 BEYOND = 2.0
-
-
-class Identity:
-    """No warp: there is one, also after copying and in other processes."""
-
-    def __reduce__(self):
-        return "IDENTITY"
-
-    def forward(self, X):
-        """Return X."""
-        return X
-
-    def backward(self, Y):
-        """Return Y."""
-        return Y
-
-    def log_volume(self, X):
-        """Return 0."""
-        return 0.0
-
-
-IDENTITY = Identity()
-
-
-class ScaleWarp(NamedTuple):
-    """A warp; see the module's docstring.
-
-    Attributes
-    ----------
-    drivers, driven, others : ndarray of int, shapes (p,), (q,) and (d - q,)
-        The others are those that aren't driven, drivers included.
-    centre : ndarray, shape (d,)
-    location : ndarray, shape (q,)
-    location_slopes : ndarray, shape (q, d - q)
-    scale_slopes : ndarray, shape (q, 2 p)
-        Of the log scales, in the drivers and in their squares.
-    nearest, farthest : ndarray, shape (p,)
-        The drivers' bounds, from the centre, beyond which their squares go on as straight lines.
-    lowest, highest : ndarray, shape (q,)
-        Bounds of the log scales.
-    """
-
-    drivers: np.ndarray
-    driven: np.ndarray
-    others: np.ndarray
-    centre: np.ndarray
-    location: np.ndarray
-    location_slopes: np.ndarray
-    scale_slopes: np.ndarray
-    nearest: np.ndarray
-    farthest: np.ndarray
-    lowest: np.ndarray
-    highest: np.ndarray
-
-    def log_scales(self, X):
-        """Return the driven coordinates' log scales at x or y, (d,) or (n, d): (q,) or (n, q)."""
-        u = X[..., self.drivers] - self.centre[self.drivers]
-        u = _with_squares(u, self.nearest, self.farthest)
-        return np.clip(u @ self.scale_slopes.T, self.lowest, self.highest)
-
-    def _location_and_scale(self, X):
-        u = X[..., self.others] - self.centre[self.others]
-        return self.location + u @ self.location_slopes.T, np.exp(self.log_scales(X))
-
-    def forward(self, X):
-        """Return y of x, shapes (d,) or (n, d)."""
-        location, scale = self._location_and_scale(X)
-        Y = np.array(X, dtype=np.float64)
-        Y[..., self.driven] = (Y[..., self.driven] - location) / scale
-        return Y
-
-    def backward(self, Y):
-        """Return x of y, shapes (d,) or (n, d)."""
-        location, scale = self._location_and_scale(Y)
-        X = np.array(Y, dtype=np.float64)
-        X[..., self.driven] = location + X[..., self.driven] * scale
-        return X
-
-    def log_volume(self, X):
-        """Return log |dx / dy| at x or y, (d,) or (n, d): a float or (n,)."""
-        return self.log_scales(X).sum(axis=-1)
 
 
 def learn_warp(states, log_scales=None):
@@ -190,7 +110,7 @@ def learn_warp(states, log_scales=None):
         return IDENTITY
     drivers, driven, others = (np.array(k) for k in (best.drivers, best.driven, best.others))
     nearest, farthest = Z[:, drivers].min(axis=0), Z[:, drivers].max(axis=0)
-    log_scales = _with_squares(Z[:, drivers], nearest, farthest) @ best.scale_slopes.T
+    log_scales = with_squares(Z[:, drivers], nearest, farthest) @ best.scale_slopes.T
     units = spread[drivers]
     return ScaleWarp(
         drivers=drivers,
@@ -205,12 +125,6 @@ def learn_warp(states, log_scales=None):
         lowest=log_scales.min(axis=0) - BEYOND,
         highest=log_scales.max(axis=0) + BEYOND,
     )
-
-
-def _with_squares(u, nearest, farthest):
-    """u (..., p) and its squares, which go on as straight lines beyond bounds: (..., 2 p)."""
-    inside = np.clip(u, nearest, farthest)
-    return np.concatenate([u, inside * (2.0 * u - inside)], axis=-1)
 
 
 class _Regression(NamedTuple):

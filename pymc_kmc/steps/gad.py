@@ -58,8 +58,9 @@ from pymc_kmc._compiled import density_at
 from pymc_kmc.adaptation.preconditioner import DrawsAndGradients, FisherPreconditioner
 from pymc_kmc.adaptation.schedules import vanishing_weight
 from pymc_kmc.adaptation.speed_measure import SpeedMeasure
+from pymc_kmc.numerics.checks import check_choice
+from pymc_kmc.numerics.jit import njit
 from pymc_kmc.steps.base import AdaptiveStep, Proposal
-from pymc_kmc.surrogates.base import check_choice
 from pymc_kmc.target import DifferentiableTarget, Evaluation
 
 __all__ = ["GadMALA", "GadRWM"]
@@ -324,7 +325,7 @@ def leapfrog(density, shared, position, gradient, factor, step_size, n_steps, no
     return position, log_density, gradient, log_ratio
 
 
-@numba.njit(cache=True)
+@njit
 def compiled_leapfrog(address, shared, position, gradient, factor, step_size, n_steps, noise):
     """Do as :func:`leapfrog` with the density at an address (:mod:`pymc_kmc._compiled`)."""
     density = density_at(address, position, shared)

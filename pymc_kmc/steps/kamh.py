@@ -48,23 +48,18 @@ Examples
 True
 """
 
-import numba
 import numpy as np
 
-from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.random_walk import RandomWalk
 from pymc_kmc.adaptation.schedules import vanishing_weight
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
+from pymc_kmc.numerics.checks import check_choice, check_count, check_points, check_positive
+from pymc_kmc.numerics.jit import njit
+from pymc_kmc.numerics.samples import has_moved, shrunk_covariance
+from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.base import AdaptiveStep, Proposal
-from pymc_kmc.surrogates.base import (
-    SUM_FLAGS,
-    check_choice,
-    check_count,
-    check_points,
-    check_positive,
-)
-from pymc_kmc.surrogates.covariance import has_moved, shrunk_covariance
+from pymc_kmc.surrogates.evaluation import SUM_FLAGS
 from pymc_kmc.surrogates.kernels import exp_in_place
 from pymc_kmc.surrogates.selection import median_squared_distance
 
@@ -131,7 +126,7 @@ def proposal_covariance(x, Z, sigma, gamma2, nu2):
     return _covariance(x[0], np.ascontiguousarray(Z.T), sigma, gamma2, nu2)
 
 
-@numba.njit(cache=True, fastmath=SUM_FLAGS, error_model="numpy")
+@njit(fastmath=SUM_FLAGS, error_model="numpy")
 def _covariance(x, points, sigma, gamma2, nu2):
     """The same for `points` (d, n), unchecked; `sigma` is LINEAR for the linear kernel."""
     d, n = points.shape
@@ -166,7 +161,7 @@ def _covariance(x, points, sigma, gamma2, nu2):
     return covariance
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def _factor(covariance, gamma2):
     """The lower Cholesky factor of gamma2 I plus a positive semi-definite matrix.
 
@@ -183,7 +178,7 @@ def _factor(covariance, gamma2):
     return factor
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def _log_normal_density(displacement, factor):
     """Log density of N(0, factor factor') at `displacement` (d,)."""
     d = len(displacement)
@@ -198,7 +193,7 @@ def _log_normal_density(displacement, factor):
     return value
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def _propose(x, noise, points, sigma, gamma2, nu2):
     """A proposal from x made of standard normal `noise` (d,), and log q(x | x') - log q(x' | x)."""
     factor = _factor(_covariance(x, points, sigma, gamma2, nu2), gamma2)

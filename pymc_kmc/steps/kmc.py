@@ -57,16 +57,16 @@ from abc import abstractmethod
 
 import numpy as np
 
-from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.log_weights import LogWeights
 from pymc_kmc.adaptation.moves import MoveMixture, Whitening
 from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
 from pymc_kmc.adaptation.surrogate import FiniteFamily, LiteFamily, SurrogateAdaptation
 from pymc_kmc.adaptation.trajectory import learn_n_steps, learn_step_size
 from pymc_kmc.dynamics import SurrogateHamiltonian
+from pymc_kmc.numerics.checks import check_choice, check_count, check_interval, check_positive
+from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.base import AdaptiveStep, Proposal
 from pymc_kmc.steps.surrogate import RANDOM_WALK, LearnedWithSurrogate, SurrogateStep
-from pymc_kmc.surrogates.base import check_choice, check_count, check_positive
 
 __all__ = ["KMCFinite", "KMCLite", "KernelHMC"]
 
@@ -387,25 +387,3 @@ random_walk_probability, schedule, **kwargs
 
     def _family(self):
         return FiniteFamily(self.n_features, self.n_points, self.kernel)
-
-
-def check_interval(name, interval, minimum, integer=False):
-    """Return (low, high) with minimum <= low <= high and high > 0, or None if that was given.
-
-    A single number stands for both ends.
-    """
-    if interval is None:
-        return None
-    kind = "whole numbers" if integer else "numbers"
-    try:
-        low, high = (interval, interval) if np.isscalar(interval) else interval
-        ends = float(low), float(high)
-    except (TypeError, ValueError):
-        ends = (np.nan, np.nan)
-    whole = not integer or all(end == int(end) for end in ends if np.isfinite(end))
-    if not (minimum <= ends[0] <= ends[1] < np.inf and ends[1] > 0 and whole):
-        raise ValueError(
-            f"{name} must be two {kind} (low, high) with {minimum} <= low <= high, got "
-            f"{interval!r}."
-        )
-    return tuple(int(end) for end in ends) if integer else ends

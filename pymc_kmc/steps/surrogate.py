@@ -23,11 +23,11 @@ from abc import abstractmethod
 
 import numpy as np
 
-from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.history import Record
 from pymc_kmc.adaptation.random_walk import RandomWalk
+from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.base import AdaptiveStep
-from pymc_kmc.surrogates.base import check_fitted
+from pymc_kmc.surrogates.protocol import check_fitted
 
 __all__ = ["RANDOM_WALK", "LearnedWithSurrogate", "SurrogateStep"]
 

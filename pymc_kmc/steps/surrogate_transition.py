@@ -77,16 +77,16 @@ from time import perf_counter
 
 import numpy as np
 
-from pymc_kmc._threads import single_threaded_blas
 from pymc_kmc.adaptation.exploration import Frontier
 from pymc_kmc.adaptation.log_density import LogDensityAdaptation, first_fit
 from pymc_kmc.adaptation.log_weights import LogWeights
 from pymc_kmc.adaptation.random_walk import RandomWalk
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.transitions import SurrogateTransitions, TransitionMixture
+from pymc_kmc.numerics.checks import check_count
+from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.base import AdaptiveStep, Proposal
 from pymc_kmc.steps.surrogate import RANDOM_WALK, LearnedWithSurrogate, SurrogateStep
-from pymc_kmc.surrogates.base import check_count
 
 __all__ = ["KMC"]
 

@@ -29,9 +29,11 @@ Press.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import scipy.linalg
+
+from pymc_kmc.numerics.jit import njit
+from pymc_kmc.numerics.linear_algebra import triangular_solve
 
 __all__ = ["BayesianRegression", "RegressionFit", "kernel_values", "select_landmarks"]
 
@@ -250,13 +252,6 @@ class _Shifted:
         return self._rotated(rotated, "N")
 
 
-def triangular_solve(factor, rhs, transposed=False):
-    """Solve L x = rhs, or L' x = rhs, for a lower triangular L; nothing is checked."""
-    return scipy.linalg.solve_triangular(
-        factor, rhs, lower=True, trans=1 if transposed else 0, check_finite=False
-    )
-
-
 def kernel_values(squares, kernel):
     """Kernel values at squared distances in units of the length scale.
 
@@ -304,7 +299,7 @@ def select_landmarks(points, weights, n, kernel):
     return indices, rows.T
 
 
-@numba.njit(cache=True)
+@njit
 def _pivoted_cholesky(points, roots, n, kernel, tolerance):
     n_points, r = points.shape
     diagonal = np.ones(n_points)

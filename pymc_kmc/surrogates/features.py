@@ -13,8 +13,9 @@ so that :math:`E\, \phi(x)^\top \phi(y) = k(x, y)` for
 
 import math
 
-import numba
 import numpy as np
+
+from pymc_kmc.numerics.jit import njit
 
 KERNELS = ("gaussian", "rational_quadratic")
 
@@ -86,7 +87,7 @@ _S3, _S5, _S7, _S9, _S11, _S13, _S15, _S17, _S19, _S21 = (
 
 
 # No "reassoc" here: rounding by adding and subtracting a constant must not be simplified away.
-@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy", forceinline=True)
+@njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
 def sin_in_place(values, n):
     """Replace ``values[:n]`` by their sines.
 
@@ -106,7 +107,7 @@ def sin_in_place(values, n):
         values[i] = _signed_sine(_reduce(x, k), k)
 
 
-@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy", forceinline=True)
+@njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
 def cos_in_place(values, n):
     """Replace ``values[:n]`` by their cosines; accuracy as for :func:`sin_in_place`."""
     large = False
@@ -123,7 +124,7 @@ def cos_in_place(values, n):
         values[i] = -_signed_sine(_reduce(x, k + 0.5), k)
 
 
-@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy", inline="always")
+@njit(fastmath={"contract"}, error_model="numpy", inline="always")
 def _reduce(x, k):
     r = x - k * _PI_A
     r = r - k * _PI_B
@@ -131,7 +132,7 @@ def _reduce(x, k):
     return r - k * _PI_D
 
 
-@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy", inline="always")
+@njit(fastmath={"contract"}, error_model="numpy", inline="always")
 def _signed_sine(r, k):
     """(-1)^k sin(r) for |r| <= pi / 2 and an integer-valued k."""
     s = r * r

@@ -37,14 +37,34 @@ import copy
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import scipy.linalg
 
-from pymc_kmc.surrogates import base as _base
+from pymc_kmc.numerics.checks import (
+    CHUNK_ENTRIES,
+    as_rows,
+    check_choice,
+    check_count,
+    check_distinct,
+    check_points,
+    check_positive,
+    check_weights,
+    in_chunks,
+)
+from pymc_kmc.numerics.linear_algebra import cholesky_factor, cholesky_update, solve_positive
 from pymc_kmc.surrogates import features as _features
-from pymc_kmc.surrogates.base import BLOCK, evaluation
+from pymc_kmc.surrogates.base_density import (
+    GaussianBase,
+    base_gradient_at,
+    base_log_density_at,
+    check_base,
+    gaussian_base,
+    no_base,
+)
+from pymc_kmc.surrogates.evaluation import BLOCK, evaluation, register
 from pymc_kmc.surrogates.features import cos_in_place, sin_in_place
+from pymc_kmc.surrogates.protocol import check_fitted
+from pymc_kmc.surrogates.scores import score_matching_loss
 
 #: Relative growth of the total weight after which the factor is computed afresh. Conjugate
 #: gradients gain a factor of about 40 an iteration at that end of the range.
@@ -99,7 +119,7 @@ class KernelExpFinite:
     total_weight_ : float
         Sum of the weights of all points seen.
     parameters_ : FiniteParameters
-        For :func:`~pymc_kmc.surrogates.base.log_density_at` and ``gradient_at``. An update makes a
+        For :func:`~pymc_kmc.surrogates.log_density_at` and ``gradient_at``. An update makes a
         new one, the old one stays valid.
 
     Examples
@@ -131,7 +151,7 @@ class KernelExpFinite:
         regularisation : float
         base : None or "gaussian"
         """
-        omega = np.array(_base.check_points(omega, "omega"))
+        omega = np.array(check_points(omega, "omega"))
         phase = np.array(phase, dtype=np.float64)
         if phase.shape != omega.shape[1:]:
             raise ValueError(
@@ -162,20 +182,20 @@ class KernelExpFinite:
         ValueError
             On a bad argument, a value that is not finite, or fewer than two distinct points.
         """
-        m = _base.check_count(self.n_features, "n_features")
-        regularisation = _base.check_positive(self.regularisation, "regularisation")
-        _base.check_choice(self.kernel, "kernel", _features.KERNELS)
-        _base.check_base(self.base)
-        X = _base.check_points(X)
-        weights = _base.check_weights(sample_weight, len(X))
+        m = check_count(self.n_features, "n_features")
+        regularisation = check_positive(self.regularisation, "regularisation")
+        check_choice(self.kernel, "kernel", _features.KERNELS)
+        check_base(self.base)
+        X = check_points(X)
+        weights = check_weights(sample_weight, len(X))
         if (X[weights > 0] == X[np.argmax(weights > 0)]).all():
-            _base.check_distinct(1)
+            check_distinct(1)
         if self.basis is None:
-            sigma = _base.check_positive(self.sigma, "sigma")
+            sigma = check_positive(self.sigma, "sigma")
             omega, phase = _features.random_basis(m, X.shape[1], sigma, self.kernel, self.rng)
         else:
             omega, phase = self.basis
-            X = _base.check_points(X, d=len(omega))
+            X = check_points(X, d=len(omega))
 
         self.omega_, self.phase_ = omega, phase
         self.n_features_in_ = len(omega)
@@ -199,14 +219,14 @@ class KernelExpFinite:
         KernelExpFinite
             Itself, with a new ``parameters_``.
         """
-        _base.check_fitted(self)
+        check_fitted(self)
         X_new = np.asarray(X_new)
-        X_new = _base.check_points(
+        X_new = check_points(
             X_new[None, :] if X_new.ndim == 1 else X_new, "X_new", d=self.n_features_in_
         )
         if sample_weight is not None and np.ndim(sample_weight) == 0:
             sample_weight = np.full(len(X_new), sample_weight)
-        weights = _base.check_weights(sample_weight, len(X_new))
+        weights = check_weights(sample_weight, len(X_new))
         X_new, weights = X_new[weights > 0], weights[weights > 0]
 
         sines = self._statistics.add(X_new, weights)
@@ -224,30 +244,28 @@ class KernelExpFinite:
 
     def log_density(self, X):
         """Unnormalised log density at X (d,) or (n, d): a float or (n,)."""
-        _base.check_fitted(self)
-        X, single = _base.as_rows(X, self.n_features_in_)
-        values = _base.in_chunks(self._log_density, X, len(self.phase_))
+        check_fitted(self)
+        X, single = as_rows(X, self.n_features_in_)
+        values = in_chunks(self._log_density, X, len(self.phase_))
         return float(values[0]) if single else values
 
     def gradient(self, X):
         """Gradient of the log density at X (d,) or (n, d), in the shape of X."""
-        _base.check_fitted(self)
-        X, single = _base.as_rows(X, self.n_features_in_)
-        gradients = _base.in_chunks(self._gradient, X, len(self.phase_))
+        check_fitted(self)
+        X, single = as_rows(X, self.n_features_in_)
+        gradients = in_chunks(self._gradient, X, len(self.phase_))
         return gradients[0] if single else gradients
 
     def loss(self, X, sample_weight=None):
         """Score-matching objective on X (n, d), a mean over its rows, without the penalty."""
-        _base.check_fitted(self)
-        X = _base.check_points(X, d=self.n_features_in_)
-        weights = _base.check_weights(sample_weight, len(X))
+        check_fitted(self)
+        X = check_points(X, d=self.n_features_in_)
+        weights = check_weights(sample_weight, len(X))
         curvature = self.parameters_.coefficients * (self.omega_**2).sum(axis=0)
-        laplacians = _base.in_chunks(
+        laplacians = in_chunks(
             lambda part: -np.cos(part @ self.omega_ + self.phase_) @ curvature, X, len(self.phase_)
         )
-        return _base.score_matching_loss(
-            self.gradient(X), laplacians + self.base_.laplacian, weights
-        )
+        return score_matching_loss(self.gradient(X), laplacians + self.base_.laplacian, weights)
 
     def features(self, X):
         """Random features (n, m) at the rows of X (n, d), one for each of ``coefficients_``."""
@@ -279,7 +297,7 @@ class KernelExpFinite:
         P = statistics.second_moment()
         self._factor_weight = statistics.total_weight
         P[np.diag_indices_from(P)] += self._regularisation * self._factor_weight
-        L = _base.cholesky_factor(P)
+        L = cholesky_factor(P)
         self._factor = None if L is None else np.ascontiguousarray(L.T)
 
     def _solve(self):
@@ -290,7 +308,7 @@ class KernelExpFinite:
         if self._factor is None:
             P = statistics.second_moment()
             P[np.diag_indices_from(P)] += self._regularisation * statistics.total_weight
-            theta = _base.solve_positive(P, b)
+            theta = solve_positive(P, b)
         else:
             epsilon = self._regularisation * (statistics.total_weight - self._factor_weight)
             theta = solve_shifted(self._factor, epsilon, b)
@@ -331,7 +349,7 @@ class ScoreMatchingSums:
         self.sines_x = np.zeros((m, d))
         self._sines_sines = np.zeros((m, m))
         self._pending = []
-        rows = max(1, _base.CHUNK_ENTRIES // m)
+        rows = max(1, CHUNK_ENTRIES // m)
         for i in range(0, len(X), rows):
             self.add(X[i : i + rows], weights[i : i + rows])
             self._absorb()
@@ -366,13 +384,13 @@ class ScoreMatchingSums:
 
     def base(self, kind):
         """The base density named by ``kind``, from the points' moments."""
-        if isinstance(kind, _base.GaussianBase):
+        if isinstance(kind, GaussianBase):
             return kind
         if kind is None:
-            return _base.no_base(len(self.origin))
+            return no_base(len(self.origin))
         mean = self.x / self.total_weight
         covariance = self.xx / self.total_weight - np.outer(mean, mean)
-        return _base.gaussian_base(mean + self.origin, covariance, self.total_weight)
+        return gaussian_base(mean + self.origin, covariance, self.total_weight)
 
     def without(self, part):
         """The sums over the points not in ``part``, which has the same basis and origin."""
@@ -393,35 +411,6 @@ class ScoreMatchingSums:
 # --------------------------------------------------------------------------------------------------
 # Online linear algebra
 # --------------------------------------------------------------------------------------------------
-
-
-@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy", forceinline=True)
-def cholesky_update(U, V):
-    """Turn the factor of P = U'U into that of P + V'V, in place.
-
-    Rows of U are rotated against the rows of V one after the other (Golub & Van Loan, 2013,
-    6.5.4): one pass over U whatever the number of rows of V, which is overwritten.
-
-    Parameters
-    ----------
-    U : ndarray (m, m)
-        Upper triangular, positive diagonal.
-    V : ndarray (r, m)
-    """
-    m = U.shape[0]
-    for k in range(m):
-        row = U[k, k:]
-        for i in range(V.shape[0]):
-            v = V[i, k:]
-            old = row[0]
-            new = math.hypot(old, v[0])
-            c = new / old
-            s = v[0] / old
-            inverse = old / new
-            row[0] = new
-            for j in range(1, m - k):
-                row[j] = (row[j] + s * v[j]) * inverse
-                v[j] = c * v[j] - s * row[j]
 
 
 def solve_shifted(U, epsilon, b):
@@ -478,7 +467,7 @@ def _log_density_in(parameters, x, workspace):
     omega, phase, coefficients = parameters.omega, parameters.phase, parameters.coefficients
     m = phase.shape[0]
     values = workspace
-    total = _base.base_log_density_at(parameters.base_mean, parameters.base_precision, x)
+    total = base_log_density_at(parameters.base_mean, parameters.base_precision, x)
     for start in range(0, m, BLOCK):
         stop = min(start + BLOCK, m)
         _angles(omega, phase, x, start, stop, values)
@@ -494,7 +483,7 @@ def _gradient_in(parameters, x, out, workspace):
     omega, phase, coefficients = parameters.omega, parameters.phase, parameters.coefficients
     d, m = omega.shape
     values = workspace
-    _base.base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
+    base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
     for start in range(0, m, BLOCK):
         stop = min(start + BLOCK, m)
         _angles(omega, phase, x, start, stop, values)
@@ -515,7 +504,7 @@ def _workspace_size(parameters):
     return BLOCK
 
 
-_base.register(
+register(
     FiniteParameters,
     log_density=_log_density_in,
     gradient=_gradient_in,

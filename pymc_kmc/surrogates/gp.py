@@ -75,13 +75,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.surrogates import base as _base
-from pymc_kmc.surrogates.covariance import (
-    count_distinct,
-    shrunk_covariance,
-    symmetric_power,
+from pymc_kmc.numerics.checks import (
+    as_rows,
+    check_choice,
+    check_count,
+    check_points,
+    check_positive,
+    check_weights,
+    in_chunks,
 )
-from pymc_kmc.surrogates.covariance import whitening as whitening_of
+from pymc_kmc.numerics.linear_algebra import symmetric, symmetric_power, triangular_solve
+from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
+from pymc_kmc.numerics.samples import whitening as whitening_of
+from pymc_kmc.surrogates.evaluation import gradient_in, workspace
 from pymc_kmc.surrogates.evidence import (
     GAUSSIAN,
     KERNEL_RIDGES,
@@ -89,12 +95,12 @@ from pymc_kmc.surrogates.evidence import (
     BayesianRegression,
     kernel_values,
     select_landmarks,
-    triangular_solve,
 )
 from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters
 from pymc_kmc.surrogates.kernels import squared_distances
 from pymc_kmc.surrogates.online import OnlineRegression
-from pymc_kmc.surrogates.scores import score_system, solve_with_scores
+from pymc_kmc.surrogates.protocol import check_fitted
+from pymc_kmc.surrogates.scores import score_matching_loss, score_system, solve_with_scores
 
 __all__ = ["LogDensityGP", "LogDensityGPParameters"]
 
@@ -265,7 +271,7 @@ class LogDensityGP:
             finite.
         """
         self._check_arguments()
-        X = _base.check_points(X)
+        X = check_points(X)
         values = _check_values(values, len(X))
         d = X.shape[1]
         finite = np.isfinite(values)
@@ -277,9 +283,9 @@ class LogDensityGP:
         X, values = X[finite], values[finite]
         if reference is None:
             reference = X[values >= np.median(values)]
-        reference = _base.check_points(reference, "reference", d)
+        reference = check_points(reference, "reference", d)
         if whitening is not None:
-            whitening = _base.check_points(whitening, "whitening", d)
+            whitening = check_points(whitening, "whitening", d)
             if whitening.shape != (d, d) or np.linalg.matrix_rank(whitening) < d:
                 raise ValueError(
                     f"whitening must be an invertible ({d}, {d}) matrix, got shape "
@@ -288,21 +294,21 @@ class LogDensityGP:
         if bulk is not None and not np.isfinite(bulk):
             raise ValueError(f"bulk={bulk!r} must be finite; leave it out to take it from values")
         if last is not None:
-            _base.check_fitted(last)
+            check_fitted(last)
         rng = np.random.default_rng(self.rng)
         _Fit(self, X, values, reference, whitening, bulk, last, rng).run()
         self.n_features_in_ = d
         return self
 
     def _check_arguments(self):
-        _base.check_count(self.n_landmarks, "n_landmarks")
-        _base.check_count(self.n_comparison_points, "n_comparison_points")
-        _base.check_count(self.n_comparison_landmarks, "n_comparison_landmarks")
-        _base.check_positive(self.drop, "drop")
+        check_count(self.n_landmarks, "n_landmarks")
+        check_count(self.n_comparison_points, "n_comparison_points")
+        check_count(self.n_comparison_landmarks, "n_comparison_landmarks")
+        check_positive(self.drop, "drop")
         if self.depth is not None:
-            _base.check_positive(self.depth, "depth")
+            check_positive(self.depth, "depth")
         for name in self.kernels:
-            _base.check_choice(name, "kernels", tuple(KERNELS))
+            check_choice(name, "kernels", tuple(KERNELS))
         if not np.all(np.asarray(self.score_weights, dtype=np.float64) >= 0):
             raise ValueError(
                 f"score_weights={self.score_weights!r} must not be negative; pass e.g. (0.0, 0.1)"
@@ -310,19 +316,19 @@ class LogDensityGP:
 
     def log_density(self, X):
         """Return the surrogate's log density at X, (d,) or (n, d)."""
-        _base.check_fitted(self)
-        rows, single = _base.as_rows(X, self.n_features_in_)
+        check_fitted(self)
+        rows, single = as_rows(X, self.n_features_in_)
         p = self.parameters_
-        out = _base.in_chunks(lambda rows: _log_densities(p, rows), rows, len(p.coefficients))
+        out = in_chunks(lambda rows: _log_densities(p, rows), rows, len(p.coefficients))
         return float(out[0]) if single else out
 
     def gradient(self, X):
         """Return its gradient at X, (d,) or (n, d), in the shape of X."""
-        _base.check_fitted(self)
-        rows, single = _base.as_rows(X, self.n_features_in_)
-        out, workspace = np.empty(rows.shape), _base.workspace(self.parameters_)
+        check_fitted(self)
+        rows, single = as_rows(X, self.n_features_in_)
+        out, space = np.empty(rows.shape), workspace(self.parameters_)
         for row, gradient in zip(np.ascontiguousarray(rows), out, strict=True):
-            _base.gradient_in(self.parameters_, row, gradient, workspace)
+            gradient_in(self.parameters_, row, gradient, space)
         return out[0] if single else out
 
     def loss(self, X, sample_weight=None):
@@ -330,16 +336,16 @@ class LogDensityGP:
 
         Laplacians are central differences of the gradient.
         """
-        _base.check_fitted(self)
-        X = _base.check_points(X, d=self.n_features_in_)
-        weights = _base.check_weights(sample_weight, len(X))
+        check_fitted(self)
+        X = check_points(X, d=self.n_features_in_)
+        weights = check_weights(sample_weight, len(X))
         laplacians = np.zeros(len(X))
         for a, step in enumerate(1e-5 / np.linalg.norm(self.parameters_.whitening, axis=0)):
             shift = np.zeros(X.shape[1])
             shift[a] = step
             ahead, behind = self.gradient(X + shift), self.gradient(X - shift)
             laplacians += (ahead[:, a] - behind[:, a]) / (2.0 * step)
-        return _base.score_matching_loss(self.gradient(X), laplacians, weights)
+        return score_matching_loss(self.gradient(X), laplacians, weights)
 
     def update(self, X, values):
         """Take in more values, each with a kernel function at its point.
@@ -365,8 +371,8 @@ class LogDensityGP:
         ValueError
             If shapes don't agree or a value isn't finite.
         """
-        _base.check_fitted(self)
-        rows, _ = _base.as_rows(X, self.n_features_in_)
+        check_fitted(self)
+        rows, _ = as_rows(X, self.n_features_in_)
         values = _check_values(np.atleast_1d(values), len(rows))
         if not np.isfinite(values).all():
             bad = int(np.flatnonzero(~np.isfinite(values))[0])
@@ -390,8 +396,8 @@ class LogDensityGP:
         std : float or ndarray, shape (n,)
             Only with `return_std`.
         """
-        _base.check_fitted(self)
-        rows, single = _base.as_rows(X, self.n_features_in_)
+        check_fitted(self)
+        rows, single = as_rows(X, self.n_features_in_)
         mean, variances = self._posterior.predict(rows, self.parameters_, return_std)
         if single:
             mean = float(mean[0])
@@ -402,12 +408,12 @@ class LogDensityGP:
     @property
     def constant_(self):
         """What values exceed the log density by."""
-        _base.check_fitted(self)
+        check_fitted(self)
         return self._posterior.constant
 
     def weight(self, value):
         """Return how much a value counts in the fit, between 0 and 1; less with its depth."""
-        _base.check_fitted(self)
+        check_fitted(self)
         return float(self._posterior.depth.weight(value))
 
     def predictive_variance(self, X):
@@ -416,8 +422,8 @@ class LogDensityGP:
         Up to the constant that densities are known to, so that it is the variance of the
         difference from the weighted mean of the fitted values; noise is not in it.
         """
-        _base.check_fitted(self)
-        rows, single = _base.as_rows(X, self.n_features_in_)
+        check_fitted(self)
+        rows, single = as_rows(X, self.n_features_in_)
         _, out = self._posterior.predict(rows, self.parameters_, True)
         return float(out[0]) if single else out
 
@@ -506,7 +512,7 @@ class _Posterior:
             self.landmark_factor, coefficients[self.n_before :], transposed=True
         )
         additive = self.additive.split(coefficients[self.n_trend : self.n_before])
-        precision = _base.symmetric(self.base + change)
+        precision = symmetric(self.base + change)
         is_density = np.isfinite(coefficients).all() and radial.sum() <= 0
         if not (is_density and np.linalg.eigvalsh(precision)[0] > 0):
             # What was there stays in use: the value waits for the next update.
@@ -617,7 +623,7 @@ class _Fit:
             whitening = whitening_of(covariance)
         self.whitening = np.ascontiguousarray(whitening, dtype=np.float64)
         self.covariance = self.whitening @ covariance @ self.whitening.T
-        self.prior = _base.symmetric(np.linalg.inv(self.covariance))
+        self.prior = symmetric(np.linalg.inv(self.covariance))
         inside = (reference - self.centre) @ self.whitening.T
         self.radius = WALL * np.sqrt(np.einsum("nd,nd->n", inside, inside).max()) + 0.5
         scale = gp.depth or 5.0 + 0.5 * d
@@ -854,7 +860,7 @@ class _Fit:
             centre=np.ascontiguousarray(self.centre),
             whitening=self.whitening,
             linear=np.ascontiguousarray(linear),
-            precision=np.ascontiguousarray(_base.symmetric(precision)),
+            precision=np.ascontiguousarray(symmetric(precision)),
             radial_scales=trend.scales,
             radial_coefficients=np.ascontiguousarray(radial),
             radius=float(self.radius),

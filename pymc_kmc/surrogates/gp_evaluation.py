@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.surrogates import base as _base
-from pymc_kmc.surrogates.base import BLOCK, evaluation
+from pymc_kmc.surrogates.evaluation import BLOCK, evaluation, register
 from pymc_kmc.surrogates.evidence import GAUSSIAN
 from pymc_kmc.surrogates.kernels import exp_in_place
 
@@ -248,7 +247,7 @@ def _gradient_in(parameters, x, out, workspace):
             out[j] += parameters.whitening[i, j] * g[i]
 
 
-_base.register(
+register(
     LogDensityGPParameters,
     log_density=_log_density_in,
     gradient=_gradient_in,

@@ -9,8 +9,9 @@ written so that the compiler turns it into vector instructions.
 
 import math
 
-import numba
 import numpy as np
+
+from pymc_kmc.numerics.jit import njit
 
 
 def squared_distances(X, Y):
@@ -49,7 +50,7 @@ _C13, _C12, _C11, _C10, _C9, _C8, _C7, _C6, _C5, _C4, _C3, _C2, _C1, _C0 = _EXP_
 
 
 # No "reassoc" here: rounding by adding and subtracting a constant must not be simplified away.
-@numba.njit(cache=True, fastmath={"contract"}, error_model="numpy", forceinline=True)
+@njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
 def exp_in_place(values, scratch, n):
     """Replace ``values[:n]`` by their exponentials; ``scratch`` (float64) is at least as long.
 

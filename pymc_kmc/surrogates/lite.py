@@ -38,9 +38,28 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from pymc_kmc.surrogates import base as _base
-from pymc_kmc.surrogates.base import BLOCK, evaluation
+from pymc_kmc.numerics.checks import (
+    as_rows,
+    check_choice,
+    check_count,
+    check_distinct,
+    check_points,
+    check_positive,
+    check_weights,
+    in_chunks,
+)
+from pymc_kmc.numerics.linear_algebra import cholesky_factor, solve_positive, symmetric
+from pymc_kmc.numerics.samples import unique_rows
+from pymc_kmc.surrogates.base_density import (
+    base_gradient_at,
+    base_log_density_at,
+    check_base,
+    fit_base,
+)
+from pymc_kmc.surrogates.evaluation import BLOCK, evaluation, register
 from pymc_kmc.surrogates.kernels import exp_in_place, gaussian_kernel, squared_distances
+from pymc_kmc.surrogates.protocol import check_fitted
+from pymc_kmc.surrogates.scores import score_matching_loss
 
 PENALTIES = ("coefficients", "reference", "rkhs")
 
@@ -99,7 +118,7 @@ class KernelExpLite:
     rank_ : int
         Pivots used by the low-rank fit, n by the exact one.
     parameters_ : LiteParameters
-        For :func:`~pymc_kmc.surrogates.base.log_density_at` and ``gradient_at``.
+        For :func:`~pymc_kmc.surrogates.log_density_at` and ``gradient_at``.
 
     Examples
     --------
@@ -146,25 +165,25 @@ class KernelExpLite:
         ValueError
             On a bad argument, a value that is not finite, or fewer than two distinct points.
         """
-        sigma = _base.check_positive(self.sigma, "sigma")
-        regularisation = _base.check_positive(self.regularisation, "regularisation")
-        _base.check_choice(self.penalty, "penalty", PENALTIES)
-        _base.check_base(self.base)
+        sigma = check_positive(self.sigma, "sigma")
+        regularisation = check_positive(self.regularisation, "regularisation")
+        check_choice(self.penalty, "penalty", PENALTIES)
+        check_base(self.base)
         if self.rank is not None:
-            _base.check_count(self.rank, "rank")
+            check_count(self.rank, "rank")
         if self.tolerance is not None:
-            _base.check_positive(self.tolerance, "tolerance")
-        X = _base.check_points(X)
-        X, weights = _base.unique_rows(X, _base.check_weights(sample_weight, len(X)))
-        _base.check_distinct(len(X))
-        base = _base.fit_base(self.base, X, weights)
+            check_positive(self.tolerance, "tolerance")
+        X = check_points(X)
+        X, weights = unique_rows(X, check_weights(sample_weight, len(X)))
+        check_distinct(len(X))
+        base = fit_base(self.base, X, weights)
 
         if self.rank is None and self.tolerance is None:
             D = squared_distances(X, X)
             K = np.exp(-D / sigma)
             b, C = score_matching_system(X, weights, K, D, sigma, base)
             C += regularisation * penalty_matrix(self.penalty, K)
-            solution = _base.solve_positive(C, b)
+            solution = solve_positive(C, b)
             rank = len(X)
         else:
             R, _ = incomplete_cholesky(
@@ -190,25 +209,25 @@ class KernelExpLite:
 
     def log_density(self, X):
         """Unnormalised log density at X (d,) or (n, d): a float or (n,)."""
-        _base.check_fitted(self)
-        X, single = _base.as_rows(X, self.n_features_in_)
-        values = _base.in_chunks(self._log_density, X, len(self.points_))
+        check_fitted(self)
+        X, single = as_rows(X, self.n_features_in_)
+        values = in_chunks(self._log_density, X, len(self.points_))
         return float(values[0]) if single else values
 
     def gradient(self, X):
         """Gradient of the log density at X (d,) or (n, d), in the shape of X."""
-        _base.check_fitted(self)
-        X, single = _base.as_rows(X, self.n_features_in_)
-        gradients = _base.in_chunks(lambda part: self._derivatives(part)[0], X, len(self.points_))
+        check_fitted(self)
+        X, single = as_rows(X, self.n_features_in_)
+        gradients = in_chunks(lambda part: self._derivatives(part)[0], X, len(self.points_))
         return gradients[0] if single else gradients
 
     def loss(self, X, sample_weight=None):
         """Score-matching objective on X (n, d), a mean over its rows, without the penalty."""
-        _base.check_fitted(self)
-        X = _base.check_points(X, d=self.n_features_in_)
-        weights = _base.check_weights(sample_weight, len(X))
+        check_fitted(self)
+        X = check_points(X, d=self.n_features_in_)
+        weights = check_weights(sample_weight, len(X))
         gradients, laplacians = self._derivatives(X)
-        return _base.score_matching_loss(gradients, laplacians, weights)
+        return score_matching_loss(gradients, laplacians, weights)
 
     def features(self, X):
         """Kernel functions (n, k) at the rows of X (n, d), one for each of ``coefficients_``."""
@@ -364,7 +383,7 @@ def _nystrom_preconditioner(apply_A, R, shift):
     Q = np.linalg.qr(R[:PRECONDITIONER_RANK].T)[0]
     Y = apply_A(Q)
     nu = np.finfo(float).eps * np.linalg.norm(Y)
-    L = _base.cholesky_factor(_base.symmetric(Q.T @ Y) + nu * np.eye(Q.shape[1]))
+    L = cholesky_factor(symmetric(Q.T @ Y) + nu * np.eye(Q.shape[1]))
     if L is None:
         return lambda v: v
     B = scipy.linalg.solve_triangular(L, (Y + nu * Q).T, lower=True, check_finite=False).T
@@ -431,7 +450,7 @@ def _log_density_in(parameters, x, workspace):
     points, coefficients = parameters.points, parameters.coefficients
     n = points.shape[1]
     values, scratch = workspace[:BLOCK], workspace[BLOCK:]
-    total = _base.base_log_density_at(parameters.base_mean, parameters.base_precision, x)
+    total = base_log_density_at(parameters.base_mean, parameters.base_precision, x)
     for start in range(0, n, BLOCK):
         stop = min(start + BLOCK, n)
         _kernel_block(points, x, start, stop, 1.0 / parameters.sigma, values)
@@ -448,7 +467,7 @@ def _gradient_in(parameters, x, out, workspace):
     d, n = points.shape
     values, scratch = workspace[:BLOCK], workspace[BLOCK:]
     scale = 2.0 / parameters.sigma
-    _base.base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
+    base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
     for start in range(0, n, BLOCK):
         stop = min(start + BLOCK, n)
         _kernel_block(points, x, start, stop, 1.0 / parameters.sigma, values)
@@ -470,7 +489,7 @@ def _workspace_size(parameters):
     return 2 * BLOCK
 
 
-_base.register(
+register(
     LiteParameters,
     log_density=_log_density_in,
     gradient=_gradient_in,

@@ -33,9 +33,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.surrogates import base as _base
-from pymc_kmc.surrogates.base import BLOCK, evaluation
+from pymc_kmc.numerics.checks import (
+    as_rows,
+    check_choice,
+    check_count,
+    check_distinct,
+    check_points,
+    check_positive,
+    check_weights,
+    in_chunks,
+)
+from pymc_kmc.numerics.linear_algebra import solve_positive, solve_symmetric
+from pymc_kmc.numerics.samples import unique_rows
+from pymc_kmc.surrogates.base_density import (
+    base_gradient_at,
+    base_log_density_at,
+    check_base,
+    fit_base,
+)
+from pymc_kmc.surrogates.evaluation import BLOCK, evaluation, register
 from pymc_kmc.surrogates.kernels import exp_in_place, squared_distances
+from pymc_kmc.surrogates.protocol import check_fitted
+from pymc_kmc.surrogates.scores import score_matching_loss
 
 MEAN_ELEMENTS = ("landmarks", "data", None)
 
@@ -88,7 +107,7 @@ class KernelExpNystrom:
     coefficients_ : ndarray (m, d)
         beta.
     parameters_ : NystromParameters
-        For :func:`~pymc_kmc.surrogates.base.log_density_at` and ``gradient_at``.
+        For :func:`~pymc_kmc.surrogates.log_density_at` and ``gradient_at``.
 
     Examples
     --------
@@ -137,16 +156,16 @@ class KernelExpNystrom:
         ValueError
             On a bad argument, a value that is not finite, or fewer than two distinct points.
         """
-        sigma = _base.check_positive(self.sigma, "sigma")
-        regularisation = _base.check_positive(self.regularisation, "regularisation")
-        _base.check_base(self.base)
-        _base.check_choice(self.mean_element, "mean_element", MEAN_ELEMENTS)
+        sigma = check_positive(self.sigma, "sigma")
+        regularisation = check_positive(self.regularisation, "regularisation")
+        check_base(self.base)
+        check_choice(self.mean_element, "mean_element", MEAN_ELEMENTS)
         if (self.landmarks is None) == (self.n_landmarks is None):
             raise ValueError("pass one of n_landmarks (how many) and landmarks (which points)")
-        X = _base.check_points(X)
-        X, weights = _base.unique_rows(X, _base.check_weights(sample_weight, len(X)))
-        _base.check_distinct(len(X))
-        base = _base.fit_base(self.base, X, weights)
+        X = check_points(X)
+        X, weights = unique_rows(X, check_weights(sample_weight, len(X)))
+        check_distinct(len(X))
+        base = fit_base(self.base, X, weights)
         Z = self._landmarks(X)
         weights = weights / weights.sum()
         m, d = Z.shape
@@ -158,7 +177,7 @@ class KernelExpNystrom:
         A = jacobian.T @ jacobian + regularisation * inner
         if self.mean_element is None:
             mean = None
-            alpha, beta = 0.0, -_base.solve_positive(A, data_mean.gradient(Z).ravel())
+            alpha, beta = 0.0, -solve_positive(A, data_mean.gradient(Z).ravel())
         else:
             on_landmarks = self.mean_element == "landmarks"
             mean = MeanElement(Z, np.full(m, 1.0 / m), base, sigma) if on_landmarks else data_mean
@@ -170,7 +189,7 @@ class KernelExpNystrom:
             system[0, 0] = slopes @ slopes + regularisation * square
             system[1:, 0] = system[0, 1:] = jacobian.T @ slopes + regularisation * products
             system[1:, 1:] = A
-            solution = -_base.solve_symmetric(system, np.concatenate([[square], products]))
+            solution = -solve_symmetric(system, np.concatenate([[square], products]))
             alpha, beta = float(solution[0]), solution[1:]
 
         self.landmarks_ = Z
@@ -192,35 +211,31 @@ class KernelExpNystrom:
 
     def log_density(self, X):
         """Unnormalised log density at X (d,) or (n, d): a float or (n,)."""
-        _base.check_fitted(self)
-        X, single = _base.as_rows(X, self.n_features_in_)
-        values = _base.in_chunks(
-            lambda part: self._derivatives(part)[0], X, len(self._expansion[0])
-        )
+        check_fitted(self)
+        X, single = as_rows(X, self.n_features_in_)
+        values = in_chunks(lambda part: self._derivatives(part)[0], X, len(self._expansion[0]))
         return float(values[0]) if single else values
 
     def gradient(self, X):
         """Gradient of the log density at X (d,) or (n, d), in the shape of X."""
-        _base.check_fitted(self)
-        X, single = _base.as_rows(X, self.n_features_in_)
-        gradients = _base.in_chunks(
-            lambda part: self._derivatives(part)[1], X, len(self._expansion[0])
-        )
+        check_fitted(self)
+        X, single = as_rows(X, self.n_features_in_)
+        gradients = in_chunks(lambda part: self._derivatives(part)[1], X, len(self._expansion[0]))
         return gradients[0] if single else gradients
 
     def loss(self, X, sample_weight=None):
         """Score-matching objective on X (n, d), a mean over its rows, without the penalty."""
-        _base.check_fitted(self)
-        X = _base.check_points(X, d=self.n_features_in_)
-        weights = _base.check_weights(sample_weight, len(X))
+        check_fitted(self)
+        X = check_points(X, d=self.n_features_in_)
+        weights = check_weights(sample_weight, len(X))
         _, gradients, laplacians = self._derivatives(X)
-        return _base.score_matching_loss(gradients, laplacians, weights)
+        return score_matching_loss(gradients, laplacians, weights)
 
     def _landmarks(self, X):
         if self.landmarks is not None:
-            Z = _base.check_points(self.landmarks, "landmarks", d=X.shape[1])
-            return _base.unique_rows(Z, np.ones(len(Z)))[0]
-        count = _base.check_count(self.n_landmarks, "n_landmarks")
+            Z = check_points(self.landmarks, "landmarks", d=X.shape[1])
+            return unique_rows(Z, np.ones(len(Z)))[0]
+        count = check_count(self.n_landmarks, "n_landmarks")
         if count >= len(X):
             return X
         chosen = np.random.default_rng(self.rng).choice(len(X), size=count, replace=False)
@@ -341,7 +356,7 @@ def _log_density_in(parameters, x, workspace):
     c = 2.0 / parameters.sigma
     squares, along = workspace[:BLOCK], workspace[BLOCK : 2 * BLOCK]
     kernel, scratch = workspace[2 * BLOCK : 3 * BLOCK], workspace[3 * BLOCK :]
-    total = _base.base_log_density_at(parameters.base_mean, parameters.base_precision, x)
+    total = base_log_density_at(parameters.base_mean, parameters.base_precision, x)
     for start in range(0, n, BLOCK):
         stop = min(start + BLOCK, n)
         _block(points, directions, x, start, stop, squares, along)
@@ -361,7 +376,7 @@ def _gradient_in(parameters, x, out, workspace):
     c = 2.0 / parameters.sigma
     squares, along = workspace[:BLOCK], workspace[BLOCK : 2 * BLOCK]
     kernel, scratch = workspace[2 * BLOCK : 3 * BLOCK], workspace[3 * BLOCK :]
-    _base.base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
+    base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
     for start in range(0, n, BLOCK):
         stop = min(start + BLOCK, n)
         _block(points, directions, x, start, stop, squares, along)
@@ -388,7 +403,7 @@ def _workspace_size(parameters):
     return 4 * BLOCK
 
 
-_base.register(
+register(
     NystromParameters,
     log_density=_log_density_in,
     gradient=_gradient_in,

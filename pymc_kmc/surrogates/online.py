@@ -12,9 +12,7 @@ Golub, G. H. and Van Loan, C. F. (2013). *Matrix Computations*, 4th edition. Joh
 
 import numpy as np
 
-from pymc_kmc.surrogates.base import cholesky_factor
-from pymc_kmc.surrogates.evidence import triangular_solve
-from pymc_kmc.surrogates.finite import cholesky_update
+from pymc_kmc.numerics.linear_algebra import cholesky_factor, cholesky_update, triangular_solve
 
 __all__ = ["OnlineRegression"]
 

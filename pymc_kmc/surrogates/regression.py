@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from pymc_kmc.surrogates import base as _base
+from pymc_kmc.surrogates.base_density import GaussianBase
 
 #: Ridges tried, relative to the largest eigenvalue of the weighted Gram matrix: from rounding
 #: error to a fit that is switched off.
@@ -148,7 +148,7 @@ def gaussian_from_values(X, values, weights, mean, covariance):
     distance = np.linalg.norm(centre)
     centre *= min(1.0, FARTHEST * np.sqrt(d) / distance) if distance > 0 else 1.0
     half = scipy.linalg.solve_triangular(L, vectors * np.sqrt(eigenvalues), lower=True, trans=1)
-    return _base.GaussianBase(mean + L @ centre, np.ascontiguousarray(half @ half.T))
+    return GaussianBase(mean + L @ centre, np.ascontiguousarray(half @ half.T))
 
 
 def whitened(features, gram):

@@ -26,9 +26,9 @@ Machine Learning Research* 6, 695-709.
 import numpy as np
 import scipy.linalg
 
-from pymc_kmc.surrogates.base import cholesky_factor
+from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
-__all__ = ["score_system", "solve_with_scores"]
+__all__ = ["score_matching_loss", "score_system", "solve_with_scores"]
 
 N_FOLDS = 5
 
@@ -115,3 +115,9 @@ def solve_with_scores(features, values, weights, ridges, system, scales):
                 errors[i] += weights[rows] @ residuals**2 / total
     best = int(np.argmin(errors))
     return solution(*whole, scales[best])[0], scales[best]
+
+
+def score_matching_loss(gradients, laplacians, weights):
+    """Weighted mean of laplacian + |gradient|^2 / 2 over points; gradients is (n, d)."""
+    pointwise = laplacians + 0.5 * np.einsum("nd,nd->n", gradients, gradients)
+    return float(weights @ pointwise / weights.sum())

@@ -25,14 +25,23 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
-from pymc_kmc.surrogates import base as _base
+from pymc_kmc.numerics.checks import (
+    check_choice,
+    check_count,
+    check_points,
+    check_positive,
+    check_weights,
+)
+from pymc_kmc.numerics.samples import unique_rows
 from pymc_kmc.surrogates import features as _features
 from pymc_kmc.surrogates import lite as _lite
 from pymc_kmc.surrogates import nystrom as _nystrom
+from pymc_kmc.surrogates.base_density import fit_base
 from pymc_kmc.surrogates.finite import KernelExpFinite, ScoreMatchingSums
 from pymc_kmc.surrogates.kernels import squared_distances
 from pymc_kmc.surrogates.lite import KernelExpLite
 from pymc_kmc.surrogates.nystrom import KernelExpNystrom
+from pymc_kmc.surrogates.scores import score_matching_loss
 
 #: Bandwidths tried first, in units of the median squared distance.
 COARSE_GRID = 4.0 ** np.arange(-2, 4)
@@ -140,8 +149,8 @@ def unique_states(chain):
     >>> X.ravel(), weights
     (array([0., 1.]), array([3., 1.]))
     """
-    chain = _base.check_points(chain, "chain")
-    return _base.unique_rows(chain, np.ones(len(chain)))
+    chain = check_points(chain, "chain")
+    return unique_rows(chain, np.ones(len(chain)))
 
 
 def select(
@@ -208,17 +217,17 @@ def select(
     rng = np.random.default_rng(rng)
     template = _as_template(estimator)
     kind = _kind(template)
-    n_folds = _base.check_count(n_folds, "n_folds")
+    n_folds = check_count(n_folds, "n_folds")
     if n_folds < 2:
         raise ValueError("n_folds=1 leaves nothing to fit to; pass at least 2")
-    max_features = _base.check_count(max_features, "max_features")
+    max_features = check_count(max_features, "max_features")
     max_points = MOST_POINTS[kind] if max_points is None else max_points
-    max_points = _base.check_count(max_points, "max_points")
+    max_points = check_count(max_points, "max_points")
     sigmas = _check_range(sigmas, "sigmas")
     regularisations = _check_range(regularisations, "regularisations")
 
-    X = _base.check_points(X)
-    X, weights = _base.unique_rows(X, _base.check_weights(sample_weight, len(X)))
+    X = check_points(X)
+    X, weights = unique_rows(X, check_weights(sample_weight, len(X)))
     if len(X) > max_points:
         kept = np.sort(rng.choice(len(X), size=max_points, replace=False))
         X, weights = X[kept], weights[kept]
@@ -416,7 +425,7 @@ def median_squared_distance(X, rng):
 
 def _warm_sigma(warm_start):
     sigma = warm_start.sigma if isinstance(warm_start, SelectionResult) else warm_start[0]
-    return _base.check_positive(sigma, "warm_start's sigma")
+    return check_positive(sigma, "warm_start's sigma")
 
 
 def _check_range(values, name):
@@ -496,7 +505,7 @@ def _regularisation_path(system, regularisations):
 def _base_loss(base, X, weights):
     """Held-out loss of the base density alone."""
     laplacians = np.full(len(X), base.laplacian)
-    return _base.score_matching_loss(base.gradient(X), laplacians, weights)
+    return score_matching_loss(base.gradient(X), laplacians, weights)
 
 
 def _rest(n, fold):
@@ -519,7 +528,7 @@ class _LitePath:
         everything = _gram(K, KD, D, weights, slice(None))
         for fold in self.folds:
             rest = _rest(len(X), fold)
-            base = _base.fit_base(self.template.base, X[rest], weights[rest])
+            base = fit_base(self.template.base, X[rest], weights[rest])
             held_out = _gram(K, KD, D, weights, fold)
             terms = _pointwise_terms(X, K, D, sigma, base)
             total = weights[fold].sum()
@@ -557,8 +566,8 @@ class _FinitePath:
                 "estimator has a basis of its own, which fixes sigma; pass KernelExpFinite(...) "
                 "instead of KernelExpFinite.from_basis(...)"
             )
-        m = min(_base.check_count(template.n_features, "n_features"), max_features)
-        kernel = _base.check_choice(template.kernel, "kernel", _features.KERNELS)
+        m = min(check_count(template.n_features, "n_features"), max_features)
+        kernel = check_choice(template.kernel, "kernel", _features.KERNELS)
         self.omega, self.phase = _features.standard_basis(m, X.shape[1], kernel, rng)
         self.template, self.X, self.weights, self.folds = template, X, weights, folds
 
@@ -592,9 +601,9 @@ class _NystromPath:
     def __init__(self, template, X, weights, folds, max_features, rng):
         most = max(1, max_features // X.shape[1])
         if template.landmarks is not None:
-            Z = _base.check_points(template.landmarks, "landmarks", d=X.shape[1])
+            Z = check_points(template.landmarks, "landmarks", d=X.shape[1])
         else:
-            most = min(most, _base.check_count(template.n_landmarks, "n_landmarks"))
+            most = min(most, check_count(template.n_landmarks, "n_landmarks"))
             Z = X
         if len(Z) > most:
             Z = Z[np.sort(rng.choice(len(Z), size=most, replace=False))]
@@ -611,7 +620,7 @@ class _NystromPath:
         total = weights.sum()
         for fold in self.folds:
             rest = _rest(len(X), fold)
-            base = _base.fit_base(self.template.base, X[rest], weights[rest])
+            base = fit_base(self.template.base, X[rest], weights[rest])
             rows = jacobian[fold.start * d : fold.stop * d]
             part, held_out = weights[fold].sum(), rows.T @ rows
             yield _System(

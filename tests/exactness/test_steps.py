@@ -27,7 +27,7 @@ from scipy import stats
 
 import pymc_kmc as kmc
 from pymc_kmc.adaptation.log_density import LogDensityAdaptation
-from pymc_kmc.adaptation.warping import ScaleWarp
+from pymc_kmc.numerics.coordinates import ScaleWarp
 from pymc_kmc.steps.kamh import LocalProposal
 from tests.models import constrained
 from tests.steps import NOISY_STEPS, STEPS

@@ -1,4 +1,4 @@
-"""Dynamics: the leapfrog map's geometry, its order, its twin in NumPy; the metric; coordinates."""
+"""Dynamics: the leapfrog map's geometry, its order, its twin in NumPy; the metric."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pymc_kmc.dynamics import Coordinates, Metric, SurrogateHamiltonian, leapfrog
+from pymc_kmc.dynamics import Metric, SurrogateHamiltonian, leapfrog
+from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite
 
 D = 3
@@ -196,36 +197,7 @@ def test_metric_must_be_positive_definite():
         Metric(np.diag([1.0, -1.0]))
 
 
-# Coordinates
-
-
-@pytest.mark.parametrize("shape", [(D,), (5, D)])
-def test_coordinates_there_and_back(shape):
-    coordinates = Coordinates(ORIGIN, MATRIX)
-    X = np.random.default_rng(8).standard_normal(shape)
-    U = coordinates.forward(X)
-    assert U.shape == shape
-    np.testing.assert_allclose(U, np.squeeze([MATRIX @ (x - ORIGIN) for x in np.atleast_2d(X)]))
-    np.testing.assert_allclose(coordinates.backward(U), X, atol=1e-12)
-
-
-def test_identity_changes_nothing():
-    coordinates = Coordinates.identity(D)
-    X = points()
-    np.testing.assert_array_equal(coordinates.forward(X), X)
-    np.testing.assert_array_equal(coordinates.backward(X), X)
-
-
-def test_gradient_in_coordinates_against_finite_differences():
-    surrogate, coordinates = FITTED["lite"], Coordinates(ORIGIN, MATRIX)
-    X = points(seed=9, n=4)
-    gradients = coordinates.backward_gradient(surrogate.gradient(coordinates.forward(X)))
-    epsilon = 1e-5
-    for x, gradient in zip(X, gradients, strict=True):
-        for axis, e in enumerate(epsilon * np.eye(D)):
-            up = surrogate.log_density(coordinates.forward(x + e))
-            down = surrogate.log_density(coordinates.forward(x - e))
-            assert gradient[axis] == pytest.approx(float(up - down) / (2 * epsilon), abs=1e-6)
+# In coordinates
 
 
 @every_surrogate

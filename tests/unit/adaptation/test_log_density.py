@@ -11,7 +11,8 @@ from pymc_kmc.adaptation.log_density import (
     distinct,
     first_fit,
 )
-from pymc_kmc.adaptation.warping import IDENTITY, learn_warp
+from pymc_kmc.adaptation.warping import learn_warp
+from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.surrogates.gp import VALUES_PER_COEFFICIENT
 from tests.records import record_of
 

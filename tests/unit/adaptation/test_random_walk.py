@@ -6,7 +6,7 @@ import pytest
 from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.random_walk import RandomWalk
 from pymc_kmc.adaptation.warping import learn_warp
-from pymc_kmc.surrogates.covariance import shrunk_covariance
+from pymc_kmc.numerics.samples import shrunk_covariance
 
 COVARIANCE = np.array([[4.0, 1.8], [1.8, 1.0]])
 

@@ -1,13 +1,10 @@
 """Warps: bijections of the volume that they say, learned where scales depend on coordinates."""
 
-import copy
-
-import cloudpickle
 import numpy as np
 import pytest
-from scipy.optimize import approx_fprime
 
-from pymc_kmc.adaptation.warping import IDENTITY, ScaleWarp, learn_warp
+from pymc_kmc.adaptation.warping import learn_warp
+from pymc_kmc.numerics.coordinates import IDENTITY
 from tests.records import banana_draws
 
 
@@ -16,43 +13,6 @@ def funnel_draws(n, rng, sd=3.0, d=4):
     v = 1.0 + sd * rng.standard_normal(n)
     x = 2.0 * v[:, None] + np.exp(0.5 * v)[:, None] * rng.standard_normal((n, d - 1))
     return np.column_stack([x[:, :1], v, x[:, 1:]])
-
-
-def any_warp(rng):
-    return ScaleWarp(
-        drivers=np.array([3, 1]),
-        driven=np.array([0, 4]),
-        others=np.array([1, 2, 3]),
-        centre=rng.standard_normal(5),
-        location=rng.standard_normal(2),
-        location_slopes=rng.standard_normal((2, 3)),
-        scale_slopes=rng.standard_normal((2, 4)),
-        nearest=np.array([-1.0, -0.5]),
-        farthest=np.array([0.5, 1.0]),
-        lowest=np.array([-0.5, -1.0]),
-        highest=np.array([1.0, 0.5]),
-    )
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_is_a_bijection_of_the_volume_that_it_says(seed):
-    rng = np.random.default_rng(seed)
-    warp, X = any_warp(rng), 2.0 * rng.standard_normal((50, 5))
-    Y = warp.forward(X)
-    assert np.abs(Y - X).max() > 1.0
-    np.testing.assert_allclose(warp.backward(Y), X, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(warp.log_volume(Y), warp.log_volume(X), atol=1e-12)
-    for x, y, log_volume in zip(X[:5], Y, warp.log_volume(X), strict=False):
-        np.testing.assert_allclose(warp.forward(x), y, rtol=1e-12)
-        jacobian = approx_fprime(y, warp.backward, 1e-7)
-        assert np.log(abs(np.linalg.det(jacobian))) == pytest.approx(log_volume, abs=1e-5)
-
-
-def test_numbers_out_of_all_proportion_stay_finite():
-    """Log scales are bounded: nothing overflows where nobody has been."""
-    warp = any_warp(np.random.default_rng(0))
-    X = 1e6 * np.random.default_rng(1).standard_normal((20, 5))
-    assert np.isfinite(warp.forward(X)).all() and np.isfinite(warp.backward(X)).all()
 
 
 def test_a_funnel_is_straightened():
@@ -181,11 +141,6 @@ def test_units_do_not_matter(size):
         plain.forward(X)[:, plain.driven] * factors,
         rtol=1e-6,
     )
-
-
-def test_there_is_one_identity():
-    assert copy.deepcopy(IDENTITY) is IDENTITY
-    assert cloudpickle.loads(cloudpickle.dumps(IDENTITY)) is IDENTITY
 
 
 def test_a_curved_ridge_is_no_reason_to_fail():

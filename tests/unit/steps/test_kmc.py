@@ -5,7 +5,6 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.steps.kmc import check_interval
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite
 
 
@@ -34,12 +33,6 @@ def test_bad_arguments_are_named(options, message):
         pm.Normal("x", shape=2)
         with pytest.raises(ValueError, match=message):
             kmc.KMCLite(**options)
-
-
-def test_intervals():
-    assert check_interval("step_size", 0.1, 0.0) == (0.1, 0.1)
-    assert check_interval("n_leapfrog", (2, 7), 1, integer=True) == (2, 7)
-    assert check_interval("n_leapfrog", None, 1, integer=True) is None
 
 
 def test_a_surrogate_of_another_dimension():

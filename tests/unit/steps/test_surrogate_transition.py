@@ -6,7 +6,7 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.adaptation.exploration import Frontier
-from pymc_kmc.adaptation.warping import IDENTITY
+from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.steps import surrogate_transition
 from pymc_kmc.steps.surrogate_transition import (
     AUXILIARY,

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
+from pymc_kmc.numerics import checks
 from pymc_kmc.surrogates import (
     KernelExpFinite,
     KernelExpLite,
@@ -14,9 +15,8 @@ from pymc_kmc.surrogates import (
     gradient_at,
     log_density_at,
 )
-from pymc_kmc.surrogates import base as base_module
-from pymc_kmc.surrogates import finite as finite_module
 from pymc_kmc.surrogates import lite as lite_module
+from pymc_kmc.surrogates.scores import score_matching_loss
 
 SIGMA, REGULARISATION = 8.0, 0.05
 
@@ -106,7 +106,7 @@ def test_one_point_and_many(unfitted):
 def test_chunks_do_not_show(unfitted, monkeypatch):
     surrogate, x = unfitted.fit(points()), points(seed=1)
     expected = surrogate.gradient(x), surrogate.log_density(x)
-    monkeypatch.setattr(base_module, "CHUNK_ENTRIES", 500)
+    monkeypatch.setattr(checks, "CHUNK_ENTRIES", 500)
     np.testing.assert_allclose(surrogate.gradient(x), expected[0], rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(surrogate.log_density(x), expected[1], rtol=1e-7, atol=1e-9)
 
@@ -232,7 +232,7 @@ def test_lite_minimises_the_penalised_objective(penalty, base):
 
     def value(a):
         gradients, laplacians = lite_module.derivatives(X, X, a, SIGMA, surrogate.base_)
-        loss = base_module.score_matching_loss(gradients, laplacians, weights)
+        loss = score_matching_loss(gradients, laplacians, weights)
         return loss + scale * a @ P @ a
 
     check_minimum(value, alpha)
@@ -269,7 +269,7 @@ def test_nystrom_minimises_the_penalised_objective(mean_element, base):
         gradients += surrogate.base_.gradient(X)
         laplacians += surrogate.base_.laplacian
         norm = alpha**2 * square + 2 * alpha * products @ beta + beta @ inner @ beta
-        return base_module.score_matching_loss(gradients, laplacians, weights) + 0.05 * norm
+        return score_matching_loss(gradients, laplacians, weights) + 0.05 * norm
 
     fitted = np.r_[surrogate.mean_coefficient_, surrogate.coefficients_.ravel()]
     free = np.ones(len(fitted), dtype=bool)
@@ -367,15 +367,6 @@ def test_updates_use_the_kept_factor(monkeypatch):
     assert 1 <= len(calls) <= 6
     batch = KernelExpFinite(150, SIGMA, 1e-3, rng=1).fit(X)
     assert scaled_error(surrogate.coefficients_, batch.coefficients_) < 1e-8
-
-
-def test_cholesky_update():
-    rng = np.random.default_rng(0)
-    A, V = rng.normal(size=(30, 40)), rng.normal(size=(5, 30))
-    P = A @ A.T
-    U = np.ascontiguousarray(np.linalg.cholesky(P).T)
-    finite_module.cholesky_update(U, V.copy())
-    np.testing.assert_allclose(np.triu(U).T @ np.triu(U), P + V.T @ V, rtol=1e-10, atol=1e-10)
 
 
 def test_update_keeps_old_parameters():

@@ -104,7 +104,7 @@ def test_random_features_have_the_kernel(kernel, value):
 
 CALLER = """
 import numba, numpy as np
-from pymc_kmc.surrogates.base import gradient_at, log_density_at
+from pymc_kmc.surrogates import gradient_at, log_density_at
 
 @numba.njit(cache=True)
 def climb(parameters, x):

@@ -1,11 +1,11 @@
-"""Covariances estimated from points with repetitions, and what is made of them."""
+"""Points with repetitions: which are distinct, how they are spread."""
 
 import numpy as np
 
-__all__ = ["count_distinct", "has_moved", "shrunk_covariance", "symmetric_power", "whitening"]
+from pymc_kmc.numerics.linear_algebra import symmetric_power
 
-# Eigenvalues below this, relative to the largest, are lifted to it.
-EIGENVALUE_FLOOR = 1e-12
+__all__ = ["count_distinct", "has_moved", "shrunk_covariance", "unique_rows", "whitening"]
+
 # Weight of the diagonal where the points are many.
 FAINT = 1e-6
 # Relative to each coordinate's variance: keeps a covariance positive definite.
@@ -22,6 +22,21 @@ def has_moved(states):
 def count_distinct(states):
     """Return how many states of a chain, shape (n, d), are distinct, returns to one apart."""
     return np.count_nonzero(has_moved(states))
+
+
+def unique_rows(X, weights):
+    """Distinct rows of X in order of first appearance, their summed weights, zero weights dropped.
+
+    Returns
+    -------
+    X_unique : ndarray (k, d)
+    weights : ndarray (k,)
+    """
+    _, first, inverse = np.unique(X + 0.0, axis=0, return_index=True, return_inverse=True)
+    totals = np.bincount(inverse.ravel(), weights=weights, minlength=len(first))
+    order = np.argsort(first)
+    order = order[totals[order] > 0]
+    return np.ascontiguousarray(X[first[order]]), totals[order]
 
 
 def shrunk_covariance(states, weights=None, share=None):
@@ -58,13 +73,6 @@ def shrunk_covariance(states, weights=None, share=None):
         share = FAINT if count_distinct(states) >= 2 * n_dimensions else 0.5
     scale = np.where(moved, variances, variances[moved].mean())
     return (1 - share) * covariance + np.diag(share * variances + JITTER * scale)
-
-
-def symmetric_power(matrix, power):
-    """Return a positive semi-definite matrix to a real power, its smallest eigenvalues lifted."""
-    eigenvalues, eigenvectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
-    eigenvalues = np.maximum(eigenvalues, EIGENVALUE_FLOOR * eigenvalues[-1])
-    return (eigenvectors * eigenvalues**power) @ eigenvectors.T
 
 
 def whitening(covariance):

@@ -1,16 +1,11 @@
-"""Covariances from few and many states, whatever their scales; powers of matrices; whitening."""
+"""Covariances from few and many states, whatever their scales; whitening."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymc_kmc.surrogates.covariance import (
-    count_distinct,
-    shrunk_covariance,
-    symmetric_power,
-    whitening,
-)
+from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance, whitening
 from tests.matrices import DETERMINED, assert_close, dimensions, positive_definite, seeds
 
 # Covariance
@@ -83,22 +78,3 @@ def test_the_share_of_the_diagonal_can_be_given():
 def test_distinct_states_are_those_that_differ_from_the_one_before():
     assert count_distinct(np.zeros((7, 2))) == 1
     assert count_distinct(np.array([[0.0, 1], [0, 1], [0, 2], [3, 2], [3, 2]])) == 3
-
-
-# Powers
-
-
-@given(seed=seeds, d=dimensions, power=st.floats(-2, 2))
-@DETERMINED
-def test_powers(seed, d, power):
-    A = positive_definite(seed, d, spread=1.0)
-    B = symmetric_power(A, power)
-    assert_close(B, B.T)
-    assert_close(np.linalg.eigvalsh(B), np.sort(np.linalg.eigvalsh(A) ** power))
-    assert_close(B @ symmetric_power(A, 1 - power), A)
-
-
-def test_power_of_a_singular_matrix_is_finite():
-    A = np.diag([1.0, 0.0])
-    assert np.all(np.isfinite(symmetric_power(A, -0.5)))
-    assert_close(symmetric_power(A, 0.5), A, rtol=1e-5)

@@ -1,10 +1,27 @@
-"""The geometric mean of two matrices."""
+"""Powers and means of matrices, updated factors."""
 
 import numpy as np
 from hypothesis import given
+from hypothesis import strategies as st
 
-from pymc_kmc.adaptation.metric import geometric_mean
+from pymc_kmc.numerics.linear_algebra import cholesky_update, geometric_mean, symmetric_power
 from tests.matrices import DETERMINED, assert_close, dimensions, positive_definite, seeds
+
+
+@given(seed=seeds, d=dimensions, power=st.floats(-2, 2))
+@DETERMINED
+def test_powers(seed, d, power):
+    A = positive_definite(seed, d, spread=1.0)
+    B = symmetric_power(A, power)
+    assert_close(B, B.T)
+    assert_close(np.linalg.eigvalsh(B), np.sort(np.linalg.eigvalsh(A) ** power))
+    assert_close(B @ symmetric_power(A, 1 - power), A)
+
+
+def test_power_of_a_singular_matrix_is_finite():
+    A = np.diag([1.0, 0.0])
+    assert np.all(np.isfinite(symmetric_power(A, -0.5)))
+    assert_close(symmetric_power(A, 0.5), A, rtol=1e-5)
 
 
 @given(seed=seeds, d=dimensions)
@@ -48,3 +65,12 @@ def test_geometric_mean_of_very_different_scales():
     np.testing.assert_allclose(
         geometric_mean(A * units, B * units), geometric_mean(A, B) * units, rtol=1e-6
     )
+
+
+def test_cholesky_update():
+    rng = np.random.default_rng(0)
+    A, V = rng.normal(size=(30, 40)), rng.normal(size=(5, 30))
+    P = A @ A.T
+    U = np.ascontiguousarray(np.linalg.cholesky(P).T)
+    cholesky_update(U, V.copy())
+    np.testing.assert_allclose(np.triu(U).T @ np.triu(U), P + V.T @ V, rtol=1e-10, atol=1e-10)

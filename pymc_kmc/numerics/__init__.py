@@ -1,0 +1,1 @@
+"""Linear algebra, coordinates, argument checks: what every room stands on."""

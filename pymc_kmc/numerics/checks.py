@@ -1,0 +1,168 @@
+"""Checks of arguments, each with an error that names the argument, its value and the remedy."""
+
+import numpy as np
+
+__all__ = [
+    "as_rows",
+    "check_choice",
+    "check_count",
+    "check_distinct",
+    "check_interval",
+    "check_points",
+    "check_positive",
+    "check_weights",
+    "in_chunks",
+]
+
+#: Rows of a NumPy evaluation are handled in chunks of about this many matrix entries (32 MB).
+CHUNK_ENTRIES = 4_000_000
+
+
+def check_positive(value, name):
+    """The argument as a positive finite float, or a ValueError naming it."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={value!r} is not a number; pass a positive number") from None
+    if not (np.isfinite(number) and number > 0):
+        raise ValueError(f"{name}={value!r} must be positive and finite; pass e.g. {name}=1.0")
+    return number
+
+
+def check_count(value, name):
+    """The argument as an integer of at least 1, or a ValueError naming it."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name}={value!r} must be an integer of at least 1; pass e.g. {name}=100")
+    return int(value)
+
+
+def check_choice(value, name, choices):
+    """The argument if it is among the choices, or a ValueError naming both."""
+    if value not in choices:
+        options = " or ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name}={value!r} is unknown; pass {options}")
+    return value
+
+
+def check_interval(name, interval, minimum, integer=False):
+    """Return (low, high) with minimum <= low <= high and high > 0, or None if that was given.
+
+    A single number stands for both ends.
+    """
+    if interval is None:
+        return None
+    kind = "whole numbers" if integer else "numbers"
+    try:
+        low, high = (interval, interval) if np.isscalar(interval) else interval
+        ends = float(low), float(high)
+    except (TypeError, ValueError):
+        ends = (np.nan, np.nan)
+    whole = not integer or all(end == int(end) for end in ends if np.isfinite(end))
+    if not (minimum <= ends[0] <= ends[1] < np.inf and ends[1] > 0 and whole):
+        raise ValueError(
+            f"{name} must be two {kind} (low, high) with {minimum} <= low <= high, got "
+            f"{interval!r}."
+        )
+    return tuple(int(end) for end in ends) if integer else ends
+
+
+def check_points(X, name="X", d=None):
+    """Points as a contiguous finite (n, d) array of float64.
+
+    Parameters
+    ----------
+    X : array_like (n, d)
+    name : str
+        What error messages call it.
+    d : int, optional
+        The number of columns it must have.
+
+    Raises
+    ------
+    ValueError
+        If the shape is wrong, there are no rows, or an entry is NaN or infinite.
+    """
+    try:
+        X = np.ascontiguousarray(X, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name} could not be read as an array of real numbers; pass an (n, d) array"
+        ) from None
+    if X.ndim != 2:
+        raise ValueError(
+            f"{name} has shape {X.shape}; pass an (n, d) array, one point a row "
+            f"(`{name}[:, None]` for n points in one dimension)"
+        )
+    if X.shape[0] == 0 or X.shape[1] == 0:
+        raise ValueError(f"{name} has shape {X.shape}; pass at least one point and one dimension")
+    if d is not None and X.shape[1] != d:
+        raise ValueError(
+            f"{name} has {X.shape[1]} columns, the surrogate {d}; pass points in {d}-d"
+        )
+    bad = ~np.isfinite(X)
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise ValueError(
+            f"{name}[{row}, {column}] is {X[row, column]}; remove or repair the "
+            f"{bad.any(axis=1).sum()} row(s) that are not finite"
+        )
+    return X
+
+
+def check_weights(sample_weight, n):
+    """Weights (n,) as float64, ones if None; they act as multiplicities.
+
+    Raises
+    ------
+    ValueError
+        If the shape is wrong, a weight is negative or not finite, or all are zero.
+    """
+    if sample_weight is None:
+        return np.ones(n)
+    try:
+        weights = np.ascontiguousarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("sample_weight could not be read as an array of real numbers") from None
+    if weights.shape != (n,):
+        raise ValueError(f"sample_weight has shape {weights.shape}; pass one weight a row: ({n},)")
+    bad = ~np.isfinite(weights) | (weights < 0)
+    if bad.any():
+        index = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"sample_weight[{index}] is {weights[index]}; weights are multiplicities: pass finite "
+            "numbers of at least 0"
+        )
+    if not weights.any():
+        raise ValueError("sample_weight is zero everywhere; give at least one point a weight")
+    return weights
+
+
+def check_distinct(n_distinct, minimum=2):
+    """Raise unless there are enough distinct points to fit to."""
+    if n_distinct < minimum:
+        raise ValueError(
+            f"X has {n_distinct} distinct point(s) of positive weight; pass at least {minimum} "
+            "(a chain that has not moved yet teaches a surrogate nothing)"
+        )
+
+
+def as_rows(X, d):
+    """Evaluation points as (n, d), and whether a single point (d,) was passed.
+
+    Values may be NaN or infinite here: a trajectory that diverged asks for them, and gets NaN.
+    """
+    try:
+        X = np.asarray(X, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("X could not be read as an array of real numbers") from None
+    if X.ndim not in (1, 2) or X.shape[-1] != d:
+        raise ValueError(f"X has shape {X.shape}; the surrogate takes ({d},) or (n, {d})")
+    return (X[None, :], True) if X.ndim == 1 else (X, False)
+
+
+def in_chunks(function, X, row_entries):
+    """Apply ``function`` to slices of X's rows, so that no temporary outgrows CHUNK_ENTRIES."""
+    rows = max(1, CHUNK_ENTRIES // max(1, row_entries))
+    if len(X) <= rows:
+        return function(X)
+    return np.concatenate([function(X[i : i + rows]) for i in range(0, len(X), rows)])

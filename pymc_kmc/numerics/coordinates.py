@@ -1,0 +1,135 @@
+r"""Changes of variables, linear and triangular.
+
+A warp is a triangular map
+
+.. math:: y_i = \left(x_i - b_i - B_i^\top x_O\right) e^{-s_i(x_P)}
+
+of the driven coordinates i, given the others O, which stay as they are, with a few drivers P among
+them. Its log volume is :math:`\sum_i s_i(x_P)`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["IDENTITY", "Coordinates", "Identity", "ScaleWarp", "with_squares"]
+
+
+class Coordinates:
+    """A linear change of variables, u = A (x - origin).
+
+    Parameters
+    ----------
+    origin : array_like, shape (d,)
+    matrix : array_like, shape (d, d)
+        A, invertible.
+    """
+
+    def __init__(self, origin, matrix):
+        self.origin = np.ascontiguousarray(origin, dtype=np.float64)
+        self.matrix = np.ascontiguousarray(matrix, dtype=np.float64)
+        self.inverse = np.ascontiguousarray(np.linalg.inv(self.matrix))
+
+    @classmethod
+    def identity(cls, n_dimensions):
+        """Return the coordinates that change nothing."""
+        return cls(np.zeros(n_dimensions), np.eye(n_dimensions))
+
+    def forward(self, X):
+        """Return u of x, shapes (d,) or (n, d)."""
+        return (X - self.origin) @ self.matrix.T
+
+    def backward(self, U):
+        """Return x of u, shapes (d,) or (n, d)."""
+        return self.origin + U @ self.inverse.T
+
+    def backward_gradient(self, gradients):
+        """Return the gradient in x of a function whose gradient in u is given."""
+        return gradients @ self.matrix
+
+
+class Identity:
+    """No warp: there is one, also after copying and in other processes."""
+
+    def __reduce__(self):
+        return "IDENTITY"
+
+    def forward(self, X):
+        """Return X."""
+        return X
+
+    def backward(self, Y):
+        """Return Y."""
+        return Y
+
+    def log_volume(self, X):
+        """Return 0."""
+        return 0.0
+
+
+IDENTITY = Identity()
+
+
+class ScaleWarp(NamedTuple):
+    """A warp; see the module's docstring.
+
+    Attributes
+    ----------
+    drivers, driven, others : ndarray of int, shapes (p,), (q,) and (d - q,)
+        The others are those that aren't driven, drivers included.
+    centre : ndarray, shape (d,)
+    location : ndarray, shape (q,)
+    location_slopes : ndarray, shape (q, d - q)
+    scale_slopes : ndarray, shape (q, 2 p)
+        Of the log scales, in the drivers and in their squares.
+    nearest, farthest : ndarray, shape (p,)
+        The drivers' bounds, from the centre, beyond which their squares go on as straight lines.
+    lowest, highest : ndarray, shape (q,)
+        Bounds of the log scales.
+    """
+
+    drivers: np.ndarray
+    driven: np.ndarray
+    others: np.ndarray
+    centre: np.ndarray
+    location: np.ndarray
+    location_slopes: np.ndarray
+    scale_slopes: np.ndarray
+    nearest: np.ndarray
+    farthest: np.ndarray
+    lowest: np.ndarray
+    highest: np.ndarray
+
+    def log_scales(self, X):
+        """Return the driven coordinates' log scales at x or y, (d,) or (n, d): (q,) or (n, q)."""
+        u = X[..., self.drivers] - self.centre[self.drivers]
+        u = with_squares(u, self.nearest, self.farthest)
+        return np.clip(u @ self.scale_slopes.T, self.lowest, self.highest)
+
+    def _location_and_scale(self, X):
+        u = X[..., self.others] - self.centre[self.others]
+        return self.location + u @ self.location_slopes.T, np.exp(self.log_scales(X))
+
+    def forward(self, X):
+        """Return y of x, shapes (d,) or (n, d)."""
+        location, scale = self._location_and_scale(X)
+        Y = np.array(X, dtype=np.float64)
+        Y[..., self.driven] = (Y[..., self.driven] - location) / scale
+        return Y
+
+    def backward(self, Y):
+        """Return x of y, shapes (d,) or (n, d)."""
+        location, scale = self._location_and_scale(Y)
+        X = np.array(Y, dtype=np.float64)
+        X[..., self.driven] = location + X[..., self.driven] * scale
+        return X
+
+    def log_volume(self, X):
+        """Return log |dx / dy| at x or y, (d,) or (n, d): a float or (n,)."""
+        return self.log_scales(X).sum(axis=-1)
+
+
+def with_squares(u, nearest, farthest):
+    """u (..., p) and its squares, which go on as straight lines beyond bounds: (..., 2 p)."""
+    inside = np.clip(u, nearest, farthest)
+    return np.concatenate([u, inside * (2.0 * u - inside)], axis=-1)

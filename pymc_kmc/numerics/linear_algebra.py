@@ -1,0 +1,142 @@
+"""Linear algebra that does not fail: factors, solutions, powers and means of matrices."""
+
+import math
+import warnings
+
+import numpy as np
+import scipy.linalg
+
+from pymc_kmc.numerics.jit import njit
+
+__all__ = [
+    "cholesky_factor",
+    "cholesky_update",
+    "geometric_mean",
+    "solve_positive",
+    "solve_symmetric",
+    "symmetric",
+    "symmetric_power",
+    "triangular_solve",
+]
+
+#: First jitter added to a matrix that a Cholesky factorisation refuses, relative to its mean
+#: diagonal; multiplied by 100 until the factorisation passes.
+FIRST_JITTER = 1e-14
+LAST_JITTER = 1e-4
+# Eigenvalues below this, relative to the largest, are lifted to it.
+EIGENVALUE_FLOOR = 1e-12
+
+
+def symmetric(A):
+    """The symmetric part of a matrix."""
+    return 0.5 * (A + A.T)
+
+
+def cholesky_factor(A):
+    """Lower Cholesky factor of a symmetric matrix, with jitter relative to its diagonal if needed.
+
+    Returns
+    -------
+    L : ndarray or None
+        None if the matrix is too far from positive semi-definite.
+    """
+    scale = np.trace(A) / len(A)
+    jitter = 0.0
+    while jitter <= LAST_JITTER:
+        shifted = A if jitter == 0.0 else A + jitter * scale * np.eye(len(A))
+        L, info = scipy.linalg.lapack.dpotrf(shifted, lower=1, clean=1)
+        if info == 0 and np.isfinite(L[-1, -1]):
+            return L
+        jitter = FIRST_JITTER if jitter == 0.0 else 100.0 * jitter
+    return None
+
+
+def solve_positive(A, b):
+    """Solve A x = b for a symmetric positive semi-definite A, whatever its condition.
+
+    Cholesky with as little jitter as it takes; where that does not do, the pseudo-inverse on the
+    eigenvectors of non-negligible eigenvalues.
+    """
+    L = cholesky_factor(A)
+    if L is not None:
+        x = scipy.linalg.cho_solve((L, True), b, check_finite=False)
+        if np.isfinite(x).all():
+            return x
+    if not np.isfinite(A).all():
+        raise ValueError(
+            "the score-matching system overflows; rescale X (its spread should be near 1) or "
+            "choose sigma on the scale of its squared distances"
+        )
+    values, vectors = np.linalg.eigh(A)
+    keep = values > len(A) * np.finfo(float).eps * np.abs(values).max()
+    return (vectors[:, keep] / values[keep]) @ (vectors[:, keep].T @ b)
+
+
+def solve_symmetric(A, b):
+    """Solve A x = b for a symmetric A that may be indefinite; least squares if it is singular."""
+    if not np.isfinite(A).all():
+        return solve_positive(A, b)  # raises
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", scipy.linalg.LinAlgWarning)
+            return scipy.linalg.solve(A, b, assume_a="symmetric")
+    except (scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning):
+        return scipy.linalg.lstsq(A, b)[0]
+
+
+def triangular_solve(factor, rhs, transposed=False):
+    """Solve L x = rhs, or L' x = rhs, for a lower triangular L; nothing is checked."""
+    return scipy.linalg.solve_triangular(
+        factor, rhs, lower=True, trans=1 if transposed else 0, check_finite=False
+    )
+
+
+@njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
+def cholesky_update(U, V):
+    """Turn the factor of P = U'U into that of P + V'V, in place.
+
+    Rows of U are rotated against the rows of V one after the other (Golub & Van Loan, 2013,
+    6.5.4): one pass over U whatever the number of rows of V, which is overwritten.
+
+    Parameters
+    ----------
+    U : ndarray (m, m)
+        Upper triangular, positive diagonal.
+    V : ndarray (r, m)
+    """
+    m = U.shape[0]
+    for k in range(m):
+        row = U[k, k:]
+        for i in range(V.shape[0]):
+            v = V[i, k:]
+            old = row[0]
+            new = math.hypot(old, v[0])
+            c = new / old
+            s = v[0] / old
+            inverse = old / new
+            row[0] = new
+            for j in range(1, m - k):
+                row[j] = (row[j] + s * v[j]) * inverse
+                v[j] = c * v[j] - s * row[j]
+
+
+def symmetric_power(matrix, power):
+    """Return a positive semi-definite matrix to a real power, its smallest eigenvalues lifted."""
+    eigenvalues, eigenvectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    eigenvalues = np.maximum(eigenvalues, EIGENVALUE_FLOOR * eigenvalues[-1])
+    return (eigenvectors * eigenvalues**power) @ eigenvectors.T
+
+
+def geometric_mean(A, B):
+    """Return the geometric mean A # B of two positive definite matrices.
+
+    The middle of the geodesic between them (Bhatia, 2007, *Positive Definite Matrices*, chapter
+    4): A^(1/2) (A^(-1/2) B A^(-1/2))^(1/2) A^(1/2). For a covariance and an inverse Fisher
+    information it is the metric in which draws and gradients have equal spread. It is taken in
+    units of A's diagonal, which changes nothing but the rounding.
+    """
+    units = np.sqrt(np.diag(A))
+    units = np.outer(units, units)
+    root, inverse_root = symmetric_power(A / units, 0.5), symmetric_power(A / units, -0.5)
+    middle = symmetric_power(inverse_root @ (B / units) @ inverse_root, 0.5)
+    return units * (root @ middle @ root)
