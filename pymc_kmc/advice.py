@@ -25,8 +25,8 @@ from pymc.initial_point import make_initial_point_fn
 
 from pymc_kmc.adaptation.noise_variance import ideal_acceptance
 from pymc_kmc.diagnostics import NEEDLESSLY_GOOD, TOO_NOISY
-from pymc_kmc.likelihoods.replicates import TARGET_VARIANCE
-from pymc_kmc.target import TargetDensity
+from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
+from pymc_kmc.model.target import TargetDensity
 
 __all__ = ["NoiseEstimate", "estimate_noise"]
 

@@ -18,7 +18,7 @@ import arviz as az
 import numpy as np
 import pandas as pd
 
-from pymc_kmc.likelihoods.replicates import TARGET_VARIANCE
+from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
 
 __all__ = ["Diagnosis", "diagnose"]
 

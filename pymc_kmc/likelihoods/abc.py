@@ -24,8 +24,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pymc_kmc.likelihoods.pseudo_marginal import WrongResult, add_potential, as_real_scalar
-from pymc_kmc.likelihoods.replicates import TARGET_VARIANCE, log_mean_exp
+from pymc_kmc.likelihoods.checks import WrongResult, as_real_scalar
+from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
+from pymc_kmc.likelihoods.potential import add_potential
 from pymc_kmc.likelihoods.simulations import (
     Summaries,
     as_floats,

@@ -8,9 +8,9 @@ import inspect
 
 import numpy as np
 
+from pymc_kmc.likelihoods.checks import WrongResult, check_callable, check_noise
+from pymc_kmc.likelihoods.executors import JointReplicates, Replicates
 from pymc_kmc.likelihoods.noise import JointSeeds
-from pymc_kmc.likelihoods.pseudo_marginal import WrongResult, check_callable, check_noise
-from pymc_kmc.likelihoods.replicates import JointReplicates, Replicates
 
 __all__ = ["Summaries", "check_simulator", "replicates_of"]
 

@@ -36,8 +36,8 @@ import numpy as np
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.special import gammaln
 
-from pymc_kmc.likelihoods.pseudo_marginal import add_potential
-from pymc_kmc.likelihoods.replicates import TARGET_VARIANCE
+from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
+from pymc_kmc.likelihoods.potential import add_potential
 from pymc_kmc.likelihoods.simulations import Summaries, check_simulator, replicates_of
 
 __all__ = ["SyntheticLikelihoodPotential"]

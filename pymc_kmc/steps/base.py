@@ -10,7 +10,7 @@ With an estimated likelihood, while tuning, there is also
 - the noise's variance to be known, for statistics and warnings: now and then the chain's state is
   evaluated twice, in place of two iterations, under noise that is renewed each time;
 - the number of replicates to be chosen, where the likelihood asks for it
-  (:mod:`pymc_kmc.likelihoods.replicates`), after 25, 100 and 400 iterations.
+  (:mod:`pymc_kmc.likelihoods.n_replicates`), after 25, 100 and 400 iterations.
 """
 
 from abc import abstractmethod
@@ -30,8 +30,8 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_kmc.adaptation.noise_variance import NoiseVariance
-from pymc_kmc.likelihoods.replicates import MOST_REPLICATES, TARGET_VARIANCE
-from pymc_kmc.target import Evaluation, TargetDensity
+from pymc_kmc.likelihoods.n_replicates import MOST_REPLICATES, TARGET_VARIANCE
+from pymc_kmc.model.target import Evaluation, TargetDensity
 
 __all__ = ["AdaptiveStep", "Proposal"]
 

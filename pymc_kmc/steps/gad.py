@@ -54,14 +54,14 @@ Examples
 import numba
 import numpy as np
 
-from pymc_kmc._compiled import density_at
 from pymc_kmc.adaptation.preconditioner import DrawsAndGradients, FisherPreconditioner
 from pymc_kmc.adaptation.schedules import vanishing_weight
 from pymc_kmc.adaptation.speed_measure import SpeedMeasure
+from pymc_kmc.model.differentiable import DifferentiableTarget, density_at
+from pymc_kmc.model.target import Evaluation
 from pymc_kmc.numerics.checks import check_choice
 from pymc_kmc.numerics.jit import njit
 from pymc_kmc.steps.base import AdaptiveStep, Proposal
-from pymc_kmc.target import DifferentiableTarget, Evaluation
 
 __all__ = ["GadMALA", "GadRWM"]
 
@@ -327,6 +327,6 @@ def leapfrog(density, shared, position, gradient, factor, step_size, n_steps, no
 
 @njit
 def compiled_leapfrog(address, shared, position, gradient, factor, step_size, n_steps, noise):
-    """Do as :func:`leapfrog` with the density at an address (:mod:`pymc_kmc._compiled`)."""
+    """Do as :func:`leapfrog` with the density at an address (:func:`density_at`)."""
     density = density_at(address, position, shared)
     return leapfrog(density, shared, position, gradient, factor, step_size, n_steps, noise)

@@ -74,6 +74,28 @@ def test_what_is_a_real_scalar(value):
         kmc.PseudoMarginalPotential("loglik", lambda x, rng: value, pm.Normal("x"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_replicates": 0}, "n_replicates of 'loglik' must be .* got 0"),
+        ({"n_replicates": 2.0}, "n_replicates of 'loglik' must be .* got 2.0"),
+        ({"n_replicates": "many"}, "n_replicates of 'loglik' must be .* got 'many'"),
+        ({"target_variance": -1}, "target_variance of 'loglik' must be positive, got -1"),
+        ({"target_variance": "1"}, "target_variance of 'loglik' must be positive, got '1'"),
+        ({"correlation": 0.9}, "correlation=0.9 of 'loglik' needs several replicates"),
+        ({"correlation": 1.0, "n_replicates": 5}, r"must be in \[0, 1\), got 1.0"),
+        ({"correlation": "high", "n_replicates": 5}, r"must be in \[0, 1\), got 'high'"),
+        ({"n_normals": 0}, "n_normals of 'loglik' must be .* got 0"),
+        ({"n_normals": "5"}, "n_normals of 'loglik' must be .* got '5'"),
+    ],
+)
+def test_wrong_arguments_of_the_potential(arguments, message):
+    with pm.Model():
+        x = pm.Normal("x")
+        with pytest.raises(ValueError, match=message):
+            kmc.PseudoMarginalPotential("loglik", lambda x, **random: 0.0, x, **arguments)
+
+
 def test_no_parameters():
     with pm.Model():
         pm.Normal("x")

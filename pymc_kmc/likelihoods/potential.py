@@ -1,0 +1,80 @@
+"""Noisy log likelihoods become potentials of a PyMC model."""
+
+import numbers
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.model import modelcontext
+
+from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError, NoisyLogLikelihood
+
+__all__ = ["add_potential"]
+
+
+def add_potential(
+    name,
+    replicates,
+    combine,
+    params,
+    *,
+    n_replicates,
+    target_variance,
+    fewest=1,
+    what="estimator",
+    model=None,
+):
+    """Add a noisy log likelihood to a model, after a look at the initial point.
+
+    Parameters
+    ----------
+    params : sequence of TensorVariable
+        At least one.
+    name, replicates, combine, n_replicates, target_variance, fewest, what
+        As of :class:`NoisyLogLikelihood`.
+    model : pymc.Model, optional
+
+    Returns
+    -------
+    TensorVariable
+        The potential.
+    """
+    model = modelcontext(model)
+    if not params:
+        raise ValueError(
+            f"{name!r} got no params: name the variables that the {what} takes, after it."
+        )
+    if not (isinstance(target_variance, numbers.Real) and 0 < target_variance < np.inf):
+        raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance!r}.")
+    params = [pt.as_tensor_variable(param) for param in params]
+    op = NoisyLogLikelihood(
+        name,
+        replicates,
+        combine,
+        [param.name or f"params[{i}]" for i, param in enumerate(params)],
+        what=what,
+        n_replicates=n_replicates,
+        target_variance=target_variance,
+        fewest=fewest,
+    )
+    noise = op.noise.draw(op.n_start, np.random.default_rng(0))
+    try:
+        # Here, whatever the executor, and no more than it takes to find what is wrong.
+        op.try_out(noise[:fewest], evaluate_at_initial_point(params, model))
+    except EstimatorError as error:
+        if error.__cause__ is None:  # not raised by the estimator: its result has the wrong type
+            raise TypeError(str(error)) from None
+        raise
+    with model:
+        return pm.Potential(name, op(pytensor.shared(noise, name=f"{name}_noise"), *params))
+
+
+def evaluate_at_initial_point(params, model):
+    """Return the values of `params` at the model's initial point, on their natural scale."""
+    values = model.replace_rvs_by_values(params)
+    point = model.initial_point()
+    function = pytensor.function(
+        model.value_vars, values, mode="FAST_COMPILE", on_unused_input="ignore"
+    )
+    return function(*(point[variable.name] for variable in model.value_vars))
