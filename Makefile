@@ -1,11 +1,21 @@
-# make demo | test | lint     each builds .venv first where it is missing, out of date or of another interpreter
-#   PYTHON=python3.13         the interpreter to build it with
+# make demo                   the example of the KMC paper
+# make test                   all tests on the working tree
+# make lint | typecheck       ruff | mypy
+# make coverage               all tests, with what they don't reach
+# make wheel                  sdist and wheel into dist/
+# make smoke                  installs that wheel alone and samples, away from the working tree
+# make test-wheel             all tests on the installed wheel
+#   PYTHON=python3.13         the interpreter to build environments with
 #   JOBS=4                    test processes at a time
 #   PYTEST_ARGS="-k glass"    handed on to pytest
+# All but the last three first build .venv where it is missing, out of date or of another interpreter.
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 DEMO_OUTPUT ?= glass_gp_classification.png
+# A wheel is tested from a copy of the tree without the package, in an environment of its own.
+WHEEL_TREE ?= build/wheel
+WHEEL_TESTS ?= tests --pyargs pymc_kmc
 
 # Test processes and chains use the cores; linear algebra with threads of its own would only fight them for these.
 export OMP_NUM_THREADS ?= 1
@@ -13,23 +23,49 @@ export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
+PYTEST = -m pytest -n $(JOBS) --dist worksteal
+WHEEL_PYTHON = $(CURDIR)/$(WHEEL_TREE)/.venv/bin/python
+
 # What .venv must have been built from; kept in .venv/.built.
 DESCRIBE = import sys; \
 	sys.version_info >= (3, 11) or sys.exit("pymc_kmc needs Python 3.11 or newer, this is " + sys.version.split()[0]); \
 	print(sys.base_prefix, sys.version.split()[0])
 
-.PHONY: demo test lint venv clean
+.PHONY: demo test lint typecheck coverage wheel smoke test-wheel venv clean
 
 demo: venv $(VENV)/.compiled
 	@# ArviZ 0.23 announces version 1 at every import: not what the demo is about.
 	@PYTHONWARNINGS=ignore::FutureWarning:arviz $(VENV)/bin/python examples/glass_gp_classification.py --output $(DEMO_OUTPUT)
 
 test: venv $(VENV)/.compiled
-	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	@$(VENV)/bin/python $(PYTEST) $(PYTEST_ARGS)
+
+coverage: venv $(VENV)/.compiled
+	@$(VENV)/bin/python $(PYTEST) --cov --cov-report=term --cov-report=xml $(PYTEST_ARGS)
 
 lint: venv
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
+
+typecheck: venv
+	@$(VENV)/bin/mypy
+
+wheel:
+	@rm -rf dist build/tools && $(PYTHON) -m venv build/tools
+	@build/tools/bin/python -m pip install -qq build
+	@# The wheel is made from the sdist, which so is shown to be complete.
+	@build/tools/bin/python -m build --outdir dist .
+
+smoke: wheel
+	@rm -rf $(WHEEL_TREE) && mkdir -p $(WHEEL_TREE)
+	@tar --exclude=./pymc_kmc --exclude=./build --exclude='./.venv*' --exclude=./.git -cf - . | tar -C $(WHEEL_TREE) -xf -
+	@$(PYTHON) -m venv $(WHEEL_TREE)/.venv
+	@$(WHEEL_PYTHON) -m pip install -qq dist/*.whl
+	@cd $(WHEEL_TREE) && $(WHEEL_PYTHON) -W ignore::FutureWarning tests/smoke.py
+
+test-wheel: smoke
+	@$(WHEEL_PYTHON) -m pip install -qq "$$(echo dist/*.whl)[examples,test,bench,dask]"
+	@cd $(WHEEL_TREE) && $(WHEEL_PYTHON) $(PYTEST) $(PYTEST_ARGS) $(WHEEL_TESTS)
 
 venv:
 	@interpreter=$$($(PYTHON) -c '$(DESCRIBE)') \
@@ -42,7 +78,7 @@ venv:
 	   rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) || exit 1;; \
 	esac; \
 	echo "Installing pymc_kmc and what it needs into $(VENV) (some minutes the first time)"; \
-	$(VENV)/bin/python -m pip install -qq --editable '.[examples,test,bench,dask]' || exit 1; \
+	$(VENV)/bin/python -m pip install -qq --editable '.[dev,examples,test,bench,dask]' || exit 1; \
 	echo "$$wanted" > $(VENV)/.built
 
 # numba's cache on disk looks at the file of the outermost compiled function alone, while what it
@@ -51,5 +87,5 @@ $(VENV)/.compiled: $(wildcard pymc_kmc/*.py pymc_kmc/*/*.py) | venv
 	@find pymc_kmc -name '*.nb[ic]' -delete; touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .coverage .coverage.* coverage.xml build dist
 	find pymc_kmc tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

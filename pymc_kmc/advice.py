@@ -1,9 +1,9 @@
 r"""How noisy a likelihood's estimate is, before anything is sampled.
 
-Of a noisy likelihood two figures decide whether a chain moves and what it costs: the variance of
-the log estimate, and the time that it takes. Perfect proposals would be accepted at the rate
+Two figures decide whether a chain on a noisy likelihood moves and how much that costs: the variance
+of the log estimate, and the time an estimate takes. Perfect proposals would be accepted at the rate
 :math:`2 \Phi(-s / \sqrt 2)` under Gaussian noise of variance s^2 (Pitt, Silva, Giordani and Kohn,
-2012); a variance between 1 and 2 makes the most of the simulations (Doucet, Pitt, Deligiannidis
+2012). A variance between 1 and 2 makes the most of the simulations (Doucet, Pitt, Deligiannidis
 and Kohn, 2015).
 
 References
@@ -16,11 +16,14 @@ Monte Carlo simulation methods based on the particle filter. *Journal of Econome
 """
 
 import numbers
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 import pandas as pd
+import pymc as pm
+from numpy.typing import ArrayLike
 from pymc.initial_point import make_initial_point_fn
 
 from pymc_kmc.adaptation.noise_variance import ideal_acceptance
@@ -33,69 +36,81 @@ __all__ = ["NoiseEstimate", "estimate_noise"]
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """What :func:`estimate_noise` found.
+    """Noise of a model's likelihood at one point, the result of :func:`pymc_kmc.estimate_noise`.
 
     Attributes
     ----------
     likelihoods : pandas.DataFrame
-        One row a noisy likelihood and one, "total", for their sum; its columns are described at
-        :func:`estimate_noise`.
+        A row for each noisy likelihood and one, "total", for their sum.
+        :func:`pymc_kmc.estimate_noise` describes the columns.
     variance : float
-        Of the sum of the log estimates, as far as it matters to acceptance.
+        Variance of the sum of the log estimates, as far as it matters to acceptance.
     ideal_acceptance : float
         Acceptance rate that perfect proposals would have at this point.
     factor : float
-        How many times as many simulations, particles or replicates make that variance 2.
+        Factor on the number of simulations, particles or replicates that makes the variance 2.
     advice : tuple of str
-        What to do.
+        Sentences that say whether the noise limits a chain, and the remedy.
     """
 
     likelihoods: pd.DataFrame
     variance: float
     ideal_acceptance: float
     factor: float
-    advice: tuple
+    advice: tuple[str, ...]
 
-    def __str__(self):
+    def __str__(self) -> str:
         table = self.likelihoods.T.to_string(float_format=lambda value: f"{value:.3g}")
         return "\n".join([table, *(f"- {line}" for line in self.advice)])
 
     __repr__ = __str__
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         items = "".join(f"<li>{line}</li>" for line in self.advice)
         return f"{self.likelihoods.T.to_html(float_format='%.3g')}<ul>{items}</ul>"
 
 
-def estimate_noise(model, point=None, n=100, *, rng=None):
-    r"""Measure how noisy a model's likelihood is at one point, and what its estimates cost.
+def estimate_noise(
+    model: pm.Model,
+    point: Mapping[str, ArrayLike] | None = None,
+    n: int = 100,
+    *,
+    rng: np.random.Generator | int | None = None,
+) -> NoiseEstimate:
+    r"""Measure how noisy a model's likelihood is at one point, and the time of its estimates.
 
     Parameters
     ----------
     model : pymc.Model
-        With a :func:`~pymc_kmc.PseudoMarginalPotential` or another noisy likelihood of this
+        Model with a :func:`pymc_kmc.PseudoMarginalPotential` or another noisy likelihood of this
         package, or a `pymc.Simulator`.
     point : dict of str to array_like, optional
-        Where: values of variables by name, as for the `initvals` of `pymc.sample`; the others
-        are at the model's initial point. Take one where the posterior has its mass: noise may
+        Values of variables by name, as for the `initvals` of `pymc.sample`. Variables left out are
+        at the model's initial point. Give a point where the posterior has its mass: noise may
         depend on the place.
     n : int
-        How many estimates are made; twice as many where noise is correlated. The variance's
-        relative standard error is :math:`\sqrt{2 / n}`, .14 at 100.
+        Number of estimates; twice as many are made if noise is correlated. The relative standard
+        error of the variance is :math:`\sqrt{2 / n}`, .14 at 100.
     rng : numpy.random.Generator, int or None
-        What the estimates' noise is drawn with.
+        Generator or seed of the estimates' noise.
 
     Returns
     -------
     NoiseEstimate
-        Prints as a table and a list. The table's rows: `replicates`, of an estimate ("auto"
-        begins with 1); `variance`, of the log estimate under independent noise; `of proposals`,
-        half the mean squared difference of the log estimates at a proposal and at the chain's
-        state, were both at this point: the same, unless noise is correlated; `ideal acceptance`;
-        `zero` and `invalid`, shares of estimates whose log was -inf, and NaN or +inf (variances
-        are those of the others); `seconds`, of an estimate; `suggested replicates`, in all, for
-        a variance `of proposals` of 2 if it falls as one over their number. The total variance
-        is that of the sum.
+        Prints as a table and a list. The table's rows:
+
+        - `replicates`: number of replicates an estimate; "auto" begins with 1.
+        - `variance`: variance of the log estimate under independent noise.
+        - `of proposals`: half the mean squared difference between the log estimates of a proposal
+          and of the chain's state, both at this point. The same, unless noise is correlated.
+        - `ideal acceptance`: acceptance rate of perfect proposals.
+        - `zero`, `invalid`: share of estimates whose log is -inf, and whose log is NaN or +inf.
+          The variances are those of the others.
+        - `seconds`: time of an estimate.
+        - `suggested replicates`: number of replicates for a variance `of proposals` of 2 of the
+          total, if it falls as one over their number.
+
+        The total variance is that of the sum.
 
     Raises
     ------
@@ -128,18 +143,19 @@ def estimate_noise(model, point=None, n=100, *, rng=None):
     if not target.is_noisy:
         raise ValueError(
             "The model has no noisy likelihood: it needs a kmc.PseudoMarginalPotential or another "
-            "of this package's, or a pm.Simulator. An exact likelihood has variance 0."
+            "noisy likelihood of this package, or a pm.Simulator. An exact likelihood has "
+            "variance 0."
         )
     noise_of_the_model = target.noise
     try:
         target.start_chain(rng)
         if target.current(point).log_likelihood_estimate == 0.0:
-            target.check_start(point)  # nothing is estimated where the rest is impossible
+            target.check_start(point)  # where the rest is impossible, nothing is estimated
         terms = target.noisy_terms(point)
-        measured = [Measured(term, n, rng) for term in terms]
+        measured = [LogEstimates.of(term, n, rng) for term in terms]
     finally:
         target.noise = noise_of_the_model
-    total = Total(measured)
+    total = LogEstimates.total(measured)
     factor = total.proposal_variance / TARGET_VARIANCE
     rows = [each.row(factor) for each in (*measured, total)]
     table = pd.DataFrame(rows, index=[*(term.name for term in terms), "total"])
@@ -149,55 +165,88 @@ def estimate_noise(model, point=None, n=100, *, rng=None):
 
 
 def complete_point(model, point):
-    """Return the model's initial point with the values of `point`, on the unconstrained scale."""
+    """Return the model's initial point with values of `point`, on the unconstrained scale."""
     if point is None:
         return model.initial_point()
     shapes = model.eval_rv_shapes()
     unknown = sorted(set(point) - set(shapes) - {other.name for other in model.deterministics})
     if unknown:
         raise ValueError(
-            f"point has {unknown}, which are no variables of the model: it has {sorted(shapes)}."
+            f"point has {unknown}, which are not variables of the model. Its variables are "
+            f"{sorted(shapes)}."
         )
     values = {name: np.asarray(point[name]) for name in shapes if name in point}
     for name, value in values.items():
         if value.shape != tuple(shapes[name]):
             raise ValueError(
-                f"point has a value of {name!r} of shape {value.shape}, it must be {shapes[name]}."
+                f"point has a value of {name!r} of shape {value.shape}; it must have shape "
+                f"{tuple(shapes[name])}."
             )
     return make_initial_point_fn(model=model, overrides=values)(0)
 
 
-class Measured:
-    """Log estimates of one noisy term.
+@dataclass
+class LogEstimates:
+    """Log estimates of one noisy term, or of their sum.
 
     Attributes
     ----------
-    first, second : ndarray, shape (n,)
-        Under independent noise, and under that noise renewed as in a proposal.
+    first : ndarray, shape (n,)
+        Log estimates under independent noise.
+    second : ndarray, shape (n,)
+        Log estimates under that noise renewed as in a proposal.
+    seconds : float
+        Time of an estimate.
+    n_replicates : int
+        Number of replicates an estimate.
+    is_correlated : bool
+        Whether renewed noise depends on the noise before.
     """
 
-    def __init__(self, term, n, rng):
+    first: np.ndarray
+    second: np.ndarray
+    seconds: float
+    n_replicates: int
+    is_correlated: bool
+
+    @classmethod
+    def of(cls, term, n, rng):
+        """Make `n` estimates of a :class:`NoisyTerm`."""
         noise = [term.noise.draw(term.n_replicates, rng) for _ in range(n)]
         begin = perf_counter()
-        self.first = np.array([term.log_estimate(one) for one in noise])
-        self.seconds = (perf_counter() - begin) / n
-        self.n_replicates = term.n_replicates
-        # Independent noise needs no second estimates for its pairs.
-        self.second = np.roll(self.first, 1)
-        if term.noise.correlation:
+        first = np.array([term.log_estimate(one) for one in noise])
+        seconds = (perf_counter() - begin) / n
+        is_correlated = bool(term.noise.correlation)
+        if is_correlated:
             renewed = (term.noise.renew(one, rng) for one in noise)
-            self.second = np.array([term.log_estimate(one) for one in renewed])
-        self.is_correlated = bool(term.noise.correlation)
+            second = np.array([term.log_estimate(one) for one in renewed])
+        else:
+            second = np.roll(first, 1)  # independent pairs without further estimates
+        return cls(first, second, seconds, term.n_replicates, is_correlated)
+
+    @classmethod
+    def total(cls, terms):
+        """Return the sums of the log estimates of several terms."""
+        with np.errstate(invalid="ignore"):  # inf - inf
+            first = np.sum([term.first for term in terms], axis=0)
+            second = np.sum([term.second for term in terms], axis=0)
+        return cls(
+            first,
+            second,
+            seconds=sum(term.seconds for term in terms),
+            n_replicates=sum(term.n_replicates for term in terms),
+            is_correlated=any(term.is_correlated for term in terms),
+        )
 
     @property
     def variance(self):
-        """Of the finite log estimates."""
+        """Variance of the finite log estimates; NaN with fewer than two."""
         finite = self.first[np.isfinite(self.first)]
         return float(finite.var(ddof=1)) if len(finite) > 1 else np.nan
 
     @property
     def proposal_variance(self):
-        """Half the mean squared difference of pairs, where both are finite."""
+        """Half the mean squared difference of pairs that are finite; NaN without any."""
         if not self.is_correlated:
             return self.variance
         finite = np.isfinite(self.first) & np.isfinite(self.second)
@@ -216,7 +265,7 @@ class Measured:
 
     @property
     def ideal_acceptance(self):
-        """Of perfect proposals: those with estimates of zero, or none, are rejected."""
+        """Acceptance rate of perfect proposals; zero and invalid estimates are rejected."""
         return (1.0 - self.zero - self.invalid) * ideal_acceptance(self.proposal_variance)
 
     def row(self, factor):
@@ -233,37 +282,25 @@ class Measured:
         }
 
 
-class Total(Measured):
-    """Sums of the log estimates of several terms."""
-
-    def __init__(self, measured):
-        with np.errstate(invalid="ignore"):  # inf - inf
-            self.first = np.sum([one.first for one in measured], axis=0)
-            self.second = np.sum([one.second for one in measured], axis=0)
-        self.seconds = sum(one.seconds for one in measured)
-        self.n_replicates = sum(one.n_replicates for one in measured)
-        self.is_correlated = any(one.is_correlated for one in measured)
-
-
 def suggested(n_replicates, factor):
-    """Return so many times as many replicates, at least one; NaN if nothing is known."""
+    """Return `factor` times the number of replicates, at least 1; NaN if `factor` isn't known."""
     return max(1, int(np.ceil(n_replicates * factor))) if np.isfinite(factor) else np.nan
 
 
-def advise(total, factor):
-    """Say what to do."""
+def advise(total: LogEstimates, factor: float) -> Iterator[str]:
+    """Yield sentences that say whether the noise limits a chain, and the remedy."""
     accepted = (
         f"perfect proposals would be accepted in {100 * total.ideal_acceptance:.0f} % of cases"
     )
     if total.invalid:
         yield (
-            f"{100 * total.invalid:.0f} % of the estimates were NaN or +inf: proposals with such "
-            "are rejected. Return -inf where the estimate is zero."
+            f"{100 * total.invalid:.0f} % of the estimates were NaN or +inf: such proposals are "
+            "rejected. Return -inf where the estimate is zero."
         )
     if total.zero:
         yield (
             f"{100 * total.zero:.0f} % of the estimates were zero, their log -inf: more replicates "
-            "make that rarer, and the variance given here is only that of the others."
+            "make that rarer. The variance given here is that of the others."
         )
     variance = total.proposal_variance
     if np.isnan(variance):
@@ -277,7 +314,7 @@ def advise(total, factor):
         )
     elif variance < NEEDLESSLY_GOOD:
         yield (
-            f"The estimates are better than they need to be, variance {variance:.2g}: a share "
+            f"The estimates are better than they need to be, variance {variance:.2g}: a share of "
             f"{factor:.2g} of the simulations or particles would do."
         )
     else:

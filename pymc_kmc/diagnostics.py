@@ -12,13 +12,16 @@ Pitt, M. K., Silva, R. dos S., Giordani, P. and Kohn, R. (2012). On some propert
 Monte Carlo simulation methods based on the particle filter. *Journal of Econometrics* 171, 134-151.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import arviz as az
 import numpy as np
 import pandas as pd
 
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
+from pymc_kmc.moves.base import MoveKind
 
 __all__ = ["Diagnosis", "diagnose"]
 
@@ -35,7 +38,6 @@ LONG_STAY = 200
 POOR_SHARE = 0.5
 # Share of the time spent besides the model's evaluations above which it is worth mentioning.
 MOST_OWN_TIME = 0.8
-RANDOM_WALK = 0
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,10 @@ class Diagnosis:
     """
 
     chains: pd.DataFrame
-    posterior: dict
-    findings: tuple
+    posterior: dict[str, float]
+    findings: tuple[str, ...]
 
-    def __str__(self):
+    def __str__(self) -> str:
         table = self.chains.T.to_string(float_format=lambda value: f"{value:.3g}")
         posterior = ", ".join(f"{name} {value:.4g}" for name, value in self.posterior.items())
         findings = "\n".join(f"- {finding}" for finding in self.findings)
@@ -64,13 +66,13 @@ class Diagnosis:
 
     __repr__ = __str__
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         items = "".join(f"<li>{finding}</li>" for finding in self.findings)
         posterior = ", ".join(f"{name} {value:.4g}" for name, value in self.posterior.items())
         return f"{self.chains.T.to_html(float_format='%.3g')}<p>{posterior}</p><ul>{items}</ul>"
 
 
-def diagnose(idata):
+def diagnose(idata: Any) -> Diagnosis:
     r"""Say what limits the chains of this package's steps, and what to do about it.
 
     Parameters
@@ -115,17 +117,19 @@ def diagnose(idata):
     return Diagnosis(chains, posterior, tuple(_findings(chains, posterior)))
 
 
-def _chains(statistics):
-    n_steps = _values(statistics, "kmc_accepted").shape[2]
+def _chains(statistics: Any) -> pd.DataFrame:
+    accepted = _values(statistics, "kmc_accepted")
+    n_chains, _, n_steps = accepted.shape
 
-    def values(name):
-        found = _values(statistics, name)
+    def values(name: str) -> np.ndarray:
+        found = _values(statistics, name) if name in statistics else None
         if found is None or found.shape[2] != n_steps:
-            shape = _values(statistics, "kmc_accepted").shape
-            return np.full(shape, np.nan)
+            return np.full(accepted.shape, np.nan)
         return found.astype(np.float64)
 
-    moves = values("kmc_move")
+    # Of the steps on a surrogate: the others have one kind of move.
+    moves = np.where(np.isnan(values("kmc_n_fits")), np.nan, values("kmc_move"))
+    is_random_walk = np.where(np.isnan(moves), np.nan, moves == MoveKind.RANDOM_WALK)
     evaluation, own = values("kmc_evaluation_time"), values("kmc_proposal_time")
     columns = {
         "evaluations": values("kmc_n_evaluations").mean(axis=1),
@@ -134,12 +138,11 @@ def _chains(statistics):
         "noise variance": values("kmc_noise_variance")[:, -1],
         "longest stay": values("kmc_steps_since_accept").max(axis=1),
         "invalid": values("kmc_n_invalid")[:, -1],
-        "random walks": np.where(np.isnan(moves), np.nan, moves == RANDOM_WALK).mean(axis=1),
+        "random walks": is_random_walk.mean(axis=1),
         "transitions": values("kmc_n_transitions").mean(axis=1),
         "evaluation ms": 1e3 * evaluation.mean(axis=1),
         "own share": own.sum(axis=1) / (own + evaluation).sum(axis=1),
     }
-    n_chains = moves.shape[0]
     names = ["chain"] if n_steps == 1 else ["chain", "step"]
     rows = [(chain, step)[: len(names)] for chain in range(n_chains) for step in range(n_steps)]
     index = pd.MultiIndex.from_tuples(rows, names=names)
@@ -147,15 +150,13 @@ def _chains(statistics):
     return pd.DataFrame({name: column.ravel() for name, column in columns.items()}, index=index)
 
 
-def _values(statistics, name):
-    """A statistic as (chain, draw, step), or None: PyMC stacks those of several steps."""
-    if name not in statistics:
-        return None
+def _values(statistics: Any, name: str) -> np.ndarray:
+    """A statistic as (chain, draw, step): PyMC stacks those of several steps."""
     values = np.asarray(statistics[name].values)
     return values.reshape(*values.shape[:2], -1)
 
 
-def _posterior(idata):
+def _posterior(idata: Any) -> dict[str, float]:
     summary = az.summary(idata, round_to="none").astype(float)
     # A constant variable has no R-hat.
     return {
@@ -165,7 +166,7 @@ def _posterior(idata):
     }
 
 
-def _findings(chains, posterior):
+def _findings(chains: pd.DataFrame, posterior: dict[str, float]) -> Iterator[str]:
     noise, ideal = chains["noise variance"].max(), chains["ideal"].min()
     is_noisy = noise > 0
     if posterior["r_hat"] > LARGEST_R_HAT:

@@ -6,6 +6,12 @@ of a fixed size followed by a flip of the momentum is a volume-preserving involu
 section 2.3): with the target's own log density in the acceptance ratio the proposal is exact, and
 f decides only how often it is accepted (Strathmann et al., 2015, Algorithm 1).
 
+A *sequence* is many short trajectories, each with a new momentum and accepted or rejected on the
+surrogate alone. Each of these transitions is reversible with respect to :math:`e^{f(x) / T}`, T a
+temperature. Step sizes and numbers of steps are drawn independently of everything, from one
+distribution, so that the whole sequence Q is reversible too, :math:`e^{f(x)/T} Q(x, dx') =
+e^{f(x')/T} Q(x', dx)`.
+
 References
 ----------
 Neal, R. M. (2011). MCMC using Hamiltonian dynamics. In *Handbook of Markov Chain Monte Carlo*,
@@ -15,21 +21,47 @@ Strathmann, H., Sejdinovic, D., Livingstone, S., Szabo, Z. and Gretton, A. (2015
 Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
 """
 
+from functools import cache
+from types import FunctionType
+from typing import NamedTuple
+
 import numpy as np
 import scipy.linalg
 
-from pymc_kmc.numerics.coordinates import Coordinates
+from pymc_kmc.numerics.evaluation import (
+    gradient_in,
+    is_compiled,
+    log_density_in,
+    workspace,
+)
 from pymc_kmc.numerics.jit import njit
-from pymc_kmc.surrogates.evaluation import gradient_in, log_density_at, log_density_in, workspace
 
 __all__ = [
-    "Coordinates",
     "Metric",
+    "SequenceEnd",
     "SurrogateHamiltonian",
     "leapfrog",
     "leapfrog_path",
+    "transition_sequence",
     "transitions",
 ]
+
+
+# Factors on the step size of a sequence's transitions. The small ones get through where the log
+# density is most curved: with one step size the far arms of a strongly curved banana are missed.
+STEP_FACTORS = np.array([1.0, 0.35, 0.12])
+# Probabilities of these factors.
+STEP_PROBABILITIES = np.array([0.6, 0.25, 0.15])
+# Bounds of a uniform factor on each step size: fixed ones can resonate (Neal, 2011, section 3.2).
+STEP_JITTER = (0.8, 1.2)
+# Longest trajectory of a small step size, in numbers of steps of the full one.
+LONGEST = 2.5
+# Smallest number of leapfrog steps, as a share of the largest: fixed ones can resonate too.
+SHORTEST_SHARE = 0.3
+# Average number of steps of a trajectory, as a multiple of the number that is asked for.
+MEAN_LENGTH = (
+    0.5 * (1 + SHORTEST_SHARE) * float(STEP_PROBABILITIES @ np.minimum(LONGEST, 1 / STEP_FACTORS))
+)
 
 
 class Metric:
@@ -66,26 +98,32 @@ class Metric:
 class SurrogateHamiltonian:
     """A surrogate's log density in its own coordinates, with a momentum: what trajectories follow.
 
+    A value: nothing of it is changed after it was made.
+
     Parameters
     ----------
-    parameters : NamedTuple
-        The ``parameters_`` of a fitted surrogate.
+    parameters : NamedTuple or PythonParameters
+        Result of :func:`~pymc_kmc.numerics.evaluation.evaluable` for a surrogate.
+    coordinates : Coordinates
+        Those that the surrogate was fitted in.
     metric : Metric, optional
         In the surrogate's coordinates; by default the identity.
-    coordinates : Coordinates, optional
-        Those that the surrogate was fitted in; by default the step's.
     """
 
-    def __init__(self, parameters, metric=None, coordinates=None):
-        if coordinates is None:
-            coordinates = Coordinates.identity(len(parameters.base_mean))
+    def __init__(self, parameters, coordinates, metric=None):
         self.parameters = parameters
-        self.metric = metric or Metric(np.eye(len(coordinates.origin)))
         self.coordinates = coordinates
+        self.metric = metric or Metric(np.eye(len(coordinates.origin)))
+
+    def following(self, parameters):
+        """Return the Hamiltonian of other parameters, in the same coordinates."""
+        return SurrogateHamiltonian(parameters, self.coordinates, self.metric)
 
     def log_density(self, position):
         """Return the surrogate's log density at `position` (d,) in the step's coordinates."""
-        return log_density_at(self.parameters, self.coordinates.forward(position))
+        return runnable(log_density, self.parameters)(
+            self.parameters, self.coordinates.forward(position)
+        )
 
     def trajectory(self, position, momentum, step_size, n_steps):
         """Return where a trajectory from `position` ends, and its momentum there.
@@ -95,16 +133,16 @@ class SurrogateHamiltonian:
         position : ndarray, shape (d,)
             In the step's coordinates.
         momentum : ndarray, shape (d,)
-            In the surrogate's.
+            In the surrogate's coordinates.
         step_size : float
         n_steps : int
 
         Returns
         -------
         position, momentum : ndarray, shape (d,)
-            Not finite if the trajectory diverged.
+            Not finite where the trajectory diverged.
         """
-        position, momentum = leapfrog(
+        position, momentum = runnable(leapfrog, self.parameters)(
             self.parameters,
             self.coordinates.forward(position),
             momentum,
@@ -129,7 +167,7 @@ class SurrogateHamiltonian:
         energy_changes : ndarray, shape (n_steps,)
             NaN from where the trajectory diverged.
         """
-        positions, energies = leapfrog_path(
+        positions, energies = runnable(leapfrog_path, self.parameters)(
             self.parameters,
             self.coordinates.forward(position),
             momentum,
@@ -138,6 +176,129 @@ class SurrogateHamiltonian:
             n_steps,
         )
         return self.coordinates.backward(positions), energies[1:] - energies[0]
+
+
+class SequenceEnd(NamedTuple):
+    """Where a sequence of transitions ends.
+
+    Attributes
+    ----------
+    position : ndarray, shape (d,)
+        The very array that the sequence started from, where no transition was accepted.
+    log_ratio : float
+        (f(x) - f(x')) / T: the surrogate's part of the log acceptance ratio.
+    n_steps : int
+        Number of leapfrog steps made.
+    moved : bool
+        Whether any transition was accepted.
+    """
+
+    position: np.ndarray
+    log_ratio: float
+    n_steps: int
+    moved: bool
+
+
+def transition_sequence(
+    hamiltonian, position, step_size, n_transitions, n_steps, rng, temperature=1.0
+):
+    """Make a sequence of HMC transitions with random step sizes and numbers of steps.
+
+    Parameters
+    ----------
+    hamiltonian : SurrogateHamiltonian
+        Its metric is the identity.
+    position : ndarray, shape (d,)
+        In the step's coordinates.
+    step_size : float
+        Step size before its random factors.
+    n_transitions : int
+    n_steps : int
+        Longest number of leapfrog steps at this step size.
+    rng : numpy.random.Generator
+    temperature : float
+
+    Returns
+    -------
+    SequenceEnd
+    """
+    factors = rng.choice(STEP_FACTORS, size=n_transitions, p=STEP_PROBABILITIES)
+    step_sizes = step_size * factors * rng.uniform(*STEP_JITTER, size=n_transitions)
+    lengths = n_steps * np.minimum(LONGEST, 1 / factors)
+    numbers = 1 + (lengths * rng.uniform(SHORTEST_SHARE, 1.0, n_transitions)).astype(np.int64)
+    parameters, start = hamiltonian.parameters, hamiltonian.coordinates.forward(position)
+    end, change, acceptance = runnable(transitions, parameters)(
+        parameters,
+        1.0 / temperature,
+        start,
+        rng.standard_normal((n_transitions, len(position))),
+        None,
+        step_sizes,
+        numbers,
+        rng.uniform(size=n_transitions),
+    )
+    moved = acceptance > 0 and not np.array_equal(start, end)
+    end = hamiltonian.coordinates.backward(end) if moved else position
+    return SequenceEnd(end, -change / temperature, int(numbers.sum()), moved)
+
+
+def runnable(function, parameters):
+    """Return a function of this module for parameters: compiled where these can be compiled.
+
+    A surrogate of the user's own is Python: the same source is then run by Python.
+
+    Parameters
+    ----------
+    function : callable
+        Compiled.
+    parameters : NamedTuple or PythonParameters
+
+    Returns
+    -------
+    callable
+    """
+    return function if is_compiled(parameters) else _interpreted(function)
+
+
+@cache
+def _interpreted(function):
+    """Return a compiled function's source as a Python function, with those that it calls."""
+    names = globals()
+    sources = {name: value.py_func for name, value in names.items() if hasattr(value, "py_func")}
+    return FunctionType(function.py_func.__code__, names | sources)
+
+
+@njit
+def log_density(parameters, position):
+    """Return the surrogate's log density at a position (d,)."""
+    return log_density_in(parameters, position, workspace(parameters))
+
+
+@njit(forceinline=True)
+def leapfrog_step(parameters, position, momentum, gradient, inverse_metric, step, kick, space):
+    """Move the position, evaluate the gradient there and kick the momentum; all three in place.
+
+    Parameters
+    ----------
+    parameters : NamedTuple
+        Of the surrogate.
+    position, momentum, gradient : ndarray, shape (d,)
+        Written to.
+    inverse_metric : ndarray, shape (d, d), or None
+        M^-1; None for the identity.
+    step : float
+        Step size.
+    kick : float
+        Factor on the gradient: half of the step where the momentum is asked for at this place, the
+        whole step where this kick and the next step's first one are made together.
+    space : ndarray
+        The surrogate's workspace.
+    """
+    for i in range(len(position)):
+        position[i] += step * velocity(momentum, inverse_metric, i)
+    gradient_in(parameters, position, gradient, space)
+    for i in range(len(position)):
+        momentum[i] += kick * gradient[i]
 
 
 @njit
@@ -169,14 +330,14 @@ def leapfrog(parameters, position, momentum, inverse_metric, step_size, n_steps)
     gradient_in(parameters, position, gradient, space)
     momentum += 0.5 * step_size * gradient
     for step in range(n_steps):
-        move(position, momentum, inverse_metric, step_size)
-        gradient_in(parameters, position, gradient, space)
+        kick = 0.5 * step_size if step == n_steps - 1 else step_size
+        leapfrog_step(
+            parameters, position, momentum, gradient, inverse_metric, step_size, kick, space
+        )
         if not np.isfinite(position.sum() + gradient.sum()):
             position[:] = np.nan
             momentum[:] = np.nan
             break
-        factor = 0.5 if step == n_steps - 1 else 1.0
-        momentum += factor * step_size * gradient
     return position, momentum
 
 
@@ -195,14 +356,17 @@ def leapfrog_path(parameters, position, momentum, inverse_metric, step_size, n_s
     gradient, space = np.empty_like(position), workspace(parameters)
     positions = np.full((n_steps, len(position)), np.nan)
     energies = np.full(n_steps + 1, np.nan)
-    energies[0] = energy(parameters, position, momentum, inverse_metric, space)
+    energies[0] = kinetic_energy(momentum, inverse_metric)
+    energies[0] -= log_density_in(parameters, position, space)
     gradient_in(parameters, position, gradient, space)
+    kick = 0.5 * step_size
     for step in range(n_steps):
-        momentum += 0.5 * step_size * gradient
-        move(position, momentum, inverse_metric, step_size)
-        gradient_in(parameters, position, gradient, space)
-        momentum += 0.5 * step_size * gradient
-        energies[step + 1] = energy(parameters, position, momentum, inverse_metric, space)
+        momentum += kick * gradient
+        leapfrog_step(
+            parameters, position, momentum, gradient, inverse_metric, step_size, kick, space
+        )
+        energies[step + 1] = kinetic_energy(momentum, inverse_metric)
+        energies[step + 1] -= log_density_in(parameters, position, space)
         if not np.isfinite(energies[step + 1]):
             energies[step + 1] = np.nan
             break
@@ -211,12 +375,19 @@ def leapfrog_path(parameters, position, momentum, inverse_metric, step_size, n_s
 
 
 @njit
-def transitions(parameters, inverse_temperature, position, momenta, step_sizes, n_steps, uniforms):
+def transitions(
+    parameters,
+    inverse_temperature,
+    position,
+    momenta,
+    inverse_metric,
+    step_sizes,
+    n_steps,
+    uniforms,
+):
     """Make several HMC transitions that leave a surrogate's density, to a power, invariant.
 
-    Momenta are N(0, I). Each transition is accepted or rejected by its own change of energy, so
-    that the sequence is reversible with respect to exp(inverse_temperature * f) as a whole if its
-    step sizes and numbers of steps are drawn independently, from one distribution.
+    Each transition is accepted or rejected by its own change of energy.
 
     Parameters
     ----------
@@ -227,7 +398,9 @@ def transitions(parameters, inverse_temperature, position, momenta, step_sizes, 
     position : ndarray, shape (d,)
         Where to start; not written to.
     momenta : ndarray, shape (k, d)
-        One standard normal vector a transition.
+        One draw from N(0, M) for each transition.
+    inverse_metric : ndarray, shape (d, d), or None
+        M^-1; None for the identity.
     step_sizes : ndarray, shape (k,)
     n_steps : ndarray of int, shape (k,)
     uniforms : ndarray, shape (k,)
@@ -253,22 +426,17 @@ def transitions(parameters, inverse_temperature, position, momenta, step_sizes, 
     for k in range(n_transitions):
         end, momentum = position.copy(), momenta[k].copy()
         end_gradient[:] = gradient
-        kinetic = 0.0
-        for i in range(d):
-            kinetic += 0.5 * momentum[i] * momentum[i]
+        kinetic = kinetic_energy(momentum, inverse_metric)
         step = step_sizes[k]
         half = 0.5 * step * inverse_temperature
         for _ in range(n_steps[k]):
             for i in range(d):
                 momentum[i] += half * end_gradient[i]
-                end[i] += step * momentum[i]
-            gradient_in(parameters, end, end_gradient, space)
-            for i in range(d):
-                momentum[i] += half * end_gradient[i]
+            leapfrog_step(
+                parameters, end, momentum, end_gradient, inverse_metric, step, half, space
+            )
         end_value = log_density_in(parameters, end, space)
-        end_kinetic = 0.0
-        for i in range(d):
-            end_kinetic += 0.5 * momentum[i] * momentum[i]
+        end_kinetic = kinetic_energy(momentum, inverse_metric)
         log_ratio = inverse_temperature * (end_value - value) + kinetic - end_kinetic
         if np.isfinite(log_ratio):
             probability = np.exp(min(0.0, log_ratio))
@@ -281,20 +449,24 @@ def transitions(parameters, inverse_temperature, position, momenta, step_sizes, 
 
 
 @njit(forceinline=True)
-def energy(parameters, position, momentum, inverse_metric, space):
-    """Return -f(x) + p' M^-1 p / 2."""
-    kinetic = 0.0
-    for i in range(len(momentum)):
-        for j in range(len(momentum)):
-            kinetic += 0.5 * momentum[i] * inverse_metric[i, j] * momentum[j]
-    return kinetic - log_density_in(parameters, position, space)
+def velocity(momentum, inverse_metric, i):
+    """Return element i of M^-1 p; `inverse_metric` is None for the identity."""
+    if inverse_metric is None:
+        return momentum[i]
+    total = 0.0
+    for j in range(len(momentum)):
+        total += inverse_metric[i, j] * momentum[j]
+    return total
 
 
 @njit(forceinline=True)
-def move(position, momentum, inverse_metric, step_size):
-    """Add step_size M^-1 p to the position, in place."""
-    for i in range(len(position)):
-        velocity = 0.0
-        for j in range(len(momentum)):
-            velocity += inverse_metric[i, j] * momentum[j]
-        position[i] += step_size * velocity
+def kinetic_energy(momentum, inverse_metric):
+    """Return p' M^-1 p / 2; `inverse_metric` is None for the identity."""
+    kinetic = 0.0
+    for i in range(len(momentum)):
+        if inverse_metric is None:
+            kinetic += 0.5 * momentum[i] * momentum[i]
+        else:
+            for j in range(len(momentum)):
+                kinetic += 0.5 * momentum[i] * inverse_metric[i, j] * momentum[j]
+    return kinetic

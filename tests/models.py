@@ -39,6 +39,27 @@ class NoisyEstimator:
         return log_likelihood(x) + noise
 
 
+class FailingEstimator:
+    """A log likelihood of N(x, 1) at 0 that raises, or returns a bad value, where x exceeds .5.
+
+    Parameters
+    ----------
+    value : object, optional
+        The bad value.
+    """
+
+    def __init__(self, value=None):
+        self.value = value
+
+    def __call__(self, x, rng):
+        noise = rng.standard_normal()
+        if x > 0.5:
+            if self.value is None:
+                raise ZeroDivisionError(f"solver failed, noise {noise!r}")
+            return self.value
+        return -0.5 * x**2
+
+
 def noisy_gaussian(variance, heteroscedastic=False, companion=False):
     """The Gaussian toy; a companion is a second variable, z ~ N(x / 2, 1)."""
     with pm.Model() as model:

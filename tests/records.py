@@ -1,8 +1,9 @@
-"""What chains leave: a two-dimensional banana, draws from it, and records."""
+"""What chains leave."""
 
 import numpy as np
 
 from pymc_kmc.adaptation.history import Record
+from pymc_kmc.model.log_density import Evaluation
 
 
 def banana(X, bend=0.3):
@@ -20,8 +21,17 @@ def record_of(states, log_densities, points=None, values=None):
     """The record of a chain that was at states and evaluated points: the states, unless given."""
     record = Record(states.shape[1])
     for pair in zip(states, log_densities, strict=True):
-        record.append(*pair)
+        add_state(record, *pair)
     evaluations = (states, log_densities) if points is None else (points, values)
     for pair in zip(*evaluations, strict=True):
-        record.append_evaluation(*pair)
+        add_evaluation(record, *pair)
     return record
+
+
+def add_state(record, state, log_density):
+    record.states.append(state)
+    record.log_densities.append(log_density)
+
+
+def add_evaluation(record, position, log_density):
+    record.append_evaluation(Evaluation(log_density, 0.0, position, ()))

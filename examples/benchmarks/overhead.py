@@ -27,7 +27,7 @@ from pymc.step_methods.compound import BlockedStep  # noqa: E402
 
 import pymc_kmc as kmc  # noqa: E402
 from examples.benchmarks.targets import banana, markdown  # noqa: E402
-from pymc_kmc.steps import kamh  # noqa: E402
+from pymc_kmc.moves.local import LocalDistribution  # noqa: E402
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite  # noqa: E402
 
 #: Own costs to reach, for L = 10, m = 500, d = 8.
@@ -85,7 +85,7 @@ def make_steps(target, model, size, n_leapfrog, n_tune, rng):
     }
     with model:
         local = kmc.KAMH(rng=1)
-        local.learned.proposal = kamh.LocalProposal(X, "gaussian", local.gamma, rng)
+        local.learned.local.distribution = LocalDistribution(X, "gaussian", local.gamma, rng)
         default = kmc.KMC(rng=1)
         rows = [
             ("AdaptiveMetropolis, tuning", kmc.AdaptiveMetropolis(rng=1), True),
@@ -104,7 +104,7 @@ def make_steps(target, model, size, n_leapfrog, n_tune, rng):
 def kamh_proposal(target, size, calls, repeats, rng):
     """Median and best time of KAMH's compiled part."""
     X = target.sample(size, rng)
-    proposal = kamh.LocalProposal(X, "gaussian", 0.5, rng)
+    proposal = LocalDistribution(X, "gaussian", 0.5, rng)
     return microseconds(lambda: proposal.propose(X[0], 1.0, rng), calls, repeats)
 
 

@@ -65,15 +65,18 @@ class Record:
     def __len__(self):
         return len(self.states)
 
-    def append(self, state, log_density):
-        """Add the state that an iteration ended with, and its log density."""
-        self.states.append(state)
-        self.log_densities.append(log_density)
+    def append(self, outcome):
+        """Add an iteration's outcome: the state that it ended with, and its evaluation."""
+        self.states.append(outcome.end.position)
+        self.log_densities.append(outcome.end.log_density)
+        if outcome.evaluation is not None:
+            self.append_evaluation(outcome.evaluation)
 
-    def append_evaluation(self, position, log_density):
-        """Add a place where the target was evaluated, if what it gave was finite."""
-        if np.isfinite(log_density):
-            self.evaluations.append(np.append(position, log_density))
+    def append_evaluation(self, evaluation):
+        """Add a place where the target was evaluated, if its log density there was finite."""
+        if np.isfinite(evaluation.log_density):
+            row = np.append(evaluation.position, evaluation.log_density)
+            self.evaluations.append(row)
 
 
 def systematic_sample(weights, n, rng):

@@ -5,7 +5,7 @@ from scipy.special import ndtr
 
 __all__ = ["NoiseVariance", "ideal_acceptance"]
 
-# So many of the last pairs count: noise may depend on the place, and chains come from elsewhere.
+# Number of the last pairs that count: noise depends on the place, and chains come from elsewhere.
 RECENT_PAIRS = 40
 
 

@@ -54,9 +54,14 @@ class FisherPreconditioner:
         R divided by the root of the mean eigenvalue of R R'.
     """
 
-    DAMPING = 10.0  # lambda, the paper's
-    FIRST_SCALE = 0.1  # over sqrt(d), as for the speed measure
+    # lambda, the paper's.
+    DAMPING = 10.0
+    # First scale times sqrt(d), as for the speed measure.
+    FIRST_SCALE = 0.1
+    # A proposal is one step.
     n_steps = 1
+    # The factor is not learned from windows of the chain.
+    has_window = False
 
     def __init__(self, n_dimensions, target_acceptance):
         self.root = np.eye(n_dimensions) / np.sqrt(self.DAMPING)
@@ -131,17 +136,21 @@ class DrawsAndGradients:
         Leapfrog steps of a trajectory.
     """
 
-    # First window after this many iterations, and as many as dimensions; each next one when the
-    # chain is longer by the factor.
-    FIRST_WINDOW, GROWTH = 50, 1.5
-    RECENT = 0.5  # share of the chain that a window is of
-    # With fewer points than this many dimensions' worth of prior points the diagonals decide.
+    # Number of iterations before the first window, at least one a dimension.
+    FIRST_WINDOW = 50
+    # Growth of the chain from one window to the next.
+    GROWTH = 1.5
+    # Share of the chain that a window is of: the rest is burn-in.
+    RECENT = 0.5
+    # Weight of the covariances' diagonals, in points.
     PRIOR_POINTS = 5.0
     # A trajectory's length where the target has unit spread: draws and their squares are both
     # uncorrelated with the start after pi / 2. From 1.3 to 1.7 it hardly matters.
     LENGTH = 1.55
-    # One step of that length is accepted too rarely in two dimensions already.
-    FEWEST_STEPS, MOST_STEPS = 2, 10
+    # Smallest number of steps: one of that length is accepted too rarely in two dimensions already.
+    FEWEST_STEPS = 2
+    # Largest number of steps, for the time that a proposal takes.
+    MOST_STEPS = 10
     # Rounding down saves a step if the others become no longer than this factor.
     STRETCH = 1.05
     # The step size moves again as in this iteration of its stochastic approximation.

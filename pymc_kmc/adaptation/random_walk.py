@@ -29,11 +29,11 @@ from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 from pymc_kmc.numerics.threads import single_threaded_blas
 
-__all__ = ["RandomWalk"]
+__all__ = ["RandomWalkAdaptation"]
 
 
-class RandomWalk:
-    """A Gaussian random walk that learns its covariance and scale.
+class RandomWalkAdaptation:
+    """The covariance and the scale of a Gaussian random walk; both are updated in place.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ class RandomWalk:
         Dimension d.
     covariance : array_like, shape (d, d), optional
         Where to begin; by default the identity.
-    scale : float, optional
-        Factor on 2.38 / sqrt(d), where to begin.
+    scale : float
+        Where to begin, as a factor on 2.38 / sqrt(d).
     target_acceptance : float, optional
         Acceptance rate that the scale is driven to, by default .234, or .1 for a noisy target.
     is_noisy : bool
@@ -51,25 +51,31 @@ class RandomWalk:
     Attributes
     ----------
     covariance : ndarray, shape (d, d)
+    factor : ndarray, shape (d, d)
+        Its Cholesky factor.
     scale : float
+        Relative to `optimal_scale`.
+    optimal_scale : float
+        2.38 / sqrt(d).
     """
 
-    OPTIMAL_SCALE = 2.38  # Roberts, Gelman and Gilks (1997); divided by sqrt(d)
-    TARGET_ACCEPTANCE = 0.234  # the same
-    # With an estimated density no step is accepted more often than its noise allows, .22 at a
-    # variance of 3: a target of .234 would shrink the scale for ever. The optimum is .07 at that
-    # variance (Sherlock, Thiery, Roberts and Rosenthal, 2015) and .234 without noise.
+    # Optimal scale times sqrt(d) (Roberts, Gelman and Gilks, 1997).
+    OPTIMAL_SCALE = 2.38
+    # Acceptance rate that goes with it (the same source).
+    TARGET_ACCEPTANCE = 0.234
+    # Acceptance rate with an estimated density. At a variance of 3 noise alone allows .22, so that
+    # .234 would shrink the scale for ever; the optimum is .07 there (Sherlock et al., 2015).
     NOISY_TARGET_ACCEPTANCE = 0.1
-    # First covariance after this many states a dimension, then whenever the history has grown by
-    # this factor: about 50 factorisations in 5000 iterations.
+    # Number of states a dimension at which the covariance is learned first.
     FIRST_UPDATE = 5
+    # Growth of the history from one covariance to the next: some 50 factorisations in 5000 states.
     GROWTH = 1.1
-    RECENT = 0.5  # share of the history that the covariance is of
-    # A chain that sat on a lucky estimate for long has a history of hardly any spread. With its
-    # covariance it would stay there; and the scale that makes up for that must not meet the next
-    # covariance, which has some. So: the smallest share of distinct states that a covariance is
-    # learned from, and the largest scale on a new one.
+    # Share of the history that the covariance is of: the rest is burn-in.
+    RECENT = 0.5
+    # Smallest share of distinct states that a covariance is learned from. A chain that sat on a
+    # lucky estimate for long has a history of hardly any spread, and would stay there.
     FEWEST_DISTINCT = 0.02
+    # Largest scale on a new covariance: the one that made up for hardly any spread is too large.
     LARGEST_SCALE = 3.0
 
     def __init__(
@@ -91,15 +97,10 @@ class RandomWalk:
     def set_covariance(self, covariance):
         """Use `covariance`, positive definite, shape (d, d)."""
         self.covariance = np.asarray(covariance, dtype=np.float64)
-        self._factor = np.linalg.cholesky(self.covariance)
-
-    def propose(self, position, rng, factor=1.0):
-        """Draw a proposal from N(position, (2.38 scale factor)^2 / d covariance)."""
-        step = self._factor @ rng.standard_normal(len(position))
-        return position + factor * self.optimal_scale * self.scale * step
+        self.factor = np.linalg.cholesky(self.covariance)
 
     def learn_scale(self, acceptance_rate):
-        """Learn from the acceptance probability of one of its proposals."""
+        """Learn from the acceptance probability of a proposal."""
         self.scale_adaptation.update(acceptance_rate)
 
     def learn_covariance(self, history, warp=IDENTITY):

@@ -62,19 +62,29 @@ class SpeedMeasure:
 
     # A proposal is one step of unit size.
     step_size, n_steps = 1.0, 1
+    # The factor is not learned from windows of the chain.
+    has_window = False
 
-    # The constants of the authors' code. L begins at this over sqrt(d) times the identity.
+    # First L over the identity, times sqrt(d) (the authors' code).
     FIRST_SCALE = 0.1
-    BETA_RATE = 0.02  # beta <- beta (1 + rate (accepted - target))
+    # Rate of beta <- beta (1 + rate (accepted - target)) (the authors' code).
+    BETA_RATE = 0.02
+    # Smallest beta of the additive rule (the authors' code).
     SMALLEST_BETA = 1e-4
-    # Of the multiplicative rule: gamma_t = GAIN / (1 + t / DELAY)^DECAY, whose sum diverges and
-    # whose squares' doesn't; .1 at first and a delay of 100 gave 10 to 20 % fewer effective draws.
-    GAIN, DELAY, DECAY = 0.03, 300.0, 0.7
-    # Far out, steps are cut to this much of L: it takes tens of proposals to shrink L as far as
-    # beta would have it, and meanwhile beta may fall but not rise (wind-up).
+    # gamma_0 of the multiplicative rule's gamma_t = GAIN / (1 + t / DELAY)^DECAY: with .1 and a
+    # delay of 100 there were 10 to 20 % fewer effective draws.
+    GAIN = 0.03
+    # Number of iterations before gamma falls.
+    DELAY = 300.0
+    # Power of its fall: the sum of gamma diverges, that of its squares doesn't.
+    DECAY = 0.7
+    # Largest step, as a share of L. Far out it takes tens of proposals to shrink L as far as beta
+    # would have it; meanwhile beta may fall but not rise (wind-up).
     LARGEST_STEP = 0.1
+    # Bounds of the multiplicative rule's beta.
     BETA_RANGE = (1e-3, 1e2)
-    SHRINKAGE = 0.5  # of L where a proposal had no finite log density
+    # Factor on L where a proposal had no finite log density.
+    SHRINKAGE = 0.5
 
     def __init__(self, n_dimensions, target_acceptance, rate, update):
         self.target_acceptance = target_acceptance
@@ -131,8 +141,9 @@ class SpeedMeasure:
         self.beta = min(max(beta, self.BETA_RANGE[0]), self.BETA_RANGE[1])
 
 
-# Of the additive rule, from the authors' code: the diagonal's floor and RMSprop's memory.
+# Smallest diagonal element of L under the additive rule (the authors' code).
 SMALLEST_DIAGONAL = 1e-3
+# RMSprop's memory (the authors' code).
 MEMORY = 0.9
 
 

@@ -32,9 +32,9 @@ class RobbinsMonroScale:
     scale : float
     """
 
-    # Gain and decay of the steps in log scale: a scale off by a factor 10 is mended in tens of
-    # iterations, and the sum of the steps diverges, that of their squares doesn't.
+    # Gain of the steps in log scale: a factor 10 is mended in tens of iterations.
     GAIN = 4.0
+    # Power of the gain's fall: the sum of the steps diverges, that of their squares doesn't.
     DECAY = 0.6
 
     def __init__(self, target, scale=1.0):
@@ -69,9 +69,11 @@ class DualAveraging:
         To use afterwards.
     """
 
-    # The constants of the paper, section 3.2.1.
+    # gamma of the paper, section 3.2.1.
     SHRINKAGE = 0.05
+    # t_0 of the paper.
     STABILISATION = 10.0
+    # kappa of the paper.
     DECAY = 0.75
 
     def __init__(self, target, step_size, bounds=(0.0, np.inf)):

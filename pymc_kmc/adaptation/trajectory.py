@@ -16,28 +16,88 @@ Pasarica, C. and Gelman, A. (2010). Adaptively scaling the Metropolis algorithm 
 squared jumped distance. *Statistica Sinica* 20, 343-364.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from pymc_kmc.adaptation.moves import Whitening
+from pymc_kmc.adaptation.jumps import Whitening
 from pymc_kmc.adaptation.step_size import DualAveraging
+from pymc_kmc.dynamics import SurrogateHamiltonian
 
-__all__ = ["learn_n_steps", "learn_step_size"]
+__all__ = ["Trajectories", "TrajectoryLearning", "learn_n_steps", "learn_step_size"]
 
-# Coordinates have about unit scale.
+# First step size: coordinates have about unit scale.
 FIRST_STEP_SIZE = 0.5
+# Bounds of the step size, in the same unit.
 STEP_SIZE_BOUNDS = (1e-3, 2.0)
-# Dual averaging has settled after so many trajectories, of so many steps: enough to show an
-# instability.
+# Bounds of a trajectory's step size, in learned ones: fixed ones can resonate with the target
+# (Neal, 2011, section 3.2).
+STEP_SIZE_JITTER = (0.7, 1.1)
+# Number of trajectories after which dual averaging has settled.
 N_STEP_SIZE_TRAJECTORIES = 60
+# Number of leapfrog steps in each of them: enough to show an instability.
 N_STEP_SIZE_STEPS = 5
-
-# Lengths compared, by trajectories from so many states.
+# Numbers of leapfrog steps that are compared.
 LENGTHS = np.array([4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
+# Number of trajectories by which they are compared.
 N_LENGTH_TRAJECTORIES = 40
-# The shortest trajectory, as a share of the longest.
+# Shortest trajectory, as a share of the longest.
 SHORTEST = 1 / 3
-# A longer trajectory must promise this much more.
+# Ratio of squared jumps that a longer trajectory must promise: it costs more.
 WORTH = 1.1
+
+
+class Trajectories(NamedTuple):
+    """Step sizes and lengths of trajectories on one surrogate; a value.
+
+    Attributes
+    ----------
+    hamiltonian : SurrogateHamiltonian
+    step_size : (float, float)
+        Bounds of the uniformly drawn step size.
+    n_steps : (int, int)
+        Bounds of the uniformly drawn number of leapfrog steps.
+    whitening : Whitening
+        The scale that the trajectories' jumps are measured on.
+    """
+
+    hamiltonian: SurrogateHamiltonian
+    step_size: tuple
+    n_steps: tuple
+    whitening: Whitening
+
+    def following(self, surrogate):
+        """Return the same on a surrogate that has learned a little more in its coordinates."""
+        return self._replace(hamiltonian=self.hamiltonian.following(surrogate.parameters_))
+
+
+class TrajectoryLearning(NamedTuple):
+    """Learns what of the trajectories on a surrogate isn't given.
+
+    Attributes
+    ----------
+    step_size : (float, float) or None
+        Given bounds.
+    n_steps : (int, int) or None
+        Given bounds.
+    target_acceptance : float
+        Acceptance rate of trajectories if the surrogate were the target.
+    """
+
+    step_size: tuple | None
+    n_steps: tuple | None
+    target_acceptance: float
+
+    def __call__(self, hamiltonian, states, rng):
+        """Return :class:`Trajectories`, learned from a chain's states (n, d)."""
+        step_size, n_steps = self.step_size, self.n_steps
+        if step_size is None:
+            scale = learn_step_size(hamiltonian, states, self.target_acceptance, rng)
+            low, high = STEP_SIZE_JITTER
+            step_size = low * scale, high * scale
+        if n_steps is None:
+            n_steps = learn_n_steps(hamiltonian, states, np.mean(step_size), rng)
+        return Trajectories(hamiltonian, step_size, n_steps, Whitening(states))
 
 
 def learn_step_size(hamiltonian, states, target_acceptance, rng):

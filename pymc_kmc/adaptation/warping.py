@@ -22,21 +22,6 @@ explain most of the others' log scales. A coordinate that the driven ones are sc
 common mean, explains what would otherwise be common to them: it is left out of the driven ones for
 their locations' sake.
 
-What was tried
---------------
-Neal's funnel in 5 dimensions: 6 effective draws per 1000 evaluations and an sd .40 too small in log
-without a warp, 850 and .01 with one. Eight schools, centred: the spread of the log weights 1.9
-without, .4 with a warp (surrogates fitted to exact draws), 11 and 163 (two seeds) against 50 to
-480 effective draws. A centred model of 12 groups of ten observations, whose funnel has hardly begun
-where most of the mass is, keeps too small a spread of the log scale (.5 in log after 2500
-iterations, .65 without). Slopes from the states alone don't find that one. With log scales that
-bend it is no better (.43 to .60, 6 seeds); with locations that bend with the squared scales, as
-those of Gaussian effects do, the surrogate is 10 to 130 nats too low where the neck has not been
-seen, in place of 6 to 9. Where a chain has seen the narrow end, log scales that bend are better:
-eight schools centred 304 to 504 effective draws (3 seeds), non-centred acceptance .87 in place of
-.85 and log weights with a spread of .09 in place of .13 (4 seeds). From what the states say of
-bananas, warps are proposed too; the marginal likelihood of the values refuses them.
-
 References
 ----------
 Harvey, A. C. (1976). Estimating regression models with multiplicative heteroscedasticity.
@@ -58,22 +43,27 @@ from pymc_kmc.numerics.samples import has_moved
 
 __all__ = ["IDENTITY", "ScaleWarp", "learn_warp"]
 
-# Drivers that are compared, those that explain most of the others' log scales.
+# Number of drivers that are compared: those that explain most of the others' log scales.
 MOST_CANDIDATES = 3
-# A coordinate that is left out of the driven ones must make up for it by so much.
+# Gain, in nats a draw, that a coordinate must bring by being left out of the driven ones.
 WORTH_LEAVING_OUT = 0.1
-# Most drivers, and fewest distinct states that one is learned from, altogether and a dimension.
+# Largest number of drivers.
 MOST_DRIVERS = 3
-FEWEST_STATES, FEWEST_PER_DIMENSION = 40, 2
-# States looked at.
+# Smallest number of distinct states that a driver is learned from.
+FEWEST_STATES = 40
+# Smallest number of distinct states a dimension.
+FEWEST_PER_DIMENSION = 2
+# Largest number of states that are looked at.
 MOST_STATES = 500
-# Scoring iterations, and the largest step of a standardised log scale in one.
+# Number of scoring iterations.
 N_SCORING = 15
+# Largest step of a standardised log scale in one of them.
 LARGEST_STEP = 1.0
-# Ridges of the regressions, in states. A location must be right to the narrowest scale: with one of
-# 1 a funnel's neck was missed, and its sd 2 to 3 % too small.
-RIDGE, LOCATION_RIDGE = 1.0, 1e-6
-# Log scales are held so much beyond those of the states.
+# Ridge of the log scales' regression, in states.
+RIDGE = 1.0
+# Ridge of the locations' regression, in states: with 1 a funnel's neck was missed.
+LOCATION_RIDGE = 1e-6
+# Distance beyond the states' log scales at which these are held.
 BEYOND = 2.0
 
 

@@ -67,8 +67,7 @@ def load_glass() -> Glass:
     163
     """
     source = resources.files(__package__).joinpath("glass.csv")
-    with source.open(encoding="utf-8", newline="") as file:
-        header, *rows = csv.reader(file)
+    header, *rows = csv.reader(source.read_text(encoding="utf-8").splitlines())
     target = np.array([row[-1] for row in rows])
     return Glass(
         data=np.array([row[:-1] for row in rows], dtype=float),

@@ -5,10 +5,10 @@ With a simulator of data sets y given parameters :math:`\theta`, summary statist
 
 .. math:: L_\epsilon(\theta) = E\left[K(\rho(s(y), s(y^*)) / \epsilon) \mid \theta\right].
 
-The average of K over n simulated data sets is an unbiased estimate of it, for any n, so that chains
-that keep the estimate of their state have the ABC posterior as their distribution (Andrieu and
+The average of K over n simulated data sets is an unbiased estimate of it, for any n. Chains that
+keep the estimate of their state therefore have the ABC posterior as their distribution (Andrieu and
 Roberts, 2009; Marjoram et al., 2003, is the case n = 1 with the uniform kernel). As epsilon goes to
-0 that is the posterior given :math:`s(y^*)`.
+0 the ABC posterior becomes the posterior given :math:`s(y^*)`.
 
 References
 ----------
@@ -21,18 +21,18 @@ likelihoods. *PNAS* 100, 15324-15328.
 
 import numbers
 from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, Literal
 
 import numpy as np
+import pymc as pm
+from pytensor.tensor import TensorVariable
 
 from pymc_kmc.likelihoods.checks import WrongResult, as_real_scalar
+from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.potential import add_potential
-from pymc_kmc.likelihoods.simulations import (
-    Summaries,
-    as_floats,
-    check_simulator,
-    replicates_of,
-)
+from pymc_kmc.likelihoods.simulations import Summaries, as_floats, noise_of_simulator
 
 __all__ = ["ABCPotential"]
 
@@ -40,26 +40,26 @@ __all__ = ["ABCPotential"]
 def ABCPotential(  # noqa: N802
     name: str,
     simulator: Callable,
-    *params,
-    observed,
+    *params: TensorVariable,
+    observed: Any,
     epsilon: float,
     summary: Callable | None = None,
-    kernel: str = "gaussian",
+    kernel: Literal["gaussian", "uniform", "epanechnikov"] = "gaussian",
     distance: Callable | None = None,
-    n_simulations: int | str = 10,
+    n_simulations: int | Literal["auto"] = 10,
     target_variance: float = TARGET_VARIANCE,
     n_normals: int | None = None,
     correlation: float | None = None,
-    executor=None,
+    executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
-    model=None,
-):
+    model: pm.Model | None = None,
+) -> TensorVariable:
     r"""Add the log of an unbiased estimate of the ABC likelihood to a model.
 
     The estimate is the average of kernel weights over `n_simulations` simulated data sets. The
     steps of this package sample the ABC posterior exactly, whatever `n_simulations`; a larger
-    number makes them mix better. At least one of the model's variables must be sampled by a step
-    of this package.
+    number makes them mix better. A step of this package must sample at least one of the model's
+    variables.
 
     Parameters
     ----------
@@ -67,35 +67,50 @@ def ABCPotential(  # noqa: N802
         Name of the potential.
     simulator : callable
         ``simulator(*param_values, rng=numpy.random.Generator)`` returns one data set. If it takes
-        ``size=`` too, it returns so many data sets, along the first axis of an array. Everything
-        random in it must come from `rng`.
+        ``size=`` too, it returns `size` data sets, along the first axis of an array: all of an
+        estimate's in one call. Everything random in it must come from `rng`.
     *params : TensorVariable
-        What the simulator gets, in this order: the model's variables or expressions of them. They
-        arrive on their natural (constrained) scale with their shapes, scalars as numbers.
+        Arguments of the simulator, in this order: the model's variables or expressions of them.
+        It gets their values on the natural (constrained) scale with their shapes, scalars as
+        numbers.
     observed : array_like or object
-        The observed data set: an array of the shape that is simulated, or what `summary` takes.
+        The observed data set: an array of the shape that is simulated, or the argument that
+        `summary` takes.
     epsilon : float
         Bandwidth of the kernel, in units of `distance`.
     summary : callable, optional
-        ``summary(data)`` returns summary statistics, an array of one shape for all data. By default
-        they are the data themselves. It gets the observed data too. With a simulator that takes
-        ``size=`` it gets all data sets together, with their first axis, which it must keep; the
-        observed ones as an array with a first axis of length 1.
+        ``summary(data)`` returns summary statistics, an array of one shape for all data, for the
+        simulated and the observed data. By default the data are their own summary. With a
+        simulator that takes ``size=`` it gets all data sets together, with their first axis, which
+        it must keep, and the observed data as an array with a first axis of length 1.
     kernel : {"gaussian", "uniform", "epanechnikov"}
-        The weight of a data set as a function of r = distance / epsilon: exp(-r^2 / 2); 1 if
-        r <= 1, else 0; max(0, 1 - r^2). Constant factors, which would make densities of them, are
-        left out.
+        Weight of a data set as a function of r = distance / epsilon: exp(-r^2 / 2); 1 if r <= 1,
+        else 0; max(0, 1 - r^2). The constant factors of densities are left out.
     distance : callable, optional
         ``distance(simulated_summary, observed_summary)`` returns a float of at least 0, by default
         the Euclidean norm of the difference. With a simulator that takes ``size=`` it gets arrays
         with a first axis, of length 1 for the observed summary, and returns an array of distances.
     n_simulations : int or "auto"
-        How many data sets an estimate takes. "auto" finds the number while tuning, such that the
-        log of the estimate has variance `target_variance` where the chain is then; it is fixed
-        after tuning, and reported as ``kmc_n_replicates`` in the sample statistics.
-    target_variance, n_normals, correlation, executor, timeout, model
-        As of :func:`PseudoMarginalPotential`; a replicate is a simulation. A simulator that takes
-        ``size=`` runs in one call here: it goes without `n_normals`, `correlation` and `executor`.
+        Number of data sets an estimate. "auto" finds the number, up to 1000, while tuning, such
+        that the log of the estimate has variance `target_variance` at the chain's state. It is
+        fixed after tuning, and reported as ``kmc_n_replicates`` in the sample statistics.
+    target_variance : float
+        Variance of the log estimate for "auto", by default 2.
+    n_normals : int, optional
+        Number of independent standard normal numbers a data set. The simulator then gets them as
+        ``u=``, a vector, instead of `rng`. A proposal's vectors are correlated with the chain's.
+        Not with ``size=``.
+    correlation : float, optional
+        Correlation of a proposal's `u` with the chain's, in [0, 1), by default .95. Without
+        `n_normals`, share of the data sets whose seeds a proposal keeps, by default 0. Not with
+        ``size=``.
+    executor : concurrent.futures.Executor or callable, optional
+        Executor that runs the simulations, or a function that returns one; the draws don't depend
+        on it. :func:`pymc_kmc.PseudoMarginalPotential` has the details. Not with ``size=``.
+    timeout : float, optional
+        Seconds that the executor has for one estimate; then an error is raised.
+    model : pymc.Model, optional
+        The model, by default the one of the context.
 
     Returns
     -------
@@ -105,21 +120,21 @@ def ABCPotential(  # noqa: N802
     Raises
     ------
     TypeError
-        If `simulator` isn't callable or doesn't take ``rng=`` (``u=``); if `observed`, or what is
-        simulated at the model's initial point, is no array of real numbers of the right shape, or
-        is masked.
+        If `simulator` isn't callable or doesn't take ``rng=`` (``u=`` with `n_normals`), or if
+        `observed`, or the data simulated at the model's initial point, are masked or aren't an
+        array of real numbers of the right shape.
     ValueError
         If there are no `params`, `observed` has NaN or infinite values, or an argument is out of
         its range.
     EstimatorError
-        If the simulator raises: at the model's initial point, or later while sampling. The message
-        has the parameters and the seed. It is also raised where something simulated later on is
-        no array of the right shape. NaN among simulated summaries rejects the proposal; such
-        proposals are counted and reported.
+        If the simulator raises, at the model's initial point or later while sampling, or if data
+        simulated later aren't an array of the right shape. The message has the parameters and the
+        seed. NaN among simulated summaries rejects the proposal; such proposals are counted and
+        reported.
 
     See Also
     --------
-    SyntheticLikelihoodPotential : another posterior, without an epsilon.
+    SyntheticLikelihoodPotential : A Gaussian density of the summaries, without an epsilon.
 
     References
     ----------
@@ -144,8 +159,15 @@ def ABCPotential(  # noqa: N802
     >>> [potential.name for potential in model.potentials]
     ['likelihood']
     """
-    noise = check_simulator(
-        name, simulator, len(params), n_simulations, n_normals, correlation, executor, timeout
+    noise = noise_of_simulator(
+        name,
+        simulator,
+        len(params),
+        n_simulations,
+        executor,
+        timeout,
+        n_normals=n_normals,
+        correlation=correlation,
     )
     is_number = isinstance(epsilon, numbers.Real) and not isinstance(epsilon, bool)
     if not (is_number and 0 < epsilon < np.inf):
@@ -163,7 +185,7 @@ def ABCPotential(  # noqa: N802
     summaries = Summaries(name, simulator, summary, observed, noise.is_joint)
     return add_potential(
         name,
-        replicates_of(Distance(summaries, distance), noise, executor, timeout),
+        Replicates(Distance(summaries, distance), noise, executor, timeout),
         KernelAverage(name, kernel, float(epsilon)),
         params,
         n_replicates=n_simulations,
@@ -174,7 +196,14 @@ def ABCPotential(  # noqa: N802
 
 
 class Distance:
-    """Simulates data and returns their distance from the observed data."""
+    """The task of a replicate: simulates data and returns their distance from the observed ones.
+
+    Parameters
+    ----------
+    summaries : Summaries
+    distance : callable or None
+        None: the Euclidean norm of the difference of summaries.
+    """
 
     def __init__(self, summaries, distance):
         self.summaries = summaries
@@ -224,15 +253,27 @@ LOG_KERNELS = {
 
 
 class KernelAverage:
-    """Log of the average kernel weight of distances; remembers the smallest of them.
+    """Log of the average kernel weight of distances. It records the smallest distance of a chain.
 
     Parameters
     ----------
     name : str
-        Of the potential, for messages.
+        Name of the potential, for messages.
     kernel : str
+        A key of `LOG_KERNELS`.
     epsilon : float
+        Bandwidth.
+
+    Attributes
+    ----------
+    n_distances : int
+        Number of distances since :meth:`forget`.
+    smallest : float
+        Smallest of them.
     """
+
+    n_distances: int
+    smallest: float
 
     def __init__(self, name, kernel, epsilon):
         self.name = name
@@ -247,12 +288,12 @@ class KernelAverage:
         return log_mean_exp(LOG_KERNELS[self.kernel](distances / self.epsilon))
 
     def forget(self):
-        """Begin anew: no distance has been seen."""
+        """Drop the record of the last chain."""
         self.n_distances = 0
         self.smallest = np.inf
 
     def explain(self):
-        """Say so where epsilon is smaller than all distances; else return an empty string."""
+        """Return a warning if epsilon is smaller than all distances, else an empty string."""
         if self.n_distances == 0 or self.smallest <= self.epsilon:
             return ""
         facts = (

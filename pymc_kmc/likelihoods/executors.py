@@ -1,7 +1,6 @@
 """Where the replicates of an estimate run: in this process, or on an executor.
 
-Which random numbers each of them gets doesn't depend on where it runs, so that the draws are the
-same.
+The random numbers of a replicate don't depend on where it runs. Nor do the draws.
 """
 
 import numbers
@@ -17,42 +16,39 @@ from typing import NamedTuple
 import cloudpickle
 import numpy as np
 
-from pymc_kmc.likelihoods.noise import JointSeeds
+__all__ = ["ExecutorError", "Failure", "LazyExecutor", "Replicates"]
 
-__all__ = ["ExecutorError", "Failure", "JointReplicates", "LazyExecutor", "Replicates"]
-
-# An estimate is at most so many tasks of an executor: a task costs some 0.1 to 1 ms.
-MOST_TASKS = 64
-# The tasks of so many potentials stay unpacked in a worker.
-MOST_PAYLOADS = 8
+MOST_TASKS = 64  # tasks of an executor an estimate: each costs some 0.1 to 1 ms
+MOST_PAYLOADS = 8  # unpacked tasks that a worker keeps, one a potential: they may hold large data
 
 
 class ExecutorError(RuntimeError):
-    """An executor could not run what it was given."""
+    """An executor failed to run the replicates of an estimate."""
 
 
 class Failure(NamedTuple):
-    """What a replicate raised.
+    """The exception that a replicate raised.
 
     Attributes
     ----------
-    index : int or slice
-        Of the replicate, or of all that were made in one call.
+    row : int or slice
+        Row of its noise; all rows, if one call makes all replicates.
     error : Exception
+        The exception, or a RuntimeError with its message if it can't be pickled.
     frames : str
-        Where it was raised, as text: a traceback does not travel between processes.
+        Traceback in the user's code, as text: tracebacks don't travel between processes.
     """
 
-    index: int | slice
+    row: int | slice
     error: Exception
     frames: str
 
     def __reduce__(self):
-        return Failure, (self.index, picklable(self.error), self.frames)
+        return Failure, (self.row, picklable(self.error), self.frames)
 
 
 def picklable(error):
-    """Return `error`, or what can be said of it if it doesn't travel between processes."""
+    """Return `error`, or a RuntimeError with its message if it can't be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -61,19 +57,21 @@ def picklable(error):
 
 
 class Replicates:
-    """Runs a task once for every row of noise, here or on an executor.
+    """Runs a task for each row of noise, in this process or on an executor.
 
     Parameters
     ----------
     task : callable
-        ``task(*arguments, **random)`` with `random` from the noise's ``inputs``.
-    noise : Seeds or Normals
+        ``task(*arguments, **random)`` with `random` from :meth:`Noise.inputs`. It returns the
+        result of one replicate; if the noise is joint, the sequence of all results.
+    noise : Noise
+        Scheme of noise.
     executor : concurrent.futures.Executor or callable, optional
-        Or what returns one: it is then called once in each process that needs it. Of an executor
-        ``submit`` is used, and of its futures ``result`` and ``cancel``; one that was made here
-        is dropped by ``shutdown`` after an error.
+        An executor, or a function that returns one, which is called once in each process that
+        needs it. Methods used: ``submit``, and ``result`` and ``cancel`` of futures; ``shutdown``
+        of an executor that the function made, after an error. Not for joint noise.
     timeout : float, optional
-        Seconds that the executor has for all of them.
+        Seconds that the executor has for all replicates of an estimate.
     """
 
     def __init__(self, task, noise, executor=None, timeout=None):
@@ -87,7 +85,7 @@ class Replicates:
                 raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
             if executor is None:
                 raise ValueError(
-                    f"timeout={timeout} needs executor=: what runs in this process isn't stopped."
+                    f"timeout={timeout} needs executor=: a call in this process isn't stopped."
                 )
         self.noise = noise
         self.timeout = timeout
@@ -95,24 +93,30 @@ class Replicates:
         self._executor = None if executor is None else LazyExecutor(executor)
 
     def __call__(self, rows, arguments):
-        """Return the list of results, or the first :class:`Failure`.
+        """Return the results, one a row, or the first :class:`Failure`.
 
         Parameters
         ----------
-        rows : ndarray, shape (n,) or (n, size)
-            The noise.
-        arguments : list
+        rows : ndarray, shape (n, ...)
+            Noise of the n replicates.
+        arguments : list of ndarray
             The task's other arguments.
+
+        Returns
+        -------
+        sequence or Failure
 
         Raises
         ------
         ExecutorError
-            If there is no result for another reason than the task's own exception.
+            If the executor fails or its time is up. Exceptions of the task itself are returned.
         """
         if self._executor is None:
             return self.here(rows, arguments)
         size = -(-len(rows) // MOST_TASKS)
-        futures, results, deadline = [], [], np.inf
+        futures: list = []
+        results: list = []
+        deadline = np.inf
         try:
             for first in range(0, len(rows), size):
                 part = rows[first : first + size]
@@ -123,10 +127,10 @@ class Replicates:
                 seconds = None if deadline == np.inf else max(0.0, deadline - monotonic())
                 part = future.result(seconds)
                 if isinstance(part, Failure):
-                    return part._replace(index=len(results) + part.index)
+                    return part._replace(row=len(results) + part.row)
                 results += part
         except BaseException as error:
-            # An interrupt too leaves busy workers, and kills those that got it.
+            # After an interrupt too: it leaves busy workers behind, and dead ones.
             cancel(futures)
             self._executor.forget()
             if not isinstance(error, Exception):
@@ -139,38 +143,18 @@ class Replicates:
         return results
 
     def here(self, rows, arguments):
-        """Do it in this process, one row after the other."""
+        """Do as :meth:`__call__` in this process, whatever the executor."""
         return self._run_rows(rows, arguments)
 
 
-class JointReplicates(Replicates):
-    """Runs a task once for all rows of noise together.
-
-    Parameters
-    ----------
-    task : callable
-        ``task(*arguments, rng=, size=)`` returns a sequence of `size` results.
-    """
-
-    def __init__(self, task):
-        super().__init__(task, JointSeeds())
-
-    def here(self, rows, arguments):
-        """Do it in this process, in one call."""
-        results = self._run_rows([rows], arguments)
-        if isinstance(results, Failure):
-            return results._replace(index=slice(None))
-        return results[0]
-
-
 def cancel(futures):
-    """Take back what has not begun."""
+    """Cancel all futures; those that run already go on."""
     for future in futures:
         future.cancel()
 
 
 def explain(error):
-    """Return what an executor's exception means."""
+    """Return the message of an executor's exception, with its likely cause."""
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, BrokenExecutor):
         message += " That is most often a crash in compiled code, or too little memory."
@@ -178,12 +162,14 @@ def explain(error):
 
 
 class RunRows:
-    """Runs a task for rows of noise. It travels to other processes with closures and lambdas.
+    """Runs a task for rows of noise, in the process that it is called in.
+
+    Pickled by `cloudpickle`, so that the task may be a closure or a lambda.
 
     Parameters
     ----------
-    task, noise
-        As of :class:`Replicates`.
+    task : callable
+    noise : Noise
     """
 
     def __init__(self, task, noise):
@@ -191,13 +177,14 @@ class RunRows:
         self._payload = None
 
     def __call__(self, rows, arguments):
-        """Return the task's results, or a :class:`Failure`."""
+        """Return the task's results for `rows`, or the first :class:`Failure`."""
         if self._content is None:
             self._content = unpack(self._payload)
         task, noise = self._content
         results = []
-        for index, row in enumerate(rows):
-            # [()] makes numbers of 0-d arrays; copies protect the chain from a task that writes.
+        calls = [(slice(None), rows)] if noise.is_joint else enumerate(rows)
+        for index, row in calls:
+            # [()] makes numbers of 0-d arrays. Copies: the task may write into its arguments.
             values = [value.copy()[()] for value in arguments]
             try:
                 results.append(task(*values, **noise.inputs(row)))
@@ -205,7 +192,7 @@ class RunRows:
                 # Without the frames of this function and of the task's own wrapper.
                 frames = traceback.format_tb(error.__traceback__)[2:]
                 return Failure(index, error, "".join(frames))
-        return results
+        return results[0] if noise.is_joint else results
 
     def __getstate__(self):
         if self._payload is None:
@@ -213,12 +200,12 @@ class RunRows:
         return self._payload
 
     def __setstate__(self, payload):
-        # Unpacked when it is called: an exception here would kill a pool's worker, unexplained.
+        # Unpacked at the first call: an exception here would kill a pool's worker, unexplained.
         self._content, self._payload = None, payload
 
 
 class Payload:
-    """Bytes that are compared by their digest."""
+    """Bytes that are compared by their digest, as keys of a cache."""
 
     def __init__(self, content):
         self.content = content
@@ -233,30 +220,31 @@ class Payload:
 
 @lru_cache(maxsize=MOST_PAYLOADS)
 def unpack(payload):
-    """Return the content of a payload: once for all tasks that a worker gets of it."""
+    """Return the content of a payload; unpacked once for all tasks of a worker."""
     return pickle.loads(payload.content)
 
 
 class LazyExecutor:
-    """An executor for whichever process this object finds itself in.
+    """An executor that is made anew in each process that submits a task.
 
-    Threads and connections of a pool don't survive a fork, and pools can't be pickled: what
-    travels is the function that makes one.
+    Threads and connections of a pool don't survive a fork, and pools can't be pickled. The
+    function that makes the executor travels instead.
 
     Parameters
     ----------
     executor : concurrent.futures.Executor or callable
+        An executor for this process alone, or a function that returns one.
     """
 
     def __init__(self, executor):
-        # A class of executors has submit too, and makes one.
+        # A class of executors has `submit` too, but is a function that returns an executor.
         is_function = isinstance(executor, type) or not hasattr(executor, "submit")
         self._make = executor if is_function else None
-        # By process: a forked one must not touch its parent's, whose locks may be held for ever.
+        # By process id: locks of a parent's executor may be held for ever in a forked process.
         self._executors = {} if is_function else {os.getpid(): executor}
 
     def submit(self, *task):
-        """Submit a task, and return its future."""
+        """Submit a function with its arguments; return the future."""
         executor = self._executors.get(os.getpid())
         if executor is None:
             executor = self._executors[os.getpid()] = self._made()
@@ -271,8 +259,8 @@ class LazyExecutor:
     def _made(self):
         if self._make is None:
             raise RuntimeError(
-                "an executor can't be used in another process than the one that it was made in. "
-                "Sample with pm.sample(cores=1), or give a function that makes one of threads or "
+                "an executor can't be used in another process than the one it was made in. Sample "
+                "with pm.sample(cores=1), or give a function that makes an executor of threads or "
                 "on a cluster: executor=lambda: ThreadPoolExecutor(4)."
             )
         executor = self._make()
@@ -284,12 +272,15 @@ class LazyExecutor:
         return executor
 
     def forget(self):
-        """Drop an executor that was made here, and its workers: the next task gets a new one."""
+        """Drop this process's executor if it was made here; the next task gets a new one.
+
+        Its worker processes are killed.
+        """
         if self._make is None or os.getpid() not in self._executors:
             return
         executor = self._executors.pop(os.getpid())
-        # A process that hangs would keep the interpreter from exiting. (Python 3.14 has
-        # ProcessPoolExecutor.kill_workers for it.)
+        # A hanging process would keep the interpreter from exiting. Python 3.14 has
+        # ProcessPoolExecutor.kill_workers for this.
         processes = list((getattr(executor, "_processes", None) or {}).values())
         if hasattr(executor, "shutdown"):
             executor.shutdown(wait=False)
@@ -297,7 +288,7 @@ class LazyExecutor:
             process.kill()
 
     def explain_timeout(self, seconds):
-        """Say what is known when the time is up."""
+        """Return the message of a time-out after `seconds`."""
         message = f"they took longer than timeout={seconds:g} seconds."
         if self._make is None:
             message += (

@@ -1,17 +1,16 @@
-r"""Averages of independent replicates of an estimate, and how many there should be.
+r"""Averages of independent replicates of an estimate, and their number.
 
-N replicates cost N times as much as one and make the estimate's variance N times smaller. For the
-plain pseudo-marginal method a variance of the log estimate between 1 and 2 or so makes the most of
-a given number of particles (Doucet, Pitt, Deligiannidis and Kohn, 2015: 1 to 2.9, depending on how
-good the proposals would be without noise; Sherlock, Thiery, Roberts and Rosenthal, 2015: 3.3 for
-random walks in many dimensions), provided that an estimate's cost is proportional to N and the
-variance of its log falls as 1 / N.
+N replicates cost N times as much as one and make the variance of the estimate N times smaller. If
+the variance of the *log* estimate falls as 1 / N too, the plain pseudo-marginal method makes the
+most of a given number of particles at a variance between 1 and 2 or so: 1 to 2.9, depending on how
+good the proposals would be without noise (Doucet, Pitt, Deligiannidis and Kohn, 2015); 3.3 for
+random walks in many dimensions (Sherlock, Thiery, Roberts and Rosenthal, 2015).
 
-Averages of few heavy-tailed estimates are not like that: their log's variance falls more slowly,
-and where replicates are all that an iteration costs, N = 1 is often best, with the longest stays
-at one place (Sherlock, Thiery and Lee, 2017). The target variance of 2 is a compromise between that
-and chains that move: with 1.5 there were up to twice as many replicates as did best
-(examples/benchmarks/README.md, "Replicates and correlated noise").
+The log variance of averages of few heavy-tailed estimates falls more slowly. If replicates are the
+whole cost of an iteration, N = 1 is then often best, with the longest stays at one place (Sherlock,
+Thiery and Lee, 2017). The target variance of 2 is a compromise between that and chains that move:
+1.5 took up to twice the best number of replicates (examples/benchmarks/README.md, "Replicates and
+correlated noise").
 
 References
 ----------
@@ -29,29 +28,35 @@ from itertools import islice
 
 import numpy as np
 
-__all__ = ["TARGET_VARIANCE", "choose_n_replicates", "log_mean_exp", "log_variance"]
+__all__ = [
+    "MOST_REPLICATES",
+    "TARGET_VARIANCE",
+    "choose_n_replicates",
+    "log_mean_exp",
+    "log_variance",
+]
 
-# Of the log of an average of replicates; the module's docstring says why.
-TARGET_VARIANCE = 2.0
-# Estimates that a variance is computed from: its relative standard deviation is .32, to which the
-# efficiency is not sensitive.
-N_ESTIMATES = 30
-# With fewer finite ones among them, the variance counts as infinite.
-LEAST_FINITE = 0.9
-# A number of replicates stays if the variance is so many times the target, or as many times less.
-NEAR_ENOUGH = 1.6
-# In one round the number grows or shrinks by at most this factor, and there are so many rounds.
-LARGEST_FACTOR, MOST_ROUNDS = 16, 6
-# Each replicate is a call of a Python function: more than this wants a better or a vectorised one.
-MOST_REPLICATES = 1000
-# Variances below this are all the same: there is no noise.
-TINY = 1e-6
+TARGET_VARIANCE = 2.0  # of the log estimate; the module's docstring says why
+N_ESTIMATES = 30  # log estimates a variance: its relative sd is .32, which costs little efficiency
+LEAST_FINITE = 0.9  # share of finite log estimates; with fewer, the variance counts as infinite
+NEAR_ENOUGH = 1.6  # factor from the target at which the search ends: two sd of N_ESTIMATES
+LARGEST_FACTOR = 16  # of the number of replicates in one round: variances at few replicates mislead
+MOST_ROUNDS = 6  # of the search; three take it from 1 to MOST_REPLICATES
+MOST_REPLICATES = 1000  # each is a call of a Python function: beyond, a better estimator is needed
+TINY = 1e-6  # variance that counts as no noise
 
 
 def log_mean_exp(log_estimates):
-    """Return the log of the mean of exp(log_estimates), of shape (n,).
+    """Return the log of the mean of exp(log_estimates).
 
-    A NaN or +inf among them is the result.
+    Parameters
+    ----------
+    log_estimates : sequence of float, length n
+
+    Returns
+    -------
+    float
+        NaN or +inf if one of them is.
     """
     if len(log_estimates) == 1:
         return log_estimates[0]
@@ -65,24 +70,27 @@ def log_mean_exp(log_estimates):
 def choose_n_replicates(log_estimates, start, target_variance, fewest=1):
     r"""Find the number of replicates whose log estimate has a given variance.
 
-    Averages of few heavy-tailed estimates have a variance that falls more slowly than 1 / N, so
-    the search goes on from where the last number leads.
+    The variance of the log of an average may fall more slowly than 1 / N. The search therefore
+    takes several rounds; each goes on from the variance that the last one found.
 
     Parameters
     ----------
     log_estimates : callable
-        ``log_estimates(n)`` yields log estimates of n replicates at one point for as long as it
-        is asked, each under the last one's noise renewed.
+        ``log_estimates(n)`` is an unlimited generator of log estimates of n replicates at one
+        point. Each has the noise of the one before, renewed.
     start : int
         First number tried.
     target_variance : float
+        Variance of the log estimate to find the number for.
     fewest : int
+        Smallest number allowed.
 
     Returns
     -------
     n : int
+        Number of replicates.
     variance : float
-        Of the log estimate with n replicates, see :func:`log_variance`.
+        Variance of the log estimate with n replicates; see :func:`log_variance`.
     """
     n, tried = start, {}
     for _ in range(MOST_ROUNDS):
@@ -103,10 +111,10 @@ def choose_n_replicates(log_estimates, start, target_variance, fewest=1):
 
 
 def log_variance(log_estimates):
-    """Half the mean squared difference of successive log estimates.
+    """Return half the mean squared difference of successive log estimates.
 
-    Of independent ones this is their variance, of correlated ones what of it matters to
-    acceptance. It is inf where more than a tenth of them are not finite.
+    For independent estimates it is their variance. For correlated ones it is the part of the
+    variance that matters to acceptance.
 
     Parameters
     ----------
@@ -115,6 +123,7 @@ def log_variance(log_estimates):
     Returns
     -------
     float
+        Infinite if more than a tenth of the estimates are not finite.
     """
     log_estimates = np.asarray(log_estimates)
     finite = log_estimates[np.isfinite(log_estimates)]

@@ -1,15 +1,16 @@
 r"""The random numbers behind an estimate: drawn for a chain's start, renewed with every proposal.
 
-An estimate averages replicates, and what each of them has of chance is a row of an array: a seed,
-or standard normal numbers. The array is part of a chain's state (Andrieu and Roberts, 2009). A
-proposal's array u' is drawn from a kernel that is reversible with respect to the law of u, so that
-its density cancels from the acceptance ratio. Independent of u, or, so that the estimates at both
-ends of a proposal are off by nearly as much,
+An estimate is an average of replicates. The random numbers of one replicate are a row of an array:
+a seed, or standard normal numbers. The array u is part of the chain's state (Andrieu and Roberts,
+2009). A scheme of noise, a :class:`Noise`, says which law q the array has and how a proposal's
+array u' is drawn given the chain's array u. That kernel is reversible with respect to q, so that
+the density of the noise cancels from the acceptance ratio. The proposal's noise may be independent
+of the chain's. Correlated noise makes the errors of the two estimates nearly cancel:
 
-- for normal numbers :math:`u' = \rho u + \sqrt{1 - \rho^2}\, \xi` with :math:`\xi \sim N(0, I)`
-  (Deligiannidis, Doucet and Pitt, 2018, equation 7);
-- for seeds, all but a share :math:`1 - \rho` of them, chosen at random, are those of u: blocks of
-  random numbers take turns (Tran, Kohn, Quiroz and Villani, 2016, section 2.3).
+- Normal numbers: :math:`u' = \rho u + \sqrt{1 - \rho^2}\, \xi` with :math:`\xi \sim N(0, I)`
+  (Deligiannidis, Doucet and Pitt, 2018, equation 7).
+- Seeds: a share :math:`1 - \rho` of them, chosen at random, is drawn anew. The others stay (Tran,
+  Kohn, Quiroz and Villani, 2016, section 2.3).
 
 References
 ----------
@@ -23,53 +24,129 @@ Tran, M.-N., Kohn, R., Quiroz, M. and Villani, M. (2016). The block pseudo-margi
 arXiv:1603.02485.
 """
 
+import numbers
+from abc import ABC, abstractmethod
+
 import numpy as np
 
-__all__ = ["JointSeeds", "Normals", "Seeds", "noise_generator"]
+from pymc_kmc.likelihoods.checks import is_positive_integer
+
+__all__ = ["JointSeeds", "Noise", "Normals", "Seeds", "choose_noise"]
 
 MAX_SEED = 2**63  # seeds are non-negative 64-bit integers
+# Correlation of normal numbers if the user gives none. The noise is part of the state and must mix
+# too: on random effects .9 gave KMC 85 effective draws and .99 gave 23
+# (examples/benchmarks/README.md). Estimates of larger variance need more: Deligiannidis, Doucet and
+# Pitt (2018) use .98 to .9995 for long series.
+DEFAULT_CORRELATION = 0.95
+LONGEST_DESCRIPTION = 20  # numbers a row: messages quote rows up to this length
 
 
-def noise_generator(seed):
-    """Return the generator that belongs to a noise seed.
+class Noise(ABC):
+    r"""A scheme of noise: the law of the random numbers behind an estimate, and their renewal.
 
-    Parameters
+    Noise is an array with a row for each replicate. Given its row and the parameters, a replicate
+    is deterministic. A subclass gives the four methods. Chains are exact if
+
+    - the estimate is unbiased where its rows come from :meth:`draw`: they are independent and have
+      one law q;
+    - :meth:`renew` is a Markov kernel K that is reversible with respect to the law of arrays from
+      :meth:`draw`: :math:`q(u) K(u, u') = q(u') K(u', u)`;
+    - everything random in these two comes from `rng`.
+
+    A new scheme is one subclass and one line in :func:`choose_noise`.
+
+    Attributes
     ----------
-    seed : int
-        Non-negative integer below 2**63.
-
-    Returns
-    -------
-    numpy.random.Generator
+    correlation : float
+        Correlation of a proposal's noise with the chain's, in [0, 1). 0 says that :meth:`renew`
+        is independent of the noise that it gets.
+    is_joint : bool
+        Whether one call of the user's function makes all replicates. :meth:`inputs` and
+        :meth:`describe` then get the whole array in place of a row.
     """
-    return np.random.Generator(np.random.PCG64(int(seed)))
+
+    correlation: float = 0.0
+    is_joint: bool = False
+
+    @abstractmethod
+    def draw(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw the noise of a chain's start.
+
+        Parameters
+        ----------
+        n : int
+            Number of replicates.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        ndarray, shape (n, ...)
+        """
+
+    @abstractmethod
+    def renew(self, noise: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw a proposal's noise given the chain's: the reversible kernel.
+
+        Parameters
+        ----------
+        noise : ndarray, shape (n, ...)
+            The chain's noise; not written to.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        ndarray, shape (n, ...)
+            A new array.
+        """
+
+    @abstractmethod
+    def inputs(self, row: np.ndarray) -> dict[str, object]:
+        """Return the random arguments of the user's function: a dict of keywords.
+
+        Parameters
+        ----------
+        row : scalar or ndarray
+            Noise of one replicate. The user's function may write into the arguments, not into
+            `row`.
+
+        Returns
+        -------
+        dict of str to object
+        """
+
+    @abstractmethod
+    def describe(self, row: np.ndarray) -> str:
+        """Return source code of :meth:`inputs`, for messages that say how to repeat a call.
+
+        Parameters
+        ----------
+        row : scalar or ndarray
+
+        Returns
+        -------
+        str
+        """
 
 
-class Seeds:
-    """A seed for each replicate, whose generator the estimator gets as ``rng``.
+class Seeds(Noise):
+    """A seed for each replicate. The user's function gets its generator as ``rng``.
 
     Parameters
     ----------
     correlation : float
-        Share of the seeds that a proposal keeps, in [0, 1). At least one is renewed.
-
-    Attributes
-    ----------
-    is_joint : bool
-        Whether all replicates are made in one call.
+        Share of the seeds that a proposal keeps, in [0, 1). At least one seed is drawn anew.
     """
-
-    is_joint = False
 
     def __init__(self, correlation=0.0):
         self.correlation = correlation
 
     def draw(self, n, rng):
-        """Return seeds for `n` replicates, shape (n,)."""
+        """Draw `n` seeds; shape (n,)."""
         return rng.integers(MAX_SEED, size=n)
 
     def renew(self, noise, rng):
-        """Return a proposal's seeds, from the chain's."""
+        """Return a copy in which some of the seeds, chosen at random, are drawn anew."""
         n = len(noise)
         n_new = max(1, n - round(self.correlation * n))
         if n_new == n:
@@ -78,78 +155,114 @@ class Seeds:
         renewed[rng.choice(n, n_new, replace=False)] = self.draw(n_new, rng)
         return renewed
 
-    @staticmethod
-    def inputs(row):
-        """Return what of the estimator's arguments is random, for one replicate."""
-        return {"rng": noise_generator(row)}
+    def inputs(self, row):
+        """Return the generator of a seed, as ``rng``."""
+        return {"rng": np.random.Generator(np.random.PCG64(int(row)))}
 
-    @staticmethod
-    def describe(row):
+    def describe(self, row):
         """Return source code of :meth:`inputs`."""
         return f"rng=numpy.random.Generator(numpy.random.PCG64({int(row)}))"
 
 
 class JointSeeds(Seeds):
-    """Seeds for an estimator that makes all replicates in one call.
+    """Seeds for a function that makes all replicates in one call.
 
     It gets one generator as ``rng``, which depends on all seeds, and their number as ``size``.
     """
 
     is_joint = True
 
-    @staticmethod
-    def inputs(row):
-        """Return the estimator's ``rng`` and ``size`` for a seed or an array of seeds."""
-        return {"rng": noise_generator(joint_seed(row)), "size": np.size(row)}
+    def inputs(self, row):
+        """Return ``rng`` and ``size`` for an array of seeds, or for one seed."""
+        return super().inputs(joint_seed(row)) | {"size": np.size(row)}
 
-    @staticmethod
-    def describe(row):
+    def describe(self, row):
         """Return source code of :meth:`inputs`."""
-        return f"{Seeds.describe(joint_seed(row))}, size={np.size(row)}"
+        return f"{super().describe(joint_seed(row))}, size={np.size(row)}"
 
 
 def joint_seed(seeds):
-    """The bits' sums: as uniform as each of the seeds, and new when one of them is."""
+    """Return the seeds' bitwise sum: uniform like each of them, and new if one of them is."""
     return np.bitwise_xor.reduce(np.atleast_1d(seeds))
 
 
-class Normals:
-    """Standard normal numbers for each replicate, which the estimator gets as ``u``.
+class Normals(Noise):
+    """Standard normal numbers for each replicate. The user's function gets them as ``u``.
 
     Parameters
     ----------
     size : int
-        How many a replicate.
+        Number of normal numbers a replicate.
     correlation : float
-        Of a proposal's numbers with the chain's, in [0, 1).
+        Correlation of a proposal's numbers with the chain's, in [0, 1).
     """
-
-    is_joint = False
-
-    # So many are shown in messages.
-    SHOWN = 20
 
     def __init__(self, size, correlation=0.0):
         self.size = size
         self.correlation = correlation
 
     def draw(self, n, rng):
-        """Return numbers for `n` replicates, shape (n, size)."""
+        """Draw normal numbers for `n` replicates; shape (n, size)."""
         return rng.standard_normal((n, self.size))
 
     def renew(self, noise, rng):
-        """Return a proposal's numbers, from the chain's."""
+        """Do one step of an autoregression that leaves the standard normal law invariant."""
         rho = self.correlation
         return rho * noise + np.sqrt(1.0 - rho**2) * self.draw(len(noise), rng)
 
-    @staticmethod
-    def inputs(row):
-        """Return what of the estimator's arguments is random, for one replicate."""
+    def inputs(self, row):
+        """Return a copy of the numbers, as ``u``."""
         return {"u": row.copy()}
 
-    @classmethod
-    def describe(cls, row):
-        """Return source code of :meth:`inputs`, or say where the numbers are."""
-        if len(row) > cls.SHOWN:
+    def describe(self, row):
+        """Return source code of :meth:`inputs`, or where the numbers are if there are many."""
+        if len(row) > LONGEST_DESCRIPTION:
             return f"u=error.noise, the {len(row)} numbers that this exception has as `noise`"
         return f"u=numpy.array({row.tolist()})"
+
+
+def choose_noise(
+    name, n_replicates, number="n_replicates", *, is_joint=False, n_normals=None, correlation=None
+):
+    """Return the scheme of noise that the arguments of a potential ask for.
+
+    Parameters
+    ----------
+    name : str
+        Name of the potential, for messages.
+    n_replicates : int or "auto"
+        Number of replicates.
+    number : str
+        Name of the argument `n_replicates` in messages.
+    is_joint : bool
+        Whether one call of the user's function makes all replicates.
+    n_normals, correlation : optional
+        Arguments of the potential.
+
+    Returns
+    -------
+    Noise
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    """
+    if n_normals is not None and not is_positive_integer(n_normals):
+        raise ValueError(
+            f"n_normals of {name!r} must be a positive whole number, got {n_normals!r}."
+        )
+    if n_normals is None and correlation and n_replicates == 1:
+        raise ValueError(
+            f"correlation={correlation} of {name!r} needs several replicates, some of which keep "
+            f"their seeds, or an estimator that takes u=. Give {number} or n_normals."
+        )
+    if correlation is None:
+        correlation = 0.0 if n_normals is None else DEFAULT_CORRELATION
+    if not (isinstance(correlation, numbers.Real) and 0 <= correlation < 1):
+        raise ValueError(f"correlation of {name!r} must be in [0, 1), got {correlation!r}.")
+    if is_joint:
+        return JointSeeds()
+    if n_normals is not None:
+        return Normals(int(n_normals), correlation)
+    return Seeds(correlation)

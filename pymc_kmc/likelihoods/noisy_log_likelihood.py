@@ -1,4 +1,4 @@
-"""The Op of a likelihood that is estimated: a function of parameters and of frozen noise."""
+"""The Op of an estimated likelihood: a function of parameters and of frozen noise."""
 
 import warnings
 
@@ -14,34 +14,34 @@ from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, choose_n_replicat
 
 __all__ = ["EstimatorError", "NoisyLogLikelihood"]
 
-# How many pairs of parameters and noise are remembered. A Metropolis step of another variable asks
-# for two values in turn, Slice and NUTS come back to their starting point after a few more.
+# Values remembered, by parameters and noise. A Metropolis step of another variable asks for two in
+# turn; Slice and NUTS come back to their starting point after a few more.
 MEMORY = 8
-# So many different parameter values under one noise mean that nothing ever renews it. A Slice step
-# makes tens of evaluations an iteration, a NUTS tree at most 1023.
+# Evaluations under one noise after which nothing seems to renew it. A Slice step makes tens of them
+# an iteration, a NUTS tree at most 1023.
 FROZEN_EVALUATIONS = 2000
 
 
 class EstimatorError(RuntimeError):
-    """A user's estimator raised, or returned something that isn't a number.
+    """A user's estimator or simulator raised, or returned something of the wrong type.
 
-    The message has the parameter values and the seed that reproduce the call; in the process
+    The message has the parameter values and the seed that reproduce the call. In the process
     where it happened ``__cause__`` is the original exception.
 
     Attributes
     ----------
-    noise : ndarray
-        The seed, or the normal numbers, of that call; of all calls of the estimate, a row each,
-        if an executor failed.
+    noise : ndarray or None
+        The seed of that call, or its normal numbers. If an executor failed, a row for each call
+        of the estimate.
     """
 
-    noise = None
+    noise: np.ndarray | None = None
 
 
 class NoisyLogLikelihood(Op):
     """Log of an unbiased likelihood estimate: a function of parameters and of frozen noise.
 
-    Two instances are never equal, and the noise must be a shared variable: PyTensor would otherwise
+    Two instances are never equal, and the noise must be a shared variable. PyTensor would otherwise
     merge equal nodes, and fold a node whose inputs are all constant.
 
     Parameters
@@ -49,27 +49,32 @@ class NoisyLogLikelihood(Op):
     name : str
         Name of the potential, for messages.
     replicates : Replicates
-        Run what is estimated once for each row of noise.
+        Runs the user's function for each row of noise.
     combine : callable
-        ``combine(results) -> float`` makes the log estimate of the list of their results. It may
-        have ``explain() -> str``, which says why a chain doesn't move, and ``forget()``, for what
-        it remembers of a chain to that end.
+        ``combine(results) -> float`` makes the log estimate of the replicates' results. It may
+        have a method ``explain() -> str`` that says why a chain doesn't move, and a method
+        ``forget()`` that drops the record of the last chain.
     parameter_names : sequence of str
         Names of the parameters, for messages.
     what : str
-        What the user's function is called in messages.
+        Name of the user's function in messages.
     n_replicates : int or "auto"
+        Number of replicates an estimate; "auto" lets the step choose it while tuning.
     target_variance : float
-        Of the log estimate, for "auto".
+        Variance of the log estimate that "auto" looks for.
     fewest : int
-        Smallest number of replicates that `combine` can do with.
+        Smallest number of replicates that `combine` takes.
 
     Attributes
     ----------
+    noise : Noise
+        Scheme of noise.
+    is_auto : bool
+        Whether the number of replicates is chosen while tuning.
     n_start : int
-        Number of replicates that a chain begins with.
+        Number of replicates at a chain's start.
     n_calls : int
-        How many estimates were made in this process.
+        Number of estimates made in this process.
     """
 
     def __init__(
@@ -102,7 +107,8 @@ class NoisyLogLikelihood(Op):
     def __str__(self):
         return f"NoisyLogLikelihood{{{self.name}}}"
 
-    def make_node(self, noise, *parameters):
+    def make_node(self, *inputs):
+        noise, *parameters = inputs
         return Apply(self, [noise, *map(pt.as_tensor_variable, parameters)], [pt.dscalar()])
 
     def perform(self, node, inputs, output_storage):
@@ -113,8 +119,8 @@ class NoisyLogLikelihood(Op):
     def evaluate(self, noise, *parameters):
         """Return the log estimate at `parameters` under `noise`.
 
-        The last few values are remembered: under one noise the estimate is a deterministic
-        function, so steps that don't move these parameters cost no evaluation.
+        The last few values are remembered. The estimate is a deterministic function under one
+        noise, so that steps that don't move these parameters cost no evaluation.
 
         Parameters
         ----------
@@ -125,7 +131,7 @@ class NoisyLogLikelihood(Op):
         Returns
         -------
         float
-            May be NaN or infinite: what to do then is the step's business.
+            NaN and infinite values are passed on to the step.
 
         Raises
         ------
@@ -133,34 +139,49 @@ class NoisyLogLikelihood(Op):
             If the user's function raises or returns something of the wrong type, or an executor
             fails.
         """
-        parameters = [np.asarray(value) for value in parameters]
-        key = (noise.tobytes(), *(value.tobytes() for value in parameters))
+        values = [np.asarray(value) for value in parameters]
+        key = (noise.tobytes(), *(value.tobytes() for value in values))
         value = self._memory.pop(key, None)
         if value is None:
-            value = self._call(noise, parameters)
+            value = self._call(noise, values)
             while len(self._memory) >= MEMORY:
                 del self._memory[next(iter(self._memory))]
-        self._memory[key] = value  # the last used is the last forgotten
+        self._memory[key] = value  # at the end: the last used is the last forgotten
         return value
 
     def refresh(self, noise):
-        """Make the values under `noise`, the chain's current one, the last forgotten."""
+        """Keep values under `noise`, the chain's current one, for longest in the memory."""
         noise = noise.tobytes()
         for key in [key for key in self._memory if key[0] == noise]:
             self._memory[key] = self._memory.pop(key)
 
     def start_chain(self):
-        """Forget what `combine` has seen in the last chain."""
+        """Let `combine` drop its record of the last chain."""
         if hasattr(self.combine, "forget"):
             self.combine.forget()
 
     def explain(self):
-        """Return what `combine` has to say of a chain that doesn't move, or an empty string."""
+        """Return why a chain may not move, as far as `combine` knows, or an empty string."""
         explain = getattr(self.combine, "explain", None)
         return explain() if explain else ""
 
     def choose_n_replicates(self, start, parameters, rng):
-        """Return the number of replicates with the target variance at `parameters`, and that."""
+        """Find the number of replicates for the target variance at `parameters`.
+
+        Parameters
+        ----------
+        start : int
+            First number tried.
+        parameters : sequence of array_like
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        n : int
+            Number of replicates.
+        variance : float
+            Variance of the log estimate with n replicates.
+        """
 
         def log_estimates(n):
             noise = self.noise.draw(n, rng)
@@ -171,7 +192,7 @@ class NoisyLogLikelihood(Op):
         return choose_n_replicates(log_estimates, start, self.target_variance, self.fewest)
 
     def try_out(self, noise, parameters):
-        """Make one estimate in this process, for the exceptions of :meth:`evaluate`."""
+        """Make one estimate in this process; raise the exceptions of :meth:`evaluate`."""
         return self._call(noise, parameters, self.replicates.here)
 
     def _call(self, noise, parameters, run=None):
@@ -180,31 +201,35 @@ class NoisyLogLikelihood(Op):
         try:
             results = (run or self.replicates)(noise, parameters)
         except ExecutorError as error:
-            raised = EstimatorError(
-                f"The executor of {self.name!r} did not return the {self.what}'s results: {error}\n"
-                f"Parameters: {self._shown(parameters)}\n"
-                f"One of the calls had {self.noise.describe(noise[0])}; error.noise has a row each."
-            )
-            raised.noise = noise
-            raise raised from error.__cause__
-        if not isinstance(results, Failure):
-            return self.combine(results)
-        error, row = results.error, noise[results.index]
-        how = (
+            raise self._executor_error(error, noise, parameters) from error.__cause__
+        if isinstance(results, Failure):
+            cause = None if isinstance(results.error, WrongResult) else results.error
+            raise self._error(results, noise[results.row], parameters) from cause
+        return self.combine(results)
+
+    def _executor_error(self, error, noise, parameters):
+        raised = EstimatorError(
+            f"The executor of {self.name!r} did not return the {self.what}'s results: {error}\n"
             f"Parameters: {self._shown(parameters)}\n"
-            f"To reproduce it, call the {self.what} with {self.noise.describe(row)}"
+            f"One of the calls had {self.noise.describe(noise[0])}; error.noise has a row each."
         )
-        if isinstance(error, WrongResult):
-            raised = EstimatorError(f"The {self.what} of {self.name!r} {error}\n{how}")
-            cause = None
-        else:
-            raised = EstimatorError(
-                f"The {self.what} of {self.name!r} raised {type(error).__name__}: {error}\n"
-                f"{how}\n{results.frames}"
-            )
-            cause = error
+        raised.noise = noise
+        return raised
+
+    def _error(self, failure, row, parameters):
+        """Return the error of a replicate that had `row` of the noise."""
+        error, frames = failure.error, ""
+        happened = str(error)
+        if not isinstance(error, WrongResult):
+            happened = f"raised {type(error).__name__}: {error}"
+            frames = f"\n{failure.frames}"
+        raised = EstimatorError(
+            f"The {self.what} of {self.name!r} {happened}\n"
+            f"Parameters: {self._shown(parameters)}\n"
+            f"To reproduce it, call the {self.what} with {self.noise.describe(row)}{frames}"
+        )
         raised.noise = row
-        raise raised from cause
+        return raised
 
     def _shown(self, parameters):
         return ", ".join(
@@ -213,7 +238,7 @@ class NoisyLogLikelihood(Op):
         )
 
     def _watch_for_frozen_noise(self, noise):
-        """Warn where the noise is never renewed: the chain would see one realisation of it."""
+        """Warn if the noise is never renewed: the chain would see one realisation of it."""
         same = self._last_noise is not None and np.array_equal(noise, self._last_noise)
         self._n_under_noise = self._n_under_noise + 1 if same else 0
         self._last_noise = noise

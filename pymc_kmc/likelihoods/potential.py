@@ -1,4 +1,4 @@
-"""Noisy log likelihoods become potentials of a PyMC model."""
+"""A noisy log likelihood as a potential of a PyMC model."""
 
 import numbers
 
@@ -25,25 +25,48 @@ def add_potential(
     what="estimator",
     model=None,
 ):
-    """Add a noisy log likelihood to a model, after a look at the initial point.
+    """Add a noisy log likelihood to a model, after one estimate at the initial point.
 
     Parameters
     ----------
+    name : str
+        Name of the potential.
+    replicates : Replicates
+        Runs the user's function for each row of noise.
+    combine : callable
+        Makes the log estimate of the replicates' results; see :class:`NoisyLogLikelihood`.
     params : sequence of TensorVariable
-        At least one.
-    name, replicates, combine, n_replicates, target_variance, fewest, what
-        As of :class:`NoisyLogLikelihood`.
+        Parameters of the user's function, at least one.
+    n_replicates : int or "auto"
+        Number of replicates an estimate.
+    target_variance : float
+        Variance of the log estimate that "auto" looks for.
+    fewest : int
+        Smallest number of replicates that `combine` takes.
+    what : str
+        Name of the user's function in messages.
     model : pymc.Model, optional
+        The model, by default the one of the context.
 
     Returns
     -------
     TensorVariable
         The potential.
+
+    Raises
+    ------
+    TypeError
+        If the user's function returns something of the wrong type.
+    ValueError
+        If there are no `params`, or `target_variance` isn't positive.
+    EstimatorError
+        If the user's function raises.
     """
     model = modelcontext(model)
     if not params:
         raise ValueError(
-            f"{name!r} got no params: name the variables that the {what} takes, after it."
+            f"{name!r} got no params. Give the variables that the {what} takes after it: "
+            f"Potential({name!r}, {what}, variable, ...)."
         )
     if not (isinstance(target_variance, numbers.Real) and 0 < target_variance < np.inf):
         raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance!r}.")
@@ -60,10 +83,10 @@ def add_potential(
     )
     noise = op.noise.draw(op.n_start, np.random.default_rng(0))
     try:
-        # Here, whatever the executor, and no more than it takes to find what is wrong.
+        # In this process, whatever the executor, and with as few replicates as find an error.
         op.try_out(noise[:fewest], evaluate_at_initial_point(params, model))
     except EstimatorError as error:
-        if error.__cause__ is None:  # not raised by the estimator: its result has the wrong type
+        if error.__cause__ is None:  # the result has the wrong type
             raise TypeError(str(error)) from None
         raise
     with model:

@@ -5,10 +5,10 @@ Let :math:`\hat L(\theta, u) \ge 0` be an estimate of the likelihood computed wi
 :math:`(\theta, u)` with stationary density proportional to :math:`\pi(\theta) \hat L(\theta, u)
 q(u)` has the exact posterior as its marginal in :math:`\theta` (Andrieu and Roberts, 2009),
 provided that the estimate at the current state is *kept*, not drawn again. Here :math:`u` is an
-array of seeds, or of normal numbers (:mod:`.noise`), a row for each of the replicates that are
-averaged (:mod:`.n_replicates`). It is part of the model's graph, so that for a fixed u the model's
-log density is an ordinary deterministic function: any step method may move :math:`\theta` under a
-fixed u, and the steps of this package move :math:`\theta` and u together.
+array with a row of seeds or normal numbers (:mod:`.noise`) for each of the replicates that are
+averaged (:mod:`.n_replicates`). It is part of the model's graph. For a fixed u the model's log
+density is an ordinary deterministic function: any step method may move :math:`\theta` under a
+fixed u. The steps of this package move :math:`\theta` and u together.
 
 References
 ----------
@@ -17,17 +17,28 @@ computations. *Annals of Statistics* 37, 697-725.
 """
 
 from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Literal
 
-from pymc_kmc.likelihoods.checks import WrongResult, as_real_scalar, check_callable, check_noise
+import pymc as pm
+from pytensor.tensor import TensorVariable
+
+from pymc_kmc.likelihoods.checks import (
+    WrongResult,
+    as_real_scalar,
+    check_callable,
+    check_n_replicates,
+)
 from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
+from pymc_kmc.likelihoods.noise import choose_noise
 from pymc_kmc.likelihoods.potential import add_potential
 
 __all__ = ["PseudoMarginalPotential"]
 
 
 class LogEstimate:
-    """What is run for each replicate: the user's estimator, whose result is a float."""
+    """The task of a replicate: calls the user's estimator and checks that it returns a float."""
 
     def __init__(self, estimator):
         self.estimator = estimator
@@ -45,22 +56,21 @@ class LogEstimate:
 def PseudoMarginalPotential(  # noqa: N802
     name: str,
     estimator: Callable,
-    *params,
-    n_replicates: int | str = 1,
+    *params: TensorVariable,
+    n_replicates: int | Literal["auto"] = 1,
     target_variance: float = TARGET_VARIANCE,
     n_normals: int | None = None,
     correlation: float | None = None,
-    executor=None,
+    executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
-    model=None,
-):
+    model: pm.Model | None = None,
+) -> TensorVariable:
     r"""Add the log of an unbiased likelihood estimate to a model.
 
-    The posterior that the steps of this package then sample is the exact one, however noisy the
-    estimate: it is drawn once for every proposal and kept for as long as the proposal stays the
-    chain's state (Andrieu and Roberts, 2009). At least one of the model's variables must be
-    sampled by a step of this package, any one: it renews the noise. PyMC's own steps may sample
-    the others.
+    The steps of this package then sample the exact posterior, however noisy the estimate: it is
+    drawn once for every proposal and kept for as long as the proposal is the chain's state (Andrieu
+    and Roberts, 2009). A step of this package must sample at least one of the model's variables,
+    whichever: it renews the noise. PyMC's own steps may sample the others.
 
     Parameters
     ----------
@@ -71,36 +81,38 @@ def PseudoMarginalPotential(  # noqa: N802
         non-negative estimate of the likelihood. Everything random in it must come from `rng`.
         ``-inf`` is a legal value; NaN and ``+inf`` reject the proposal and are reported.
     *params : TensorVariable
-        What the estimator gets, in this order: the model's variables or expressions of them. They
-        arrive on their natural (constrained) scale with their shapes, scalars as numbers.
+        Arguments of the estimator, in this order: the model's variables or expressions of them.
+        It gets their values on the natural (constrained) scale with their shapes, scalars as
+        numbers.
     n_replicates : int or "auto"
-        How many independent estimates are averaged. "auto" finds the number, up to 1000, while
-        tuning, such that the log of the average has variance `target_variance` where the chain
-        is then; it is fixed after tuning, and reported as ``kmc_n_replicates`` in the sample
-        statistics. With `correlation` it is half the mean squared difference that counts,
-        between the estimates of a proposal and of the chain's state.
+        Number of independent estimates that are averaged. "auto" finds the number, up to 1000,
+        while tuning, such that the log of the average has variance `target_variance` at the
+        chain's state. It is fixed after tuning, and reported as ``kmc_n_replicates`` in the sample
+        statistics. With `correlation` the variance is half the mean squared difference between
+        the log estimates of a proposal and of the chain's state.
     target_variance : float
-        For "auto", by default 2: chains move, and fewer replicates would hardly make more of each
-        (Doucet et al., 2015; Sherlock, Thiery and Lee, 2017).
+        Variance of the log estimate for "auto", by default 2: chains move, and fewer replicates
+        would hardly give more draws for each (Doucet et al., 2015; Sherlock, Thiery and Lee, 2017).
     n_normals : int, optional
-        The estimator gets ``u=``, a vector of so many independent standard normal numbers, instead
-        of `rng`, and must have no other randomness. A proposal's vector is correlated with the
-        chain's, which makes the estimates' errors nearly cancel (Deligiannidis, Doucet and Pitt,
-        2018). For this the log estimate must depend on `u` smoothly: sort a particle filter's
-        particles before resampling.
+        Number of independent standard normal numbers. The estimator then gets them as ``u=``, a
+        vector, instead of `rng`, and must have no other randomness. A proposal's vector is
+        correlated with the chain's, which makes the errors of the two estimates nearly cancel
+        (Deligiannidis, Doucet and Pitt, 2018). For this the log estimate must depend on `u`
+        smoothly: sort a particle filter's particles before resampling.
     correlation : float, optional
-        Of a proposal's `u` with the chain's, by default .95. Without `n_normals`, the share of the
-        replicates whose seeds a proposal keeps, by default 0 (Tran et al., 2016).
+        Correlation of a proposal's `u` with the chain's, in [0, 1), by default .95. Without
+        `n_normals`, share of the replicates whose seeds a proposal keeps, by default 0 (Tran et
+        al., 2016).
     executor : concurrent.futures.Executor or callable, optional
-        Where the replicates run: a process pool, ``distributed.Client().get_executor()``,
-        ``mpi4py.futures.MPIPoolExecutor()``, or a function that returns one, which is then called
-        once in each process that needs it. The draws don't depend on it. A process pool goes with
+        Executor that runs the replicates: a process pool, ``distributed.Client().get_executor()``,
+        ``mpi4py.futures.MPIPoolExecutor()``, or a function that returns one, which is called once
+        in each process that needs it. The draws don't depend on it. With a process pool use
         ``pm.sample(cores=1)``: PyMC's own processes can't start others. Only ``submit`` is used,
-        and ``result`` and ``cancel`` of what it returns. The estimator travels by `cloudpickle`
-        with every task: large data are better loaded by it where it runs.
+        and ``result`` and ``cancel`` of the futures. The estimator travels by `cloudpickle` with
+        every task: let it load large data where it runs.
     timeout : float, optional
-        Seconds that the executor has for one estimate; then there is an error. Worker processes
-        of an executor that was given as a function are stopped; threads can't be.
+        Seconds that the executor has for one estimate; then an error is raised. Worker processes
+        are stopped if `executor` was given as a function; threads can't be.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -112,12 +124,13 @@ def PseudoMarginalPotential(  # noqa: N802
     Raises
     ------
     TypeError
-        If `estimator` isn't callable, doesn't take ``rng=`` (``u=``), or gives something else than
-        a real number at the model's initial point, where it is called once.
+        If `estimator` isn't callable, doesn't take ``rng=`` (``u=`` with `n_normals`), or doesn't
+        return a real number at the model's initial point, where it is called once.
     ValueError
         If there are no `params`, or an argument is out of its range.
     EstimatorError
-        If the estimator raises at the model's initial point.
+        If the estimator raises: at the model's initial point, or later while sampling. The message
+        has the parameters and the seed.
 
     References
     ----------
@@ -148,7 +161,8 @@ def PseudoMarginalPotential(  # noqa: N802
     >>> [potential.name for potential in model.potentials]
     ['loglik']
     """
-    noise = check_noise(name, n_normals, correlation, n_replicates)
+    check_n_replicates(name, n_replicates)
+    noise = choose_noise(name, n_replicates, n_normals=n_normals, correlation=correlation)
     check_callable(name, "estimator", estimator, len(params), noise)
     return add_potential(
         name,

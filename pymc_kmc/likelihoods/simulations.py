@@ -1,47 +1,47 @@
 """Simulated data sets and their summary statistics, for likelihoods made of simulations.
 
-A simulator makes one data set in a call; or, if it takes ``size=``, so many, along a first axis.
-All of them then go through the summary and the distance together.
+A simulator makes one data set in a call. If it takes ``size=``, it makes `size` data sets, along a
+first axis; all of them then go through the summary and the distance together.
 """
 
 import inspect
 
 import numpy as np
 
-from pymc_kmc.likelihoods.checks import WrongResult, check_callable, check_noise
-from pymc_kmc.likelihoods.executors import JointReplicates, Replicates
-from pymc_kmc.likelihoods.noise import JointSeeds
+from pymc_kmc.likelihoods.checks import WrongResult, check_callable, check_n_replicates
+from pymc_kmc.likelihoods.noise import choose_noise
 
-__all__ = ["Summaries", "check_simulator", "replicates_of"]
+__all__ = ["Summaries", "as_floats", "noise_of_simulator"]
 
 
 class Summaries:
-    """Simulates data and returns their summary statistics, like those of the observed data.
+    """The task of a replicate: simulates data and returns their summary statistics.
 
     Parameters
     ----------
     name : str
-        Of the potential, for messages.
+        Name of the potential, for messages.
     simulator : callable
     summary : callable or None
+        None: the data are their own summary.
     observed : object
-        What `summary` takes; without one, what becomes an array.
+        Observed data: the argument of `summary`, or without one an array_like.
     is_joint : bool
         Whether `simulator` takes ``size=``.
 
     Attributes
     ----------
     observed : ndarray
-        The observed summary, with a first axis of length 1 if `is_joint`.
+        Summary of the observed data, with a first axis of length 1 if `is_joint`.
     shape : tuple
-        Of one data set's summary.
+        Shape of one data set's summary.
 
     Raises
     ------
     TypeError
         If the observed summary isn't an array of real numbers.
     ValueError
-        If it has NaN or infinite ones.
+        If it has NaN or infinite values.
     """
 
     def __init__(self, name, simulator, summary, observed, is_joint):
@@ -66,8 +66,8 @@ class Summaries:
             )
         if not np.all(np.isfinite(self.observed)):
             raise ValueError(
-                f"observed of {name!r} {self._have} NaN or infinite values. Leave them out there "
-                "and in the simulated data, or give a summary that does."
+                f"observed of {name!r} {self._have} NaN or infinite values. Leave them out, in the "
+                "simulated data too, or give a summary that does."
             )
         self.shape = self.observed.shape[1:] if is_joint else self.observed.shape
 
@@ -93,22 +93,25 @@ class Summaries:
         return summary
 
     def _summarise(self, data):
-        """Return data's summary, an array of floats; a TypeError's message ends a sentence."""
+        """Return the summary of data, an array of floats.
+
+        The message of a TypeError is the end of a sentence about the data.
+        """
         if self.summary is None:
             return as_floats(data, "is")
         return as_floats(self.summary(data), "has as its summary")
 
 
 def check_data(data):
-    """Raise a TypeError for what is no data set, whatever the summary."""
+    """Raise a TypeError unless `data` may be a data set, whatever the summary."""
     if data is None:
         raise TypeError("is None")
     if is_masked(data):
-        raise TypeError("is a masked array: leave the masked values out, here and there")
+        raise TypeError("is a masked array: leave the masked values out, observed and simulated")
 
 
 def as_floats(value, verb):
-    """Return `value` as an array of floats, or raise a TypeError that says what it is."""
+    """Return `value` as an array of floats, or raise a TypeError that begins with `verb`."""
     if value is None or is_masked(value):
         raise TypeError(f"{verb} {'None' if value is None else 'a masked array'}")
     try:
@@ -124,43 +127,56 @@ def is_masked(value):
     return isinstance(value, np.ma.MaskedArray)
 
 
-def check_simulator(
-    name, simulator, n_params, n_simulations, n_normals, correlation, executor, timeout
-):
-    """Return the kind of noise that a simulator takes, or say what is wrong with the arguments."""
-    noise = check_noise(name, n_normals, correlation, n_simulations, "n_simulations")
-    if makes_many(simulator, n_params):
-        others = {
-            "n_normals": n_normals,
-            "correlation": correlation,
-            "executor": executor,
-            "timeout": timeout,
-        }
-        for argument, value in others.items():
+def noise_of_simulator(name, simulator, n_params, n_simulations, executor, timeout, **options):
+    """Check a simulator and the arguments that depend on its kind.
+
+    Parameters
+    ----------
+    name : str
+        Name of the potential, for messages.
+    simulator : object
+    n_params : int
+        Number of parameters of the simulator.
+    n_simulations : object
+        Number of data sets an estimate, or "auto".
+    executor, timeout : object
+        Arguments of the potential.
+    **options : object
+        Arguments of the potential that :func:`choose_noise` takes.
+
+    Returns
+    -------
+    Noise
+        Scheme of noise; joint if the simulator takes ``size=``.
+
+    Raises
+    ------
+    TypeError
+        If the simulator can't be called.
+    ValueError
+        If an argument is out of its range, or doesn't go with a simulator that takes ``size=``.
+    """
+    check_n_replicates(name, n_simulations, "n_simulations")
+    is_joint = makes_many(simulator, n_params)
+    if is_joint:
+        for argument, value in (options | {"executor": executor, "timeout": timeout}).items():
             if value is not None:
                 raise ValueError(
                     f"{argument} of {name!r} needs a simulator that makes one data set a call; "
                     "this one takes size= and makes all of them in one call, with one generator. "
                     f"Leave out {argument}=, or size from the simulator's arguments."
                 )
-        noise = JointSeeds()
+    noise = choose_noise(name, n_simulations, "n_simulations", is_joint=is_joint, **options)
     check_callable(name, "simulator", simulator, n_params, noise)
     return noise
 
 
 def makes_many(simulator, n_params):
-    """Whether a simulator takes ``size`` besides its parameters."""
+    """Say whether a simulator takes ``size`` besides its `n_params` parameters."""
     try:
         parameters = inspect.signature(simulator).parameters.values()
-    except (TypeError, ValueError):  # not callable, or no signature to be had
+    except (TypeError, ValueError):  # not callable, or a compiled callable without a signature
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     its_own = [p.name for p in parameters if p.kind in positional][:n_params]
     return "size" in {p.name for p in parameters} - set(its_own)
-
-
-def replicates_of(task, noise, executor, timeout):
-    """Return what runs the task for each simulation, or for all in one call."""
-    if noise.is_joint:
-        return JointReplicates(task)
-    return Replicates(task, noise, executor, timeout)

@@ -2,8 +2,8 @@ r"""Synthetic likelihood: summary statistics taken to be Gaussian, with moments 
 
 With the mean :math:`\mu(\theta)` and the covariance :math:`\Sigma(\theta)` of a p-vector of summary
 statistics s, the synthetic likelihood (Wood, 2010) is the density of :math:`N(\mu(\theta),
-\Sigma(\theta))` at the observed s. Its posterior is another one than that of ABC: there is no
-epsilon, and no shape but the Gaussian's.
+\Sigma(\theta))` at the observed s. Its posterior differs from that of ABC: it has no epsilon, and
+takes the summaries to be Gaussian.
 
 From n simulations, with sample mean :math:`\hat\mu` and :math:`M = \sum_i (s_i - \hat\mu)(s_i -
 \hat\mu)'`, the density has an unbiased estimate for Gaussian summaries (Ghurye and Olkin, 1969,
@@ -31,64 +31,98 @@ Wood, S. N. (2010). Statistical inference for noisy nonlinear ecological dynamic
 """
 
 from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, Literal
 
 import numpy as np
+import pymc as pm
+from pytensor.tensor import TensorVariable
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.special import gammaln
 
+from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
 from pymc_kmc.likelihoods.potential import add_potential
-from pymc_kmc.likelihoods.simulations import Summaries, check_simulator, replicates_of
+from pymc_kmc.likelihoods.simulations import Summaries, noise_of_simulator
 
 __all__ = ["SyntheticLikelihoodPotential"]
 
 LOG_2_PI = float(np.log(2.0 * np.pi))
-# The unbiased estimate needs more than p + 3 simulations of p summaries.
-MORE_THAN_SUMMARIES = 4
+MORE_THAN_SUMMARIES = 4  # simulations beyond the p summaries: the estimate needs more than p + 3
 
 
 def SyntheticLikelihoodPotential(  # noqa: N802
     name: str,
     simulator: Callable,
-    *params,
-    observed,
+    *params: TensorVariable,
+    observed: Any,
     summary: Callable | None = None,
-    density: str = "unbiased",
-    n_simulations: int | str = 50,
+    density: Literal["unbiased", "plugin"] = "unbiased",
+    n_simulations: int | Literal["auto"] = 50,
     target_variance: float = TARGET_VARIANCE,
     n_normals: int | None = None,
     correlation: float | None = None,
-    executor=None,
+    executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
-    model=None,
-):
+    model: pm.Model | None = None,
+) -> TensorVariable:
     r"""Add the log of a synthetic likelihood to a model.
 
     The summary statistics are taken to be Gaussian, with the mean and the covariance of
-    `n_simulations` simulated ones (Wood, 2010). The posterior is another one than that of
-    :func:`ABCPotential`, and none of the two is nearer to the truth in general
+    `n_simulations` simulated ones (Wood, 2010). The posterior differs from that of
+    :func:`pymc_kmc.ABCPotential`; neither is nearer to the truth in general
     (``examples/lognormal_abc.py`` shows both).
 
-    What is exact: with ``density="unbiased"`` and Gaussian summaries the chains have the posterior
-    given the summaries as their distribution, whatever `n_simulations`. What isn't: where the
-    summaries aren't Gaussian, that distribution is an approximation which depends a little on
-    `n_simulations`; with ``density="plugin"`` it depends on it in any case.
+    With ``density="unbiased"`` and Gaussian summaries the chains sample the posterior given the
+    summaries exactly, whatever `n_simulations`. If the summaries aren't Gaussian, their
+    distribution is an approximation that depends a little on `n_simulations`. With
+    ``density="plugin"`` it depends on `n_simulations` in any case.
 
     Parameters
     ----------
     name : str
         Name of the potential.
-    simulator, *params, observed
-        As of :func:`ABCPotential`.
+    simulator : callable
+        ``simulator(*param_values, rng=numpy.random.Generator)`` returns one data set. If it takes
+        ``size=`` too, it returns `size` data sets, along the first axis of an array: all of an
+        estimate's in one call. Everything random in it must come from `rng`.
+    *params : TensorVariable
+        Arguments of the simulator, in this order: the model's variables or expressions of them.
+        It gets their values on the natural (constrained) scale with their shapes, scalars as
+        numbers.
+    observed : array_like or object
+        The observed data set: an array of the shape that is simulated, or the argument that
+        `summary` takes.
     summary : callable, optional
-        As of :func:`ABCPotential`; the values of what it returns are the p summary statistics.
+        ``summary(data)`` returns the p summary statistics, an array of one shape for all data, for
+        the simulated and the observed data. By default the data are their own summary. With a
+        simulator that takes ``size=`` it gets all data sets together, with their first axis, which
+        it must keep, and the observed data as an array with a first axis of length 1.
     density : {"unbiased", "plugin"}
         The unbiased estimate of a Gaussian density (Ghurye and Olkin, 1969; Price et al., 2018), or
         the density of the Gaussian with the estimated moments (Wood, 2010).
     n_simulations : int or "auto"
-        How many data sets an estimate takes, at least p + 4. "auto" as of :func:`ABCPotential`.
-    target_variance, n_normals, correlation, executor, timeout, model
-        As of :func:`ABCPotential`.
+        Number of data sets an estimate, at least p + 4. "auto" finds the number, up to 1000, while
+        tuning, such that the log of the estimate has variance `target_variance` at the chain's
+        state. It is fixed after tuning, and reported as ``kmc_n_replicates`` in the sample
+        statistics.
+    target_variance : float
+        Variance of the log estimate for "auto", by default 2.
+    n_normals : int, optional
+        Number of independent standard normal numbers a data set. The simulator then gets them as
+        ``u=``, a vector, instead of `rng`. A proposal's vectors are correlated with the chain's.
+        Not with ``size=``.
+    correlation : float, optional
+        Correlation of a proposal's `u` with the chain's, in [0, 1), by default .95. Without
+        `n_normals`, share of the data sets whose seeds a proposal keeps, by default 0. Not with
+        ``size=``.
+    executor : concurrent.futures.Executor or callable, optional
+        Executor that runs the simulations, or a function that returns one; the draws don't depend
+        on it. :func:`pymc_kmc.PseudoMarginalPotential` has the details. Not with ``size=``.
+    timeout : float, optional
+        Seconds that the executor has for one estimate; then an error is raised.
+    model : pymc.Model, optional
+        The model, by default the one of the context.
 
     Returns
     -------
@@ -97,16 +131,22 @@ def SyntheticLikelihoodPotential(  # noqa: N802
 
     Raises
     ------
-    TypeError, EstimatorError
-        As of :func:`ABCPotential`. A proposal whose simulated summaries have NaN among them, or a
-        covariance that isn't positive definite, is rejected, counted and reported.
+    TypeError
+        If `simulator` isn't callable or doesn't take ``rng=`` (``u=`` with `n_normals`), or if
+        `observed`, or the data simulated at the model's initial point, are masked or aren't an
+        array of real numbers of the right shape.
     ValueError
-        If there are no `params`, `observed` has NaN or infinite values, `n_simulations` are too
-        few, or an argument is out of its range.
+        If there are no `params`, `observed` has NaN or infinite values, `n_simulations` is too
+        small, or an argument is out of its range.
+    EstimatorError
+        If the simulator raises, at the model's initial point or later while sampling, or if data
+        simulated later aren't an array of the right shape. The message has the parameters and the
+        seed. A proposal whose simulated summaries have NaN among them, or a covariance that isn't
+        positive definite, is rejected, counted and reported.
 
     See Also
     --------
-    ABCPotential : simulated data near the observed ones, without a Gaussian assumption.
+    ABCPotential : Simulated data near the observed ones, without a Gaussian assumption.
 
     References
     ----------
@@ -134,8 +174,15 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     >>> [potential.name for potential in model.potentials]
     ['likelihood']
     """
-    noise = check_simulator(
-        name, simulator, len(params), n_simulations, n_normals, correlation, executor, timeout
+    noise = noise_of_simulator(
+        name,
+        simulator,
+        len(params),
+        n_simulations,
+        executor,
+        timeout,
+        n_normals=n_normals,
+        correlation=correlation,
     )
     if density not in LOG_DENSITIES:
         raise ValueError(f"density of {name!r} must be 'unbiased' or 'plugin', got {density!r}.")
@@ -149,7 +196,7 @@ def SyntheticLikelihoodPotential(  # noqa: N802
         )
     return add_potential(
         name,
-        replicates_of(summaries, noise, executor, timeout),
+        Replicates(summaries, noise, executor, timeout),
         SyntheticLogDensity(summaries.observed.ravel(), density),
         params,
         n_replicates=n_simulations,
@@ -161,12 +208,14 @@ def SyntheticLikelihoodPotential(  # noqa: N802
 
 
 class SyntheticLogDensity:
-    """Log density of the observed summary under a Gaussian fitted to simulated ones.
+    """Log density of the observed summary under a Gaussian fitted to simulated summaries.
 
     Parameters
     ----------
     observed : ndarray, shape (p,)
+        Observed summary.
     density : str
+        A key of `LOG_DENSITIES`.
     """
 
     def __init__(self, observed, density):
@@ -192,7 +241,7 @@ class SyntheticLogDensity:
 
 
 def log_unbiased_density(n, log_determinant, mahalanobis, p):
-    """Log of the unbiased estimate of a Gaussian density; see the module's docstring.
+    """Return the log of the unbiased estimate of a Gaussian density; the module has the formula.
 
     Parameters
     ----------
@@ -224,12 +273,28 @@ def log_unbiased_density(n, log_determinant, mahalanobis, p):
 
 
 def log_c(k, v):
-    """The log of c(k, v) without its power of pi, which cancels."""
+    """Return the log of c(k, v) without its power of pi, which cancels."""
     return -0.5 * k * v * np.log(2.0) - np.sum(gammaln(0.5 * (v - np.arange(k))))
 
 
 def log_plugin_density(n, log_determinant, mahalanobis, p):
-    """Log density of N(mean, M / (n - 1)) at the observed summary; parameters as above."""
+    """Return the log density of N(mean, M / (n - 1)) at the observed summary.
+
+    Parameters
+    ----------
+    n : int
+        Number of simulations.
+    log_determinant : float
+        log |M|.
+    mahalanobis : float
+        d' M^-1 d.
+    p : int
+        Number of summary statistics.
+
+    Returns
+    -------
+    float
+    """
     return float(
         -0.5 * (p * LOG_2_PI + log_determinant - p * np.log(n - 1) + (n - 1) * mahalanobis)
     )

@@ -1,9 +1,9 @@
-"""A log density with its gradient, for steps in Python and for compiled loops.
+"""A log density with its gradient, for steps in Python and for loops compiled by numba.
 
-PyTensor's numba backend leaves a compiled function of one tuple: the inputs, then the values of the
-shared variables. A loop that calls it by its *address*, given at run time, is compiled for the
-types of these alone: numba keeps it on disk, and it serves every model with variables of these
-types. Nothing goes through Python.
+PyTensor's numba backend makes a compiled function of one tuple: the inputs, then the values of the
+shared variables. A compiled loop calls it by its *address*, which is an argument of the loop. The
+loop is therefore compiled for the types of that tuple alone: numba keeps it on disk, and it serves
+every model with variables of these types. Nothing goes through Python.
 """
 
 from typing import Any, NamedTuple
@@ -18,11 +18,12 @@ from pymc.exceptions import SamplingError
 from pytensor.compile.mode import get_mode
 from pytensor.gradient import NullTypeGradError, grad
 
-from pymc_kmc.model.target import Evaluation, TargetDensity, compile_function
+from pymc_kmc.model.log_density import Evaluation, compile_function
+from pymc_kmc.model.target import TargetDensity
 
 __all__ = ["CompiledDensity", "DifferentiableTarget", "density_at"]
 
-# A log density and its gradient. Arrays of any memory layout are handed over in the same way.
+# Numba type of a log density and its gradient; any memory layout, which changes nothing here.
 RESULT = types.Tuple([types.Array(types.float64, 0, "A"), types.Array(types.float64, 1, "A")])
 
 
@@ -32,9 +33,9 @@ class CompiledDensity(NamedTuple):
     Attributes
     ----------
     address : int
-        Where the function is, in this process.
+        Address of the function, in this process.
     argument : numba.types.Type
-        What it is a function of: a tuple.
+        Type of its one argument, a tuple.
     owner : object
         Keeps the compiled code alive.
     """
@@ -45,7 +46,7 @@ class CompiledDensity(NamedTuple):
 
     @classmethod
     def of(cls, function, arguments):
-        """Return what PyTensor's `function` has compiled for `arguments`, or None.
+        """Return the code that PyTensor has compiled for arguments of these types.
 
         Parameters
         ----------
@@ -57,7 +58,7 @@ class CompiledDensity(NamedTuple):
         Returns
         -------
         CompiledDensity or None
-            None where PyTensor has another backend than numba, or another precision than double.
+            None if PyTensor's backend isn't numba, or its precision isn't double.
         """
         dispatcher = getattr(function.vm, "jit_fn", None)
         if not isinstance(dispatcher, Dispatcher):
@@ -76,12 +77,12 @@ class CompiledDensity(NamedTuple):
 
 @intrinsic
 def density_at(typing_context, address, position, shared):
-    """Return the function at an address that takes the tuple ``(position, *shared)``."""
+    """Return the function at an address as one of the tuple ``(position, *shared)``."""
     density = types.FunctionType(RESULT(types.Tuple.from_types([position, *shared])))
 
     def codegen(context, builder, signature, arguments):
         function = cgutils.create_struct_proxy(density)(context, builder)
-        # Called with numba's own convention: exceptions are passed on.
+        # Called by numba's own convention, which passes exceptions on.
         function.jit_addr = builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
         return function._getvalue()
 
@@ -89,16 +90,22 @@ def density_at(typing_context, address, position, shared):
 
 
 class DifferentiableTarget(TargetDensity):
-    """A log density whose evaluations come with the gradient.
+    """A target with the gradient of its log density.
 
     Parameters
     ----------
-    variables, model, initial_point, compile_kwargs
-        As of :class:`TargetDensity`.
+    variables : list of TensorVariable
+        The block's value variables, all of them continuous.
+    model : pymc.Model
+        The model.
+    initial_point : dict of str to ndarray
+        Gives the shapes, and the first values of the other variables.
+    compile_kwargs : dict, optional
+        Arguments of `pytensor.function`.
     always : bool
-        Whether every evaluation has the gradient, or :meth:`gradient` is asked for it.
+        Whether every evaluation has the gradient. Otherwise :meth:`gradient` gives it.
     curvature : bool
-        Whether :meth:`hessian_product` is to be had.
+        Whether :meth:`hessian_product` is compiled.
 
     Raises
     ------
@@ -121,9 +128,9 @@ class DifferentiableTarget(TargetDensity):
         self._compiled = self._compiled_for = None
         super().__init__(variables, model, initial_point, compile_kwargs)
 
-    def _compile_outputs(self, outputs, position, compile_kwargs):
+    def _compile(self, outputs, position, compile_kwargs):
         if self.is_noisy:
-            sources = [likelihood.name for likelihood in self._likelihoods]
+            sources = [likelihood.name for likelihood in self.likelihoods]
             raise TypeError(
                 f"The likelihood {', '.join(map(repr, sources)) or 'of a pm.Simulator'} is "
                 "estimated and has no gradient. Use kmc.KMC() or kmc.AdaptiveMetropolis(), which "
@@ -160,11 +167,21 @@ class DifferentiableTarget(TargetDensity):
             ) from error
 
     def __getstate__(self):
-        # An address means nothing in another process.
+        # Addresses have no meaning in another process.
         return self.__dict__ | {"_compiled": None, "_compiled_for": None}
 
     def check_start(self, point):
-        """As of :class:`TargetDensity`; every element of the gradient must be finite too."""
+        """Raise an error unless the chain can start at `point`, with a finite gradient.
+
+        Parameters
+        ----------
+        point : dict of str to ndarray
+
+        Raises
+        ------
+        pymc.exceptions.SamplingError
+            If the log density or an element of the gradient isn't finite.
+        """
         super().check_start(point)
         evaluation = self.current(point)
         gradient = evaluation.gradient
@@ -183,9 +200,21 @@ class DifferentiableTarget(TargetDensity):
             f"{values}\nGive another start, pm.sample(initvals={...})."
         )
 
-    def _evaluate(self, position, noise):
+    def evaluate(self, position, noise):
+        """Return the value at a position, with the gradient if `always`; counts as an evaluation.
+
+        Parameters
+        ----------
+        position : ndarray, shape (d,)
+        noise : tuple
+            Empty.
+
+        Returns
+        -------
+        Evaluation
+        """
         if not self.always:
-            return super()._evaluate(position, noise)
+            return super().evaluate(position, noise)
         self.n_evaluations += 1
         log_density, gradient = self._gradient_function(position.astype(self._dtype, copy=False))
         return Evaluation(float(log_density), 0.0, position, noise, gradient=gradient)
@@ -201,14 +230,17 @@ class DifferentiableTarget(TargetDensity):
         return self._hessian_function(*arguments)[0]
 
     def density(self, arguments):
-        """Return log density, of shape (), and gradient at ``arguments[0]``; does not count."""
+        """Return log density, shape (), and gradient, shape (d,), at ``arguments[0]``; not counted.
+
+        It has the signature of the function at :attr:`CompiledDensity.address`.
+        """
         position = arguments[0].astype(self._dtype, copy=False)
         log_density, gradient = self._gradient_function(position)
         return np.asarray(log_density), gradient
 
     @property
     def shared_values(self):
-        """What the density depends on besides the position: a tuple of arrays."""
+        """Values of the shared variables that the density depends on: a tuple of arrays."""
         return tuple([storage[0] for storage in self._gradient_function.vm.inputs[1:]])
 
     def compiled(self):
@@ -217,15 +249,15 @@ class DifferentiableTarget(TargetDensity):
         Returns
         -------
         density : CompiledDensity or None
-            For shared values of the types that they have now; None where PyTensor compiles with
-            something else than numba.
+            Compiled for the present types of the shared values; None if PyTensor's backend isn't
+            numba.
         shared : tuple of ndarray
-            As :attr:`shared_values`.
+            Values of the shared variables; empty without a compiled density.
         """
         if not hasattr(self._gradient_function.vm, "jit_fn"):
             return None, ()
         shared = self.shared_values
-        # By identity: a value that another step has moved is a new array.
+        # Compared by identity: a value that another step has moved is a new array.
         known = self._compiled_for
         if known is None or any(a is not b for a, b in zip(shared, known, strict=True)):
             arguments = (np.zeros(self.n_dimensions), *shared)

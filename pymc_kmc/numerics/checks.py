@@ -4,8 +4,10 @@ import numpy as np
 
 __all__ = [
     "as_rows",
+    "check_between",
     "check_choice",
     "check_count",
+    "check_covariance",
     "check_distinct",
     "check_interval",
     "check_points",
@@ -14,12 +16,12 @@ __all__ = [
     "in_chunks",
 ]
 
-#: Rows of a NumPy evaluation are handled in chunks of about this many matrix entries (32 MB).
+#: Matrix entries of a chunk of rows that NumPy evaluates at a time: 32 MB.
 CHUNK_ENTRIES = 4_000_000
 
 
 def check_positive(value, name):
-    """The argument as a positive finite float, or a ValueError naming it."""
+    """Return the argument as a positive finite float, or raise a ValueError that names it."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -29,15 +31,47 @@ def check_positive(value, name):
     return number
 
 
+def check_between(value, name, low, high, open=True):
+    """The argument if it is a number between two others, or a ValueError naming it.
+
+    Parameters
+    ----------
+    value : object
+    name : str
+    low, high : float
+    open : bool
+        Whether the ends are left out.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    inside = low < number < high if open else low <= number <= high
+    if not inside:
+        raise ValueError(f"{name} must be between {low:g} and {high:g}, got {value!r}.")
+    return value
+
+
+def check_covariance(covariance, d):
+    """Raise a ValueError unless `covariance` is a symmetric positive definite (d, d) matrix."""
+    if covariance.shape != (d, d):
+        raise ValueError(
+            f"covariance must have shape {(d, d)}, one row for each of the step's {d} "
+            f"unconstrained values, got shape {covariance.shape}."
+        )
+    if not np.allclose(covariance, covariance.T) or np.linalg.eigvalsh(covariance)[0] <= 0:
+        raise ValueError(f"covariance must be symmetric and positive definite, got\n{covariance}")
+
+
 def check_count(value, name):
-    """The argument as an integer of at least 1, or a ValueError naming it."""
+    """Return the argument as an integer of at least 1, or raise a ValueError that names it."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ValueError(f"{name}={value!r} must be an integer of at least 1; pass e.g. {name}=100")
     return int(value)
 
 
 def check_choice(value, name, choices):
-    """The argument if it is among the choices, or a ValueError naming both."""
+    """Return the argument if it is among the choices, or raise a ValueError that names both."""
     if value not in choices:
         options = " or ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name}={value!r} is unknown; pass {options}")
@@ -67,15 +101,15 @@ def check_interval(name, interval, minimum, integer=False):
 
 
 def check_points(X, name="X", d=None):
-    """Points as a contiguous finite (n, d) array of float64.
+    """Return points as a contiguous finite (n, d) array of float64.
 
     Parameters
     ----------
     X : array_like (n, d)
     name : str
-        What error messages call it.
+        Its name in error messages.
     d : int, optional
-        The number of columns it must have.
+        Number of columns that it must have.
 
     Raises
     ------
@@ -110,7 +144,7 @@ def check_points(X, name="X", d=None):
 
 
 def check_weights(sample_weight, n):
-    """Weights (n,) as float64, ones if None; they act as multiplicities.
+    """Return weights (n,) as float64, ones if None; they act as multiplicities.
 
     Raises
     ------
@@ -147,9 +181,9 @@ def check_distinct(n_distinct, minimum=2):
 
 
 def as_rows(X, d):
-    """Evaluation points as (n, d), and whether a single point (d,) was passed.
+    """Return evaluation points as (n, d), and whether a single point (d,) was passed.
 
-    Values may be NaN or infinite here: a trajectory that diverged asks for them, and gets NaN.
+    Entries may be NaN or infinite: a trajectory that diverged asks for a value there, and gets NaN.
     """
     try:
         X = np.asarray(X, dtype=np.float64)
@@ -161,7 +195,16 @@ def as_rows(X, d):
 
 
 def in_chunks(function, X, row_entries):
-    """Apply ``function`` to slices of X's rows, so that no temporary outgrows CHUNK_ENTRIES."""
+    """Apply a function to slices of X's rows, lest its temporary arrays fill the memory.
+
+    Parameters
+    ----------
+    function : callable
+        Takes some rows (n, d); returns an array (n, ...).
+    X : ndarray (n, d)
+    row_entries : int
+        Number of entries that a row takes in the largest temporary array.
+    """
     rows = max(1, CHUNK_ENTRIES // max(1, row_entries))
     if len(X) <= rows:
         return function(X)

@@ -49,7 +49,7 @@ class Coordinates:
 
 
 class Identity:
-    """No warp: there is one, also after copying and in other processes."""
+    """The warp that changes nothing. There is one, also after copying and in other processes."""
 
     def __reduce__(self):
         return "IDENTITY"
@@ -71,17 +71,21 @@ IDENTITY = Identity()
 
 
 class ScaleWarp(NamedTuple):
-    """A warp; see the module's docstring.
+    """A triangular map that takes some coordinates' scales out of others.
+
+    With drivers P among the others O, y_i = (x_i - b_i - B_i' x_O) exp(-s_i(x_P)) for the driven
+    coordinates i; the others stay as they are. The log scales s_i are quadratic in the drivers
+    within bounds, and linear beyond.
 
     Attributes
     ----------
     drivers, driven, others : ndarray of int, shapes (p,), (q,) and (d - q,)
-        The others are those that aren't driven, drivers included.
+        Indices. The others are those that aren't driven, drivers included.
     centre : ndarray, shape (d,)
     location : ndarray, shape (q,)
     location_slopes : ndarray, shape (q, d - q)
     scale_slopes : ndarray, shape (q, 2 p)
-        Of the log scales, in the drivers and in their squares.
+        Slopes of the log scales in the drivers and in their squares.
     nearest, farthest : ndarray, shape (p,)
         The drivers' bounds, from the centre, beyond which their squares go on as straight lines.
     lowest, highest : ndarray, shape (q,)
@@ -130,6 +134,6 @@ class ScaleWarp(NamedTuple):
 
 
 def with_squares(u, nearest, farthest):
-    """u (..., p) and its squares, which go on as straight lines beyond bounds: (..., 2 p)."""
+    """Return u (..., p) and its squares, straight lines beyond bounds, as one array (..., 2 p)."""
     inside = np.clip(u, nearest, farthest)
     return np.concatenate([u, inside * (2.0 * u - inside)], axis=-1)

@@ -1,4 +1,4 @@
-"""Linear algebra that does not fail: factors, solutions, powers and means of matrices."""
+"""Factors, solutions, powers and means of symmetric matrices, whatever their condition."""
 
 import math
 import warnings
@@ -11,6 +11,7 @@ from pymc_kmc.numerics.jit import njit
 __all__ = [
     "cholesky_factor",
     "cholesky_update",
+    "conjugate_gradients",
     "geometric_mean",
     "solve_positive",
     "solve_symmetric",
@@ -20,20 +21,23 @@ __all__ = [
 ]
 
 #: First jitter added to a matrix that a Cholesky factorisation refuses, relative to its mean
-#: diagonal; multiplied by 100 until the factorisation passes.
+#: diagonal: a few rounding errors.
 FIRST_JITTER = 1e-14
+#: Factor by which the jitter grows until the factorisation passes.
+MORE_JITTER = 100.0
+#: Largest jitter: beyond it the matrix is not positive semi-definite.
 LAST_JITTER = 1e-4
-# Eigenvalues below this, relative to the largest, are lifted to it.
+#: Eigenvalue, relative to the largest, to which smaller ones are lifted in powers of a matrix.
 EIGENVALUE_FLOOR = 1e-12
 
 
 def symmetric(A):
-    """The symmetric part of a matrix."""
+    """Return the symmetric part of a matrix."""
     return 0.5 * (A + A.T)
 
 
 def cholesky_factor(A):
-    """Lower Cholesky factor of a symmetric matrix, with jitter relative to its diagonal if needed.
+    """Return the lower Cholesky factor of a symmetric matrix, with jitter if it takes some.
 
     Returns
     -------
@@ -47,7 +51,7 @@ def cholesky_factor(A):
         L, info = scipy.linalg.lapack.dpotrf(shifted, lower=1, clean=1)
         if info == 0 and np.isfinite(L[-1, -1]):
             return L
-        jitter = FIRST_JITTER if jitter == 0.0 else 100.0 * jitter
+        jitter = FIRST_JITTER if jitter == 0.0 else MORE_JITTER * jitter
     return None
 
 
@@ -64,7 +68,7 @@ def solve_positive(A, b):
             return x
     if not np.isfinite(A).all():
         raise ValueError(
-            "the score-matching system overflows; rescale X (its spread should be near 1) or "
+            "the linear system overflows; rescale X (its spread should be near 1) or "
             "choose sigma on the scale of its squared distances"
         )
     values, vectors = np.linalg.eigh(A)
@@ -84,6 +88,55 @@ def solve_symmetric(A, b):
         return scipy.linalg.lstsq(A, b)[0]
 
 
+def conjugate_gradients(apply, residual, *, start=None, tolerance, n_iterations, precondition=None):
+    """Solve A x = b for a positive definite A by preconditioned conjugate gradients.
+
+    Parameters
+    ----------
+    apply : callable
+        Returns A v of v (n,).
+    residual : ndarray (n,)
+        b - A start.
+    start : ndarray (n,), optional
+        By default zero.
+    tolerance : float
+        Norm of the residual at which to stop.
+    n_iterations : int
+        Most iterations.
+    precondition : callable, optional
+        Returns an approximation of A^-1 v; by default v.
+
+    Returns
+    -------
+    x : ndarray (n,)
+        The iterate of the smallest residual.
+    norm : float
+        The norm of its residual.
+    """
+    x = np.zeros_like(residual) if start is None else start
+    z = residual if precondition is None else precondition(residual)
+    direction = z.copy()
+    rz = residual @ z
+    best, best_norm = x, np.inf
+    for _ in range(n_iterations):
+        norm = np.linalg.norm(residual)
+        if norm < best_norm:
+            best, best_norm = x, norm
+        if norm <= tolerance:
+            break
+        Ad = apply(direction)
+        curvature = direction @ Ad
+        if not curvature > 0.0:
+            break
+        step = rz / curvature
+        x = x + step * direction
+        residual = residual - step * Ad
+        z = residual if precondition is None else precondition(residual)
+        rz, previous = residual @ z, rz
+        direction = z + (rz / previous) * direction
+    return best, best_norm
+
+
 def triangular_solve(factor, rhs, transposed=False):
     """Solve L x = rhs, or L' x = rhs, for a lower triangular L; nothing is checked."""
     return scipy.linalg.solve_triangular(
@@ -95,14 +148,15 @@ def triangular_solve(factor, rhs, transposed=False):
 def cholesky_update(U, V):
     """Turn the factor of P = U'U into that of P + V'V, in place.
 
-    Rows of U are rotated against the rows of V one after the other (Golub & Van Loan, 2013,
-    6.5.4): one pass over U whatever the number of rows of V, which is overwritten.
+    Rows of U are rotated against the rows of V one after the other (Golub and Van Loan, 2013,
+    *Matrix Computations*, section 6.5.4): one pass over U whatever the number of rows of V.
 
     Parameters
     ----------
     U : ndarray (m, m)
-        Upper triangular, positive diagonal.
+        Upper triangular, positive diagonal; overwritten.
     V : ndarray (r, m)
+        Overwritten.
     """
     m = U.shape[0]
     for k in range(m):

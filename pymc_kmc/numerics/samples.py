@@ -1,42 +1,87 @@
-"""Points with repetitions: which are distinct, how they are spread."""
+"""Points with repetitions, as the states of a chain are: distinct ones, covariance, whitening."""
 
 import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import symmetric_power
 
-__all__ = ["count_distinct", "has_moved", "shrunk_covariance", "unique_rows", "whitening"]
+__all__ = [
+    "count_distinct",
+    "distinct_rows",
+    "has_moved",
+    "mean_values",
+    "shrunk_covariance",
+    "unique_rows",
+    "whitening",
+]
 
-# Weight of the diagonal where the points are many.
+#: Weight of the diagonal where the states are many: it cuts no narrow direction off.
 FAINT = 1e-6
-# Relative to each coordinate's variance: keeps a covariance positive definite.
+#: Weight of the diagonal where they are few: half of the correlations are noise then.
+FIRM = 0.5
+#: Distinct states a dimension at which they are many.
+MANY = 2
+#: Share of each coordinate's variance added to the diagonal, so that rounding errors leave the
+#: covariance positive definite.
 JITTER = 1e-9
-# Relative to its mean, a coordinate's spread is rounding error below this.
+#: Spread of a coordinate relative to its mean below which it is rounding error.
 ROUNDING = 1e-14
 
 
 def has_moved(states):
-    """Say of each state of a chain, shape (n, d), whether it differs from the one before: (n,)."""
+    """Return whether each state of a chain, shape (n, d), differs from the one before: (n,)."""
     return np.append(True, np.any(np.diff(states, axis=0) != 0, axis=1))
 
 
 def count_distinct(states):
-    """Return how many states of a chain, shape (n, d), are distinct, returns to one apart."""
+    """Return the number of distinct states of a chain, shape (n, d); returns to one count again."""
     return np.count_nonzero(has_moved(states))
 
 
+def distinct_rows(X):
+    """Find the distinct rows of X (n, d), in the order of their first appearance.
+
+    Returns
+    -------
+    first : ndarray of int (k,)
+        Where each distinct row appears first.
+    group : ndarray of int (n,)
+        For each row, the number of its distinct row.
+    """
+    # Adding zero makes -0.0 and 0.0 one value.
+    _, first, inverse = np.unique(X + 0.0, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order))
+    return first[order], number[inverse.ravel()]
+
+
 def unique_rows(X, weights):
-    """Distinct rows of X in order of first appearance, their summed weights, zero weights dropped.
+    """Merge the repeated rows of X (n, d); rows of weight zero are dropped.
 
     Returns
     -------
     X_unique : ndarray (k, d)
+        In the order of their first appearance.
     weights : ndarray (k,)
+        Summed.
     """
-    _, first, inverse = np.unique(X + 0.0, axis=0, return_index=True, return_inverse=True)
-    totals = np.bincount(inverse.ravel(), weights=weights, minlength=len(first))
-    order = np.argsort(first)
-    order = order[totals[order] > 0]
-    return np.ascontiguousarray(X[first[order]]), totals[order]
+    first, group = distinct_rows(X)
+    totals = np.bincount(group, weights=weights, minlength=len(first))
+    kept = totals > 0
+    return np.ascontiguousarray(X[first[kept]]), totals[kept]
+
+
+def mean_values(X, values):
+    """Average the values at the repeated rows of X (n, d).
+
+    Returns
+    -------
+    X_distinct : ndarray (k, d)
+        In the order of their first appearance.
+    means : ndarray (k,)
+    """
+    first, group = distinct_rows(X)
+    return X[first], np.bincount(group, weights=values) / np.bincount(group)
 
 
 def shrunk_covariance(states, weights=None, share=None):
@@ -47,7 +92,7 @@ def shrunk_covariance(states, weights=None, share=None):
     states : array_like, shape (n, d)
         States of a chain, with their repetitions or with `weights`.
     weights : array_like, shape (n,), optional
-        How often each state counts.
+        Multiplicity of each state.
     share : float, optional
         Weight of the diagonal. By default a half with fewer than 2 d distinct states, else hardly
         any: a weight that is seen on a badly conditioned target cuts its narrow directions off.
@@ -70,7 +115,7 @@ def shrunk_covariance(states, weights=None, share=None):
     if not moved.any():
         return np.eye(n_dimensions)
     if share is None:
-        share = FAINT if count_distinct(states) >= 2 * n_dimensions else 0.5
+        share = FAINT if count_distinct(states) >= MANY * n_dimensions else FIRM
     scale = np.where(moved, variances, variances[moved].mean())
     return (1 - share) * covariance + np.diag(share * variances + JITTER * scale)
 

@@ -1,4 +1,4 @@
-"""How many threads linear algebra uses."""
+"""The number of threads that linear algebra uses."""
 
 from functools import cache
 
@@ -18,5 +18,5 @@ def single_threaded_blas():
 
 @cache
 def _thread_pools():
-    """NumPy's and SciPy's: finding them takes a millisecond, limiting them 20 us."""
+    """NumPy's and SciPy's pools. Finding them takes a millisecond, limiting them 20 us."""
     return ThreadpoolController()

@@ -1,95 +1,59 @@
-"""What every step of this package does, whatever its algorithm.
+"""The Metropolis-Hastings iteration that every step of this package makes, whatever its algorithm.
 
 An iteration is: propose, evaluate the target once, accept or reject, learn, report. An algorithm
 is a subclass with four hooks, `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which see
 vectors, not PyMC's points. Everything that an algorithm learns from a chain is in `self.learned`,
 a plain object: a new chain starts from a new one, and a chain's state can be saved and restored.
-
-With an estimated likelihood, while tuning, there is also
-
-- the noise's variance to be known, for statistics and warnings: now and then the chain's state is
-  evaluated twice, in place of two iterations, under noise that is renewed each time;
-- the number of replicates to be chosen, where the likelihood asks for it
-  (:mod:`pymc_kmc.likelihoods.n_replicates`), after 25, 100 and 400 iterations.
+With an estimated likelihood some tuning iterations probe the noise (:mod:`pymc_kmc.steps.noise`).
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from math import exp
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pymc.initial_point import PointType
 from pymc.model import modelcontext
-from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator, get_value_vars_from_user_vars
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_kmc.adaptation.noise_variance import NoiseVariance
-from pymc_kmc.likelihoods.n_replicates import MOST_REPLICATES, TARGET_VARIANCE
-from pymc_kmc.model.target import Evaluation, TargetDensity
+from pymc_kmc.model.target import TargetDensity
+from pymc_kmc.moves.base import Outcome
+from pymc_kmc.steps.chain_warnings import (
+    STUCK_AFTER,
+    ChainWarnings,
+    of_invalid,
+    of_start,
+    of_stillness,
+)
+from pymc_kmc.steps.noise import NoiseMonitor, NoiseProbe
 
-__all__ = ["AdaptiveStep", "Proposal"]
+__all__ = ["AdaptiveStep"]
 
-# A chain that moves at all under noise of variance 3 in its log likelihood (the most that can be
-# advised) hardly ever stays longer than this.
-STUCK_AFTER = 500
-# The chain's state is probed after so many iterations of tuning.
-PROBE_EVERY = 100
-# A variance of the noise beyond this is worth a warning, if so many pairs of estimates say so.
-TOO_NOISY, ENOUGH_PAIRS = 3.0, 10
-# The numbers of replicates are chosen after so many iterations of tuning.
-REPLICATES_CHOSEN_AFTER = (25, 100, 400)
-# Iterations that the acceptance rate of the progress bar looks back.
+# Number of iterations that the acceptance rate of the progress bar looks back.
 RECENT = 100
 
-
-class Proposal(NamedTuple):
-    """Where to go, and the part of the acceptance ratio that isn't the target's.
-
-    Attributes
-    ----------
-    position : ndarray, shape (d,)
-        The proposal.
-    log_ratio : float
-        Log of everything in the acceptance ratio besides pi(x') / pi(x): a Hastings ratio, or the
-        change of kinetic energy. ``-inf`` rejects without an evaluation.
-    statistics : dict
-        The algorithm's sample statistics about this proposal.
-    is_draw : bool
-        Whether the chain may accept it. What isn't is evaluated for what can be learned there.
-    evaluation : Evaluation, optional
-        The target there, where making the proposal has evaluated it.
-    details : object, optional
-        What the algorithm will learn from.
-    """
-
-    position: np.ndarray
-    log_ratio: float = 0.0
-    statistics: dict = {}  # noqa: RUF012  (never written to)
-    is_draw: bool = True
-    evaluation: Evaluation | None = None
-    details: Any = None
+PROBE = NoiseProbe()
 
 
 @dataclass
 class ChainProgress:
-    """What the base class counts along a chain."""
+    """What every step counts along a chain; updated in place."""
 
     n_iterations: int = 0
     steps_since_accept: int = 0
     n_invalid: int = 0
     recent_acceptance: float = 0.0
-    noise: NoiseVariance = field(default_factory=NoiseVariance)
-    has_chosen: bool = False  # the numbers of replicates
-    probe: Evaluation | None = None  # the first of a pair
-    last_probe: int = 0
-    last_statistics: dict | None = None  # of a proposal for an estimated density
-    warned: set = field(default_factory=set)
+    noise: NoiseMonitor = field(default_factory=NoiseMonitor)
+    warnings: ChainWarnings = field(default_factory=ChainWarnings)
+    # Of the last move: a probe of the noise has none of its own.
+    last_statistics: dict | None = None
 
 
 @dataclass_state
@@ -132,6 +96,7 @@ class AdaptiveStep(BlockedStep):
         "model_logp": (np.float64, []),
         "kmc_accepted": (bool, []),
         "kmc_loglik": (np.float64, []),
+        "kmc_move": (np.int64, []),
         "kmc_evaluation_time": (np.float64, []),
         "kmc_ideal_acceptance": (np.float64, []),
         "kmc_n_evaluations": (np.int64, []),
@@ -199,6 +164,11 @@ class AdaptiveStep(BlockedStep):
         """Whether this iteration may change what the step has learned."""
         return self._adapts and (self.tune or self.adaptation == "vanishing")
 
+    @property
+    def ideal_acceptance(self):
+        """Acceptance rate of perfect proposals under the likelihood's noise, as far as known."""
+        return self.progress.noise.variance.ideal_acceptance if self.target.is_noisy else 1.0
+
     def _make_target(self, model, initial_point, compile_kwargs):
         return TargetDensity(self.vars, model, initial_point, compile_kwargs)
 
@@ -209,36 +179,34 @@ class AdaptiveStep(BlockedStep):
         """Return a new object for `self.learned`: nothing is known of the chain yet."""
 
     @abstractmethod
-    def _propose(self, position):
-        """Return a :class:`Proposal` from `position`."""
-
-    @abstractmethod
-    def _learn(self, proposal, evaluation, acceptance_rate, start, position):
-        """Learn from an iteration.
+    def _propose(self, current):
+        """Return a :class:`~pymc_kmc.moves.base.Proposal`.
 
         Parameters
         ----------
-        proposal : Proposal
-        evaluation : Evaluation or None
-            The target at the proposal; None if it was rejected without one.
-        acceptance_rate : float
-            The proposal's acceptance probability.
-        start : ndarray, shape (d,)
-            The chain's state before the iteration.
-        position : ndarray, shape (d,)
-            The chain's state after the iteration.
+        current : Evaluation
+            The target at the chain's state.
         """
 
-    def _log_correction(self, proposal, current, evaluation):
-        """Return what of the log acceptance ratio depends on the target's value at the proposal."""
-        return 0.0
+    @abstractmethod
+    def _learn(self, outcome):
+        """Learn from an iteration; `self.learned` alone is changed.
+
+        Parameters
+        ----------
+        outcome : Outcome
+        """
 
     def _observe(self, evaluation):
-        """Take note of an evaluation that isn't a proposal's; a hook for algorithms."""
+        """Take note of an evaluation that isn't a proposal's."""
 
     def _statistics(self, proposal, current):
-        """Return the algorithm's statistics of an iteration that started at `current`."""
-        return proposal.statistics
+        """Return the algorithm's own statistics of a proposal from `current`, an Evaluation."""
+        return {}
+
+    def _complaint(self):
+        """Return a message about what was learned, or None."""
+        return None
 
     def _end_tuning(self):
         """Settle what sampling will use; called when adaptation stops."""
@@ -271,184 +239,108 @@ class AdaptiveStep(BlockedStep):
         """Do one iteration from PyMC's `point`."""
         target, progress = self.target, self.progress
         n_before = target.n_evaluations
-        warning = None
-        if progress.n_iterations == 0:
-            target.check_start(point)
-            warning = self._warn_of_start(target.current(point))
-        if self._is_time_to_choose:
-            warning = self._choose_n_replicates(point) or warning
-        start = current = target.current(point)
+        messages = self._prepare(point)
+        start = end = target.current(point)
 
         begin = perf_counter()
-        proposal = self._probe(current.position)
-        is_probe = proposal is not None
-        if not is_probe:
-            proposal = self._propose(current.position)
-        evaluation, seconds = None, 0.0
-        log_ratio = -np.inf
+        is_probe = self._is_probe()
+        proposal = PROBE.propose(start, None, self.rng) if is_probe else self._propose(start)
+        own_statistics = self._own_statistics(proposal, start, is_probe)
+        evaluation, log_ratio, seconds = None, -np.inf, 0.0
         if proposal.log_ratio > -np.inf:
-            evaluation = proposal.evaluation  # of which making the proposal is the cost
+            evaluation = proposal.evaluation  # its cost is that of making the proposal
             if evaluation is None:
                 begin = perf_counter()
-                evaluation = target.propose(
-                    proposal.position, self.rng, progress.probe if is_probe else None
-                )
+                noisy = progress.noise.first if is_probe else None
+                evaluation = target.propose(proposal.position, self.rng, noisy)
             seconds = perf_counter() - begin
             if evaluation.log_density < np.inf:  # neither +inf nor NaN
-                log_ratio = evaluation.log_density - current.log_density + proposal.log_ratio
-                log_ratio += self._log_correction(proposal, current, evaluation)
+                log_ratio = evaluation.log_density - start.log_density + proposal.log_ratio
+                log_ratio += proposal.log_choice_ratio(evaluation)
             else:
                 progress.n_invalid += 1
-                warning = warning or self._warn_of_invalid(point, evaluation)
+                messages.append(("invalid", of_invalid(target, point, evaluation)))
+
         acceptance_rate = exp(min(0.0, log_ratio)) if log_ratio == log_ratio else 0.0
         if not proposal.is_draw:
             acceptance_rate = 0.0
-        accepted = self.rng.random() < acceptance_rate
-        if accepted:
+        if self.rng.random() < acceptance_rate:
             target.accept(evaluation)
-            current = evaluation
+            end = evaluation
 
+        outcome = Outcome(proposal, evaluation, acceptance_rate, start, end)
         if is_probe:
-            self._learn_noise(evaluation)
+            progress.noise.learn(evaluation, progress.n_iterations)
             self._observe(evaluation)
         elif self.is_learning:
-            self._learn(proposal, evaluation, acceptance_rate, start.position, current.position)
-        if target.is_noisy:
-            progress.last_statistics = proposal.statistics
-        progress.n_iterations += 1
-        if proposal.is_draw:
-            progress.steps_since_accept = 0 if accepted else progress.steps_since_accept + 1
-            weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
-            progress.recent_acceptance += weight * (acceptance_rate - progress.recent_acceptance)
-        warning = (
-            warning or self._warn_of_learning() or self._warn_of_noise() or self._warn_if_stuck()
-        )
+            self._learn(outcome)
+        self._count(outcome)
         statistics = {
             "acceptance_rate": acceptance_rate,
-            "model_logp": current.log_density,
-            "kmc_accepted": accepted,
-            "kmc_loglik": current.log_likelihood_estimate,
+            "model_logp": end.log_density,
+            "kmc_accepted": outcome.accepted,
+            "kmc_loglik": end.log_likelihood_estimate,
+            "kmc_move": int(proposal.move.kind),
             "kmc_evaluation_time": seconds,
-            "kmc_ideal_acceptance": progress.noise.ideal_acceptance,
+            "kmc_ideal_acceptance": self.ideal_acceptance,
             "kmc_n_evaluations": target.n_evaluations - n_before,
             "kmc_n_invalid": progress.n_invalid,
             "kmc_n_replicates": target.n_replicates,
-            "kmc_noise_variance": progress.noise.value if target.is_noisy else 0.0,
+            "kmc_noise_variance": progress.noise.variance.value if target.is_noisy else 0.0,
             "kmc_recent_acceptance": progress.recent_acceptance,
             "kmc_steps_since_accept": progress.steps_since_accept,
-            "warning": warning,
+            "warning": self._warning(messages),
         }
-        statistics.update(self._statistics(proposal, start))
-        return target.point(point, current.position), [statistics]
+        return target.point(point, end.position), [statistics | own_statistics]
 
-    # What is learned of the noise
+    def _prepare(self, point):
+        """Check the chain's start, choose numbers of replicates; return messages about both."""
+        target, progress = self.target, self.progress
+        messages = []
+        if progress.n_iterations == 0:
+            target.check_start(point)
+            messages.append(("start", of_start(target.current(point))))
+        if self._adapts and target.chooses_n_replicates:
+            if progress.noise.is_time_to_choose(progress.n_iterations, self.tune):
+                choice = progress.noise.choose(target, point, self.rng)
+                messages.insert(0, ("replicates", choice))
+        return messages
 
-    def _probe(self, position):
-        """Return a proposal that the noise is learned from, or None where it isn't time for one."""
+    def _is_probe(self):
+        """Say whether this iteration probes the noise, in place of a move."""
         progress = self.progress
         if not self.is_tuning or progress.last_statistics is None:
-            return None
-        if progress.probe is None and progress.n_iterations - progress.last_probe < PROBE_EVERY:
-            return None
-        return Proposal(position, statistics=progress.last_statistics, is_draw=False)
-
-    def _learn_noise(self, evaluation):
-        """Learn from a probe, if it is the second of a pair."""
-        progress = self.progress
-        if progress.probe is None:
-            progress.probe, progress.last_probe = evaluation, progress.n_iterations
-        else:
-            progress.noise.learn(progress.probe, evaluation)
-            progress.probe = None
-
-    @property
-    def _is_time_to_choose(self):
-        """Whether this iteration begins with the choice of numbers of replicates."""
-        progress = self.progress
-        if not (self._adapts and self.target.chooses_n_replicates):
             return False
-        if self.tune:
-            return progress.n_iterations in REPLICATES_CHOSEN_AFTER
-        return not progress.has_chosen  # tuning was shorter
+        return progress.noise.is_due(progress.n_iterations)
 
-    def _choose_n_replicates(self, point):
-        """Let likelihoods choose their numbers of replicates; return a warning or None."""
-        self.progress.has_chosen = True
-        self.progress.noise.forget()
-        self.progress.probe = None
-        for name, n, variance in self.target.choose_n_replicates(point, self.rng):
-            if n >= MOST_REPLICATES and variance > TOO_NOISY:
-                return self._warn_once(
-                    "replicates",
-                    f"{n} replicates of {name!r} still have a log estimate of variance "
-                    f"{variance:.2g}. Make the estimator itself better: averages of estimates "
-                    "that are mostly far too small hardly ever are.",
-                )
-        return None
+    def _own_statistics(self, proposal, start, is_probe):
+        """Return the algorithm's statistics; a probe has those of the last move."""
+        if is_probe:
+            return self.progress.last_statistics
+        statistics = self._statistics(proposal, start)
+        if self.target.is_noisy:
+            self.progress.last_statistics = statistics
+        return statistics
 
-    # Warnings, each at most once a chain
+    def _count(self, outcome):
+        progress = self.progress
+        progress.n_iterations += 1
+        if outcome.proposal.is_draw:
+            progress.steps_since_accept = 0 if outcome.accepted else progress.steps_since_accept + 1
+            weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
+            change = outcome.acceptance_rate - progress.recent_acceptance
+            progress.recent_acceptance += weight * change
 
-    def _warn_once(self, key, message):
-        if key in self.progress.warned:
-            return None
-        self.progress.warned.add(key)
-        return SamplerWarning(
-            WarningType.BAD_ACCEPTANCE, message, "warn", step=self.progress.n_iterations
-        )
-
-    def _warn_of_start(self, evaluation):
-        if evaluation.log_density > -np.inf:
-            return None
-        return self._warn_once(
-            "start",
-            "The chain starts where the estimate of the log likelihood is -inf. It will move "
-            "to the "
-            "first proposal with a finite one. If it doesn't, give a better start: "
-            "pm.sample(initvals={...}).",
-        )
-
-    def _warn_of_invalid(self, point, evaluation):
-        values = self.target.point(point, evaluation.position)
-        shown = ", ".join(f"{name}={values[name]}" for name in self.target.names)
-        return self._warn_once(
-            "invalid",
-            f"The log density was {evaluation.log_density} at a proposal ({shown}), which was "
-            "rejected. "
-            "kmc_n_invalid in the sample statistics counts such proposals; this warning is "
-            "given once "
-            "a chain. Return -inf from the likelihood where a parameter is impossible.",
-        )
-
-    def _warn_of_learning(self):
-        """Return a warning about what is learned, or None; a hook for algorithms."""
-        return None
-
-    def _warn_of_noise(self):
-        noise = self.progress.noise
-        if self.tune or noise.n_pairs < ENOUGH_PAIRS or not noise.value > TOO_NOISY:
-            return None
-        return self._warn_once(
-            "noise",
-            f"The log of the likelihood's estimate had variance {noise.value:.2g} where the chain "
-            "was while tuning: even perfect proposals would be accepted in "
-            f"{100 * noise.ideal_acceptance:.0f} % of cases, and the chain will stick. Use "
-            f"{np.ceil(noise.value / TARGET_VARIANCE):.0f} times as many simulations or particles, "
-            "n_replicates='auto', or correlated noise (n_normals=, correlation=).",
-        )
-
-    def _warn_if_stuck(self):
-        if self.progress.steps_since_accept < STUCK_AFTER:
-            return None
-        remedy = "Tune for longer, or start where the posterior has its mass: initvals={...}."
-        if self.target.is_noisy and self.target.recycled.log_density > -np.inf:
-            remedy = (
-                "If the log of the likelihood estimate has a variance above 3 there, the chain "
-                f"sits on a lucky one: use more simulations or particles. Otherwise: {remedy}"
-            )
-        reasons = " ".join(filter(None, (self.target.explain_stillness(), remedy)))
-        return self._warn_once(
-            "stuck", f"No proposal was accepted for {STUCK_AFTER} iterations. {reasons}"
-        )
+    def _warning(self, messages):
+        """Return a warning of the first message that this chain has not given yet, or None."""
+        progress = self.progress
+        messages.append(("fit", self._complaint()))
+        if self.target.is_noisy and not self.tune:
+            messages.append(("noise", progress.noise.complaint))
+        if progress.steps_since_accept >= STUCK_AFTER:
+            messages.append(("stuck", of_stillness(self.target)))
+        messages = [(key, text) for key, text in messages if text is not None]
+        return progress.warnings.first(messages, progress.n_iterations) if messages else None
 
     # Saved state
 

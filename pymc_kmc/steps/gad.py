@@ -51,34 +51,41 @@ Examples
 2
 """
 
-import numba
 import numpy as np
 
 from pymc_kmc.adaptation.preconditioner import DrawsAndGradients, FisherPreconditioner
 from pymc_kmc.adaptation.schedules import vanishing_weight
 from pymc_kmc.adaptation.speed_measure import SpeedMeasure
-from pymc_kmc.model.differentiable import DifferentiableTarget, density_at
-from pymc_kmc.model.target import Evaluation
+from pymc_kmc.model.differentiable import DifferentiableTarget
+from pymc_kmc.moves.langevin import FactorRandomWalk, Langevin
 from pymc_kmc.numerics.checks import check_choice
-from pymc_kmc.numerics.jit import njit
-from pymc_kmc.steps.base import AdaptiveStep, Proposal
+from pymc_kmc.steps.base import AdaptiveStep
 
 __all__ = ["GadMALA", "GadRWM"]
 
 
-class Learned:
-    """What the steps of this module learn from a chain.
+class GadAdaptation:
+    """State of the adaptation of this module's steps.
+
+    Parameters
+    ----------
+    make_move : type
+        FactorRandomWalk or Langevin.
+    preconditioner : SpeedMeasure, FisherPreconditioner or DrawsAndGradients
 
     Attributes
     ----------
-    proposals : SpeedMeasure, FisherPreconditioner or DrawsAndGradients
-        Their factor, step size and number of steps.
+    preconditioner : SpeedMeasure, FisherPreconditioner or DrawsAndGradients
+        The factor, the step size and the number of steps; updated in place.
+    move : FactorRandomWalk or Langevin
+        Proposes with these.
     n_after_tuning : int
-        Iterations of an adaptation that dies out.
+        Number of iterations of an adaptation that dies out.
     """
 
-    def __init__(self, proposals):
-        self.proposals = proposals
+    def __init__(self, make_move, preconditioner):
+        self.preconditioner = preconditioner
+        self.move = make_move(preconditioner)
         self.n_after_tuning = 0
 
     def weight(self, is_tuning):
@@ -115,8 +122,10 @@ class GadRWM(AdaptiveStep):
 
     name = "gad_rwm"
     stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {"step_size": (np.float64, [])}
-    TARGET_ACCEPTANCE = 0.25  # the authors' code
-    RATE = 5e-5  # of the additive rule; the same
+    # Acceptance rate that beta is driven to (the authors' code).
+    TARGET_ACCEPTANCE = 0.25
+    # Step size of the additive rule (the authors' code).
+    RATE = 5e-5
 
     def __init__(self, vars=None, *, update="multiplicative", **kwargs):
         self.update = check_choice(update, "update", ("multiplicative", "additive"))
@@ -126,30 +135,28 @@ class GadRWM(AdaptiveStep):
         return DifferentiableTarget(self.vars, model, initial_point, compile_kwargs, always=False)
 
     def _start_chain(self):
-        return Learned(
-            SpeedMeasure(self.n_dimensions, self.TARGET_ACCEPTANCE, self.RATE, self.update)
+        speed_measure = SpeedMeasure(
+            self.n_dimensions, self.TARGET_ACCEPTANCE, self.RATE, self.update
         )
+        return GadAdaptation(FactorRandomWalk, speed_measure)
 
-    def _propose(self, position):
-        speed_measure = self.learned.proposals
-        noise = self.rng.standard_normal(self.n_dimensions)
-        return Proposal(
-            position + speed_measure.factor @ noise,
-            statistics={"step_size": speed_measure.scale},
-            details=noise,
-        )
+    def _propose(self, current):
+        return self.learned.move.propose(current, self.target, self.rng)
 
-    def _learn(self, proposal, evaluation, acceptance_rate, start, position):
+    def _learn(self, outcome):
         U = np.zeros((1, self.n_dimensions))
-        if acceptance_rate < 1.0:
-            U[0] = self.target.gradient(proposal.position)
-        self.learned.proposals.learn(
+        if outcome.acceptance_rate < 1.0:
+            U[0] = self.target.gradient(outcome.proposal.position)
+        self.learned.preconditioner.learn(
             U if np.isfinite(U).all() else None,
-            proposal.details[None, :],
-            acceptance_rate,
-            position is not start,
+            outcome.proposal.details[None, :],
+            outcome.acceptance_rate,
+            outcome.accepted,
             self.learned.weight(self.tune),
         )
+
+    def _statistics(self, proposal, current):
+        return {"step_size": proposal.step_size}
 
 
 class GadMALA(AdaptiveStep):
@@ -191,13 +198,14 @@ class GadMALA(AdaptiveStep):
         "step_size": (np.float64, []),
         "n_steps": (np.int64, []),
     }
-    TARGET_ACCEPTANCE = 0.55  # the authors' code
-    RATE = 1.5e-4  # of the additive rule; the same
-    FISHER_TARGET_ACCEPTANCE = 0.574  # Roberts and Rosenthal (1998)
-    # Of several leapfrog steps; .7 to .9 did equally well on the logistic regressions.
+    # Acceptance rate that beta is driven to (the authors' code).
+    TARGET_ACCEPTANCE = 0.55
+    # Step size of the additive rule (the authors' code).
+    RATE = 1.5e-4
+    # Acceptance rate of update="fisher" (Roberts and Rosenthal, 1998).
+    FISHER_TARGET_ACCEPTANCE = 0.574
+    # Acceptance rate of several leapfrog steps: .7 to .9 did equally well on logistic regressions.
     TRAJECTORY_TARGET_ACCEPTANCE = 0.8
-    # A step size that is always the same can resonate with the target (Neal, 2011, section 3.2).
-    STEP_SIZE_JITTER = (0.85, 1.15)
 
     def __init__(self, vars=None, *, update="windowed", variant="fast", **kwargs):
         updates = ("windowed", "multiplicative", "additive", "fisher")
@@ -218,60 +226,38 @@ class GadMALA(AdaptiveStep):
     def _start_chain(self):
         d = self.n_dimensions
         if self.update == "fisher":
-            return Learned(FisherPreconditioner(d, self.FISHER_TARGET_ACCEPTANCE))
+            return GadAdaptation(Langevin, FisherPreconditioner(d, self.FISHER_TARGET_ACCEPTANCE))
         if self.update != "windowed":
-            return Learned(SpeedMeasure(d, self.TARGET_ACCEPTANCE, self.RATE, self.update))
+            speed_measure = SpeedMeasure(d, self.TARGET_ACCEPTANCE, self.RATE, self.update)
+            return GadAdaptation(Langevin, speed_measure)
         first = SpeedMeasure(d, self.TARGET_ACCEPTANCE, self.RATE, "multiplicative")
-        return Learned(DrawsAndGradients(d, self.TRAJECTORY_TARGET_ACCEPTANCE, first))
+        windowed = DrawsAndGradients(d, self.TRAJECTORY_TARGET_ACCEPTANCE, first)
+        return GadAdaptation(Langevin, windowed)
 
-    def _propose(self, position):
-        proposals = self.learned.proposals
-        step_size, n_steps = proposals.step_size, proposals.n_steps
-        if self.update == "windowed" and proposals.has_window:
-            step_size *= self.rng.uniform(*self.STEP_SIZE_JITTER)
-        current = self.target.recycled
-        noise = self.rng.standard_normal(self.n_dimensions)
-        end, log_density, gradient, log_ratio = self._leapfrog(
-            position, current.gradient, proposals.factor, step_size, n_steps, noise
-        )
-        # Where the trajectory has left the finite numbers so has the log ratio: a rejection.
-        return Proposal(
-            end,
-            log_ratio,
-            {"step_size": proposals.scale, "n_steps": n_steps},
-            evaluation=Evaluation(log_density, 0.0, end, (), gradient=gradient),
-            details=(current, noise),
-        )
+    def _propose(self, current):
+        return self.learned.move.propose(current, self.target, self.rng)
 
-    def _leapfrog(self, position, gradient, factor, step_size, n_steps, noise):
-        self.target.n_evaluations += n_steps
-        arguments = position, gradient, factor, step_size, n_steps, noise
-        compiled, shared = self.target.compiled()
-        if compiled is None:
-            return leapfrog.py_func(self.target.density, (), *arguments)
-        return compiled_leapfrog(compiled.address, shared, *arguments)
-
-    def _learn(self, proposal, evaluation, acceptance_rate, start, position):
-        proposals, weight = self.learned.proposals, self.learned.weight(self.tune)
-        current, noise = proposal.details
+    def _learn(self, outcome):
+        preconditioner, weight = self.learned.preconditioner, self.learned.weight(self.tune)
+        evaluation, acceptance_rate = outcome.evaluation, outcome.acceptance_rate
+        gradient, noise = outcome.start.gradient, outcome.proposal.details
         is_finite = evaluation is not None and np.isfinite(evaluation.gradient).all()
         if self.update == "fisher":
-            difference = evaluation.gradient - current.gradient if is_finite else None
-            proposals.learn(difference, acceptance_rate, weight)
+            difference = evaluation.gradient - gradient if is_finite else None
+            preconditioner.learn(difference, acceptance_rate, weight)
             return
-        accepted = position is not start
         U = V = None
-        if is_finite and not (self.update == "windowed" and proposals.has_window):
-            U, V = self._outer_products(proposals.factor, noise, current.gradient, evaluation)
-        if self.update != "windowed":
-            proposals.learn(U, V, acceptance_rate, accepted, weight)
-            return
-        gradient = evaluation.gradient if accepted else current.gradient
-        proposals.learn(U, V, acceptance_rate, accepted, position, gradient, weight)
+        if is_finite and not preconditioner.has_window:
+            U, V = self._outer_products(preconditioner.factor, noise, gradient, evaluation)
+        if self.update == "windowed":
+            end = outcome.end.position, outcome.end.gradient
+            preconditioner.learn(U, V, acceptance_rate, outcome.accepted, *end, weight)
+        else:
+            preconditioner.learn(U, V, acceptance_rate, outcome.accepted, weight)
 
     def _end_tuning(self):
         if self.update == "windowed":
-            self.learned.proposals.settle()
+            self.learned.preconditioner.settle()
 
     def _outer_products(self, factor, noise, gradient, evaluation):
         """Return u and v of the gradient of a proposal's log ratio in L, in rows."""
@@ -286,47 +272,5 @@ class GadMALA(AdaptiveStep):
             V += [step, factor.T @ bend]
         return np.array(U), np.array(V)
 
-
-@numba.njit
-def leapfrog(density, shared, position, gradient, factor, step_size, n_steps, noise):
-    """Follow the dynamics in the coordinates of a factor, from a momentum.
-
-    Parameters
-    ----------
-    density : callable
-        Log density and gradient of the tuple ``(position, *shared)``.
-    shared : tuple of ndarray
-    position, gradient : ndarray, shape (d,)
-        Where to start, and the gradient there.
-    factor : ndarray, shape (d, d)
-        L: the mass matrix is (L L')^-1.
-    step_size : float
-    n_steps : int
-        At least one.
-    noise : ndarray, shape (d,)
-        The momentum epsilon.
-
-    Returns
-    -------
-    position : ndarray, shape (d,)
-    log_density : float
-    gradient : ndarray, shape (d,)
-    log_ratio : float
-        log N(momentum; 0, I) at the end less that at the start.
-    """
-    momentum = noise + 0.5 * step_size * np.dot(factor.T, gradient)
-    for i in range(n_steps):
-        position = position + step_size * np.dot(factor, momentum)
-        value, slope = density((position,) + shared)
-        log_density, gradient = value[()], np.ascontiguousarray(slope)
-        kick = 0.5 * step_size if i == n_steps - 1 else step_size
-        momentum = momentum + kick * np.dot(factor.T, gradient)
-    log_ratio = 0.5 * np.dot(noise, noise) - 0.5 * np.dot(momentum, momentum)
-    return position, log_density, gradient, log_ratio
-
-
-@njit
-def compiled_leapfrog(address, shared, position, gradient, factor, step_size, n_steps, noise):
-    """Do as :func:`leapfrog` with the density at an address (:func:`density_at`)."""
-    density = density_at(address, position, shared)
-    return leapfrog(density, shared, position, gradient, factor, step_size, n_steps, noise)
+    def _statistics(self, proposal, current):
+        return {"step_size": proposal.step_size, "n_steps": proposal.n_steps}

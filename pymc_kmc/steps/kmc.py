@@ -1,44 +1,31 @@
-r"""Kernel Hamiltonian Monte Carlo (KMC; Strathmann et al., 2015, Algorithm 1).
+r"""KMC, the default: many moves on a surrogate, which learns from every evaluation.
 
-An iteration at x:
+A sampler pays for a log density at every proposal, accepted or not. :class:`KMC` fits a surrogate
+f to those values (:class:`~pymc_kmc.surrogates.LogDensityGP`) and moves on f, which costs nothing
+of the target, until it is far away. One evaluation of the target accepts or rejects the end point.
+An iteration at x makes one of these moves:
 
-1. Choose a kind of move: a random walk (:mod:`pymc_kmc.adaptation.random_walk`; always, while no
-   surrogate is fitted yet), more often where the target is far above the surrogate
-   (:mod:`pymc_kmc.steps.surrogate`, with what that asks of the acceptance ratio), or a trajectory
-   of a long or a short range of lengths, with fixed probabilities
-   (:mod:`pymc_kmc.adaptation.moves`).
-2. For a trajectory, draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each
-   independently of x, and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to
-   (x', p'), where f is an exponential family in a reproducing kernel Hilbert space fitted to the
-   chain's history.
-3. Accept x' with probability
+1. *Surrogate transitions* (:mod:`pymc_kmc.moves.transitions`): a sequence of HMC transitions on f,
+   accepted with probability
+   :math:`\min(1, e^{\log\hat\pi(x') - \log\hat\pi(x) - f(x') + f(x)})`.
+2. *Tempered transitions*: the same on f / T, whose wider tails reach where f is too low.
+3. *Random walk* (:mod:`pymc_kmc.moves.random_walk`): makes the first steps, and leads out of places
+   where f is wrong. Its probability is .01 where f is exact, .03 where it isn't, and up to .7 where
+   the target is far above f (:mod:`pymc_kmc.steps.surrogate`).
 
-   .. math:: \min\left(1, \frac{\hat\pi(x')}{\hat\pi(x)}
-             \exp\left(\tfrac12 p^\top M^{-1} p - \tfrac12 p'^\top M^{-1} p'\right)\right)
+While tuning, some evaluations are for learning alone, unless the chain is on its way from a bad
+start:
 
-   with the target's own (possibly estimated) density: one evaluation.
-4. While adaptation lasts, learn: the surrogate on a schedule
-   (:mod:`pymc_kmc.adaptation.surrogate`), then step size and number of steps on the surrogate
-   alone (:mod:`pymc_kmc.adaptation.trajectory`), and the moves' probabilities from their real
-   jumps: where the surrogate is poor, short trajectories and random walks win.
+4. *Auxiliary chain* (:mod:`pymc_kmc.moves.auxiliary`) on :math:`\pi^{1/T}`: a quarter of them, so
+   that f is right beyond the places where the chain has been.
+5. *Active learning* (:mod:`pymc_kmc.moves.frontier`): a fifth, two fifths of noisy ones, where f's
+   predictive variance promises most. Fewer where predictions were right.
 
-Why it is exact: given f, M, the step size and the number of steps, the leapfrog map followed by a
-flip of the momentum is a volume-preserving involution whatever f is, so that step 3 is a
-Metropolis-Hastings step for :math:`\hat\pi(x) N(p; 0, M)` (Neal, 2011, section 2.3; with an
-estimated density for the extended target of Andrieu and Roberts, 2009); a mixture of kernels that
-leave the target invariant leaves it invariant too. With ``random_walk_probability=0`` there are no
-random walks after the first fit, as in the paper.
-
-References
-----------
-Strathmann, H., Sejdinovic, D., Livingstone, S., Szabo, Z. and Gretton, A. (2015). Gradient-free
-Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
-
-Neal, R. M. (2011). MCMC using Hamiltonian dynamics. In *Handbook of Markov Chain Monte Carlo*,
-Chapman and Hall/CRC.
-
-Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficient Monte Carlo
-computations. *Annals of Statistics* 37, 697-725.
+A value that was wrongly predicted is learned at once. The surrogate is fitted anew when the number
+of iterations has grown by 1.2, or when its last 40 proposals were hardly accepted, and once more at
+the end of tuning; then everything is frozen. All of this happens in coordinates in which one
+variable's scale doesn't depend on another's value (:mod:`pymc_kmc.adaptation.warping`). Acceptance
+by the target never drives a step size: a poor surrogate can't make the sampler collapse.
 
 Examples
 --------
@@ -46,287 +33,131 @@ Examples
 >>> with pm.Model():
 ...     x = pm.Normal("x", shape=2)
 ...     idata = pm.sample(
-...         step=kmc.KMCLite(), tune=200, draws=200, chains=1, random_seed=1, progressbar=False,
+...         step=kmc.KMC(), tune=200, draws=200, chains=1, random_seed=1, progressbar=False,
 ...         compute_convergence_checks=False,
 ...     )
 >>> idata.posterior.sizes["draw"]
 200
 """
 
-from abc import abstractmethod
+from time import perf_counter
 
 import numpy as np
 
-from pymc_kmc.adaptation.log_weights import LogWeights
-from pymc_kmc.adaptation.moves import MoveMixture, Whitening
-from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
-from pymc_kmc.adaptation.surrogate import FiniteFamily, LiteFamily, SurrogateAdaptation
-from pymc_kmc.adaptation.trajectory import learn_n_steps, learn_step_size
-from pymc_kmc.dynamics import SurrogateHamiltonian
-from pymc_kmc.numerics.checks import check_choice, check_count, check_interval, check_positive
+from pymc_kmc.adaptation.fit_to_values import FitToValues, first_fit
+from pymc_kmc.adaptation.fitting import GivenSurrogate
+from pymc_kmc.adaptation.history import Record
+from pymc_kmc.adaptation.move_probabilities import ByAcceptance
+from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
+from pymc_kmc.adaptation.schedules import GeometricSchedule
+from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
+from pymc_kmc.moves.auxiliary import AuxiliaryChain
+from pymc_kmc.moves.base import MoveMixture, OneOf, Row
+from pymc_kmc.moves.frontier import ActiveLearning
+from pymc_kmc.moves.random_walk import RandomWalk
+from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
+from pymc_kmc.numerics.checks import check_count
+from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.threads import single_threaded_blas
-from pymc_kmc.steps.base import AdaptiveStep, Proposal
-from pymc_kmc.steps.surrogate import RANDOM_WALK, LearnedWithSurrogate, SurrogateStep
+from pymc_kmc.steps.base import AdaptiveStep
+from pymc_kmc.steps.surrogate import SurrogateStep
 
-__all__ = ["KMCFinite", "KMCLite", "KernelHMC"]
+__all__ = ["KMC"]
 
-# The step size of an iteration is the learned one times a uniform number from this interval:
-# fixed ones can resonate with the target (Neal, 2011, section 3.2).
-STEP_SIZE_JITTER = (0.7, 1.1)
-# First fit after so many iterations a dimension (15 to 40 did equally well).
-FIRST_FIT = 20
-# Fits are due whenever the number of iterations has grown by this factor: growth by 1.12 instead
-# of 1.2 doubled the effective sample size on the banana of the benchmarks, whose arms are explored
-# one fit at a time.
-REFIT_GROWTH = 1.12
-# The kinds of trajectory: shares of the learned numbers of steps, and each one's smallest
-# probability.
-SHARES = (1.0, 0.2)
-SMALLEST_PROBABILITY = 0.05
+# Share of random walks while tuning.
+TUNING_RANDOM_WALKS = 0.1
+# Largest additional share of random walks, where surrogate moves are hardly accepted.
+MORE_RANDOM_WALKS = 0.5
+# Number of surrogate moves whose acceptance says so.
+LATELY = 20
+# Acceptance rate below which they are hardly accepted, as a share of what noise allows.
+HARDLY = 0.2
+# Share of tempered moves while tuning, among those on the surrogate.
+TUNING_TEMPERED = 0.05
+# Share of the auxiliary chain while tuning.
+TUNING_AUXILIARY = 0.25
+# Shares of random walks after tuning, with a surrogate that is exact and one that is not.
+RANDOM_WALKS = (0.01, 0.03)
+# Shares of tempered moves after tuning, likewise.
+TEMPERED_MOVES = (0.01, 0.02)
+# Standard deviation of the log weights, in nats, from which on a surrogate is not exact.
+LARGE_SPREAD = 0.05
+# Temperature of the tempered moves and of the auxiliary chain: at 2 chains stick now and then.
+TEMPERATURE = 1.5
+# Factors on the random walk's scale, once there is a surrogate for the long moves.
+FACTORS = (1.0, 0.3, 0.1)
+# Number of surrogate moves after which a surrogate may be in trouble.
+TROUBLE_AFTER = 40
+# Acceptance rate of a surrogate in trouble, as a share of what noise allows.
+TROUBLE_ACCEPTANCE = 0.15
+# Number of fits after which trouble is no reason for another.
+MOST_FITS = 45
+# Growth of the number of iterations from one fit to the next; updates learn what happens between.
+REFIT_GROWTH = 1.2
+# Ratio of the log weights' spreads from which on the last fit is clearly worse than the one before.
+CLEARLY_WORSE = 1.2
+# Rise of the log density, in standard deviations of a Gaussian's, of a chain on its way.
+CLEAR_RISE = 2.0
+# Number of iterations in a window: it rises from one window to the next but one.
+WINDOW = 50
 
 
-class Learned(LearnedWithSurrogate):
-    """What KMC lite and finite learn from a chain, besides what every step on a surrogate does.
+class KMCAdaptation:
+    """State of KMC's adaptation.
 
     Attributes
     ----------
-    step_size : (float, float) or None
-        Bounds of the uniform distribution of step sizes; None until they are learned.
-    n_steps : (int, int) or None
-        The same for numbers of leapfrog steps.
-    moves : MoveMixture
-        The random walk and the trajectories of different lengths.
-    whitening : Whitening or None
-        The scale that their jumps are measured on.
+    record : Record
+        What the chain went through.
+    fits : FitToValues or GivenSurrogate
+        Makes the surrogates.
+    schedule : GeometricSchedule
+        Of fits.
+    fitted : FittedSurrogate or None
+        The surrogate in use, with moves on it; None before the first.
+    random_walk : RandomWalk
+    tempered : TemperedTransition
+    transitions : OneOf
+        Moves on the surrogate, with their probabilities.
+    auxiliary : AuxiliaryChain
+    active_learning : ActiveLearning
     """
 
-    def __init__(self, n_dimensions, adaptation, is_noisy, step_size, n_steps, moves):
-        schedule = GeometricSchedule(FIRST_FIT * n_dimensions, REFIT_GROWTH)
-        super().__init__(n_dimensions, adaptation, schedule, is_noisy)
-        self.step_size = step_size
-        self.n_steps = n_steps
-        self.moves = moves
-        self.whitening = None
+    def __init__(self, n_dimensions, fits, is_noisy):
+        self.record = Record(n_dimensions)
+        self.fits = fits
+        self.schedule = GeometricSchedule(first_fit(n_dimensions), REFIT_GROWTH)
+        self.fitted = None
+
+        def random_walk():
+            return RandomWalk(RandomWalkAdaptation(n_dimensions, is_noisy=is_noisy), FACTORS)
+
+        self.random_walk = random_walk()
+        self.tempered = TemperedTransition(is_noisy, TEMPERATURE)
+        kinds = [SurrogateTransition(size, is_noisy) for size in KINDS]
+        self.transitions = OneOf(kinds, ByAcceptance(len(kinds)))
+        self.auxiliary = AuxiliaryChain(random_walk(), is_noisy, TEMPERATURE)
+        self.active_learning = ActiveLearning(is_noisy)
 
 
-class KernelHMC(SurrogateStep):
-    """What KMC lite and KMC finite share: everything but the surrogate's family."""
+class KMC(SurrogateStep):
+    r"""Kernel Monte Carlo on a surrogate of the log density: the default, without settings.
 
-    stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {
-        "step_size": (np.float64, []),
-        "n_steps": (np.int64, []),
-        "energy": (np.float64, []),
-        "diverging": (bool, []),
-        "kmc_move": (np.int64, []),
-        "kmc_n_fits": (np.int64, []),
-    }
-
-    def __init__(
-        self,
-        vars=None,
-        *,
-        sigma=None,
-        regularisation=None,
-        base="gaussian",
-        values=None,
-        step_size=None,
-        n_leapfrog=None,
-        target_acceptance=0.9,
-        random_walk_probability=0.1,
-        schedule="geometric",
-        **kwargs,
-    ):
-        check_choice(base, "base", (None, "gaussian"))
-        check_choice(schedule, "schedule", ("geometric", "vanishing"))
-        if schedule == "vanishing" and values:
-            raise ValueError(
-                "values=True needs schedule='geometric': the vanishing schedule is the "
-                "paper's, which "
-                "learns from states alone."
-            )
-        if not 0 < target_acceptance < 1:
-            raise ValueError(f"target_acceptance must be between 0 and 1, got {target_acceptance}.")
-        if not 0 <= random_walk_probability <= 0.8:
-            raise ValueError(
-                f"random_walk_probability must be between 0 and 0.8, got {random_walk_probability}."
-            )
-        self.sigma = None if sigma is None else check_positive(sigma, "sigma")
-        self.regularisation = regularisation
-        if regularisation is not None:
-            self.regularisation = check_positive(regularisation, "regularisation")
-        self.base = base
-        self.values = schedule == "geometric" if values is None else bool(values)
-        self.given_step_size = check_interval("step_size", step_size, minimum=0.0)
-        self.given_n_leapfrog = check_interval("n_leapfrog", n_leapfrog, minimum=1, integer=True)
-        self.target_acceptance = target_acceptance
-        self.random_walk_probability = random_walk_probability
-        self.schedule = schedule
-        super().__init__(vars, **kwargs)
-
-    @abstractmethod
-    def _family(self):
-        """Return what makes the surrogates."""
-
-    def _start_chain(self):
-        hamiltonian = None
-        if self.given_surrogate is not None:
-            hamiltonian = SurrogateHamiltonian(self.given_surrogate.parameters_)
-        adaptation = SurrogateAdaptation(
-            self._family(), self.base, self.values, self.sigma, self.regularisation, hamiltonian
-        )
-        n_trajectories = 1 if self.given_n_leapfrog else len(SHARES)
-        smallest = [self.random_walk_probability] + n_trajectories * [SMALLEST_PROBABILITY]
-        if not self._adapts:  # nothing will be learned of the moves: trajectories, long ones
-            smallest[1] = 1.0 - sum(smallest) + SMALLEST_PROBABILITY
-        return Learned(
-            self.n_dimensions,
-            adaptation,
-            self.target.is_noisy,
-            self.given_step_size,
-            self.given_n_leapfrog,
-            MoveMixture(smallest, self.n_dimensions),
-        )
-
-    # Algorithm 1
-
-    def _propose(self, position):
-        learned, rng = self.learned, self.rng
-        self._use_given_surrogate(position)
-        log_density = self.target.recycled.log_density
-        if learned.log_weights is None or (
-            rng.uniform() < self._random_walk_probability(position, log_density)
-        ):
-            return self._propose_random_walk(position)
-        hamiltonian = learned.adaptation.hamiltonian
-        move = learned.moves.choose(rng, first=RANDOM_WALK + 1)
-        step_size = rng.uniform(*learned.step_size)
-        share = SHARES[move - 1]
-        low, high = (max(1, round(share * n)) for n in learned.n_steps)
-        n_steps = int(rng.integers(low, high, endpoint=True))
-        momentum = hamiltonian.metric.draw_momentum(rng)
-        end, end_momentum = hamiltonian.trajectory(position, momentum, step_size, n_steps)
-        kinetic = hamiltonian.metric.kinetic_energy(momentum)
-        log_ratio = kinetic - hamiltonian.metric.kinetic_energy(end_momentum)
-        diverging = not np.isfinite(log_ratio)
-        return Proposal(
-            end,
-            -np.inf if diverging else log_ratio,
-            {
-                "step_size": step_size,
-                "n_steps": n_steps,
-                "energy": kinetic,
-                "diverging": diverging,
-                "kmc_move": move,
-                "kmc_n_fits": learned.adaptation.n_fits,
-            },
-        )
-
-    def _propose_random_walk(self, position):
-        learned = self.learned
-        return Proposal(
-            learned.random_walk.propose(position, self.rng),
-            0.0,
-            {
-                "step_size": learned.random_walk.scale,
-                "n_steps": 0,
-                # A momentum that this move has no use for: energies stay comparable.
-                "energy": 0.5 * self.rng.chisquare(self.n_dimensions),
-                "diverging": False,
-                "kmc_move": RANDOM_WALK,
-                "kmc_n_fits": learned.adaptation.n_fits,
-            },
-        )
-
-    def _statistics(self, proposal, current):
-        # The Hamiltonian at the iteration's start with its momentum.
-        energy = proposal.statistics["energy"] - current.log_density
-        return proposal.statistics | {"energy": energy}
-
-    def _learn(self, proposal, evaluation, acceptance_rate, start, position):
-        learned = self.learned
-        move = proposal.statistics["kmc_move"]
-        self._remember(evaluation, position)
-        if move == RANDOM_WALK:
-            learned.random_walk.learn_scale(acceptance_rate)
-        if learned.whitening is not None:
-            jumps = np.zeros(2 * self.n_dimensions)
-            if acceptance_rate > 0:
-                jumps = acceptance_rate * learned.whitening.squared_jumps(start, proposal.position)
-            learned.moves.learn(move, jumps)
-        n = len(learned.record)
-        if learned.schedule.is_due(n):
-            self._fit()
-        elif self.schedule == "vanishing" and learned.adaptation.n_fits:
-            if self.rng.uniform() < vanishing_weight(n):
-                with single_threaded_blas():
-                    learned.adaptation.update(learned.record, self.rng)
-
-    def _end_tuning(self):
-        if self.adaptation == "tuning":
-            self._fit()
-
-    @property
-    def _smallest_random_walk_probability(self):
-        return self.learned.moves.probabilities[RANDOM_WALK]
-
-    def _renew_moves(self, states, log_densities):
-        learned, rng = self.learned, self.rng
-        hamiltonian = learned.adaptation.hamiltonian
-        learned.step_size = self.given_step_size
-        if learned.step_size is None:
-            scale = learn_step_size(hamiltonian, states, self.target_acceptance, rng)
-            low, high = STEP_SIZE_JITTER
-            learned.step_size = low * scale, high * scale
-        learned.n_steps = self.given_n_leapfrog
-        if learned.n_steps is None:
-            learned.n_steps = learn_n_steps(hamiltonian, states, np.mean(learned.step_size), rng)
-        learned.whitening = Whitening(states)
-        learned.moves.forget()
-        learned.log_weights = LogWeights(hamiltonian, states, log_densities)
-
-
-class KMCLite(KernelHMC):
-    r"""KMC lite: the surrogate is a kernel expansion at states of the chain.
-
-    Strathmann et al. (2015), Proposition 1 and Algorithm 1. A fit costs O(n_points^3), a gradient
-    O(n_points d).
+    The choice for any target of up to some 50 continuous dimensions without usable gradients, and
+    for noisy likelihoods. After the module's docstring: learns from the values of all evaluations,
+    makes many moves on what it learned for one evaluation, and is exact whatever it learned.
 
     Parameters
     ----------
     vars : list of TensorVariable, optional
         The variables to sample, by default all continuous ones of the model.
-    surrogate : KernelExpLite or KernelExpFinite, optional
+    n_landmarks : int
+        Kernel functions of the surrogate: its flexibility, and what a move costs. Where they are
+        too few for the log density, it has up to twice as many.
+    surrogate : Surrogate, optional
         A fitted one to use as it is, in the unconstrained raveled coordinates of `vars`; nothing is
-        fitted then.
-    n_points : int
-        Most states that a fit uses.
-    sigma : float, optional
-        Bandwidth in squared units of the unconstrained scale; by default chosen at every fit,
-        together with coordinates.
-    regularisation : float, optional
-        By default chosen at every fit by blocked cross-validation.
-    penalty : {"rkhs", "coefficients", "reference"}
-        See :class:`~pymc_kmc.surrogates.KernelExpLite`; "coefficients" is the paper's.
-    base : {"gaussian", None}
-        Base density of the surrogate: a Gaussian, which makes the tails pull inwards, or none,
-        the paper's.
-    values : bool, optional
-        Whether the surrogate learns from the log densities of proposals beside the states. By
-        default it does, except with the vanishing schedule.
-    step_size : (float, float), optional
-        Bounds of the uniformly drawn leapfrog step size; by default learned on the surrogate.
-    n_leapfrog : (int, int), optional
-        Bounds of the uniformly drawn number of leapfrog steps; by default learned on the surrogate.
-    target_acceptance : float
-        Acceptance rate that trajectories would have if the surrogate were the target: how fine the
-        step size is. The target's own acceptance is lower by the surrogate's errors.
-    random_walk_probability : float
-        Smallest probability of a random-walk move; it is more if trajectories move the chain less
-        far, and at states where the target is far above the surrogate. With 0 there are none once a
-        surrogate is fitted.
-    schedule : {"geometric", "vanishing"}
-        When the surrogate learns: on a geometric schedule, or in addition with probability
-        1 / sqrt(t + 1) at iteration t, from states alone, as in the paper.
+        fitted then. Any of :mod:`pymc_kmc.surrogates`, or an object of your own with
+        `n_features_in_`, `log_density(X)` and `gradient(X)`.
     **kwargs
         See :class:`~pymc_kmc.steps.base.AdaptiveStep`: `model`, `initial_point`, `compile_kwargs`,
         `blocked`, `rng`, `tune`, `adaptation`.
@@ -336,54 +167,226 @@ class KMCLite(KernelHMC):
     ValueError
         If an argument is out of its range, or the given surrogate isn't fitted or has the wrong
         dimension.
+
+    Notes
+    -----
+    Statistics: `kmc_move` is 0 for random walks, 1 for tempered transitions, while tuning only 2
+    for the auxiliary chain and 3 for the frontier, and from 4 the kinds of surrogate transition;
+    `n_steps` the leapfrog steps of the proposal; `kmc_n_transitions` its transitions;
+    `kmc_surrogate_variance` the variance of the values around the surrogate, noise included;
+    `kmc_proposal_time` and `kmc_evaluation_time` seconds.
     """
 
-    name = "kmc_lite"
+    name = "kmc"
+    stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {
+        "step_size": (np.float64, []),
+        "n_steps": (np.int64, []),
+        "kmc_n_transitions": (np.int64, []),
+        "kmc_n_fits": (np.int64, []),
+        "kmc_surrogate_variance": (np.float64, []),
+        "kmc_proposal_time": (np.float64, []),
+    }
 
-    def __init__(self, vars=None, *, n_points=500, penalty="rkhs", **kwargs):
-        self.n_points = check_count(n_points, "n_points")
-        self.penalty = check_choice(penalty, "penalty", ("coefficients", "reference", "rkhs"))
+    def __init__(self, vars=None, *, n_landmarks=300, **kwargs):
+        self.n_landmarks = check_count(n_landmarks, "n_landmarks")
         super().__init__(vars, **kwargs)
 
-    def _family(self):
-        return LiteFamily(self.n_points, self.penalty)
+    @property
+    def default_tune_steps(self):
+        """Iterations of tuning that PyMC 6 makes where the user doesn't say.
 
+        What a smooth target of eight dimensions needs, and what it takes in 13 to 26 dimensions to
+        come from a bad start along a curved way: 1500 to 2500 iterations.
+        """
+        d = self.n_dimensions
+        return int(np.ceil((2000 + 80 * d) / 100) * 100)
 
-class KMCFinite(KernelHMC):
-    r"""KMC finite: the surrogate is linear in random Fourier features.
+    def _start_chain(self):
+        is_noisy, surrogate = self.target.is_noisy, self.given_surrogate
+        if surrogate is None:
+            fits = FitToValues(self.n_landmarks, is_noisy)
+        else:
+            hamiltonian = whitened_hamiltonian(surrogate)
+            fits = GivenSurrogate(surrogate, hamiltonian, learn_transitions)
+        return KMCAdaptation(self.n_dimensions, fits, is_noisy)
 
-    Strathmann et al. (2015), Proposition 2 and Algorithm 1. A fit costs O(n d m + n m^2 + m^3)
-    for n states and m features, a gradient O(m d); with ``schedule="vanishing"`` the surrogate is
-    updated online with every state that the chain went through.
+    # Moves
 
-    Parameters
-    ----------
-    vars : list of TensorVariable, optional
-        The variables to sample, by default all continuous ones of the model.
-    n_features : int
-        Number m of random features.
-    n_points : int
-        Most states that a fit uses.
-    kernel : {"gaussian", "rational_quadratic"}
-        Of the random features.
-    surrogate, sigma, regularisation, base, values, step_size, n_leapfrog, target_acceptance, \
-random_walk_probability, schedule, **kwargs
-        As for :class:`KMCLite`.
+    def _propose(self, current):
+        begin, learned = perf_counter(), self.learned
+        if learned.fitted is None and self.given_surrogate is not None:
+            self._use(learned.fits.begin(current.position, current.log_density, self.rng))
+        mixture = MoveMixture(*self._moves())
+        proposal = mixture.propose(current, learned.fitted, self.rng)
+        return proposal._replace(seconds=perf_counter() - begin)
 
-    Raises
-    ------
-    ValueError
-        If an argument is out of its range, or the given surrogate isn't fitted or has the wrong
-        dimension.
-    """
+    def _moves(self):
+        """Return the moves in the order in which they are tried, and their probabilities."""
+        learned = self.learned
+        if learned.fitted is None:
+            return [Row(learned.random_walk, 1.0)]
+        rows, tempered_share = [], self._share(TEMPERED_MOVES)
+        # What lies around a place that a chain only passes is not worth knowing.
+        if self._explores and not self._is_on_its_way():
+            tempered_share = TUNING_TEMPERED
+            if learned.active_learning.share > 0.0:
+                rows.append(Row(learned.active_learning, learned.active_learning.share))
+            rows.append(Row(learned.auxiliary, TUNING_AUXILIARY))
+        return [
+            *rows,
+            Row(learned.random_walk, self._random_walk_probability),
+            Row(learned.tempered, tempered_share),
+            Row(learned.transitions, 1.0),
+        ]
 
-    name = "kmc_finite"
+    def _random_walk_probability(self, state):
+        """Return the random walk's probability at a state, an :class:`Evaluation`."""
+        return self.learned.fitted.random_walk_share(self._smallest_random_walk_share, state)
 
-    def __init__(self, vars=None, *, n_features=500, n_points=2000, kernel="gaussian", **kwargs):
-        self.n_features = check_count(n_features, "n_features")
-        self.n_points = check_count(n_points, "n_points")
-        self.kernel = check_choice(kernel, "kernel", ("gaussian", "rational_quadratic"))
-        super().__init__(vars, **kwargs)
+    @property
+    def _smallest_random_walk_share(self):
+        """The share of random walks where the target is above its surrogate as usual."""
+        if not self._explores:
+            return self._share(RANDOM_WALKS)
+        lately = self.learned.transitions.probabilities.recent[-LATELY:]
+        if len(lately) < LATELY:
+            return TUNING_RANDOM_WALKS
+        hardly = HARDLY * self.ideal_acceptance
+        return TUNING_RANDOM_WALKS + MORE_RANDOM_WALKS * max(0.0, 1.0 - np.mean(lately) / hardly)
 
-    def _family(self):
-        return FiniteFamily(self.n_features, self.n_points, self.kernel)
+    def _share(self, shares):
+        """Return a share after tuning. Nobody knows how exact a given surrogate is."""
+        exact, usual = shares
+        if self.given_surrogate is not None:
+            return usual
+        spread = self.learned.fitted.log_weights.spread
+        return exact + (usual - exact) * min(1.0, spread / LARGE_SPREAD)
+
+    def _is_on_its_way(self):
+        """Whether the chain's log density rises, by more than it varies where a chain belongs."""
+        log_densities = self.learned.record.log_densities
+        if len(log_densities) < 3 * WINDOW:
+            return False
+        last = log_densities.last(3 * WINDOW)[:, 0]
+        rise = np.median(last[-WINDOW:]) - np.median(last[:WINDOW])
+        return rise > CLEAR_RISE * np.sqrt(0.5 * self.n_dimensions)
+
+    @property
+    def _explores(self):
+        """Whether evaluations are spent on learning besides drawing."""
+        return self.is_tuning and self.given_surrogate is None
+
+    def _observe(self, evaluation):
+        self.learned.record.append_evaluation(evaluation)
+
+    def _complaint(self):
+        return self.learned.fits.failure and self.learned.fits.complaint
+
+    def _statistics(self, proposal, current):
+        learned = self.learned
+        variance = np.nan
+        if learned.fitted is not None and self.given_surrogate is None:
+            variance = learned.fitted.surrogate.variance_
+        return {
+            "step_size": proposal.step_size,
+            "n_steps": proposal.n_steps,
+            "kmc_n_transitions": proposal.n_transitions,
+            "kmc_n_fits": learned.fits.n_fits,
+            "kmc_surrogate_variance": variance,
+            "kmc_proposal_time": proposal.seconds,
+        }
+
+    # Adaptation
+
+    def _learn(self, outcome):
+        learned, proposal = self.learned, outcome.proposal
+        learned.record.append(outcome)
+        self._learn_covariance()
+        proposal.move.learn(outcome, self.rng)
+        learned.transitions.learn(outcome)
+        self._update(outcome)
+        if learned.schedule.is_due(len(learned.record)) or self._is_in_trouble():
+            self._fit()
+
+    def _learn_covariance(self):
+        """Let the random walk learn its covariance, in the surrogate's coordinates."""
+        learned = self.learned
+        warp = IDENTITY if learned.fitted is None else learned.fitted.warp
+        learned.random_walk.adaptation.learn_covariance(learned.record.states, warp)
+
+    def _update(self, outcome):
+        """Let the surrogate learn from an evaluation before its next fit."""
+        learned, evaluation = self.learned, outcome.evaluation
+        active_learning = learned.active_learning
+        if not self._explores or active_learning.frontier is None or evaluation is None:
+            return
+        if not np.isfinite(evaluation.log_density):
+            return
+        before = learned.fitted
+        comparison = before.compare(evaluation.position, evaluation.log_density)
+        learned.fitted = before.learn(comparison)
+        if learned.fitted is not before:
+            active_learning.frontier.add(learned.fitted.surrogate, comparison.place)
+        if outcome.proposal.move is active_learning:
+            active_learning.compare(comparison, before.surrogate)
+
+    def _is_in_trouble(self):
+        recent = self.learned.transitions.probabilities.recent
+        if len(recent) < TROUBLE_AFTER or self.learned.fits.n_fits >= MOST_FITS:
+            return False
+        bound = TROUBLE_ACCEPTANCE * self.ideal_acceptance
+        return np.mean(recent[-TROUBLE_AFTER:]) < bound
+
+    def _fit(self):
+        """Fit the surrogate anew and go on with it, if there is one."""
+        learned = self.learned
+        learned.transitions.probabilities.recent.clear()
+        if self.target.is_noisy:
+            learned.fits.noise_variance = self.progress.noise.variance.value
+        fitted = learned.fits.fit(learned.record, learned.fitted, self.rng)
+        if fitted is not None:
+            self._use(fitted)
+            self._explore()
+        return fitted
+
+    def _use(self, fitted):
+        """Go on with a new surrogate."""
+        learned, transitions = self.learned, fitted.transitions
+        learned.fitted = fitted
+        jumps = [transitions.jump(size.share, size.length) for size in KINDS]
+        learned.transitions.probabilities = learned.transitions.probabilities.renewed(jumps)
+
+    def _explore(self):
+        """Begin to explore what lies around a new surrogate."""
+        learned, fits = self.learned, self.learned.fits
+        learned.auxiliary.begin(self.target.recycled)
+        with single_threaded_blas():
+            self._set_covariances()
+        learned.active_learning.end()
+        if self._explores:
+            states, _ = fits.recent(learned.record)
+            evaluated = fits.evaluations(learned.record)[:, :-1]
+            learned.active_learning.begin(learned.fitted, states, evaluated)
+
+    def _set_covariances(self):
+        """Give the random walks a covariance in the surrogate's coordinates."""
+        learned = self.learned
+        self._learn_covariance()
+        learned.auxiliary.random_walk.adaptation.set_covariance(
+            learned.random_walk.adaptation.covariance
+        )
+
+    def _end_tuning(self):
+        """Fit a last time, to all values, unless the surrogate at hand is clearly better."""
+        learned = self.learned
+        if self.given_surrogate is not None or learned.fitted is None:
+            return
+        last, probabilities = learned.fitted, learned.transitions.probabilities
+        fitted = self._fit()
+        if fitted is not None:
+            with single_threaded_blas():
+                last = last.weighed(*learned.fits.recent(learned.record))
+                if not fitted.log_weights.spread <= CLEARLY_WORSE * last.log_weights.spread:
+                    learned.fitted, learned.transitions.probabilities = last, probabilities
+                    self._set_covariances()
+        learned.active_learning.end()

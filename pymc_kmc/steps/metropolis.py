@@ -28,14 +28,23 @@ Examples
 import numpy as np
 
 from pymc_kmc.adaptation.history import History
-from pymc_kmc.adaptation.random_walk import RandomWalk
-from pymc_kmc.steps.base import AdaptiveStep, Proposal
+from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
+from pymc_kmc.moves.random_walk import RandomWalk
+from pymc_kmc.numerics.checks import check_between, check_covariance, check_positive
+from pymc_kmc.steps.base import AdaptiveStep
 
 __all__ = ["AdaptiveMetropolis"]
 
 
-class Learned:
-    """What adaptive Metropolis learns from a chain."""
+class MetropolisAdaptation:
+    """State of adaptive Metropolis's adaptation.
+
+    Attributes
+    ----------
+    history : History
+        The chain's states.
+    random_walk : RandomWalk
+    """
 
     def __init__(self, n_dimensions, random_walk):
         self.history = History(n_dimensions)
@@ -82,46 +91,34 @@ class AdaptiveMetropolis(AdaptiveStep):
         target_acceptance=None,
         **kwargs,
     ):
-        if target_acceptance is not None and not 0 < target_acceptance < 1:
-            raise ValueError(f"target_acceptance must be between 0 and 1, got {target_acceptance}.")
-        if not 0 < scale < np.inf:
-            raise ValueError(f"scale must be positive, got {scale}.")
+        if target_acceptance is not None:
+            check_between(target_acceptance, "target_acceptance", 0.0, 1.0)
         self.initial_covariance = None if covariance is None else np.array(covariance, dtype=float)
-        self.initial_scale = scale
+        self.initial_scale = check_positive(scale, "scale")
         self.target_acceptance = target_acceptance
         super().__init__(vars, **kwargs)
 
     def _start_chain(self):
-        check_covariance(self.initial_covariance, self.n_dimensions)
-        random_walk = RandomWalk(
-            self.n_dimensions,
+        d = self.n_dimensions
+        if self.initial_covariance is not None:
+            check_covariance(self.initial_covariance, d)
+        adaptation = RandomWalkAdaptation(
+            d,
             self.initial_covariance,
             self.initial_scale,
             self.target_acceptance,
             self.target.is_noisy,
         )
-        return Learned(self.n_dimensions, random_walk)
+        return MetropolisAdaptation(d, RandomWalk(adaptation))
 
-    def _propose(self, position):
-        random_walk = self.learned.random_walk
-        return Proposal(
-            random_walk.propose(position, self.rng), statistics={"kmc_scale": random_walk.scale}
-        )
+    def _propose(self, current):
+        return self.learned.random_walk.propose(current, None, self.rng)
 
-    def _learn(self, proposal, evaluation, acceptance_rate, start, position):
-        self.learned.history.append(position)
-        self.learned.random_walk.learn_scale(acceptance_rate)
-        self.learned.random_walk.learn_covariance(self.learned.history)
+    def _learn(self, outcome):
+        learned = self.learned
+        learned.history.append(outcome.end.position)
+        learned.random_walk.learn(outcome, self.rng)
+        learned.random_walk.adaptation.learn_covariance(learned.history)
 
-
-def check_covariance(covariance, n_dimensions):
-    """Raise a ValueError unless `covariance` is None or a positive definite (d, d) matrix."""
-    if covariance is None:
-        return
-    if covariance.shape != (n_dimensions, n_dimensions):
-        raise ValueError(
-            f"covariance must have shape {(n_dimensions, n_dimensions)}, one row for each "
-            f"of the step's {n_dimensions} unconstrained values, got shape {covariance.shape}."
-        )
-    if not np.allclose(covariance, covariance.T) or np.linalg.eigvalsh(covariance)[0] <= 0:
-        raise ValueError(f"covariance must be symmetric and positive definite, got\n{covariance}")
+    def _statistics(self, proposal, current):
+        return {"kmc_scale": proposal.step_size}

@@ -1,12 +1,29 @@
-"""Gaussian base densities of surrogates."""
+r"""Base densities of kernel exponential families: constant, or a Gaussian.
+
+A surrogate is an unnormalised log density :math:`f = \log q_0 + \theta^\top \varphi`, fitted by
+score matching (Hyvärinen, 2005): the objective over points :math:`x_b` with weights :math:`w_b` is
+
+.. math:: J(f) = \frac{1}{\sum_b w_b} \sum_b w_b \sum_a
+          \left[ \partial_a^2 f(x_b) + \tfrac12 (\partial_a f(x_b))^2 \right],
+
+which needs no normalising constant and no gradient of the target. It is quadratic in
+:math:`\theta`, with any :math:`q_0`: the cross term
+:math:`\partial_a \log q_0(x_b)\, \partial_a \varphi_j(x_b)` joins the right-hand side of the
+linear system that a fit is. A Gaussian base makes a surrogate's tails pull inwards.
+
+References
+----------
+Hyvärinen, A. (2005). Estimation of non-normalized statistical models by score matching. *Journal of
+Machine Learning Research* 6, 695-709.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from pymc_kmc.numerics.checks import check_choice
+from pymc_kmc.numerics.evaluation import evaluation
 from pymc_kmc.numerics.linear_algebra import solve_positive, symmetric
-from pymc_kmc.surrogates.evaluation import evaluation
 
 __all__ = [
     "GaussianBase",
@@ -19,6 +36,10 @@ __all__ = [
 ]
 
 
+#: Variance of a coordinate without spread, relative to the largest.
+NARROWEST = 1e-6
+
+
 class GaussianBase(NamedTuple):
     """An unnormalised Gaussian, log q0(x) = -(x - mean)' precision (x - mean) / 2."""
 
@@ -26,34 +47,34 @@ class GaussianBase(NamedTuple):
     precision: np.ndarray
 
     def log_density(self, X):
-        """Values at the rows of X (n, d)."""
+        """Return log densities (n,) at the rows of X (n, d)."""
         centred = X - self.mean
         return -0.5 * np.einsum("ni,ij,nj->n", centred, self.precision, centred)
 
     def gradient(self, X):
-        """Gradients (n, d) at the rows of X (n, d)."""
+        """Return gradients (n, d) at the rows of X (n, d)."""
         return -(X - self.mean) @ self.precision
 
     @property
     def laplacian(self):
-        """Sum of the second derivatives, the same everywhere."""
+        """Sum of the second derivatives of the log density, the same everywhere."""
         return -np.trace(self.precision)
 
 
 def no_base(d):
-    """The constant base density as a Gaussian of precision zero."""
+    """Return the constant base density, as a Gaussian of precision zero."""
     return GaussianBase(np.zeros(d), np.zeros((d, d)))
 
 
 def gaussian_base(mean, covariance, total_weight):
-    """The Gaussian of given moments, its covariance shrunk lightly so that it is positive definite.
+    """Return the Gaussian of given moments, made positive definite by light shrinkage.
 
     The covariance moves by 1 / (1 + total weight) of the way towards its own diagonal, like one
     additional independent observation. A coordinate without spread gets a millionth of the
     largest variance.
     """
     variance = np.diag(covariance)
-    floor = 1e-6 * variance.max()
+    floor = NARROWEST * variance.max()
     shrinkage = 1.0 / (1.0 + total_weight)
     shrunk = (1.0 - shrinkage) * covariance
     shrunk[np.diag_indices_from(shrunk)] = np.maximum(variance, floor)
@@ -62,14 +83,14 @@ def gaussian_base(mean, covariance, total_weight):
 
 
 def check_base(base):
-    """The argument if it is None, "gaussian" or a :class:`GaussianBase`, or a ValueError."""
+    """Return the argument if it is None, "gaussian" or a GaussianBase, or raise a ValueError."""
     if not isinstance(base, GaussianBase):
         check_choice(base, "base", (None, "gaussian"))
     return base
 
 
 def fit_base(base, X, weights):
-    """The base density that ``base`` stands for, given X (n, d) and weights (n,)."""
+    """Return the base density that ``base`` stands for, given X (n, d) and weights (n,)."""
     if isinstance(base, GaussianBase):
         return base
     if base is None:
@@ -82,7 +103,7 @@ def fit_base(base, X, weights):
 
 @evaluation
 def base_log_density_at(mean, precision, x):
-    """Compiled twin of :meth:`GaussianBase.log_density` for one point."""
+    """Return the log density at one point; compiled."""
     total = 0.0
     for i in range(x.shape[0]):
         row = 0.0
@@ -94,7 +115,7 @@ def base_log_density_at(mean, precision, x):
 
 @evaluation
 def base_gradient_at(mean, precision, x, out):
-    """Compiled twin of :meth:`GaussianBase.gradient` for one point; overwrites ``out``."""
+    """Write the gradient at one point; compiled."""
     for i in range(x.shape[0]):
         row = 0.0
         for j in range(x.shape[0]):

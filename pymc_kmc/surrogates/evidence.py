@@ -13,16 +13,8 @@ with F = (q, phi) centred (Rasmussen and Williams, 2006, sections 2.7 and 5.4). 
 factorisation for each :math:`\lambda` and one reduction of the second group's Schur complement to a
 tridiagonal matrix give the whole path over :math:`\kappa`.
 
-Landmarks, the points at which kernel functions are centred, are chosen by a weighted pivoted
-Cholesky factorisation of the kernel matrix (Fine and Scheinberg, 2001), whose rows are the
-features: orthonormal functions in the kernel's space, so that a ridge on them is that space's
-norm.
-
 References
 ----------
-Fine, S. and Scheinberg, K. (2001). Efficient SVM training using low-rank kernel representations.
-*Journal of Machine Learning Research* 2, 243-264.
-
 Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
 Press.
 """
@@ -32,29 +24,21 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from pymc_kmc.numerics.jit import njit
 from pymc_kmc.numerics.linear_algebra import triangular_solve
 
-__all__ = ["BayesianRegression", "RegressionFit", "kernel_values", "select_landmarks"]
+__all__ = ["BayesianRegression", "RegressionFit"]
 
-#: Kernels in coordinates whose length scale is one, and their numbers in compiled code.
-GAUSSIAN, RATIONAL_QUADRATIC = 0, 1
-KERNELS = {"gaussian": GAUSSIAN, "rational_quadratic": RATIONAL_QUADRATIC}
-
-#: Residual variances below this share of the values' are rounding error.
+#: Residual variance, relative to the values', below which it is rounding error.
 RELATIVE_FLOOR = 1e-14
 
-#: A kernel function whose part outside the span of those before it is smaller, squared, is left
-#: out.
-PIVOT_TOLERANCE = 1e-10
-
-#: Ridges of the kernel part tried: from rounding error to a fit that is switched off.
+#: Ridges of the second group tried: from rounding error to a fit that is switched off.
 KERNEL_RIDGES = 10.0 ** np.arange(-12.0, 4.0)
 
-#: Smallest ridge in units of (a bound of) the largest eigenvalue.
+#: Smallest ridge in units of a bound of the largest eigenvalue: with less, rounding errors are
+#: fitted.
 SMALLEST_RIDGE = 1e-15
 
-#: Columns that LAPACK handles at a time.
+#: Columns that LAPACK handles at a time, its own usual block.
 BLOCK_SIZE = 64
 
 
@@ -70,9 +54,9 @@ class RegressionFit(NamedTuple):
     variance : float
         The residual variance at weight one.
     coefficients : ndarray (k,)
-        Of the first group.
+        Those of the first group.
     kernel_coefficients : ndarray (m,)
-        Of the second, empty without one.
+        Those of the second group; empty without one.
     """
 
     log_evidence: float
@@ -146,9 +130,9 @@ class BayesianRegression:
         features : ndarray (n, m)
             The second group.
         kernel_ridges : ndarray
-            Its ridges to try.
+            Ridges of the second group to try.
         ridges : container of float, optional
-            Those of the first group to try, by default all.
+            Ridges of the first group to try, by default all.
 
         Returns
         -------
@@ -250,86 +234,3 @@ class _Shifted:
     def back(self, rotated):
         """Return x of Q' x."""
         return self._rotated(rotated, "N")
-
-
-def kernel_values(squares, kernel):
-    """Kernel values at squared distances in units of the length scale.
-
-    Parameters
-    ----------
-    squares : ndarray
-    kernel : int
-        A value of :data:`KERNELS`: the Gaussian exp(-r^2 / 2) or the rational quadratic
-        (1 + r^2 / 3)^(-3/2) (Rasmussen and Williams, 2006, equation 4.19, with alpha = 3/2).
-
-    Returns
-    -------
-    ndarray
-    """
-    if kernel == GAUSSIAN:
-        return np.exp(-0.5 * squares)
-    return (1.0 + squares / 3.0) ** -1.5
-
-
-def select_landmarks(points, weights, n, kernel):
-    """Choose landmarks and return the kernel's features on them.
-
-    Parameters
-    ----------
-    points : ndarray (p, r)
-        In coordinates whose length scale is one.
-    weights : ndarray (p,)
-        How much each point matters; positive.
-    n : int
-        Most landmarks.
-    kernel : int
-        A value of :data:`KERNELS`.
-
-    Returns
-    -------
-    indices : ndarray (m,)
-        m <= n; fewer where more would be linearly dependent.
-    features : ndarray (p, m)
-        ``features @ features.T`` is the kernel's Nystrom approximation.
-    """
-    roots = np.sqrt(weights / weights.max())
-    indices, rows = _pivoted_cholesky(
-        np.ascontiguousarray(points), roots, min(n, len(points)), kernel, PIVOT_TOLERANCE
-    )
-    return indices, rows.T
-
-
-@njit
-def _pivoted_cholesky(points, roots, n, kernel, tolerance):
-    n_points, r = points.shape
-    diagonal = np.ones(n_points)
-    rows = np.zeros((n, n_points))
-    indices = np.zeros(n, np.int64)
-    column = np.empty(n_points)
-    k = 0
-    while k < n:
-        pivot = int(np.argmax(diagonal * roots))
-        if diagonal[pivot] < tolerance:
-            break
-        for j in range(n_points):
-            square = 0.0
-            for a in range(r):
-                delta = points[j, a] - points[pivot, a]
-                square += delta * delta
-            if kernel == GAUSSIAN:
-                column[j] = np.exp(-0.5 * square)
-            else:
-                q = 1.0 / (1.0 + square / 3.0)
-                column[j] = q * np.sqrt(q)
-        for i in range(k):
-            factor = rows[i, pivot]
-            for j in range(n_points):
-                column[j] -= factor * rows[i, j]
-        scale = 1.0 / np.sqrt(diagonal[pivot])
-        for j in range(n_points):
-            rows[k, j] = column[j] * scale
-            diagonal[j] = max(0.0, diagonal[j] - rows[k, j] * rows[k, j])
-        diagonal[pivot] = 0.0
-        indices[k] = pivot
-        k += 1
-    return indices[:k].copy(), rows[:k].copy()

@@ -33,7 +33,6 @@ Hamiltonian Monte Carlo with efficient kernel exponential families. NeurIPS. Equ
 Proposition 2.
 """
 
-import copy
 import math
 from typing import NamedTuple
 
@@ -41,7 +40,6 @@ import numpy as np
 import scipy.linalg
 
 from pymc_kmc.numerics.checks import (
-    CHUNK_ENTRIES,
     as_rows,
     check_choice,
     check_count,
@@ -51,38 +49,43 @@ from pymc_kmc.numerics.checks import (
     check_weights,
     in_chunks,
 )
-from pymc_kmc.numerics.linear_algebra import cholesky_factor, cholesky_update, solve_positive
+from pymc_kmc.numerics.elementary import cos_in_place, sin_in_place
+from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
+from pymc_kmc.numerics.linear_algebra import (
+    cholesky_factor,
+    cholesky_update,
+    conjugate_gradients,
+    solve_positive,
+)
 from pymc_kmc.surrogates import features as _features
 from pymc_kmc.surrogates.base_density import (
-    GaussianBase,
     base_gradient_at,
     base_log_density_at,
     check_base,
-    gaussian_base,
-    no_base,
 )
-from pymc_kmc.surrogates.evaluation import BLOCK, evaluation, register
-from pymc_kmc.surrogates.features import cos_in_place, sin_in_place
+from pymc_kmc.surrogates.finite_sums import ScoreMatchingSums
 from pymc_kmc.surrogates.protocol import check_fitted
 from pymc_kmc.surrogates.scores import score_matching_loss
 
-#: Relative growth of the total weight after which the factor is computed afresh. Conjugate
-#: gradients gain a factor of about 40 an iteration at that end of the range.
+#: Relative growth of the total weight at which the factor is computed afresh: conjugate gradients
+#: gain a factor of 40 an iteration until then.
 DRIFT = 0.1
 
-#: A block of more than m / RANK_ONE_SHARE rank-one updates is dearer than a new factorisation.
+#: Share 1 / RANK_ONE_SHARE of m: more rank-one updates are dearer than a new factorisation.
 RANK_ONE_SHARE = 12
 
-#: Rank-one updates carried out in one pass over the factor.
+#: Rank-one updates in one pass over the factor: more rows would not fit in the first-level cache.
 UPDATES_A_PASS = 8
 
 #: Relative residual at which the conjugate gradients of an update stop.
 CG_TOLERANCE = 1e-13
+
+#: Most iterations of them: each gains a factor of 40 or more.
 CG_ITERATIONS = 50
 
 
 class FiniteParameters(NamedTuple):
-    """What compiled code needs of a fitted :class:`KernelExpFinite`."""
+    """Arrays and numbers of a fitted :class:`KernelExpFinite`, for compiled code."""
 
     omega: np.ndarray  # (d, m): the innermost loops run over features
     phase: np.ndarray  # (m,)
@@ -93,6 +96,10 @@ class FiniteParameters(NamedTuple):
 
 class KernelExpFinite:
     """Finite-dimensional kernel exponential family on random Fourier features, "KMC finite".
+
+    The log density is log q0(x) + sum_j theta_j phi_j(x) with a base density q0 and the features
+    phi_j(x) = sqrt(2 / m) cos(omega_j' x + phase_j), fitted by score matching (Strathmann et al.,
+    2015, Proposition 2).
 
     Parameters
     ----------
@@ -105,8 +112,8 @@ class KernelExpFinite:
     kernel : {"gaussian", "rational_quadratic"}
         exp(-|x - y|^2 / sigma) or 1 / (1 + |x - y|^2 / sigma).
     base : None, "gaussian" or GaussianBase
-        Base density: constant, or a Gaussian, fitted to X or given, which makes the tails pull
-        inwards.
+        Base density: a constant (None), or a Gaussian, fitted to X or given, which makes the tails
+        pull inwards.
     rng : None, int or numpy.random.Generator
         Draws the basis when fitting; an integer gives the same basis in every fit.
 
@@ -115,12 +122,17 @@ class KernelExpFinite:
     coefficients_ : ndarray (m,)
         theta.
     omega_, phase_ : ndarray (d, m) and (m,)
-        The basis.
+        The basis, a column of omega a feature.
     total_weight_ : float
         Sum of the weights of all points seen.
     parameters_ : FiniteParameters
-        For :func:`~pymc_kmc.surrogates.log_density_at` and ``gradient_at``. An update makes a
-        new one, the old one stays valid.
+        For evaluation by ``log_density_at`` and ``gradient_at``, from compiled code too. An update
+        makes a new one; the old one stays valid.
+
+    References
+    ----------
+    Strathmann, H., Sejdinovic, D., Livingstone, S., Szabó, Z. and Gretton, A. (2015). Gradient-free
+    Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
 
     Examples
     --------
@@ -142,7 +154,7 @@ class KernelExpFinite:
 
     @classmethod
     def from_basis(cls, omega, phase, regularisation, base=None):
-        """A surrogate on a given basis, cos(omega' x + phase) times sqrt(2 / m).
+        """Return a surrogate on a given basis, cos(omega' x + phase) times sqrt(2 / m).
 
         Parameters
         ----------
@@ -180,7 +192,8 @@ class KernelExpFinite:
         Raises
         ------
         ValueError
-            On a bad argument, a value that is not finite, or fewer than two distinct points.
+            If an argument is out of its range, an entry of X isn't finite, or fewer than two points
+            are distinct.
         """
         m = check_count(self.n_features, "n_features")
         regularisation = check_positive(self.regularisation, "regularisation")
@@ -243,21 +256,21 @@ class KernelExpFinite:
         return self
 
     def log_density(self, X):
-        """Unnormalised log density at X (d,) or (n, d): a float or (n,)."""
+        """Return the unnormalised log density at X, (d,) or (n, d): a float or (n,)."""
         check_fitted(self)
         X, single = as_rows(X, self.n_features_in_)
         values = in_chunks(self._log_density, X, len(self.phase_))
         return float(values[0]) if single else values
 
     def gradient(self, X):
-        """Gradient of the log density at X (d,) or (n, d), in the shape of X."""
+        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
         check_fitted(self)
         X, single = as_rows(X, self.n_features_in_)
         gradients = in_chunks(self._gradient, X, len(self.phase_))
         return gradients[0] if single else gradients
 
     def loss(self, X, sample_weight=None):
-        """Score-matching objective on X (n, d), a mean over its rows, without the penalty."""
+        """Return the score-matching objective on X (n, d), a mean over its rows, unpenalised."""
         check_fitted(self)
         X = check_points(X, d=self.n_features_in_)
         weights = check_weights(sample_weight, len(X))
@@ -268,16 +281,18 @@ class KernelExpFinite:
         return score_matching_loss(self.gradient(X), laplacians + self.base_.laplacian, weights)
 
     def features(self, X):
-        """Random features (n, m) at the rows of X (n, d), one for each of ``coefficients_``."""
+        """Return random features (n, m) at the rows of X (n, d), one for each coefficient."""
         return _features.features(X, self.omega_, self.phase_)
 
     def gram(self):
-        """None: the features are orthonormal in the norm that regularises them."""
+        """Return None: the features are orthonormal in the norm that regularises them."""
         return None
 
     def set_coefficients(self, coefficients):
-        """Replace theta (m,); makes a new ``parameters_``. An update
-        computes it afresh from the points."""
+        """Replace theta (m,); makes a new ``parameters_``.
+
+        An update computes theta afresh from the points.
+        """
         self.coefficients_ = np.array(coefficients, dtype=np.float64)
         scaled = math.sqrt(2.0 / len(self.coefficients_)) * self.coefficients_
         self.parameters_ = self.parameters_._replace(coefficients=scaled)
@@ -324,90 +339,6 @@ class KernelExpFinite:
         )
 
 
-class ScoreMatchingSums:
-    """Weighted sums over points from which the system of Proposition 2 follows, for any base.
-
-    Parameters
-    ----------
-    omega : ndarray (d, m)
-    phase : ndarray (m,)
-    X : ndarray (n, d)
-    weights : ndarray (n,)
-    origin : ndarray (d,), optional
-        Positions are taken from here, lest their squares lose digits; by default the mean of X.
-    """
-
-    def __init__(self, omega, phase, X, weights, origin=None):
-        d, m = omega.shape
-        self.omega, self.phase = omega, phase
-        self.total_weight = 0.0
-        self.origin = X[weights > 0].mean(axis=0) if origin is None else origin
-        self.x = np.zeros(d)
-        self.xx = np.zeros((d, d))
-        self.cosines = np.zeros(m)
-        self.sines = np.zeros(m)
-        self.sines_x = np.zeros((m, d))
-        self._sines_sines = np.zeros((m, m))
-        self._pending = []
-        rows = max(1, CHUNK_ENTRIES // m)
-        for i in range(0, len(X), rows):
-            self.add(X[i : i + rows], weights[i : i + rows])
-            self._absorb()
-
-    def add(self, X, weights):
-        """Add points X (n, d); returns the sines (n, m) of their angles."""
-        angles = X @ self.omega + self.phase
-        sines = np.sin(angles)
-        centred = X - self.origin
-        self.total_weight += weights.sum()
-        self.x += weights @ centred
-        self.xx += (centred.T * weights) @ centred
-        self.cosines += weights @ np.cos(angles)
-        self.sines += weights @ sines
-        self.sines_x += (sines.T * weights) @ centred
-        self._pending.append(np.sqrt(weights)[:, None] * sines)
-        return sines
-
-    def second_moment(self):
-        """W C (m, m), a fresh array."""
-        self._absorb()
-        m = len(self.phase)
-        return (2.0 / m) * self._sines_sines * (self.omega.T @ self.omega)
-
-    def right_hand_side(self, base):
-        """W b (m,)."""
-        scale = math.sqrt(2.0 / len(self.phase))
-        b = self.cosines * (self.omega**2).sum(axis=0)
-        offset = base.mean - self.origin
-        slopes = (self.sines_x - np.outer(self.sines, offset)) @ base.precision
-        return scale * (b - np.einsum("am,ma->m", self.omega, slopes))
-
-    def base(self, kind):
-        """The base density named by ``kind``, from the points' moments."""
-        if isinstance(kind, GaussianBase):
-            return kind
-        if kind is None:
-            return no_base(len(self.origin))
-        mean = self.x / self.total_weight
-        covariance = self.xx / self.total_weight - np.outer(mean, mean)
-        return gaussian_base(mean + self.origin, covariance, self.total_weight)
-
-    def without(self, part):
-        """The sums over the points not in ``part``, which has the same basis and origin."""
-        rest = copy.copy(self)
-        rest._sines_sines = self._sines_sines - part._sines_sines
-        for name in ("total_weight", "x", "xx", "cosines", "sines", "sines_x"):
-            setattr(rest, name, getattr(self, name) - getattr(part, name))
-        return rest
-
-    def _absorb(self):
-        """Carry out the products that :meth:`add` put off."""
-        if self._pending:
-            rows = np.concatenate(self._pending)
-            self._sines_sines += rows.T @ rows
-            self._pending = []
-
-
 # --------------------------------------------------------------------------------------------------
 # Online linear algebra
 # --------------------------------------------------------------------------------------------------
@@ -418,23 +349,16 @@ def solve_shifted(U, epsilon, b):
 
     Conjugate gradients on (I + epsilon P^-1) x = P^-1 b, P = U'U: two triangular solves a step.
     """
-    x = c = _solve_factored(U, b)
+    x = _solve_factored(U, b)
     if epsilon == 0.0:
         return x
-    residual = -epsilon * _solve_factored(U, x)
-    direction = residual.copy()
-    rr = residual @ residual
-    target = (CG_TOLERANCE * np.linalg.norm(c)) ** 2
-    for _ in range(CG_ITERATIONS):
-        if not rr > target:
-            break
-        Ad = direction + epsilon * _solve_factored(U, direction)
-        step = rr / (direction @ Ad)
-        x = x + step * direction
-        residual = residual - step * Ad
-        rr, previous = residual @ residual, rr
-        direction = residual + (rr / previous) * direction
-    return x
+    return conjugate_gradients(
+        lambda v: v + epsilon * _solve_factored(U, v),
+        -epsilon * _solve_factored(U, x),
+        start=x,
+        tolerance=CG_TOLERANCE * np.linalg.norm(x),
+        n_iterations=CG_ITERATIONS,
+    )[0]
 
 
 def _solve_factored(U, b):

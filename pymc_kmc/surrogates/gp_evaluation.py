@@ -1,21 +1,68 @@
-"""Compiled evaluation of a fitted LogDensityGP.
+r"""Evaluation of a fitted Gaussian-process log density, compiled and with NumPy.
 
-Landmarks' coordinates are taken four at a time: what is added up stays in registers.
+In coordinates :math:`z = W (x - m)`,
+
+.. math:: f(x) = h^\top z - \tfrac12 z^\top P z
+          + \sum_k b_k \log\left(1 + |z|^2 / \nu_k\right) + \sum_i g_i(x_i)
+          + \sum_j a_j k(B z, u_j) - \tfrac c2 \max(|z| - R, 0)^2 .
+
+Compiled loops take the landmarks' coordinates four at a time, so that sums stay in registers.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.surrogates.evaluation import BLOCK, evaluation, register
-from pymc_kmc.surrogates.evidence import GAUSSIAN
-from pymc_kmc.surrogates.kernels import exp_in_place
+from pymc_kmc.numerics.elementary import exp_in_place
+from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
+from pymc_kmc.surrogates.kernels import kernel_in_place, kernel_with_tag, squared_distances
 
-__all__ = ["LogDensityGPParameters"]
+__all__ = [
+    "LogDensityGPParameters",
+    "additive_gradients",
+    "kernel_gradients",
+    "log_densities",
+    "quadratic_form",
+]
 
 
 class LogDensityGPParameters(NamedTuple):
-    """What compiled code needs of a fitted :class:`LogDensityGP`; see its module's formula."""
+    """Arrays and numbers of a fitted :class:`LogDensityGP` in d dimensions, for compiled code.
+
+    In coordinates z = W (x - m) the log density is h' z - z' P z / 2 + sum_k b_k log(1 + |z|^2 /
+    nu_k) + sum_j a_j k(B z, u_j), and functions of single coordinates, less c / 2 times the square
+    of the distance |z| - R beyond the wall.
+
+    Attributes
+    ----------
+    centre : ndarray (d,)
+        m.
+    whitening : ndarray (d, d)
+        W.
+    linear : ndarray (d,)
+        h.
+    precision : ndarray (d, d)
+        P.
+    radial_scales, radial_coefficients : ndarray (k,)
+        nu and b; empty without radial terms.
+    radius, stiffness : float
+        R and c of the wall.
+    projection : ndarray (r, d)
+        B.
+    landmarks : ndarray (r, m)
+        u, one column a landmark, so that the innermost loops run over landmarks.
+    coefficients : ndarray (m,)
+        a; m = 0 without a kernel part.
+    kernel : int
+        The kernel's tag.
+    axes : ndarray (d, d)
+    origin : ndarray (d,)
+        Grid coordinates of the additive part are axes @ z - origin, in units of its length scale.
+    spacing : float
+        The grid points are 0, spacing, 2 spacing, ...
+    additive_coefficients : ndarray (d, g)
+        One row a coordinate; g = 0 without an additive part.
+    """
 
     centre: np.ndarray
     whitening: np.ndarray
@@ -26,16 +73,63 @@ class LogDensityGPParameters(NamedTuple):
     radius: float
     stiffness: float
     projection: np.ndarray
-    landmarks: np.ndarray  # (r, m): one row a projected coordinate
+    landmarks: np.ndarray
     coefficients: np.ndarray
     kernel: int
-    # Of the additive part, in units of its length scale: positions along the grid are
-    # axes @ z - origin, the grid points 0, spacing, 2 spacing, ... Coefficients (d, g) in one row a
-    # coordinate, g = 0 without an additive part.
     axes: np.ndarray
     origin: np.ndarray
     spacing: float
     additive_coefficients: np.ndarray
+
+
+# --------------------------------------------------------------------------------------------------
+# With NumPy, many points at a time
+# --------------------------------------------------------------------------------------------------
+
+
+def log_densities(p, X):
+    """Return the log densities (n,) of parameters `p` at the rows of X (n, d)."""
+    Z = (X - p.centre) @ p.whitening.T
+    squares = np.einsum("nd,nd->n", Z, Z)
+    out = Z @ p.linear - 0.5 * quadratic_form(Z, p.precision)
+    out += np.log1p(squares[:, None] / p.radial_scales) @ p.radial_coefficients
+    out -= 0.5 * p.stiffness * np.maximum(np.sqrt(squares) - p.radius, 0.0) ** 2
+    if len(p.coefficients):
+        squares = squared_distances(Z @ p.projection.T, p.landmarks.T)
+        out += kernel_with_tag(p.kernel).values(squares) @ p.coefficients
+        values = np.exp(-0.5 * _grid_distances(p, Z) ** 2)
+        out += np.einsum("ndg,dg->n", values, p.additive_coefficients)
+    return out
+
+
+def kernel_gradients(p, Z):
+    """Return gradients in z of the kernel part, at the rows of Z (n, d)."""
+    U = Z @ p.projection.T
+    squares = squared_distances(U, p.landmarks.T)
+    slopes = -kernel_with_tag(p.kernel).slopes(squares) * p.coefficients
+    return (slopes.sum(axis=1)[:, None] * U - slopes @ p.landmarks.T) @ p.projection
+
+
+def additive_gradients(p, Z):
+    """Return gradients in z of the additive part, at the rows of Z (n, d)."""
+    T = _grid_distances(p, Z)
+    return -np.einsum("ndg,dg->nd", T * np.exp(-0.5 * T**2), p.additive_coefficients) @ p.axes
+
+
+def quadratic_form(Z, matrix):
+    """Return z' matrix z (n,) for the rows of Z (n, d)."""
+    return np.einsum("ni,ij,nj->n", Z, matrix, Z)
+
+
+def _grid_distances(p, Z):
+    """Distances (n, d, g) from the additive part's grid points, in its length scale."""
+    grid = p.spacing * np.arange(p.additive_coefficients.shape[1])
+    return (Z @ p.axes.T - p.origin)[:, :, None] - grid
+
+
+# --------------------------------------------------------------------------------------------------
+# Compiled, one point at a time
+# --------------------------------------------------------------------------------------------------
 
 
 @evaluation
@@ -115,16 +209,7 @@ def _kernel_terms(parameters, u, start, stop, slopes, out, scratch):
     """Write coefficients times kernel functions at u, or their slopes, for a block of landmarks."""
     n = stop - start
     _squared_distances(parameters.landmarks, u, start, stop, out)
-    if parameters.kernel == GAUSSIAN:
-        for i in range(n):
-            out[i] *= -0.5
-        exp_in_place(out, scratch, n)
-    else:
-        for i in range(n):
-            q = 1.0 / (1.0 + out[i] / 3.0)
-            out[i] = q * np.sqrt(q)
-            if slopes:
-                out[i] *= q
+    kernel_in_place(parameters.kernel, out, scratch, n, slopes)
     coefficients = parameters.coefficients[start:stop]
     for i in range(n):
         out[i] *= coefficients[i]

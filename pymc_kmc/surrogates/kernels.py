@@ -1,21 +1,53 @@
-r"""The Gaussian kernel, and a vectorising exponential for it.
+r"""Kernels: the Gaussian of the kernel exponential families, and those of Gaussian processes.
 
-Everywhere :math:`k(x, y) = \exp(-|x - y|^2 / \sigma)` with :math:`\sigma` in squared units of the
-points (Strathmann et al., 2015).
+The kernel exponential families have :math:`k(x, y) = \exp(-|x - y|^2 / \sigma)` with :math:`\sigma`
+in squared units of the points (Strathmann et al., 2015). The kernels of Gaussian processes are
+functions of the squared distance :math:`r^2` in coordinates whose length scale is one, with
+:math:`k(0) = 1`:
 
-numba as installed from PyPI calls the C library's ``exp`` once per entry; :func:`exp_in_place` is
-written so that the compiler turns it into vector instructions.
+- Gaussian: :math:`\exp(-r^2 / 2)`;
+- rational quadratic: :math:`(1 + r^2 / 3)^{-3/2}` (Rasmussen and Williams, 2006, equation 4.19,
+  with :math:`\alpha = 3/2`).
+
+A kernel is an object in Python and its tag in compiled code. To add one: a class here, and a branch
+in each of the two compiled functions at the end.
+
+References
+----------
+Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
+Press.
+
+Strathmann, H., Sejdinovic, D., Livingstone, S., Szabó, Z. and Gretton, A. (2015). Gradient-free
+Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
 """
 
-import math
+from abc import ABC, abstractmethod
 
 import numpy as np
 
+from pymc_kmc.numerics.elementary import exp_in_place
+from pymc_kmc.numerics.evaluation import evaluation
 from pymc_kmc.numerics.jit import njit
+
+__all__ = [
+    "GAUSSIAN",
+    "KERNELS",
+    "RATIONAL_QUADRATIC",
+    "Kernel",
+    "gaussian_kernel",
+    "kernel_at",
+    "kernel_in_place",
+    "kernel_with_tag",
+    "median_squared_distance",
+    "squared_distances",
+]
+
+#: Most rows among which the median squared distance is taken: it need not be exact.
+MEDIAN_POINTS = 400
 
 
 def squared_distances(X, Y):
-    """Squared Euclidean distances (n, m) between the rows of X (n, d) and Y (m, d).
+    """Return squared Euclidean distances (n, m) between the rows of X (n, d) and Y (m, d).
 
     Both are centred on Y first, so that points far from the origin lose no digits.
     """
@@ -26,7 +58,7 @@ def squared_distances(X, Y):
 
 
 def gaussian_kernel(X, Y, sigma):
-    """Kernel matrix (n, m) of the rows of X (n, d) and Y (m, d).
+    """Return the kernel matrix (n, m) of the rows of X (n, d) and Y (m, d).
 
     >>> import numpy as np
     >>> gaussian_kernel(np.zeros((1, 2)), np.array([[1.0, 1.0]]), sigma=2.0).round(4)
@@ -35,58 +67,103 @@ def gaussian_kernel(X, Y, sigma):
     return np.exp(-squared_distances(X, Y) / sigma)
 
 
-# Cody & Waite (1980): x = k log 2 + r with log 2 split in two, |r| <= log(2) / 2, then the Taylor
-# polynomial of exp(r), whose remainder at degree 13 is 5e-18 of the value.
-_LOG2_HIGH = 6.93147180369123816490e-01
-_LOG2_LOW = 1.90821492927058770002e-10
-_INVERSE_LOG2 = 1.4426950408889634074
-#: Adding it rounds to an integer, which is then found in the low bits of the mantissa.
-_ROUNDING = 6755399441055744.0
-_ROUNDING_BITS = np.float64(_ROUNDING).view(np.int64).item()
-#: Beyond these arguments the result is 0 or infinity; clamping keeps the integers in range.
-_EXP_LOW, _EXP_HIGH = -760.0, 720.0
-_EXP_COEFFICIENTS = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
-_C13, _C12, _C11, _C10, _C9, _C8, _C7, _C6, _C5, _C4, _C3, _C2, _C1, _C0 = _EXP_COEFFICIENTS
+def median_squared_distance(X, rng):
+    """Return the median over pairs of distinct rows of X (n, d), or 1 if there are none.
 
-
-# No "reassoc" here: rounding by adding and subtracting a constant must not be simplified away.
-@njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
-def exp_in_place(values, scratch, n):
-    """Replace ``values[:n]`` by their exponentials; ``scratch`` (float64) is at least as long.
-
-    Relative error below 1e-15 where the result is a normal number; gradual underflow, overflow to
-    infinity; NaN stays NaN.
+    With many rows, over a random subset of them.
     """
-    bits = scratch.view(np.int64)
-    for i in range(n):
-        x = values[i]
-        x = _EXP_LOW if x < _EXP_LOW else x
-        x = _EXP_HIGH if x > _EXP_HIGH else x
-        shifted = x * _INVERSE_LOG2 + _ROUNDING
-        scratch[i] = shifted
-        k = shifted - _ROUNDING
-        r = (x - k * _LOG2_HIGH) - k * _LOG2_LOW
-        p = _C13 * r + _C12
-        p = p * r + _C11
-        p = p * r + _C10
-        p = p * r + _C9
-        p = p * r + _C8
-        p = p * r + _C7
-        p = p * r + _C6
-        p = p * r + _C5
-        p = p * r + _C4
-        p = p * r + _C3
-        p = p * r + _C2
-        p = p * r + _C1
-        p = p * r + _C0
-        values[i] = p
-    # 2^k in two halves, each in the range of normal numbers: the product underflows gradually.
-    for i in range(n):
-        bits[i] = (((bits[i] - _ROUNDING_BITS) >> 1) + 1023) << 52 | (
-            (bits[i] - _ROUNDING_BITS) & 1
-        )
-    for i in range(n):
-        odd = bits[i] & 1
-        bits[i] = bits[i] - odd
-        half = scratch[i]
-        values[i] = values[i] * half * (half * (1.0 + odd))
+    if len(X) > MEDIAN_POINTS:
+        X = X[rng.choice(len(X), size=MEDIAN_POINTS, replace=False)]
+    D = squared_distances(X, X)[np.triu_indices(len(X), 1)]
+    return float(np.median(D[D > 0])) if (D > 0).any() else 1.0
+
+
+class Kernel(ABC):
+    """A kernel as a function of s = r^2 / 2, r the distance in length scales.
+
+    Attributes
+    ----------
+    name : str
+    tag : int
+        Stands for the kernel in compiled code.
+    """
+
+    name: str
+    tag: int
+
+    @abstractmethod
+    def values(self, squares):
+        """Return k at squared distances r^2, an array of any shape."""
+
+    @abstractmethod
+    def slopes(self, squares):
+        """Return -dk/ds, which is positive."""
+
+    @abstractmethod
+    def curvatures(self, squares):
+        """Return d^2 k / ds^2."""
+
+    def __repr__(self):
+        return f"<{self.name} kernel>"
+
+
+class _Gaussian(Kernel):
+    name, tag = "gaussian", 0
+
+    def values(self, squares):
+        return np.exp(-0.5 * squares)
+
+    slopes = curvatures = values
+
+
+class _RationalQuadratic(Kernel):
+    name, tag = "rational_quadratic", 1
+
+    def values(self, squares):
+        return (1.0 + squares / 3.0) ** -1.5
+
+    def slopes(self, squares):
+        return (1.0 + squares / 3.0) ** -2.5
+
+    def curvatures(self, squares):
+        return 5.0 / 3.0 * (1.0 + squares / 3.0) ** -3.5
+
+
+GAUSSIAN, RATIONAL_QUADRATIC = _Gaussian(), _RationalQuadratic()
+
+#: Kernels of Gaussian processes by name.
+KERNELS = {kernel.name: kernel for kernel in (GAUSSIAN, RATIONAL_QUADRATIC)}
+
+_GAUSSIAN_TAG = GAUSSIAN.tag
+
+
+def kernel_with_tag(tag):
+    """Return the kernel that `tag` stands for in compiled code."""
+    return next(kernel for kernel in KERNELS.values() if kernel.tag == tag)
+
+
+@njit(forceinline=True)
+def kernel_at(tag, square):
+    """Return the value of a kernel at one squared distance."""
+    if tag == _GAUSSIAN_TAG:
+        return np.exp(-0.5 * square)
+    q = 1.0 / (1.0 + square / 3.0)
+    return q * np.sqrt(q)
+
+
+@evaluation
+def kernel_in_place(tag, squares, scratch, n, slopes):
+    """Replace ``squares[:n]`` by the kernel's values there, or by its slopes.
+
+    ``scratch`` (float64) is at least as long.
+    """
+    if tag == _GAUSSIAN_TAG:
+        for i in range(n):
+            squares[i] *= -0.5
+        exp_in_place(squares, scratch, n)
+    else:
+        for i in range(n):
+            q = 1.0 / (1.0 + squares[i] / 3.0)
+            squares[i] = q * np.sqrt(q)
+            if slopes:
+                squares[i] *= q

@@ -48,7 +48,14 @@ from pymc_kmc.numerics.checks import (
     check_weights,
     in_chunks,
 )
-from pymc_kmc.numerics.linear_algebra import cholesky_factor, solve_positive, symmetric
+from pymc_kmc.numerics.elementary import exp_in_place
+from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
+from pymc_kmc.numerics.linear_algebra import (
+    cholesky_factor,
+    conjugate_gradients,
+    solve_positive,
+    symmetric,
+)
 from pymc_kmc.numerics.samples import unique_rows
 from pymc_kmc.surrogates.base_density import (
     base_gradient_at,
@@ -56,28 +63,30 @@ from pymc_kmc.surrogates.base_density import (
     check_base,
     fit_base,
 )
-from pymc_kmc.surrogates.evaluation import BLOCK, evaluation, register
-from pymc_kmc.surrogates.kernels import exp_in_place, gaussian_kernel, squared_distances
+from pymc_kmc.surrogates.kernels import GAUSSIAN, gaussian_kernel, squared_distances
+from pymc_kmc.surrogates.landmarks import pivoted_cholesky
 from pymc_kmc.surrogates.protocol import check_fitted
 from pymc_kmc.surrogates.scores import score_matching_loss
 
 PENALTIES = ("coefficients", "reference", "rkhs")
 
-#: Conjugate gradients stop at this relative residual or number of iterations; a result above
-#: the acceptable residual is warned about.
+#: Relative residual at which conjugate gradients stop.
 CG_TOLERANCE = 1e-12
+#: Most iterations: a well-conditioned system takes some tens.
 CG_ITERATIONS = 1000
+#: Relative residual above which the result is warned about.
 CG_ACCEPTABLE = 1e-6
 
-#: Most directions in the preconditioner; its set-up costs as many products with C.
+#: Most directions in the preconditioner, whose set-up costs as many products with C.
 PRECONDITIONER_RANK = 200
 
-#: Share of the identity in the low-rank "rkhs" penalty.
+#: Share of the identity in the low-rank "rkhs" penalty: K ~ R'R has a null space, which its own
+#: norm leaves unpenalised.
 RKHS_IDENTITY = 1e-8
 
 
 class LiteParameters(NamedTuple):
-    """What compiled code needs of a fitted :class:`KernelExpLite`."""
+    """Arrays and numbers of a fitted :class:`KernelExpLite`, for compiled code."""
 
     points: np.ndarray  # (d, n): the innermost loops run over points
     coefficients: np.ndarray  # (n,)
@@ -89,20 +98,23 @@ class LiteParameters(NamedTuple):
 class KernelExpLite:
     """Kernel exponential family on the points themselves, "KMC lite".
 
+    The log density is log q0(x) + sum_i alpha_i k(x_i, x) with a base density q0, fitted to the
+    points x_i by score matching (Strathmann et al., 2015, Proposition 1).
+
     Parameters
     ----------
     sigma : float
         Bandwidth in squared units of X: k(x, y) = exp(-|x - y|^2 / sigma).
     regularisation : float
-        lambda, against sums over points: the effect of a given value falls as points are added.
+        lambda, against sums over points: the effect of a value falls as points are added.
     penalty : {"coefficients", "reference", "rkhs"}
-        The matrix P of the penalty: identity (the paper), K + identity (its authors' code), or K,
-        the norm in the reproducing kernel Hilbert space.
+        Matrix P of the penalty: the identity (the paper), K + identity (its authors' code), or the
+        kernel matrix K, for the norm in the reproducing kernel Hilbert space.
     base : None, "gaussian" or GaussianBase
-        Base density: constant, or a Gaussian, fitted to X or given, which makes the tails pull
-        inwards.
+        Base density: a constant (None), or a Gaussian, fitted to X or given, which makes the tails
+        pull inwards.
     rank : int, optional
-        Most pivots of the incomplete Cholesky factorisation of K. None: no limit.
+        Most pivots of an incomplete Cholesky factorisation of K; by default no limit.
     tolerance : float, optional
         Largest residual diagonal entry of K (whose diagonal is 1) at which the factorisation
         stops. With neither ``rank`` nor ``tolerance`` the system is solved exactly, in O(n^3).
@@ -110,15 +122,20 @@ class KernelExpLite:
     Attributes
     ----------
     points_ : ndarray (n, d)
-        Distinct points, in the order of their first appearance.
+        The distinct points x_i, in the order of their first appearance.
     weights_ : ndarray (n,)
         Their summed weights.
     coefficients_ : ndarray (n,)
         alpha.
     rank_ : int
-        Pivots used by the low-rank fit, n by the exact one.
+        Number of pivots of a low-rank fit; n of the exact one.
     parameters_ : LiteParameters
-        For :func:`~pymc_kmc.surrogates.log_density_at` and ``gradient_at``.
+        For evaluation by ``log_density_at`` and ``gradient_at``, from compiled code too.
+
+    References
+    ----------
+    Strathmann, H., Sejdinovic, D., Livingstone, S., Szabó, Z. and Gretton, A. (2015). Gradient-free
+    Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
 
     Examples
     --------
@@ -163,7 +180,8 @@ class KernelExpLite:
         Raises
         ------
         ValueError
-            On a bad argument, a value that is not finite, or fewer than two distinct points.
+            If an argument is out of its range, an entry of X isn't finite, or fewer than two points
+            are distinct.
         """
         sigma = check_positive(self.sigma, "sigma")
         regularisation = check_positive(self.regularisation, "regularisation")
@@ -186,9 +204,10 @@ class KernelExpLite:
             solution = solve_positive(C, b)
             rank = len(X)
         else:
-            R, _ = incomplete_cholesky(
-                X, sigma, rank=self.rank, tolerance=self.tolerance or np.finfo(float).eps
-            )
+            tolerance = self.tolerance or np.finfo(float).eps
+            units = np.sqrt(2.0 / sigma)  # in which the kernel's length scale is one
+            pivots, R = pivoted_cholesky(units * X, GAUSSIAN, n=self.rank, tolerance=tolerance)
+            R[:, pivots] = np.triu(R[:, pivots])  # of rounding errors
             solution = _solve_low_rank(X, weights, R, sigma, regularisation, self.penalty, base)
             rank = len(R)
 
@@ -208,21 +227,21 @@ class KernelExpLite:
         return self
 
     def log_density(self, X):
-        """Unnormalised log density at X (d,) or (n, d): a float or (n,)."""
+        """Return the unnormalised log density at X, (d,) or (n, d): a float or (n,)."""
         check_fitted(self)
         X, single = as_rows(X, self.n_features_in_)
         values = in_chunks(self._log_density, X, len(self.points_))
         return float(values[0]) if single else values
 
     def gradient(self, X):
-        """Gradient of the log density at X (d,) or (n, d), in the shape of X."""
+        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
         check_fitted(self)
         X, single = as_rows(X, self.n_features_in_)
         gradients = in_chunks(lambda part: self._derivatives(part)[0], X, len(self.points_))
         return gradients[0] if single else gradients
 
     def loss(self, X, sample_weight=None):
-        """Score-matching objective on X (n, d), a mean over its rows, without the penalty."""
+        """Return the score-matching objective on X (n, d), a mean over its rows, unpenalised."""
         check_fitted(self)
         X = check_points(X, d=self.n_features_in_)
         weights = check_weights(sample_weight, len(X))
@@ -230,11 +249,11 @@ class KernelExpLite:
         return score_matching_loss(gradients, laplacians, weights)
 
     def features(self, X):
-        """Kernel functions (n, k) at the rows of X (n, d), one for each of ``coefficients_``."""
+        """Return kernel functions (n, k) at the rows of X (n, d), one for each coefficient."""
         return gaussian_kernel(X, self.points_, self.parameters_.sigma)
 
     def gram(self):
-        """Inner products (k, k) of :meth:`features` in the reproducing kernel Hilbert space."""
+        """Return inner products (k, k) of the features in the reproducing kernel Hilbert space."""
         return self.features(self.points_)
 
     def set_coefficients(self, coefficients):
@@ -251,7 +270,7 @@ class KernelExpLite:
 
 
 def penalty_matrix(penalty, K):
-    """The matrix P named by ``penalty`` for the kernel matrix K (n, n)."""
+    """Return the matrix P that ``penalty`` names, for the kernel matrix K (n, n)."""
     if penalty == "rkhs":
         return K
     identity = np.eye(len(K))
@@ -259,7 +278,7 @@ def penalty_matrix(penalty, K):
 
 
 def score_matching_system(X, weights, K, D, sigma, base):
-    """b (n,) and C (n, n) of Proposition 1 for points X (n, d), as in the module's formulas."""
+    """Return b (n,) and C (n, n) of Proposition 1 for points X (n, d)."""
     b = right_hand_side(X, weights, K, D, sigma, base)
     weighted_KD = weights[:, None] * (K * D)
     half = weighted_KD.T @ K
@@ -270,7 +289,7 @@ def score_matching_system(X, weights, K, D, sigma, base):
 
 
 def right_hand_side(X, weights, K, D, sigma, base):
-    """b (n,) of Proposition 1."""
+    """Return b (n,) of Proposition 1."""
     d = X.shape[1]
     b = weights @ (K * ((2.0 / sigma) * D - d))
     return b - _base_term(X - X.mean(axis=0), weights, base.gradient(X), lambda V: K.T @ V)
@@ -285,7 +304,7 @@ def _base_term(X, weights, base_gradients, apply_K):
 
 
 def derivatives(X, points, coefficients, sigma, base):
-    """Gradients (n, d) and Laplacians (n,) of a lite expansion at the rows of X (n, d)."""
+    """Return gradients (n, d) and Laplacians (n,) of a kernel expansion at the rows of X (n, d)."""
     D = squared_distances(X, points)
     weighted = np.exp(-D / sigma) * coefficients
     centre = points.mean(axis=0)
@@ -299,45 +318,6 @@ def derivatives(X, points, coefficients, sigma, base):
 # --------------------------------------------------------------------------------------------------
 # Low rank (Appendix A)
 # --------------------------------------------------------------------------------------------------
-
-
-def incomplete_cholesky(X, sigma, rank=None, tolerance=1e-6):
-    """Pivoted incomplete Cholesky factorisation of the kernel matrix of X (n, d), K ~ R'R.
-
-    Parameters
-    ----------
-    X : ndarray (n, d)
-    sigma : float
-    rank : int, optional
-        Most pivots.
-    tolerance : float
-        Stop when no diagonal entry of K - R'R exceeds it.
-
-    Returns
-    -------
-    R : ndarray (r, n)
-    pivots : ndarray (r,) of int
-    """
-    n = len(X)
-    most = n if rank is None else min(rank, n)
-    R = np.zeros((min(most, 64), n))
-    pivots = []
-    residual = np.ones(n)
-    while len(pivots) < most:
-        pivot = int(residual.argmax())
-        if residual[pivot] <= tolerance:
-            break
-        r = len(pivots)
-        if r == len(R):
-            R = np.concatenate([R, np.zeros((min(r, most - r), n))])
-        row = np.exp(-((X - X[pivot]) ** 2).sum(axis=1) / sigma) - R[:r, pivot] @ R[:r]
-        row /= np.sqrt(residual[pivot])
-        row[pivots] = 0.0
-        R[r] = row
-        residual = np.maximum(residual - row**2, 0.0)
-        residual[pivot] = 0.0
-        pivots.append(pivot)
-    return R[: len(pivots)], np.array(pivots, dtype=np.int64)
 
 
 def _solve_low_rank(X, weights, R, sigma, regularisation, penalty, base):
@@ -368,10 +348,23 @@ def _solve_low_rank(X, weights, R, sigma, regularisation, penalty, base):
             total += x * apply_K(U) - apply_K(x * U)
         return total if penalty == "coefficients" else total + regularisation * KV
 
-    # K ~ R'R has a null space, which its own norm leaves unpenalised.
     shift = regularisation * (RKHS_IDENTITY if penalty == "rkhs" else 1.0)
     precondition = _nystrom_preconditioner(apply_C, R, shift)
-    return _conjugate_gradients(lambda v: apply_C(v) + shift * v, b, precondition)
+    solution, error = conjugate_gradients(
+        lambda v: apply_C(v) + shift * v,
+        b,
+        tolerance=CG_TOLERANCE * np.linalg.norm(b),
+        n_iterations=CG_ITERATIONS,
+        precondition=precondition,
+    )
+    if error > CG_ACCEPTABLE * np.linalg.norm(b):
+        warnings.warn(
+            f"conjugate gradients stopped at a relative residual of "
+            f"{error / np.linalg.norm(b):.1e}; a larger `regularisation` conditions the system",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return solution
 
 
 def _nystrom_preconditioner(apply_A, R, shift):
@@ -391,38 +384,6 @@ def _nystrom_preconditioner(apply_A, R, shift):
     values = np.maximum(singular**2 - nu, 0.0)
     gain = (values[-1] + shift) / (values + shift) - 1.0
     return lambda v: v + U @ (gain * (U.T @ v))
-
-
-def _conjugate_gradients(apply_A, b, precondition):
-    x = np.zeros_like(b)
-    residual = b.copy()
-    z = precondition(residual)
-    direction = z.copy()
-    rz = residual @ z
-    target = CG_TOLERANCE * np.linalg.norm(b)
-    best, best_norm = x, np.inf
-    for _ in range(CG_ITERATIONS):
-        norm = np.linalg.norm(residual)
-        if norm < best_norm:
-            best, best_norm = x, norm
-        Ad = apply_A(direction)
-        curvature = direction @ Ad
-        if norm <= target or not curvature > 0.0:
-            break
-        step = rz / curvature
-        x = x + step * direction
-        residual = residual - step * Ad
-        z = precondition(residual)
-        rz, previous = residual @ z, rz
-        direction = z + (rz / previous) * direction
-    if best_norm > CG_ACCEPTABLE * np.linalg.norm(b):
-        warnings.warn(
-            f"conjugate gradients stopped at a relative residual of "
-            f"{best_norm / np.linalg.norm(b):.1e}; a larger `regularisation` conditions the system",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-    return best
 
 
 # --------------------------------------------------------------------------------------------------

@@ -43,16 +43,17 @@ from pymc_kmc.numerics.checks import (
     check_weights,
     in_chunks,
 )
+from pymc_kmc.numerics.elementary import exp_in_place
+from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
 from pymc_kmc.numerics.linear_algebra import solve_positive, solve_symmetric
-from pymc_kmc.numerics.samples import unique_rows
+from pymc_kmc.numerics.samples import distinct_rows, unique_rows
 from pymc_kmc.surrogates.base_density import (
     base_gradient_at,
     base_log_density_at,
     check_base,
     fit_base,
 )
-from pymc_kmc.surrogates.evaluation import BLOCK, evaluation, register
-from pymc_kmc.surrogates.kernels import exp_in_place, squared_distances
+from pymc_kmc.surrogates.kernels import squared_distances
 from pymc_kmc.surrogates.protocol import check_fitted
 from pymc_kmc.surrogates.scores import score_matching_loss
 
@@ -60,7 +61,7 @@ MEAN_ELEMENTS = ("landmarks", "data", None)
 
 
 class NystromParameters(NamedTuple):
-    """What compiled code needs of a fitted :class:`KernelExpNystrom`.
+    """Arrays and numbers of a fitted :class:`KernelExpNystrom`, for compiled code.
 
     With c = 2 / sigma and delta = x - points_p, the surrogate is the sum over p of
     k(points_p, x) [radial_p (c^2 |delta|^2 - c d) + c delta' directions_p].
@@ -77,6 +78,12 @@ class NystromParameters(NamedTuple):
 class KernelExpNystrom:
     r"""The full kernel exponential family, restricted to landmark points.
 
+    The log density is log q0(x) + alpha xi(x) + the sum over landmarks z_i and coordinates a of
+    beta_ia times the kernel's derivative in coordinate a of z_i, at x (Sutherland et al., 2018).
+    The mean element xi is, with weights of sum 1,
+    :math:`\sum_b w_b \sum_a [\partial_a^2 k(x_b, \cdot) + \partial_a \log q_0(x_b)\,
+    \partial_a k(x_b, \cdot)]`.
+
     Parameters
     ----------
     sigma : float
@@ -84,14 +91,14 @@ class KernelExpNystrom:
     regularisation : float
         lambda of the squared RKHS norm, against means over points.
     n_landmarks : int, optional
-        Landmarks drawn from the distinct points; all of them if there are fewer.
+        Number of landmarks drawn from the distinct points; all of them if there are fewer.
     landmarks : array_like (m, d), optional
         The landmarks themselves, in place of ``n_landmarks``.
     base : None, "gaussian" or GaussianBase
-        Base density: constant, or a Gaussian, fitted to X or given, which makes the tails pull
-        inwards.
+        Base density: a constant (None), or a Gaussian, fitted to X or given, which makes the tails
+        pull inwards.
     mean_element : {"landmarks", "data", None}
-        What joins the landmarks' kernel derivatives. ``"landmarks"``: the average of
+        Function beside the landmarks' kernel derivatives. ``"landmarks"``: the average of
         :math:`\xi` over the landmarks in place of the points, also on the right-hand side, as in
         the authors' code; it needs representative landmarks and a firm regularisation.
         ``"data"``: :math:`\xi_X` itself, the exact projection; an evaluation then costs O(n).
@@ -107,7 +114,12 @@ class KernelExpNystrom:
     coefficients_ : ndarray (m, d)
         beta.
     parameters_ : NystromParameters
-        For :func:`~pymc_kmc.surrogates.log_density_at` and ``gradient_at``.
+        For evaluation by ``log_density_at`` and ``gradient_at``, from compiled code too.
+
+    References
+    ----------
+    Sutherland, D., Strathmann, H., Arbel, M. and Gretton, A. (2018). Efficient and principled score
+    estimation with Nyström kernel exponential families. *AISTATS*.
 
     Examples
     --------
@@ -154,14 +166,19 @@ class KernelExpNystrom:
         Raises
         ------
         ValueError
-            On a bad argument, a value that is not finite, or fewer than two distinct points.
+            If an argument is out of its range, an entry of X isn't finite, or fewer than two points
+            are distinct.
         """
         sigma = check_positive(self.sigma, "sigma")
         regularisation = check_positive(self.regularisation, "regularisation")
         check_base(self.base)
         check_choice(self.mean_element, "mean_element", MEAN_ELEMENTS)
         if (self.landmarks is None) == (self.n_landmarks is None):
-            raise ValueError("pass one of n_landmarks (how many) and landmarks (which points)")
+            given = "neither" if self.landmarks is None else "both"
+            raise ValueError(
+                "n_landmarks (a number) and landmarks (the points) stand for each other; pass one "
+                f"of them, not {given}"
+            )
         X = check_points(X)
         X, weights = unique_rows(X, check_weights(sample_weight, len(X)))
         check_distinct(len(X))
@@ -210,21 +227,21 @@ class KernelExpNystrom:
         return self
 
     def log_density(self, X):
-        """Unnormalised log density at X (d,) or (n, d): a float or (n,)."""
+        """Return the unnormalised log density at X, (d,) or (n, d): a float or (n,)."""
         check_fitted(self)
         X, single = as_rows(X, self.n_features_in_)
         values = in_chunks(lambda part: self._derivatives(part)[0], X, len(self._expansion[0]))
         return float(values[0]) if single else values
 
     def gradient(self, X):
-        """Gradient of the log density at X (d,) or (n, d), in the shape of X."""
+        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
         check_fitted(self)
         X, single = as_rows(X, self.n_features_in_)
         gradients = in_chunks(lambda part: self._derivatives(part)[1], X, len(self._expansion[0]))
         return gradients[0] if single else gradients
 
     def loss(self, X, sample_weight=None):
-        """Score-matching objective on X (n, d), a mean over its rows, without the penalty."""
+        """Return the score-matching objective on X (n, d), a mean over its rows, unpenalised."""
         check_fitted(self)
         X = check_points(X, d=self.n_features_in_)
         weights = check_weights(sample_weight, len(X))
@@ -254,7 +271,7 @@ class KernelExpNystrom:
 
 
 class MeanElement:
-    """xi: the weighted mean over points P (p, d) of the kernel's Laplacian and its base term.
+    """The mean element xi, of the kernel's Laplacian and its base term over points.
 
     Parameters
     ----------
@@ -271,11 +288,11 @@ class MeanElement:
         self.base, self.sigma = base, sigma
 
     def gradient(self, X):
-        """Gradients (n, d) of xi as a function, at X (n, d)."""
+        """Return gradients (n, d) of xi as a function, at X (n, d)."""
         return self._derivatives(X)[1]
 
     def inner(self, other):
-        """Inner product with another mean element."""
+        """Return the inner product with another mean element."""
         _, gradients, laplacians = self._derivatives(other.points)
         return float(other.radial @ laplacians + (other.directions * gradients).sum())
 
@@ -284,21 +301,22 @@ class MeanElement:
 
 
 def _expansion(alpha, mean, Z, beta):
-    """Points, radial coefficients and directions of the fitted sum, points not repeated."""
+    """Points, radial coefficients and directions of the fitted sum, repeated points merged."""
     if mean is None:
         return Z, np.zeros(len(Z)), beta
     points = np.concatenate([mean.points, Z])
     radial = np.concatenate([alpha * mean.radial, np.zeros(len(Z))])
     directions = np.concatenate([alpha * mean.directions, beta])
-    points, inverse = np.unique(points, axis=0, return_inverse=True)
+    first, group = distinct_rows(points)
+    points = points[first]
     merged_radial, merged = np.zeros(len(points)), np.zeros(points.shape)
-    np.add.at(merged_radial, inverse.ravel(), radial)
-    np.add.at(merged, inverse.ravel(), directions)
+    np.add.at(merged_radial, group, radial)
+    np.add.at(merged, group, directions)
     return points, merged_radial, merged
 
 
 def cross_derivatives(X, Z, sigma):
-    """Second derivatives d/dx_b d/dz_a k(x, z) as a matrix (n d, m d) for X (n, d) and Z (m, d)."""
+    """Return d/dx_b d/dz_a k(x, z) as a matrix (n d, m d) for X (n, d) and Z (m, d)."""
     (n, d), m = X.shape, len(Z)
     c = 2.0 / sigma
     delta = X[:, None, :] - Z[None, :, :]
@@ -310,7 +328,7 @@ def cross_derivatives(X, Z, sigma):
 
 
 def expansion_derivatives(X, points, radial, directions, sigma):
-    """Values (n,), gradients (n, d) and Laplacians (n,) of the sum in NystromParameters."""
+    """Return values (n,), gradients (n, d) and Laplacians (n,) of the sum at X (n, d)."""
     d = X.shape[1]
     c = 2.0 / sigma
     centre = points.mean(axis=0)

@@ -1,74 +1,122 @@
-r"""A fitted ridge regression that takes in points and features one at a time.
+r"""A fitted ridge regression to which points and features are added one at a time.
 
-With the features F and the values y of all points so far, weighted and centred at the weighted
-means of the first ones, coefficients solve :math:`(F^\top F + \Lambda) \theta = F^\top y`. A new
-point is a rank-one update of the Cholesky factor, a new feature a row more of it (Golub and Van
-Loan, 2013, section 6.5.4): :math:`O(p^2)` and :math:`O(n p)` in place of :math:`O(n p^2)`.
+With the features F and the values y of all points, weighted and centred at the weighted means of
+the first ones, coefficients solve :math:`(F^\top F + \Lambda) \theta = F^\top y`. A new point is a
+rank-one update of the Cholesky factor, a new feature one more row of it (Golub and Van Loan, 2013,
+section 6.5.4): :math:`O(p^2)` and :math:`O(n p)` in place of :math:`O(n p^2)`.
 
 References
 ----------
 Golub, G. H. and Van Loan, C. F. (2013). *Matrix Computations*, 4th edition. Johns Hopkins.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, cholesky_update, triangular_solve
 
-__all__ = ["OnlineRegression"]
+__all__ = ["NewFeature", "OnlineRegression"]
+
+#: Smallest square of the factor's new diagonal entry, relative to the new feature's: rounding
+#: errors of a feature that others span.
+SMALLEST_SQUARE = 1e-12
 
 
-class OnlineRegression:
-    """See the module's docstring.
+class NewFeature(NamedTuple):
+    """A feature that is added to a regression.
 
-    Parameters
+    Attributes
     ----------
-    features : ndarray (n, p)
     values : ndarray (n,)
-    weights : ndarray (n,)
-    ridges : ndarray (p,)
-        The diagonal of Lambda, in units of the mean weight.
-    coefficients : ndarray (p,)
-        The solution to begin with. It may owe something to other data: what is added changes it as
-        if it were that of a regression.
+        At all points so far.
+    ridge : float
+    combination : ndarray (p,)
+        Coefficients of a linear combination of the other features, which is subtracted.
+    """
+
+    values: np.ndarray
+    ridge: float
+    combination: np.ndarray
+
+
+class OnlineRegression(NamedTuple):
+    """A fitted regression. Its arrays are never written to: an addition makes a new one.
 
     Attributes
     ----------
     mean : ndarray (p,)
-        Weighted means of the features.
+        Weighted means of the first points' features.
     level : float
-        Weighted mean of the values.
+        Weighted mean of the first points' values.
+    mean_weight : float
+        Mean weight of the first points, which is the unit of the ridges.
+    roots : ndarray (n,)
+        Roots of the weights in units of the mean weight.
+    features : ndarray (n, p)
+        Centred, times the roots.
+    values : ndarray (n,)
+        Centred, times the roots.
+    factor : ndarray (p, p)
+        U, upper triangular with U'U the matrix of the normal equations.
+    right : ndarray (p,)
+        Their right-hand side.
     coefficients : ndarray (p,)
-        The solution.
+        Their solution.
     """
 
-    def __init__(self, features, values, weights, ridges, coefficients):
-        self._mean_weight = weights.mean()
-        self._roots = np.sqrt(weights / self._mean_weight)
+    mean: np.ndarray
+    level: float
+    mean_weight: float
+    roots: np.ndarray
+    features: np.ndarray
+    values: np.ndarray
+    factor: np.ndarray
+    right: np.ndarray
+    coefficients: np.ndarray
+
+    @classmethod
+    def of(cls, features, values, weights, ridges, coefficients):
+        """Return a regression that begins with given coefficients.
+
+        Parameters
+        ----------
+        features : ndarray (n, p)
+        values : ndarray (n,)
+        weights : ndarray (n,)
+        ridges : ndarray (p,)
+            The diagonal of Lambda, in units of the mean weight.
+        coefficients : ndarray (p,)
+            The solution to begin with. Where it owes something to other data, points change it as
+            they would change a regression's.
+        """
+        mean_weight = weights.mean()
+        roots = np.sqrt(weights / mean_weight)
         shares = weights / weights.sum()
-        self.mean, self.level = shares @ features, float(shares @ values)
-        self._features = (features - self.mean) * self._roots[:, None]
-        self._values = (values - self.level) * self._roots
-        gram = self._features.T @ self._features
+        mean, level = shares @ features, float(shares @ values)
+        features = (features - mean) * roots[:, None]
+        gram = features.T @ features
         gram[np.diag_indices_from(gram)] += ridges
-        factor = cholesky_factor(gram)
-        if factor is None:
-            factor = np.diag(np.sqrt(np.diag(gram)))
-        self._factor = np.ascontiguousarray(factor.T)  # upper triangular
-        self._right = self._factor.T @ (self._factor @ coefficients)
-        self.coefficients = coefficients
+        lower = cholesky_factor(gram)
+        if lower is None:
+            lower = np.diag(np.sqrt(np.diag(gram)))
+        factor = np.ascontiguousarray(lower.T)
+        return cls(
+            mean=mean,
+            level=level,
+            mean_weight=mean_weight,
+            roots=roots,
+            features=features,
+            values=(values - level) * roots,
+            factor=factor,
+            right=factor.T @ (factor @ coefficients),
+            coefficients=coefficients,
+        )
 
     @property
     def constant(self):
-        """What predictions exceed features times coefficients by."""
+        """Predictions less features times coefficients, a float."""
         return self.level - float(self.mean @ self.coefficients)
-
-    def _half_solve(self, rhs):
-        """L^-1 rhs, L L' the matrix of the normal equations."""
-        return triangular_solve(self._factor.T, rhs)
-
-    def _solve(self):
-        half = self._half_solve(self._right)
-        self.coefficients = triangular_solve(self._factor.T, half, transposed=True)
 
     def predict(self, features):
         """Return predicted values (n,) for features (n, p)."""
@@ -82,42 +130,65 @@ class OnlineRegression:
         half = self._half_solve((features - self.mean).T)
         return np.einsum("kn,kn->n", half, half)
 
-    def add_point(self, features, value, weight):
-        """Add one point: its features (p,), value and weight."""
-        root = np.sqrt(weight / self._mean_weight)
-        row = (features - self.mean) * root
-        target = (value - self.level) * root
-        cholesky_update(self._factor, row[None, :].copy())
-        self._right = self._right + target * row
-        self._features = np.vstack([self._features, row])
-        self._values = np.append(self._values, target)
-        self._roots = np.append(self._roots, root)
-        self._solve()
-
-    def add_feature(self, values, ridge, combination=None):
-        """Add one feature: its values (n,) at all points so far, and its ridge.
+    def with_point(self, features, value, weight, new_feature=None):
+        """Return the regression with one more point, and perhaps one more feature.
 
         Parameters
         ----------
-        values : ndarray (n,)
-        ridge : float
-        combination : ndarray (p,), optional
-            Subtracts a linear combination of the other features.
+        features : ndarray (p,)
+            Features of the point, the new one last.
+        value, weight : float
+        new_feature : NewFeature, optional
+
+        Returns
+        -------
+        OnlineRegression
         """
-        shares = self._roots**2
-        mean = shares @ values / shares.sum()
-        column = (values - mean) * self._roots
-        if combination is not None:
-            column -= self._features @ combination
-            mean -= self.mean @ combination
-        row = self._half_solve(self._features.T @ column)
+        n, p = self.features.shape
+        mean, right = self.mean, self.right
+        if new_feature is None:
+            factor = self.factor.copy()
+        else:
+            column, column_mean, factor = self._with_feature(new_feature)
+            mean, right = np.append(mean, column_mean), np.append(right, column @ self.values)
+        root = np.sqrt(weight / self.mean_weight)
+        row = (features - mean) * root
+        target = (value - self.level) * root
+        cholesky_update(factor, row[None, :].copy())
+        right = right + target * row
+        grown = np.empty((n + 1, len(row)))
+        grown[:n, :p], grown[n] = self.features, row
+        if new_feature is not None:
+            grown[:n, p] = column
+        half = triangular_solve(factor.T, right)
+        return OnlineRegression(
+            mean=mean,
+            level=self.level,
+            mean_weight=self.mean_weight,
+            roots=np.append(self.roots, root),
+            features=grown,
+            values=np.append(self.values, target),
+            factor=factor,
+            right=right,
+            coefficients=triangular_solve(factor.T, half, transposed=True),
+        )
+
+    def _with_feature(self, new):
+        """Centred and weighted values (n,) of a new feature, its mean, and the larger factor."""
+        shares = self.roots**2
+        mean = shares @ new.values / shares.sum()
+        column = (new.values - mean) * self.roots
+        column -= self.features @ new.combination
+        mean -= self.mean @ new.combination
+        row = self._half_solve(self.features.T @ column)
         p = len(row)
-        factor = np.zeros((p + 1, p + 1))
-        factor[:p, :p], factor[:p, p] = self._factor, row
         square = column @ column
-        factor[p, p] = np.sqrt(max(square + ridge - row @ row, ridge + 1e-12 * square))
-        self._factor = factor
-        self._right = np.append(self._right, column @ self._values)
-        self._features = np.hstack([self._features, column[:, None]])
-        self.mean = np.append(self.mean, mean)
-        self._solve()
+        factor = np.zeros((p + 1, p + 1))
+        factor[:p, :p], factor[:p, p] = self.factor, row
+        rest = square + new.ridge - row @ row
+        factor[p, p] = np.sqrt(max(rest, new.ridge + SMALLEST_SQUARE * square))
+        return column, mean, factor
+
+    def _half_solve(self, rhs):
+        """Solve U' x = rhs."""
+        return triangular_solve(self.factor.T, rhs)

@@ -1,4 +1,4 @@
-r"""What log-density *values* say, where there are some: regression beside score matching.
+r"""Regression of log-density *values*, beside score matching.
 
 A Metropolis chain pays for a value :math:`y_i \approx \log \pi(y_i)` (up to a constant, and
 noise) at every proposal, accepted or not. A surrogate :math:`f = \log q_0 + \theta^\top \varphi`
@@ -33,19 +33,19 @@ from pymc_kmc.surrogates.base_density import GaussianBase
 #: error to a fit that is switched off.
 RELATIVE_RIDGES = 10.0 ** np.arange(-14.0, 3.0)
 
-#: Shares of a score-matching fit's kernel part that a correction may start from: an early history
+#: Shares of a score-matching fit's kernel part from which a correction may start: an early history
 #: can mislead score matching so far that starting from nothing is better.
 SHARES = (1.0, 0.5, 0.0)
 
-#: Eigenvalues of a Gram matrix below this, relative to the largest, carry rounding error only.
+#: Eigenvalue of a Gram matrix, relative to the largest, below which it is rounding error.
 RELATIVE_RANK = 1e-10
 
-#: Directions of a fitted Gaussian are at most this many times wider, in standard deviations, than
-#: those of the Gaussian it is shrunk towards: values in a small region say little of a wide one.
+#: Largest width of a fitted Gaussian, in standard deviations of the Gaussian that it is shrunk
+#: towards, in any direction: values in a small region say little of a wide one.
 WIDEST = 4.5
 
-#: Its mean stays within this Mahalanobis distance, per square root of the dimension, of the
-#: other's.
+#: Largest Mahalanobis distance of its mean from the other's, per square root of the dimension: it
+#: would be extrapolated beyond.
 FARTHEST = 3.0
 
 
@@ -66,7 +66,7 @@ class RidgeFit(NamedTuple):
 
 
 def ridge_regression(features, values, weights, relative_ridges=RELATIVE_RIDGES):
-    """Weighted ridge regression, the ridge chosen by generalised cross-validation.
+    """Fit a weighted ridge regression, the ridge chosen by generalised cross-validation.
 
     Parameters
     ----------
@@ -117,18 +117,18 @@ def gaussian_from_values(X, values, weights, mean, covariance):
     Parameters
     ----------
     X : ndarray (n, d)
-        Where the values were taken.
+        Points of the values.
     values : ndarray (n,)
         Log densities up to a constant, perhaps noisy.
     weights : ndarray (n,)
     mean : ndarray (d,)
     covariance : ndarray (d, d)
-        Of the Gaussian that the fit is shrunk towards, positive definite.
+        Moments of the Gaussian that the fit is shrunk towards; the covariance positive definite.
 
     Returns
     -------
     GaussianBase
-        Positive definite, at most :data:`WIDEST` times as wide as the one given in any direction.
+        Positive definite, in any direction at most 4.5 times as wide as the one given.
     """
     d = len(mean)
     L = np.linalg.cholesky(covariance)
@@ -180,7 +180,7 @@ def correct(surrogate, X, values, weights):
     surrogate : KernelExpLite or KernelExpFinite
         Fitted; not changed.
     X : ndarray (n, d)
-        Where the values were taken.
+        Points of the values.
     values : ndarray (n,)
         Log densities up to a constant, perhaps noisy.
     weights : ndarray (n,)

@@ -30,11 +30,12 @@ from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
 __all__ = ["score_matching_loss", "score_system", "solve_with_scores"]
 
+#: Blocks of values that are held out in turn.
 N_FOLDS = 5
 
 
 def score_system(gradients, laplacians, base_gradient):
-    """Return G and v of the module's docstring.
+    """Return G and v of the objective theta' G theta / 2 + v' theta.
 
     Parameters
     ----------
@@ -118,6 +119,12 @@ def solve_with_scores(features, values, weights, ridges, system, scales):
 
 
 def score_matching_loss(gradients, laplacians, weights):
-    """Weighted mean of laplacian + |gradient|^2 / 2 over points; gradients is (n, d)."""
+    """Return the weighted mean over points of laplacian + |gradient|^2 / 2.
+
+    Parameters
+    ----------
+    gradients : ndarray (n, d)
+    laplacians, weights : ndarray (n,)
+    """
     pointwise = laplacians + 0.5 * np.einsum("nd,nd->n", gradients, gradients)
     return float(weights @ pointwise / weights.sum())

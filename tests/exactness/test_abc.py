@@ -8,16 +8,16 @@ sample sizes are some tens to a few hundreds: about 1e-3 false alarms a check, 4
 seeds are fixed.
 """
 
-import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
 from examples import hamiltonian_abc as problem
+from tests.chains import iterate, run
+from tests.estimates import TOLERANCE, z_score_of_draws
 from tests.steps import NOISY_STEPS, STEPS
 
-TOLERANCE = 4.5
 D = problem.N_DIMENSIONS
 EXACT = problem.exact_posterior()
 OBSERVED = problem.observed_data().mean(axis=0)
@@ -46,22 +46,15 @@ def step_with(make_step, n_simulations):
         return make_step()
 
 
-def sample(step, *, seed, n_tune, n_draws, redrawn=False):
-    """A chain from a draw of a Gaussian with the posterior's moments."""
+def sample(step, *, seed, n_tune, n_draws):
+    """A chain from a draw of a Gaussian with the posterior's moments, shape (n_draws, d)."""
     rng = np.random.default_rng(seed)
     step.set_rng(rng)
     point = {"theta": rng.multivariate_normal(EXACT.mean, EXACT.covariance)}
-    draws = np.empty((n_draws, D))
-    for i in range(n_tune + n_draws):
-        if i == n_tune:
-            step.stop_tuning()
-        if redrawn:
-            target = step.target
-            target.accept(target.propose(target.current(point).position, rng))
-        point, _ = step.step(point)
-        if i >= n_tune:
-            draws[i - n_tune] = point["theta"]
-    return draws
+    if n_tune:
+        point, _ = run(step, point, n_tune)
+    step.stop_tuning()
+    return np.array([point["theta"] for point, _ in iterate(step, point, n_draws)])
 
 
 def z_scores(draws):
@@ -69,11 +62,8 @@ def z_scores(draws):
     along = deviations @ problem.AXIS
     variance = problem.AXIS @ EXACT.covariance @ problem.AXIS
     distances = np.sum(deviations * np.linalg.solve(EXACT.covariance, deviations.T).T, axis=1)
-    scores = []
-    for values, expected in ((along, 0.0), (along**2, variance), (distances, D)):
-        ess = float(az.ess(values[None, :], method="mean"))
-        scores.append(float((values.mean() - expected) / (values.std() / np.sqrt(ess))))
-    return scores
+    pairs = (along, 0.0), (along**2, variance), (distances, D)
+    return [z_score_of_draws(*pair) for pair in pairs]
 
 
 # Iterations of tuning and draws: what costs a few seconds.
@@ -102,10 +92,16 @@ def test_the_posterior_is_abcs_whatever_the_number_of_simulations(name, n_simula
 def test_the_check_can_fail():
     """Drawing the accepted estimate anew is found out."""
 
-    def make_step():
-        return kmc.AdaptiveMetropolis(covariance=EXACT.covariance, scale=0.8, tune=False)
+    class Redrawing(kmc.AdaptiveMetropolis):
+        def step(self, point):
+            target = self.target
+            target.accept(target.propose(target.current(point).position, self.rng))
+            return super().step(point)
 
-    draws = sample(step_with(make_step, 2), seed=1, n_tune=0, n_draws=6000, redrawn=True)
+    def make_step():
+        return Redrawing(covariance=EXACT.covariance, scale=0.8, tune=False)
+
+    draws = sample(step_with(make_step, 2), seed=1, n_tune=0, n_draws=6000)
     assert max(z_scores(draws)) > 1.5 * TOLERANCE
 
 

@@ -19,6 +19,8 @@ Rosenblatt, M. (1952). Remarks on a multivariate transformation. *Annals of Math
 Statistics* 23, 470-472.
 """
 
+from dataclasses import replace
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -26,17 +28,20 @@ import pytest
 from scipy import stats
 
 import pymc_kmc as kmc
-from pymc_kmc.adaptation.log_density import LogDensityAdaptation
+from pymc_kmc.adaptation.fit_to_values import FitToValues
+from pymc_kmc.moves.local import LocalDistribution
 from pymc_kmc.numerics.coordinates import ScaleWarp
-from pymc_kmc.steps.kamh import LocalProposal
+from tests.balance import balance_errors, functions_of_a_banana
+from tests.bananas import Banana
+from tests.chains import QUIET
+from tests.estimates import TOLERANCE, z_score_of_draws
+from tests.fitted import stretching_warp
 from tests.models import constrained
 from tests.steps import NOISY_STEPS, STEPS
 
-TOLERANCE = 4.5
 # Steps on surrogates, and those of the paper.
 KERNEL_STEPS = [name for name in STEPS if name.startswith("KMC")]
 PAPERS_STEPS = ["KMCLite", "KMCFinite"]
-QUIET = {"progressbar": False, "compute_convergence_checks": False}
 # Surrogates that are small enough for the suite's time; exactness doesn't depend on their size.
 SIZES = {
     "KMC": {"n_landmarks": 60},
@@ -59,7 +64,7 @@ def make(name, **kwargs):
 # Problems: a model, two starts, exact draws where they are needed, and the map to standard normals
 
 RHO = 0.99
-SPREAD, CURVATURE = 2.0, 0.25
+SPREAD = 2.0
 
 
 class Gaussian:
@@ -81,28 +86,24 @@ class Gaussian:
         return rng.multivariate_normal(np.zeros(2), self.covariance, size=n)
 
 
-class Banana:
-    """x1 ~ N(0, 4), x2 | x1 ~ N((x1^2 - 4) / 4, 1)."""
+class CurvedRidge:
+    """A banana's."""
 
+    banana = Banana(SPREAD, 0.25)
     starts = (
-        {"x1": np.array(3.0), "x2": np.array(2.0)},
-        {"x1": np.array(-3.0), "x2": np.array(0.0)},
+        {"x": np.array(3.0), "y": np.array(2.0)},
+        {"x": np.array(-3.0), "y": np.array(0.0)},
     )
 
     def model(self):
-        with pm.Model() as model:
-            x1 = pm.Normal("x1", 0.0, SPREAD)
-            pm.Normal("x2", CURVATURE * (x1**2 - SPREAD**2), 1.0)
-        return model
+        return self.banana.model()
 
     def standardise(self, draws):
-        ridge = CURVATURE * (draws["x1"] ** 2 - SPREAD**2)
-        return np.stack([draws["x1"] / SPREAD, draws["x2"] - ridge], axis=-1)
+        return self.banana.standardised(np.stack([draws["x"], draws["y"]], axis=-1))
 
     def exact(self, n, rng):
         """Independent draws, shape (n, 2)."""
-        x1 = SPREAD * rng.standard_normal(n)
-        return np.stack([x1, CURVATURE * (x1**2 - SPREAD**2) + rng.standard_normal(n)], axis=-1)
+        return self.banana.draws(n, rng)
 
 
 class Funnel:
@@ -181,11 +182,7 @@ def effective_sizes(z):
 
 def z_scores(z):
     """Means of the functions in Monte-Carlo errors; z has shape (chains, draws, k)."""
-    sizes = effective_sizes(z)
-    return {
-        name: float(values.mean() / (values.std() / np.sqrt(sizes[name])))
-        for name, values in functions(z).items()
-    }
+    return {name: z_score_of_draws(values, 0.0) for name, values in functions(z).items()}
 
 
 def assert_standard_normal(z):
@@ -197,7 +194,7 @@ def assert_standard_normal(z):
 # Known moments
 
 
-@pytest.mark.parametrize("problem", [Gaussian(), Banana()], ids=["gaussian", "banana"])
+@pytest.mark.parametrize("problem", [Gaussian(), CurvedRidge()], ids=["gaussian", "banana"])
 @pytest.mark.parametrize("name", STEPS)
 def test_known_moments(name, problem):
     lengths = {"n_tune": TUNE.get(name, 800), "n_draws": DRAWS.get(name, 8000)}
@@ -215,7 +212,7 @@ GAD_OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("problem", [Gaussian(), Banana()], ids=["gaussian", "banana"])
+@pytest.mark.parametrize("problem", [Gaussian(), CurvedRidge()], ids=["gaussian", "banana"])
 @pytest.mark.parametrize("name", GAD_OPTIONS)
 def test_known_moments_of_other_updates(name, problem):
     step_class, options = GAD_OPTIONS[name]
@@ -256,7 +253,7 @@ def test_transforms(name):
 @pytest.mark.parametrize("name", STEPS)
 def test_adaptation_that_vanishes(name):
     """The kernel goes on changing while the draws are made."""
-    z = chains(lambda: make(name, adaptation="vanishing"), Banana(), seed=3)
+    z = chains(lambda: make(name, adaptation="vanishing"), CurvedRidge(), seed=3)
     assert_standard_normal(z)
 
 
@@ -269,7 +266,7 @@ def papers(name, adaptation):
 @pytest.mark.parametrize("name", PAPERS_STEPS)
 def test_the_papers_schedule(name):
     """Updates with probability 1 / sqrt(t + 1), from states alone, for ever."""
-    z = chains(lambda: papers(name, "vanishing"), Banana(), seed=4, n_tune=2000, n_draws=6000)
+    z = chains(lambda: papers(name, "vanishing"), CurvedRidge(), seed=4, n_tune=2000, n_draws=6000)
     assert_standard_normal(z)
 
 
@@ -373,7 +370,7 @@ def wrong(surrogate):
     return surrogate
 
 
-def given(name, *, is_wrong, problem=Banana, step_class=None, step_size=(0.2, 0.5)):
+def given(name, *, is_wrong, problem=CurvedRidge, step_class=None, step_size=(0.2, 0.5)):
     """Return a step that uses a given surrogate, and fixed trajectories if it is the paper's."""
     X = problem().exact(150, np.random.default_rng(7))
     surrogate = surrogate_for(name, X)
@@ -422,46 +419,21 @@ def test_a_wrong_surrogate_is_slower_and_not_biased(name):
 
 def frozen(make_step, n_tune=400):
     """Return a step whose adaptation is over."""
-    with Banana().model():
+    with CurvedRidge().model():
         step = make_step()
-    chain(step, Banana.starts[0], n_tune, 1, np.random.default_rng(10))
+    chain(step, CurvedRidge.starts[0], n_tune, 1, np.random.default_rng(10))
     return step
 
 
-def balance_scores(step, n=20_000):
-    """Test one step from exact draws x to x': independent pairs whose order must not matter.
-
-    Returns
-    -------
-    ndarray
-        E g(x') - E g(x) and E g(x) h(x') - E h(x) g(x') for bounded functions g, h, in standard
-        errors.
-    """
-    X = Banana().exact(n, np.random.default_rng(11))
+def worst_of_balance(step, n=20_000):
+    """Return the largest error of one step's balance, from exact draws, in standard errors."""
+    banana = CurvedRidge.banana
+    X = banana.draws(n, np.random.default_rng(11))
     step.set_rng = None  # a new chain would reset what was learned
-    ends = [step.step({"x1": np.array(x1), "x2": np.array(x2)})[0] for x1, x2 in X]
-    moved = np.array([[end["x1"], end["x2"]] for end in ends])
-
-    def bounded(positions):
-        z = Banana().standardise({"x1": positions[:, 0], "x2": positions[:, 1]})
-        x = positions[:, 0] / SPREAD, positions[:, 1]
-        return [
-            np.tanh(z[:, 0]),
-            np.tanh(z[:, 1]),
-            np.abs(z[:, 0]) > 1,
-            np.abs(z[:, 1]) > 1,
-            np.sin(2 * x[1]),
-            (x[0] > 0.5) & (x[1] > 0),
-        ]
-
-    before = np.array(bounded(X), dtype=float)
-    after = np.array(bounded(moved), dtype=float)
-    differences = list(after - before)
-    for i in range(len(before)):
-        for j in range(i):
-            differences.append(before[i] * after[j] - before[j] * after[i])
-    differences = np.array(differences)
-    return differences.mean(axis=1) / (differences.std(axis=1) / np.sqrt(n))
+    ends = [step.step({"x": np.array(x), "y": np.array(y)})[0] for x, y in X]
+    moved = np.array([[end["x"], end["y"]] for end in ends])
+    before, after = (functions_of_a_banana(banana, places) for places in (X, moved))
+    return np.max(np.abs(balance_errors(before, after)))
 
 
 def as_learned(name):
@@ -488,34 +460,20 @@ def with_wrong_surrogate(name):
     + [(name, with_wrong_surrogate) for name in KERNEL_STEPS],
 )
 def test_detailed_balance(name, kernel):
-    scores = balance_scores(frozen(kernel(name)))
-    assert np.max(np.abs(scores)) < TOLERANCE
+    assert worst_of_balance(frozen(kernel(name))) < TOLERANCE
 
 
 def in_wrong_coordinates(monkeypatch, warp_class):
     """Let KMC learn in coordinates that suit the banana worse than its own."""
-    warp = warp_class(
-        drivers=np.array([1]),
-        driven=np.array([0]),
-        others=np.array([1]),
-        centre=np.zeros(2),
-        location=np.array([0.5]),
-        location_slopes=np.array([[-0.7]]),
-        scale_slopes=np.array([[0.6, 0.1]]),
-        nearest=np.array([-1.0]),
-        farthest=np.array([2.0]),
-        lowest=np.array([-1.5]),
-        highest=np.array([1.0]),
-    )
-    monkeypatch.setattr(LogDensityAdaptation, "_warps", lambda self, states: [(1, warp)])
+    warp = stretching_warp(warp_class)
+    monkeypatch.setattr(FitToValues, "_warps", lambda self, states, last: [(1, warp)])
     step = frozen(lambda: make("KMC"))
-    assert step.learned.warp is warp
+    assert step.learned.fitted.warp is warp
     return step
 
 
 def test_detailed_balance_in_wrong_coordinates(monkeypatch):
-    scores = balance_scores(in_wrong_coordinates(monkeypatch, ScaleWarp))
-    assert np.max(np.abs(scores)) < TOLERANCE
+    assert worst_of_balance(in_wrong_coordinates(monkeypatch, ScaleWarp)) < TOLERANCE
 
 
 class WithoutVolume(ScaleWarp):
@@ -526,91 +484,87 @@ class WithoutVolume(ScaleWarp):
 
 
 def test_detailed_balance_in_wrong_coordinates_can_fail(monkeypatch):
-    scores = balance_scores(in_wrong_coordinates(monkeypatch, WithoutVolume))
-    assert np.max(np.abs(scores)) > 2 * TOLERANCE
+    assert worst_of_balance(in_wrong_coordinates(monkeypatch, WithoutVolume)) > 2 * TOLERANCE
 
 
 @pytest.mark.parametrize("name", GAD_OPTIONS)
 def test_detailed_balance_of_other_updates(name):
     step_class, options = GAD_OPTIONS[name]
-    scores = balance_scores(frozen(lambda: step_class(**options), n_tune=2000), n=10_000)
-    assert np.max(np.abs(scores)) < TOLERANCE
+    step = frozen(lambda: step_class(**options), n_tune=2000)
+    assert worst_of_balance(step, n=10_000) < TOLERANCE
 
 
-class WithoutHastingsRatio(kmc.GadMALA):
+class WithoutRatio:
     """Accepts by the ratio of densities alone."""
 
-    def _leapfrog(self, *arguments):
-        *end, _ = super()._leapfrog(*arguments)
-        return *end, 0.0
+    def _propose(self, current):
+        return super()._propose(current)._replace(log_ratio=0.0)
+
+
+class WithoutHastingsRatio(WithoutRatio, kmc.GadMALA):
+    pass
 
 
 class StepFromTheState(kmc.GadMALA):
     """Makes larger steps on one side than on the other."""
 
-    def _propose(self, position):
-        self.learned.proposals.step_size = 0.4 if position[0] > 0 else 1.2
-        return super()._propose(position)
+    def _propose(self, current):
+        self.learned.preconditioner.step_size = 0.4 if current.position[0] > 0 else 1.2
+        return super()._propose(current)
 
 
 @pytest.mark.parametrize("broken", [WithoutHastingsRatio, StepFromTheState])
 def test_detailed_balance_of_gad_can_fail(broken):
-    step = frozen(lambda: broken())
-    assert np.max(np.abs(balance_scores(step))) > 2 * TOLERANCE
+    assert worst_of_balance(frozen(broken)) > 2 * TOLERANCE
 
 
-class WithoutKineticEnergy(kmc.KMCLite):
-    """Accepts by the ratio of densities alone."""
-
-    def _propose(self, position):
-        proposal = super()._propose(position)
-        return proposal._replace(log_ratio=0.0)
+class WithoutKineticEnergy(WithoutRatio, kmc.KMCLite):
+    pass
 
 
 class LengthFromTheState(kmc.KMCLite):
     """Makes longer trajectories on one side than on the other."""
 
-    def _propose(self, position):
-        self.learned.n_steps = (1, 2) if position[0] > 0 else (8, 12)
-        return super()._propose(position)
+    def _propose(self, current):
+        fitted = self.learned.fitted
+        if fitted is not None:
+            n_steps = (1, 2) if current.position[0] > 0 else (8, 12)
+            transitions = fitted.transitions._replace(n_steps=n_steps)
+            self.learned.fitted = replace(fitted, transitions=transitions)
+        return super()._propose(current)
 
 
 class Outwards(kmc.KMCLite):
     """Pushes every end point outwards."""
 
-    def _propose(self, position):
-        proposal = super()._propose(position)
+    def _propose(self, current):
+        proposal = super()._propose(current)
         return proposal._replace(position=proposal.position * 1.3)
 
 
 @pytest.mark.parametrize("broken", [WithoutKineticEnergy, LengthFromTheState, Outwards])
 def test_detailed_balance_can_fail(broken):
     step = frozen(lambda: given("KMCLite", is_wrong=True, step_class=broken))
-    assert np.max(np.abs(balance_scores(step, n=40_000))) > 2 * TOLERANCE
+    assert worst_of_balance(step, n=40_000) > 2 * TOLERANCE
 
 
-class TakenForSymmetric(kmc.KAMH):
-    """Takes its proposals for symmetric ones."""
-
-    def _propose(self, position):
-        return super()._propose(position)._replace(log_ratio=0.0)
+class TakenForSymmetric(WithoutRatio, kmc.KAMH):
+    pass
 
 
 def one_sided(step_class):
     """Return a frozen step whose sub-sample is of the right arm's end alone."""
     step = frozen(step_class)
-    rng = np.random.default_rng(12)
-    states = Banana().exact(400, rng)
-    step.learned.proposal = LocalProposal(states[states[:, 0] > 1.5], "gaussian", 0.1, rng)
-    step.learned.scale.scale = 1.0
+    rng, local = np.random.default_rng(12), step.learned.local
+    states = CurvedRidge().exact(400, rng)
+    local.distribution = LocalDistribution(states[states[:, 0] > 1.5], "gaussian", 0.1, rng)
+    local.scale.scale = 1.0
     return step
 
 
 def test_a_one_sided_subsample_is_slower_and_not_biased():
-    scores = balance_scores(one_sided(kmc.KAMH))
-    assert np.max(np.abs(scores)) < TOLERANCE
+    assert worst_of_balance(one_sided(kmc.KAMH)) < TOLERANCE
 
 
 def test_a_one_sided_subsample_can_fail():
-    scores = balance_scores(one_sided(TakenForSymmetric))
-    assert np.max(np.abs(scores)) > 2 * TOLERANCE
+    assert worst_of_balance(one_sided(TakenForSymmetric)) > 2 * TOLERANCE

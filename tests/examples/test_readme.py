@@ -13,6 +13,7 @@ from tests.steps import STEPS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+TEST_FILES = list((ROOT / "tests").rglob("test_*.py"))
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
@@ -61,31 +62,75 @@ def test_every_block_is_python():
 
 
 def test_commands_are_in_the_makefile():
-    targets = re.findall(
-        r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
-    commands = set(re.findall(r"make (demo|test|lint|\w+)(?=`| {2,})", README))
-    assert {"demo", "test"} <= commands
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE)
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    commands = set(re.findall(r"make ([\w-]+)(?=`| {2,})", README + guide))
+    assert {"demo", "test", "lint", "typecheck"} <= commands
     assert commands <= set(targets)
 
 
-def test_benchmarks_are_there():
-    named = re.findall(r"^\| `(\w+)` \|", section("## Installing"), flags=re.MULTILINE)
-    assert set(named) == {
-        "surrogates",
-        "cold_start",
-        "default",
-        "oracle",
-        "pseudo_marginal",
-        "replicates",
-        "executors",
-        "overhead",
-        "glass",
-        "logistic",
-        "abc",
-    }
-    for name in named:
-        assert (ROOT / "examples" / "benchmarks" / f"{name}.py").is_file(), name
+def scripts(folder):
+    return {path.name for path in folder.glob("*.py") if path.name != "__init__.py"}
+
+
+def listed(text, pattern):
+    """Names in a text, none twice."""
+    names = re.findall(pattern, text, flags=re.MULTILINE)
+    assert len(names) == len(set(names))
+    return set(names)
+
+
+def test_examples_are_those_of_the_folder():
+    names = listed(section("## Installing"), r"^- `examples/(\w+\.py)`")
+    assert names == scripts(ROOT / "examples")
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        (section("## Installing"), r"^\| `(\w+)` \|"),
+        (
+            (ROOT / "examples" / "benchmarks" / "README.md").read_text(encoding="utf-8"),
+            r"^\| `python -m examples\.benchmarks\.(\w+)` \|",
+        ),
+    ],
+    ids=["README", "benchmarks/README"],
+)
+def test_benchmarks_are_those_of_the_folder(text, pattern):
+    names = listed(text, pattern)
+    assert {f"{name}.py" for name in names} == scripts(ROOT / "examples" / "benchmarks")
+
+
+def rooms(folder):
+    """What a listing of a folder names: its public modules, and its folders of them with "/"."""
+    names = set()
+    for path in folder.iterdir():
+        if path.name.startswith(("_", ".")):
+            continue
+        if path.is_dir() and any(path.rglob("*.py")):
+            names.add(f"{path.name}/")
+        elif path.suffix == ".py":
+            names.add(path.name)
+    return names
+
+
+def test_folders_hang_together_as_listed():
+    (listing,) = re.findall(r"```\n(pymc_kmc/\n.*?)```", section("## How the folders"), flags=re.S)
+    assert listed(listing, r"^  (\w[\w/]*(?:\.py)?) ") == rooms(Path(kmc.__file__).parent)
+    for name in listed(listing, r"^([\w./]\S*) "):
+        assert (ROOT / name).exists(), name
+    # A folder of tests is named in the line of the tests.
+    (tests,) = re.findall(r"^tests/ (.*?)^\S", listing, flags=re.MULTILINE | re.DOTALL)
+    kinds = {path.parent.relative_to(ROOT / "tests").parts[0] for path in TEST_FILES}
+    assert set(re.findall(r"(\w+)(?: \(|,|$)", tests.strip())) >= kinds
+
+
+def test_a_listing_is_of_what_is_there(tmp_path):
+    for name in ("steps/kmc.py", "dynamics.py", "_compat.py", "data/x.csv", "__pycache__/a.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert rooms(tmp_path) == {"steps/", "dynamics.py"}
 
 
 @pytest.mark.parametrize(

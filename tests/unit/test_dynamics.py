@@ -1,4 +1,4 @@
-"""Dynamics: the leapfrog map's geometry, its order, its twin in NumPy; the metric."""
+"""Dynamics: the leapfrog map's geometry and order, sequences of transitions, twins in NumPy."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,19 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pymc_kmc.dynamics import Metric, SurrogateHamiltonian, leapfrog
+from pymc_kmc.adaptation.transitions import whitened_hamiltonian
+from pymc_kmc.dynamics import (
+    Metric,
+    SurrogateHamiltonian,
+    leapfrog,
+    transition_sequence,
+    transitions,
+)
 from pymc_kmc.numerics.coordinates import Coordinates
-from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite
+from pymc_kmc.numerics.evaluation import evaluable
+from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite, LogDensityGP, log_density_at
+from tests.bananas import Banana
+from tests.surrogates import OnlyDensityAndGradient
 
 D = 3
 METRIC = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, -0.3], [0.0, -0.3, 0.7]])
@@ -16,17 +26,14 @@ MATRIX = np.array([[1.5, 0.2, 0.0], [-0.4, 0.8, 0.1], [0.3, 0.0, 2.0]])
 ORIGIN = np.array([0.5, -1.0, 2.0])
 
 
-def points(seed=0, n=80):
-    X = np.random.default_rng(seed).standard_normal((n, D))
-    X[:, 1] += 0.4 * X[:, 0] ** 2
-    return X
-
+POINTS = Banana(spread=1.0, bend=0.4).draws(80, np.random.default_rng(0), d=D)
+PLAIN = Coordinates.identity(D)
 
 # With coefficients of moderate size: their sum multiplies the rounding errors of gradients.
 FITTED = {
-    "lite": KernelExpLite(4.0, 1e-1, penalty="reference", base="gaussian").fit(points()),
-    "finite": KernelExpFinite(60, 4.0, 1e-2, base="gaussian", rng=1).fit(points()),
-    "no base": KernelExpLite(4.0, 1e-1).fit(points()),
+    "lite": KernelExpLite(4.0, 1e-1, penalty="reference", base="gaussian").fit(POINTS),
+    "finite": KernelExpFinite(60, 4.0, 1e-2, base="gaussian", rng=1).fit(POINTS),
+    "no base": KernelExpLite(4.0, 1e-1).fit(POINTS),
 }
 
 every_surrogate = pytest.mark.parametrize("name", FITTED)
@@ -88,7 +95,7 @@ def jacobian(function, z, epsilon=1e-5):
 def test_leapfrog_preserves_volume(name, seed, step_size, n_steps):
     """In the step's coordinates, where the chain lives."""
     coordinates = Coordinates(ORIGIN, MATRIX)
-    hamiltonian = SurrogateHamiltonian(FITTED[name].parameters_, Metric(METRIC), coordinates)
+    hamiltonian = SurrogateHamiltonian(FITTED[name].parameters_, coordinates, Metric(METRIC))
 
     def flow(z):
         return np.concatenate(hamiltonian.trajectory(z[:D], z[D:], step_size, n_steps))
@@ -101,7 +108,7 @@ def test_leapfrog_preserves_volume(name, seed, step_size, n_steps):
 @every_surrogate
 def test_energy_error_is_of_second_order(name):
     """Halving the step size over the same time divides the error by four."""
-    hamiltonian = SurrogateHamiltonian(FITTED[name].parameters_, Metric(METRIC))
+    hamiltonian = SurrogateHamiltonian(FITTED[name].parameters_, PLAIN, Metric(METRIC))
     x, p = start(3)
     errors = [abs(hamiltonian.path(x, p, 0.08 / 2**k, 10 * 2**k)[1][-1]) for k in range(4)]
     ratios = np.divide(errors[:-1], errors[1:])
@@ -112,7 +119,7 @@ def test_energy_error_is_of_second_order(name):
 def test_path_has_every_point_of_the_trajectory_and_its_energy(name):
     surrogate, metric = FITTED[name], Metric(METRIC)
     coordinates = Coordinates(ORIGIN, MATRIX)
-    hamiltonian = SurrogateHamiltonian(surrogate.parameters_, metric, coordinates)
+    hamiltonian = SurrogateHamiltonian(surrogate.parameters_, coordinates, metric)
     x, p = start(4)
     x = coordinates.backward(x)
 
@@ -132,7 +139,7 @@ def test_path_has_every_point_of_the_trajectory_and_its_energy(name):
 def test_the_start_is_not_written_to():
     x, p = start(5)
     x_before, p_before = x.copy(), p.copy()
-    hamiltonian = SurrogateHamiltonian(FITTED["lite"].parameters_, Metric(METRIC))
+    hamiltonian = SurrogateHamiltonian(FITTED["lite"].parameters_, PLAIN, Metric(METRIC))
     hamiltonian.trajectory(x, p, 0.1, 3)
     hamiltonian.path(x, p, 0.1, 3)
     np.testing.assert_array_equal(x, x_before)
@@ -143,7 +150,7 @@ def test_the_start_is_not_written_to():
 @pytest.mark.parametrize("step_size", [1e4, 1e200])
 def test_divergence_gives_numbers_that_are_not_finite(step_size):
     """The Gaussian base pulls harder and harder on a step size beyond its stability limit."""
-    hamiltonian = SurrogateHamiltonian(FITTED["lite"].parameters_)
+    hamiltonian = SurrogateHamiltonian(FITTED["lite"].parameters_, PLAIN)
     x, p = start(6)
     end, momentum = hamiltonian.trajectory(x, p, step_size, 200)
     assert not np.isfinite(end).any()
@@ -161,7 +168,7 @@ def test_trajectory_of_a_gaussian_base_is_the_exact_one():
         base_precision=np.eye(D),
     )
     x, p = start(10)
-    end, momentum = SurrogateHamiltonian(parameters).trajectory(x, p, 1e-3, 1500)
+    end, momentum = SurrogateHamiltonian(parameters, PLAIN).trajectory(x, p, 1e-3, 1500)
     np.testing.assert_allclose(end, x * np.cos(1.5) + p * np.sin(1.5), atol=1e-5)
     np.testing.assert_allclose(momentum, p * np.cos(1.5) - x * np.sin(1.5), atol=1e-5)
 
@@ -208,7 +215,7 @@ def test_trajectory_in_coordinates_is_a_plain_one_of_the_transformed_density(
 ):
     """Momentum q = A' p and inverse metric A^-1 M^-1 A^-T in x give the same path as p in u."""
     surrogate, coordinates = FITTED[name], Coordinates(ORIGIN, MATRIX)
-    hamiltonian = SurrogateHamiltonian(surrogate.parameters_, Metric(METRIC), coordinates)
+    hamiltonian = SurrogateHamiltonian(surrogate.parameters_, coordinates, Metric(METRIC))
     x, p = start(seed)
     x = coordinates.backward(x)
 
@@ -222,3 +229,172 @@ def test_trajectory_in_coordinates_is_a_plain_one_of_the_transformed_density(
     end, momentum = hamiltonian.trajectory(x, p, step_size, n_steps)
     np.testing.assert_allclose(end, plain, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(MATRIX.T @ momentum, plain_momentum, rtol=1e-8, atol=1e-8)
+
+
+# Sequences of transitions
+
+BANANA = Banana(spread=1.0, bend=0.5)
+SEQUENCE = {"step_size": 0.5, "n_transitions": 12, "n_steps": 6}
+
+
+@pytest.fixture(scope="module")
+def bent():
+    """A surrogate of a banana, and draws of that."""
+    X = BANANA.draws(300, np.random.default_rng(1))
+    return LogDensityGP(80, rng=0).fit(X, BANANA.log_density(X), reference=X), X
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.5])
+def test_sequences_leave_the_surrogate_invariant(bent, temperature):
+    """Draws from a surrogate on a grid, moved by one sequence: moments stay within 4.5 errors.
+
+    Six comparisons of 4000 independent pairs: false alarm 4e-5.
+    """
+    surrogate, _ = bent
+    hamiltonian = whitened_hamiltonian(surrogate)
+    rng = np.random.default_rng(2)
+    axes = np.linspace(-9, 9, 400), np.linspace(-9, 25, 600)
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    density = np.exp(surrogate.log_density(grid) / temperature)
+    cell = np.array([axes[0][1] - axes[0][0], axes[1][1] - axes[1][0]])
+    starts = grid[rng.choice(len(grid), 4000, p=density / density.sum())]
+    starts = starts + cell * rng.uniform(-0.5, 0.5, starts.shape)
+    ends = [
+        transition_sequence(hamiltonian, x, **SEQUENCE, rng=rng, temperature=temperature)
+        for x in starts
+    ]
+    ends = np.array([end.position for end in ends])
+    assert np.mean(np.any(ends != starts, axis=1)) > 0.9
+    for g in (lambda x: x, np.square, lambda x: x[:, :1] * x[:, 1:], np.tanh):
+        change = g(ends) - g(starts)
+        errors = change.mean(axis=0) / (change.std(axis=0) / np.sqrt(len(change)))
+        assert np.all(np.abs(errors) < 4.5)
+
+
+def test_accepting_every_transition_is_found_out(bent):
+    """The invariance test's twin: at a large step size the ends' second moment is far off."""
+    surrogate, X = bent
+    rng = np.random.default_rng(12)
+    ends = []
+    for x in X:
+        end, _, _ = transitions(
+            surrogate.parameters_,
+            1.0,
+            x,
+            rng.standard_normal((3, 2)),
+            None,
+            np.full(3, 1.7),
+            np.full(3, 3),
+            np.zeros(3),  # accepts whatever is possible at all
+        )
+        ends.append(end)
+    change = np.square(ends)[:, 0] - X[:, 0] ** 2
+    assert abs(change.mean()) > 4.5 * change.std() / np.sqrt(len(X))
+
+
+def test_a_transition_is_rejected_where_it_should_be(bent):
+    surrogate, X = bent
+    momenta, n_steps = np.random.default_rng(4).standard_normal((2, 2)), np.array([3, 3])
+
+    def run(uniforms, step_size):
+        step_sizes = np.full(2, step_size)
+        arguments = momenta, None, step_sizes, n_steps, uniforms
+        return transitions(surrogate.parameters_, 1.0, X[1], *arguments)
+
+    never = np.ones(2)
+    np.testing.assert_array_equal(run(never, 0.1)[0], X[1])
+    assert run(never, 0.1)[1] == 0.0
+    end, change, acceptance = run(np.zeros(2), 0.1)
+    assert 0 < acceptance <= 1
+    expected = log_density_at(surrogate.parameters_, end) - surrogate.log_density(X[1])
+    assert change == pytest.approx(expected, abs=1e-9)
+    end, change, acceptance = run(np.zeros(2), 1e200)  # leaves the finite numbers
+    np.testing.assert_array_equal(end, X[1])
+    assert (change, acceptance) == (0.0, 0.0)
+
+
+def test_a_sequence_that_goes_nowhere_ends_where_it_began(bent):
+    """Bit by bit, with a ratio of one: the caller can tell, and nothing is evaluated for it."""
+    surrogate, X = bent
+    far, origin = SEQUENCE | {"step_size": 1e6}, X[0]
+    end = transition_sequence(
+        whitened_hamiltonian(surrogate), origin, **far, rng=np.random.default_rng(11)
+    )
+    assert not end.moved and end.log_ratio == 0.0
+    assert end.position is origin
+
+
+def transitions_twin(surrogate, power, x, momenta, step_sizes, n_steps, uniforms):
+    """Each transition a trajectory on the surrogate to a power, accepted by its energy's change."""
+
+    def energy(x, p):
+        return -power * surrogate.log_density(x) + 0.5 * p @ p
+
+    start, rates = x, []
+    for p, size, n, uniform in zip(momenta, step_sizes, n_steps, uniforms, strict=True):
+        end, momentum = leapfrog_twin(
+            lambda y: power * surrogate.gradient(y), x, p, np.eye(D), size, n
+        )
+        rates.append(np.exp(min(0.0, energy(x, p) - energy(end, momentum))))
+        x = end if uniform < rates[-1] else x
+    return x, surrogate.log_density(x) - surrogate.log_density(start), np.mean(rates)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_transitions_equal_their_numpy_twin(power):
+    surrogate, rng = FITTED["lite"], np.random.default_rng(13)
+    momenta, step_sizes = rng.standard_normal((20, D)), rng.uniform(0.3, 1.2, 20)
+    n_steps, uniforms = rng.integers(1, 6, 20), rng.uniform(size=20)
+    compiled = transitions(
+        surrogate.parameters_, power, POINTS[0], momenta, None, step_sizes, n_steps, uniforms
+    )
+    twin = transitions_twin(surrogate, power, POINTS[0], momenta, step_sizes, n_steps, uniforms)
+    assert 0.2 < twin[2] < 0.98  # some are rejected
+    for ours, expected in zip(compiled, twin, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-8, atol=1e-8)
+
+
+# A surrogate of the user's own: the same dynamics, run by Python
+
+
+def test_interpreted_dynamics_are_the_compiled_ones():
+    """Of the same surrogate, with and without what can be compiled."""
+    surrogate, rng = FITTED["lite"], np.random.default_rng(14)
+    own = OnlyDensityAndGradient(surrogate)
+    coordinates = Coordinates(ORIGIN, MATRIX)
+    compiled, interpreted = (
+        SurrogateHamiltonian(evaluable(given), coordinates, Metric(METRIC))
+        for given in (surrogate, own)
+    )
+    x, p = coordinates.backward(POINTS[0]), rng.standard_normal(D)
+
+    def sequence(hamiltonian):
+        end = transition_sequence(hamiltonian, x, 0.3, 5, 4, np.random.default_rng(15), 1.5)
+        return end.position, end.log_ratio
+
+    for run in (
+        lambda hamiltonian: hamiltonian.trajectory(x, p, 0.2, 9),
+        lambda hamiltonian: hamiltonian.path(x, p, 0.2, 9),
+        sequence,
+    ):
+        own.n_calls = 0
+        expected = run(compiled)
+        assert own.n_calls == 0
+        found = run(interpreted)
+        assert own.n_calls > 0
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
+    assert interpreted.log_density(x) == pytest.approx(compiled.log_density(x), abs=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_interpreted_dynamics_diverge_as_the_compiled_ones():
+    own = OnlyDensityAndGradient(FITTED["lite"])
+    hamiltonian = SurrogateHamiltonian(evaluable(own), PLAIN)
+    x, p = start(6)
+    end, _ = hamiltonian.trajectory(x, p, 1e4, 200)
+    assert not np.isfinite(end).any()
+    _, energy_changes = hamiltonian.path(x, p, 1e4, 200)
+    assert np.isnan(energy_changes[-1])
+    end = transition_sequence(hamiltonian, x, 1e200, 3, 4, np.random.default_rng(15))
+    assert not end.moved and end.log_ratio == 0.0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.log_weights import LogWeights
+from pymc_kmc.adaptation.fitted import MOST_STATES, LogWeights
 
 
 class Surrogate:
@@ -16,7 +16,7 @@ class Surrogate:
 def log_weights(weights, seed=0):
     """Of states at random places with given log weights."""
     X = np.random.default_rng(seed).standard_normal((len(weights), 2))
-    return LogWeights(Surrogate(), X, -0.5 * (X**2).sum(axis=1) + weights)
+    return LogWeights.of(Surrogate(), X, -0.5 * (X**2).sum(axis=1) + weights)
 
 
 def test_are_relative_to_the_median():
@@ -63,13 +63,19 @@ def test_looks_at_a_part_of_a_long_history():
             calls.append(x)
             return super().log_density(x)
 
-    LogWeights(Counting(), np.zeros((10_000, 2)), np.zeros(10_000))
-    assert len(calls) <= 2 * LogWeights.MOST
+    LogWeights.of(Counting(), np.zeros((10_000, 2)), np.zeros(10_000))
+    assert len(calls) <= 2 * MOST_STATES
 
 
-def test_follows_a_surrogate_whose_constant_changes():
-    """The surrogate is now 5 higher everywhere: all its log weights are 5 lower."""
+class Higher(Surrogate):
+    def log_density(self, x):
+        return super().log_density(x) + 5.0
+
+
+def test_follow_a_surrogate_whose_constant_changes():
+    """Higher by 5 everywhere, which its constant takes back: all log weights are what they were."""
     scale = log_weights(np.zeros(101))
     assert scale(np.zeros(2), 3.0) == pytest.approx(3.0)
-    scale.shift(5.0)
-    assert scale(np.zeros(2), 3.0 - 5.0) == pytest.approx(3.0)
+    assert scale.following(Surrogate(), 5.0)(np.zeros(2), 3.0 - 5.0) == pytest.approx(3.0)
+    assert scale.following(Higher(), 5.0)(np.zeros(2), 3.0) == pytest.approx(3.0)
+    assert scale(np.zeros(2), 3.0) == pytest.approx(3.0)

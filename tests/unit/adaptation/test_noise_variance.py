@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.adaptation.noise_variance import NoiseVariance
-from pymc_kmc.model.target import Evaluation
+from pymc_kmc.model.log_density import Evaluation
 
 
 def evaluation(estimate, position=0.0, parameters=b"a"):

@@ -5,7 +5,7 @@ import pytest
 
 from pymc_kmc.adaptation.warping import learn_warp
 from pymc_kmc.numerics.coordinates import IDENTITY
-from tests.records import banana_draws
+from tests.bananas import Banana
 
 
 def funnel_draws(n, rng, sd=3.0, d=4):
@@ -145,7 +145,7 @@ def test_units_do_not_matter(size):
 
 def test_a_curved_ridge_is_no_reason_to_fail():
     """Half of a banana: whatever is learned there, it is a bijection."""
-    X = banana_draws(800, np.random.default_rng(4))
+    X = Banana().draws(800, np.random.default_rng(4))
     X = X[X[:, 0] > 0]
     warp = learn_warp(X)
     np.testing.assert_allclose(warp.backward(warp.forward(X)), X, atol=1e-9)

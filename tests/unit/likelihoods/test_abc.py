@@ -16,6 +16,7 @@ from scipy.stats import multivariate_normal, norm
 import pymc_kmc as kmc
 from pymc_kmc.likelihoods.abc import KernelAverage
 from tests.estimates import check_mean, estimates
+from tests.targets import metropolis_chain, warnings_of
 
 OBSERVED = np.array([0.5, -0.3, 0.4, 0.2])
 EPSILON = 0.7
@@ -140,18 +141,6 @@ def test_correlated_normals():
     check_mean(estimates(op, 0.3, 2000), expected * (2 * np.pi * EPSILON**2) ** 2, PRECISION)
 
 
-def chain(model, n=150, seed=3):
-    with model:
-        step = kmc.AdaptiveMetropolis()
-    step.set_rng(np.random.default_rng(seed))
-    point, places, statistics = model.initial_point(), [], []
-    for _ in range(n):
-        point, (of_step,) = step.step(point)
-        places.append(float(point["x"]))
-        statistics.append(of_step)
-    return places, statistics
-
-
 def model_with(simulate, initval=0.2, **options):
     options = {"observed": OBSERVED, "epsilon": EPSILON} | options
     with pm.Model() as model:
@@ -161,15 +150,17 @@ def model_with(simulate, initval=0.2, **options):
 
 
 def test_an_executor_gives_the_same_draws():
-    here, _ = chain(model_with(simulator, correlation=0.5))
+    here, _ = metropolis_chain(model_with(simulator, correlation=0.5))
     with ThreadPoolExecutor(2) as pool:
-        there, _ = chain(model_with(simulator, correlation=0.5, executor=pool, timeout=60.0))
-    assert here == there
+        model = model_with(simulator, correlation=0.5, executor=pool, timeout=60.0)
+        there, _ = metropolis_chain(model)
+    np.testing.assert_array_equal(here, there)
     assert len(set(here)) > 10
 
 
 def test_auto_finds_a_number_of_simulations():
-    _, statistics = chain(model_with(many, n_simulations="auto", target_variance=0.5), n=130)
+    model = model_with(many, n_simulations="auto", target_variance=0.5)
+    _, statistics = metropolis_chain(model, n=130)
     n = statistics[-1]["kmc_n_replicates"]
     assert statistics[0]["kmc_n_replicates"] == 1
     op = potential(many, n_simulations=int(n))
@@ -280,7 +271,7 @@ class FailingOne(Failing):
 @pytest.mark.parametrize("kind", [Failing, FailingOne])
 def test_an_error_has_the_parameters_and_the_seed_that_reproduce_it(kind):
     with pytest.raises(kmc.EstimatorError, match="simulator of 'abc' raised Zero") as caught:
-        chain(model_with(kind()))
+        metropolis_chain(model_with(kind()))
     message = str(caught.value)
     value = float(message.split("x=")[1].split()[0])
     code = message.split("call the simulator with ")[1].splitlines()[0]
@@ -292,15 +283,15 @@ def test_an_error_has_the_parameters_and_the_seed_that_reproduce_it(kind):
 
 def test_a_wrong_shape_later_on_has_them_too():
     with pytest.raises(kmc.EstimatorError, match=r"shape \(2,\), where \(4,\)") as caught:
-        chain(model_with(FailingOne(np.zeros(2))))
+        metropolis_chain(model_with(FailingOne(np.zeros(2))))
     assert "PCG64(" in str(caught.value) and "x=" in str(caught.value)
 
 
 def test_nan_rejects_counts_and_warns():
-    places, statistics = chain(model_with(FailingOne(np.full(4, np.nan))))
+    places, statistics = metropolis_chain(model_with(FailingOne(np.full(4, np.nan))))
     assert max(places) <= 0.5
     assert statistics[-1]["kmc_n_invalid"] > 5
-    messages = [s["warning"].message for s in statistics if s["warning"] is not None]
+    messages = warnings_of(statistics)
     assert sum("log density was nan" in message for message in messages) == 1
 
 
@@ -312,11 +303,10 @@ def test_an_epsilon_that_nothing_reaches_is_named_with_the_smallest_distance():
         seen.extend(np.linalg.norm(data - OBSERVED, axis=1))
         return data
 
-    places, statistics = chain(
-        model_with(recorded, kernel="uniform", epsilon=1e-3, n_simulations=2), n=520
-    )
+    model = model_with(recorded, kernel="uniform", epsilon=1e-3, n_simulations=2)
+    places, statistics = metropolis_chain(model, n=520)
     assert len(set(places)) == 1
-    messages = [s["warning"].message for s in statistics if s["warning"] is not None]
+    messages = warnings_of(statistics)
     assert "starts where the estimate of the log likelihood is -inf" in messages[0]
     (message,) = [m for m in messages if "No proposal was accepted" in m]
     assert "so is acceptance" in message and "epsilon=0.001" in message

@@ -1,4 +1,4 @@
-"""Replicates on executors: the same draws, and what goes wrong there."""
+"""Replicates on executors: the draws don't depend on them, errors come back, nothing hangs."""
 
 import multiprocessing
 import os
@@ -27,16 +27,16 @@ from pymc_kmc.likelihoods.executors import (
 )
 from pymc_kmc.likelihoods.noise import Normals, Seeds
 from tests.models import NoisyEstimator
+from tests.targets import column, metropolis_chain, sample
 
 ROOT = Path(__file__).parents[3]
-QUIET = {"progressbar": False, "compute_convergence_checks": False}
 # The pools of these tests are of threads, or forked: spawned workers import PyMC, in seconds.
 two_threads = partial(ThreadPoolExecutor, 2)
 two_processes = partial(ProcessPoolExecutor, 2, mp_context=multiprocessing.get_context("fork"))
 
 
 def estimates(task, executor=None, *, n=6, timeout=None, noise=None):
-    """What `n` replicates give at x = .5."""
+    """Results of `n` replicates at x = .5."""
     noise = noise or Seeds()
     replicates = Replicates(task, noise, executor, timeout)
     return replicates(noise.draw(n, np.random.default_rng(3)), [np.asarray(0.5)])
@@ -58,9 +58,6 @@ def dask():
         yield client.get_executor()
 
 
-# Where they run
-
-
 def model_on(executor, **options):
     shift = 0.25  # a closure
 
@@ -75,30 +72,25 @@ def model_on(executor, **options):
     return model
 
 
-def draws_by_hand(model, n=60):
-    step = kmc.AdaptiveMetropolis(model=model)
-    step.set_rng(np.random.default_rng(1))
-    point, draws = model.initial_point(), []
-    for _ in range(n):
-        point, (statistics,) = step.step(point)
-        draws.append((float(point["x"]), statistics["kmc_loglik"]))
-    return draws
+def draws_of(model):
+    x, statistics = metropolis_chain(model, n=60, seed=1)
+    return x.tolist(), column(statistics, "kmc_loglik").tolist()
 
 
 @pytest.fixture(scope="module")
 def serial_draws():
-    return draws_by_hand(model_on(None))
+    return draws_of(model_on(None))
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes", "dask", "function"])
 def test_the_draws_do_not_depend_on_the_executor(kind, request, serial_draws):
     if kind in ("processes", "dask"):
-        assert draws_by_hand(model_on(request.getfixturevalue(kind))) == serial_draws
+        assert draws_of(model_on(request.getfixturevalue(kind))) == serial_draws
     elif kind == "threads":
         with two_threads() as executor:
-            assert draws_by_hand(model_on(executor)) == serial_draws
+            assert draws_of(model_on(executor)) == serial_draws
     else:
-        assert draws_by_hand(model_on(two_threads)) == serial_draws
+        assert draws_of(model_on(two_threads)) == serial_draws
 
 
 def test_nor_do_they_with_normal_numbers_in_one_task_or_in_many(processes):
@@ -116,7 +108,7 @@ def test_pm_sample_makes_one_executor_in_each_process_that_needs_it():
     """The step travels by fork and, pickled, by spawn."""
     with model_on(partial(ThreadPoolExecutor, 2)):
         step = kmc.AdaptiveMetropolis()
-        run = partial(pm.sample, step=step, draws=20, tune=20, chains=2, random_seed=1, **QUIET)
+        run = partial(sample, step, draws=20, tune=20, chains=2)
         one_core = run(cores=1).posterior["x"].values
         for start_method in ("fork", "spawn"):
             draws = run(cores=2, mp_ctx=start_method).posterior["x"].values
@@ -150,7 +142,7 @@ def test_a_class_of_executors_is_a_function():
 
 
 def in_a_daemon(function):
-    """What `function` raises in a process like those of pm.sample."""
+    """The exception of `function` in a process like those of pm.sample, as text."""
     receive, send = multiprocessing.Pipe(duplex=False)
 
     def target():
@@ -210,9 +202,6 @@ def test_building_a_model_needs_no_executor():
     assert not made
 
 
-# What goes wrong there
-
-
 class Unpicklable(Exception):
     def __init__(self, first, second):
         super().__init__(f"{first} and {second}")
@@ -230,7 +219,7 @@ def failing_unpicklably(x, rng):
 def test_what_the_task_raises_comes_back_with_its_frames(processes):
     for executor in (None, processes):
         failure = estimates(failing, executor)
-        assert isinstance(failure, Failure) and failure.index == 0
+        assert isinstance(failure, Failure) and failure.row == 0
         assert isinstance(failure.error, ZeroDivisionError)
     failure = estimates(failing_unpicklably, processes)
     assert str(failure.error) == "Unpicklable: this and that"
@@ -243,25 +232,21 @@ def test_the_first_failure_is_returned_whatever_the_executor(processes):
         return 0.0
 
     n = 3 * MOST_TASKS
-    expected = estimates(task, n=n).index
+    expected = estimates(task, n=n).row
     assert expected > 5
-    assert estimates(task, processes, n=n).index == expected
+    assert estimates(task, processes, n=n).row == expected
 
 
 def potential_failing_on(executor, estimator, **options):
-    """Where x > .5; the initial point is 0."""
+    """The Op of a potential whose estimator is called where x > .5; the model starts at 0."""
 
     def guarded(x, rng):
         return estimator(x, rng) if x > 0.5 else 0.0
 
-    with pm.Model() as model:
+    with pm.Model():
         x = pm.Normal("x")
-        kmc.PseudoMarginalPotential("loglik", guarded, x, executor=executor, **options)
-    return next(
-        node.op
-        for node in [potential.owner for potential in model.potentials]
-        if hasattr(node.op, "evaluate")
-    )
+        potential = kmc.PseudoMarginalPotential("loglik", guarded, x, executor=executor, **options)
+    return potential.owner.op
 
 
 @pytest.mark.parametrize("task", [failing, failing_unpicklably])
@@ -387,9 +372,7 @@ def test_an_interrupt_returns_the_draws_so_far():
         kmc.PseudoMarginalPotential(
             "loglik", lambda x, rng: 0.0, x, n_replicates=2, executor=Submitting(end)
         )
-        idata = pm.sample(
-            step=kmc.AdaptiveMetropolis(), draws=500, tune=20, chains=1, cores=1, **QUIET
-        )
+        idata = sample(kmc.AdaptiveMetropolis(), draws=500, tune=20)
     assert 10 < idata.posterior.sizes["draw"] < 60
 
 

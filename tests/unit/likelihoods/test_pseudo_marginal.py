@@ -5,12 +5,8 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-
-QUIET = {"progressbar": False, "compute_convergence_checks": False, "chains": 1, "cores": 1}
-
-
-def sample(step, draws=100, tune=50, **kwargs):
-    return pm.sample(step=step, draws=draws, tune=tune, random_seed=1, **QUIET | kwargs)
+from tests.models import FailingEstimator
+from tests.targets import sample
 
 
 def test_parameters_arrive_on_their_natural_scale_with_their_shapes():
@@ -103,60 +99,18 @@ def test_no_parameters():
             kmc.PseudoMarginalPotential("loglik", lambda rng: 0.0)
 
 
-class Failing:
-    """Raises, or gives a bad value, where x exceeds .5."""
-
-    def __init__(self, value=None):
-        self.value = value
-
-    def __call__(self, x, rng):
-        noise = rng.standard_normal()
-        if x > 0.5:
-            if self.value is None:
-                raise ZeroDivisionError(f"solver failed, noise {noise!r}")
-            return self.value
-        return -0.5 * x**2
-
-
-def test_an_error_has_the_parameters_and_the_seed_that_reproduce_it():
-    with pm.Model():
-        x = pm.Normal("x", initval=0.0)
-        kmc.PseudoMarginalPotential("loglik", Failing(), x)
-        with pytest.raises(kmc.EstimatorError, match="estimator of 'loglik' raised") as caught:
-            sample(kmc.AdaptiveMetropolis())
-    message = str(caught.value)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    value = float(message.split("x=")[1].split()[0])
-    seed = int(message.split("PCG64(")[1].split(")")[0])
-    with pytest.raises(ZeroDivisionError) as again:
-        Failing()(value, rng=np.random.Generator(np.random.PCG64(seed)))
-    assert str(again.value) in message
-
-
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_an_error_in_another_process_reaches_the_user(start_method):
-    with pm.Model():
-        x = pm.Normal("x", initval=0.0)
-        kmc.PseudoMarginalPotential("loglik", Failing(), x)
-        with pytest.raises(Exception) as caught:
-            sample(kmc.AdaptiveMetropolis(), chains=2, cores=2, mp_ctx=start_method)
-    shown = "".join(str(error) for error in (caught.value, caught.value.__cause__))
-    assert "solver failed" in shown
-    assert "PCG64(" in shown
-
-
 def test_an_error_at_the_initial_point_comes_when_the_model_is_built():
     with pm.Model():
         x = pm.Normal("x", initval=1.0)
         with pytest.raises(kmc.EstimatorError, match="solver failed"):
-            kmc.PseudoMarginalPotential("loglik", Failing(), x)
+            kmc.PseudoMarginalPotential("loglik", FailingEstimator(), x)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_nan_and_infinity_reject_count_and_warn_once(value, caplog):
     with pm.Model():
         x = pm.Normal("x", initval=0.0)
-        kmc.PseudoMarginalPotential("loglik", Failing(value), x)
+        kmc.PseudoMarginalPotential("loglik", FailingEstimator(value), x)
         idata = sample(kmc.AdaptiveMetropolis(), draws=500)
     assert (idata.posterior["x"] <= 0.5).all()
     assert idata.sample_stats["kmc_n_invalid"].values[0, -1] > 10
@@ -167,7 +121,7 @@ def test_nan_and_infinity_reject_count_and_warn_once(value, caplog):
 def test_minus_infinity_is_a_plain_rejection(caplog):
     with pm.Model():
         x = pm.Normal("x", initval=0.0)
-        kmc.PseudoMarginalPotential("loglik", Failing(-np.inf), x)
+        kmc.PseudoMarginalPotential("loglik", FailingEstimator(-np.inf), x)
         idata = sample(kmc.AdaptiveMetropolis(), draws=500)
     assert (idata.posterior["x"] <= 0.5).all()
     assert idata.sample_stats["kmc_n_invalid"].values.max() == 0
@@ -184,27 +138,3 @@ def test_a_start_at_minus_infinity_that_noise_may_lift_is_warned_about(caplog):
         idata = sample(kmc.AdaptiveMetropolis(), draws=500)
     assert "starts where the estimate of the log likelihood is -inf" in caplog.text
     assert idata.posterior["x"].values[0, -1] > 1
-
-
-def test_noise_that_nothing_renews_is_warned_about():
-    """PyMC's own steps alone would sample the posterior of one realisation of the noise."""
-    with pm.Model():
-        x = pm.Normal("x")
-        kmc.PseudoMarginalPotential("loglik", lambda x, rng: rng.standard_normal(), x)
-        with pytest.warns(UserWarning, match="has stayed the same for"):
-            sample(pm.Metropolis(), draws=1500)
-
-
-def test_two_estimates_have_noise_of_their_own():
-    def estimator(x, rng):
-        return rng.standard_normal()
-
-    with pm.Model() as model:
-        x = pm.Normal("x")
-        kmc.PseudoMarginalPotential("first", estimator, x)
-        kmc.PseudoMarginalPotential("second", estimator, x)
-        step = kmc.AdaptiveMetropolis()
-        _, (statistics,) = step.step(model.initial_point())
-    (first,), (second,) = step.target.noise
-    assert first != second
-    assert "kmc_loglik" in statistics

@@ -14,6 +14,7 @@ from scipy.stats import multivariate_normal, norm
 import pymc_kmc as kmc
 from pymc_kmc.likelihoods.synthetic import SyntheticLogDensity
 from tests.estimates import TOLERANCE, check_mean, estimates
+from tests.targets import metropolis_chain
 
 COVARIANCE = np.array([[1.0, 0.6], [0.6, 2.0]])
 FACTOR = np.linalg.cholesky(COVARIANCE)
@@ -107,27 +108,20 @@ def test_no_covariance_no_density(value):
         assert np.isnan(SyntheticLogDensity(OBSERVED, "unbiased")(summaries))
 
 
-def chain(simulate, n=120, **options):
+def chain(simulate, **options):
     with pm.Model() as model:
         x = pm.Normal("x", initval=0.2)
         kmc.SyntheticLikelihoodPotential(
             "synthetic", simulate, x, **{"observed": OBSERVED, "n_simulations": 10} | options
         )
-        step = kmc.AdaptiveMetropolis()
-    step.set_rng(np.random.default_rng(3))
-    point, places, statistics = model.initial_point(), [], []
-    for _ in range(n):
-        point, (of_step,) = step.step(point)
-        places.append(float(point["x"]))
-        statistics.append(of_step)
-    return places, statistics
+    return metropolis_chain(model, n=120)
 
 
 def test_an_executor_gives_the_same_draws():
     here, _ = chain(simulator)
     with ThreadPoolExecutor(2) as pool:
         there, _ = chain(simulator, executor=lambda: pool)
-    assert here == there
+    np.testing.assert_array_equal(here, there)
     assert len(set(here)) > 10
 
 
@@ -136,9 +130,7 @@ def test_auto_begins_with_as_few_as_it_can_and_finds_a_number():
     assert statistics[0]["kmc_n_replicates"] == 6
     op = potential(many, n_simulations=int(statistics[-1]["kmc_n_replicates"]))
     values = estimates(op, 0.0, 300)
-    finite = values[
-        np.isfinite(values)
-    ]  # few simulations: the density is estimated as 0 now and then
+    finite = values[np.isfinite(values)]  # from few simulations the estimate is 0 now and then
     assert len(finite) > 0.95 * len(values)
     assert 0.05 < finite.var() < 0.6
 

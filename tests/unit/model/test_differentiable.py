@@ -4,15 +4,14 @@ import numpy as np
 import pymc as pm
 
 from pymc_kmc.model.differentiable import DifferentiableTarget
+from tests.targets import target_of
 
 
 def test_gradient_and_hessian_are_the_models():
     with pm.Model() as model:
         scale = pm.HalfNormal("scale", 2.0)
         pm.Normal("x", 0.5, scale, shape=2)
-    variables = model.value_vars
-    target = DifferentiableTarget(variables, model, model.initial_point(), curvature=True)
-    target.start_chain(np.random.default_rng(0))
+    target = target_of(model, kind=DifferentiableTarget, curvature=True)
     rng = np.random.default_rng(1)
     d = target.n_dimensions
     for _ in range(3):
@@ -38,7 +37,6 @@ def test_impossible_parameters_have_density_zero():
     with pm.Model() as model:
         scale = pm.Normal("scale", 1.0)
         pm.Normal("y", 0.0, scale, observed=1.0)
-    target = DifferentiableTarget(model.value_vars, model, model.initial_point())
-    target.start_chain(np.random.default_rng(0))
+    target = target_of(model, kind=DifferentiableTarget)
     evaluation = target.propose(np.array([-1.0]), np.random.default_rng(0))
     assert evaluation.log_density == -np.inf

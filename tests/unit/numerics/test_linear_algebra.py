@@ -1,10 +1,16 @@
-"""Powers and means of matrices, updated factors."""
+"""Powers and means of matrices, updated factors, conjugate gradients."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymc_kmc.numerics.linear_algebra import cholesky_update, geometric_mean, symmetric_power
+from pymc_kmc.numerics.linear_algebra import (
+    cholesky_update,
+    conjugate_gradients,
+    geometric_mean,
+    symmetric_power,
+)
 from tests.matrices import DETERMINED, assert_close, dimensions, positive_definite, seeds
 
 
@@ -74,3 +80,30 @@ def test_cholesky_update():
     U = np.ascontiguousarray(np.linalg.cholesky(P).T)
     cholesky_update(U, V.copy())
     np.testing.assert_allclose(np.triu(U).T @ np.triu(U), P + V.T @ V, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("is_preconditioned", [False, True])
+@pytest.mark.parametrize("has_start", [False, True])
+def test_conjugate_gradients(is_preconditioned, has_start):
+    A = positive_definite(0, 12)
+    x = np.random.default_rng(1).normal(size=12)
+    start = x + 1.0 if has_start else None
+    residual = A @ (x - start) if has_start else A @ x
+    solution, norm = conjugate_gradients(
+        lambda v: A @ v,
+        residual,
+        start=start,
+        tolerance=1e-10,
+        n_iterations=500,
+        precondition=(lambda v: v / np.diag(A)) if is_preconditioned else None,
+    )
+    assert norm <= 1e-10
+    assert_close(solution, x, rtol=1e-6)
+
+
+def test_conjugate_gradients_return_their_best_iterate():
+    """Of a matrix that isn't positive definite: a direction of negative curvature ends them."""
+    A, b = np.diag([1.0, 2.0, -1.0]), np.array([1.0, 1.0, 0.1])
+    solution, norm = conjugate_gradients(lambda v: A @ v, b, tolerance=0.0, n_iterations=50)
+    assert norm <= np.linalg.norm(b)
+    assert norm == pytest.approx(np.linalg.norm(b - A @ solution))

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance, whitening
+from pymc_kmc.numerics.samples import (
+    count_distinct,
+    distinct_rows,
+    mean_values,
+    shrunk_covariance,
+    unique_rows,
+    whitening,
+)
 from tests.matrices import DETERMINED, assert_close, dimensions, positive_definite, seeds
 
 # Covariance
@@ -78,3 +85,26 @@ def test_the_share_of_the_diagonal_can_be_given():
 def test_distinct_states_are_those_that_differ_from_the_one_before():
     assert count_distinct(np.zeros((7, 2))) == 1
     assert count_distinct(np.array([[0.0, 1], [0, 1], [0, 2], [3, 2], [3, 2]])) == 3
+
+
+# Repetitions
+
+ROWS = np.array([[1.0, 2], [0, 3], [1, 2], [-0.0, 3], [5, 5], [1, 2]])
+
+
+def test_distinct_rows_keep_the_order_of_their_first_appearance():
+    first, group = distinct_rows(ROWS)
+    np.testing.assert_array_equal(first, [0, 1, 4])
+    np.testing.assert_array_equal(group, [0, 1, 0, 1, 2, 0])
+
+
+def test_merged_rows_have_the_sum_of_the_weights():
+    X, weights = unique_rows(ROWS, np.array([1.0, 2, 3, 4, 0, 6]))
+    np.testing.assert_array_equal(X, ROWS[:2])  # a row of weight zero is dropped
+    np.testing.assert_array_equal(weights, [10.0, 6.0])
+
+
+def test_merged_rows_have_the_mean_of_the_values():
+    X, means = mean_values(ROWS, np.array([1.0, 2, 3, 4, 7, 8]))
+    np.testing.assert_array_equal(X, ROWS[[0, 1, 4]])
+    np.testing.assert_array_equal(means, [4.0, 3.0, 7.0])

@@ -328,19 +328,6 @@ def test_full_rank_is_the_exact_fit(base):
         assert scaled_error(low_rank.gradient(X), exact.gradient(X)) < 1e-6
 
 
-def test_incomplete_cholesky():
-    X = points(50)
-    R, pivots = lite_module.incomplete_cholesky(X, SIGMA, tolerance=1e-4)
-    K = lite_module.gaussian_kernel(X, X, SIGMA)
-    residual = K - R.T @ R
-    assert len(set(pivots)) == len(R) < 50
-    assert np.abs(residual).max() <= 1e-4
-    assert len(lite_module.incomplete_cholesky(X, SIGMA, rank=7)[0]) == 7
-
-
-# -- finite ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("regularisation", [1e-8, 1e-3, 10.0])
 def test_online_is_batch(base, regularisation):
     X, weights = points(300), np.random.default_rng(4).uniform(0.0, 3.0, size=300)

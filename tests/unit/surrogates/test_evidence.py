@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from pymc_kmc.surrogates.evidence import (
-    KERNELS,
-    BayesianRegression,
-    kernel_values,
-    select_landmarks,
-)
-from pymc_kmc.surrogates.kernels import squared_distances
+from pymc_kmc.surrogates.evidence import BayesianRegression
 
 RNG = np.random.default_rng(1)
 N = 25
@@ -77,25 +71,6 @@ def test_what_cannot_be_factorised_is_a_fit_of_no_evidence():
     assert np.isfinite(fit.coefficients).all()
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values())
-def test_landmarks(kernel):
-    points = RNG.standard_normal((30, 2))
-    points = np.vstack([points, points[:10]])  # no use for a point twice
-    indices, features = select_landmarks(points, np.ones(40), 40, kernel)
-    assert len(set(indices)) == len(indices) <= 30
-    assert len(np.unique(points[indices], axis=0)) == len(indices)
-    gram = kernel_values(squared_distances(points, points), kernel)
-    np.testing.assert_allclose(features @ features.T, gram, atol=1e-4)
-    few, _ = select_landmarks(points, np.ones(40), 5, kernel)
-    np.testing.assert_array_equal(few, indices[:5])
-
-
-def test_heavy_points_are_landmarks_first():
-    points = RNG.standard_normal((30, 2))
-    indices, _ = select_landmarks(points, np.where(np.arange(30) == 7, 100.0, 1.0), 3, 0)
-    assert indices[0] == 7
-
-
 def test_the_constant_is_the_one_of_the_largest_likelihood():
     """Found by the generalised least squares of the values' own covariance, not by centring."""
     fit = BayesianRegression(FEATURES, VALUES, WEIGHTS, [0.3]).fit_with(KERNEL, np.array([2.0]))
@@ -156,15 +131,3 @@ def test_constant_values_have_a_finite_fit():
     assert np.isfinite(fit.log_evidence)
     np.testing.assert_allclose(fit.coefficients, 0.0, atol=1e-12)
     np.testing.assert_allclose(fit.kernel_coefficients, 0.0, atol=1e-12)
-
-
-@pytest.mark.parametrize("kernel", KERNELS.values())
-def test_fewer_landmarks_are_the_nystrom_approximation(kernel):
-    rng = np.random.default_rng(3)
-    points, weights = rng.standard_normal((60, 3)), rng.uniform(0.1, 1.0, 60)
-    indices, features = select_landmarks(points, weights, 10, kernel)
-    matrix = kernel_values(squared_distances(points, points), kernel)
-    cross = matrix[:, indices]
-    nystrom = cross @ np.linalg.solve(matrix[np.ix_(indices, indices)], cross.T)
-    np.testing.assert_allclose(features @ features.T, nystrom, atol=1e-9)
-    np.testing.assert_allclose(np.triu(features[indices], 1), 0.0, atol=1e-9)

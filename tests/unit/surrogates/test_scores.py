@@ -1,91 +1,18 @@
 """Score matching beside values: the joint system, and what it is good for."""
 
 import numpy as np
-import pytest
 
 from pymc_kmc.surrogates import LogDensityGP
-from pymc_kmc.surrogates.evidence import kernel_values
-from pymc_kmc.surrogates.gp import (
-    _AdditivePart,
-    _Choice,
-    _Fit,
-    _KernelPart,
-    _OtherTrend,
-    _Trend,
-)
-from pymc_kmc.surrogates.kernels import squared_distances
+from pymc_kmc.surrogates.gp_parts import Trend
 from pymc_kmc.surrogates.scores import score_system, solve_with_scores
 
 RNG = np.random.default_rng(1)
-Z = RNG.standard_normal((7, 3))
-STEP = 1e-5
-
-
-def numerical_derivatives(features, Z):
-    gradients, laplacians = [], 0.0
-    for shift in np.eye(Z.shape[1]):
-        ahead, here, behind = (features(Z + k * STEP * shift) for k in (1, 0, -1))
-        gradients.append((ahead - behind) / (2 * STEP))
-        far = features(Z + 1e-3 * shift) - 2 * here + features(Z - 1e-3 * shift)
-        laplacians = laplacians + far / 1e-6
-    return gradients, laplacians
-
-
-def assert_derivatives(derivatives, features):
-    gradients, laplacians = derivatives(Z)
-    expected, expected_laplacians = numerical_derivatives(features, Z)
-    for gradient, wanted in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(gradient, wanted, atol=1e-6)
-    np.testing.assert_allclose(laplacians, expected_laplacians, atol=1e-3)
-
-
-@pytest.mark.parametrize("full", [True, False])
-@pytest.mark.parametrize("radial", [True, False])
-def test_derivatives_of_the_trend(full, radial):
-    trend = _Trend(3, full, radial)
-    assert_derivatives(trend.derivatives, trend)
-    assert_derivatives(_OtherTrend(trend).derivatives, trend.others)
-
-
-AXES = np.array([[1.0, 0.3, 0.0], [-0.2, 0.8, 0.1], [0.0, 0.0, 2.0]])
-ADDITIVE = {
-    "none": _AdditivePart.none(3),
-    "some": _AdditivePart(AXES, -np.ones(3), 5, 30.0, 2.0),
-}
-
-
-@pytest.mark.parametrize("kernel", [0, 1])
-@pytest.mark.parametrize("additive", ADDITIVE.values(), ids=ADDITIVE)
-def test_derivatives_of_the_kernel_part(kernel, additive):
-    X = RNG.standard_normal((40, 3))
-    gp = LogDensityGP(12)
-    fit = _Fit(gp, X, -0.5 * (X**2).sum(axis=1), X, np.eye(3), None, None, RNG)
-    matrix = np.array([[0.5, 0.1, 0.0], [0.0, 0.3, 0.2]])
-    part = _KernelPart(fit, _Choice(kernel, 2.0 * matrix, 1.0, additive), 2.0)
-
-    def features(Z):
-        values = kernel_values(squared_distances(Z @ matrix.T, part.U[part.indices]), kernel)
-        values = np.linalg.solve(part.landmark_factor, values.T).T
-        return np.hstack([part.additive(Z), values])
-
-    np.testing.assert_allclose(features(fit.Z), part.features, atol=1e-8)
-    assert_derivatives(part.derivatives, features)
-
-
-def test_features_of_the_additive_part_are_orthonormal():
-    """Their products are the kernel's values: the variance times a Gaussian of each coordinate."""
-    grid = np.arange(5)
-    U = np.column_stack([grid, grid[::-1], np.roll(grid, 1)])
-    part = _AdditivePart(np.eye(3), np.zeros(3), 5, 30.0, 2.0)
-    features = part(U)
-    kernel = sum(np.exp(-0.5 * ((u[:, None] - u) / 2.0) ** 2) for u in U.T)
-    np.testing.assert_allclose(features @ features.T, 30.0 * kernel, rtol=1e-5)
 
 
 def test_score_matching_alone_gives_the_maximum_likelihood_gaussian():
     """For a Gaussian family it is the sample mean and precision (Hyvarinen, 2005, section 3.1)."""
     X = np.random.default_rng(2).standard_normal((400, 2)) @ np.array([[1.0, 0.4], [0.0, 0.7]])
-    trend = _Trend(2, True, False)
+    trend = Trend.of(2, True, False)
     system = score_system(*trend.derivatives(X), np.zeros(X.shape))
     theta, _ = solve_with_scores(
         trend(X), np.zeros(400), np.ones(400), np.full(5, 1e-9), system, [1e9]

@@ -10,8 +10,14 @@ from pymc_kmc.surrogates import (
     KernelExpLite,
     KernelExpNystrom,
     select,
-    selection,
     unique_states,
+)
+from pymc_kmc.surrogates.selection_paths import (
+    FinitePath,
+    LitePath,
+    NystromPath,
+    contiguous_folds,
+    regularisation_path,
 )
 
 
@@ -45,18 +51,19 @@ def test_closed_form_loss_is_that_of_fitting(make, base):
     X, weights = banana(60), np.random.default_rng(1).integers(1, 4, size=60).astype(float)
     surrogate = make(base)
     sigma = surrogate.sigma
-    folds = selection._contiguous_folds(weights, 3)
-    kind = selection._kind(surrogate)
-    path = selection._PATHS[kind](surrogate, X, weights, folds, 200, np.random.default_rng(2))
+    folds = contiguous_folds(weights, 3)
+    paths = {KernelExpLite: LitePath, KernelExpFinite: FinitePath, KernelExpNystrom: NystromPath}
+    path = paths[type(surrogate)](surrogate, X, weights, folds, 200, np.random.default_rng(2))
     for fold, system in zip(folds, path.systems(sigma), strict=True):
-        rest = selection._rest(len(X), fold)
-        if kind == "finite":
+        rest = np.ones(len(X), dtype=bool)
+        rest[fold] = False
+        if isinstance(surrogate, KernelExpFinite):
             fitted = KernelExpFinite.from_basis(path.omega / np.sqrt(3.0), path.phase, 0.4, base)
         else:
             fitted = surrogate
         fitted.fit(X[rest], weights[rest])
         expected = fitted.loss(X[fold], weights[fold])
-        found = selection._regularisation_path(system, np.array([0.1, 0.4]))[1]
+        found = regularisation_path(system, np.array([0.1, 0.4]))[1]
         assert found == pytest.approx(expected, rel=1e-6)
 
 
@@ -100,11 +107,11 @@ def test_repeats_count_as_weights():
 
 def test_folds_are_contiguous_and_of_equal_weight():
     weights = np.array([5.0, 1, 1, 1, 1, 1, 2, 2, 1])
-    folds = selection._contiguous_folds(weights, 3)
+    folds = contiguous_folds(weights, 3)
     assert [fold.start for fold in folds] + [folds[-1].stop] == [0, *[f.stop for f in folds]]
     assert [weights[fold].sum() for fold in folds] == [5, 5, 5]
     # One state outweighs the rest of its folds: equal numbers instead.
-    heavy = selection._contiguous_folds(np.array([100.0, 1, 1, 1, 1, 1]), 3)
+    heavy = contiguous_folds(np.array([100.0, 1, 1, 1, 1, 1]), 3)
     assert [fold.stop for fold in heavy] == [2, 4, 6]
 
 

@@ -1,0 +1,202 @@
+r"""A surrogate fitted to log-density values, again and again along a chain.
+
+Every evaluation of the target is used, rejected proposals included, each estimate once, at the
+proposal that it was drawn for: the estimate that a chain carries is biased upwards, having been
+accepted. Values at one point are averaged.
+
+The surrogate's coordinates whiten the geometric mean of the states' covariance and the inverse
+Fisher information :math:`E[\nabla f \nabla f^\top]^{-1}` of the last surrogate
+(:func:`pymc_kmc.numerics.linear_algebra.geometric_mean`): in them draws and gradients have
+about unit spread, which is what both the leapfrog integrator and an isotropic kernel ask for.
+Before, a warp takes out what some coordinates' scales owe to others (:mod:`.warping`), where a fit
+in warped coordinates has the larger marginal likelihood: that learned from the states, or that
+learned from the last surrogate's curvature.
+"""
+
+import numpy as np
+
+from pymc_kmc.adaptation.fitting import Fit, RepeatedFit, fisher_information
+from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
+from pymc_kmc.adaptation.warping import learn_warp
+from pymc_kmc.numerics.coordinates import IDENTITY
+from pymc_kmc.numerics.linear_algebra import geometric_mean
+from pymc_kmc.numerics.samples import mean_values, shrunk_covariance, whitening
+from pymc_kmc.surrogates.log_density_gp import LogDensityGP
+
+__all__ = ["FitToValues", "first_fit"]
+
+# Kinds of warp.
+NO_WARP, FROM_STATES, FROM_CURVATURE = 0, 1, 2
+
+
+def first_fit(n_dimensions):
+    """Return the number of evaluations at which a first fit makes sense.
+
+    A quadratic's coefficients and a tenth more, so that it is determined; with more dimensions
+    than are ever fitted fully, six evaluations a dimension for the diagonal.
+    """
+    n_coefficients = n_dimensions * (n_dimensions + 3) / 2
+    if not can_be_full(n_dimensions):
+        n_coefficients = 0
+    return int(max(60, 6 * n_dimensions, 1.15 * n_coefficients))
+
+
+def can_be_full(n_dimensions):
+    """Say whether a fit's values can ever determine the whole quadratic."""
+    return n_dimensions * (n_dimensions + 3) / 2 <= FitToValues.MOST_VALUES / 1.2
+
+
+class FitToValues(RepeatedFit):
+    """Fits :class:`~pymc_kmc.surrogates.LogDensityGP` to the values that a chain has paid for.
+
+    Parameters
+    ----------
+    n_landmarks : int
+        Largest number of kernel functions of a fit, which may be doubled.
+    is_noisy : bool
+        Whether values are estimates: score matching on the states then joins them where that
+        predicts held-out values better.
+
+    Attributes
+    ----------
+    noise_variance : float
+        Variance of the values' noise, as far as it is known; NaN where it isn't. Set by the step.
+    """
+
+    # Smallest number of states a dimension since the first fit that are learned from alone. In many
+    # dimensions that fit comes late, and the random walk's states before it had a sixth of the
+    # target's spread in some directions.
+    STATES_PER_DIMENSION = 5
+    # Largest number of values in a fit, the newest: a fit's cost.
+    MOST_VALUES = 2500
+    # Weights of score matching tried beside noisy values: states of a chain are worth less than
+    # independent ones.
+    NOISY_SCORE_WEIGHTS = (0.0, 0.03, 0.1, 0.3)
+    # Number of fits after which a kind of warp that lost twice is tried again.
+    RETRIED = 4
+    # Number of times in a row that a kind of warp loses before it is tried rarely.
+    LOST = 2
+    # Residual variance beyond the noise's, in nats^2, above which fits have twice the landmarks.
+    LARGE_VARIANCE = 0.01
+    # Residual variance below which they have them no longer.
+    SMALL_VARIANCE = 0.001
+    # Relative error of the noise's variance.
+    NOISE_ERROR = 0.2
+    # Number of states that the Fisher information is averaged over.
+    N_FISHER = 400
+    # Step of the differences that give curvatures, in standard deviations.
+    CURVATURE_STEP = 0.05
+    # Quantile of the states' log densities that depths are measured from.
+    BULK = 0.9
+
+    def __init__(self, n_landmarks, is_noisy=False):
+        super().__init__(learn_transitions)
+        self.n_landmarks = n_landmarks
+        self.noise_variance = np.nan if is_noisy else 0.0
+        self.first_length = None
+        self._n_lost = [0, 0, 0]
+        self.score_weights = self.NOISY_SCORE_WEIGHTS if is_noisy else (0.0,)
+
+    def n_recent(self, record):
+        n = super().n_recent(record)
+        n_since = len(record) - (self.first_length or 0)
+        d = record.states.last(1).shape[1]
+        return min(n, n_since) if n_since >= self.STATES_PER_DIMENSION * d else n
+
+    def evaluations(self, record):
+        """Return the evaluations that are learned from, shape (n, d + 1)."""
+        return record.evaluations.last(min(len(record.evaluations), self.MOST_VALUES))
+
+    def _fit(self, record, last, rng):
+        states, log_densities = self.recent(record)
+        evaluations = self.evaluations(record)
+        points, values = mean_values(evaluations[:, :-1], evaluations[:, -1])
+        if len(points) < states.shape[1] + 2:
+            return None
+        seed = int(rng.integers(2**31))
+        fits = [
+            (kind, warp, self._fit_in(warp, last, states, log_densities, points, values, seed))
+            for kind, warp in self._warps(states, last)
+        ]
+        best, warp, surrogate = max(fits, key=lambda fit: fit[2].log_evidence_)
+        for kind, _, _ in fits:
+            self._n_lost[kind] = 0 if kind == best else self._n_lost[kind] + 1
+        if last is None and can_be_full(states.shape[1]) and not surrogate.is_full_:
+            return None  # half a surrogate is worse than the random walk: wait
+        if last is None:
+            self.first_length = len(record)
+        return Fit(surrogate, whitened_hamiltonian(surrogate), warp)
+
+    def _warps(self, states, last):
+        """Return kinds of warps that are worth a fit, and the warps."""
+        n_lost = self._n_lost if self.n_fits % self.RETRIED else [0, 0, 0]
+        thinned = states[:: max(1, len(states) // self.N_FISHER)]
+        candidates = []
+        if n_lost[FROM_STATES] < self.LOST:
+            candidates.append((FROM_STATES, learn_warp(states)))
+        if n_lost[FROM_CURVATURE] < self.LOST and last is not None:
+            log_scales = self._conditional_log_scales(thinned, last)
+            candidates.append((FROM_CURVATURE, learn_warp(thinned, log_scales)))
+        candidates = [(kind, warp) for kind, warp in candidates if warp is not IDENTITY]
+        if n_lost[NO_WARP] < self.LOST or not candidates:
+            candidates.append((NO_WARP, IDENTITY))
+        return candidates
+
+    def _conditional_log_scales(self, states, last):
+        """Return each coordinate's log scale given all others, from the last surrogate's curvature.
+
+        NaN where the surrogate is not concave; shape (n, d).
+        """
+        Y = last.warp.forward(states)
+        steps = self.CURVATURE_STEP * Y.std(axis=0)
+        log_scales = np.zeros(Y.shape)
+        for i, step in enumerate(steps):
+            shift = np.zeros(len(steps))
+            shift[i] = step
+            change = last.surrogate.gradient(Y - shift) - last.surrogate.gradient(Y + shift)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                log_scales[:, i] = -0.5 * np.log(change[:, i] / (2.0 * step))
+        if last.warp is not IDENTITY:
+            log_scales[:, last.warp.driven] += last.warp.log_scales(states)
+        return log_scales
+
+    def _most_landmarks(self, last):
+        """Return the number of kernel functions of the next fit: more where the last had too few.
+
+        Where 300 say all, 600 only slow transitions down.
+        """
+        if last is None:
+            return self.n_landmarks
+        surrogate = last.surrogate
+        excess = surrogate.variance_ - (1.0 + self.NOISE_ERROR) * self.noise_variance
+        has_more = surrogate.n_landmarks > self.n_landmarks
+        limit = self.SMALL_VARIANCE if has_more else self.LARGE_VARIANCE
+        return 2 * self.n_landmarks if excess > limit else self.n_landmarks
+
+    def _fit_in(self, warp, last, states, log_densities, points, values, seed):
+        """Return a surrogate in a warp's coordinates."""
+        before = states if last is None else last.warp.forward(states)
+        values = values + warp.log_volume(points)
+        log_densities = log_densities + warp.log_volume(states)
+        log_densities = log_densities[np.isfinite(log_densities)]
+        states = warp.forward(states)
+        surrogate = None if last is None else last.surrogate
+        return LogDensityGP(
+            self._most_landmarks(last), score_weights=self.score_weights, rng=seed
+        ).fit(
+            warp.forward(points),
+            values,
+            reference=states,
+            whitening=whitening(self._metric(states, surrogate, before)),
+            bulk=np.quantile(log_densities, self.BULK) if len(log_densities) else None,
+            last=surrogate,
+        )
+
+    def _metric(self, states, surrogate, before):
+        """Return the metric at states, which are `before` in the last surrogate's coordinates."""
+        covariance = shrunk_covariance(states)
+        if surrogate is None:
+            return covariance
+        gradients = surrogate.gradient(before[:: max(1, len(before) // self.N_FISHER)])
+        information = fisher_information(gradients, covariance)
+        return geometric_mean(covariance, np.linalg.inv(information))

@@ -1,0 +1,225 @@
+r"""What was learned of a target, as one value.
+
+Proposals of a surrogate f are made as often as f says, and accepted by the log weight
+:math:`w(x) = \log\pi(x) - f(x)`. Where f is far too low, :math:`w(x)` much larger than usual,
+hardly any is accepted (an independence sampler's expected stay is :math:`e^{w}`): the chain comes
+rarely, and sits for long. There random walks lead out, whose acceptance knows nothing of f.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_kmc.dynamics import SurrogateHamiltonian
+from pymc_kmc.numerics.coordinates import Identity, ScaleWarp
+from pymc_kmc.numerics.threads import single_threaded_blas
+
+__all__ = ["Comparison", "FittedSurrogate", "LogWeights"]
+
+# A value is learned at once where its prediction had a standard deviation above this, in nats,
+UNCERTAIN = 0.3
+# and above this many standard deviations of the noise,
+UNCERTAIN_IN_NOISE = 0.5
+# or where it is farther from its prediction than this, in nats,
+SURPRISING = 0.5
+# and than this many standard deviations.
+SURPRISING_IN_SDS = 3.0
+# Values of less weight in a fit are left to the next one.
+SMALLEST_WEIGHT = 0.2
+# Probability of a random walk where the target is very far above its surrogate.
+LARGEST_SHARE = 0.7
+# Largest number of states that are looked at.
+MOST_STATES = 200
+# Level of the quantile one standard deviation below a Gaussian's median.
+BELOW_ONE_SD = 0.1587
+
+
+class LogWeights(NamedTuple):
+    """The log weights of a chain's states, as a scale to measure others on; a value.
+
+    Attributes
+    ----------
+    hamiltonian : SurrogateHamiltonian
+        Of the surrogate.
+    median : float
+    spread : float
+        Standard deviation of the log weights below the median: noise, or the surrogate's errors. A
+        chain that sits where the surrogate is too low has most of its states above.
+    """
+
+    hamiltonian: SurrogateHamiltonian
+    median: float = 0.0
+    spread: float = 0.0
+
+    # A log weight is large this many nats above the median,
+    ONSET = 1.0
+    # and this many spreads.
+    SPREADS = 2.0
+    # Width of the ramp, in nats, from a large log weight to a very large one.
+    RAMP = 3.0
+
+    @classmethod
+    def of(cls, hamiltonian, states, log_densities):
+        """Return the log weights of a chain's states.
+
+        Parameters
+        ----------
+        hamiltonian : SurrogateHamiltonian
+        states : ndarray, shape (n, d)
+        log_densities : ndarray, shape (n,)
+            Of the target at the states.
+        """
+        thinned = slice(None, None, max(1, len(states) // MOST_STATES))
+        pairs = zip(states[thinned], log_densities[thinned], strict=True)
+        weights = np.array([value - hamiltonian.log_density(x) for x, value in pairs])
+        weights = weights[np.isfinite(weights)]
+        if not len(weights):
+            return cls(hamiltonian)
+        low, median = np.quantile(weights, [BELOW_ONE_SD, 0.5])
+        return cls(hamiltonian, median, median - low)
+
+    def __call__(self, position, log_density):
+        """Return a state's log weight above the median.
+
+        Parameters
+        ----------
+        position : ndarray, shape (d,)
+        log_density : float
+            Of the target there.
+
+        Returns
+        -------
+        float
+        """
+        return log_density - self.hamiltonian.log_density(position) - self.median
+
+    def excess(self, position, log_density):
+        """Return where a state is between a usual log weight, 0, and a very large one, 1."""
+        onset = self.ONSET + self.SPREADS * self.spread
+        excess = (self(position, log_density) - onset) / self.RAMP
+        # In the first steps from a bad start a log weight may be -inf or NaN.
+        return min(1.0, max(0.0, excess)) if excess == excess else 0.0
+
+    def following(self, hamiltonian, change):
+        """Return those on a surrogate that has learned a little, its constant lower by `change`."""
+        return self._replace(hamiltonian=hamiltonian, median=self.median - change)
+
+
+class Comparison(NamedTuple):
+    """A new value beside its prediction.
+
+    Attributes
+    ----------
+    place : ndarray, shape (d,)
+        In the surrogate's coordinates.
+    value : float
+        The target's log density there, in these coordinates.
+    predicted, std : float
+        What the surrogate predicted, with its standard deviation.
+    """
+
+    place: np.ndarray
+    value: float
+    predicted: float
+    std: float
+
+    @property
+    def error(self):
+        """Distance of the value from its prediction, in nats."""
+        return abs(self.value - self.predicted)
+
+
+@dataclass(frozen=True)
+class FittedSurrogate:
+    """A surrogate with all that was learned of moves on it.
+
+    A value: fitting makes a new one, learning from an evaluation returns an updated one, and giving
+    one up is to keep the old one. Nothing of it is ever changed, the surrogate included.
+
+    Attributes
+    ----------
+    surrogate : Surrogate
+        Fitted.
+    warp : ScaleWarp or Identity
+        The coordinates that it is in.
+    transitions : SurrogateTransitions or Trajectories
+        Step size and lengths of moves on it, with its `hamiltonian`.
+    log_weights : LogWeights
+        Of the chain's states.
+    """
+
+    surrogate: Any
+    warp: ScaleWarp | Identity
+    transitions: Any
+    log_weights: LogWeights
+
+    @property
+    def hamiltonian(self):
+        """The surrogate as trajectories see it."""
+        return self.transitions.hamiltonian
+
+    def in_coordinates(self, positions, log_densities):
+        """Return positions, (d,) or (n, d), and log densities in the surrogate's coordinates."""
+        return self.warp.forward(positions), log_densities + self.warp.log_volume(positions)
+
+    def random_walk_share(self, smallest, state):
+        """Return the probability of a random walk at a state, beside moves on the surrogate.
+
+        Parameters
+        ----------
+        smallest : float
+            Where the target is above the surrogate as usual; at 0 there are no random walks.
+        state : Evaluation
+
+        Returns
+        -------
+        float
+        """
+        if not 0 < smallest < LARGEST_SHARE:
+            return smallest
+        excess = self.excess(state.position, state.log_density)
+        return smallest + (LARGEST_SHARE - smallest) * excess
+
+    def excess(self, position, log_density):
+        """Return how far the target is above the surrogate at a state, from 0, as usual, to 1."""
+        return self.log_weights.excess(*self.in_coordinates(position, log_density))
+
+    def weighed(self, positions, log_densities):
+        """Return the same with the log weights of other states, (n, d) and (n,)."""
+        weights = LogWeights.of(self.hamiltonian, *self.in_coordinates(positions, log_densities))
+        return replace(self, log_weights=weights)
+
+    def compare(self, position, log_density):
+        """Return a :class:`Comparison` of the target's log density at `position` (d,)."""
+        place, value = self.in_coordinates(position, log_density)
+        return Comparison(place, value, *self.surrogate.predict(place, return_std=True))
+
+    def learn(self, comparison):
+        """Return what was learned with one value more, where it was uncertain or wrong.
+
+        Parameters
+        ----------
+        comparison : Comparison
+            Of a finite value.
+
+        Returns
+        -------
+        FittedSurrogate
+            This one, where there is nothing to learn before the next fit.
+        """
+        surrogate, (place, value, predicted, std) = self.surrogate, comparison
+        if surrogate.weight(max(value, predicted)) < SMALLEST_WEIGHT:
+            return self
+        noise = surrogate.variance_
+        is_uncertain = std > max(UNCERTAIN, UNCERTAIN_IN_NOISE * np.sqrt(noise))
+        surprising = max(SURPRISING, SURPRISING_IN_SDS * np.sqrt(std**2 + noise))
+        if not is_uncertain and comparison.error < surprising:
+            return self
+        with single_threaded_blas():
+            updated = surrogate.updated(place, value)
+        transitions = self.transitions.following(updated)
+        # Values are predicted with the constant, log weights are measured without it.
+        change = surrogate.constant_ - updated.constant_
+        log_weights = self.log_weights.following(transitions.hamiltonian, change)
+        return replace(self, surrogate=updated, transitions=transitions, log_weights=log_weights)

@@ -1,0 +1,164 @@
+r"""How often each of several moves is made, learned from how far they take the chain.
+
+A mixture of moves that leave the target invariant leaves it invariant whatever its fixed
+probabilities are. While tuning, the probabilities follow a power of each move's expected squared
+jump an evaluation, jump times acceptance probability (Pasarica and Gelman, 2010, for the
+criterion): a move twice as good is chosen many times as often. Each keeps a smallest probability,
+so that a move that becomes good is noticed.
+
+References
+----------
+Pasarica, C. and Gelman, A. (2010). Adaptively scaling the Metropolis algorithm using expected
+squared jumped distance. *Statistica Sinica* 20, 343-364.
+"""
+
+import numpy as np
+
+__all__ = ["ByAcceptance", "ByJumps", "MoveProbabilities"]
+
+# Weight, after a refit, of what was seen before it: the moves have changed.
+MEMORY = 0.3
+
+
+class MoveProbabilities:
+    """Probabilities of several moves.
+
+    Attributes
+    ----------
+    probabilities : ndarray, shape (n_moves,)
+    """
+
+    def choose(self, rng, first=0):
+        """Draw a move's index among those from `first` on."""
+        cumulative = np.cumsum(self.probabilities[first:])
+        drawn = np.searchsorted(cumulative[:-1], rng.uniform() * cumulative[-1], side="right")
+        return first + int(drawn)
+
+
+class ByJumps(MoveProbabilities):
+    """Probabilities that follow the squared jumps on the target.
+
+    A move's jump is that of the coordinate of the whitened states, or of their squares, that it
+    moves least.
+
+    Parameters
+    ----------
+    smallest : array_like, shape (n_moves,)
+        Smallest probability of each; a move of probability 0 is never made.
+    n_dimensions : int
+
+    Attributes
+    ----------
+    probabilities : ndarray, shape (n_moves,)
+    """
+
+    # Power of the expected jump: a move twice as good is chosen eight times as often.
+    POWER = 3.0
+    # Jump of one imagined trial of every move: enough for a start, soon outweighed.
+    PRIOR_JUMP = 0.3
+
+    def __init__(self, smallest, n_dimensions):
+        self.smallest = np.asarray(smallest, dtype=np.float64)
+        n_moves = len(self.smallest)
+        self.counts = np.zeros(n_moves)
+        self.jumps = np.zeros((n_moves, 2 * n_dimensions))
+        self._update()
+
+    def _update(self):
+        utility = (self.jumps + self.PRIOR_JUMP) / (self.counts + 1.0)[:, None]
+        shares = np.where(self.smallest > 0, utility.min(axis=1) ** self.POWER, 0.0)
+        free = 1.0 - self.smallest.sum()
+        self.probabilities = self.smallest + free * shares / shares.sum()
+
+    def learn(self, move, squared_jumps):
+        """Learn from one proposal, in place.
+
+        Parameters
+        ----------
+        move : int
+            Its move's index.
+        squared_jumps : ndarray, shape (2 d,)
+            Times the proposal's acceptance probability.
+        """
+        self.counts[move] += 1.0
+        self.jumps[move] += squared_jumps
+        self._update()
+
+    def discount(self):
+        """Discount what was seen, in place: the moves have changed."""
+        self.counts *= MEMORY
+        self.jumps *= MEMORY
+        self._update()
+
+
+class ByAcceptance(MoveProbabilities):
+    """Probabilities that follow acceptance on the target times squared jumps on the surrogate.
+
+    Squared jumps on the target would say more, but under noise they vary so much that the choice
+    is a lottery.
+
+    Parameters
+    ----------
+    n_moves : int
+
+    Attributes
+    ----------
+    probabilities : ndarray, shape (n_moves,)
+    recent : list of float
+        Acceptance probabilities since the last fit was begun.
+    """
+
+    # Power of the expected jump: moves differ by little where the surrogate is exact.
+    POWER = 12.0
+    # Smallest probability of a move.
+    SMALLEST = 0.005
+    # Beyond this squared jump more of it makes draws no more independent.
+    ENOUGH = 0.97
+    # Squared jumps below this are all the same.
+    LEAST = 1e-3
+
+    def __init__(self, n_moves):
+        self.counts = np.zeros(n_moves)
+        self.acceptances = np.zeros(n_moves)
+        self.jumps = np.ones(n_moves)
+        self.recent = []
+        self._update()
+
+    def _update(self):
+        rates = (self.acceptances + 0.5) / (self.counts + 1.0)
+        shares = (rates * np.clip(self.jumps, self.LEAST, self.ENOUGH)) ** self.POWER
+        free = 1.0 - self.SMALLEST * len(shares)
+        self.probabilities = self.SMALLEST + free * shares / shares.sum()
+
+    def learn(self, move, acceptance_rate):
+        """Learn from one proposal's acceptance probability, in place.
+
+        Parameters
+        ----------
+        move : int
+            Its move's index.
+        acceptance_rate : float
+        """
+        self.counts[move] += 1.0
+        self.acceptances[move] += acceptance_rate
+        self.recent.append(acceptance_rate)
+        self._update()
+
+    def renewed(self, jumps):
+        """Return the probabilities of moves on a new surrogate; these here stay as they are.
+
+        Parameters
+        ----------
+        jumps : array_like, shape (n_moves,)
+            Squared jumps on the surrogate, 1 for independence.
+
+        Returns
+        -------
+        ByAcceptance
+        """
+        renewed = ByAcceptance(len(self.counts))
+        renewed.jumps = np.asarray(jumps)
+        renewed.counts = MEMORY * self.counts
+        renewed.acceptances = MEMORY * self.acceptances
+        renewed._update()
+        return renewed

@@ -1,0 +1,215 @@
+"""The log density of a block of variables, compiled once: a vector and noise in, a value out."""
+
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.type import continuous_dtypes
+
+from pymc_kmc.model.noise_sources import estimated_likelihoods, simulators
+
+__all__ = ["Evaluation", "LogDensity", "compile_function"]
+
+
+class Evaluation(NamedTuple):
+    """The log density at one position under one noise.
+
+    Attributes
+    ----------
+    log_density : float
+        Log density of the whole model, the estimates included.
+    log_likelihood_estimate : float
+        Sum of the estimated terms; 0 without any, `log_density` with a `pymc.Simulator`.
+    position : ndarray, shape (d,)
+        The block's raveled, unconstrained values.
+    noise : tuple of ndarray
+        Noise of each source.
+    parameters : bytes
+        Parameters of the noisy likelihoods, to tell whether two estimates are of one quantity.
+    gradient : ndarray, shape (d,), or None
+        Gradient of the log density, if the target gives it with every evaluation.
+    """
+
+    log_density: float
+    log_likelihood_estimate: float
+    position: np.ndarray
+    noise: tuple
+    parameters: bytes = b""
+    gradient: np.ndarray | None = None
+
+
+class LogDensity:
+    """The log density of a block of variables, as a function of one vector and of noise.
+
+    The vector has the block's variables, raveled, on their unconstrained scale. The other variables
+    are held at the values that :meth:`follow` takes from a point. Given these, the log density is
+    deterministic.
+
+    Parameters
+    ----------
+    variables : list of TensorVariable
+        The block's value variables, all of them continuous.
+    model : pymc.Model
+        The model.
+    initial_point : dict of str to ndarray
+        Gives the shapes, and the first values of the other variables.
+    compile_kwargs : dict, optional
+        Arguments of `pytensor.function`.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Names of the block's value variables.
+    n_dimensions : int
+        Length d of the vector.
+    likelihoods : list of EstimatedLikelihood
+        Noisy likelihoods of the model.
+    simulators : list of Simulator
+        Generators of the model's `pymc.Simulator` s.
+    is_noisy : bool
+        Whether the density depends on noise.
+    n_evaluations : int
+        Number of evaluations.
+
+    Raises
+    ------
+    TypeError
+        If a variable of the block is discrete.
+    ValueError
+        If the model has a `pymc.Simulator` and the block isn't the whole model.
+    """
+
+    def __init__(self, variables, model, initial_point, compile_kwargs=None):
+        check_continuous(variables)
+        self.model = model
+        self.names = tuple(variable.name for variable in variables)
+        self.n_dimensions = int(sum(initial_point[name].size for name in self.names))
+        self.n_evaluations = 0
+        # Once: every call of model.logp() makes new generators for the model's simulators.
+        log_density = model.logp()
+        self.likelihoods = estimated_likelihoods(log_density)
+        self.simulators = simulators(log_density)
+        self.is_noisy = bool(self.likelihoods or self.simulators)
+        if self.simulators:
+            check_whole_model(self.names, model)
+        # The estimates are terms of a sum. Outside the compiled function they need no evaluation
+        # where the rest is -inf, and the user's exceptions arrive as they are.
+        if self.likelihoods:
+            zero = pt.constant(0.0, dtype="float64")
+            outputs = {likelihood.output: zero for likelihood in self.likelihoods}
+            log_density = graph_replace(log_density, outputs)
+        parameters = [p for likelihood in self.likelihoods for p in likelihood.parameters]
+        self._shared = make_shared_replacements(initial_point, variables, model)
+        self._others = {v.name: np.array(initial_point[v.name]) for v in self._shared}
+        outputs, position = join_nonshared_inputs(
+            initial_point, [log_density, *parameters], variables, shared_inputs=self._shared
+        )
+        self._dtype = position.dtype
+        self._compile(outputs, position, compile_kwargs or {})
+
+    def _compile(self, outputs, position, compile_kwargs):
+        """Compile the log density and the parameters of the likelihoods; a hook."""
+        self._function = compile_function([position], outputs, compile_kwargs)
+
+    def follow(self, point):
+        """Take the values of the other variables from PyMC's `point`.
+
+        Returns
+        -------
+        bool
+            Whether one of them has changed.
+        """
+        changed = False
+        for variable, shared in self._shared.items():
+            value = point[variable.name]
+            if not np.array_equal(value, self._others[variable.name]):
+                # A copy: in worker processes PyMC writes the next point into the same memory.
+                value = np.array(value)
+                self._others[variable.name] = value
+                shared.set_value(value, borrow=True)
+                changed = True
+        return changed
+
+    def position(self, point):
+        """Return the block's vector at PyMC's `point`, shape (d,)."""
+        return np.concatenate([point[name].ravel() for name in self.names])
+
+    def evaluate(self, position, noise):
+        """Return the value at a position under given noise; counts as an evaluation.
+
+        Parameters
+        ----------
+        position : ndarray, shape (d,)
+        noise : tuple of ndarray
+            Noise of the likelihoods, then of the simulators; empty without noise.
+
+        Returns
+        -------
+        Evaluation
+        """
+        self.n_evaluations += 1
+        n_likelihoods = len(self.likelihoods)
+        for simulator, rows in zip(self.simulators, noise[n_likelihoods:], strict=True):
+            simulator.use(rows)
+        outputs = self._function(position.astype(self._dtype, copy=False))
+        log_density = float(outputs[0])
+        # A simulator's term can't be told from the rest: all of the density.
+        estimate = log_density if self.simulators else 0.0
+        if n_likelihoods == 0:
+            return Evaluation(log_density, estimate, position, noise)
+        if isfinite(log_density):
+            parameters = self._split(outputs)
+            for likelihood, rows, values in zip(self.likelihoods, noise, parameters, strict=False):
+                term = likelihood.op.evaluate(rows, *values)
+                log_density += term
+                estimate += term
+        parameters = b"".join(np.asarray(output).tobytes() for output in outputs[1:])
+        return Evaluation(log_density, estimate, position, noise, parameters)
+
+    def parameters(self, position):
+        """Return the parameters of each noisy likelihood at a position: lists of ndarray."""
+        return self._split(self._function(position.astype(self._dtype, copy=False)))
+
+    def _split(self, outputs):
+        """Return the parameters of each likelihood among outputs of the compiled function."""
+        parameters, first = [], 1
+        for likelihood in self.likelihoods:
+            n = len(likelihood.parameters)
+            parameters.append(outputs[first : first + n])
+            first += n
+        return parameters
+
+
+def check_continuous(variables):
+    """Raise a TypeError if a variable is discrete."""
+    for variable in variables:
+        if variable.dtype not in continuous_dtypes:
+            raise TypeError(
+                f"Variable {variable.name!r} is discrete ({variable.dtype}): the steps of pymc_kmc "
+                "move continuous variables. Give the others to another step, for example "
+                "pm.sample(step=[kmc.KMC(vars=[...]), pm.Metropolis(vars=[...])])."
+            )
+
+
+def check_whole_model(names, model):
+    """Raise a ValueError unless a block has all variables of a model with a `pymc.Simulator`."""
+    others = sorted({variable.name for variable in model.value_vars} - set(names))
+    if others:
+        raise ValueError(
+            "A model with pm.Simulator must be sampled by one step that has all its variables: "
+            "other steps would draw the simulator's noise anew at each evaluation. "
+            f"{others} are not in this step's vars. Use pm.sample(step=kmc.KMC()), or write the "
+            "simulator as a kmc.PseudoMarginalPotential, which steps can share."
+        )
+
+
+def compile_function(inputs, outputs, compile_kwargs):
+    """Return PyTensor's function; its arguments must be arrays of the right types."""
+    # Not pm.compile: it would give the simulators' generators updates.
+    function = pytensor.function(inputs, outputs, **{"on_unused_input": "ignore"} | compile_kwargs)
+    function.trust_input = True
+    return function

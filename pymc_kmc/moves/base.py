@@ -1,0 +1,339 @@
+r"""Moves, their proposals, and mixtures of moves.
+
+A move proposes where the chain may go. Each move that may make draws satisfies detailed balance by
+itself: accepted with probability :math:`\min(1, \pi(x') / \pi(x) \cdot e^{r})`, where r is the
+proposal's `log_ratio`, it leaves the target invariant. A mixture of such moves leaves the target
+invariant too if its probabilities are fixed. Where a probability p depends on the state, the
+acceptance ratio has the additional factor p(x') / p(x): with it each move is still in detailed
+balance (Green, 1995, section 4.1, moves attempted with probabilities that depend on the state).
+
+References
+----------
+Green, P. J. (1995). Reversible jump Markov chain Monte Carlo computation and Bayesian model
+determination. *Biometrika* 82, 711-732.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_kmc.model.log_density import Evaluation
+from pymc_kmc.numerics.coordinates import IDENTITY
+
+__all__ = ["Move", "MoveKind", "MoveMixture", "Outcome", "Proposal", "Row", "WarpedMove"]
+
+
+class MoveKind(IntEnum):
+    """The kinds of move: their numbers are what the statistic `kmc_move` reports, in every step."""
+
+    RANDOM_WALK = 0
+    TEMPERED_TRANSITION = 1
+    AUXILIARY = 2  # while tuning; never a draw
+    ACTIVE_LEARNING = 3  # while tuning; never a draw
+    SHORT_TRANSITION = 4  # one transition on the surrogate, .3 of a full trajectory
+    SINGLE_TRANSITION = 5
+    FEW_TRANSITIONS = 6  # a quarter of the longest sequence
+    MANY_TRANSITIONS = 7
+    LONG_TRAJECTORY = 8
+    SHORT_TRAJECTORY = 9
+    LOCAL_RANDOM_WALK = 10
+    LANGEVIN = 11
+    NOISE_PROBE = 12  # while tuning; never a draw
+
+
+class Proposal(NamedTuple):
+    """Where a move wants to go, and the part of the acceptance ratio that isn't the target's.
+
+    Attributes
+    ----------
+    position : ndarray, shape (d,)
+        The proposal.
+    move : Move
+        The move that made it.
+    log_ratio : float
+        Log of everything in the move's acceptance ratio besides pi(x') / pi(x): a Hastings ratio,
+        or the change of kinetic energy. ``-inf`` rejects without an evaluation.
+    evaluation : Evaluation or None
+        The target at the proposal, where making the proposal has evaluated it.
+    details : object
+        What the move will learn from.
+    choice : Choice or None
+        The mixture's choice of this move, where its probability depends on the state.
+    step_size : float
+        Leapfrog step size, or the scale of a random walk; for the statistics only.
+    n_steps : int
+        Number of leapfrog steps; for the statistics only.
+    n_transitions : int
+        Number of transitions on the surrogate; for the statistics only.
+    kinetic_energy : float
+        Of the momentum that was drawn; for the statistics only.
+    diverging : bool
+        Whether the trajectory left the finite numbers; for the statistics only.
+    seconds : float
+        Time that making the proposal took; for the statistics only.
+    """
+
+    position: np.ndarray
+    move: "Move"
+    log_ratio: float = 0.0
+    evaluation: Evaluation | None = None
+    details: Any = None
+    choice: "Choice | None" = None
+    step_size: float = 0.0
+    n_steps: int = 0
+    n_transitions: int = 0
+    kinetic_energy: float = np.nan
+    diverging: bool = False
+    seconds: float = 0.0
+
+    @property
+    def is_draw(self):
+        """Whether the chain may accept it. The others are evaluated to learn from them."""
+        return self.move.is_draw
+
+    def log_choice_ratio(self, end):
+        """Return the log ratio of the probabilities of this move, at the proposal and at the state.
+
+        Parameters
+        ----------
+        end : Evaluation
+            The target at the proposal.
+
+        Returns
+        -------
+        float
+        """
+        if self.choice is None:
+            return 0.0
+        probability = self.choice.mixture.probability(self.choice.row, end)
+        return float(np.log(probability / self.choice.probability))
+
+
+class Outcome(NamedTuple):
+    """What became of a proposal.
+
+    Attributes
+    ----------
+    proposal : Proposal
+    evaluation : Evaluation or None
+        The target at the proposal; None where it was rejected without an evaluation.
+    acceptance_rate : float
+        The proposal's acceptance probability; 0 for what can't be a draw.
+    start, end : Evaluation
+        The target at the chain's state before and after.
+    """
+
+    proposal: Proposal
+    evaluation: Evaluation | None
+    acceptance_rate: float
+    start: Evaluation
+    end: Evaluation
+
+    @property
+    def accepted(self):
+        """Whether the proposal became the chain's state."""
+        return self.end is not self.start
+
+
+class Move(ABC):
+    """One way to move a chain.
+
+    A move is part of what a step has learned: a new chain gets new moves. Nothing but its own
+    `learn` changes it while an iteration lasts.
+
+    Attributes
+    ----------
+    kind : MoveKind
+    is_draw : bool
+        Whether the chain may accept its proposals. The others are evaluated to learn from them.
+    """
+
+    kind: MoveKind
+    is_draw = True
+
+    @abstractmethod
+    def propose(self, current, fitted, rng):
+        """Make a proposal.
+
+        Parameters
+        ----------
+        current : Evaluation
+            The target at the chain's state.
+        fitted : FittedSurrogate or None
+            What the step has learned of the target; not changed.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        Proposal or None
+            None where the move has nothing to propose: another one is then made.
+        """
+
+    def learn(self, outcome, rng):  # noqa: B027  (some moves learn nothing)
+        """Learn from what became of one of its proposals; called while adaptation lasts.
+
+        Parameters
+        ----------
+        outcome : Outcome
+        rng : numpy.random.Generator
+        """
+
+
+class WarpedMove(Move):
+    """A move in the coordinates that were learned with the surrogate.
+
+    With a proposal x' = T(y') comes the ratio of volumes, |T'(y')| / |T'(y)|, in its acceptance
+    ratio.
+    """
+
+    def propose(self, current, fitted, rng):
+        warp = IDENTITY if fitted is None else fitted.warp
+        origin = self._origin(current)
+        place = warp.forward(origin)
+        proposal = self._propose_from(place, fitted, rng)
+        end = proposal.position
+        change = warp.log_volume(end) - warp.log_volume(place)
+        return proposal._replace(
+            position=origin if end is place else warp.backward(end),
+            log_ratio=proposal.log_ratio + change / self._temperature,
+        )
+
+    # Power of the target, as its inverse, that the proposal is accepted with.
+    _temperature = 1.0
+
+    def _origin(self, current):
+        """Return the position that the proposal starts from, shape (d,)."""
+        return current.position
+
+    @abstractmethod
+    def _propose_from(self, place, fitted, rng):
+        """Return a proposal in the learned coordinates, from `place` (d,)."""
+
+
+class Choice(NamedTuple):
+    """A mixture's choice of a move.
+
+    Attributes
+    ----------
+    mixture : MoveMixture
+    row : int
+        The chosen row.
+    probability : float
+        Its probability at the chain's state, factors left out that are the same at every state.
+    """
+
+    mixture: "MoveMixture"
+    row: int
+    probability: float
+
+
+class Row(NamedTuple):
+    """A move of a mixture.
+
+    Attributes
+    ----------
+    move : Move or OneOf
+    share : float or callable
+        Probability of the move where no row before it was chosen; a function of an
+        :class:`Evaluation` where it depends on the state. At 1 no random number is drawn.
+    """
+
+    move: Any
+    share: float | Callable[[Evaluation], float]
+
+
+class MoveMixture:
+    """Moves that are tried one after the other, each with a probability.
+
+    Parameters
+    ----------
+    *rows : Row
+        The last one has the share 1.
+    """
+
+    def __init__(self, *rows):
+        self.rows = rows
+
+    def propose(self, current, fitted, rng):
+        """Choose a move and return its proposal.
+
+        Parameters
+        ----------
+        current, fitted, rng
+            As of :meth:`Move.propose`.
+
+        Returns
+        -------
+        Proposal
+        """
+        probability, depends_on_state = 1.0, False
+        for i, (move, share) in enumerate(self.rows):
+            if callable(share):
+                depends_on_state, share = True, share(current)
+                taken = rng.uniform() < share
+                probability *= share if taken else 1.0 - share
+            else:
+                taken = share == 1.0 or rng.uniform() < share
+            if not taken:
+                continue
+            proposal = move.propose(current, fitted, rng)
+            if proposal is None:
+                continue
+            if depends_on_state:
+                proposal = proposal._replace(choice=Choice(self, i, probability))
+            return proposal
+        raise RuntimeError("no move of the mixture has made a proposal")
+
+    def probability(self, row, state):
+        """Return a row's probability at a state, without factors that no state changes.
+
+        Parameters
+        ----------
+        row : int
+        state : Evaluation
+
+        Returns
+        -------
+        float
+        """
+        probability = 1.0
+        for i, (_, share) in enumerate(self.rows[: row + 1]):
+            if callable(share):
+                probability *= share(state) if i == row else 1.0 - share(state)
+        return probability
+
+
+class OneOf:
+    """Moves among which learned probabilities choose.
+
+    Parameters
+    ----------
+    moves : sequence of Move
+    probabilities : MoveProbabilities
+        Of all moves, these last.
+
+    Attributes
+    ----------
+    moves : tuple of Move
+    probabilities : MoveProbabilities
+        Replaced by the step where the moves have changed.
+    """
+
+    def __init__(self, moves, probabilities):
+        self.moves = tuple(moves)
+        self.probabilities = probabilities
+
+    def propose(self, current, fitted, rng):
+        """Choose a move and return its proposal; see :meth:`Move.propose`."""
+        first = len(self.probabilities.probabilities) - len(self.moves)
+        chosen = self.probabilities.choose(rng, first) - first
+        return self.moves[chosen].propose(current, fitted, rng)
+
+    def learn(self, outcome):
+        """Let the probabilities learn from an outcome, in place, if one of the moves made it."""
+        if outcome.proposal.move in self.moves:
+            move = self.moves.index(outcome.proposal.move)
+            self.probabilities.learn(move, outcome.acceptance_rate)

@@ -1,0 +1,240 @@
+r"""Active learning at a surrogate's frontier: evaluations where the surrogate learns most.
+
+A chain on a surrogate goes where the surrogate leads, and the surrogate knows where the chain has
+been: beyond the farthest evaluations it is off by tens of nats, mostly downwards. Its predictive
+variance says so. While a chain tunes, some evaluations are spent on learning alone. Among steps
+from places in the bulk, outwards and sidewards and of all lengths, the acquisition function
+
+.. math:: \min\left(s \left(1 - \frac{\sigma}{\sqrt{s^2 + \sigma^2}}\right), c\right)\,
+          \Phi\left(\frac{f - t}{s}\right)
+
+chooses: the amount that a value of noise :math:`\sigma` takes off the prediction's standard
+deviation s, up to c, times the probability that the place is above t. At the bulk's edge t is what
+the chain's predicted log densities hardly ever fall below; inside, it is that of a random state, so
+that places count by their mass. No place is chosen where all promise little. This is Bayesian
+optimisation's expected improvement (Jones, Schonlau and Welch, 1998) with another aim: not the
+largest value, but all places with usual ones.
+
+References
+----------
+Jones, D. R., Schonlau, M. and Welch, W. J. (1998). Efficient global optimization of expensive
+black-box functions. *Journal of Global Optimization* 13, 455-492.
+"""
+
+import numpy as np
+from scipy.special import ndtr
+
+from pymc_kmc.moves.base import Move, MoveKind, Proposal
+from pymc_kmc.numerics.samples import shrunk_covariance
+from pymc_kmc.numerics.threads import single_threaded_blas
+
+__all__ = ["ActiveLearning", "Frontier"]
+
+
+class ActiveLearning(Move):
+    """An evaluation where the surrogate learns most; never a draw.
+
+    Parameters
+    ----------
+    is_noisy : bool
+        Whether the target is estimated.
+
+    Attributes
+    ----------
+    frontier : Frontier or None
+        Of the surrogate in use; None where there is nothing to search.
+    search_error : float
+        Average error of the last predictions at places that were searched for, between 0 and 1.
+    share : float
+        Share of the iterations that is worth spending; 0 where nothing can be learned.
+    """
+
+    kind = MoveKind.ACTIVE_LEARNING
+    is_draw = False
+    # Share of the iterations, times the search error.
+    SHARE = 0.2
+    # Share of the iterations where the target is noisy: a value teaches less there.
+    NOISY_SHARE = 0.4
+    # Smallest search error that the share is multiplied by.
+    SMALLEST_ERROR = 0.2
+    # Number of searches that the search error is averaged over.
+    N_SEARCHES = 20
+    # Error of a usual prediction, in residual standard deviations: it doesn't count.
+    USUAL_ERROR = 2.0
+
+    def __init__(self, is_noisy):
+        self.is_noisy = is_noisy
+        self.frontier = None
+        self.search_error = 1.0
+        self.share = 0.0
+
+    def begin(self, fitted, states, evaluated):
+        """Look at a new surrogate, in place.
+
+        Parameters
+        ----------
+        fitted : FittedSurrogate
+        states : ndarray, shape (n, d)
+            Of the chain, burn-in left out.
+        evaluated : ndarray, shape (n', d)
+            Places where the target has been evaluated.
+        """
+        self.end()
+        if fitted.surrogate.kernel_ is None:  # a quadratic has no bends to find
+            return
+        forward = fitted.warp.forward
+        with single_threaded_blas():
+            self.frontier = Frontier(fitted.surrogate, forward(states), forward(evaluated))
+        self._set_share()
+
+    def end(self):
+        """Learn no more, in place."""
+        self.frontier, self.share = None, 0.0
+
+    def _set_share(self):
+        error = max(self.SMALLEST_ERROR, self.search_error)
+        self.share = self.NOISY_SHARE if self.is_noisy else self.SHARE * error
+
+    def propose(self, current, fitted, rng):
+        edge = 1.0 if self.is_noisy else self.search_error
+        with single_threaded_blas():
+            place = self.frontier.search(fitted.surrogate, rng, edge)
+        return None if place is None else Proposal(fitted.warp.backward(place), self)
+
+    def compare(self, comparison, surrogate):
+        """Learn how wrong a prediction was at a place that was searched for, in place.
+
+        Parameters
+        ----------
+        comparison : Comparison
+        surrogate : LogDensityGP
+            That predicted.
+        """
+        excess = comparison.error - self.USUAL_ERROR * np.sqrt(surrogate.variance_)
+        error = min(1.0, max(0.0, excess))
+        self.search_error += (error - self.search_error) / self.N_SEARCHES
+        self._set_share()
+
+
+class Frontier:
+    """Places in a surrogate's bulk, and what lies around them.
+
+    Parameters
+    ----------
+    surrogate : LogDensityGP
+    states : ndarray, shape (n, d)
+        Of the chain, burn-in left out.
+    evaluated : ndarray, shape (n', d)
+        Places where the target has been evaluated.
+
+    Attributes
+    ----------
+    threshold : float
+        Predicted log density that the chain's states hardly ever fall below.
+    """
+
+    # Largest number of states that are looked at.
+    N_STATES = 500
+    # Share of the states below the bulk.
+    BELOW = 0.01
+    # Number of places that a search starts from, half of them among the outermost.
+    N_ORIGINS = 20
+    # Share of the places that are outermost.
+    OUTERMOST = 0.1
+    # Number of candidates that a search compares.
+    N_CANDIDATES = 160
+    # Longest steps, in standard deviations of the neighbourhood and in distances from its mean.
+    LONGEST = 3.0
+    # Smallest gain that is worth an evaluation, in nats.
+    WORTH = 0.1
+    # Largest gain that counts, in nats.
+    LARGEST_GAIN = 3.0
+    # Number of searches in vain after which there is nothing to learn until the next fit.
+    PATIENCE = 30
+
+    def __init__(self, surrogate, states, evaluated):
+        self._n_in_vain = 0
+        p = surrogate.parameters_
+        self._centre, self._whitening = p.centre, p.whitening
+        self._inverse = np.linalg.inv(p.whitening)
+        # Predictions, not values: under noise those of a chain's states are lucky ones.
+        self._typical = surrogate.predict(states[:: max(1, len(states) // self.N_STATES)])
+        self.threshold = np.quantile(self._typical, self.BELOW)
+        inside = surrogate.predict(evaluated) >= self.threshold
+        self._points = (evaluated[inside] - p.centre) @ p.whitening.T
+
+    def add(self, surrogate, place):
+        """Add a place (d,) that `surrogate` has learned, in place, if it is in the bulk."""
+        with single_threaded_blas():
+            is_inside = surrogate.predict(place) >= self.threshold
+        if is_inside:
+            point = self._whitening @ (place - self._centre)
+            self._points = np.vstack([self._points, point])
+
+    def search(self, surrogate, rng, edge=1.0):
+        """Look for a place that is worth an evaluation; searches in vain are counted in place.
+
+        Parameters
+        ----------
+        surrogate : LogDensityGP
+            The one of the frontier, or one that has learned more since.
+        rng : numpy.random.Generator
+        edge : float
+            Probability that all of the bulk counts alike, rather than by its density.
+
+        Returns
+        -------
+        ndarray, shape (d,), or None
+            None where no place is worth an evaluation.
+        """
+        points, d = self._points, self._points.shape[1]
+        if len(points) < 2 * d + 2 or self._n_in_vain >= self.PATIENCE:
+            return None
+        at_the_edge = rng.uniform() < edge
+        X = self._candidates(points, not at_the_edge, rng)
+        predicted, std = surrogate.predict(X, return_std=True)
+        noise = surrogate.variance_
+        gains = np.minimum(std * (1.0 - np.sqrt(noise / (std**2 + noise))), self.LARGEST_GAIN)
+        threshold = self.threshold if at_the_edge else rng.choice(self._typical)
+        gains *= ndtr((predicted - threshold) / std)
+        best = int(np.argmax(gains))
+        if gains[best] < self.WORTH:
+            self._n_in_vain += 1
+            return None
+        self._n_in_vain = 0
+        return X[best]
+
+    def _candidates(self, points, along_coordinates, rng):
+        """Return steps outwards and sidewards from places in the bulk, shape (N_CANDIDATES, d).
+
+        With `along_coordinates` half of them change one coordinate, and the others as these go
+        with it in the neighbourhood: corners in which chains stick are a long way off in one.
+        """
+        n, d = points.shape
+        squares = np.einsum("nd,nd->n", points, points)
+        outermost = np.flatnonzero(squares >= np.quantile(squares, 1.0 - self.OUTERMOST))
+        half = self.N_ORIGINS // 2
+        origins = np.append(rng.choice(outermost, half), rng.integers(n, size=half))
+        n_each = self.N_CANDIDATES // self.N_ORIGINS
+        # Neighbourhoods of all sizes: how far to go is what the surrogate is to say.
+        fewest = 2 * d + 1
+        most = max(fewest, n // 4)
+        sizes = (fewest * (most / fewest) ** rng.uniform(size=len(origins))).astype(int)
+        steps = rng.standard_normal((len(origins), n_each, d)) / np.sqrt(d)
+        steps *= rng.uniform(0.0, self.LONGEST, size=(len(origins), n_each, 1))
+        lengths = rng.uniform(0.0, self.LONGEST, size=(len(origins), n_each, 1))
+        candidates = []
+        for i, size, step, length in zip(origins, sizes, steps, lengths, strict=True):
+            distances = squares - 2.0 * points @ points[i]
+            near = points[np.argpartition(distances, size - 1)[:size]]
+            factor = np.linalg.cholesky(shrunk_covariance(near))
+            outwards = points[i] - near.mean(axis=0)
+            step = step @ factor.T + length * outwards
+            if along_coordinates:
+                n_alone = n_each // 2
+                rows = self._inverse[rng.integers(d, size=n_alone)] @ factor
+                rows /= np.linalg.norm(rows, axis=1)[:, None]
+                size = rng.uniform(-self.LONGEST, self.LONGEST, (n_alone, 1))
+                step[:n_alone] = size * (rows @ factor.T)
+            candidates.append(points[i] + step)
+        return self._centre + np.vstack(candidates) @ self._inverse.T

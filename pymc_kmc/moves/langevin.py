@@ -1,0 +1,160 @@
+r"""Langevin proposals and random walks in the coordinates of a learned factor L.
+
+A Langevin proposal from x is a number of leapfrog steps with the target's own gradient, from a
+momentum :math:`\epsilon \sim N(0, I)`, in the coordinates that L defines. One step of unit size is
+
+.. math:: y = x + L h, \quad h = \tfrac12 L^\top \nabla \log \pi(x) + \epsilon
+
+(Titsias and Dellaportas, 2019). The leapfrog map is volume-preserving and, with the momentum turned
+round, its own inverse: the acceptance ratio has the change of :math:`\frac12 |\epsilon|^2`.
+
+What moves the chain here is a :class:`~pymc_kmc.model.differentiable.DifferentiableTarget`, in the
+place that a fitted surrogate has in other moves. Its density is compiled by PyTensor and called by
+its address; the loop of leapfrog steps goes round it.
+
+References
+----------
+Titsias, M. K. and Dellaportas, P. (2019). Gradient-based adaptive Markov chain Monte Carlo.
+*NeurIPS* 32.
+"""
+
+import numba
+import numpy as np
+
+from pymc_kmc.model.differentiable import density_at
+from pymc_kmc.model.log_density import Evaluation
+from pymc_kmc.moves.base import Move, MoveKind, Proposal
+from pymc_kmc.numerics.jit import njit
+
+__all__ = ["FactorRandomWalk", "Langevin"]
+
+
+class FactorRandomWalk(Move):
+    """A random walk, :math:`y = x + L \\epsilon`.
+
+    Parameters
+    ----------
+    preconditioner : SpeedMeasure
+        Has the factor L; what is learned of it is the step's business.
+    """
+
+    kind = MoveKind.RANDOM_WALK
+
+    def __init__(self, preconditioner):
+        self.preconditioner = preconditioner
+
+    def propose(self, current, target, rng):
+        noise = rng.standard_normal(len(current.position))
+        return Proposal(
+            current.position + self.preconditioner.factor @ noise,
+            self,
+            details=noise,
+            step_size=self.preconditioner.scale,
+        )
+
+
+class Langevin(Move):
+    """Leapfrog steps on the target.
+
+    Parameters
+    ----------
+    preconditioner : SpeedMeasure, FisherPreconditioner or DrawsAndGradients
+        Has the factor L, the step size and the number of steps.
+    """
+
+    kind = MoveKind.LANGEVIN
+    # Bounds of a uniform factor on the step size of several steps: one that is always the same can
+    # resonate with the target (Neal, 2011, section 3.2).
+    STEP_SIZE_JITTER = (0.85, 1.15)
+
+    def __init__(self, preconditioner):
+        self.preconditioner = preconditioner
+
+    def propose(self, current, target, rng):
+        preconditioner = self.preconditioner
+        step_size, n_steps = preconditioner.step_size, preconditioner.n_steps
+        if preconditioner.has_window:
+            step_size *= rng.uniform(*self.STEP_SIZE_JITTER)
+        noise = rng.standard_normal(len(current.position))
+        end, log_density, gradient, log_ratio = trajectory(
+            target, current, preconditioner.factor, step_size, n_steps, noise
+        )
+        # Where the trajectory has left the finite numbers so has the log ratio: a rejection.
+        return Proposal(
+            end,
+            self,
+            log_ratio,
+            Evaluation(log_density, 0.0, end, (), gradient=gradient),
+            details=noise,
+            step_size=preconditioner.scale,
+            n_steps=n_steps,
+        )
+
+
+def trajectory(target, current, factor, step_size, n_steps, noise):
+    """Follow the target's dynamics; counts the evaluations.
+
+    Parameters
+    ----------
+    target : DifferentiableTarget
+    current : Evaluation
+        Where to start.
+    factor, step_size, n_steps, noise
+        As of :func:`leapfrog`.
+
+    Returns
+    -------
+    position, log_density, gradient, log_ratio
+        As of :func:`leapfrog`.
+    """
+    target.n_evaluations += n_steps
+    arguments = current.position, current.gradient, factor, step_size, n_steps, noise
+    compiled, shared = target.compiled()
+    if compiled is None:
+        return leapfrog.py_func(target.density, (), *arguments)
+    return compiled_leapfrog(compiled.address, shared, *arguments)
+
+
+@numba.njit
+def leapfrog(density, shared, position, gradient, factor, step_size, n_steps, noise):
+    """Follow the dynamics in the coordinates of a factor, from a momentum.
+
+    Parameters
+    ----------
+    density : callable
+        Log density and gradient of the tuple ``(position, *shared)``.
+    shared : tuple of ndarray
+    position, gradient : ndarray, shape (d,)
+        Where to start, and the gradient there.
+    factor : ndarray, shape (d, d)
+        L: the mass matrix is (L L')^-1.
+    step_size : float
+    n_steps : int
+        At least one.
+    noise : ndarray, shape (d,)
+        The momentum epsilon.
+
+    Returns
+    -------
+    position : ndarray, shape (d,)
+    log_density : float
+    gradient : ndarray, shape (d,)
+    log_ratio : float
+        log N(momentum; 0, I) at the end less that at the start.
+    """
+    momentum = noise + 0.5 * step_size * np.dot(factor.T, gradient)
+    for i in range(n_steps):
+        position = position + step_size * np.dot(factor, momentum)
+        value, slope = density((position,) + shared)
+        log_density, gradient = value[()], np.ascontiguousarray(slope)
+        kick = 0.5 * step_size if i == n_steps - 1 else step_size
+        momentum = momentum + kick * np.dot(factor.T, gradient)
+    log_ratio = 0.5 * np.dot(noise, noise) - 0.5 * np.dot(momentum, momentum)
+    return position, log_density, gradient, log_ratio
+
+
+@njit
+def compiled_leapfrog(address, shared, position, gradient, factor, step_size, n_steps, noise):
+    """Do as :func:`leapfrog` with the density at an address (:func:`density_at`)."""
+    density = density_at(address, position, shared)
+    return leapfrog(density, shared, position, gradient, factor, step_size, n_steps, noise)

@@ -1,0 +1,62 @@
+r"""One Hamiltonian trajectory on a surrogate, as in Algorithm 1 of the KMC paper.
+
+Draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each independently of x,
+and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to (x', p'). The leapfrog
+map followed by a flip of the momentum is a volume-preserving involution whatever f is, so that x'
+is accepted with probability
+
+.. math:: \min\left(1, \frac{\pi(x')}{\pi(x)}
+          \exp\left(\tfrac12 p^\top M^{-1} p - \tfrac12 p'^\top M^{-1} p'\right)\right)
+
+(Neal, 2011, section 2.3; Strathmann et al., 2015, Algorithm 1).
+
+References
+----------
+Neal, R. M. (2011). MCMC using Hamiltonian dynamics. In *Handbook of Markov Chain Monte Carlo*,
+Chapman and Hall/CRC.
+
+Strathmann, H., Sejdinovic, D., Livingstone, S., Szabo, Z. and Gretton, A. (2015). Gradient-free
+Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
+"""
+
+import numpy as np
+
+from pymc_kmc.moves.base import Move, Proposal
+
+__all__ = ["Trajectory"]
+
+
+class Trajectory(Move):
+    """A trajectory on the surrogate, of a share of the learned numbers of steps.
+
+    Parameters
+    ----------
+    kind : MoveKind
+    share : float
+    """
+
+    def __init__(self, kind, share):
+        self.kind = kind
+        self.share = share
+
+    def propose(self, current, fitted, rng):
+        trajectories = fitted.transitions
+        hamiltonian = trajectories.hamiltonian
+        metric = hamiltonian.metric
+        step_size = rng.uniform(*trajectories.step_size)
+        low, high = (max(1, round(self.share * n)) for n in trajectories.n_steps)
+        n_steps = int(rng.integers(low, high, endpoint=True))
+        momentum = metric.draw_momentum(rng)
+        end, end_momentum = hamiltonian.trajectory(current.position, momentum, step_size, n_steps)
+        kinetic = metric.kinetic_energy(momentum)
+        log_ratio = kinetic - metric.kinetic_energy(end_momentum)
+        diverging = not np.isfinite(log_ratio)
+        return Proposal(
+            end,
+            self,
+            -np.inf if diverging else log_ratio,
+            step_size=step_size,
+            n_steps=n_steps,
+            kinetic_energy=kinetic,
+            diverging=diverging,
+        )

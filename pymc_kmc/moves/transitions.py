@@ -1,0 +1,113 @@
+r"""Moves by many transitions on a surrogate, for one evaluation of the target.
+
+A proposal is the end of a sequence of HMC transitions that leave :math:`e^{f(x) / T}` invariant
+(:func:`pymc_kmc.dynamics.transition_sequence`). The sequence is reversible, so that its end point,
+accepted with probability
+
+.. math:: \min\left(1, \frac{\pi(x')}{\pi(x)} \exp\left(\frac{f(x) - f(x')}T\right)\right),
+
+leaves :math:`\pi` invariant: the surrogate transition method (Liu, 2001, section 9.4.3), a delayed
+acceptance (Christen and Fox, 2005) with any number of first stages. At T = 1 the surrogate's errors
+are all that is rejected; T > 1 has wider tails, which reach where f is too low.
+
+References
+----------
+Christen, J. A. and Fox, C. (2005). Markov chain Monte Carlo using an approximation. *Journal of
+Computational and Graphical Statistics* 14, 795-810.
+
+Liu, J. S. (2001). *Monte Carlo Strategies in Scientific Computing*. Springer.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_kmc.dynamics import transition_sequence
+from pymc_kmc.moves.base import MoveKind, Proposal, WarpedMove
+
+__all__ = ["FEW", "KINDS", "SHORT", "SequenceSize", "SurrogateTransition", "TemperedTransition"]
+
+
+class SequenceSize(NamedTuple):
+    """How long a sequence is.
+
+    Attributes
+    ----------
+    kind : MoveKind
+    share : float
+        Number of transitions, as a share of the longest sequence's; 0 for a single one.
+    length : float
+        Number of leapfrog steps, as a share of a full trajectory's.
+    """
+
+    kind: MoveKind
+    share: float
+    length: float
+
+    def numbers(self, transitions):
+        """Return the numbers of transitions and of steps, from a SurrogateTransitions."""
+        n_transitions = max(1, round(self.share * transitions.n_transitions))
+        return n_transitions, max(1, round(self.length * transitions.n_steps))
+
+
+SHORT = SequenceSize(MoveKind.SHORT_TRANSITION, 0.0, 0.3)
+FEW = SequenceSize(MoveKind.FEW_TRANSITIONS, 0.25, 1.0)
+# Short and single transitions are for when the surrogate is poor, few and many for when it is good.
+KINDS = (
+    SHORT,
+    SequenceSize(MoveKind.SINGLE_TRANSITION, 0.0, 1.0),
+    FEW,
+    SequenceSize(MoveKind.MANY_TRANSITIONS, 1.0, 1.0),
+)
+
+
+class SurrogateTransition(WarpedMove):
+    """A sequence of transitions on the surrogate.
+
+    Parameters
+    ----------
+    size : SequenceSize
+    is_noisy : bool
+        Whether the target is estimated: a sequence that ends where it began is then a new estimate
+        at one place. Without noise it is a rejection that costs nothing.
+    temperature : float
+        T of the surrogate.
+    """
+
+    def __init__(self, size, is_noisy, temperature=1.0):
+        self.size = size
+        self.kind = size.kind
+        self.is_noisy = is_noisy
+        self.temperature = temperature
+
+    def _propose_from(self, place, fitted, rng):
+        transitions = fitted.transitions
+        numbers = self.size.numbers(transitions)
+        end = transition_sequence(
+            transitions.hamiltonian, place, transitions.step_size, *numbers, rng, self.temperature
+        )
+        is_evaluated = np.isfinite(end.log_ratio) and (end.moved or self.is_noisy)
+        return Proposal(
+            end.position,
+            self,
+            end.log_ratio if is_evaluated else -np.inf,
+            step_size=transitions.step_size,
+            n_steps=end.n_steps,
+            n_transitions=numbers[0],
+        )
+
+
+class TemperedTransition(SurrogateTransition):
+    """A sequence of transitions on the tempered surrogate f / T.
+
+    Parameters
+    ----------
+    is_noisy : bool
+        As of :class:`SurrogateTransition`.
+    temperature : float
+        T.
+    """
+
+    def __init__(self, is_noisy, temperature):
+        super().__init__(FEW, is_noisy, temperature)
+        self.kind = MoveKind.TEMPERED_TRANSITION

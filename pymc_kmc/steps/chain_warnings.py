@@ -1,0 +1,71 @@
+"""What a chain's user is told, each message at most once a chain."""
+
+import numpy as np
+from pymc.stats.convergence import SamplerWarning, WarningType
+
+__all__ = ["STUCK_AFTER", "ChainWarnings", "of_invalid", "of_start", "of_stillness"]
+
+# Number of iterations without an accepted proposal that is worth a warning. A chain that moves at
+# all under noise of variance 3 in its log likelihood hardly ever stays longer.
+STUCK_AFTER = 500
+
+
+class ChainWarnings:
+    """Keys of the messages that a chain has given; updated in place."""
+
+    def __init__(self):
+        self.given = set()
+
+    def first(self, messages, n_iterations):
+        """Return a warning of the first message that was not given before.
+
+        Parameters
+        ----------
+        messages : sequence of (str, str)
+            Keys and texts.
+        n_iterations : int
+            Number of the chain's iterations so far.
+
+        Returns
+        -------
+        SamplerWarning or None
+        """
+        for key, text in messages:
+            if key not in self.given:
+                self.given.add(key)
+                return SamplerWarning(WarningType.BAD_ACCEPTANCE, text, "warn", step=n_iterations)
+        return None
+
+
+def of_start(evaluation):
+    """Return a message where a chain starts at an estimate of zero, else None."""
+    if evaluation.log_density > -np.inf:
+        return None
+    return (
+        "The chain starts where the estimate of the log likelihood is -inf. It will move to the "
+        "first proposal with a finite one. If it doesn't, give a better start: "
+        "pm.sample(initvals={...})."
+    )
+
+
+def of_invalid(target, point, evaluation):
+    """Return a message about a log density of NaN or +inf at a proposal."""
+    values = target.point(point, evaluation.position)
+    shown = ", ".join(f"{name}={values[name]}" for name in target.names)
+    return (
+        f"The log density was {evaluation.log_density} at a proposal ({shown}), which was "
+        "rejected. kmc_n_invalid in the sample statistics counts such proposals; this warning is "
+        "given once a chain. Return -inf from the likelihood where a parameter is impossible."
+    )
+
+
+def of_stillness(target):
+    """Return a message about a chain that accepts nothing."""
+    remedy = "Tune for longer, or start where the posterior has its mass: initvals={...}."
+    if target.is_noisy and target.recycled.log_density > -np.inf:
+        remedy = (
+            "If the log of the likelihood estimate has a variance above 3 there, the chain sits on "
+            f"a lucky one: use more simulations or particles. Otherwise: {remedy}"
+        )
+    reasons = " ".join(filter(None, (target.explain_stillness(), remedy)))
+    return f"No proposal was accepted for {STUCK_AFTER} iterations. {reasons}"

@@ -1,0 +1,398 @@
+r"""Kernel Hamiltonian Monte Carlo (KMC; Strathmann et al., 2015, Algorithm 1).
+
+An iteration at x:
+
+1. Choose a move: a random walk (:mod:`pymc_kmc.moves.random_walk`; always, while no surrogate is
+   fitted yet), more often where the target is far above the surrogate
+   (:mod:`pymc_kmc.steps.surrogate`), or a trajectory (:mod:`pymc_kmc.moves.trajectory`) of a long
+   or a short range of lengths, with probabilities that were learned
+   (:mod:`pymc_kmc.adaptation.move_probabilities`).
+2. For a trajectory, draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each
+   independently of x, and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to
+   (x', p'), where f is an exponential family in a reproducing kernel Hilbert space fitted to the
+   chain's history.
+3. Accept x' with probability
+
+   .. math:: \min\left(1, \frac{\hat\pi(x')}{\hat\pi(x)}
+             \exp\left(\tfrac12 p^\top M^{-1} p - \tfrac12 p'^\top M^{-1} p'\right)\right)
+
+   with the target's own (possibly estimated) density: one evaluation.
+4. While adaptation lasts, learn: the surrogate on a schedule
+   (:mod:`pymc_kmc.adaptation.fit_to_scores`), then step size and number of steps on the surrogate
+   alone (:mod:`pymc_kmc.adaptation.trajectory`), and the moves' probabilities from their real
+   jumps: where the surrogate is poor, short trajectories and random walks win.
+
+Why it is exact: given f, M, the step size and the number of steps, the leapfrog map followed by a
+flip of the momentum is a volume-preserving involution whatever f is, so that step 3 is a
+Metropolis-Hastings step for :math:`\hat\pi(x) N(p; 0, M)` (Neal, 2011, section 2.3; with an
+estimated density for the extended target of Andrieu and Roberts, 2009); a mixture of kernels that
+leave the target invariant leaves it invariant too. With ``random_walk_probability=0`` there are no
+random walks after the first fit, as in the paper.
+
+References
+----------
+Strathmann, H., Sejdinovic, D., Livingstone, S., Szabo, Z. and Gretton, A. (2015). Gradient-free
+Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
+
+Neal, R. M. (2011). MCMC using Hamiltonian dynamics. In *Handbook of Markov Chain Monte Carlo*,
+Chapman and Hall/CRC.
+
+Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficient Monte Carlo
+computations. *Annals of Statistics* 37, 697-725.
+
+Examples
+--------
+>>> import pymc as pm, pymc_kmc as kmc
+>>> with pm.Model():
+...     x = pm.Normal("x", shape=2)
+...     idata = pm.sample(
+...         step=kmc.KMCLite(), tune=200, draws=200, chains=1, random_seed=1, progressbar=False,
+...         compute_convergence_checks=False,
+...     )
+>>> idata.posterior.sizes["draw"]
+200
+"""
+
+from abc import abstractmethod
+
+import numpy as np
+
+from pymc_kmc.adaptation.fit_to_scores import FiniteFamily, FitToScores, LiteFamily
+from pymc_kmc.adaptation.fitting import GivenSurrogate
+from pymc_kmc.adaptation.history import Record
+from pymc_kmc.adaptation.move_probabilities import ByJumps
+from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
+from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
+from pymc_kmc.adaptation.trajectory import TrajectoryLearning
+from pymc_kmc.dynamics import SurrogateHamiltonian
+from pymc_kmc.moves.base import MoveKind, MoveMixture, OneOf, Row
+from pymc_kmc.moves.random_walk import RandomWalk
+from pymc_kmc.moves.trajectory import Trajectory
+from pymc_kmc.numerics.checks import (
+    check_between,
+    check_choice,
+    check_count,
+    check_interval,
+    check_positive,
+)
+from pymc_kmc.numerics.coordinates import Coordinates
+from pymc_kmc.numerics.evaluation import evaluable
+from pymc_kmc.steps.base import AdaptiveStep
+from pymc_kmc.steps.surrogate import SurrogateStep
+
+__all__ = ["KMCFinite", "KMCLite", "KernelHMC"]
+
+# Number of iterations a dimension before the first fit (15 to 40 did equally well).
+FIRST_FIT = 20
+# Growth of the number of iterations from one fit to the next. The arms of a banana are explored one
+# fit at a time: 1.12 in place of 1.2 doubled the effective sample size there.
+REFIT_GROWTH = 1.12
+# Kinds of trajectory, and their lengths as shares of the learned numbers of steps.
+TRAJECTORIES = ((MoveKind.LONG_TRAJECTORY, 1.0), (MoveKind.SHORT_TRAJECTORY, 0.2))
+# Smallest probability of a kind of trajectory.
+SMALLEST_PROBABILITY = 0.05
+# Largest probability of random walks that can be asked for: trajectories need the rest.
+LARGEST_RANDOM_WALK_PROBABILITY = 0.8
+
+
+class KernelHMCAdaptation:
+    """State of the adaptation of KMC lite and KMC finite.
+
+    Attributes
+    ----------
+    record : Record
+        What the chain went through.
+    fits : FitToScores or GivenSurrogate
+        Makes the surrogates.
+    schedule : GeometricSchedule
+        Of fits.
+    fitted : FittedSurrogate or None
+        The surrogate in use, with moves on it; None before the first.
+    random_walk : RandomWalk
+    trajectories : tuple of Trajectory
+        Of different lengths.
+    probabilities : ByJumps
+        Of the random walk and of the trajectories, in this order.
+    """
+
+    def __init__(self, n_dimensions, fits, is_noisy, trajectories, probabilities):
+        self.record = Record(n_dimensions)
+        self.fits = fits
+        self.schedule = GeometricSchedule(FIRST_FIT * n_dimensions, REFIT_GROWTH)
+        self.fitted = None
+        adaptation = RandomWalkAdaptation(n_dimensions, is_noisy=is_noisy)
+        self.random_walk = RandomWalk(adaptation, has_momentum=True)
+        self.trajectories = trajectories
+        self.probabilities = probabilities
+
+
+class KernelHMC(SurrogateStep):
+    """What KMC lite and KMC finite share: everything but the surrogate's family."""
+
+    stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {
+        "step_size": (np.float64, []),
+        "n_steps": (np.int64, []),
+        "energy": (np.float64, []),
+        "diverging": (bool, []),
+        "kmc_n_fits": (np.int64, []),
+    }
+
+    def __init__(
+        self,
+        vars=None,
+        *,
+        sigma=None,
+        regularisation=None,
+        base="gaussian",
+        values=None,
+        step_size=None,
+        n_leapfrog=None,
+        target_acceptance=0.9,
+        random_walk_probability=0.1,
+        schedule="geometric",
+        **kwargs,
+    ):
+        check_choice(base, "base", (None, "gaussian"))
+        check_choice(schedule, "schedule", ("geometric", "vanishing"))
+        if schedule == "vanishing" and values:
+            raise ValueError(
+                "values=True needs schedule='geometric': the vanishing schedule is the paper's, "
+                "which learns from states alone."
+            )
+        check_between(target_acceptance, "target_acceptance", 0.0, 1.0)
+        check_between(
+            random_walk_probability,
+            "random_walk_probability",
+            0.0,
+            LARGEST_RANDOM_WALK_PROBABILITY,
+            open=False,
+        )
+        self.sigma = None if sigma is None else check_positive(sigma, "sigma")
+        self.regularisation = regularisation
+        if regularisation is not None:
+            self.regularisation = check_positive(regularisation, "regularisation")
+        self.base = base
+        self.values = schedule == "geometric" if values is None else bool(values)
+        self.given_step_size = check_interval("step_size", step_size, minimum=0.0)
+        self.given_n_leapfrog = check_interval("n_leapfrog", n_leapfrog, minimum=1, integer=True)
+        self.target_acceptance = target_acceptance
+        self.random_walk_probability = random_walk_probability
+        self.schedule = schedule
+        super().__init__(vars, **kwargs)
+
+    @abstractmethod
+    def _family(self):
+        """Return what makes the surrogates."""
+
+    def _start_chain(self):
+        kinds = TRAJECTORIES[:1] if self.given_n_leapfrog else TRAJECTORIES
+        smallest = [self.random_walk_probability] + len(kinds) * [SMALLEST_PROBABILITY]
+        if not self._adapts:  # nothing will be learned of the moves: trajectories, long ones
+            smallest[1] = 1.0 - sum(smallest) + SMALLEST_PROBABILITY
+        return KernelHMCAdaptation(
+            self.n_dimensions,
+            self._fits(),
+            self.target.is_noisy,
+            tuple(Trajectory(*kind) for kind in kinds),
+            ByJumps(smallest, self.n_dimensions),
+        )
+
+    def _fits(self):
+        learn_moves = TrajectoryLearning(
+            self.given_step_size, self.given_n_leapfrog, self.target_acceptance
+        )
+        surrogate = self.given_surrogate
+        if surrogate is not None:
+            coordinates = Coordinates.identity(self.n_dimensions)
+            hamiltonian = SurrogateHamiltonian(evaluable(surrogate), coordinates)
+            return GivenSurrogate(surrogate, hamiltonian, learn_moves, FitToScores.RECENT)
+        return FitToScores(
+            self._family(), self.base, self.values, self.sigma, self.regularisation, learn_moves
+        )
+
+    # Algorithm 1
+
+    def _propose(self, current):
+        learned = self.learned
+        if learned.fitted is None and self.given_surrogate is not None:
+            self._use(learned.fits.begin(current.position, current.log_density, self.rng))
+        if learned.fitted is None:
+            mixture = MoveMixture(Row(learned.random_walk, 1.0))
+        else:
+            mixture = MoveMixture(
+                Row(learned.random_walk, self._random_walk_probability),
+                Row(OneOf(learned.trajectories, learned.probabilities), 1.0),
+            )
+        return mixture.propose(current, learned.fitted, self.rng)
+
+    def _random_walk_probability(self, state):
+        """Return the random walk's probability at a state, an :class:`Evaluation`."""
+        learned = self.learned
+        return learned.fitted.random_walk_share(learned.probabilities.probabilities[0], state)
+
+    def _learn(self, outcome):
+        learned, proposal = self.learned, outcome.proposal
+        learned.record.append(outcome)
+        learned.random_walk.adaptation.learn_covariance(learned.record.states)
+        proposal.move.learn(outcome, self.rng)
+        if learned.fitted is not None:
+            moves = (learned.random_walk, *learned.trajectories)
+            learned.probabilities.learn(moves.index(proposal.move), self._jumps(outcome))
+        n = len(learned.record)
+        if learned.schedule.is_due(n):
+            self._use(learned.fits.fit(learned.record, learned.fitted, self.rng))
+        elif self.schedule == "vanishing" and learned.fits.n_fits:
+            if self.rng.uniform() < vanishing_weight(n):
+                learned.fitted = learned.fits.update(learned.record, learned.fitted, self.rng)
+
+    def _jumps(self, outcome):
+        """Return an outcome's squared jumps (2 d,), times its acceptance probability."""
+        if not outcome.acceptance_rate > 0:
+            return np.zeros(2 * self.n_dimensions)
+        whitening = self.learned.fitted.transitions.whitening
+        ends = outcome.start.position, outcome.proposal.position
+        return outcome.acceptance_rate * whitening.squared_jumps(*ends)
+
+    def _use(self, fitted):
+        """Go on with a new surrogate, if there is one."""
+        if fitted is not None:
+            self.learned.fitted = fitted
+            self.learned.probabilities.discount()
+
+    def _end_tuning(self):
+        learned = self.learned
+        if self.adaptation == "tuning":
+            self._use(learned.fits.fit(learned.record, learned.fitted, self.rng))
+
+    def _observe(self, evaluation):
+        self.learned.record.append_evaluation(evaluation)
+
+    def _complaint(self):
+        return self.learned.fits.failure and self.learned.fits.complaint
+
+    def _statistics(self, proposal, current):
+        return {
+            "step_size": proposal.step_size,
+            "n_steps": proposal.n_steps,
+            "energy": proposal.kinetic_energy - current.log_density,
+            "diverging": proposal.diverging,
+            "kmc_n_fits": self.learned.fits.n_fits,
+        }
+
+
+class KMCLite(KernelHMC):
+    r"""KMC lite: the surrogate is a kernel expansion at states of the chain.
+
+    Strathmann et al. (2015), Proposition 1 and Algorithm 1. A fit costs O(n_points^3), a gradient
+    O(n_points d).
+
+    Parameters
+    ----------
+    vars : list of TensorVariable, optional
+        The variables to sample, by default all continuous ones of the model.
+    surrogate : Surrogate, optional
+        A fitted one to use as it is, in the unconstrained raveled coordinates of `vars`; nothing is
+        fitted then. Any of :mod:`pymc_kmc.surrogates`, or an object of your own with
+        `n_features_in_`, `log_density(X)` and `gradient(X)`. A chain never fits
+        :class:`~pymc_kmc.surrogates.KernelExpNystrom` by itself: with d coefficients a landmark a
+        fit costs d^3 times as much as one of KMC lite with as many points.
+    n_points : int
+        Most states that a fit uses.
+    sigma : float, optional
+        Bandwidth in squared units of the unconstrained scale; by default chosen at every fit,
+        together with coordinates.
+    regularisation : float, optional
+        By default chosen at every fit by blocked cross-validation.
+    penalty : {"rkhs", "coefficients", "reference"}
+        See :class:`~pymc_kmc.surrogates.KernelExpLite`; "coefficients" is the paper's.
+    rank : int, optional
+        Largest rank of the kernel matrix in a fit (the paper's Appendix A); by default fits are
+        exact. A fit then costs O(n_points rank d) for each of some tens of iterations.
+    tolerance : float, optional
+        Residual of the kernel matrix's diagonal, which is 1, at which its rank is large enough.
+    base : {"gaussian", None}
+        Base density of the surrogate: a Gaussian, which makes the tails pull inwards, or none,
+        the paper's.
+    values : bool, optional
+        Whether the surrogate learns from the log densities of proposals beside the states. By
+        default it does, except with the vanishing schedule.
+    step_size : (float, float), optional
+        Bounds of the uniformly drawn leapfrog step size; by default learned on the surrogate.
+    n_leapfrog : (int, int), optional
+        Bounds of the uniformly drawn number of leapfrog steps; by default learned on the surrogate.
+    target_acceptance : float
+        Acceptance rate that trajectories would have if the surrogate were the target: how fine the
+        step size is. The target's own acceptance is lower by the surrogate's errors.
+    random_walk_probability : float
+        Smallest probability of a random-walk move; it is more if trajectories move the chain less
+        far, and at states where the target is far above the surrogate. With 0 there are none once a
+        surrogate is fitted.
+    schedule : {"geometric", "vanishing"}
+        When the surrogate learns: on a geometric schedule, or in addition with probability
+        1 / sqrt(t + 1) at iteration t, from states alone, as in the paper.
+    **kwargs
+        See :class:`~pymc_kmc.steps.base.AdaptiveStep`: `model`, `initial_point`, `compile_kwargs`,
+        `blocked`, `rng`, `tune`, `adaptation`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, or the given surrogate isn't fitted or has the wrong
+        dimension.
+    """
+
+    name = "kmc_lite"
+
+    def __init__(
+        self, vars=None, *, n_points=500, penalty="rkhs", rank=None, tolerance=None, **kwargs
+    ):
+        self.n_points = check_count(n_points, "n_points")
+        self.penalty = check_choice(penalty, "penalty", ("coefficients", "reference", "rkhs"))
+        self.rank = None if rank is None else check_count(rank, "rank")
+        self.tolerance = None if tolerance is None else check_positive(tolerance, "tolerance")
+        super().__init__(vars, **kwargs)
+
+    def _family(self):
+        return LiteFamily(
+            self.n_points, penalty=self.penalty, rank=self.rank, tolerance=self.tolerance
+        )
+
+
+class KMCFinite(KernelHMC):
+    r"""KMC finite: the surrogate is linear in random Fourier features.
+
+    Strathmann et al. (2015), Proposition 2 and Algorithm 1. A fit costs O(n d m + n m^2 + m^3)
+    for n states and m features, a gradient O(m d); with ``schedule="vanishing"`` the surrogate is
+    updated online with every state that the chain went through.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable, optional
+        The variables to sample, by default all continuous ones of the model.
+    n_features : int
+        Number m of random features.
+    n_points : int
+        Most states that a fit uses.
+    kernel : {"gaussian", "rational_quadratic"}
+        Of the random features.
+    surrogate, sigma, regularisation, base, values, step_size, n_leapfrog, target_acceptance, \
+random_walk_probability, schedule, **kwargs
+        As for :class:`KMCLite`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, or the given surrogate isn't fitted or has the wrong
+        dimension.
+    """
+
+    name = "kmc_finite"
+
+    def __init__(self, vars=None, *, n_features=500, n_points=2000, kernel="gaussian", **kwargs):
+        self.n_features = check_count(n_features, "n_features")
+        self.n_points = check_count(n_points, "n_points")
+        self.kernel = check_choice(kernel, "kernel", ("gaussian", "rational_quadratic"))
+        super().__init__(vars, **kwargs)
+
+    def _family(self):
+        return FiniteFamily(self.n_features, self.n_points, self.kernel)

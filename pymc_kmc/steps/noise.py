@@ -1,0 +1,112 @@
+"""What a chain learns of its likelihood's noise while tuning.
+
+- The noise's variance, for statistics and warnings: now and then the chain's state is evaluated
+  twice, in place of two iterations, under noise that is renewed each time.
+- The numbers of replicates, where a likelihood asks for their choice
+  (:mod:`pymc_kmc.likelihoods.n_replicates`): after 25, 100 and 400 iterations.
+"""
+
+import numpy as np
+
+from pymc_kmc.adaptation.noise_variance import NoiseVariance
+from pymc_kmc.likelihoods.n_replicates import MOST_REPLICATES, TARGET_VARIANCE
+from pymc_kmc.moves.base import Move, MoveKind, Proposal
+
+__all__ = ["NoiseMonitor", "NoiseProbe"]
+
+# Number of iterations of tuning from one pair of probes to the next.
+PROBE_EVERY = 100
+# Variance of the log estimate above which a chain sticks.
+TOO_NOISY = 3.0
+# Number of pairs of estimates that a warning asks for.
+ENOUGH_PAIRS = 10
+# Iterations of tuning after which numbers of replicates are chosen.
+REPLICATES_CHOSEN_AFTER = (25, 100, 400)
+
+
+class NoiseProbe(Move):
+    """An evaluation of the chain's state under renewed noise; never a draw."""
+
+    kind = MoveKind.NOISE_PROBE
+    is_draw = False
+
+    def propose(self, current, fitted, rng):
+        return Proposal(current.position, self)
+
+
+class NoiseMonitor:
+    """Probes a chain's noise, and chooses numbers of replicates; all is updated in place.
+
+    Attributes
+    ----------
+    variance : NoiseVariance
+        Of the log estimate.
+    first : Evaluation or None
+        The first probe of a pair, while the second is to come.
+    """
+
+    def __init__(self):
+        self.variance = NoiseVariance()
+        self.first = None
+        self._last_probe = 0
+        self._has_chosen = False
+
+    def is_due(self, n_iterations):
+        """Say whether a tuning iteration is to be a probe, from the number of iterations before."""
+        return self.first is not None or n_iterations - self._last_probe >= PROBE_EVERY
+
+    def learn(self, evaluation, n_iterations):
+        """Learn from a probe's evaluation, if it is the second of a pair."""
+        if self.first is None:
+            self.first, self._last_probe = evaluation, n_iterations
+        else:
+            self.variance.learn(self.first, evaluation)
+            self.first = None
+
+    def is_time_to_choose(self, n_iterations, is_tuning):
+        """Say whether an iteration begins with the choice of numbers of replicates."""
+        if is_tuning:
+            return n_iterations in REPLICATES_CHOSEN_AFTER
+        return not self._has_chosen  # tuning was shorter
+
+    def choose(self, target, point, rng):
+        """Let likelihoods choose their numbers of replicates.
+
+        Parameters
+        ----------
+        target : TargetDensity
+            Its noise is renewed.
+        point : dict of str to ndarray
+            PyMC's point.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        str or None
+            A message where the largest number is not enough.
+        """
+        self._has_chosen = True
+        self.variance.forget()
+        self.first = None
+        for name, n, variance in target.choose_n_replicates(point, rng):
+            if n >= MOST_REPLICATES and variance > TOO_NOISY:
+                return (
+                    f"{n} replicates of {name!r} still have a log estimate of variance "
+                    f"{variance:.2g}. Make the estimator itself better: averages of estimates "
+                    "that are mostly far too small hardly ever are."
+                )
+        return None
+
+    @property
+    def complaint(self):
+        """A message where the noise is too much for a chain, else None."""
+        variance = self.variance
+        if variance.n_pairs < ENOUGH_PAIRS or not variance.value > TOO_NOISY:
+            return None
+        return (
+            f"The log of the likelihood's estimate had variance {variance.value:.2g} where the "
+            "chain was while tuning: even perfect proposals would be accepted in "
+            f"{100 * variance.ideal_acceptance:.0f} % of cases, and the chain will stick. Use "
+            f"{np.ceil(variance.value / TARGET_VARIANCE):.0f} times as many simulations or "
+            "particles, n_replicates='auto', or correlated noise (n_normals=, correlation=)."
+        )

@@ -1,0 +1,98 @@
+"""Sums over points from which the score-matching systems of random features follow."""
+
+import copy
+import math
+
+import numpy as np
+
+from pymc_kmc.numerics.checks import CHUNK_ENTRIES
+from pymc_kmc.surrogates.base_density import GaussianBase, gaussian_base, no_base
+
+__all__ = ["ScoreMatchingSums"]
+
+
+class ScoreMatchingSums:
+    """Weighted sums over points from which the system of Proposition 2 follows, with any base.
+
+    The proposition is that of Strathmann et al. (2015), "Gradient-free Hamiltonian Monte Carlo with
+    efficient kernel exponential families".
+
+    Parameters
+    ----------
+    omega : ndarray (d, m)
+    phase : ndarray (m,)
+    X : ndarray (n, d)
+    weights : ndarray (n,)
+    origin : ndarray (d,), optional
+        Origin of positions, near them lest their squares lose digits; by default the mean of X.
+    """
+
+    def __init__(self, omega, phase, X, weights, origin=None):
+        d, m = omega.shape
+        self.omega, self.phase = omega, phase
+        self.total_weight = 0.0
+        self.origin = X[weights > 0].mean(axis=0) if origin is None else origin
+        self.x = np.zeros(d)
+        self.xx = np.zeros((d, d))
+        self.cosines = np.zeros(m)
+        self.sines = np.zeros(m)
+        self.sines_x = np.zeros((m, d))
+        self._sines_sines = np.zeros((m, m))
+        self._pending = []
+        rows = max(1, CHUNK_ENTRIES // m)
+        for i in range(0, len(X), rows):
+            self.add(X[i : i + rows], weights[i : i + rows])
+            self._absorb()
+
+    def add(self, X, weights):
+        """Add points X (n, d) in place; return the sines (n, m) of their angles."""
+        angles = X @ self.omega + self.phase
+        sines = np.sin(angles)
+        centred = X - self.origin
+        self.total_weight += weights.sum()
+        self.x += weights @ centred
+        self.xx += (centred.T * weights) @ centred
+        self.cosines += weights @ np.cos(angles)
+        self.sines += weights @ sines
+        self.sines_x += (sines.T * weights) @ centred
+        self._pending.append(np.sqrt(weights)[:, None] * sines)
+        return sines
+
+    def second_moment(self):
+        """Return W C (m, m), a fresh array."""
+        self._absorb()
+        m = len(self.phase)
+        return (2.0 / m) * self._sines_sines * (self.omega.T @ self.omega)
+
+    def right_hand_side(self, base):
+        """Return W b (m,)."""
+        scale = math.sqrt(2.0 / len(self.phase))
+        b = self.cosines * (self.omega**2).sum(axis=0)
+        offset = base.mean - self.origin
+        slopes = (self.sines_x - np.outer(self.sines, offset)) @ base.precision
+        return scale * (b - np.einsum("am,ma->m", self.omega, slopes))
+
+    def base(self, kind):
+        """Return the base density that ``kind`` stands for, from the points' moments."""
+        if isinstance(kind, GaussianBase):
+            return kind
+        if kind is None:
+            return no_base(len(self.origin))
+        mean = self.x / self.total_weight
+        covariance = self.xx / self.total_weight - np.outer(mean, mean)
+        return gaussian_base(mean + self.origin, covariance, self.total_weight)
+
+    def without(self, part):
+        """Return the sums over the points not in ``part``, which has the same basis and origin."""
+        rest = copy.copy(self)
+        rest._sines_sines = self._sines_sines - part._sines_sines
+        for name in ("total_weight", "x", "xx", "cosines", "sines", "sines_x"):
+            setattr(rest, name, getattr(self, name) - getattr(part, name))
+        return rest
+
+    def _absorb(self):
+        """Carry out the products that :meth:`add` put off."""
+        if self._pending:
+            rows = np.concatenate(self._pending)
+            self._sines_sines += rows.T @ rows
+            self._pending = []

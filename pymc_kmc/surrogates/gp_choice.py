@@ -1,0 +1,196 @@
+"""Choice of a Gaussian-process log density's kernel part by the marginal likelihood.
+
+Maps of the coordinates, kernels, length scales and ridges compete on a subset of the points; the
+best without and the best with functions of single coordinates are then fitted to all points.
+"""
+
+import itertools
+
+import numpy as np
+
+from pymc_kmc.numerics.linear_algebra import symmetric_power
+from pymc_kmc.surrogates.evidence import KERNEL_RIDGES, BayesianRegression
+from pymc_kmc.surrogates.gp_evaluation import additive_gradients, kernel_gradients
+from pymc_kmc.surrogates.gp_parts import AdditivePart, KernelChoice
+from pymc_kmc.surrogates.kernels import KERNELS, squared_distances
+from pymc_kmc.surrogates.landmarks import select_landmarks
+
+__all__ = ["choose_kernels"]
+
+# Maps and length scales of the kernel part
+
+#: Length scales compared, in median distances between points.
+LENGTH_SCALES = (1.0, 3.0, 9.0, 27.0)
+#: Length scales compared around the last fit's, in units of it.
+LENGTH_SCALES_AROUND = (0.5, 1.0, 2.0)
+#: Points among which the median distance is taken: it need not be exact.
+N_DISTANCES = 200
+#: Reference points that the kernel part's gradient is averaged over.
+N_GRADIENTS = 400
+#: Share of the mean square that directions without a gradient keep in the kernel's map.
+FAINT = 1e-4
+#: Entries by which a covariance differs from the identity where a map of its own is tried.
+NOT_WHITE = 0.1
+
+# Functions of single coordinates
+
+#: Fewest coordinates that have them: with fewer the kernel part has neighbours everywhere.
+FEWEST_COORDINATES = 3
+#: Kernel functions a coordinate.
+GRID = 8
+#: Fewest values a kernel function, so that the values can determine them.
+VALUES_PER_GRID_POINT = 4
+#: Quantiles of the points between which the grid lies, for outliers' sake.
+GRID_ENDS = (0.005, 0.995)
+#: Grid points outside of these quantiles, on either side.
+MARGIN = 1
+#: Weight above which a point counts for the grid's ends.
+HALF = 0.5
+#: Variances compared, in units of the kernel part's.
+ADDITIVE_VARIANCES = (1.0, 30.0, 1000.0)
+#: Length scales compared, in grid points: the longer one goes on beyond the grid's end.
+ADDITIVE_LENGTHS = (1.0, 3.0)
+#: Factors on the kernel part's length scale beside them: it has less to say.
+LENGTHS_BESIDE = (1.0, 3.0)
+#: Fits between two trials of an additive part that lost twice running.
+RETRIED = 4
+
+
+def choose_kernels(options, data, features, residuals, ridges, last, rng):
+    """Return kernels, maps and additive parts that are worth a fit to all points.
+
+    Those of the largest evidence on a subset, of all without and of all with an additive part. The
+    choice between these two needs all points.
+
+    Parameters
+    ----------
+    options : LogDensityGP
+        The estimator's arguments.
+    data : FitData
+    features : ndarray (n, k)
+        Of the trend.
+    residuals : ndarray (n,)
+        Values less the prior's quadratic.
+    ridges : ndarray
+        Ridges of the trend to try.
+    last : LogDensityFit or None
+        An earlier fit.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    list of KernelChoice
+        Empty where the trend alone has the largest evidence.
+    """
+    n, d = data.Z.shape
+    subset = np.arange(n)
+    if n > options.n_comparison_points:
+        subset = np.sort(rng.choice(n, options.n_comparison_points, replace=False))
+    Z, weights = data.Z[subset], data.weights[subset]
+    regression = BayesianRegression(features[subset], residuals[subset], weights, ridges)
+
+    def kernels(with_additive):
+        return [
+            (KERNELS[name], matrix / length)
+            for matrix, lengths in _maps(data, Z, last, with_additive)
+            for name in options.kernels
+            for length in lengths
+        ]
+
+    def best(candidates, parts):
+        """The choice of the largest evidence, and that."""
+        largest, choice = -np.inf, None
+        for additive in parts:
+            along_coordinates = additive(Z)
+            for kernel, matrix in candidates:
+                _, candidate = select_landmarks(
+                    Z @ matrix.T, weights, options.n_comparison_landmarks, kernel
+                )
+                candidate = np.hstack([along_coordinates, candidate])
+                fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[::2])
+                if fit.log_evidence > largest:
+                    largest = fit.log_evidence
+                    choice = KernelChoice(kernel, matrix, fit.ridge, additive)
+        return choice, largest
+
+    choice, evidence = best(kernels(False), [AdditivePart.none(d)])
+    choices = [choice] if evidence > regression.fit().log_evidence else []
+    additive = _additive_part(options, data, last)
+    if additive is not None and choice is not None:
+        if last is not None and last.additive.variance > 0:
+            parts = [additive.scaled(last.additive.variance, last.additive.length)]
+            choice = best(kernels(True), parts)[0] or choice
+        around = [(choice.kernel, choice.map / length) for length in LENGTHS_BESIDE]
+        scales = itertools.product(ADDITIVE_VARIANCES, ADDITIVE_LENGTHS)
+        choice, _ = best(around, [additive.scaled(*scale) for scale in scales])
+        if choice is not None:
+            choices.append(choice)
+    return choices
+
+
+def _additive_part(options, data, last):
+    """The additive part that the points can determine, of variance one, if it is worth it."""
+    n, d = data.Z.shape
+    n_losses = last.n_additive_losses if last is not None else 0
+    if n_losses > 1 and n_losses % RETRIED:
+        return None
+    if not options.additive or d < FEWEST_COORDINATES or n < VALUES_PER_GRID_POINT * GRID * d:
+        return None
+    inverse = np.linalg.inv(data.whitening)
+    X = (data.Z @ inverse.T)[data.weights > HALF]
+    if not len(X):
+        return None
+    low, high = np.quantile(X, GRID_ENDS, axis=0)
+    spacing = (high - low) / (GRID - 1 - 2 * MARGIN)
+    low = low - MARGIN * spacing
+    if not np.all(spacing > 0):
+        return None
+    return AdditivePart(inverse / spacing[:, None], low / spacing, GRID)
+
+
+def _maps(data, Z, last, with_additive):
+    """Candidates for the kernel's map of the coordinates, each with length scales to try.
+
+    The given coordinates, those that whiten the reference points, the last fit's, and powers of the
+    average outer product of the last kernel part's gradient (Radhakrishnan et al., 2024), which
+    finds the directions in which the log density isn't quadratic. Beside an additive part the
+    kernel need not know what that part says.
+    """
+    d = Z.shape[1]
+    inverse = np.linalg.inv(data.whitening)
+    maps = [inverse / np.sqrt(np.trace(inverse @ inverse.T) / d), np.eye(d)]
+    if not np.allclose(data.covariance, np.eye(d), atol=NOT_WHITE):
+        maps.append(symmetric_power(data.covariance, -0.5))
+    candidates = [(matrix, LENGTH_SCALES) for matrix in maps]
+    if last is not None and len(last.parameters.coefficients):
+        p = last.parameters
+        change = p.whitening @ inverse
+        product = _gradient_outer_product(p, data.reference, change, with_additive)
+        if np.trace(product) > 0:
+            product *= d / np.trace(product)
+            product += FAINT * np.eye(d)
+            candidates.append((symmetric_power(product, 0.5), LENGTH_SCALES))
+            candidates.append((symmetric_power(product, 0.25), LENGTH_SCALES))
+        candidates.append((p.projection @ change, None))
+    sample = Z[:: max(1, len(Z) // N_DISTANCES)]
+    for matrix, lengths in candidates:
+        if lengths is None:
+            yield matrix, LENGTH_SCALES_AROUND
+        else:
+            U = sample @ matrix.T
+            scale = np.sqrt(np.median(squared_distances(U, U)))
+            if scale > 0:
+                yield matrix, scale * np.array(lengths)
+
+
+def _gradient_outer_product(p, reference, change, with_additive):
+    """That of the last fit's parameters `p`, in the new coordinates, a sum over reference points.
+
+    Where there is to be no additive part, what the last one said is the kernel's to say.
+    """
+    Z = (reference[:: max(1, len(reference) // N_GRADIENTS)] - p.centre) @ p.whitening.T
+    gradients = kernel_gradients(p, Z)
+    if not with_additive:
+        gradients += additive_gradients(p, Z)
+    gradients = gradients @ change
+    return gradients.T @ gradients

@@ -1,0 +1,417 @@
+r"""A Gaussian-process surrogate of a log density, fitted to its values.
+
+The surrogate is, in coordinates :math:`z = W (x - m)`,
+
+.. math:: f(x) = h^\top z - \tfrac12 z^\top P z
+          + \sum_k b_k \log\left(1 + |z|^2 / \nu_k\right) + \sum_i g_i(x_i)
+          + \sum_j a_j k(B z, u_j) - \tfrac c2 \max(|z| - R, 0)^2,
+
+a quadratic trend, radial terms, functions of single coordinates, a kernel expansion on landmarks
+and a wall. Fitted to values :math:`y_i \approx \log\pi(x_i) + \text{const}` it is the posterior
+mean of a Gaussian process with those trends (Rasmussen and Williams, 2006, section 2.7), computed
+from a subset of its kernel functions.
+
+- *Quadratic*: shrunk towards a given precision; its eigenvalues are kept positive, and what that
+  changes is fitted again by the other parts. With fewer values than coefficients only its
+  diagonal is fitted.
+- *Radial terms*, :math:`\nu = d, 4 d`: log densities with heavy tails grow like
+  :math:`\log |z|`, which no quadratic does. A Student t is represented nearly exactly.
+- *Additive part*: a function of each coordinate x_i, Gaussian kernel functions on a grid over the
+  points (Duvenaud, Nickisch and Rasmussen, 2011, order one). A bend along a single coordinate
+  needs no neighbours in the others. The marginal likelihood chooses whether there is one, its
+  variance in units of the kernel part's and its length scale.
+- *Kernel part*: a Gaussian or rational quadratic kernel in a linear map B of the coordinates. Maps,
+  kernels, length scales and ridges compete by the marginal likelihood on a subset of the points.
+  The maps: the given coordinates, those that whiten the points, the last fit's, and powers of the
+  average outer product of the last kernel part's gradient (Radhakrishnan et al., 2024), which finds
+  the directions in which the log density isn't quadratic.
+- *Wall*: beyond R, a multiple of the farthest reference point, the surrogate falls at least
+  quadratically: it is integrable whatever the data say, and stays near to what they say. It is
+  steep enough to keep kernel functions that extrapolate upwards below the bulk.
+
+A value far below the others tells little of where the mass is: it counts
+:math:`1 / (1 + (\text{depth} / c)^2)`, and far-away points not at all.
+
+Costs, for n values, p trend features and m landmarks: a fit
+:math:`O(n (p + m)^2 + (p + m)^3)` and a constant number of comparisons of size
+:math:`O(n' m'^2)`; an update :math:`O((n + m) (p + m))`; a gradient :math:`O(d m + d^2)`.
+
+References
+----------
+Duvenaud, D., Nickisch, H. and Rasmussen, C. E. (2011). Additive Gaussian processes. *NeurIPS* 24.
+
+Radhakrishnan, A., Beaglehole, D., Pandit, P. and Belkin, M. (2024). Mechanism for feature
+learning in neural networks and backpropagation-free machine learning models. *Science* 383,
+1461-1467.
+
+Rasmussen, C. E. (2003). Gaussian processes to speed up hybrid Monte Carlo for expensive Bayesian
+integrals. *Bayesian Statistics* 7, 651-659.
+
+Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
+Press.
+"""
+
+import copy
+
+import numpy as np
+
+from pymc_kmc.numerics.checks import (
+    as_rows,
+    check_choice,
+    check_count,
+    check_points,
+    check_positive,
+    check_weights,
+    in_chunks,
+)
+from pymc_kmc.numerics.evaluation import gradient_in, workspace
+from pymc_kmc.surrogates.gp_evaluation import log_densities
+from pymc_kmc.surrogates.gp_fit import fit_log_density
+from pymc_kmc.surrogates.kernels import KERNELS
+from pymc_kmc.surrogates.protocol import check_fitted
+from pymc_kmc.surrogates.scores import score_matching_loss
+
+__all__ = ["LogDensityGP"]
+
+#: Step of the central differences that Laplacians are, in the surrogate's coordinates.
+LAPLACIAN_STEP = 1e-5
+
+
+class LogDensityGP:
+    r"""Gaussian-process regression of a log density.
+
+    The surrogate is the sum of a quadratic, radial terms for heavy tails, functions of single
+    coordinates, kernel functions on landmarks and a wall outside of which it falls. Which of these
+    there are, and the kernel, are chosen by the marginal likelihood.
+
+    Parameters
+    ----------
+    n_landmarks : int
+        Most kernel functions.
+    kernels : sequence of {"gaussian", "rational_quadratic"}
+        Those that compete.
+    depth : float, optional
+        Depth below the best values at which a value counts half, in nats; by default 5 + d / 2.
+    drop : float
+        Depth beyond which values are left out, in units of `depth`.
+    radial : bool
+        Whether radial terms are fitted.
+    additive : bool
+        Whether functions of single coordinates are tried beside the kernel part.
+    score_weights : sequence of float
+        Weights tried for score matching on the reference points beside the values, in independent
+        draws that one point is worth; the one that predicts held-out values best is used. With
+        (0,), values alone.
+    n_comparison_points, n_comparison_landmarks : int
+        Sizes of the comparisons that choose the kernel.
+    rng : numpy.random.Generator, int or None
+        Draws the points of the comparisons.
+
+    Attributes
+    ----------
+    parameters_ : LogDensityGPParameters
+        For compiled code.
+    score_weight_ : float
+        The weight of score matching that was chosen.
+    variance_ : float
+        Residual variance of a value that counts fully: noise, and the surrogate's error.
+    log_evidence_ : float
+        Log marginal likelihood of a value, up to a constant that all fits share: compares fits to
+        the same values, in other coordinates for example.
+    n_features_in_ : int
+        Dimension d.
+    is_full_ : bool
+        Whether the whole quadratic was fitted, not its diagonal alone.
+    additive_variance_ : float
+        Variance of the additive part in units of the kernel part's; 0 without one.
+    kernel_ : str or None
+        The kernel that was chosen; None where the trend alone was better.
+    length_scale_ : float
+        The kernel's root mean square length scale in the surrogate's coordinates.
+
+    References
+    ----------
+    Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
+    Press.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).normal(size=(300, 2))
+    >>> log_density = -0.5 * X[:, 0] ** 2 - 0.5 * (X[:, 1] - X[:, 0] ** 2) ** 2
+    >>> surrogate = LogDensityGP(rng=0).fit(X, log_density)
+    >>> np.allclose(surrogate.gradient(np.array([0.5, 0.0])), [-0.75, 0.25], atol=0.01)
+    True
+    """
+
+    def __init__(
+        self,
+        n_landmarks=300,
+        *,
+        kernels=("gaussian", "rational_quadratic"),
+        depth=None,
+        drop=10.0,
+        radial=True,
+        additive=True,
+        score_weights=(0.0,),
+        n_comparison_points=500,
+        n_comparison_landmarks=100,
+        rng=None,
+    ):
+        self.n_landmarks = n_landmarks
+        self.kernels = kernels
+        self.depth = depth
+        self.drop = drop
+        self.radial = radial
+        self.additive = additive
+        self.score_weights = score_weights
+        self.n_comparison_points = n_comparison_points
+        self.n_comparison_landmarks = n_comparison_landmarks
+        self.rng = rng
+
+    def fit(self, X, values, *, reference=None, whitening=None, bulk=None, last=None):
+        """Fit to values of a log density.
+
+        Parameters
+        ----------
+        X : array_like (n, d)
+            Points of the values.
+        values : array_like (n,)
+            Log densities up to a constant, perhaps noisy; -inf and NaN are left out.
+        reference : array_like (n', d), optional
+            Points where the surrogate matters, a sampler's states: the quadratic is shrunk towards
+            their moments, and the wall is outside of them. By default the half of X with the
+            largest values.
+        whitening : array_like (d, d), optional
+            Matrix of the surrogate's coordinates; by default the one that whitens `reference`.
+        bulk : float, optional
+            Value from which depth is measured; by default the .9 quantile of the values.
+        last : LogDensityGP, optional
+            An earlier fit, whose kernel part guides the choice of this one's; not changed.
+
+        Returns
+        -------
+        LogDensityGP
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of its range, shapes don't agree, or fewer than d + 2 values are
+            finite.
+        """
+        self._check_arguments()
+        X = check_points(X)
+        values = _check_values(values, len(X))
+        d = X.shape[1]
+        finite = np.isfinite(values)
+        if finite.sum() < d + 2:
+            raise ValueError(
+                f"{finite.sum()} of the values are finite; a surrogate in {d} dimensions needs at "
+                f"least {d + 2}"
+            )
+        X, values = X[finite], values[finite]
+        if reference is None:
+            reference = X[values >= np.median(values)]
+        reference = check_points(reference, "reference", d)
+        if whitening is not None:
+            whitening = check_points(whitening, "whitening", d)
+            if whitening.shape != (d, d) or np.linalg.matrix_rank(whitening) < d:
+                raise ValueError(
+                    f"whitening must be an invertible ({d}, {d}) matrix, got shape "
+                    f"{whitening.shape} and rank {np.linalg.matrix_rank(whitening)}"
+                )
+        if bulk is not None and not np.isfinite(bulk):
+            raise ValueError(f"bulk={bulk!r} must be finite; leave it out to take it from values")
+        if last is not None:
+            check_fitted(last)
+        fit = fit_log_density(
+            self,
+            X,
+            values,
+            reference,
+            whitening=whitening,
+            bulk=bulk,
+            last=None if last is None else last._fit,
+            rng=np.random.default_rng(self.rng),
+        )
+        self._fit = fit
+        self.parameters_ = fit.parameters
+        self.score_weight_ = fit.score_weight
+        self.variance_ = fit.posterior.variance
+        self.log_evidence_ = fit.log_evidence
+        self.n_features_in_ = d
+        self.is_full_ = fit.is_full
+        self.additive_variance_ = fit.additive.variance
+        self.kernel_, self.length_scale_ = fit.kernel, fit.length_scale
+        return self
+
+    def _check_arguments(self):
+        check_count(self.n_landmarks, "n_landmarks")
+        check_count(self.n_comparison_points, "n_comparison_points")
+        check_count(self.n_comparison_landmarks, "n_comparison_landmarks")
+        check_positive(self.drop, "drop")
+        if self.depth is not None:
+            check_positive(self.depth, "depth")
+        for name in self.kernels:
+            check_choice(name, "kernels", tuple(KERNELS))
+        if not np.all(np.asarray(self.score_weights, dtype=np.float64) >= 0):
+            raise ValueError(
+                f"score_weights={self.score_weights!r} must not be negative; pass e.g. (0.0, 0.1)"
+            )
+
+    def log_density(self, X):
+        """Return the surrogate's log density at X, (d,) or (n, d): a float or (n,)."""
+        check_fitted(self)
+        rows, single = as_rows(X, self.n_features_in_)
+        p = self.parameters_
+        out = in_chunks(lambda rows: log_densities(p, rows), rows, len(p.coefficients))
+        return float(out[0]) if single else out
+
+    def gradient(self, X):
+        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
+        check_fitted(self)
+        rows, single = as_rows(X, self.n_features_in_)
+        out, space = np.empty(rows.shape), workspace(self.parameters_)
+        for row, gradient in zip(np.ascontiguousarray(rows), out, strict=True):
+            gradient_in(self.parameters_, row, gradient, space)
+        return out[0] if single else out
+
+    def loss(self, X, sample_weight=None):
+        """Return the empirical score-matching objective on X (n, d), a mean over its rows.
+
+        Laplacians are central differences of the gradient.
+        """
+        check_fitted(self)
+        X = check_points(X, d=self.n_features_in_)
+        weights = check_weights(sample_weight, len(X))
+        laplacians = np.zeros(len(X))
+        lengths = np.linalg.norm(self.parameters_.whitening, axis=0)
+        for a, step in enumerate(LAPLACIAN_STEP / lengths):
+            shift = np.zeros(X.shape[1])
+            shift[a] = step
+            ahead, behind = self.gradient(X + shift), self.gradient(X - shift)
+            laplacians += (ahead[:, a] - behind[:, a]) / (2.0 * step)
+        return score_matching_loss(self.gradient(X), laplacians, weights)
+
+    def updated(self, X, values):
+        """Return a surrogate that has learned more values.
+
+        Each comes with a kernel function at its point. The regression goes on where the fit left
+        it: its kernel, coordinates and ridges stay as
+        they were chosen. Kernel functions come on top of `n_landmarks`, half as many at most. As in
+        a fit, values that are far below the others count little, and places out of all proportion
+        not at all. A value after which the surrogate would be no density changes nothing yet; it is
+        remembered for the next update.
+
+        Parameters
+        ----------
+        X : array_like, shape (d,) or (n, d)
+        values : float or array_like, shape (n,)
+            Log densities up to the same constant, finite.
+
+        Returns
+        -------
+        LogDensityGP
+            A new one; the surrogate itself stays as it is.
+
+        Raises
+        ------
+        ValueError
+            If shapes don't agree or a value isn't finite.
+        """
+        check_fitted(self)
+        rows, _ = as_rows(X, self.n_features_in_)
+        values = _check_values(np.atleast_1d(values), len(rows))
+        if not np.isfinite(values).all():
+            bad = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise ValueError(f"values[{bad}] is {values[bad]}; leave values that aren't finite out")
+        fit = self._fit
+        for row, value in zip(rows, values, strict=True):
+            fit = fit.updated(row, float(value))
+        surrogate = copy.copy(self)
+        surrogate._fit, surrogate.parameters_ = fit, fit.parameters
+        return surrogate
+
+    def update(self, X, values):
+        """Learn more values in place, as :meth:`updated` does for a new surrogate.
+
+        Parameters
+        ----------
+        X : array_like, shape (d,) or (n, d)
+        values : float or array_like, shape (n,)
+            Log densities up to the same constant, finite.
+
+        Returns
+        -------
+        LogDensityGP
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            If shapes don't agree or a value isn't finite; nothing is learned then.
+        """
+        surrogate = self.updated(X, values)
+        self._fit, self.parameters_ = surrogate._fit, surrogate.parameters_
+        return self
+
+    def predict(self, X, return_std=False):
+        """Predict values at X, (d,) or (n, d), the constant of the fitted ones included.
+
+        Parameters
+        ----------
+        X : array_like, shape (d,) or (n, d)
+        return_std : bool
+            Whether to return the standard deviations too, as of :meth:`predictive_variance`.
+
+        Returns
+        -------
+        mean : float or ndarray, shape (n,)
+        std : float or ndarray, shape (n,)
+            Only with `return_std`.
+        """
+        posterior = self._posterior
+        if return_std and getattr(X, "shape", None) == (self.n_features_in_,):
+            return posterior.predict_at(X, self.parameters_)
+        rows, single = as_rows(X, self.n_features_in_)
+        mean, variances = posterior.predict(rows, self.parameters_, return_std)
+        if single:
+            mean = float(mean[0])
+        if not return_std:
+            return mean
+        return mean, float(np.sqrt(variances[0])) if single else np.sqrt(variances)
+
+    @property
+    def _posterior(self):
+        if not hasattr(self, "_fit"):
+            check_fitted(self)
+        return self._fit.posterior
+
+    @property
+    def constant_(self):
+        """Values less log densities, a float."""
+        return self._posterior.constant
+
+    def weight(self, value):
+        """Return the weight of a value in the fit, between 0 and 1; less with its depth."""
+        return float(self._posterior.depth.weight(value))
+
+    def predictive_variance(self, X):
+        """Return the posterior variance of the log density at X, (d,) or (n, d).
+
+        Densities are known up to a constant: it is the variance of the difference from the weighted
+        mean of the fitted values. Noise is not in it.
+        """
+        posterior = self._posterior
+        rows, single = as_rows(X, self.n_features_in_)
+        _, out = posterior.predict(rows, self.parameters_, True)
+        return float(out[0]) if single else out
+
+
+def _check_values(values, n):
+    """Values as an array (n,) of float64, or a ValueError."""
+    values = np.asarray(values, dtype=np.float64)
+    if values.shape != (n,):
+        raise ValueError(f"values has shape {values.shape}; pass one a row of X: ({n},)")
+    return values

@@ -1,0 +1,24 @@
+"""Chains by hand: PyMC's loop without its storage; and what keeps PyMC's own quiet."""
+
+import numpy as np
+
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+ONE_CHAIN = QUIET | {"chains": 1, "cores": 1}
+
+
+def iterate(step, point, n):
+    """Yield the point and the statistics after each of n iterations from a point."""
+    for _ in range(n):
+        point, (statistics,) = step.step(point)
+        yield point, statistics
+
+
+def run(step, point, n):
+    """Return the point after n iterations, and the statistics of all, a list."""
+    points, statistics = zip(*iterate(step, point, n), strict=True)
+    return points[-1], list(statistics)
+
+
+def column(statistics, name):
+    """Return one statistic of a list of them, an array."""
+    return np.array([of_iteration[name] for of_iteration in statistics])

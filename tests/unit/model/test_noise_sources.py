@@ -1,0 +1,74 @@
+"""Noisy likelihoods and simulators in a model's graph: each has frozen noise of its own."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from tests.targets import target_of
+
+
+def simulator_model(companion=False):
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.0, 2.0)
+        if companion:
+            pm.Normal("z")
+        data = np.full(5, 1.0)
+        pm.Simulator(
+            "data", simulate, mu, epsilon=1.0, sum_stat=mean, distance="gaussian", observed=data
+        )
+    return model
+
+
+def simulate(rng, mu, size):
+    return rng.normal(mu, 1.0, size=size)
+
+
+def mean(values):
+    return np.mean(values)
+
+
+def test_simulator_in_one_block_has_frozen_noise():
+    model = simulator_model()
+    target = target_of(model)
+    rng = np.random.default_rng(3)
+    position = np.array([0.3])
+    values = [target.propose(position, rng) for _ in range(5)]
+    assert len({value.log_density for value in values}) == 5
+    target.accept(values[0])
+    point = {"mu": np.array(0.3)}
+    assert target.current(point) is values[0]
+    again = target.evaluate(position, values[0].noise)
+    assert again.log_density == values[0].log_density
+
+
+def test_simulator_in_a_mixed_block_is_refused():
+    model = simulator_model(companion=True)
+    with model, pytest.raises(ValueError, match=r"pm\.Simulator.*\['z'\]"):
+        kmc.AdaptiveMetropolis(vars=[model["mu"]])
+
+
+def test_a_simulator_beside_a_potential():
+    """Both terms are in the density, each under its own frozen noise."""
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Simulator("y", lambda rng, x, size: rng.normal(x, 1.0, size=size), x, observed=[1.0])
+        kmc.PseudoMarginalPotential("loglik", lambda x, rng: 100.0 + rng.standard_normal(), x)
+    target = target_of(model)
+    evaluation = target.propose(np.array([0.3]), np.random.default_rng(1))
+    assert 80 < evaluation.log_density < 110
+    target.accept(evaluation)
+    again = target.evaluate(evaluation.position, evaluation.noise)
+    assert again.log_density == evaluation.log_density
+
+
+def test_likelihoods_are_found_in_the_order_of_their_names():
+    """Noise and replicates of a saved state belong to names, not to places in a graph."""
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        for name, n in (("b", 3), ("a", 2), ("c", 1)):
+            kmc.PseudoMarginalPotential(name, lambda x, rng: 0.0, x, n_replicates=n)
+    target = target_of(model)
+    assert [likelihood.name for likelihood in target.likelihoods] == ["a", "b", "c"]
+    assert [len(rows) for rows in target.noise] == [2, 3, 1]
+    assert target.n_replicates == 6

@@ -1,0 +1,160 @@
+"""What is written in several places is the same: versions, dependencies, commands, types."""
+
+import ast
+import inspect
+import re
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import pymc_kmc as kmc
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(kmc.__file__).parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# PyMC 6.4's progress bar imports it without declaring it.
+DECLARED_FOR_OTHERS = {"matplotlib"}
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def requirements(lines):
+    parsed = [Requirement(line) for line in lines]
+    return {canonicalize_name(requirement.name): requirement for requirement in parsed}
+
+
+def imported_packages(folder):
+    """Top-level names of all imports in a folder's files, inside of functions too."""
+    names = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names)
+
+
+def test_the_version_is_one():
+    assert metadata.version("pymc-kmc") == kmc.__version__
+    assert re.search(r"^version: (.+)$", text("CITATION.cff"), flags=re.M)[1] == kmc.__version__
+    latest, *_ = re.findall(r"^## \[(.+?)\]", text("CHANGELOG.md"), flags=re.M)
+    assert latest in ("Unreleased", kmc.__version__)
+
+
+def test_the_licence_is_one():
+    assert PROJECT["license"] == "Apache-2.0"
+    assert re.search(r"^license: (.+)$", text("CITATION.cff"), flags=re.M)[1] == PROJECT["license"]
+    assert "Apache License\n" in text("LICENSE")
+
+
+def test_every_import_is_declared():
+    declared = requirements(PROJECT["dependencies"])
+    distributions = metadata.packages_distributions()
+    imported = {
+        canonicalize_name(distribution)
+        for name in imported_packages(PACKAGE) - {"pymc_kmc"}
+        for distribution in distributions[name]
+    }
+    assert imported == set(declared) - DECLARED_FOR_OTHERS
+    without_bound = [
+        name
+        for name, requirement in declared.items()
+        if not any(specifier.operator in (">=", "~=", "==") for specifier in requirement.specifier)
+    ]
+    assert not without_bound
+
+
+def test_imports_are_found(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "a.py").write_text("import os, numpy.linalg as la\nfrom . import inner\n")
+    (tmp_path / "inner" / "b.py").write_text("def f():\n    from rich.table import Table\n")
+    assert imported_packages(tmp_path) == {"numpy", "rich"}
+
+
+def test_pre_commit_has_the_linter_of_make_lint():
+    (revision,) = re.findall(
+        r"ruff-pre-commit\n +rev: v([\d.]+)$", text(".pre-commit-config.yaml"), flags=re.M
+    )
+    dev = requirements(PROJECT["optional-dependencies"]["dev"])
+    assert dev["ruff"].specifier.contains(revision)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_run_make_targets(path):
+    targets = set(re.findall(r"^(\w[\w-]*):", text("Makefile"), flags=re.M))
+    workflow = path.read_text(encoding="utf-8")
+    named = re.findall(r"run: make ([\w-]+)", workflow)
+    named += re.findall(r"target: (\w+)", workflow)
+    assert named and set(named) <= targets
+    # A version that moves under one's feet is none.
+    for action, version in re.findall(r"uses: (\S+)@(\S+)", workflow):
+        assert re.fullmatch(r"v\d+|release/v\d+", version), action
+
+
+def test_there_are_workflows():
+    assert {path.name for path in WORKFLOWS} >= {"release.yml", "tests.yml"}
+
+
+def public_callables():
+    """Yield (name, function) for what users call: functions, constructors, methods."""
+    modules = {"": kmc, "surrogates.": kmc.surrogates, "datasets.": kmc.datasets}
+    for prefix, module in modules.items():
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isclass(value):
+                for method, function in vars(value).items():
+                    if inspect.isfunction(function) and (
+                        method in ("__init__", "__new__") or not method.startswith("_")
+                    ):
+                        yield f"{prefix}{name}.{method}", function
+            elif callable(value):
+                yield f"{prefix}{name}", value
+
+
+def is_annotated(function):
+    signature = inspect.signature(function)
+    types = [p.annotation for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    if function.__name__ != "__init__":
+        types.append(signature.return_annotation)
+    return signature.empty not in types
+
+
+def test_types_are_promised_only_if_they_are_there():
+    """py.typed tells type checkers to believe the package's annotations."""
+    without = [name for name, function in public_callables() if not is_annotated(function)]
+    promised = (PACKAGE / "py.typed").exists()
+    assert promised == ("Typing :: Typed" in PROJECT["classifiers"])
+    assert not (promised and without), without
+
+
+def test_annotations_are_looked_at():
+    class Sampler:
+        def __init__(self, a: int):
+            pass
+
+        def run(self, n: int):
+            pass
+
+        def stop(self) -> None:
+            pass
+
+    def whole(a: int, *rest: int) -> int:
+        return a
+
+    def partly(a: int, b=1) -> int:
+        return a
+
+    assert all(map(is_annotated, [Sampler.__init__, Sampler.stop, whole]))
+    assert not any(map(is_annotated, [Sampler.run, partly, lambda: None]))
+    names = {name for name, _ in public_callables()}
+    assert {"KMC.__init__", "diagnose", "surrogates.LogDensityGP.fit"} <= names
+    assert is_annotated(kmc.diagnose) and is_annotated(kmc.datasets.load_glass)
