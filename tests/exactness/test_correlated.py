@@ -88,9 +88,10 @@ class Contracting(Normals):
         return rho * noise + (1.0 - rho) * self.draw(len(noise), rng)
 
 
-def test_the_check_can_fail(correlated):
+def test_the_check_can_fail(correlated, monkeypatch):
     with correlated:
         step = kmc.AdaptiveMetropolis()
-    step.target._kinds = [Contracting(4, 0.95)]
+    (likelihood,) = step.target.likelihoods
+    monkeypatch.setattr(likelihood.op, "noise", Contracting(4, 0.95))
     x, _ = draws_of(correlated, step, seed=3, draws=10_000)
     assert worst_moment(x, POSTERIOR_MEAN, POSTERIOR_SD) > 2 * TOLERANCE
