@@ -9,6 +9,7 @@ from pymc_kmc.likelihoods import (
     PseudoMarginalPotential,
     SyntheticLikelihoodPotential,
 )
+from pymc_kmc.partial import PartialPosteriors, partial_posteriors
 from pymc_kmc.steps import KAMH, KMC, AdaptiveMetropolis, GadMALA, GadRWM, KMCFinite, KMCLite
 
 __version__ = "0.1.0"
@@ -25,10 +26,12 @@ __all__ = [
     "KMCFinite",
     "KMCLite",
     "NoiseEstimate",
+    "PartialPosteriors",
     "PseudoMarginalPotential",
     "SyntheticLikelihoodPotential",
     "datasets",
     "diagnose",
     "estimate_noise",
+    "partial_posteriors",
     "surrogates",
 ]

@@ -1,0 +1,222 @@
+"""One level of a path: a model of a subset, its run, and whether the run can be trusted."""
+
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import arviz as az
+import numpy as np
+import pymc as pm
+from pytensor.gradient import DisconnectedInputError, NullTypeGradError
+
+from pymc_kmc.partial.functionals import draws_of
+from pymc_kmc.steps import KMC
+
+__all__ = ["Run", "Sampler", "run_level"]
+
+# pm.sample's settings by default. Monte-Carlo error adds a share 1 / ESS to a path's variance:
+# several hundred effective draws make it negligible.
+DRAWS, TUNE, CHAINS = 500, 500, 2
+# Elements of a model's free variables whose R-hat and ESS are looked at: each takes milliseconds.
+MOST_CHECKED = 20
+# Draws that a half of a chain needs for R-hat and ESS.
+FEWEST_DRAWS = 4
+
+
+class Run(NamedTuple):
+    """What is kept of a run on one subset.
+
+    Attributes
+    ----------
+    value : ndarray, shape (k,)
+        The functional.
+    shape, labels
+        Of the functional, see :class:`Functional`.
+    variables : tuple of str
+        Names of the model's free variables.
+    evaluations : int
+        Evaluations of the likelihood or its gradient, those of tuning included.
+    seconds : float
+        Time for building, sampling and the functional.
+    r_hat, ess : float
+        Largest and smallest over the first elements of the free variables. NaN: too few draws.
+    divergences : int
+    spread : ndarray, shape (at most 20,)
+        Interquartile ranges of these elements.
+    """
+
+    value: np.ndarray
+    shape: tuple
+    labels: list
+    variables: tuple
+    evaluations: int
+    seconds: float
+    r_hat: float
+    ess: float
+    divergences: int
+    spread: np.ndarray
+
+
+class Sampler:
+    """Samples a model by `pm.sample` or by a user's function.
+
+    Parameters
+    ----------
+    sample : None, dict or callable
+        None: two chains of 500 draws after 500 iterations of tuning, by the steps that PyMC
+        assigns, or by KMC where the log density has no gradient. A dictionary: keyword arguments
+        of `pm.sample` in place of these; ``"step"`` may be a class or a function that makes the
+        step. A function ``sample(model, random_seed)`` that returns what `pm.sample` does, or a
+        mapping of names to draws of shape (chains, draws, ...).
+    """
+
+    def __init__(self, sample=None):
+        if not (sample is None or isinstance(sample, dict) or callable(sample)):
+            raise TypeError(
+                "sample must be None, a dictionary of arguments of pm.sample, or a function "
+                f"sample(model, random_seed), got {sample!r} of type {type(sample).__name__}."
+            )
+        if isinstance(sample, dict):
+            own = {"random_seed", "progressbar", "model", "return_inferencedata"} & set(sample)
+            if own:
+                raise ValueError(
+                    f"sample has {sorted(own)}, which partial_posteriors sets itself. Use its own "
+                    "random_seed and progressbar."
+                )
+            if not callable(sample.get("step", pm.NUTS)):
+                raise TypeError(
+                    f"sample['step'] is {sample['step']!r}, but every subset has a model of its "
+                    "own. Give the class, or a function without arguments that makes the step or "
+                    "the list of steps: {'step': kmc.KMC}."
+                )
+        self.sample = sample
+
+    def __call__(self, model, random_seed):
+        """Return the draws."""
+        if callable(self.sample):
+            return self.sample(model, random_seed)
+        settings = {
+            "draws": DRAWS,
+            "tune": TUNE,
+            "chains": CHAINS,
+            "cores": 1,
+            "quiet": True,
+            "compute_convergence_checks": False,
+            # The statistics of tuning have the number of its evaluations.
+            "discard_tuned_samples": False,
+        }
+        settings |= self.sample or {}
+        with model:
+            if "step" in settings:
+                settings["step"] = settings["step"]()
+            elif not _has_gradient(model) and not model.discrete_value_vars:
+                settings["step"] = KMC()
+            return pm.sample(random_seed=random_seed, progressbar=False, **settings)
+
+
+def _has_gradient(model):
+    try:
+        model.dlogp()
+    except (NotImplementedError, NullTypeGradError, DisconnectedInputError):
+        return False
+    return True
+
+
+def run_level(build, sample, functional, subset, random_seed):
+    """Run one level.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(subset)`` returns a model.
+    sample : Sampler
+    functional : Functional
+    subset : array or data frame
+    random_seed : int
+
+    Returns
+    -------
+    Run
+    """
+    begin = perf_counter()
+    model = build(subset)
+    if not isinstance(model, pm.Model):
+        raise TypeError(f"build must return a PyMC model, it returned {type(model).__name__}.")
+    result = sample(model, random_seed)
+    value, shape, labels = functional(result)
+    variables = tuple(variable.name for variable in model.free_RVs)
+    r_hat, ess, spread = _checked(result, variables)
+    evaluations, divergences = _statistics(result)
+    return Run(
+        value,
+        shape,
+        labels,
+        variables,
+        evaluations,
+        perf_counter() - begin,
+        r_hat,
+        ess,
+        divergences,
+        spread,
+    )
+
+
+def _statistics(result):
+    """Return the numbers of evaluations and of divergences."""
+    declared = getattr(getattr(result, "posterior", None), "attrs", {}).get("n_evaluations")
+    evaluations = divergences = 0
+    for group in ("warmup_sample_stats", "sample_stats"):
+        statistics = getattr(result, group, None)
+        if statistics is None:
+            continue
+        evaluations += _evaluations(statistics)
+        if group == "sample_stats" and "diverging" in statistics:
+            divergences = int(statistics["diverging"].sum())
+    if not evaluations:
+        posterior = getattr(result, "posterior", result)
+        draws = draws_of(result, next(iter(posterior)))
+        evaluations = draws.shape[0] * draws.shape[1]
+    return int(evaluations if declared is None else declared), divergences
+
+
+def _evaluations(statistics):
+    """Return the evaluations that a step reports: its own count, leapfrog steps, or one a draw."""
+    for name in ("kmc_n_evaluations", "n_steps"):
+        if name in statistics:
+            return int(np.nansum(statistics[name].values))
+    return int(statistics.sizes["chain"] * statistics.sizes["draw"])
+
+
+def _checked(result, variables):
+    """Return R-hat, ESS and interquartile ranges of the first elements of the free variables."""
+    posterior = getattr(result, "posterior", result)
+    elements: list[Any] = []
+    for name in variables:
+        if name in posterior:
+            draws = draws_of(result, name)
+            flat = draws.reshape(*draws.shape[:2], -1)
+            elements += [flat[..., k] for k in range(min(flat.shape[2], MOST_CHECKED))]
+    elements = elements[:MOST_CHECKED]
+    if not elements:
+        return np.nan, np.nan, np.array([])
+    spread = np.array([np.subtract(*np.percentile(each, [75, 25])) for each in elements])
+    r_hats, esss = zip(*map(_convergence, elements), strict=True)
+    # An element that can't be checked (a discrete variable that has one value) says nothing.
+    known = [r_hat for r_hat in r_hats if not np.isnan(r_hat)]
+    effective = [ess for ess in esss if not np.isnan(ess)]
+    return max(known, default=np.nan), min(effective, default=np.nan), spread
+
+
+def _convergence(draws):
+    """Return R-hat and ESS of draws, shape (chains, draws)."""
+    if len(draws) == 1:
+        half = draws.shape[1] // 2
+        draws = draws[:, : 2 * half].reshape(2, half)
+    if draws.shape[1] < FEWEST_DRAWS:
+        return np.nan, np.nan
+    if not np.isfinite(draws).all():
+        return np.inf, 0.0
+    if np.ptp(draws) == 0.0:
+        # A continuous variable that never moves is a chain that is stuck.
+        return (np.nan, np.nan) if draws.dtype.kind in "iub" else (np.inf, 0.0)
+    r_hat = float(az.rhat(np.asarray(draws, dtype=float)))
+    return np.inf if np.isnan(r_hat) else r_hat, float(az.ess(np.asarray(draws, dtype=float)))

@@ -1,0 +1,234 @@
+"""Replications: where they run, and what becomes of an error or an interrupt."""
+
+import signal
+import threading
+import traceback
+from contextlib import contextmanager
+from time import sleep
+from typing import NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from pymc_kmc.likelihoods.executors import (
+    ExecutorError,
+    LazyExecutor,
+    Payload,
+    cancel,
+    explain,
+    picklable,
+    unpack,
+)
+from pymc_kmc.numerics.threads import single_threaded_blas
+from pymc_kmc.partial.levels import run_level
+from pymc_kmc.partial.rows import prefix, take
+
+__all__ = ["Plan", "follow"]
+
+# Replications that wait on an executor, with their subsets in memory.
+MOST_WAITING = 32
+# Seconds between two looks at the executor's futures.
+LOOK_EVERY = 0.01
+
+
+class Plan(NamedTuple):
+    """Everything random about one replication.
+
+    Attributes
+    ----------
+    sizes : list of int, length T + 1
+        Sizes of its subsets.
+    permutation : numpy.random.SeedSequence
+    seeds : list of int, length T + 1
+        One a run.
+    """
+
+    sizes: list
+    permutation: np.random.SeedSequence
+    seeds: list
+
+    def subset(self, data, n_data):
+        """Return the rows of the largest subset in random order; the others are its beginnings."""
+        rng = np.random.default_rng(self.permutation)
+        indices = rng.choice(n_data, self.sizes[-1], replace=False)
+        return take(data, indices)
+
+
+class PathFailure(NamedTuple):
+    """What a level raised.
+
+    Attributes
+    ----------
+    level : int
+    error : Exception
+    frames : str
+        Where it was raised, as text, if that was in another process: a traceback does not travel.
+    """
+
+    level: int
+    error: Exception
+    frames: str = ""
+
+    def __reduce__(self):
+        frames = "".join(traceback.format_tb(self.error.__traceback__)[1:])
+        return PathFailure, (self.level, picklable(self.error), self.frames or frames)
+
+
+class RunPath:
+    """Runs the levels of a replication. It travels to other processes with closures and lambdas.
+
+    Parameters
+    ----------
+    build, sample, functional
+        See :func:`run_level`.
+    """
+
+    def __init__(self, build, sample, functional):
+        self._content = build, sample, functional
+        self._payload = None
+
+    def __call__(self, subset, sizes, seeds):
+        """Return a list of :class:`Run`, or a :class:`PathFailure`."""
+        if self._content is None:
+            self._content = unpack(self._payload)
+        runs = []
+        with single_threaded_blas():
+            for level, (size, seed) in enumerate(zip(sizes, seeds, strict=True)):
+                try:
+                    runs.append(run_level(*self._content, prefix(subset, size), seed))
+                except Exception as error:
+                    return PathFailure(level, error)
+        return runs
+
+    def __getstate__(self):
+        if self._payload is None:
+            self._payload = Payload(cloudpickle.dumps(self._content))
+        return self._payload
+
+    def __setstate__(self, payload):
+        # Unpacked when it is called: an exception here would kill a pool's worker, unexplained.
+        self._content, self._payload = None, payload
+
+
+def follow(plans, run_path, subset_of, executor=None, report=lambda runs: None):
+    """Run all replications, here or on an executor.
+
+    Parameters
+    ----------
+    plans : list of Plan
+    run_path : RunPath
+    subset_of : callable
+        Returns a plan's largest subset.
+    executor : concurrent.futures.Executor or callable, optional
+        Or a function that returns one.
+    report : callable
+        Gets the list of runs of each replication that has ended.
+
+    Returns
+    -------
+    dict of int to list of Run
+        By replication; not all of them after an interrupt.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If there was an interrupt before any replication has ended.
+    """
+    paths = {}
+
+    def keep(index, outcome):
+        if isinstance(outcome, PathFailure):
+            raise failure(index, plans[index], outcome)
+        paths[index] = outcome
+        report(outcome)
+
+    with noticed_interrupts() as interrupted:
+        try:
+            if executor is None:
+                for index, plan in enumerate(plans):
+                    outcome = run_path(subset_of(plan), plan.sizes, plan.seeds)
+                    # pm.sample takes an interrupt for a wish for fewer draws.
+                    if interrupted:
+                        break
+                    keep(index, outcome)
+            else:
+                _on_executor(plans, run_path, subset_of, LazyExecutor(executor), keep)
+        except KeyboardInterrupt:
+            interrupted.append(True)
+        if interrupted and not paths:
+            raise KeyboardInterrupt("no replication has ended: there is no estimate yet.")
+    return paths
+
+
+def _on_executor(plans, run_path, subset_of, executor, keep):
+    waiting, todo = {}, list(enumerate(plans))[::-1]
+    try:
+        while waiting or todo:
+            while todo and len(waiting) < MOST_WAITING:
+                index, plan = todo.pop()
+                waiting[index] = _submitted(executor, run_path, plan, subset_of(plan))
+            ended = [index for index, future in waiting.items() if future.done()]
+            for index in ended:
+                try:
+                    outcome = waiting.pop(index).result()
+                except Exception as error:
+                    raise ExecutorError(explain(error)) from error
+                keep(index, outcome)
+            if not ended:
+                sleep(LOOK_EVERY)
+    except BaseException:
+        # An interrupt too leaves busy workers.
+        cancel(waiting.values())
+        executor.forget()
+        raise
+
+
+def _submitted(executor, run_path, plan, subset):
+    try:
+        return executor.submit(run_path, subset, plan.sizes, plan.seeds)
+    except Exception as error:
+        raise ExecutorError(explain(error)) from error
+
+
+def failure(index, plan, outcome):
+    """Return the exception that a level raised, with a note on where."""
+    size = plan.sizes[outcome.level]
+    error = outcome.error
+    error.add_note(
+        f"In partial_posteriors: replication {index}, level {outcome.level}, a subset of {size} "
+        f"data, random_seed={plan.seeds[outcome.level]}."
+    )
+    if outcome.level == 0:
+        error.add_note(
+            f"If {size} data are too few for this model (an improper posterior, no valid start), "
+            "give a larger first_size."
+        )
+    if outcome.frames:
+        error.add_note(f"Where it was raised, in another process:\n{outcome.frames}")
+    return error
+
+
+@contextmanager
+def noticed_interrupts():
+    """Yield a list that is no longer empty once somebody has pressed Ctrl-C.
+
+    The signal's own handler is called too.
+    """
+    seen = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before):  # ignored, or none of Python's
+        yield seen
+        return
+
+    def handler(number, frame):
+        seen.append(True)
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
