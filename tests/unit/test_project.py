@@ -17,8 +17,8 @@ import pymc_kmc as kmc
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(kmc.__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-# PyMC 6.4's progress bar imports it without declaring it.
-DECLARED_FOR_OTHERS = {"matplotlib"}
+# Declared for packages that import them without declaring them; none at present.
+DECLARED_FOR_OTHERS: set[str] = set()
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
