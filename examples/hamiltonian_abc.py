@@ -104,15 +104,12 @@ class Moments(NamedTuple):
 def exact_posterior():
     """The ABC posterior's moments.
 
-    The kernel adds N(0, epsilon^2 I) to the summary. Along the axis, the summary's characteristic
-    function is known, and its density is a Fourier integral.
+    The kernel adds N(0, epsilon^2 I) to the summary. Across the axis all is Gaussian.
     """
     observed = observed_data().mean(axis=0)
     variance = 1.0 / N_OBSERVATIONS + EPSILON**2
     across = 1.0 / (1.0 / PRIOR_SD**2 + 1.0 / variance)
-    theta = AXIS @ observed - np.linspace(-4.0, 5.0, 3001)  # the summary's density is nil elsewhere
-    weights = _density_along_axis(AXIS @ observed - theta) * np.exp(-0.5 * (theta / PRIOR_SD) ** 2)
-    weights /= weights.sum()
+    theta, weights = posterior_along_axis()
     mean = weights @ theta
     along = weights @ (theta - mean) ** 2
     projection = np.outer(AXIS, AXIS)
@@ -120,6 +117,22 @@ def exact_posterior():
     return Moments(
         mean * AXIS + rest @ observed * across / variance, along * projection + across * rest
     )
+
+
+def posterior_along_axis():
+    """The ABC posterior of the parameters' coordinate along the axis, on a grid.
+
+    The summary's characteristic function is known, and its density is a Fourier integral.
+
+    Returns
+    -------
+    theta, weights : numpy.ndarray, shape (3001,)
+        The coordinate, in ascending order, and its probabilities.
+    """
+    observed = AXIS @ observed_data().mean(axis=0)
+    theta = observed + np.linspace(-5.0, 4.0, 3001)  # the summary's density is nil elsewhere
+    weights = _density_along_axis(observed - theta) * np.exp(-0.5 * (theta / PRIOR_SD) ** 2)
+    return theta, weights / weights.sum()
 
 
 def _density_along_axis(x):

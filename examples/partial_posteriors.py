@@ -109,7 +109,7 @@ def load_flights():
     return days.to_numpy(dtype=float), np.log(SHIFT + delay) - LEVEL
 
 
-@numba.njit(error_model="numpy", cache=True)
+@numba.njit(error_model="numpy")
 def matern_log_likelihood(time, y, length, amplitude, noise):
     """Log likelihood of Gaussian-process regression with a Matern-3/2 covariance, in O(n).
 
