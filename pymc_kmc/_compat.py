@@ -4,8 +4,6 @@ import warnings
 
 import pytensor
 
-__all__ = ["expect_numba_fallback"]
-
 PYTENSOR_MAJOR = int(pytensor.__version__.split(".")[0])
 
 

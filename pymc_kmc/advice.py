@@ -31,8 +31,6 @@ from pymc_kmc.diagnostics import NEEDLESSLY_GOOD, TOO_NOISY
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
 from pymc_kmc.model.target import TargetDensity
 
-__all__ = ["NoiseEstimate", "estimate_noise"]
-
 
 @dataclass(frozen=True)
 class NoiseEstimate:

@@ -23,8 +23,6 @@ import pandas as pd
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
 from pymc_kmc.moves.base import MoveKind
 
-__all__ = ["Diagnosis", "diagnose"]
-
 # Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021): R-hat below 1.01, 100 draws a chain.
 LARGEST_R_HAT = 1.01
 FEWEST_EFFECTIVE = 100

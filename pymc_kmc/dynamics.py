@@ -36,17 +36,6 @@ from pymc_kmc.numerics.evaluation import (
 )
 from pymc_kmc.numerics.jit import njit
 
-__all__ = [
-    "Metric",
-    "SequenceEnd",
-    "SurrogateHamiltonian",
-    "leapfrog",
-    "leapfrog_path",
-    "transition_sequence",
-    "transitions",
-]
-
-
 # Factors on the step size of a sequence's transitions. The small ones get through where the log
 # density is most curved: with one step size the far arms of a strongly curved banana are missed.
 STEP_FACTORS = np.array([1.0, 0.35, 0.12])

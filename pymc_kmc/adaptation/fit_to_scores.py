@@ -54,8 +54,6 @@ from pymc_kmc.surrogates.regression import (
     whitened,
 )
 
-__all__ = ["FiniteFamily", "FitToScores", "LiteFamily"]
-
 
 class LiteFamily:
     """KMC lite: kernel functions at the states themselves.

@@ -23,8 +23,6 @@ from pymc_kmc.numerics.linear_algebra import geometric_mean
 from pymc_kmc.numerics.samples import mean_values, shrunk_covariance, whitening
 from pymc_kmc.surrogates.log_density_gp import LogDensityGP
 
-__all__ = ["FitToValues", "first_fit"]
-
 # Kinds of warp.
 NO_WARP, FROM_STATES, FROM_CURVATURE = 0, 1, 2
 

@@ -15,8 +15,6 @@ from pymc_kmc.dynamics import SurrogateHamiltonian
 from pymc_kmc.numerics.coordinates import Identity, ScaleWarp
 from pymc_kmc.numerics.threads import single_threaded_blas
 
-__all__ = ["Comparison", "FittedSurrogate", "LogWeights"]
-
 # A value is learned at once where its prediction had a standard deviation above this, in nats,
 UNCERTAIN = 0.3
 # and above this many standard deviations of the noise,

@@ -10,8 +10,6 @@ from pymc_kmc.dynamics import SurrogateHamiltonian
 from pymc_kmc.numerics.coordinates import IDENTITY, Identity, ScaleWarp
 from pymc_kmc.numerics.threads import single_threaded_blas
 
-__all__ = ["Fit", "GivenSurrogate", "RepeatedFit", "fisher_information"]
-
 
 class Fit(NamedTuple):
     """A surrogate before moves on it are learned.

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["History", "Record", "systematic_sample"]
-
 
 class History:
     """A chain's states in order, in memory that grows by doubling.

@@ -4,8 +4,6 @@ import numpy as np
 
 from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 
-__all__ = ["Whitening"]
-
 # Largest squared jump that counts, in means under independence: a few very long jumps are not what
 # makes a chain mix.
 LONGEST_JUMP = 3.0

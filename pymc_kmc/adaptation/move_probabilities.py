@@ -14,8 +14,6 @@ squared jumped distance. *Statistica Sinica* 20, 343-364.
 
 import numpy as np
 
-__all__ = ["ByAcceptance", "ByJumps", "MoveProbabilities"]
-
 # Weight, after a refit, of what was seen before it: the moves have changed.
 MEMORY = 0.3
 

@@ -3,8 +3,6 @@
 import numpy as np
 from scipy.special import ndtr
 
-__all__ = ["NoiseVariance", "ideal_acceptance"]
-
 # Number of the last pairs that count: noise depends on the place, and chains come from elsewhere.
 RECENT_PAIRS = 40
 

@@ -31,8 +31,6 @@ from pymc_kmc.numerics.linear_algebra import geometric_mean
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 from pymc_kmc.numerics.threads import single_threaded_blas
 
-__all__ = ["DrawsAndGradients", "FisherPreconditioner", "fisher_update"]
-
 
 class FisherPreconditioner:
     """The Fisher-adaptive preconditioner of Titsias (2023, algorithm 1).

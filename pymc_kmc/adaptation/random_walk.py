@@ -29,8 +29,6 @@ from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 from pymc_kmc.numerics.threads import single_threaded_blas
 
-__all__ = ["RandomWalkAdaptation"]
-
 
 class RandomWalkAdaptation:
     """The covariance and the scale of a Gaussian random walk; both are updated in place.

@@ -14,8 +14,6 @@ Carlo algorithms. *Journal of Applied Probability* 44, 458-475.
 
 import numpy as np
 
-__all__ = ["GeometricSchedule", "vanishing_weight"]
-
 
 def vanishing_weight(t):
     r"""Return :math:`a_t = 1 / \sqrt{t + 1}`, the schedule of the KMC and KAMH papers.

@@ -33,8 +33,6 @@ import numpy as np
 
 from pymc_kmc.numerics.jit import njit
 
-__all__ = ["SpeedMeasure", "additive_update", "multiplicative_update"]
-
 
 class SpeedMeasure:
     """A lower triangular factor L that learns from proposals.

@@ -11,8 +11,6 @@ Research* 15, 1593-1623.
 
 import numpy as np
 
-__all__ = ["DualAveraging", "RobbinsMonroScale"]
-
 
 class RobbinsMonroScale:
     r"""A proposal's scale, by stochastic approximation of its acceptance rate.

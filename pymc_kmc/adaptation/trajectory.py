@@ -24,8 +24,6 @@ from pymc_kmc.adaptation.jumps import Whitening
 from pymc_kmc.adaptation.step_size import DualAveraging
 from pymc_kmc.dynamics import SurrogateHamiltonian
 
-__all__ = ["Trajectories", "TrajectoryLearning", "learn_n_steps", "learn_step_size"]
-
 # First step size: coordinates have about unit scale.
 FIRST_STEP_SIZE = 0.5
 # Bounds of the step size, in the same unit.

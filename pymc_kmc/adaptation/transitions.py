@@ -21,8 +21,6 @@ from pymc_kmc.dynamics import (
 from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.evaluation import evaluable
 
-__all__ = ["SurrogateTransitions", "learn_transitions", "whitened_hamiltonian"]
-
 # Acceptance rate of a transition on the surrogate: .8 to .9 do equally well.
 TARGET_ACCEPTANCE = 0.85
 # Coordinates of landmarks that the gradients of a proposal may visit: 300 gradients with 300

@@ -41,8 +41,6 @@ import numpy as np
 from pymc_kmc.numerics.coordinates import IDENTITY, ScaleWarp, with_squares
 from pymc_kmc.numerics.samples import has_moved
 
-__all__ = ["IDENTITY", "ScaleWarp", "learn_warp"]
-
 # Number of drivers that are compared: those that explain most of the others' log scales.
 MOST_CANDIDATES = 3
 # Gain, in nats a draw, that a coordinate must bring by being left out of the driven ones.

@@ -34,8 +34,6 @@ from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.potential import add_potential
 from pymc_kmc.likelihoods.simulations import Summaries, as_floats, noise_of_simulator
 
-__all__ = ["ABCPotential"]
-
 
 def ABCPotential(  # noqa: N802
     name: str,

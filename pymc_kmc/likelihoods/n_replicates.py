@@ -28,14 +28,6 @@ from itertools import islice
 
 import numpy as np
 
-__all__ = [
-    "MOST_REPLICATES",
-    "TARGET_VARIANCE",
-    "choose_n_replicates",
-    "log_mean_exp",
-    "log_variance",
-]
-
 TARGET_VARIANCE = 2.0  # of the log estimate; the module's docstring says why
 N_ESTIMATES = 30  # log estimates a variance: its relative sd is .32, which costs little efficiency
 LEAST_FINITE = 0.9  # share of finite log estimates; with fewer, the variance counts as infinite

@@ -31,8 +31,6 @@ import numpy as np
 
 from pymc_kmc.likelihoods.checks import is_positive_integer
 
-__all__ = ["JointSeeds", "Noise", "Normals", "Seeds", "choose_noise"]
-
 MAX_SEED = 2**63  # seeds are non-negative 64-bit integers
 # Correlation of normal numbers if the user gives none. The noise is part of the state and must mix
 # too: on random effects .9 gave KMC 85 effective draws and .99 gave 23

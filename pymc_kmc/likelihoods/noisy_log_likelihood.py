@@ -12,8 +12,6 @@ from pymc_kmc.likelihoods.checks import WrongResult
 from pymc_kmc.likelihoods.executors import ExecutorError, Failure
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, choose_n_replicates
 
-__all__ = ["EstimatorError", "NoisyLogLikelihood"]
-
 # Values remembered, by parameters and noise. A Metropolis step of another variable asks for two in
 # turn; Slice and NUTS come back to their starting point after a few more.
 MEMORY = 8

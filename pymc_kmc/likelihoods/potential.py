@@ -10,8 +10,6 @@ from pymc.model import modelcontext
 
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError, NoisyLogLikelihood
 
-__all__ = ["add_potential"]
-
 
 def add_potential(
     name,

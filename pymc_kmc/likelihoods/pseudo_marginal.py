@@ -34,8 +34,6 @@ from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.noise import choose_noise
 from pymc_kmc.likelihoods.potential import add_potential
 
-__all__ = ["PseudoMarginalPotential"]
-
 
 class LogEstimate:
     """The task of a replicate: calls the user's estimator and checks that it returns a float."""

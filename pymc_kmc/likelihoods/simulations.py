@@ -11,8 +11,6 @@ import numpy as np
 from pymc_kmc.likelihoods.checks import WrongResult, check_callable, check_n_replicates
 from pymc_kmc.likelihoods.noise import choose_noise
 
-__all__ = ["Summaries", "as_floats", "noise_of_simulator"]
-
 
 class Summaries:
     """The task of a replicate: simulates data and returns their summary statistics.

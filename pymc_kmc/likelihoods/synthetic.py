@@ -45,8 +45,6 @@ from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
 from pymc_kmc.likelihoods.potential import add_potential
 from pymc_kmc.likelihoods.simulations import Summaries, noise_of_simulator
 
-__all__ = ["SyntheticLikelihoodPotential"]
-
 LOG_2_PI = float(np.log(2.0 * np.pi))
 MORE_THAN_SUMMARIES = 4  # simulations beyond the p summaries: the estimate needs more than p + 3
 

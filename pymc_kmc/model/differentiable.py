@@ -21,8 +21,6 @@ from pytensor.gradient import NullTypeGradError, grad
 from pymc_kmc.model.log_density import Evaluation, compile_function
 from pymc_kmc.model.target import TargetDensity
 
-__all__ = ["CompiledDensity", "DifferentiableTarget", "density_at"]
-
 # Numba type of a log density and its gradient; any memory layout, which changes nothing here.
 RESULT = types.Tuple([types.Array(types.float64, 0, "A"), types.Array(types.float64, 1, "A")])
 

@@ -12,8 +12,6 @@ from pytensor.tensor.type import continuous_dtypes
 
 from pymc_kmc.model.noise_sources import estimated_likelihoods, simulators
 
-__all__ = ["Evaluation", "LogDensity", "compile_function"]
-
 
 class Evaluation(NamedTuple):
     """The log density at one position under one noise.

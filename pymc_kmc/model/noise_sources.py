@@ -11,8 +11,6 @@ from pytensor.tensor.random.type import RandomType
 from pymc_kmc.likelihoods.noise import Noise, Seeds
 from pymc_kmc.likelihoods.noisy_log_likelihood import NoisyLogLikelihood
 
-__all__ = ["EstimatedLikelihood", "Simulator", "estimated_likelihoods", "simulators"]
-
 
 class EstimatedLikelihood:
     """A node whose Op is a :class:`NoisyLogLikelihood`.

@@ -24,8 +24,6 @@ from pymc.exceptions import SamplingError
 from pymc_kmc.likelihoods.noise import Noise
 from pymc_kmc.model.log_density import Evaluation, LogDensity
 
-__all__ = ["NoisyTerm", "TargetDensity"]
-
 
 class NoisyTerm(NamedTuple):
     """An estimated term of the log density at one position.

@@ -11,8 +11,6 @@ from pymc_kmc.moves.base import MoveKind, WarpedMove
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.transitions import FEW, SHORT, SurrogateTransition
 
-__all__ = ["AuxiliaryChain"]
-
 
 class AuxiliaryChain(WarpedMove):
     """One iteration of the auxiliary chain, by a random walk or a sequence on the surrogate.

@@ -23,8 +23,6 @@ import numpy as np
 from pymc_kmc.model.log_density import Evaluation
 from pymc_kmc.numerics.coordinates import IDENTITY
 
-__all__ = ["Move", "MoveKind", "MoveMixture", "Outcome", "Proposal", "Row", "WarpedMove"]
-
 
 class MoveKind(IntEnum):
     """The kinds of move: their numbers are what the statistic `kmc_move` reports, in every step."""

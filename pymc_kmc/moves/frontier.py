@@ -28,8 +28,6 @@ from pymc_kmc.moves.base import Move, MoveKind, Proposal
 from pymc_kmc.numerics.samples import shrunk_covariance
 from pymc_kmc.numerics.threads import single_threaded_blas
 
-__all__ = ["ActiveLearning", "Frontier"]
-
 
 class ActiveLearning(Move):
     """An evaluation where the surrogate learns most; never a draw.

@@ -26,8 +26,6 @@ from pymc_kmc.model.log_density import Evaluation
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
 from pymc_kmc.numerics.jit import njit
 
-__all__ = ["FactorRandomWalk", "Langevin"]
-
 
 class FactorRandomWalk(Move):
     """A random walk, :math:`y = x + L \\epsilon`.

@@ -27,8 +27,6 @@ from pymc_kmc.numerics.jit import njit
 from pymc_kmc.numerics.samples import shrunk_covariance
 from pymc_kmc.surrogates.kernels import median_squared_distance
 
-__all__ = ["LocalDistribution", "LocalRandomWalk", "proposal_covariance"]
-
 # Bandwidth in median squared distances of the sub-sample: the paper's 1 does as well, .25 and 1.5
 # don't.
 BANDWIDTH = 0.5

@@ -10,8 +10,6 @@ import numpy as np
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.moves.base import MoveKind, Proposal, WarpedMove
 
-__all__ = ["RandomWalk"]
-
 
 class RandomWalk(WarpedMove):
     """A Gaussian random walk in the learned coordinates.

@@ -23,8 +23,6 @@ import numpy as np
 
 from pymc_kmc.moves.base import Move, Proposal
 
-__all__ = ["Trajectory"]
-
 
 class Trajectory(Move):
     """A trajectory on the surrogate, of a share of the learned numbers of steps.

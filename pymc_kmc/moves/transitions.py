@@ -25,8 +25,6 @@ import numpy as np
 from pymc_kmc.dynamics import transition_sequence
 from pymc_kmc.moves.base import MoveKind, Proposal, WarpedMove
 
-__all__ = ["FEW", "KINDS", "SHORT", "SequenceSize", "SurrogateTransition", "TemperedTransition"]
-
 
 class SequenceSize(NamedTuple):
     """How long a sequence is.

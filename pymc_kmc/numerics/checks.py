@@ -2,20 +2,6 @@
 
 import numpy as np
 
-__all__ = [
-    "as_rows",
-    "check_between",
-    "check_choice",
-    "check_count",
-    "check_covariance",
-    "check_distinct",
-    "check_interval",
-    "check_points",
-    "check_positive",
-    "check_weights",
-    "in_chunks",
-]
-
 #: Matrix entries of a chunk of rows that NumPy evaluates at a time: 32 MB.
 CHUNK_ENTRIES = 4_000_000
 

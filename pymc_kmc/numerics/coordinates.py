@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["IDENTITY", "Coordinates", "Identity", "ScaleWarp", "with_squares"]
-
 
 class Coordinates:
     """A linear change of variables, u = A (x - origin).

@@ -12,8 +12,6 @@ import numpy as np
 
 from pymc_kmc.numerics.jit import njit
 
-__all__ = ["cos_in_place", "exp_in_place", "sin_in_place"]
-
 #: Adding it rounds to an integer, which is then found in the low bits of the mantissa.
 _ROUNDING = 6755399441055744.0
 _ROUNDING_BITS = np.float64(_ROUNDING).view(np.int64).item()

@@ -26,21 +26,6 @@ from numba.extending import overload
 
 from pymc_kmc.numerics.jit import njit
 
-__all__ = [
-    "BLOCK",
-    "SUM_FLAGS",
-    "PythonParameters",
-    "evaluable",
-    "evaluation",
-    "gradient_at",
-    "gradient_in",
-    "is_compiled",
-    "log_density_at",
-    "log_density_in",
-    "register",
-    "workspace",
-]
-
 #: fastmath flags for sums in hot loops: re-ordered and fused, they can be vectorised. NaN and
 #: infinity keep their meaning ("nnan" and "ninf" are left out on purpose).
 SUM_FLAGS = {"reassoc", "contract", "arcp", "nsz"}

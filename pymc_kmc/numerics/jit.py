@@ -2,8 +2,6 @@
 
 import numba
 
-__all__ = ["njit"]
-
 
 def njit(function=None, **options):
     """Compile as ``numba.njit(cache=True, **options)`` does, with the cache left out if need be.

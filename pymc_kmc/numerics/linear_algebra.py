@@ -8,18 +8,6 @@ import scipy.linalg
 
 from pymc_kmc.numerics.jit import njit
 
-__all__ = [
-    "cholesky_factor",
-    "cholesky_update",
-    "conjugate_gradients",
-    "geometric_mean",
-    "solve_positive",
-    "solve_symmetric",
-    "symmetric",
-    "symmetric_power",
-    "triangular_solve",
-]
-
 #: First jitter added to a matrix that a Cholesky factorisation refuses, relative to its mean
 #: diagonal: a few rounding errors.
 FIRST_JITTER = 1e-14

@@ -4,16 +4,6 @@ import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import symmetric_power
 
-__all__ = [
-    "count_distinct",
-    "distinct_rows",
-    "has_moved",
-    "mean_values",
-    "shrunk_covariance",
-    "unique_rows",
-    "whitening",
-]
-
 #: Weight of the diagonal where the states are many: it cuts no narrow direction off.
 FAINT = 1e-6
 #: Weight of the diagonal where they are few: half of the correlations are noise then.

@@ -4,8 +4,6 @@ from functools import cache
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["single_threaded_blas"]
-
 
 def single_threaded_blas():
     """Return a context in which BLAS uses one thread.

@@ -15,8 +15,6 @@ from pymc_kmc.partial.result import PartialPosteriors
 from pymc_kmc.partial.rows import n_rows
 from pymc_kmc.partial.schedule import Schedule
 
-__all__ = ["partial_posteriors"]
-
 
 def partial_posteriors(
     build,

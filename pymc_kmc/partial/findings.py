@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["findings_of", "is_suspect"]
-
 # R-hat of two or more chains that agree, with 50 effective draws or more, is below it.
 LARGEST_R_HAT = 1.05
 # Monte-Carlo error adds a share 1 / ESS to the variance of phi_t: 2 %.

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["Functional", "draws_of"]
-
 
 def draws_of(result, name):
     """Return a variable's draws, shape (chains, draws, ...).

@@ -11,8 +11,6 @@ from pytensor.gradient import DisconnectedInputError, NullTypeGradError
 from pymc_kmc.partial.functionals import draws_of
 from pymc_kmc.steps import KMC
 
-__all__ = ["Run", "Sampler", "run_level"]
-
 # pm.sample's settings by default. Monte-Carlo error adds a share 1 / ESS to a path's variance:
 # several hundred effective draws make it negligible.
 DRAWS, TUNE, CHAINS = 500, 500, 2

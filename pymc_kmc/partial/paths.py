@@ -23,8 +23,6 @@ from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.partial.levels import run_level
 from pymc_kmc.partial.rows import prefix, take
 
-__all__ = ["Plan", "follow"]
-
 # Replications that wait on an executor, with their subsets in memory.
 MOST_WAITING = 32
 # Seconds between two looks at the executor's futures.

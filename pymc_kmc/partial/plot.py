@@ -4,8 +4,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
 
-__all__ = ["plot_paths"]
-
 # Levels with a number below the axis.
 MOST_TICKS = 8
 

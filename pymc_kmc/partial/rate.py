@@ -16,8 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import digamma, polygamma
 
-__all__ = ["Rate", "convergence_rate"]
-
 # Differences of a level from which a mean square is worth fitting.
 FEWEST_DIFFERENCES = 2
 # Where the rate is badly known, levels that weren't seen are guessed with that of most posterior

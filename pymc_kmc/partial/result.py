@@ -12,8 +12,6 @@ from pymc_kmc.partial.findings import findings_of, is_suspect
 from pymc_kmc.partial.rate import convergence_rate
 from pymc_kmc.partial.schedule import Schedule
 
-__all__ = ["PartialPosteriors"]
-
 
 class PartialPosteriors:
     """Debiased estimates from partial posteriors.

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["n_rows", "prefix", "take"]
-
 
 def n_rows(data):
     """Return the number of data.

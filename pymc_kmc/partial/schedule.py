@@ -17,8 +17,6 @@ import numbers
 
 import numpy as np
 
-__all__ = ["Schedule"]
-
 
 class Schedule:
     """Nested subsets whose sizes double, and the distribution of the last one.

@@ -34,8 +34,6 @@ from pymc_kmc.steps.chain_warnings import (
 )
 from pymc_kmc.steps.noise import NoiseMonitor, NoiseProbe
 
-__all__ = ["AdaptiveStep"]
-
 # Number of iterations that the acceptance rate of the progress bar looks back.
 RECENT = 100
 

@@ -61,8 +61,6 @@ from pymc_kmc.moves.langevin import FactorRandomWalk, Langevin
 from pymc_kmc.numerics.checks import check_choice
 from pymc_kmc.steps.base import AdaptiveStep
 
-__all__ = ["GadMALA", "GadRWM"]
-
 
 class GadAdaptation:
     """State of the adaptation of this module's steps.

@@ -53,14 +53,12 @@ import numpy as np
 from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import vanishing_weight
-from pymc_kmc.moves.local import LocalDistribution, LocalRandomWalk, proposal_covariance
+from pymc_kmc.moves.local import LocalDistribution, LocalRandomWalk
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.numerics.checks import check_between, check_choice, check_count, check_positive
 from pymc_kmc.numerics.samples import has_moved
 from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.base import AdaptiveStep
-
-__all__ = ["KAMH", "proposal_covariance"]
 
 # Number of iterations a dimension before the first sub-sample (with 20 the worst chains are worse).
 FIRST = 50

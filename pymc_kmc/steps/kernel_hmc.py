@@ -80,8 +80,6 @@ from pymc_kmc.numerics.evaluation import evaluable
 from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.steps.surrogate import SurrogateStep
 
-__all__ = ["KMCFinite", "KMCLite", "KernelHMC"]
-
 # Number of iterations a dimension before the first fit (15 to 40 did equally well).
 FIRST_FIT = 20
 # Growth of the number of iterations from one fit to the next. The arms of a banana are explored one

@@ -62,8 +62,6 @@ from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.steps.surrogate import SurrogateStep
 
-__all__ = ["KMC"]
-
 # Share of random walks while tuning.
 TUNING_RANDOM_WALKS = 0.1
 # Largest additional share of random walks, where surrogate moves are hardly accepted.

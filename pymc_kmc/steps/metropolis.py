@@ -33,8 +33,6 @@ from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.numerics.checks import check_between, check_covariance, check_positive
 from pymc_kmc.steps.base import AdaptiveStep
 
-__all__ = ["AdaptiveMetropolis"]
-
 
 class MetropolisAdaptation:
     """State of adaptive Metropolis's adaptation.

@@ -12,8 +12,6 @@ from pymc_kmc.adaptation.noise_variance import NoiseVariance
 from pymc_kmc.likelihoods.n_replicates import MOST_REPLICATES, TARGET_VARIANCE
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
 
-__all__ = ["NoiseMonitor", "NoiseProbe"]
-
 # Number of iterations of tuning from one pair of probes to the next.
 PROBE_EVERY = 100
 # Variance of the log estimate above which a chain sticks.

@@ -17,8 +17,6 @@ computations. *Annals of Statistics* 37, 697-725.
 from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.surrogates.protocol import check_surrogate
 
-__all__ = ["SurrogateStep"]
-
 
 class SurrogateStep(AdaptiveStep):
     """Base of the steps that move on a surrogate; see the module's docstring.

@@ -25,17 +25,6 @@ from pymc_kmc.numerics.checks import check_choice
 from pymc_kmc.numerics.evaluation import evaluation
 from pymc_kmc.numerics.linear_algebra import solve_positive, symmetric
 
-__all__ = [
-    "GaussianBase",
-    "base_gradient_at",
-    "base_log_density_at",
-    "check_base",
-    "fit_base",
-    "gaussian_base",
-    "no_base",
-]
-
-
 #: Variance of a coordinate without spread, relative to the largest.
 NARROWEST = 1e-6
 

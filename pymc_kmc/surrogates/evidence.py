@@ -26,8 +26,6 @@ import scipy.linalg
 
 from pymc_kmc.numerics.linear_algebra import triangular_solve
 
-__all__ = ["BayesianRegression", "RegressionFit"]
-
 #: Residual variance, relative to the values', below which it is rounding error.
 RELATIVE_FLOOR = 1e-14
 

@@ -8,8 +8,6 @@ import numpy as np
 from pymc_kmc.numerics.checks import CHUNK_ENTRIES
 from pymc_kmc.surrogates.base_density import GaussianBase, gaussian_base, no_base
 
-__all__ = ["ScoreMatchingSums"]
-
 
 class ScoreMatchingSums:
     """Weighted sums over points from which the system of Proposition 2 follows, with any base.

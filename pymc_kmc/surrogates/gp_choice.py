@@ -15,8 +15,6 @@ from pymc_kmc.surrogates.gp_parts import AdditivePart, KernelChoice
 from pymc_kmc.surrogates.kernels import KERNELS, squared_distances
 from pymc_kmc.surrogates.landmarks import select_landmarks
 
-__all__ = ["choose_kernels"]
-
 # Maps and length scales of the kernel part
 
 #: Length scales compared, in median distances between points.

@@ -17,14 +17,6 @@ from pymc_kmc.numerics.elementary import exp_in_place
 from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
 from pymc_kmc.surrogates.kernels import kernel_in_place, kernel_with_tag, squared_distances
 
-__all__ = [
-    "LogDensityGPParameters",
-    "additive_gradients",
-    "kernel_gradients",
-    "log_densities",
-    "quadratic_form",
-]
-
 
 class LogDensityGPParameters(NamedTuple):
     """Arrays and numbers of a fitted :class:`LogDensityGP` in d dimensions, for compiled code.

@@ -19,8 +19,6 @@ from pymc_kmc.surrogates.gp_parts import KernelPart, Trend
 from pymc_kmc.surrogates.gp_posterior import Depth, Posterior, wall_radius
 from pymc_kmc.surrogates.scores import score_system, solve_with_scores
 
-__all__ = ["FitData", "LogDensityFit", "fit_log_density"]
-
 # Values that are learned from
 
 #: Depth at which a value counts half, in nats, and a dimension more: a Gaussian's draws lie d / 2

@@ -12,8 +12,6 @@ from pymc_kmc.numerics.linear_algebra import triangular_solve
 from pymc_kmc.surrogates.kernels import GAUSSIAN, Kernel, squared_distances
 from pymc_kmc.surrogates.landmarks import select_landmarks
 
-__all__ = ["AdditivePart", "KernelChoice", "KernelPart", "Trend"]
-
 
 class Trend:
     """Linear terms, radial terms and a quadratic.

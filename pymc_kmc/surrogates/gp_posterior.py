@@ -13,8 +13,6 @@ from pymc_kmc.surrogates.gp_parts import AdditivePart, Trend
 from pymc_kmc.surrogates.kernels import kernel_at, kernel_with_tag, squared_distances
 from pymc_kmc.surrogates.online import NewFeature, OnlineRegression
 
-__all__ = ["Depth", "Posterior", "wall_radius"]
-
 #: Radius of the wall in distances of the farthest point inside, and added to it, in units of the
 #: surrogate's coordinates: a chain's next state may lie somewhat farther out than all before it.
 WALL, BEYOND = 1.4, 0.5

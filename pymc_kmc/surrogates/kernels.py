@@ -29,19 +29,6 @@ from pymc_kmc.numerics.elementary import exp_in_place
 from pymc_kmc.numerics.evaluation import evaluation
 from pymc_kmc.numerics.jit import njit
 
-__all__ = [
-    "GAUSSIAN",
-    "KERNELS",
-    "RATIONAL_QUADRATIC",
-    "Kernel",
-    "gaussian_kernel",
-    "kernel_at",
-    "kernel_in_place",
-    "kernel_with_tag",
-    "median_squared_distance",
-    "squared_distances",
-]
-
 #: Most rows among which the median squared distance is taken: it need not be exact.
 MEDIAN_POINTS = 400
 

@@ -16,8 +16,6 @@ import numpy as np
 from pymc_kmc.numerics.jit import njit
 from pymc_kmc.surrogates.kernels import kernel_at
 
-__all__ = ["pivoted_cholesky", "select_landmarks"]
-
 #: Squared norm of the part of a kernel function outside the span of those before it, below which
 #: it is left out: nearer to linear dependence, rounding errors decide.
 PIVOT_TOLERANCE = 1e-10

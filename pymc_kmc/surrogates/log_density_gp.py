@@ -71,8 +71,6 @@ from pymc_kmc.surrogates.kernels import KERNELS
 from pymc_kmc.surrogates.protocol import check_fitted
 from pymc_kmc.surrogates.scores import score_matching_loss
 
-__all__ = ["LogDensityGP"]
-
 #: Step of the central differences that Laplacians are, in the surrogate's coordinates.
 LAPLACIAN_STEP = 1e-5
 

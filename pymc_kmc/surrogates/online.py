@@ -16,8 +16,6 @@ import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, cholesky_update, triangular_solve
 
-__all__ = ["NewFeature", "OnlineRegression"]
-
 #: Smallest square of the factor's new diagonal entry, relative to the new feature's: rounding
 #: errors of a feature that others span.
 SMALLEST_SQUARE = 1e-12

@@ -2,8 +2,6 @@
 
 from typing import Protocol, runtime_checkable
 
-__all__ = ["NotFittedError", "Surrogate", "check_fitted", "check_surrogate"]
-
 
 class NotFittedError(ValueError, AttributeError):
     """A surrogate was asked for a value before it was fitted."""

@@ -28,8 +28,6 @@ import scipy.linalg
 
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
-__all__ = ["score_matching_loss", "score_system", "solve_with_scores"]
-
 #: Blocks of values that are held out in turn.
 N_FOLDS = 5
 

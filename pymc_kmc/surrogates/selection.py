@@ -37,8 +37,6 @@ from pymc_kmc.surrogates.selection_paths import (
 )
 from pymc_kmc.surrogates.selection_search import Search, search_sigma
 
-__all__ = ["SelectionResult", "select", "unique_states"]
-
 #: Most features where the regularisation is chosen again, once sigma is: more features, unlike more
 #: points, can over-fit where few could not.
 MOST_FINAL_FEATURES = 500

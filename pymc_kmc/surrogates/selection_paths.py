@@ -19,15 +19,6 @@ from pymc_kmc.surrogates.lite import penalty_matrix
 from pymc_kmc.surrogates.nystrom import MeanElement, cross_derivatives
 from pymc_kmc.surrogates.scores import score_matching_loss
 
-__all__ = [
-    "FinitePath",
-    "LitePath",
-    "NystromPath",
-    "System",
-    "contiguous_folds",
-    "regularisation_path",
-]
-
 #: Share of a loss that its rounding error may be, by a generous bound, for the loss to be used.
 ROUNDING_SHARE = 1e-2
 

@@ -9,8 +9,6 @@ import scipy.optimize
 from pymc_kmc.surrogates.kernels import median_squared_distance
 from pymc_kmc.surrogates.selection_paths import regularisation_path
 
-__all__ = ["Search", "search_sigma"]
-
 #: Bandwidths tried first, in units of the median squared distance.
 COARSE_GRID = 4.0 ** np.arange(-2, 4)
 #: Bandwidths tried first around an earlier choice, in units of it.
