@@ -26,7 +26,7 @@ from types import FunctionType
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
+from scipy.linalg.lapack import dtrtrs
 
 from pymc_kmc.numerics.evaluation import (
     gradient_in,
@@ -73,15 +73,13 @@ class Metric:
     def draw_momentum(self, rng):
         """Draw p from N(0, M), shape (d,)."""
         noise = rng.standard_normal(len(self.inverse))
-        return scipy.linalg.solve_triangular(
-            self._factor, noise, lower=True, trans=1, check_finite=False
-        )
+        return dtrtrs(self._factor.T, noise)[0]  # solve_triangular's checks cost 20 us
 
     def kinetic_energy(self, momentum):
         """Return p' M^-1 p / 2, -log N(p; 0, M) up to a constant; inf if p isn't finite."""
         if not np.isfinite(momentum).all():
             return np.inf
-        return 0.5 * float(np.sum((momentum @ self._factor) ** 2))
+        return 0.5 * float(np.add.reduce((momentum @ self._factor) ** 2))
 
 
 class SurrogateHamiltonian:

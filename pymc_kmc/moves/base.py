@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_kmc.model.log_density import Evaluation
-from pymc_kmc.numerics.coordinates import IDENTITY
 
 
 class MoveKind(IntEnum):
@@ -188,8 +187,10 @@ class WarpedMove(Move):
     """
 
     def propose(self, current, fitted, rng):
-        warp = IDENTITY if fitted is None else fitted.warp
         origin = self._origin(current)
+        if fitted is None:
+            return self._propose_from(origin, None, rng)
+        warp = fitted.warp
         place = warp.forward(origin)
         proposal = self._propose_from(place, fitted, rng)
         end = proposal.position

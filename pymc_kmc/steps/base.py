@@ -298,7 +298,7 @@ class AdaptiveStep(BlockedStep):
         if progress.n_iterations == 0:
             target.check_start(point)
             messages.append(("start", of_start(target.current(point))))
-        if self._adapts and target.chooses_n_replicates:
+        if target.is_noisy and self._adapts and target.chooses_n_replicates:
             if progress.noise.is_time_to_choose(progress.n_iterations, self.tune):
                 choice = progress.noise.choose(target, point, self.rng)
                 messages.insert(0, ("replicates", choice))

@@ -7,7 +7,8 @@ errors can't be told from one chain. They are those of the coordinate along the 
 which the posterior isn't Gaussian, its distance from the middle, and the distance from the mean
 across the axis, which sees nine dimensions' means and standard deviations; in units of their
 Monte-Carlo errors, of which 4.5 are allowed. Effective sample sizes are some tens to a few
-hundreds: about 1e-3 false alarms a check, 4 % for the file; the seeds are fixed.
+hundreds: about 1e-3 false alarms a check, 4 % for the file; the seeds are fixed. Five simulations
+are the fewest: with three, one tuned chain in forty stays at one lucky estimate for all its draws.
 """
 
 import numpy as np
@@ -82,7 +83,7 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("n_simulations", [3, 10, 100])
+@pytest.mark.parametrize("n_simulations", [5, 20, 100])
 @pytest.mark.parametrize("name", NOISY_STEPS)
 def test_the_posterior_is_abcs_whatever_the_number_of_simulations(name, n_simulations):
     n_tune, n_draws = LENGTHS[name]
