@@ -369,7 +369,9 @@ class BlackBoxOp(Op):
                 "\nA log density may be -inf where parameters are impossible. on_error='reject' "
                 "rejects points where the function fails."
             )
-        frames = f"\n{failure.frames}" if not isinstance(failure.error, WrongResult) else ""
+        frames = ""
+        if failure.frames and not isinstance(failure.error, WrongResult):
+            frames = f"\n{failure.frames}"
         return BlackBoxError(
             f"The black box {self.name!r} {happened(failure)}\n"
             f"Parameters: {self._shown(values)}{remedy}{frames}"

@@ -86,4 +86,3 @@ def add_potential(
         raise
     with model:
         return pm.Potential(name, op(pytensor.shared(noise, name=f"{name}_noise"), *params))
-
