@@ -134,17 +134,17 @@ def BlackBox(  # noqa: N802
         vectorized=vectorized,
     )
     stand_in = try_out(op, evaluate_at_initial_point(params, model))
+    outputs = op.make_node(*params).outputs
+    value = outputs[0]
     if op.rejects:
-        outputs, succeeded = op(*params)
+        succeeded = outputs[1]
         with model:
             observed = pm.Bernoulli(f"{name}_succeeded", p=succeeded, observed=1)
-        # `observed` is 1 in a log density and `succeeded` where it is drawn.
+        # `observed` is 1 in a log density, and `succeeded` where it is drawn.
         otherwise = pt.switch(observed, pt.constant(stand_in), np.nan)
-        outputs = pt.switch(pt.eq(succeeded, 1.0), outputs, otherwise)
-    else:
-        outputs = op(*params)
-    outputs.name = name
-    return outputs
+        value = pt.switch(pt.eq(succeeded, 1.0), value, otherwise)
+    value.name = name
+    return value
 
 
 def black_boxes(model: pm.Model | None = None) -> list[BlackBoxOp]:
