@@ -237,7 +237,7 @@ def test_an_error_carries_the_parameters(mode):
     message = str(info.value)
     assert "'f' raised ZeroDivisionError: too steep\nParameters: x=2.25" in message
     assert 'raise ZeroDivisionError("too steep")' in message  # the frame in the user's code
-    with pytest.raises(kmc.BlackBoxError, match=r"2 of 3 values .* nan first, at \[1\]\nPara.*-3"):
+    with pytest.raises(kmc.BlackBoxError, match=r"2 of 3 values .* nan first, at \[1\].\nPara.*-3"):
         density(-3.0)
 
 
@@ -250,7 +250,9 @@ def test_minus_infinity_is_a_log_density():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_number_that_is_not_finite(value):
     model, _ = model_of(lambda x: 0.0 if x < 1 else value, shape=(), potential=True)
-    with pytest.raises(kmc.BlackBoxError, match=f"returned {value}.\nParameters: x=2.*on_error="):
+    with pytest.raises(
+        kmc.BlackBoxError, match=f"returned {value}.\nParameters: x=2.\n.*on_error="
+    ):
         log_density(model)(2.0)
 
 
@@ -303,14 +305,13 @@ def test_a_step_of_this_package_says_what_was_rejected(caplog):
     with model_of(on_error="reject")[0], warnings.catch_warnings():
         warnings.simplefilter("ignore")
         idata = sample(kmc.AdaptiveMetropolis(), draws=200, tune=200)
-        # A chain counts for itself.
-        sample(kmc.AdaptiveMetropolis(), draws=1, tune=2)
     assert (np.abs(idata.posterior["x"]) <= 2).all()
     messages = [r.getMessage() for r in caplog.records if "black box 'f' failed" in r.getMessage()]
     assert len(messages) == 1
     n_rejected, n_points = map(
         int, messages[0].split("failed at ")[1].split(" points")[0].split(" of ")
     )
+    # At the first iteration after tuning, with what the chain itself has evaluated.
     assert 0 < n_rejected < n_points <= 202
 
 
@@ -327,7 +328,9 @@ def test_prior_and_posterior_predictive():
         assert 0 < failed.sum() < 100
         succeeded = prior.prior_predictive["f_succeeded"].values[0]
         np.testing.assert_array_equal(succeeded, ~failed)
-        np.testing.assert_array_equal(np.isnan(prior.prior_predictive["y"][0]).all(-1), failed)
+        np.testing.assert_array_equal(
+            np.isnan(prior.prior_predictive["y"].values[0]).all(-1), failed
+        )
         idata = sample(kmc.AdaptiveMetropolis(), draws=60)
         predictive = pm.sample_posterior_predictive(idata, progressbar=False, random_seed=1)
     y, x = predictive.posterior_predictive["y"].values, idata.posterior["x"].values
