@@ -378,8 +378,9 @@ class BlackBoxOp(Op):
         )
 
     def _shown(self, values):
+        form = {"separator": ", ", "floatmode": "unique", "max_line_width": np.inf}
         return ", ".join(
-            f"{name}={np.array2string(np.asarray(value), separator=', ', floatmode='unique')}"
+            f"{name}={np.array2string(np.asarray(value), **form)}"
             for name, value in zip(self.parameter_names, values, strict=True)
         )
 

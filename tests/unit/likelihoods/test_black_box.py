@@ -172,24 +172,6 @@ def test_wrong_arguments_are_named(arguments, error, message):
             kmc.BlackBox("f", line, x, **({"shape": 3} | arguments))
 
 
-@pytest.mark.parametrize("bad", ["foo", None, {"a": 1}, [1, "a"]])
-def test_what_is_no_parameter(bad):
-    with pm.Model():
-        x = pm.Normal("x")
-        with pytest.raises(TypeError, match=r"params\[1\] of 'f' must be a variable"):
-            kmc.BlackBox("f", lambda x, y: 0.0, x, bad)
-
-
-def test_a_parameter_of_another_model_and_none_at_all():
-    with pm.Model():
-        stranger = pm.Normal("stranger")
-    with pm.Model():
-        with pytest.raises(ValueError, match="random variable 'stranger', which is not a variable"):
-            kmc.BlackBox("f", line, 2 * stranger, shape=3)
-        with pytest.raises(ValueError, match="'f' got no params"):
-            kmc.BlackBox("f", lambda: 0.0)
-
-
 @pytest.mark.parametrize("on_error", ["raise", "reject"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_it_must_be_finite_at_the_initial_point(value, on_error):
