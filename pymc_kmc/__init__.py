@@ -5,9 +5,12 @@ from pymc_kmc.advice import NoiseEstimate, estimate_noise
 from pymc_kmc.diagnostics import Diagnosis, diagnose
 from pymc_kmc.likelihoods import (
     ABCPotential,
+    BlackBox,
+    BlackBoxError,
     EstimatorError,
     PseudoMarginalPotential,
     SyntheticLikelihoodPotential,
+    black_boxes,
 )
 from pymc_kmc.partial import PartialPosteriors, partial_posteriors
 from pymc_kmc.steps import KAMH, KMC, AdaptiveMetropolis, GadMALA, GadRWM, KMCFinite, KMCLite
@@ -19,6 +22,8 @@ __all__ = [
     "KMC",
     "ABCPotential",
     "AdaptiveMetropolis",
+    "BlackBox",
+    "BlackBoxError",
     "Diagnosis",
     "EstimatorError",
     "GadMALA",
@@ -29,6 +34,7 @@ __all__ = [
     "PartialPosteriors",
     "PseudoMarginalPotential",
     "SyntheticLikelihoodPotential",
+    "black_boxes",
     "datasets",
     "diagnose",
     "estimate_noise",

@@ -3,6 +3,15 @@
 import numpy as np
 from pymc.stats.convergence import SamplerWarning, WarningType
 
+__all__ = [
+    "STUCK_AFTER",
+    "ChainWarnings",
+    "of_invalid",
+    "of_rejections",
+    "of_start",
+    "of_stillness",
+]
+
 # Number of iterations without an accepted proposal that is worth a warning. A chain that moves at
 # all under noise of variance 3 in its log likelihood hardly ever stays longer.
 STUCK_AFTER = 500
@@ -54,6 +63,21 @@ def of_invalid(target, point, evaluation):
         f"The log density was {evaluation.log_density} at a proposal ({shown}), which was "
         "rejected. kmc_n_invalid in the sample statistics counts such proposals; this warning is "
         "given once a chain. Return -inf from the likelihood where a parameter is impossible."
+    )
+
+
+def of_rejections(target):
+    """Return a message about black boxes that rejected points in this chain, else None."""
+    failing = [
+        f"{name!r} failed at {n_rejected} of {n_evaluations} points so far"
+        for name, n_evaluations, n_rejected in target.rejections()
+        if n_rejected
+    ]
+    if not failing:
+        return None
+    return (
+        f"The black box {'; '.join(failing)}. They were rejected: the prior is cut "
+        "off to the parameters where it succeeds (on_error='reject')."
     )
 
 
