@@ -3,6 +3,7 @@
 from pymc_kmc import datasets, surrogates
 from pymc_kmc.advice import NoiseEstimate, estimate_noise
 from pymc_kmc.diagnostics import Diagnosis, diagnose
+from pymc_kmc.discrepancy import MMD, mmd
 from pymc_kmc.likelihoods import (
     ABCPotential,
     EstimatorError,
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "KAMH",
     "KMC",
+    "MMD",
     "ABCPotential",
     "AdaptiveMetropolis",
     "Diagnosis",
@@ -32,6 +34,7 @@ __all__ = [
     "datasets",
     "diagnose",
     "estimate_noise",
+    "mmd",
     "partial_posteriors",
     "surrogates",
 ]
