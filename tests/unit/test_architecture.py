@@ -13,6 +13,7 @@ PACKAGE = Path(pymc_kmc.__file__).parent
 ROOMS = (
     ("__init__",),
     ("advice", "diagnostics", "discrepancy", "partial", "plots"),
+    ("runs",),
     ("steps",),
     ("moves",),
     ("learning",),
