@@ -1,6 +1,6 @@
 """PyMC step methods for likelihoods without gradients, costly likelihoods and noisy likelihoods."""
 
-from pymc_kmc import datasets, surrogates
+from pymc_kmc import datasets, plots, surrogates
 from pymc_kmc.advice import NoiseEstimate, estimate_noise
 from pymc_kmc.diagnostics import Diagnosis, diagnose
 from pymc_kmc.discrepancy import MMD, mmd
@@ -36,5 +36,6 @@ __all__ = [
     "estimate_noise",
     "mmd",
     "partial_posteriors",
+    "plots",
     "surrogates",
 ]

@@ -1,0 +1,2 @@
+"""E"""
+plot_trajectories = None
