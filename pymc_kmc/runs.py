@@ -16,6 +16,8 @@ __all__ = ["Phase", "Run"]
 
 # Reported by every step of this package, and by no other.
 OURS = "kmc_accepted"
+# Names that statistics have in ArviZ, where they differ from PyMC's.
+ARVIZ_NAMES = {"model_logp": "lp"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Phase:
 
     def values(self, name: str) -> np.ndarray:
         """Return a statistic as floats (chain, draw, step), NaN where steps don't report it."""
+        if name not in self.statistics:
+            name = ARVIZ_NAMES.get(name, name)
         if name in self.statistics:
             found = self.reported(name)
             if found.shape == self.shape:

@@ -141,9 +141,9 @@ def _unconstrained(step, variable, draws: xr.Dataset):
     # Bounds of an interval, say, may depend on other variables.
     others = [other for other in model.free_RVs if other.name in draws]
     transformed = transform.forward(rv, *rv.owner.inputs)
-    function = pytensor.function(
-        others, transformed, on_unused_input="ignore", mode="FAST_COMPILE"
-    )
-    columns = [draws[other.name].transpose("sample", ...).values for other in others]
-    rows = zip(*columns, strict=True)
-    return np.array([np.ravel(function(*(np.asarray(x, dtype=o.dtype) for x, o in zip(row, others, strict=True)))) for row in rows])
+    function = pytensor.function(others, transformed, on_unused_input="ignore", mode="FAST_COMPILE")
+    columns = [
+        np.asarray(draws[other.name].transpose("sample", ...).values, dtype=other.dtype)
+        for other in others
+    ]
+    return np.array([np.ravel(function(*row)) for row in zip(*columns, strict=True)])

@@ -29,9 +29,7 @@ NEVER_DRAWS = (MoveKind.AUXILIARY, MoveKind.ACTIVE_LEARNING, MoveKind.NOISE_PROB
 FEWEST = 3
 
 
-def plot_moves(
-    idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize=None, ax=None
-):
+def plot_moves(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize=None, ax=None):
     """Draw the acceptance, the jumps and the shares of the kinds of move along a run.
 
     Three panels over the iterations, averages over all chains in intervals of iterations: the mean

@@ -69,7 +69,7 @@ def plot_noise(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
         style = {"color": f"C{chain % 10}", "lw": 1.5}
         panels["variance"].plot(iterations, variance[chain], label=f"chain {chain}", **style)
     panels["variance"].axhspan(*BEST, color="tab:green", alpha=0.2, lw=0, label="best use of cost")
-    panels["variance"].axhline(TOO_NOISY, color="tab:red", ls="--", lw=1, label="chains stick above")
+    panels["variance"].axhline(TOO_NOISY, color="tab:red", ls="--", lw=1, label="chains stick")
     top = max(1.15 * TOO_NOISY, 1.1 * np.nanmax(variance[:, n_tuning:]))
     panels["variance"].set(ylim=(0, top), ylabel="variance of\nlog estimate (nats²)")
     panels["variance"].set_title("Noise near the chains", fontsize="medium")

@@ -8,7 +8,7 @@ from pymc_kmc._compat import as_arviz_plot
 from pymc_kmc.numerics.checks import check_count
 from pymc_kmc.runs import Run
 
-__all__ = ["Panels", "check_step", "draws_of", "mark_tuning", "run_values", "wide"]
+__all__ = ["Panels", "bins", "check_step", "draws_of", "mark_tuning", "run_values"]
 
 
 class Panels:
@@ -106,7 +106,7 @@ def draws_of(run: Run, var_names=None, coords=None):
             labels += [f"{name}[{', '.join(map(str, i))}]" for i in np.ndindex(*shape)]
         else:
             labels.append(name)
-    unknown = set(coords or {}) - {dim for dim in run.sampling.posterior.dims}
+    unknown = set(coords or {}) - set(run.sampling.posterior.dims)
     if unknown:
         raise ValueError(f"coords has {sorted(unknown)}, which idata's variables don't have.")
     return np.concatenate(columns, axis=2), labels
@@ -116,11 +116,6 @@ def mark_tuning(ax, n_tuning, label=True):
     """Shade the tuning iterations."""
     if n_tuning:
         ax.axvspan(0, n_tuning, color="0.5", alpha=0.15, lw=0, label="tuning" if label else None)
-
-
-def wide(figsize, width, height):
-    """Return the size of a figure."""
-    return figsize or (width, height)
 
 
 def bins(n_iterations, n_bins):

@@ -205,7 +205,7 @@ class AdaptiveStep(BlockedStep):
         return {}
 
     def _assessment(self, evaluation):
-        """Return statistics of an Evaluation, or None, beside what was expected; before learning."""
+        """Return statistics of an Evaluation, or None, seen before anything is learned from it."""
         return {}
 
     def _complaint(self):

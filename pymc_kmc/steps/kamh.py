@@ -55,7 +55,13 @@ from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import vanishing_weight
 from pymc_kmc.moves.local import LocalDistribution, LocalRandomWalk, proposal_covariance
 from pymc_kmc.moves.random_walk import RandomWalk
-from pymc_kmc.numerics.checks import check_between, check_choice, check_count, check_points, check_positive
+from pymc_kmc.numerics.checks import (
+    check_between,
+    check_choice,
+    check_count,
+    check_points,
+    check_positive,
+)
 from pymc_kmc.numerics.samples import has_moved
 from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.base import AdaptiveStep
