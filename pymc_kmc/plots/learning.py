@@ -75,7 +75,7 @@ def plot_learning(idata, *, chains=None, step=0, n_bins=30, figsize=None, ax=Non
     finite = best[np.isfinite(best)]
     low = np.quantile(finite, 0.05)
     span = max(finite.max() - low, 1.0)
-    panels["best"].set(ylim=(low - 0.3 * span, finite.max() + 0.15 * span))
+    panels["best"].set(ylim=(low - 0.5 * span, finite.max() + 0.2 * span))
     panels["best"].set(xlabel="evaluations of a chain", ylabel="log density (nats)", xscale="log")
     panels["best"].set_title("Best log density so far", fontsize="medium")
     panels["best"].legend(fontsize="small", loc="lower right")
@@ -83,10 +83,10 @@ def plot_learning(idata, *, chains=None, step=0, n_bins=30, figsize=None, ax=Non
         panels[name].axvline(end_of_tuning, color="0.4", ls="--", lw=1)
     panels["error"].text(
         end_of_tuning,
-        0.98,
+        0.03,
         " end of tuning",
         transform=panels["error"].get_xaxis_transform(),
-        va="top",
+        va="bottom",
         color="0.3",
         fontsize="small",
     )
@@ -127,10 +127,12 @@ def _draw_errors(panels, evaluations, errors, n_bins):
     )
     ax.plot(centres, quantiles[1], color="C0", lw=2, label="median")
     ax.set(yscale="log", xlim=(0, evaluations.max()), xlabel="evaluations of a chain")
-    ax.set_ylim(max(SMALLEST_ERROR, 0.5 * quantiles[0].min()), 2.0 * np.quantile(y, 0.995))
+    # Room for the legend above, and for the end of tuning below.
+    low, high = quantiles[0].min(), np.quantile(y, 0.995)
+    ax.set_ylim(low * (low / high) ** 0.15, high * (high / low) ** 0.2)
     ax.set_ylabel("|found - predicted|\n(nats)")
-    ax.set_title("Error of the surrogate at fresh evaluations, before learning from them")
-    ax.legend(fontsize="small", loc="upper center", ncols=3, bbox_to_anchor=(0.75, 1.0))
+    ax.set_title("Error of the surrogate at fresh evaluations", fontsize="medium")
+    ax.legend(fontsize="x-small", loc="upper right", ncols=3, markerscale=4)
     panels.show("error", ("interval",), quantiles[1], evaluations=("interval", centres))
 
 
@@ -159,7 +161,7 @@ def _draw_costs(panels, run, chosen, step):
         **style,
     )
     ax.set_yticks(positions, names)
-    ax.set(ylim=(2.1, -0.6), xlabel=f"{unit}, all chains")
-    ax.set_title("Cost, surrogate fits left out", fontsize="medium")
-    ax.legend(fontsize="small", loc="lower right", ncols=2)
+    ax.set(ylim=(2.0, -0.6), xlabel=f"{unit}, all chains")
+    ax.set_title("Cost, without fits", fontsize="medium")
+    ax.legend(fontsize="small", loc="lower right", ncols=2, borderpad=0.3)
     panels.show("cost", ("phase", "part"), seconds, phase=list(names), part=["evaluation", "own"])

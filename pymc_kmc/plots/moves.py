@@ -34,8 +34,8 @@ def plot_moves(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
 
     Three panels over the iterations, averages over all chains in intervals of iterations: the mean
     acceptance probability of each kind of move; the root mean square jump of an iteration, in
-    standard deviations of the draws; the share of each kind of move. Kinds with a dashed line and a
-    grey area are made while tuning and are never draws. Tuning is drawn where `idata` has it
+    standard deviations of the draws; the share of each kind of move. Kinds in grey are made
+    while tuning and are never draws: they have a share alone. Tuning is drawn where `idata` has it
     (``discard_tuned_samples=False``).
 
     Parameters
@@ -91,7 +91,7 @@ def plot_moves(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
         panels.show(name, ("kind", "iteration"), values, **kinds_coord)
         mark_tuning(panels[name], n_tuning, label=name == "acceptance")
     panels["acceptance"].set(ylim=(-0.03, 1.03), ylabel="acceptance\nprobability")
-    panels["acceptance"].set_title("How often moves are accepted, how far they go, which are made")
+    panels["acceptance"].set_title("Acceptance, jumps and shares of moves", fontsize="medium")
     panels["jumps"].set(ylabel="rms jump\n(posterior sd)", ylim=(0, None))
     panels["share"].set(ylabel="share\nof moves", ylim=(0, 1), xlabel="iteration")
     panels["share"].set_xlim(0, moves.shape[1])
@@ -107,9 +107,12 @@ def _legend(panels, kinds, n_tuning):
         shaded = panels["acceptance"].get_legend_handles_labels()
         handles.append(shaded[0][shaded[1].index("tuning")])
         labels.append("tuning iterations")
-    panels["share"].legend(
-        handles, labels, loc="upper left", bbox_to_anchor=(0, -0.35), ncols=3, fontsize="small"
-    )
+    # A legend of a figure makes room for itself, if the figure is ours.
+    style = {"ncols": 3, "fontsize": "small"}
+    if panels.is_own:
+        panels.figure.legend(handles, labels, loc="outside lower center", **style)
+    else:
+        panels["share"].legend(handles, labels, loc="best", **style)
 
 
 def _label(kind):

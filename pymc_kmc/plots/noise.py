@@ -70,9 +70,9 @@ def plot_noise(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
         panels["variance"].plot(iterations, variance[chain], label=f"chain {chain}", **style)
     panels["variance"].axhspan(*BEST, color="tab:green", alpha=0.2, lw=0, label="best use of cost")
     panels["variance"].axhline(TOO_NOISY, color="tab:red", ls="--", lw=1, label="chains stick")
-    top = max(1.15 * TOO_NOISY, 1.1 * np.nanmax(variance[:, n_tuning:]))
-    panels["variance"].set(ylim=(0, top), ylabel="variance of\nlog estimate (nats²)")
-    panels["variance"].set_title("Noise near the chains", fontsize="medium")
+    top = 1.8 * max(TOO_NOISY, np.nanmax(variance[:, n_tuning:]))
+    panels["variance"].set(ylim=(0, top), ylabel="variance (nats²)")
+    panels["variance"].set_title("Noise of log estimates", fontsize="medium")
 
     edges = bins(n, n_bins)
     centres = 0.5 * (edges[1:] + edges[:-1])
@@ -90,13 +90,13 @@ def plot_noise(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
         panels["acceptance"].plot(
             iterations, ideal[chain], color=colour, ls=":", lw=2, label="ideal" if first else None
         )
-    panels["acceptance"].set(ylim=(0, 1.03), ylabel="acceptance\nprobability", xlabel="iteration")
-    panels["acceptance"].set_title("Acceptance: real, and of perfect proposals", fontsize="medium")
+    panels["acceptance"].set(ylim=(0, 1.03), ylabel="probability", xlabel="iteration")
+    panels["acceptance"].set_title("Acceptance, real and ideal", fontsize="medium")
     for name in ("variance", "acceptance"):
         mark_tuning(panels[name], n_tuning, label=name == "variance")
         panels[name].set_xlim(0, n)
         panels[name].xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        panels[name].legend(fontsize="small", ncols=2)
+        panels[name].legend(fontsize="x-small", ncols=2, loc="upper right", borderpad=0.3)
 
     lengths = [stays(chain[n_tuning:]) for chain in draws]
     longest = max(int(found.max()) for found in lengths)
@@ -108,7 +108,7 @@ def plot_noise(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
         )
     panels["stays"].axvline(LONG_STAY, color="tab:red", ls="--", lw=1, label="too long")
     panels["stays"].set(xscale="log", ylim=(0, 1.03), xlabel="length of stay (iterations)")
-    panels["stays"].set_ylabel("share of draws in stays at least as long")
+    panels["stays"].set_ylabel("draws in stays at least as long (share)")
     panels["stays"].set_title("Stays at one place", fontsize="medium")
     panels["stays"].legend(fontsize="small")
 

@@ -26,6 +26,12 @@ class Panels:
     **options
         Of `matplotlib.pyplot.subplot_mosaic`.
 
+    Attributes
+    ----------
+    figure : matplotlib.figure.Figure
+    is_own : bool
+        Whether the figure was made here.
+
     Raises
     ------
     ValueError
@@ -33,6 +39,7 @@ class Panels:
     """
 
     def __init__(self, names, layout, figsize, ax=None, **options):
+        self.is_own = ax is None
         if ax is None:
             self.figure, axes = plt.subplot_mosaic(
                 layout, figsize=figsize, layout="constrained", **options

@@ -166,7 +166,7 @@ def _draw_log_density(panels, name, surrogate, X, axes, pair, where, draws, labe
     ax = panels[name]
     values, filled = draw_contours(ax, surrogate, X, axes)
     bar = panels.figure.colorbar(filled, ax=ax)
-    bar.set_label("nats below its maximum", fontsize="small")
+    bar.set_label("surrogate's log density (nats)", fontsize="small")
     if draws is not None:
         ax.plot(*draws[:, pair].T, ".", ms=2, color="k", alpha=0.5, label="draws")
         ax.legend(fontsize="small", loc="upper right", markerscale=3)
@@ -188,7 +188,7 @@ def _draw_log_density(panels, name, surrogate, X, axes, pair, where, draws, labe
         width=0.004,
     )
     ax.set(xlabel=labels[0], ylabel=labels[1])
-    ax.set_title("Surrogate's log density and its gradient", fontsize="medium")
+    ax.set_title("Log density, gradient", fontsize="medium")
     ax.set(xlim=axes[0][[0, -1]], ylim=axes[1][[0, -1]])
     panels.show(name, _dims(labels), values)
 
@@ -202,12 +202,12 @@ def _draw_std(panels, name, surrogate, X, axes, pair, evaluated, labels):
     colours = np.linspace(0.05, 0.75, len(levels) - 1)
     filled = ax.contourf(*axes, std, levels, colors=[PALETTE(c) for c in colours])
     bar = panels.figure.colorbar(filled, ax=ax, format="%.2g")
-    bar.set_label("standard deviation (nats)", fontsize="small")
+    bar.set_label("its standard deviation (nats)", fontsize="small")
     if evaluated is not None:
         ax.plot(*evaluated[:, pair].T, ".", ms=2, color="k", alpha=0.5, label="evaluations")
         ax.legend(fontsize="small", loc="upper right", markerscale=3)
     ax.set(xlabel=labels[0], ylabel=labels[1])
-    ax.set_title("Its uncertainty", fontsize="medium")
+    ax.set_title("Uncertainty", fontsize="medium")
     ax.set(xlim=axes[0][[0, -1]], ylim=axes[1][[0, -1]])
     panels.show(name, _dims(labels), std)
 

@@ -11,6 +11,7 @@ Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28
 """
 
 import numpy as np
+from matplotlib.colors import to_rgb
 
 from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
 from pymc_kmc.numerics.checks import check_count, check_positive
@@ -63,8 +64,8 @@ def plot_trajectories(
     log_density=None,
     on_target=None,
     n_trajectories=3,
-    n_steps=30,
-    step_size=0.1,
+    n_steps=60,
+    step_size=0.05,
     random_seed=0,
     var_names=None,
     coords=None,
@@ -193,16 +194,22 @@ def _trajectory(function, target, metric, start, momentum, step_size, n_steps):
     return positions, np.nan_to_num(rates, nan=0.0)
 
 
+def _style(kind, i):
+    """Return how the i-th trajectory is drawn: a light band, and darker dashes over it."""
+    colour = np.array(to_rgb(COLOURS[i % len(COLOURS)]))
+    label = f"on the {kind}" if i == 0 else None
+    if kind == "surrogate":
+        return {"color": colour, "lw": 3.0, "alpha": 0.7, "label": label}
+    return {"color": 0.45 * colour, "lw": 1.3, "ls": "--", "label": label}
+
+
 def _draw_paths(panels, surrogate, draws, pair, found, elements):
     ax = panels["trajectories"]
     X, axes = slice_grid(draws, pair, GRID)
     draw_contours(ax, surrogate, X, axes)
-    styles = {"surrogate": "-", "target": "--"}
     for kind, trajectories in found.items():
         for i, (path, _) in enumerate(trajectories):
-            label = f"on the {kind}" if i == 0 else None
-            colour = COLOURS[i % len(COLOURS)]
-            ax.plot(*path[:, pair].T, styles[kind], color=colour, lw=1.8, label=label)
+            ax.plot(*path[:, pair].T, **_style(kind, i))
     for i, (path, _) in enumerate(found["surrogate"]):
         label = "starts" if i == 0 else None
         ax.plot(*path[0, pair], "o", color=COLOURS[i % len(COLOURS)], mec="k", ms=6, label=label)
@@ -214,12 +221,9 @@ def _draw_paths(panels, surrogate, draws, pair, found, elements):
 
 def _draw_acceptance(panels, found):
     ax = panels["acceptance"]
-    styles = {"surrogate": "-", "target": "--"}
     for kind, trajectories in found.items():
         for i, (_, rates) in enumerate(trajectories):
-            label = f"on the {kind}" if i == 0 else None
-            colour = COLOURS[i % len(COLOURS)]
-            ax.plot(np.arange(len(rates)), rates, styles[kind], color=colour, lw=1.8, label=label)
+            ax.plot(np.arange(len(rates)), rates, **_style(kind, i))
     ax.set(ylim=(-0.03, 1.05), xlabel="leapfrog steps", ylabel="acceptance probability")
     ax.set_title("Would the target accept them?", fontsize="medium")
     ax.legend(fontsize="small", loc="best")

@@ -209,6 +209,9 @@ class KernelHMC(SurrogateStep):
             self._family(), self.base, self.values, self.sigma, self.regularisation, learn_moves
         )
 
+    def _coordinates(self, fitted):
+        return fitted.hamiltonian.coordinates
+
     # Algorithm 1
 
     def _propose(self, current):

@@ -19,7 +19,7 @@ import numpy as np
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.surrogates.protocol import NotFittedError, check_surrogate
-from pymc_kmc.surrogates.warped import WarpedSurrogate
+from pymc_kmc.surrogates.warped import WarpedPredictor, WarpedSurrogate
 
 __all__ = ["SurrogateStep"]
 
@@ -77,9 +77,15 @@ class SurrogateStep(AdaptiveStep):
                 f"this {type(self).__name__} has no surrogate yet, or learned it in another "
                 "process: pass it to pm.sample(step=step, cores=1) first, with enough tuning."
             )
-        if fitted.warp is IDENTITY:
-            return fitted.surrogate
-        return WarpedSurrogate(fitted.surrogate, fitted.warp)
+        surrogate, coordinates = fitted.surrogate, self._coordinates(fitted)
+        if coordinates is IDENTITY:
+            return surrogate
+        knows_std = hasattr(surrogate, "predict")
+        return (WarpedPredictor if knows_std else WarpedSurrogate)(surrogate, coordinates)
+
+    def _coordinates(self, fitted):
+        """Return the coordinates that a learned surrogate is a function of."""
+        return fitted.warp
 
     @property
     def evaluations_(self):

@@ -4,7 +4,7 @@ import numpy as np
 
 from pymc_kmc.numerics.checks import as_rows
 
-__all__ = ["WarpedSurrogate"]
+__all__ = ["WarpedPredictor", "WarpedSurrogate"]
 
 # Step of the central differences that the warp's derivatives are, relative to a coordinate's size.
 STEP = 1e-6
@@ -17,7 +17,7 @@ class WarpedSurrogate:
     ----------
     surrogate : Surrogate
         Of y, fitted.
-    warp : ScaleWarp
+    warp : ScaleWarp or Coordinates
         With `forward` and `log_volume`.
 
     Attributes
@@ -50,10 +50,14 @@ class WarpedSurrogate:
             out[:, i] = (np.sum(gradients * change, axis=1) - growth) / (2.0 * step[:, i])
         return out[0] if single else out
 
+
+class WarpedPredictor(WarpedSurrogate):
+    """The same of a surrogate that knows its standard deviation."""
+
     def predict(self, X, return_std=False):
         """Return the predicted log density at X, (d,) or (n, d), with its constant.
 
-        With `return_std` also its standard deviation: of a surrogate that knows it.
+        With `return_std` also its standard deviation.
         """
         rows, single = as_rows(X, self.n_features_in_)
         found = self.surrogate.predict(self.warp.forward(rows), return_std=return_std)
