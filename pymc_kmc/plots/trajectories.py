@@ -183,12 +183,14 @@ def _trajectory(function, target, metric, start, momentum, step_size, n_steps):
     """Return a trajectory's positions (n + 1, d), and the target's acceptance probabilities."""
     identity = Coordinates.identity(len(start))
     hamiltonian = SurrogateHamiltonian(evaluable(function), identity, metric)
-    path, changes = hamiltonian.path(start, momentum, step_size, n_steps)
-    positions = np.vstack([start, path])
-    heights = np.array([hamiltonian.log_density(x) for x in positions])
-    kinetic = np.append(0.0, changes) + heights - heights[0]
-    values = heights if function is target else np.array([target.log_density(x) for x in positions])
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
+        path, changes = hamiltonian.path(start, momentum, step_size, n_steps)
+        positions = np.vstack([start, path])
+        heights = np.array([hamiltonian.log_density(x) for x in positions])
+        kinetic = np.append(0.0, changes) + heights - heights[0]
+        values = heights
+        if function is not target:
+            values = np.array([target.log_density(x) for x in positions])
         rates = np.exp(np.minimum(0.0, values - values[0] - kinetic))
     # Where it has diverged nothing is accepted.
     return positions, np.nan_to_num(rates, nan=0.0)
