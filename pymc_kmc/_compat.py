@@ -55,14 +55,12 @@ def as_arviz_plot(figure, axes, data):
     if ARVIZ_MAJOR < 1:
         found = np.array(list(axes.values()), dtype=object)
         return found[0] if len(found) == 1 else found
-    from arviz_plots import PlotCollection
-
     viz = {"/": xr.Dataset({"figure": ((), as_scalar(figure))})}
     contents = {"plot": axes.values(), "row": range(len(axes)), "col": len(axes) * [0]}
     for kind, values in contents.items():
         pairs = zip(axes, values, strict=True)
         viz[kind] = xr.Dataset({name: ((), as_scalar(value)) for name, value in pairs})
-    return PlotCollection(data, xr.DataTree.from_dict(viz), backend="matplotlib")
+    return arviz.PlotCollection(data, xr.DataTree.from_dict(viz), backend="matplotlib")
 
 
 def as_scalar(value):
