@@ -28,7 +28,9 @@ class Page(HTMLParser):
 
 def broken_links(folder):
     """Yield (page, link) for what leads nowhere."""
-    pages = {path.resolve(): Page(path) for path in folder.rglob("*.html")}
+    # What the theme keeps in _static is no page.
+    paths = [path for path in folder.rglob("*.html") if "_static" not in path.parts]
+    pages = {path.resolve(): Page(path) for path in paths}
     for path, page in pages.items():
         for link in page.links:
             parts = urlsplit(link)

@@ -37,8 +37,6 @@ myst_heading_anchors = 3
 myst_update_mathjax = False
 nb_execution_mode = "off"
 nb_ipywidgets_js = {}
-# Pages are listed by patterns where they belong to features, and a pattern may find none.
-suppress_warnings = ["toc.empty_glob"]
 
 # The API, from docstrings. Their section "Parameters" has the types.
 autosummary_generate = True

@@ -110,10 +110,10 @@ TOPICS = (
 
 PAGE = """# {title}
 
-{text}
+{target}{text}
 
 ```{{eval-rst}}
-{target}.. currentmodule:: {module}
+.. currentmodule:: {module}
 
 .. autosummary::
    :toctree: generated
@@ -161,7 +161,7 @@ def write_api(folder):
             lines = "\n".join(f"   {name}" for name in names)
             # A module with a page of its own can be referred to by its name.
             own = topic.module != "pymc_kmc"
-            target = f".. module:: {topic.module}\n\n" if own else ""
+            target = f"```{{py:module}} {topic.module}\n```\n\n" if own else ""
             text = PAGE.format(**topic._asdict() | {"names": lines, "target": target})
             (folder / f"{topic.page}.md").write_text(text, encoding="utf-8")
             pages.append(topic.page)
