@@ -1,6 +1,6 @@
 """Check the links inside of the built documentation: every file and every anchor is there.
 
-    python docs/check_links.py docs/_build/html
+python docs/check_links.py docs/_build/html
 """
 
 import sys

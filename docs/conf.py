@@ -45,8 +45,9 @@ autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 
-# Links to other projects. Their inventories are fetched where DOCS_INVENTORIES is set, and what can't be fetched is
-# done without: a name of another project is a link where its inventory is known, and plain text elsewhere.
+# Links to other projects. Their inventories are fetched where DOCS_INVENTORIES is set, and what
+# can't be fetched is done without: another project's name is a link where its inventory is known,
+# and plain text elsewhere.
 intersphinx_mapping = inventories.fetch(
     {
         "python": "https://docs.python.org/3/",
@@ -77,7 +78,8 @@ html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 6,
     "show_prev_next": True,
-    "secondary_sidebar_items": ["page-toc"],
+    # Code side by side needs the room.
+    "secondary_sidebar_items": {"**": ["page-toc"], "coming_from": []},
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
     "pygments_light_style": "tango",

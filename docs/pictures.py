@@ -2,8 +2,9 @@
 
     python docs/pictures.py
 
-The target is the banana B(.03, 100) in eight dimensions (Haario, Saksman and Tamminen, 1999). Each sampler starts at
-the same bad place, makes 2500 iterations of tuning and 1000 draws, and evaluates the log density once in each.
+The target is the banana B(.03, 100) in eight dimensions (Haario, Saksman and Tamminen, 1999). Each
+sampler starts at the same bad place, makes 2500 iterations of tuning and 1000 draws, and evaluates
+the log density once in each.
 """
 
 import argparse

@@ -12,8 +12,9 @@ from pathlib import Path
 
 HEAD = """# Gallery
 
-Each notebook opens with a question and ends with what to do next. They are in `examples/notebooks/` of the
-repository, and are shown here with the outputs that they were committed with.
+Each notebook opens with a question and ends with what to do next. They are in
+`examples/notebooks/` of the repository, and are shown here with the outputs that they were
+committed with.
 
 ::::{grid} 1 2 2 3
 :gutter: 3
