@@ -35,8 +35,8 @@ TOPICS = (
         "samplers",
         "Samplers",
         "Step methods for `pm.sample(step=...)`. [Choose a sampler](../choose.md) says which, and "
-        "[How it works](../how_it_works.md) what they do. `AdaptiveStep` has the arguments that all "
-        "of them take.",
+        "[How it works](../how_it_works.md) what they do. `AdaptiveStep` has the arguments that "
+        "all of them take.",
         names=(
             "KMC",
             "KMCLite",
