@@ -4,6 +4,7 @@ tests/examples/test_docs.py holds TOPICS to the package: every public name belon
 """
 
 import importlib
+import inspect
 import shutil
 from operator import attrgetter
 from pathlib import Path
@@ -168,6 +169,15 @@ def write_api(folder):
     (folder / "index.md").write_text(INDEX.format(pages="\n".join(pages)), encoding="utf-8")
 
 
+def constructor_signature(app, what, name, value, options, signature, returns):
+    """Show a class's constructor where `__new__` takes anything and hands it on."""
+    if what == "class" and signature == "(*args, **kwargs)" and "__init__" in vars(value):
+        first, *others = inspect.signature(value.__init__).parameters.values()
+        signature = str(inspect.Signature(others))
+    return signature, returns
+
+
 def setup(app):
+    app.connect("autodoc-process-signature", constructor_signature)
     app.connect("config-inited", lambda app, config: write_api(Path(app.srcdir) / "api"))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
