@@ -2,6 +2,7 @@
 # make test                   all tests on the working tree
 # make lint | typecheck       ruff | mypy
 # make coverage               all tests, with what they don't reach
+# make docs                   the documentation, into docs/_build/html; DOCS_INVENTORIES=1 links other projects' too
 # make wheel                  sdist and wheel into dist/
 # make smoke                  installs that wheel alone and samples, away from the working tree
 # make test-wheel             all tests on the installed wheel
@@ -31,7 +32,7 @@ DESCRIBE = import sys; \
 	sys.version_info >= (3, 11) or sys.exit("pymc_kmc needs Python 3.11 or newer, this is " + sys.version.split()[0]); \
 	print(sys.base_prefix, sys.version.split()[0])
 
-.PHONY: demo test lint typecheck coverage wheel smoke test-wheel venv clean
+.PHONY: demo test lint typecheck coverage docs wheel smoke test-wheel venv clean
 
 demo: venv $(VENV)/.compiled
 	@# ArviZ 0.23 announces version 1 at every import: not what the demo is about.
@@ -49,6 +50,12 @@ lint: venv
 
 typecheck: venv
 	@$(VENV)/bin/mypy
+
+docs: venv
+	@$(VENV)/bin/python -m pip install -qq --editable '.[docs]'
+	@rm -rf docs/_build/html
+	@$(VENV)/bin/python -W ignore::FutureWarning:arviz -m sphinx -W --keep-going -n -q docs docs/_build/html
+	@$(VENV)/bin/python docs/check_links.py docs/_build/html
 
 wheel:
 	@rm -rf dist build/tools && $(PYTHON) -m venv build/tools
@@ -88,4 +95,5 @@ $(VENV)/.compiled: $(wildcard pymc_kmc/*.py pymc_kmc/*/*.py) | venv
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .coverage .coverage.* coverage.xml build dist
+	rm -rf docs/_build docs/api docs/notebooks
 	find pymc_kmc tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -150,7 +150,7 @@ class PartialPosteriors:
 
     @cached_property
     def rate(self):
-        """:class:`Rate` of convergence for each element of the functional."""
+        """Rate of convergence for each element of the functional, with its standard error."""
         return convergence_rate(self._values, self.schedule.sizes)
 
     @property

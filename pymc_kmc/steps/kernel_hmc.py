@@ -375,9 +375,10 @@ class KMCFinite(KernelHMC):
         Most states that a fit uses.
     kernel : {"gaussian", "rational_quadratic"}
         Of the random features.
-    surrogate, sigma, regularisation, base, values, step_size, n_leapfrog, target_acceptance, \
-random_walk_probability, schedule, **kwargs
-        As for :class:`KMCLite`.
+    **kwargs
+        As for :class:`KMCLite`: `surrogate`, `sigma`, `regularisation`, `base`, `values`,
+        `step_size`, `n_leapfrog`, `target_acceptance`, `random_walk_probability`, `schedule`, and
+        those of every step.
 
     Raises
     ------

@@ -110,7 +110,7 @@ class KernelExpFinite:
     regularisation : float
         lambda, against means over points.
     kernel : {"gaussian", "rational_quadratic"}
-        exp(-|x - y|^2 / sigma) or 1 / (1 + |x - y|^2 / sigma).
+        ``exp(-|x - y|^2 / sigma)`` or ``1 / (1 + |x - y|^2 / sigma)``.
     base : None, "gaussian" or GaussianBase
         Base density: a constant (None), or a Gaussian, fitted to X or given, which makes the tails
         pull inwards.

@@ -19,11 +19,11 @@ from pymc_kmc.surrogates.kernels import kernel_in_place, kernel_with_tag, square
 
 
 class LogDensityGPParameters(NamedTuple):
-    """Arrays and numbers of a fitted :class:`LogDensityGP` in d dimensions, for compiled code.
+    r"""Arrays and numbers of a fitted :class:`LogDensityGP` in d dimensions, for compiled code.
 
-    In coordinates z = W (x - m) the log density is h' z - z' P z / 2 + sum_k b_k log(1 + |z|^2 /
-    nu_k) + sum_j a_j k(B z, u_j), and functions of single coordinates, less c / 2 times the square
-    of the distance |z| - R beyond the wall.
+    In coordinates :math:`z = W (x - m)` the log density is :math:`h^\top z - \tfrac12 z^\top P z +
+    \sum_k b_k \log(1 + |z|^2 / \nu_k) + \sum_j a_j k(B z, u_j)`, and functions of single
+    coordinates, less c / 2 times the square of the distance :math:`|z| - R` beyond the wall.
 
     Attributes
     ----------

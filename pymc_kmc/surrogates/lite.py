@@ -104,7 +104,7 @@ class KernelExpLite:
     Parameters
     ----------
     sigma : float
-        Bandwidth in squared units of X: k(x, y) = exp(-|x - y|^2 / sigma).
+        Bandwidth in squared units of X: ``k(x, y) = exp(-|x - y|^2 / sigma)``.
     regularisation : float
         lambda, against sums over points: the effect of a value falls as points are added.
     penalty : {"coefficients", "reference", "rkhs"}

@@ -64,7 +64,7 @@ class NystromParameters(NamedTuple):
     """Arrays and numbers of a fitted :class:`KernelExpNystrom`, for compiled code.
 
     With c = 2 / sigma and delta = x - points_p, the surrogate is the sum over p of
-    k(points_p, x) [radial_p (c^2 |delta|^2 - c d) + c delta' directions_p].
+    ``k(points_p, x) [radial_p (c^2 |delta|^2 - c d) + c delta' directions_p]``.
     """
 
     points: np.ndarray  # (d, p)
@@ -87,7 +87,7 @@ class KernelExpNystrom:
     Parameters
     ----------
     sigma : float
-        Bandwidth in squared units of X: k(x, y) = exp(-|x - y|^2 / sigma).
+        Bandwidth in squared units of X: ``k(x, y) = exp(-|x - y|^2 / sigma)``.
     regularisation : float
         lambda of the squared RKHS norm, against means over points.
     n_landmarks : int, optional

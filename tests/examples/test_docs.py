@@ -1,36 +1,146 @@
-"""The pages of docs/ run as printed, with shorter chains."""
+"""The documentation: its code runs as printed, its lists are complete, its names exist."""
 
+import ast
+import importlib
+import json
 import re
+import sys
 from pathlib import Path
 
+import matplotlib
+import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from tests.documents import ROOT, python_blocks, run_blocks
+from tests.steps import STEPS
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
+if not DOCS.is_dir():
+    pytest.skip("The documentation isn't part of this tree.", allow_module_level=True)
+
+PAGES = sorted(DOCS.glob("*.md"))
+PACKAGE = Path(kmc.__file__).parent
+# What takes long, and what runs in its place.
+QUICKER = {
+    "partial_posteriors.md": [
+        ("1_000_000", "4000"),
+        ("first_size=4000, alpha=0.9, n_replications=20", "first_size=1000, n_replications=3"),
+    ],
+}
 
 
-def code_of(page):
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S)
-    assert blocks
-    return "\n".join(blocks)
+def text(name):
+    return (DOCS / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.filterwarnings("ignore:The black box 'populations' raised")
-def test_black_boxes(capsys):
-    short, n_replaced = re.subn(
-        r"tune=\d+, draws=\d+, chains=2",
-        "tune=100, draws=50, chains=1, cores=1, progressbar=False",
-        code_of("black_boxes.md"),
-    )
-    assert n_replaced == 1
-    namespace = {}
-    exec(compile(short, "black_boxes.md", "exec"), namespace)
-    assert namespace["idata"].posterior["rates"].shape == (1, 50, 4)
-    assert namespace["outputs"].shape == (3, 20, 2) and namespace["succeeded"].all()
-    (box,) = kmc.black_boxes(namespace["rejecting"])
-    assert 0 < box.n_rejected < 100
-    printed = capsys.readouterr().out
-    kept = float(re.search(r"prior that is kept: (\S+)", printed)[1])
-    assert kept == pytest.approx(1 - box.n_rejected / 100)
-    assert "OverflowError" in printed and "Rejection(parameters={'rates'" in printed
+@pytest.fixture
+def extension(monkeypatch):
+    """Import a module of the documentation's own Sphinx extensions, or a script of it."""
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    monkeypatch.syspath_prepend(str(DOCS))
+
+    def imported(name):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return importlib.import_module(name)
+
+    return imported
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name
+)
+def test_code_runs_as_printed(page, monkeypatch, capsys):
+    matplotlib.use("Agg")
+    quicker = QUICKER.get(page.name, ())
+    run_blocks(python_blocks(page), page.name, monkeypatch, quicker=quicker)
+
+
+def test_blocks_are_found_and_run(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("```python\na = 1\n```\n\n```\nno code\n```\n\n```python\nb = a + 1\n```\n")
+    assert python_blocks(page) == ["a = 1\n", "b = a + 1\n"]
+    assert run_blocks(python_blocks(page), "page", monkeypatch, quicker=[("= 1", "= 2")])["b"] == 3
+    with pytest.raises(NameError):
+        run_blocks(["undefined"], "page", monkeypatch)
+
+
+def test_every_public_name_has_a_topic(extension):
+    """A name that is missing here belongs into TOPICS of docs/_ext/api.py."""
+    api = extension("api")
+    documented = {(topic.module, name) for topic in api.TOPICS for name in api.names_of(topic)}
+    modules = {topic.module for topic in api.TOPICS}
+    public = {
+        ("pymc_kmc", name)
+        for name in kmc.__all__
+        if f"pymc_kmc.{name}" not in modules  # a module, with a topic of its own
+    }
+    for module in modules - {"pymc_kmc"}:
+        if (PACKAGE / module.split(".")[-1]).is_dir():
+            names = importlib.import_module(module).__all__
+            public |= {(module, name) for name in names}
+    assert public <= documented
+    inner = {("pymc_kmc", "steps.base.AdaptiveStep")}
+    assert documented - inner == public
+
+
+def test_every_notebook_gets_a_card(extension, tmp_path):
+    notebooks = extension("notebooks")
+    source = ROOT / "examples" / "notebooks"
+    names = notebooks.write_gallery(source, tmp_path / "notebooks")
+    page = (tmp_path / "notebooks" / "index.md").read_text(encoding="utf-8")
+    assert names == sorted(path.stem for path in source.glob("*.ipynb"))
+    for name in names:
+        cells = json.loads((source / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+        heading = "".join(cells[0]["source"]).splitlines()[0].removeprefix("# ")
+        assert f"{{grid-item-card}} {heading}\n:link: {name}\n" in page
+        assert (tmp_path / "notebooks" / f"{name}.ipynb").exists()
+    assert page.rstrip().endswith("\n".join(names) + "\n```")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_that_is_named_exists(page):
+    """`room/file.py::name` is what an equation became."""
+    named = re.findall(r"`([\w/]+\.py)::([\w.]+)`", page.read_text(encoding="utf-8"))
+    for file, name in named:
+        node = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+        for part in name.split("."):
+            node = next((n for n in node.body if getattr(n, "name", None) == part), None)
+            assert node is not None, f"{file}::{name}"
+    assert bool(named) == (page.name == "how_it_works.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_exist(page):
+    page_text = page.read_text(encoding="utf-8")
+    for module in set(re.findall(r"python -m (examples[\w.]+\w)", page_text)):
+        assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
+    for script in set(re.findall(r"`?(?:python )?((?:examples|docs)/\w+\.py)", page_text)):
+        assert (ROOT / script).exists(), script
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
+    assert set(re.findall(r"^make ([\w-]+)", page_text, flags=re.M)) <= set(targets)
+
+
+def test_samplers_of_the_table_are_the_steps():
+    rows = re.findall(r"^\| `(\w+)` \|", text("choose.md"), flags=re.M)
+    assert set(rows) == set(STEPS)
+
+
+def test_statistics_of_the_table_are_the_steps():
+    rows = [line.split("|")[1] for line in text("statistics.md").splitlines() if line[:3] == "| `"]
+    documented = set(re.findall(r"`(\w+)`", " ".join(rows))) - {"lp"}
+    with pm.Model():
+        pm.Normal("x")
+        declared = set()
+        for name in STEPS:
+            declared |= set(STEPS[name]().stats_dtypes_shapes)
+    # What PyMC and every step add: shown elsewhere.
+    assert documented == declared - {"warning", "tune"}
+
+
+def test_links_are_checked(extension, tmp_path):
+    check = extension("check_links")
+    (tmp_path / "a.html").write_text('<a href="b.html#x"></a><img src="c.png"><a href="#here">')
+    (tmp_path / "b.html").write_text('<p id="y"></p><a href="a.html"></a><a href="https://x.y/z">')
+    broken = {(path.name, link) for path, link in check.broken_links(tmp_path)}
+    assert broken == {("a.html", "b.html#x"), ("a.html", "c.png"), ("a.html", "#here")}

@@ -9,12 +9,12 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from tests.documents import ROOT, python_blocks, run_blocks
 from tests.steps import STEPS
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TEST_FILES = list((ROOT / "tests").rglob("test_*.py"))
-BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+BLOCKS = python_blocks(ROOT / "README.md")
 
 
 def section(heading):
@@ -27,31 +27,20 @@ def quick_start():
     return block
 
 
-def run_short(block, namespace):
-    short, n_replaced = re.subn(
-        r"tune=\d+, draws=\d+, chains=2",
-        "tune=150, draws=50, chains=2, cores=1, progressbar=False",
-        block,
-    )
-    assert n_replaced == 1
-    exec(compile(short, "README.md", "exec"), namespace)
-
-
-def test_quick_start_runs(capsys):
+def test_quick_start_runs(capsys, monkeypatch):
     matplotlib.use("Agg")
-    namespace = {}
-    run_short(quick_start(), namespace)
+    namespace = run_blocks([quick_start()], "README.md", monkeypatch)
     assert namespace["idata"].posterior["spread"].shape == (2, 50)
     printed = capsys.readouterr().out
     assert "intercept" in printed
     assert "spread" in printed
 
 
-def test_the_simulator_runs():
+def test_the_simulator_runs(monkeypatch):
     """It goes on where the quick start ends."""
     (block,) = [block for block in BLOCKS if "ABCPotential(" in block]
     namespace = {"np": np, "pm": pm, "kmc": kmc, "data_rng": np.random.default_rng(1)}
-    run_short(block, namespace)
+    run_blocks([block], "README.md", monkeypatch, namespace)
     assert np.ptp(namespace["idata"].posterior["shape"].values) > 0
 
 

@@ -1,0 +1,93 @@
+"""Draw the front page's picture: one target, one number of evaluations, three samplers.
+
+    python docs/pictures.py
+
+The target is the banana B(.03, 100) in eight dimensions (Haario, Saksman and Tamminen, 1999). Each
+sampler starts at the same bad place, makes 2500 iterations of tuning and 1000 draws, and evaluates
+the log density once in each.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import arviz as az  # noqa: E402
+import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
+import pymc as pm  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import pymc_kmc as kmc  # noqa: E402
+from examples.benchmarks.targets import banana  # noqa: E402
+
+N_TUNE, N_DRAWS, SEED = 2500, 1000, 3
+SAMPLERS = {
+    "pm.DEMetropolisZ": pm.DEMetropolisZ,
+    "kmc.AdaptiveMetropolis": kmc.AdaptiveMetropolis,
+    "kmc.KMC": kmc.KMC,
+}
+COLOURS = ("#8a8f98", "#c2762e", "#2166ac")
+
+
+def draws_of(step, target):
+    """Run one chain; return its draws, shape (n, d)."""
+    start = target.start(np.random.default_rng(SEED))
+    with target.model():
+        idata = pm.sample(
+            N_DRAWS,
+            tune=N_TUNE,
+            step=step(),
+            initvals={"x": start},
+            chains=1,
+            random_seed=SEED,
+            progressbar=False,
+            compute_convergence_checks=False,
+        )
+    return idata.posterior["x"].values[0]
+
+
+def smallest_ess(draws):
+    """Return the smallest bulk ESS of coordinates and their squares."""
+    return min(float(az.ess(part)) for part in np.hstack([draws, draws**2]).T[:, None])
+
+
+def draw(shape, size, chains, target):
+    """Draw the chains, each in a panel of its own, with the contours of the exact density."""
+    grid_1, grid_2 = np.meshgrid(np.linspace(-34, 34, 300), np.linspace(-9, 26, 300))
+    points = np.zeros((*grid_1.shape, target.dimension))
+    points[..., 0], points[..., 1] = grid_1, grid_2
+    density = target.log_density(points)
+    figure, axes = plt.subplots(*shape, figsize=size, layout="constrained")
+    for axis, colour, (name, draws) in zip(axes, COLOURS, chains.items(), strict=True):
+        # Regions that have 50, 90 and 99 % of the mass: chi-squared quantiles for two coordinates.
+        levels = [-4.61, -2.30, -0.69]
+        axis.contour(
+            grid_1, grid_2, density, levels, colors="0.75", linewidths=0.9, linestyles="solid"
+        )
+        axis.plot(draws[:, 0], draws[:, 1], ".", ms=3, color=colour, alpha=0.5, mew=0)
+        axis.set_title(f"{name}\n{smallest_ess(draws):.0f} effective draws", fontsize=12)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.spines[:].set_color("0.85")
+    return figure
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "_static")
+    folder = parser.parse_args(arguments).folder
+    target = banana()
+    chains = {name: draws_of(step, target) for name, step in SAMPLERS.items()}
+    # Side by side, and one below the other for narrow screens.
+    draw((1, 3), (10, 3.3), chains, target).savefig(folder / "banana.png", dpi=130)
+    draw((3, 1), (4, 9), chains, target).savefig(folder / "banana_narrow.png", dpi=130)
+
+
+if __name__ == "__main__":
+    main()
