@@ -7,8 +7,6 @@ import numpy as np
 import pytensor
 import xarray as xr
 
-__all__ = ["as_arviz_plot", "expect_numba_fallback"]
-
 ARVIZ_MAJOR = int(arviz.__version__.split(".")[0])
 PYTENSOR_MAJOR = int(pytensor.__version__.split(".")[0])
 

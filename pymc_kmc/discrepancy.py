@@ -39,8 +39,6 @@ import numpy as np
 
 from pymc_kmc.numerics.checks import CHUNK_ENTRIES, check_choice, check_count, check_points
 
-__all__ = ["MMD", "mmd"]
-
 # Order of the moments that are compared by default: the papers'.
 DEGREE = 3
 

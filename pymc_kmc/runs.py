@@ -12,8 +12,6 @@ import xarray as xr
 from pymc.backends.base import MultiTrace
 from pymc.util import is_transformed_name
 
-__all__ = ["Phase", "Run"]
-
 # Reported by every step of this package, and by no other.
 OURS = "kmc_accepted"
 # Names that statistics have in ArviZ, where they differ from PyMC's.

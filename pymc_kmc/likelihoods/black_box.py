@@ -25,8 +25,6 @@ from pymc_kmc.likelihoods.checks import check_callable, is_positive_integer
 from pymc_kmc.likelihoods.parameters import as_tensors, evaluate_at_initial_point, names_of
 from pymc_kmc.numerics.checks import check_choice
 
-__all__ = ["BlackBox", "black_boxes"]
-
 # Relative difference of two calls with the same parameters that rounding may explain, as where
 # threads add in a different order. An estimate differs by more.
 ROUNDING = 1e-6

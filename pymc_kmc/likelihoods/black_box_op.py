@@ -22,8 +22,6 @@ from pymc_kmc.likelihoods.executors import (
     check_executor,
 )
 
-__all__ = ["BlackBoxError", "BlackBoxOp", "Rejection", "black_box_ops"]
-
 # Values remembered, by parameters: a function of the graph may be compiled for several steps, and
 # a Slice step comes back to its starting point after a few evaluations.
 MEMORY = 8

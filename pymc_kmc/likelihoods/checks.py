@@ -5,15 +5,6 @@ import numbers
 
 import numpy as np
 
-__all__ = [
-    "WrongResult",
-    "as_real_array",
-    "as_real_scalar",
-    "check_callable",
-    "check_n_replicates",
-    "is_positive_integer",
-]
-
 
 class WrongResult(TypeError):
     """A user's function returned something of the wrong type or shape.

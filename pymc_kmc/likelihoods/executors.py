@@ -16,16 +16,6 @@ from typing import NamedTuple
 import cloudpickle
 import numpy as np
 
-__all__ = [
-    "ExecutorError",
-    "Failure",
-    "LazyExecutor",
-    "Replicates",
-    "Shipped",
-    "TimeLimitError",
-    "check_executor",
-]
-
 MOST_TASKS = 64  # tasks of an executor an estimate: each costs some 0.1 to 1 ms
 MOST_PAYLOADS = 8  # unpacked tasks that a worker keeps, one a potential: they may hold large data
 

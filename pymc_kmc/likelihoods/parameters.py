@@ -8,8 +8,6 @@ import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
-__all__ = ["as_tensors", "evaluate_at_initial_point", "names_of"]
-
 
 def as_tensors(name, params, what):
     """Return the parameters of a user's function as tensors.

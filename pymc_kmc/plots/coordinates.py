@@ -10,8 +10,6 @@ from pymc_kmc.plots.panels import draws_of
 from pymc_kmc.runs import Run
 from pymc_kmc.steps.base import AdaptiveStep
 
-__all__ = ["Element", "choose", "elements_of", "positions_of"]
-
 # Largest number of draws that are brought to unconstrained coordinates, evenly taken from all.
 MOST_DRAWS = 1000
 

@@ -5,8 +5,6 @@ import numpy as np
 from pymc_kmc.plots.panels import Panels, bins, check_step
 from pymc_kmc.runs import Run
 
-__all__ = ["plot_learning"]
-
 # Colours of the chains' evaluations and of the step's own work.
 EVALUATION, OWN = "tab:blue", "tab:orange"
 # Smallest error that is drawn, in nats: a log scale has no zero.

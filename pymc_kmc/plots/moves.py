@@ -6,8 +6,6 @@ from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.plots.panels import Panels, bins, check_step, draws_of, mark_tuning, run_values
 from pymc_kmc.runs import Run
 
-__all__ = ["plot_moves"]
-
 # Colours of the kinds of move: greys and browns for random walks and what is never a draw.
 COLOURS = {
     MoveKind.RANDOM_WALK: "tab:brown",

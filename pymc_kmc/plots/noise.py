@@ -8,8 +8,6 @@ from pymc_kmc.plots.moves import NEVER_DRAWS
 from pymc_kmc.plots.panels import Panels, bins, check_step, draws_of, mark_tuning, run_values
 from pymc_kmc.runs import Run
 
-__all__ = ["plot_noise"]
-
 # Noise variances at which an evaluation's cost is used best (Doucet, Pitt, Deligiannidis and Kohn,
 # 2015).
 BEST = (1.0, 2.0)

@@ -8,8 +8,6 @@ from pymc_kmc._compat import as_arviz_plot
 from pymc_kmc.numerics.checks import check_count
 from pymc_kmc.runs import Run
 
-__all__ = ["Panels", "bins", "check_step", "draws_of", "mark_tuning", "run_values"]
-
 
 class Panels:
     """The axes of a picture, by the names of its panels.

@@ -7,8 +7,6 @@ from pymc_kmc.numerics.checks import check_count
 from pymc_kmc.plots.coordinates import choose, elements_of, positions_of
 from pymc_kmc.plots.panels import Panels
 
-__all__ = ["plot_proposals"]
-
 # Radius of an ellipse, in standard deviations of the proposal.
 N_SDS = 1.0
 # Smallest spread that coordinates are divided by: those that never moved have none.

@@ -12,8 +12,6 @@ from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.steps.surrogate import SurrogateStep
 from pymc_kmc.surrogates.protocol import check_surrogate
 
-__all__ = ["learned_surrogate", "plot_surrogate", "slice_grid"]
-
 # Depths of the contours below the surrogate's maximum, in nats: half, one, two, ... of them.
 CONTOURS = (-64.0, -32.0, -16.0, -8.0, -4.0, -2.0, -1.0, -0.5)
 # Contour levels of the standard deviation, in nats.

@@ -24,8 +24,6 @@ from pymc_kmc.plots.proposals import spread_out
 from pymc_kmc.plots.surrogate import GRID, draw_contours, learned_surrogate, slice_grid
 from pymc_kmc.steps.base import AdaptiveStep
 
-__all__ = ["plot_trajectories"]
-
 # Step of the central differences that the target's gradients are, in standard deviations.
 DIFFERENCE = 1e-4
 # Colours of the trajectories: none of them is the contours' blue.

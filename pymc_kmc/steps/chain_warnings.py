@@ -3,15 +3,6 @@
 import numpy as np
 from pymc.stats.convergence import SamplerWarning, WarningType
 
-__all__ = [
-    "STUCK_AFTER",
-    "ChainWarnings",
-    "of_invalid",
-    "of_rejections",
-    "of_start",
-    "of_stillness",
-]
-
 # Number of iterations without an accepted proposal that is worth a warning. A chain that moves at
 # all under noise of variance 3 in its log likelihood hardly ever stays longer.
 STUCK_AFTER = 500

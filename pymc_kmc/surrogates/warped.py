@@ -4,8 +4,6 @@ import numpy as np
 
 from pymc_kmc.numerics.checks import as_rows
 
-__all__ = ["WarpedPredictor", "WarpedSurrogate"]
-
 # Step of the central differences that the warp's derivatives are, relative to a coordinate's size.
 STEP = 1e-6
 
