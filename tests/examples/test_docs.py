@@ -25,7 +25,10 @@ PACKAGE = Path(kmc.__file__).parent
 QUICKER = {
     "partial_posteriors.md": [
         ("1_000_000", "4000"),
-        ("first_size=4000, alpha=0.9, n_replications=20", "first_size=1000, n_replications=3"),
+        (
+            "first_size=4000, alpha=0.9, n_replications=20",
+            "first_size=1000, alpha=0.9, n_replications=3",
+        ),
     ],
 }
 
