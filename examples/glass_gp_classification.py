@@ -27,17 +27,23 @@ C. E. Rasmussen and C. K. I. Williams (2006). Gaussian Processes for Machine Lea
 """
 
 import argparse
+from pathlib import Path
 
 import arviz as az
+import matplotlib
 import numpy as np
 import pymc as pm
 from matplotlib.figure import Figure
 from scipy.linalg import blas, cholesky, lapack, solve_triangular
 from scipy.special import expit
-from scipy.stats import norm
+from scipy.stats import gaussian_kde, norm
 
 import pymc_kmc as kmc
 
+REFERENCE = Path(__file__).parent / "benchmarks" / "data" / "glass_posterior.npz"
+# A length scale is short below this, in standard deviations: over the data, of which most lie
+# within two of the mean, the classifier then bends.
+SHORT = 3.0
 # sd of theta under the prior (Filippone and Girolami's prior for the same model).
 PRIOR_SD = 5**0.5
 # Added to the diagonal of K: noise of the latent function; it also keeps K well conditioned.
@@ -207,46 +213,111 @@ def build_model(n_samples=100):
     return model
 
 
+def load_reference():
+    """Draws of a long run (`examples/benchmarks/glass.py`), shape (n, 9)."""
+    return np.load(REFERENCE)["draws"].astype(float)
+
+
+def relevance(theta):
+    """Posterior probability of each measurement that its length scale is below `SHORT`.
+
+    Parameters
+    ----------
+    theta : numpy.ndarray, shape (n, d)
+
+    Returns
+    -------
+    numpy.ndarray, shape (d,)
+    """
+    return np.mean(theta > -np.log(SHORT), axis=0)
+
+
+def say_what_matters(names, theta):
+    """Return the answer to the example's question, in a sentence or two.
+
+    Parameters
+    ----------
+    names : sequence of str
+    theta : numpy.ndarray, shape (n, d)
+    """
+    probabilities = relevance(theta)
+    groups = {
+        "surely matter": probabilities >= 0.95,
+        "may matter": (probabilities >= 0.3) & (probabilities < 0.95),
+        "probably do not": probabilities < 0.3,
+    }
+    parts = []
+    for verdict, chosen in groups.items():
+        if chosen.any():
+            order = np.argsort(-probabilities * chosen)[: chosen.sum()]
+            listed = ", ".join(f"{names[k]} ({probabilities[k]:.2f})" for k in order)
+            parts.append(f"{listed} {verdict}")
+    return (
+        "What tells window glass from other glass? "
+        + "; ".join(parts)
+        + f".\n(In brackets: probability of a length scale below {SHORT:g} standard deviations. A "
+        "measurement counts for what those before it don't say.)"
+    )
+
+
 def plot(idata, path):
-    """Marginals of the nine parameters and the running acceptance, every chain its colour."""
-    theta = idata.posterior["theta"]
-    acceptance = idata.sample_stats["acceptance_rate"].transpose("chain", "draw", ...)
+    """The measurements in the order of what they say, beside the reference; written to `path`."""
+    theta = idata.posterior["theta"].transpose("chain", "draw", "measurement")
     names = theta["measurement"].values
-    grid = np.linspace(float(theta.min()), float(theta.max()), 400)
+    draws = theta.values.reshape(-1, len(names))
+    reference = load_reference()
+    probabilities = relevance(draws)
+    order = np.argsort(np.median(draws, axis=0))
+
+    figure = Figure(figsize=(9, 6.5), layout="constrained")
+    marginals, bars = figure.subplots(1, 2, width_ratios=[3, 1], sharey=True)
+    grid = np.linspace(-7.0, 2.5, 300)
     prior = norm.pdf(grid, scale=PRIOR_SD)
-
-    rows = -(-len(names) // 3)
-    figure = Figure(figsize=(10, 2.1 * rows + 2.6), layout="constrained")
-    cells = figure.add_gridspec(rows + 1, 3)
-    for k, name in enumerate(names):
-        axes = figure.add_subplot(cells[k // 3, k % 3])
-        axes.plot(grid, prior, color="0.6", linestyle=":", linewidth=1.2, label="prior")
-        for chain in theta["chain"].values:
-            draws = theta.sel(chain=chain).isel(measurement=k).values
-            axes.hist(
-                draws,
-                bins=50,
-                range=(grid[0], grid[-1]),
-                density=True,
-                histtype="step",
-                color=f"C{chain}",
-                label=f"chain {chain}",
-            )
-        axes.set_title(rf"$\theta$ [{name}]", fontsize=10)
-        axes.set_yticks([])
-        axes.spines[["left", "right", "top"]].set_visible(False)
-        if k == 0:
-            axes.legend(frameon=False, fontsize=8)
-
-    axes = figure.add_subplot(cells[rows, :])
-    draw = np.arange(1, acceptance.sizes["draw"] + 1)
-    for chain in acceptance["chain"].values:
-        rate = acceptance.sel(chain=chain).values.reshape(len(draw), -1).mean(axis=1)
-        axes.plot(draw, np.cumsum(rate) / draw, color=f"C{chain}")
-    axes.set(xlim=(1, len(draw)), ylim=(0, 1), xlabel="draw", ylabel="acceptance rate")
-    axes.set_title("Acceptance, mean of the draws so far", fontsize=10)
-    axes.spines[["right", "top"]].set_visible(False)
-    figure.suptitle("Glass: log inverse length scales of a Gaussian-process classifier")
+    for row, k in enumerate(order):
+        density = gaussian_kde(draws[:, k])(grid)
+        height = 0.85 / max(density.max(), prior.max())
+        exact = gaussian_kde(reference[:, k])(grid)
+        colour = matplotlib.colormaps["viridis_r"](0.1 + 0.8 * probabilities[k])
+        first = row == len(order) - 1
+        marginals.fill_between(
+            grid,
+            row,
+            row + height * density,
+            color=colour,
+            alpha=0.75,
+            label="posterior, this run" if first else None,
+        )
+        marginals.plot(
+            grid,
+            row + height * exact,
+            color="k",
+            linewidth=1,
+            label="posterior, 240,000 iterations" if first else None,
+        )
+        marginals.plot(
+            grid,
+            row + height * prior,
+            color="0.5",
+            linestyle=":",
+            label="prior" if first else None,
+        )
+        bars.barh(row + 0.4, probabilities[k], height=0.6, color=colour)
+        bars.text(
+            min(probabilities[k] + 0.03, 0.8), row + 0.4, f"{probabilities[k]:.2f}", va="center"
+        )
+    marginals.axvline(-np.log(SHORT), color="0.7", linewidth=0.8, zorder=0)
+    marginals.set_yticks(np.arange(len(order)) + 0.4, names[order])
+    marginals.set_xlabel("length scale in standard deviations: short where it matters")
+    lengths = np.array([300, 100, 30, 10, 3, 1, 0.3, 0.1])
+    marginals.set_xticks(-np.log(lengths), [f"{length:g}" for length in lengths])
+    marginals.set_xlim(grid[0], grid[-1])
+    marginals.legend(loc="upper left", frameon=False)
+    bars.set_xlim(0, 1)
+    bars.set_xlabel(f"probability of a\nlength scale < {SHORT:g}")
+    for axes in (marginals, bars):
+        axes.spines[["right", "top", "left"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    figure.suptitle("Which measurements tell window glass from other glass?")
     figure.savefig(path, dpi=130)
 
 
@@ -282,8 +353,11 @@ def main(arguments=None):
             random_seed=options.seed,
         )
     print(az.summary(idata, var_names=["theta"]).to_string())
+    theta = idata.posterior["theta"].transpose("chain", "draw", "measurement")
+    names, draws = theta["measurement"].values, theta.values.reshape(-1, theta.shape[-1])
+    print(f"\n{say_what_matters(names, draws)}\n\n{kmc.diagnose(idata)}\n")
     plot(idata, options.output)
-    print(f"Marginals and acceptance: {options.output}")
+    print(f"Marginals, beside those of a long run: {options.output}")
     return idata
 
 
