@@ -24,10 +24,10 @@ PACKAGE = Path(kmc.__file__).parent
 # What takes long, and what runs in its place.
 QUICKER = {
     "partial_posteriors.md": [
-        ("1_000_000", "4000"),
+        ("1_000_000", "2000"),
         (
             "first_size=4000, alpha=0.9, n_replications=20",
-            "first_size=1000, alpha=0.9, n_replications=3",
+            "first_size=1000, alpha=0.9, n_replications=2",
         ),
     ],
 }
