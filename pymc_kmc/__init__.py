@@ -1,8 +1,9 @@
 """PyMC step methods for likelihoods without gradients, costly likelihoods and noisy likelihoods."""
 
-from pymc_kmc import datasets, surrogates
+from pymc_kmc import datasets, plots, surrogates
 from pymc_kmc.advice import NoiseEstimate, estimate_noise
 from pymc_kmc.diagnostics import Diagnosis, diagnose
+from pymc_kmc.discrepancy import MMD, mmd
 from pymc_kmc.likelihoods import (
     ABCPotential,
     EstimatorError,
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "KAMH",
     "KMC",
+    "MMD",
     "ABCPotential",
     "AdaptiveMetropolis",
     "Diagnosis",
@@ -32,6 +34,8 @@ __all__ = [
     "datasets",
     "diagnose",
     "estimate_noise",
+    "mmd",
     "partial_posteriors",
+    "plots",
     "surrogates",
 ]

@@ -1,9 +1,13 @@
-"""The few lines that differ between PyMC 5.28 and 6.x."""
+"""The few lines that differ between PyMC 5.28 and 6.x, and between ArviZ 0.x and 1.x."""
 
 import warnings
 
+import arviz
+import numpy as np
 import pytensor
+import xarray as xr
 
+ARVIZ_MAJOR = int(arviz.__version__.split(".")[0])
 PYTENSOR_MAJOR = int(pytensor.__version__.split(".")[0])
 
 
@@ -27,3 +31,38 @@ def expect_numba_fallback(op_type):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Numba will use object mode")
             return generate_fallback_impl(op, node, **kwargs)
+
+
+def as_arviz_plot(figure, axes, data):
+    """Return a figure as ArviZ's plots do on the installed line.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+    axes : dict of str to matplotlib.axes.Axes
+        The panels, by their names.
+    data : xarray.Dataset
+        One variable a panel: what is drawn in it.
+
+    Returns
+    -------
+    matplotlib.axes.Axes, ndarray of Axes or arviz_plots.PlotCollection
+        On ArviZ 0.x the axes, one or an array; on 1.x a collection, whose ``get_viz("plot",
+        panel)`` are the axes.
+    """
+    if ARVIZ_MAJOR < 1:
+        found = np.array(list(axes.values()), dtype=object)
+        return found[0] if len(found) == 1 else found
+    viz = {"/": xr.Dataset({"figure": ((), as_scalar(figure))})}
+    contents = {"plot": axes.values(), "row": range(len(axes)), "col": len(axes) * [0]}
+    for kind, values in contents.items():
+        pairs = zip(axes, values, strict=True)
+        viz[kind] = xr.Dataset({name: ((), as_scalar(value)) for name, value in pairs})
+    return arviz.PlotCollection(data, xr.DataTree.from_dict(viz), backend="matplotlib")
+
+
+def as_scalar(value):
+    """Return an array without dimensions that holds an object."""
+    array = np.empty((), dtype=object)
+    array[()] = value
+    return array

@@ -14,14 +14,17 @@ Monte Carlo simulation methods based on the particle filter. *Journal of Econome
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import arviz as az
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
 from pymc_kmc.moves.base import MoveKind
+from pymc_kmc.runs import Phase, Run
 
 # Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021): R-hat below 1.01, 100 draws a chain.
 LARGEST_R_HAT = 1.01
@@ -36,6 +39,37 @@ LONG_STAY = 200
 POOR_SHARE = 0.5
 # Share of the time spent besides the model's evaluations above which it is worth mentioning.
 MOST_OWN_TIME = 0.8
+
+
+# Colours are the notebook's own, or half-transparent: fit for light and dark.
+STYLE = """
+.kmc-diagnosis {max-width: 60em; line-height: 1.45}
+.kmc-diagnosis .figures {display: flex; flex-wrap: wrap; gap: .5em}
+.kmc-diagnosis .figures span {padding: .25em .7em; border-radius: .4em; border-left: .3em solid}
+.kmc-diagnosis .figures b {font-size: 115%}
+.kmc-diagnosis .good {background: rgba(46, 160, 67, .15); border-color: rgb(46, 160, 67)}
+.kmc-diagnosis .bad {background: rgba(219, 97, 36, .18); border-color: rgb(219, 97, 36)}
+.kmc-diagnosis ul {margin: .8em 0; padding-left: 1.4em}
+.kmc-diagnosis li {margin: .35em 0}
+.kmc-diagnosis .wide {overflow-x: auto}
+.kmc-diagnosis table {border-collapse: collapse; font-variant-numeric: tabular-nums}
+.kmc-diagnosis th, .kmc-diagnosis td {text-align: right; padding: .2em .8em; background: none}
+.kmc-diagnosis th:first-child {text-align: left; font-weight: normal}
+.kmc-diagnosis tr {border-bottom: 1px solid rgba(128, 128, 128, .3); background: none}
+"""
+# The table's rows: a mouse over them shows these.
+MEANINGS = {
+    "evaluations": "evaluations of the target a draw",
+    "acceptance": "share of draws that moved",
+    "ideal": "acceptance rate of perfect proposals under the likelihood's noise",
+    "noise variance": "variance of the log likelihood's estimate",
+    "longest stay": "iterations at one place",
+    "invalid": "evaluations that were NaN or +inf",
+    "random walks": "their share of the moves",
+    "transitions": "on the surrogate for each evaluation of the target",
+    "evaluation ms": "milliseconds of one evaluation",
+    "own share": "share of the time that the step itself took",
+}
 
 
 @dataclass(frozen=True)
@@ -65,9 +99,48 @@ class Diagnosis:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        items = "".join(f"<li>{finding}</li>" for finding in self.findings)
-        posterior = ", ".join(f"{name} {value:.4g}" for name, value in self.posterior.items())
-        return f"{self.chains.T.to_html(float_format='%.3g')}<p>{posterior}</p><ul>{items}</ul>"
+        checks = {
+            "r_hat": ("largest R-hat", self.posterior["r_hat"] <= LARGEST_R_HAT),
+            "ess_bulk": ("smallest bulk ESS", self._is_enough("ess_bulk")),
+            "ess_tail": ("smallest tail ESS", self._is_enough("ess_tail")),
+        }
+        figures = "".join(
+            f'<span class="{"good" if is_good else "bad"}"><b>{self.posterior[name]:.4g}</b> '
+            f"{label}</span>"
+            for name, (label, is_good) in checks.items()
+            if not np.isnan(self.posterior[name])  # one chain has no R-hat
+        )
+        items = "".join(f"<li>{escape(finding)}</li>" for finding in self.findings)
+        findings = f"<ul>{items}</ul>" if items else "<p>Nothing to complain of.</p>"
+        return (
+            f'<div class="kmc-diagnosis"><style>{STYLE}</style><div class="figures">{figures}'
+            f'</div>{findings}<div class="wide">{self._table()}</div></div>'
+        )
+
+    @property
+    def _n_chains(self) -> int:
+        return self.chains.index.get_level_values(0).nunique()
+
+    def _is_enough(self, name: str) -> bool:
+        return self.posterior[name] / self._n_chains >= FEWEST_EFFECTIVE
+
+    def _table(self) -> str:
+        """Return the chains as an HTML table, one column a chain, without rows that say nothing."""
+        table = self.chains.T.dropna(how="all")
+        head = "".join(
+            f"<th>chain {escape(name)}</th>"
+            for name in (
+                str(key) if not isinstance(key, tuple) else f"{key[0]}, step {key[1]}"
+                for key in self.chains.index
+            )
+        )
+        rows = "".join(
+            f'<tr><th title="{escape(MEANINGS[name])}">{escape(name)}</th>'
+            + "".join(f"<td>{'' if np.isnan(v) else f'{v:.3g}'}</td>" for v in values)
+            + "</tr>"
+            for name, values in zip(table.index, table.to_numpy(dtype=float), strict=True)
+        )
+        return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def diagnose(idata: Any) -> Diagnosis:
@@ -75,15 +148,16 @@ def diagnose(idata: Any) -> Diagnosis:
 
     Parameters
     ----------
-    idata : arviz.InferenceData or xarray.DataTree
-        What `pm.sample` returned.
+    idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
+        What `pm.sample` returned, or what `arviz.from_netcdf` has loaded of it.
 
     Returns
     -------
     Diagnosis
-        Prints as a table and a list. The table's columns: `evaluations`, of the target a draw;
-        `acceptance`, the share of draws that moved; `ideal`, the acceptance rate that perfect
-        proposals would have under the likelihood's noise; `noise variance`, of the log estimate;
+        Prints as a table and a list, and shows in a notebook. The table's columns: `evaluations`,
+        of the target a draw; `acceptance`, the share of draws that moved; `ideal`, the acceptance
+        rate that perfect proposals would have under the likelihood's noise; `noise variance`, of
+        the log estimate;
         `longest stay`, iterations at one place; `invalid`, evaluations that were NaN or +inf;
         `random walks`, their share of the moves; `transitions`, on the surrogate for each
         evaluation of the target; `evaluation ms`, of one evaluation; `own share`, of the time that
@@ -104,27 +178,15 @@ def diagnose(idata: Any) -> Diagnosis:
     >>> kmc.diagnose(idata).findings[-1]
     '... effective draws a chain are few: draw more.'
     """
-    statistics = getattr(idata, "sample_stats", None)
-    if statistics is None or "kmc_accepted" not in statistics:
-        raise ValueError(
-            "idata has no sample statistics of pymc_kmc's steps (kmc_accepted is missing): pass "
-            "what pm.sample(step=kmc.KMC()) returned."
-        )
-    chains = _chains(statistics)
-    posterior = _posterior(idata)
+    sampling = Run.of(idata).sampling
+    chains = _chains(sampling)
+    posterior = _posterior(sampling.posterior)
     return Diagnosis(chains, posterior, tuple(_findings(chains, posterior)))
 
 
-def _chains(statistics: Any) -> pd.DataFrame:
-    accepted = _values(statistics, "kmc_accepted")
-    n_chains, _, n_steps = accepted.shape
-
-    def values(name: str) -> np.ndarray:
-        found = _values(statistics, name) if name in statistics else None
-        if found is None or found.shape[2] != n_steps:
-            return np.full(accepted.shape, np.nan)
-        return found.astype(np.float64)
-
+def _chains(sampling: Phase) -> pd.DataFrame:
+    values = sampling.values
+    n_chains, _, n_steps = sampling.shape
     # Of the steps on a surrogate: the others have one kind of move.
     moves = np.where(np.isnan(values("kmc_n_fits")), np.nan, values("kmc_move"))
     is_random_walk = np.where(np.isnan(moves), np.nan, moves == MoveKind.RANDOM_WALK)
@@ -148,14 +210,8 @@ def _chains(statistics: Any) -> pd.DataFrame:
     return pd.DataFrame({name: column.ravel() for name, column in columns.items()}, index=index)
 
 
-def _values(statistics: Any, name: str) -> np.ndarray:
-    """A statistic as (chain, draw, step): PyMC stacks those of several steps."""
-    values = np.asarray(statistics[name].values)
-    return values.reshape(*values.shape[:2], -1)
-
-
-def _posterior(idata: Any) -> dict[str, float]:
-    summary = az.summary(idata, round_to="none").astype(float)
+def _posterior(draws: xr.Dataset) -> dict[str, float]:
+    summary = az.summary(draws, round_to="none").astype(float)
     # A constant variable has no R-hat.
     return {
         "r_hat": float(summary["r_hat"].max()),

@@ -92,6 +92,11 @@ class RandomWalkAdaptation:
         """The scale s, relative to 2.38 / sqrt(d)."""
         return self.scale_adaptation.scale
 
+    @property
+    def proposal_covariance(self):
+        """Covariance of the proposals, shape (d, d)."""
+        return (self.scale * self.optimal_scale) ** 2 * self.covariance
+
     def set_covariance(self, covariance):
         """Use `covariance`, positive definite, shape (d, d)."""
         self.covariance = np.asarray(covariance, dtype=np.float64)

@@ -202,6 +202,13 @@ class LocalDistribution:
         sizes = [np.trace(_covariance(x, self.points, self.sigma, 0.0, 1.0)) for x in some]
         self.nu2 = optimal * variances.sum() / np.mean(sizes)
 
+    def covariance(self, position, scale):
+        """Return the covariance (d, d) of proposals from `position` (d,), at a factor on nu."""
+        covariance = _covariance(
+            position / self.units, self.points, self.sigma, self.gamma2, scale**2 * self.nu2
+        )
+        return covariance * np.outer(self.units, self.units)
+
     def propose(self, position, scale, rng):
         """Draw a proposal, and say what its log Hastings ratio is.
 

@@ -41,6 +41,10 @@ class Coordinates:
         """Return x of u, shapes (d,) or (n, d)."""
         return self.origin + U @ self.inverse.T
 
+    def log_volume(self, X):
+        """Return log |dx / du|, the same for all X."""
+        return -float(np.linalg.slogdet(self.matrix)[1])
+
     def backward_gradient(self, gradients):
         """Return the gradient in x of a function whose gradient in u is given."""
         return gradients @ self.matrix

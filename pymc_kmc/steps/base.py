@@ -202,6 +202,10 @@ class AdaptiveStep(BlockedStep):
         """Return the algorithm's own statistics of a proposal from `current`, an Evaluation."""
         return {}
 
+    def _assessment(self, evaluation):
+        """Return statistics of an Evaluation, or None, seen before anything is learned from it."""
+        return {}
+
     def _complaint(self):
         """Return a message about what was learned, or None."""
         return None
@@ -267,6 +271,7 @@ class AdaptiveStep(BlockedStep):
             end = evaluation
 
         outcome = Outcome(proposal, evaluation, acceptance_rate, start, end)
+        own_statistics = own_statistics | self._assessment(evaluation)
         if is_probe:
             progress.noise.learn(evaluation, progress.n_iterations)
             self._observe(evaluation)

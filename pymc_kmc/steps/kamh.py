@@ -55,7 +55,13 @@ from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import vanishing_weight
 from pymc_kmc.moves.local import LocalDistribution, LocalRandomWalk
 from pymc_kmc.moves.random_walk import RandomWalk
-from pymc_kmc.numerics.checks import check_between, check_choice, check_count, check_positive
+from pymc_kmc.numerics.checks import (
+    check_between,
+    check_choice,
+    check_count,
+    check_points,
+    check_positive,
+)
 from pymc_kmc.numerics.samples import has_moved
 from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.base import AdaptiveStep
@@ -166,6 +172,24 @@ class KAMH(AdaptiveStep):
             is_noisy=self.target.is_noisy,
         )
         return KAMHAdaptation(self.n_dimensions, adaptation)
+
+    def proposal_covariance(self, position):
+        """Return the covariance of the proposals that the last chain of this process has learned.
+
+        Parameters
+        ----------
+        position : array_like, shape (d,)
+            Where they start, unconstrained and raveled.
+
+        Returns
+        -------
+        ndarray, shape (d, d)
+        """
+        position = check_points(np.atleast_2d(position), "position", self.n_dimensions)[0]
+        local = self.learned.local
+        if local.distribution is None:
+            return self.learned.random_walk.adaptation.proposal_covariance
+        return local.distribution.covariance(position, local.scale.scale)
 
     def _propose(self, current):
         return self.learned.move.propose(current, None, self.rng)

@@ -77,7 +77,6 @@ from pymc_kmc.numerics.checks import (
 )
 from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.evaluation import evaluable
-from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.steps.surrogate import SurrogateStep
 
 # Number of iterations a dimension before the first fit (15 to 40 did equally well).
@@ -127,7 +126,7 @@ class KernelHMCAdaptation:
 class KernelHMC(SurrogateStep):
     """What KMC lite and KMC finite share: everything but the surrogate's family."""
 
-    stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {
+    stats_dtypes_shapes = SurrogateStep.stats_dtypes_shapes | {
         "step_size": (np.float64, []),
         "n_steps": (np.int64, []),
         "energy": (np.float64, []),
@@ -207,6 +206,9 @@ class KernelHMC(SurrogateStep):
         return FitToScores(
             self._family(), self.base, self.values, self.sigma, self.regularisation, learn_moves
         )
+
+    def _coordinates(self, fitted):
+        return fitted.hamiltonian.coordinates
 
     # Algorithm 1
 

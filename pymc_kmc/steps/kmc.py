@@ -59,7 +59,6 @@ from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTrans
 from pymc_kmc.numerics.checks import check_count
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.threads import single_threaded_blas
-from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.steps.surrogate import SurrogateStep
 
 # Share of random walks while tuning.
@@ -176,7 +175,7 @@ class KMC(SurrogateStep):
     """
 
     name = "kmc"
-    stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {
+    stats_dtypes_shapes = SurrogateStep.stats_dtypes_shapes | {
         "step_size": (np.float64, []),
         "n_steps": (np.int64, []),
         "kmc_n_transitions": (np.int64, []),

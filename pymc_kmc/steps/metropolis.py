@@ -109,6 +109,20 @@ class AdaptiveMetropolis(AdaptiveStep):
         )
         return MetropolisAdaptation(d, RandomWalk(adaptation))
 
+    def proposal_covariance(self, position):
+        """Return the covariance of the proposals that the last chain of this process has learned.
+
+        Parameters
+        ----------
+        position : array_like, shape (d,)
+            Where they start; it is the same everywhere.
+
+        Returns
+        -------
+        ndarray, shape (d, d)
+        """
+        return self.learned.random_walk.adaptation.proposal_covariance
+
     def _propose(self, current):
         return self.learned.random_walk.propose(current, None, self.rng)
 

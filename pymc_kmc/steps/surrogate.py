@@ -14,8 +14,12 @@ Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficien
 computations. *Annals of Statistics* 37, 697-725.
 """
 
+import numpy as np
+
+from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.steps.base import AdaptiveStep
-from pymc_kmc.surrogates.protocol import check_surrogate
+from pymc_kmc.surrogates.protocol import NotFittedError, check_surrogate
+from pymc_kmc.surrogates.warped import WarpedPredictor, WarpedSurrogate
 
 
 class SurrogateStep(AdaptiveStep):
@@ -31,6 +35,10 @@ class SurrogateStep(AdaptiveStep):
         See :class:`~pymc_kmc.steps.base.AdaptiveStep`.
     """
 
+    stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {
+        "kmc_prediction_error": (np.float64, []),
+    }
+
     def __init__(self, vars=None, *, surrogate=None, tune=True, **kwargs):
         if surrogate is None and not tune:
             raise ValueError(
@@ -45,3 +53,52 @@ class SurrogateStep(AdaptiveStep):
         if self.given_surrogate is not None:
             check_surrogate(self.given_surrogate, target.n_dimensions)
         return target
+
+    @property
+    def surrogate_(self):
+        """Surrogate that the last chain of this process has learned, or that was given.
+
+        A function of the unconstrained raveled values of `vars`; another step can use it,
+        ``kmc.KMC(surrogate=step.surrogate_)``. Chains of other processes (``pm.sample(cores=2)``)
+        leave nothing behind: sample with ``cores=1``.
+
+        Raises
+        ------
+        NotFittedError
+            If nothing has been learned yet.
+        """
+        if self.given_surrogate is not None:
+            return self.given_surrogate
+        fitted = self.learned.fitted
+        if fitted is None:
+            raise NotFittedError(
+                f"this {type(self).__name__} has no surrogate yet, or learned it in another "
+                "process: pass it to pm.sample(step=step, cores=1) first, with enough tuning."
+            )
+        surrogate, coordinates = fitted.surrogate, self._coordinates(fitted)
+        if coordinates is IDENTITY:
+            return surrogate
+        knows_std = hasattr(surrogate, "predict")
+        return (WarpedPredictor if knows_std else WarpedSurrogate)(surrogate, coordinates)
+
+    def _coordinates(self, fitted):
+        """Return the coordinates that a learned surrogate is a function of."""
+        return fitted.warp
+
+    @property
+    def evaluations_(self):
+        """Evaluations from which the last chain of this process has learned.
+
+        Points, (n, d), in the coordinates of :attr:`surrogate_`, and their finite log densities,
+        (n,).
+        """
+        evaluations = self.learned.record.evaluations
+        rows = evaluations.last(len(evaluations)).copy()
+        return rows[:, :-1], rows[:, -1]
+
+    def _assessment(self, evaluation):
+        fitted = self.learned.fitted
+        if fitted is None or evaluation is None or not np.isfinite(evaluation.log_density):
+            return {"kmc_prediction_error": np.nan}
+        place, value = fitted.in_coordinates(evaluation.position, evaluation.log_density)
+        return {"kmc_prediction_error": float(fitted.log_weights(place, value))}

@@ -12,7 +12,8 @@ PACKAGE = Path(pymc_kmc.__file__).parent
 # From top to bottom; what stands in one line may import each other's modules, but not in circles.
 ROOMS = (
     ("__init__",),
-    ("advice", "diagnostics", "partial", "plots"),
+    ("advice", "diagnostics", "discrepancy", "partial", "plots"),
+    ("runs",),
     ("steps",),
     ("moves",),
     ("learning",),

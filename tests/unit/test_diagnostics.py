@@ -1,13 +1,20 @@
 """What limits a chain is said, with the remedy, from the statistics alone."""
 
 import copy
+import dataclasses
 import re
+import warnings
+from html.parser import HTMLParser
 
+import arviz as az
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
+import xarray as xr
 
 import pymc_kmc as kmc
+from pymc_kmc.runs import Run
 from tests.models import noisy_gaussian
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}
@@ -74,7 +81,99 @@ def test_steps_that_report_less():
     assert diagnosis.chains.index.names == ["chain", "step"] and len(diagnosis.chains) == 2
     assert diagnosis.chains["transitions"].isna().all()
     assert not any("surrogate" in finding for finding in diagnosis.findings)
-    assert "<table" in diagnosis._repr_html_()
+    html = diagnosis._repr_html_()
+    assert "chain 0, step 1</th>" in html and ">transitions<" not in html and "nan" not in html
+
+
+class Tags(HTMLParser):
+    """Checks that tags are closed in order, and collects the text between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.text = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text.append(data)
+
+
+def test_a_notebook_shows_the_same(noisy):
+    diagnosis = kmc.diagnose(with_statistics(noisy, kmc_n_invalid=7))
+    diagnosis = dataclasses.replace(diagnosis, findings=(*diagnosis.findings, "a < b & c"))
+    tags = Tags()
+    tags.feed(diagnosis._repr_html_())
+    tags.close()
+    assert tags.open == []
+    text = "\n".join(tags.text)
+    assert all(finding in text for finding in diagnosis.findings)
+    for name, values in diagnosis.chains.items():
+        row = "\n".join([name, *(f"{value:.3g}" for value in values)])
+        assert row in text
+    assert f"{diagnosis.posterior['ess_bulk']:.4g}" in text
+
+
+def test_good_and_bad_figures_are_told_apart(noisy):
+    diagnosis = kmc.diagnose(noisy)
+    bad = dataclasses.replace(
+        diagnosis, posterior={"r_hat": 1.2, "ess_bulk": 50.0, "ess_tail": 500.0}
+    )
+    assert diagnosis._repr_html_().count('class="good"') == 3
+    assert bad._repr_html_().count('class="bad"') == 2
+    calm = dataclasses.replace(diagnosis, findings=())
+    assert "Nothing to complain of." in calm._repr_html_()
+
+
+@pytest.mark.parametrize("keeps_tuning", [False, True])
+def test_multitrace(keeps_tuning):
+    """PyMC warns of MultiTrace; what is found is what InferenceData says of the same run."""
+    arguments = QUIET | {"tune": 60, "draws": 100, "chains": 2, "discard_tuned_samples": False}
+    with noisy_gaussian(1.0):
+        idata = pm.sample(step=kmc.AdaptiveMetropolis(), **arguments)
+        arguments["discard_tuned_samples"] = not keeps_tuning
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trace = pm.sample(
+                step=kmc.AdaptiveMetropolis(), return_inferencedata=False, **arguments
+            )
+    expected, found = kmc.diagnose(idata), kmc.diagnose(trace)
+    times = ["evaluation ms", "own share"]
+    pd.testing.assert_frame_equal(
+        found.chains.drop(columns=times), expected.chains.drop(columns=times)
+    )
+    assert found.posterior == pytest.approx(expected.posterior)
+    run = Run.of(trace)
+    assert (run.tuning is not None) == keeps_tuning
+    if keeps_tuning:
+        xr.testing.assert_equal(
+            run.tuning.posterior["x"].drop_vars(["chain", "draw"]),
+            Run.of(idata).tuning.posterior["x"].drop_vars(["chain", "draw"]),
+        )
+
+
+def test_multitrace_of_other_steps_is_refused():
+    with pm.Model(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pm.Normal("x")
+        trace = pm.sample(
+            step=pm.Metropolis(), tune=9, draws=9, chains=1, return_inferencedata=False, **QUIET
+        )
+    with pytest.raises(ValueError, match="MultiTrace has no sample statistics"):
+        kmc.diagnose(trace)
+
+
+def test_loaded_from_disk(noisy, tmp_path):
+    pytest.importorskip("h5netcdf")
+    noisy.to_netcdf(tmp_path / "run.nc")
+    found = kmc.diagnose(az.from_netcdf(tmp_path / "run.nc"))
+    expected = kmc.diagnose(noisy)
+    pd.testing.assert_frame_equal(found.chains, expected.chains)
+    assert found.findings == expected.findings
 
 
 def test_runs_of_other_steps_are_refused():

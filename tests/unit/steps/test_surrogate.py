@@ -8,6 +8,7 @@ import pymc_kmc as kmc
 from pymc_kmc.adaptation import transitions
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite, LogDensityGP
+from pymc_kmc.surrogates.protocol import NotFittedError
 from tests.balance import balance_errors
 from tests.chains import ONE_CHAIN, iterate
 from tests.estimates import TOLERANCE, worst_moment
@@ -163,3 +164,72 @@ def test_a_users_own_makes_the_draws_of_the_compiled_one(step_class, monkeypatch
     assert len(np.unique(chains[0], axis=0)) > 3
     # Rounding errors of what was learned grow along trajectories.
     np.testing.assert_allclose(chains[1], chains[0], rtol=0, atol=1e-4)
+
+
+# What a step shows of its surrogate
+
+
+@pytest.fixture(scope="module", params=[kmc.KMC, kmc.KMCLite])
+def sampled(request):
+    with pm.Model():
+        x = pm.Normal("x")
+        pm.Normal("y", x**2, 0.5)
+        step = request.param()
+        idata = pm.sample(
+            step=step, tune=150, draws=50, random_seed=1, discard_tuned_samples=False, **ONE_CHAIN
+        )
+    return idata, step
+
+
+def test_the_surrogate_is_a_function_of_the_steps_coordinates(sampled):
+    """Up to a constant it is what trajectories follow; its gradient is that of its values."""
+    _, step = sampled
+    surrogate, fitted = step.surrogate_, step.learned.fitted
+    X = np.random.default_rng(0).normal(size=(5, 2))
+    found = surrogate.log_density(X)
+    places = fitted.warp.forward(X)
+    expected = np.array([fitted.hamiltonian.log_density(y) for y in places])
+    expected -= fitted.warp.log_volume(X)
+    np.testing.assert_allclose(found - found[0], expected - expected[0], atol=1e-8)
+    for i, h in enumerate(1e-3 * np.eye(2)):
+        slopes = (surrogate.log_density(X + h) - surrogate.log_density(X - h)) / 2e-3
+        np.testing.assert_allclose(surrogate.gradient(X)[:, i], slopes, atol=1e-3, rtol=1e-3)
+    with pm.Model():
+        pm.Normal("x")
+        pm.Normal("y")
+        assert kmc.KMC(surrogate=surrogate, tune=False).surrogate_ is surrogate
+
+
+def test_evaluations_are_those_of_tuning(sampled):
+    idata, step = sampled
+    X, values = step.evaluations_
+    n = int(idata.warmup_sample_stats["kmc_n_evaluations"].sum())
+    assert n - 5 <= len(values) <= n + 1
+    expected = pm.logp(pm.Normal.dist(), X[:, 0]).eval()
+    expected += pm.logp(pm.Normal.dist(X[:, 0] ** 2, 0.5), X[:, 1]).eval()
+    np.testing.assert_allclose(values, expected)
+
+
+def test_prediction_errors(sampled):
+    """They are known from the first fit on; those of accepted proposals make sense."""
+    idata, step = sampled
+    errors = idata.warmup_sample_stats["kmc_prediction_error"].values[0]
+    n_fits = idata.warmup_sample_stats["kmc_n_fits"].values[0]
+    assert np.isnan(errors[n_fits == 0]).all()
+    assert np.isfinite(errors[n_fits > 0]).mean() > 0.9
+    surrogate = step.surrogate_
+    X = np.column_stack([idata.posterior[name].values[0] for name in "xy"])
+    values = idata.sample_stats["lp"].values[0] - surrogate.log_density(X)
+    moved = idata.sample_stats["kmc_accepted"].values[0]
+    found = idata.sample_stats["kmc_prediction_error"].values[0]
+    shifts = (found - values)[moved]
+    np.testing.assert_allclose(shifts, shifts[0], atol=1e-6)
+
+
+def test_nothing_is_shown_before_it_is_learned():
+    with pm.Model():
+        pm.Normal("x")
+        step = kmc.KMC()
+    with pytest.raises(NotFittedError, match="cores=1"):
+        step.surrogate_  # noqa: B018
+    assert step.evaluations_[0].shape == (0, 1)

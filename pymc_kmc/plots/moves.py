@@ -1,0 +1,139 @@
+"""Which moves were made along a run, how often they were accepted, and how far they went."""
+
+import numpy as np
+
+from pymc_kmc.moves.base import MoveKind
+from pymc_kmc.plots.panels import Panels, bins, check_step, draws_of, mark_tuning, run_values
+from pymc_kmc.runs import Run
+
+__all__ = ["plot_moves"]
+
+# Colours of the kinds of move: greys and browns for random walks and what is never a draw.
+COLOURS = {
+    MoveKind.RANDOM_WALK: "tab:brown",
+    MoveKind.TEMPERED_TRANSITION: "tab:red",
+    MoveKind.AUXILIARY: "0.65",
+    MoveKind.ACTIVE_LEARNING: "0.45",
+    MoveKind.SHORT_TRANSITION: "tab:cyan",
+    MoveKind.SINGLE_TRANSITION: "tab:green",
+    MoveKind.FEW_TRANSITIONS: "tab:olive",
+    MoveKind.MANY_TRANSITIONS: "tab:blue",
+    MoveKind.LONG_TRAJECTORY: "tab:blue",
+    MoveKind.SHORT_TRAJECTORY: "tab:cyan",
+    MoveKind.LOCAL_RANDOM_WALK: "tab:orange",
+    MoveKind.LANGEVIN: "tab:purple",
+    MoveKind.NOISE_PROBE: "0.25",
+}
+NEVER_DRAWS = (MoveKind.AUXILIARY, MoveKind.ACTIVE_LEARNING, MoveKind.NOISE_PROBE)
+# Number of moves of a kind in an interval from which a point is drawn: one says nothing.
+FEWEST = 3
+
+
+def plot_moves(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize=None, ax=None):
+    """Draw the acceptance, the jumps and the shares of the kinds of move along a run.
+
+    Three panels over the iterations, averages over all chains in intervals of iterations: the mean
+    acceptance probability of each kind of move; the root mean square jump of an iteration, in
+    standard deviations of the draws; the share of each kind of move. Kinds in grey are made
+    while tuning and are never draws: they have a share alone. Tuning is drawn where `idata` has it
+    (``discard_tuned_samples=False``).
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
+        What `pm.sample` returned.
+    var_names : str or sequence of str, optional
+        Variables whose jumps are measured; by default all.
+    coords : dict, optional
+        Coordinates to which the jumps are restricted.
+    step : int
+        Number of the step, where the model was sampled by several of this package.
+    n_bins : int
+        Number of intervals.
+    figsize : (float, float), optional
+        In inches.
+    ax : array of matplotlib.axes.Axes, optional
+        Three axes to draw in.
+
+    Returns
+    -------
+    ndarray of matplotlib.axes.Axes or arviz_plots.PlotCollection
+        With ArviZ 0.x and 1.x. Panels: "acceptance", "jumps", "share".
+    """
+    run = Run.of(idata)
+    check_step(run, step)
+    moves, n_tuning = run_values(run, "kmc_move", step)
+    acceptance, _ = run_values(run, "acceptance_rate", step)
+    draws, _ = draws_of(run, var_names, coords)
+    kinds = [MoveKind(int(kind)) for kind in np.unique(moves)]
+    edges = bins(moves.shape[1], n_bins)
+    centres = 0.5 * (edges[1:] + edges[:-1])
+
+    names = ("acceptance", "jumps", "share")
+    panels = Panels(names, [[n] for n in names], figsize or (7, 6), ax, sharex=True)
+    members = [moves == kind for kind in kinds]
+    counts = np.array([_sums(member, edges) for member in members])
+    rates = _ratios([acceptance * member for member in members], counts, edges)
+    squares = _squared_jumps(draws, n_tuning)
+    jumps = np.sqrt(_ratios([squares * member for member in members], counts, edges))
+    shares = counts / counts.sum(axis=0)
+    for kind, rate, jump in zip(kinds, rates, jumps, strict=True):
+        style = {"color": COLOURS[kind], "lw": 1.5, "marker": ".", "ms": 4, "label": _label(kind)}
+        if kind not in NEVER_DRAWS:
+            panels["acceptance"].plot(centres, rate, **style)
+            panels["jumps"].plot(centres, jump, **style)
+    areas = {"colors": [COLOURS[k] for k in kinds], "labels": [_label(k) for k in kinds]}
+    steps = np.repeat(edges, 2)[1:-1]
+    panels["share"].stackplot(steps, np.repeat(shares, 2, axis=1), lw=0, alpha=0.8, **areas)
+
+    kinds_coord = {"kind": [kind.name for kind in kinds], "iteration": centres}
+    for name, values in (("acceptance", rates), ("jumps", jumps), ("share", shares)):
+        panels.show(name, ("kind", "iteration"), values, **kinds_coord)
+        mark_tuning(panels[name], n_tuning, label=name == "acceptance")
+    panels["acceptance"].set(ylim=(-0.03, 1.03), ylabel="acceptance\nprobability")
+    panels["acceptance"].set_title("Acceptance, jumps and shares of moves", fontsize="medium")
+    panels["jumps"].set(ylabel="rms jump\n(posterior sd)", ylim=(0, None))
+    panels["share"].set(ylabel="share\nof moves", ylim=(0, 1), xlabel="iteration")
+    panels["share"].set_xlim(0, moves.shape[1])
+    _legend(panels, kinds, n_tuning)
+    return panels.result()
+
+
+def _legend(panels, kinds, n_tuning):
+    """One legend for all panels, on the right."""
+    handles, labels = panels["share"].get_legend_handles_labels()
+    handles, labels = handles[::-1], labels[::-1]
+    if n_tuning:
+        shaded = panels["acceptance"].get_legend_handles_labels()
+        handles.append(shaded[0][shaded[1].index("tuning")])
+        labels.append("tuning iterations")
+    # A legend of a figure makes room for itself, if the figure is ours.
+    style = {"ncols": 3, "fontsize": "small"}
+    if panels.is_own:
+        panels.figure.legend(handles, labels, loc="outside lower center", **style)
+    else:
+        panels["share"].legend(handles, labels, loc="best", **style)
+
+
+def _label(kind):
+    return kind.name.lower().replace("_", " ")
+
+
+def _sums(values, edges):
+    """Return sums over chains and over intervals of iterations; values (chain, iteration)."""
+    return np.add.reduceat(np.sum(values, axis=0), edges[:-1], dtype=float)
+
+
+def _ratios(values, counts, edges):
+    """Return means in intervals, (kind, interval); NaN where there is too little."""
+    sums = np.array([_sums(value, edges) for value in values])
+    return np.where(counts >= FEWEST, sums / np.maximum(counts, 1), np.nan)
+
+
+def _squared_jumps(draws, n_tuning):
+    """Return mean squared jumps of each iteration, in the draws' variances: (chain, iteration)."""
+    drawn = draws[:, n_tuning:]
+    variances = drawn.reshape(-1, draws.shape[2]).var(axis=0)
+    changes = np.diff(draws, axis=1, prepend=draws[:, :1])
+    moving = variances > 0
+    return np.mean(changes[..., moving] ** 2 / variances[moving], axis=2)

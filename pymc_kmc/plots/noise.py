@@ -1,0 +1,125 @@
+"""What the noise of a likelihood's estimates does to chains."""
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from pymc_kmc.diagnostics import LONG_STAY, TOO_NOISY
+from pymc_kmc.plots.moves import NEVER_DRAWS
+from pymc_kmc.plots.panels import Panels, bins, check_step, draws_of, mark_tuning, run_values
+from pymc_kmc.runs import Run
+
+__all__ = ["plot_noise"]
+
+# Noise variances at which an evaluation's cost is used best (Doucet, Pitt, Deligiannidis and Kohn,
+# 2015).
+BEST = (1.0, 2.0)
+
+
+def plot_noise(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize=None, ax=None):
+    """Draw how noisy the likelihood's estimates are along a run, and what chains make of it.
+
+    Three panels: the variance of the log estimate near each chain, as known by then; the mean
+    acceptance probability beside that of perfect proposals under this noise; how long chains stay
+    at one place, as the share of the draws that belong to stays of at least so many iterations.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
+        What `pm.sample` returned, of a model with a noisy likelihood.
+    var_names : str or sequence of str, optional
+        A stay ends where one of these variables moves; by default any.
+    coords : dict, optional
+        Coordinates to which this is restricted.
+    step : int
+        Number of the step, where the model was sampled by several of this package.
+    n_bins : int
+        Number of intervals of iterations in which the acceptance is averaged.
+    figsize : (float, float), optional
+        In inches.
+    ax : array of matplotlib.axes.Axes, optional
+        Three axes to draw in.
+
+    Returns
+    -------
+    ndarray of matplotlib.axes.Axes or arviz_plots.PlotCollection
+        With ArviZ 0.x and 1.x. Panels: "variance", "acceptance", "stays".
+
+    Raises
+    ------
+    ValueError
+        If the likelihood is not noisy.
+    """
+    run = Run.of(idata)
+    check_step(run, step)
+    variance, n_tuning = run_values(run, "kmc_noise_variance", step)
+    if not np.nanmax(variance, initial=0.0) > 0:
+        raise ValueError(
+            "idata has no noise to draw: its likelihood is exact, or its noise was never measured "
+            "(kmc_noise_variance). Noisy ones are kmc.PseudoMarginalPotential and its relatives."
+        )
+    ideal, _ = run_values(run, "kmc_ideal_acceptance", step)
+    acceptance, _ = run_values(run, "acceptance_rate", step)
+    draws, _ = draws_of(run, var_names, coords)
+    n_chains, n = variance.shape
+
+    layout = [["variance", "stays"], ["acceptance", "stays"]]
+    panels = Panels(("variance", "acceptance", "stays"), layout, figsize or (8.5, 4.5), ax)
+    iterations = np.arange(1, n + 1)
+    for chain in range(n_chains):
+        style = {"color": f"C{chain % 10}", "lw": 1.5}
+        panels["variance"].plot(iterations, variance[chain], label=f"chain {chain}", **style)
+    panels["variance"].axhspan(*BEST, color="tab:green", alpha=0.2, lw=0, label="best use of cost")
+    panels["variance"].axhline(TOO_NOISY, color="tab:red", ls="--", lw=1, label="chains stick")
+    top = 1.8 * max(TOO_NOISY, np.nanmax(variance[:, n_tuning:]))
+    panels["variance"].set(ylim=(0, top), ylabel="variance (nats²)")
+    panels["variance"].set_title("Noise of log estimates", fontsize="medium")
+
+    edges = bins(n, n_bins)
+    centres = 0.5 * (edges[1:] + edges[:-1])
+    # Iterations that are never draws have no acceptance.
+    is_draw = np.isin(run_values(run, "kmc_move", step)[0], NEVER_DRAWS, invert=True)
+    counts = np.add.reduceat(is_draw, edges[:-1], axis=1, dtype=float)
+    with np.errstate(invalid="ignore"):
+        real = np.add.reduceat(acceptance * is_draw, edges[:-1], axis=1) / counts
+    for chain in range(n_chains):
+        colour = f"C{chain % 10}"
+        first = chain == 0
+        panels["acceptance"].plot(
+            centres, real[chain], color=colour, lw=1.5, label="real" if first else None
+        )
+        panels["acceptance"].plot(
+            iterations, ideal[chain], color=colour, ls=":", lw=2, label="ideal" if first else None
+        )
+    panels["acceptance"].set(ylim=(0, 1.03), ylabel="probability", xlabel="iteration")
+    panels["acceptance"].set_title("Acceptance, real and ideal", fontsize="medium")
+    for name in ("variance", "acceptance"):
+        mark_tuning(panels[name], n_tuning, label=name == "variance")
+        panels[name].set_xlim(0, n)
+        panels[name].xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        panels[name].legend(fontsize="x-small", ncols=2, loc="upper right", borderpad=0.3)
+
+    lengths = [stays(chain[n_tuning:]) for chain in draws]
+    longest = max(int(found.max()) for found in lengths)
+    grid = np.arange(1, longest + 1)
+    shares = np.array([[found[found >= k].sum() / found.sum() for k in grid] for found in lengths])
+    for chain in range(n_chains):
+        panels["stays"].step(
+            grid, shares[chain], where="mid", color=f"C{chain % 10}", label=f"chain {chain}"
+        )
+    panels["stays"].axvline(LONG_STAY, color="tab:red", ls="--", lw=1, label="too long")
+    panels["stays"].set(xscale="log", ylim=(0, 1.03), xlabel="length of stay (iterations)")
+    panels["stays"].set_ylabel("draws in stays at least as long (share)")
+    panels["stays"].set_title("Stays at one place", fontsize="medium")
+    panels["stays"].legend(fontsize="small")
+
+    chains = np.arange(n_chains)
+    panels.show("variance", ("chain", "iteration"), variance, chain=chains)
+    panels.show("acceptance", ("chain", "interval"), real, chain=chains)
+    panels.show("stays", ("chain", "length"), shares, chain=chains, length=grid)
+    return panels.result()
+
+
+def stays(draws):
+    """Return the lengths of a chain's stays at one place; draws (iteration, element)."""
+    moved = np.flatnonzero(np.any(np.diff(draws, axis=0) != 0, axis=1)) + 1
+    return np.diff(np.concatenate([[0], moved, [len(draws)]]))

@@ -1,0 +1,103 @@
+"""Where a random walk proposes to go, from place to place."""
+
+import numpy as np
+from matplotlib.patches import Ellipse
+
+from pymc_kmc.numerics.checks import check_count
+from pymc_kmc.plots.coordinates import choose, elements_of, positions_of
+from pymc_kmc.plots.panels import Panels
+
+__all__ = ["plot_proposals"]
+
+# Radius of an ellipse, in standard deviations of the proposal.
+N_SDS = 1.0
+
+
+def plot_proposals(
+    step, idata, *, var_names=None, coords=None, n_ellipses=12, figsize=None, ax=None
+):
+    """Draw a random walk's proposal distributions at several places, over the draws.
+
+    An ellipse is one standard deviation of the proposals from the dot in its middle: with
+    :class:`~pymc_kmc.KAMH` its shape follows the target, with :class:`~pymc_kmc.AdaptiveMetropolis`
+    it is the same everywhere.
+
+    Parameters
+    ----------
+    step : KAMH or AdaptiveMetropolis
+        The step that has sampled in this process, with ``pm.sample(step=step, cores=1)``.
+    idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
+        What `pm.sample` returned.
+    var_names : str or sequence of str, optional
+        Variables whose first two values are the axes.
+    coords : dict, optional
+        Coordinates to choose these from.
+    n_ellipses : int
+        Number of places, spread over the draws.
+    figsize : (float, float), optional
+        In inches.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.axes.Axes or arviz_plots.PlotCollection
+        With ArviZ 0.x and 1.x. Panel: "proposals".
+
+    Raises
+    ------
+    TypeError
+        If the step's proposals have no covariance.
+    """
+    if not callable(getattr(step, "proposal_covariance", None)):
+        raise TypeError(
+            f"step is of type {type(step).__name__}, whose proposals have no covariance; pass the "
+            "kmc.KAMH or kmc.AdaptiveMetropolis that has sampled."
+        )
+    n_ellipses = check_count(n_ellipses, "n_ellipses")
+    elements = elements_of(step, step.n_dimensions)
+    i, j = choose(elements, var_names, coords, 2)[:2]
+    positions = positions_of(step, idata, step.n_dimensions)
+    shown = positions[:, [i, j]]
+    places = positions[spread_out(shown, n_ellipses)]
+
+    panels = Panels(("proposals",), [["proposals"]], figsize or (6, 4.5), ax)
+    axes = panels["proposals"]
+    axes.plot(*shown.T, ".", ms=3, color="0.6", alpha=0.6, label="draws")
+    covariances = []
+    for n, place in enumerate(places):
+        covariance = step.proposal_covariance(place)[np.ix_([i, j], [i, j])]
+        covariances.append(covariance)
+        label = "proposals from ●, one sd" if n == 0 else None
+        axes.add_patch(ellipse(place[[i, j]], covariance, label=label))
+    axes.plot(*places[:, [i, j]].T, "o", ms=4, color="tab:red")
+    axes.autoscale_view()
+    axes.set(xlabel=elements[i].label, ylabel=elements[j].label)
+    axes.set_title(f"Proposals of {type(step).__name__}")
+    axes.legend(fontsize="small", loc="best")
+    panels.show("proposals", ("place", "row", "column"), covariances)
+    return panels.result()
+
+
+def ellipse(centre, covariance, label=None):
+    """Return the ellipse of one standard deviation of N(centre, covariance) in two dimensions."""
+    variances, axes = np.linalg.eigh(covariance)
+    width, height = 2.0 * N_SDS * np.sqrt(np.maximum(variances, 0.0))
+    angle = np.degrees(np.arctan2(axes[1, 0], axes[0, 0]))
+    style = {"facecolor": (0.84, 0.15, 0.16, 0.12), "edgecolor": "tab:red", "lw": 1.3}
+    return Ellipse(tuple(centre), width, height, angle=angle, label=label, **style)
+
+
+def spread_out(points, n):
+    """Return the indices of points (m, k) far from each other; the first is the most central."""
+    scaled = (points - np.median(points, axis=0)) / np.maximum(points.std(axis=0), 1e-300)
+    # The outermost draws are not typical of anything.
+    depth = np.sum(scaled**2, axis=1)
+    candidates = np.flatnonzero(depth <= np.quantile(depth, 0.95))
+    chosen = [candidates[np.argmin(depth[candidates])]]
+    distances = np.full(len(candidates), np.inf)
+    while len(chosen) < min(n, len(candidates)):
+        last = np.sum((scaled[candidates] - scaled[chosen[-1]]) ** 2, axis=1)
+        distances = np.minimum(distances, last)
+        chosen.append(candidates[np.argmax(distances)])
+    return np.array(chosen)

@@ -1,0 +1,231 @@
+r"""Hamiltonian trajectories on a surrogate and on the target: Figure 1 of the KMC paper.
+
+Along a trajectory on a surrogate f from (x, p) the target would accept the point (x', p') with
+probability :math:`\min(1, \exp(\log\pi(x') - \log\pi(x) - K(p') + K(p)))`: near 1 as long as f
+resembles the target, whose own trajectories keep it there.
+
+References
+----------
+Strathmann, H., Sejdinovic, D., Livingstone, S., Szabo, Z. and Gretton, A. (2015). Gradient-free
+Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
+"""
+
+import numpy as np
+from matplotlib.colors import to_rgb
+
+from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
+from pymc_kmc.numerics.checks import check_count, check_positive
+from pymc_kmc.numerics.coordinates import Coordinates
+from pymc_kmc.numerics.evaluation import evaluable
+from pymc_kmc.numerics.samples import shrunk_covariance
+from pymc_kmc.plots.coordinates import choose, elements_of, positions_of
+from pymc_kmc.plots.panels import Panels
+from pymc_kmc.plots.proposals import spread_out
+from pymc_kmc.plots.surrogate import GRID, draw_contours, learned_surrogate, slice_grid
+from pymc_kmc.steps.base import AdaptiveStep
+
+__all__ = ["plot_trajectories"]
+
+# Step of the central differences that the target's gradients are, in standard deviations.
+DIFFERENCE = 1e-4
+# Colours of the trajectories: none of them is the contours' blue.
+COLOURS = ("tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink")
+
+
+class Target:
+    """The target in the manner of a surrogate: its gradients are differences, 2 d evaluations.
+
+    Parameters
+    ----------
+    log_density : callable
+        Of a position (d,); returns a float.
+    steps : ndarray, shape (d,)
+        Of the differences.
+    """
+
+    def __init__(self, log_density, steps):
+        self._log_density, self.steps = log_density, np.diag(steps)
+        self.n_features_in_ = len(steps)
+
+    def log_density(self, x):
+        """Return the log density at x (d,), a float."""
+        return float(self._log_density(np.asarray(x)))
+
+    def gradient(self, x):
+        """Return the gradient at x (d,)."""
+        changes = [self.log_density(x + h) - self.log_density(x - h) for h in self.steps]
+        return np.array(changes) / (2.0 * np.diag(self.steps))
+
+
+def plot_trajectories(
+    source,
+    idata,
+    *,
+    log_density=None,
+    on_target=None,
+    n_trajectories=3,
+    n_steps=60,
+    step_size=0.05,
+    random_seed=0,
+    var_names=None,
+    coords=None,
+    figsize=None,
+    ax=None,
+):
+    """Draw Hamiltonian trajectories on the surrogate and on the target, and their acceptance.
+
+    Two panels. Left: over the surrogate's log density (a slice through the medians of the other
+    coordinates) trajectories from some draws with random momenta, solid on the surrogate, dashed on
+    the target, from the same starts with the same momenta. Right: the probability that the target
+    accepts the point after so many leapfrog steps. The momenta's covariance is the inverse of the
+    draws' covariance.
+
+    Parameters
+    ----------
+    source : KMC, KMCLite, KMCFinite or Surrogate
+        The step that has sampled in this process, with ``pm.sample(step=step, cores=1)``: the
+        surrogate of its last chain is drawn. Or a fitted surrogate.
+    idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
+        What `pm.sample` returned.
+    log_density : callable, optional
+        The target's log density, up to a constant, at a position (d,) in the coordinates of the
+        surrogate; by default the step's, under the noise of its chain's last state.
+    on_target : bool, optional
+        Whether trajectories on the target are drawn, whose gradients are differences: 2 d
+        evaluations a leapfrog step. By default they are, unless the likelihood is noisy.
+    n_trajectories : int
+        Number of starts, spread over the draws.
+    n_steps : int
+        Number of leapfrog steps.
+    step_size : float
+        Of a leapfrog step, in standard deviations of the draws.
+    random_seed : int or numpy.random.Generator
+        Draws the momenta.
+    var_names : str or sequence of str, optional
+        Variables whose first two values are the axes.
+    coords : dict, optional
+        Coordinates to choose these from.
+    figsize : (float, float), optional
+        In inches.
+    ax : array of matplotlib.axes.Axes, optional
+        Two axes to draw in.
+
+    Returns
+    -------
+    ndarray of matplotlib.axes.Axes or arviz_plots.PlotCollection
+        With ArviZ 0.x and 1.x. Panels: "trajectories", "acceptance".
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, or a surrogate comes without `log_density`.
+    """
+    check_count(n_trajectories, "n_trajectories")
+    check_count(n_steps, "n_steps")
+    check_positive(step_size, "step_size")
+    surrogate = learned_surrogate(source)
+    d = surrogate.n_features_in_
+    is_step = isinstance(source, AdaptiveStep)
+    if log_density is None:
+        if not is_step:
+            raise ValueError(
+                "log_density is missing: a surrogate doesn't know its target. Pass the target's "
+                "log density as a function of a position, or the step that sampled."
+            )
+        log_density = _log_density_of(source.target)
+    if on_target is None:
+        on_target = not (is_step and source.target.is_noisy)
+    elements = elements_of(source, d)
+    pair = choose(elements, var_names, coords, 2)[:2]
+    draws = positions_of(source, idata, d)
+    covariance = shrunk_covariance(draws)
+    target = Target(log_density, DIFFERENCE * np.sqrt(np.diag(covariance)))
+
+    rng = np.random.default_rng(random_seed)
+    metric = Metric(covariance)
+    starts = draws[spread_out(draws[:, pair], n_trajectories)]
+    momenta = [metric.draw_momentum(rng) for _ in starts]
+    followed = {"surrogate": surrogate} | ({"target": target} if on_target else {})
+    found = {
+        name: [
+            _trajectory(function, target, metric, start, momentum, step_size, n_steps)
+            for start, momentum in zip(starts, momenta, strict=True)
+        ]
+        for name, function in followed.items()
+    }
+
+    panels = Panels(
+        ("trajectories", "acceptance"), [["trajectories", "acceptance"]], figsize or (9, 4.2), ax
+    )
+    _draw_paths(panels, surrogate, draws, pair, found, elements)
+    _draw_acceptance(panels, found)
+    if d > 2:
+        panels.figure.supxlabel("contours: other coordinates at their medians", fontsize="small")
+    kinds = list(found)
+    positions = [[path for path, _ in found[kind]] for kind in kinds]
+    rates = [[rate for _, rate in found[kind]] for kind in kinds]
+    panels.show("trajectories", ("on", "start", "step", "coordinate"), positions, on=kinds)
+    panels.show("acceptance", ("on", "start", "step"), rates, on=kinds)
+    return panels.result()
+
+
+def _log_density_of(target):
+    """Return a step's log density as a function of a position alone."""
+    noise = target.noise if target.is_noisy else ()
+
+    def log_density(position):
+        return target.evaluate(position, noise).log_density
+
+    return log_density
+
+
+def _trajectory(function, target, metric, start, momentum, step_size, n_steps):
+    """Return a trajectory's positions (n + 1, d), and the target's acceptance probabilities."""
+    identity = Coordinates.identity(len(start))
+    hamiltonian = SurrogateHamiltonian(evaluable(function), identity, metric)
+    with np.errstate(all="ignore"):
+        path, changes = hamiltonian.path(start, momentum, step_size, n_steps)
+        positions = np.vstack([start, path])
+        heights = np.array([hamiltonian.log_density(x) for x in positions])
+        kinetic = np.append(0.0, changes) + heights - heights[0]
+        values = heights
+        if function is not target:
+            values = np.array([target.log_density(x) for x in positions])
+        rates = np.exp(np.minimum(0.0, values - values[0] - kinetic))
+    # Where it has diverged nothing is accepted.
+    return positions, np.nan_to_num(rates, nan=0.0)
+
+
+def _style(kind, i):
+    """Return how the i-th trajectory is drawn: a light band, and darker dashes over it."""
+    colour = np.array(to_rgb(COLOURS[i % len(COLOURS)]))
+    label = f"on the {kind}" if i == 0 else None
+    if kind == "surrogate":
+        return {"color": colour, "lw": 3.0, "alpha": 0.7, "label": label}
+    return {"color": 0.45 * colour, "lw": 1.3, "ls": "--", "label": label}
+
+
+def _draw_paths(panels, surrogate, draws, pair, found, elements):
+    ax = panels["trajectories"]
+    X, axes = slice_grid(draws, pair, GRID)
+    draw_contours(ax, surrogate, X, axes)
+    for kind, trajectories in found.items():
+        for i, (path, _) in enumerate(trajectories):
+            ax.plot(*path[:, pair].T, **_style(kind, i))
+    for i, (path, _) in enumerate(found["surrogate"]):
+        label = "starts" if i == 0 else None
+        ax.plot(*path[0, pair], "o", color=COLOURS[i % len(COLOURS)], mec="k", ms=6, label=label)
+    ax.set(xlabel=elements[pair[0]].label, ylabel=elements[pair[1]].label)
+    ax.set(xlim=axes[0][[0, -1]], ylim=axes[1][[0, -1]])
+    ax.set_title("Trajectories over the surrogate", fontsize="medium")
+    ax.legend(fontsize="small", loc="best")
+
+
+def _draw_acceptance(panels, found):
+    ax = panels["acceptance"]
+    for kind, trajectories in found.items():
+        for i, (_, rates) in enumerate(trajectories):
+            ax.plot(np.arange(len(rates)), rates, **_style(kind, i))
+    ax.set(ylim=(-0.03, 1.05), xlabel="leapfrog steps", ylabel="acceptance probability")
+    ax.set_title("Would the target accept them?", fontsize="medium")
+    ax.legend(fontsize="small", loc="best")

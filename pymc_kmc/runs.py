@@ -1,0 +1,159 @@
+"""What `pm.sample` returned, whichever way: draws and statistics of tuning and of sampling.
+
+`arviz.InferenceData` (ArviZ 0.x), `xarray.DataTree` (ArviZ 1.x), both of them loaded from disk, and
+PyMC's `MultiTrace` (``return_inferencedata=False``) become the same two data sets.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from pymc.backends.base import MultiTrace
+from pymc.util import is_transformed_name
+
+__all__ = ["Phase", "Run"]
+
+# Reported by every step of this package, and by no other.
+OURS = "kmc_accepted"
+# Names that statistics have in ArviZ, where they differ from PyMC's.
+ARVIZ_NAMES = {"model_logp": "lp"}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Tuning or sampling.
+
+    Attributes
+    ----------
+    posterior : xarray.Dataset
+        The draws, with dimensions chain and draw.
+    statistics : xarray.Dataset
+        Of the steps.
+    """
+
+    posterior: xr.Dataset
+    statistics: xr.Dataset
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Numbers of chains, of iterations and of this package's steps."""
+        return self.reported(OURS).shape
+
+    def reported(self, name: str) -> np.ndarray:
+        """Return a statistic as (chain, draw, step): PyMC stacks those of several steps."""
+        values = np.asarray(self.statistics[name].values)
+        return values.reshape(*values.shape[:2], -1)
+
+    def values(self, name: str) -> np.ndarray:
+        """Return a statistic as floats (chain, draw, step), NaN where steps don't report it."""
+        if name not in self.statistics:
+            name = ARVIZ_NAMES.get(name, name)
+        if name in self.statistics:
+            found = self.reported(name)
+            if found.shape == self.shape:
+                return found.astype(np.float64)
+        return np.full(self.shape, np.nan)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of this package's steps.
+
+    Attributes
+    ----------
+    sampling : Phase
+    tuning : Phase or None
+        None where tuning was discarded.
+    """
+
+    sampling: Phase
+    tuning: Phase | None
+
+    @classmethod
+    def of(cls, trace: Any) -> "Run":
+        """Return what `pm.sample` returned as a run.
+
+        Parameters
+        ----------
+        trace : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
+
+        Raises
+        ------
+        ValueError
+            If it has no statistics of this package's steps.
+        """
+        if isinstance(trace, MultiTrace):
+            return _of_multitrace(trace)
+        sampling = _phase(trace, "")
+        if sampling is None:
+            raise ValueError(
+                f"idata has no sample statistics of pymc_kmc's steps ({OURS} is missing): pass "
+                "what pm.sample(step=kmc.KMC()) returned."
+            )
+        return cls(sampling, _phase(trace, "warmup_"))
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Tuning, if it was kept, and sampling."""
+        return (self.sampling,) if self.tuning is None else (self.tuning, self.sampling)
+
+    def needs_tuning(self, wanted: str) -> Phase:
+        """Return the tuning iterations, or raise a ValueError that says what they are for."""
+        if self.tuning is None:
+            raise ValueError(
+                f"{wanted} is learned while tuning, and idata has no tuning iterations (PyMC "
+                "discards them): sample with pm.sample(..., discard_tuned_samples=False)."
+            )
+        return self.tuning
+
+
+def _phase(idata: Any, prefix: str) -> Phase | None:
+    """Return the phase whose groups' names have a prefix, or None."""
+    statistics = getattr(idata, f"{prefix}sample_stats", None)
+    posterior = getattr(idata, f"{prefix}posterior", None)
+    if statistics is None or OURS not in statistics:
+        return None
+    return Phase(_as_dataset(posterior), _as_dataset(statistics))
+
+
+def _as_dataset(group: Any) -> xr.Dataset:
+    return group.to_dataset() if isinstance(group, xr.DataTree) else group
+
+
+def _of_multitrace(trace: MultiTrace) -> Run:
+    if OURS not in trace.stat_names:
+        raise ValueError(
+            f"The MultiTrace has no sample statistics of pymc_kmc's steps ({OURS} is missing): "
+            "pass what pm.sample(step=kmc.KMC()) returned."
+        )
+    n_drawn = getattr(trace.report, "_n_draws", None) or len(trace)
+    n_tuned = max(0, len(trace) - n_drawn)
+    names = [name for name in trace.varnames if not is_transformed_name(name)]
+    draws = {name: trace.get_values(name, combine=False, squeeze=False) for name in names}
+    statistics = {
+        name: trace.get_sampler_stats(name, combine=False, squeeze=False)
+        for name in trace.stat_names
+        if name != "warning"
+    }
+    sampling = Phase(
+        _dataset(draws, slice(n_tuned, None)), _dataset(statistics, slice(n_tuned, None))
+    )
+    if n_tuned == 0:
+        return Run(sampling, None)
+    return Run(
+        sampling, Phase(_dataset(draws, slice(n_tuned)), _dataset(statistics, slice(n_tuned)))
+    )
+
+
+def _dataset(chains_by_name: dict[str, list], iterations: slice) -> xr.Dataset:
+    """Return lists of the chains' arrays, by names, as a data set."""
+    variables = {}
+    for name, chains in chains_by_name.items():
+        # An interrupted run has a shorter last chain.
+        n = min(len(chain) for chain in chains)
+        values = np.stack([np.asarray(chain)[:n][iterations] for chain in chains])
+        dims = ("chain", "draw", *(f"{name}_dim_{i}" for i in range(values.ndim - 2)))
+        variables[name] = (dims, values)
+    dataset = xr.Dataset(variables)
+    return dataset.assign_coords({dim: np.arange(dataset.sizes[dim]) for dim in ("chain", "draw")})
