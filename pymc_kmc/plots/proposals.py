@@ -11,6 +11,8 @@ __all__ = ["plot_proposals"]
 
 # Radius of an ellipse, in standard deviations of the proposal.
 N_SDS = 1.0
+# Smallest spread that coordinates are divided by: those that never moved have none.
+TINY = 1e-300
 
 
 def plot_proposals(
@@ -20,7 +22,8 @@ def plot_proposals(
 
     An ellipse is one standard deviation of the proposals from the dot in its middle: with
     :class:`~pymc_kmc.KAMH` its shape follows the target, with :class:`~pymc_kmc.AdaptiveMetropolis`
-    it is the same everywhere.
+    it is the same everywhere. KAMH's isotropic part makes ellipses rounder than the target is
+    narrow: with ``KAMH(gamma=0.2)`` they show more of the shape that was learned.
 
     Parameters
     ----------
@@ -89,15 +92,18 @@ def ellipse(centre, covariance, label=None):
 
 
 def spread_out(points, n):
-    """Return the indices of points (m, k) far from each other; the first is the most central."""
-    scaled = (points - np.median(points, axis=0)) / np.maximum(points.std(axis=0), 1e-300)
-    # The outermost draws are not typical of anything.
-    depth = np.sum(scaled**2, axis=1)
-    candidates = np.flatnonzero(depth <= np.quantile(depth, 0.95))
-    chosen = [candidates[np.argmin(depth[candidates])]]
-    distances = np.full(len(candidates), np.inf)
-    while len(chosen) < min(n, len(candidates)):
-        last = np.sum((scaled[candidates] - scaled[chosen[-1]]) ** 2, axis=1)
-        distances = np.minimum(distances, last)
-        chosen.append(candidates[np.argmax(distances)])
-    return np.array(chosen)
+    """Return the indices of points (m, k) that are far from each other and typical of many."""
+    scaled = (points - points.mean(axis=0)) / np.maximum(points.std(axis=0), TINY)
+    chosen = [int(np.argmin(np.sum(scaled**2, axis=1)))]
+    distances = np.sum((scaled - scaled[chosen[0]]) ** 2, axis=1)[:, None]
+    while len(chosen) < n and distances.min(axis=1).max() > 0:
+        chosen.append(int(np.argmax(distances.min(axis=1))))
+        last = np.sum((scaled - scaled[chosen[-1]]) ** 2, axis=1)
+        distances = np.column_stack([distances, last])
+    # The outermost draws are typical of nothing: the middle of those around each is.
+    nearest, typical = np.argmin(distances, axis=1), []
+    for group in range(len(chosen)):
+        (members,) = np.nonzero(nearest == group)
+        middle = scaled[members].mean(axis=0)
+        typical.append(members[np.argmin(np.sum((scaled[members] - middle) ** 2, axis=1))])
+    return np.array(typical)

@@ -1,5 +1,7 @@
 """Moves are drawn as a run's statistics and draws say, counted one by one."""
 
+from itertools import pairwise
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -49,18 +51,19 @@ def test_acceptance_and_jumps_of_a_kind(curved):
 
 def test_shares_fill_the_panel(curved):
     idata, _ = curved
-    (share,) = panels_of(kmc.plots.plot_moves(idata, n_bins=5), *NAMES)[2:]
+    (share,) = panels_of(kmc.plots.plot_moves(idata, n_bins=4), *NAMES)[2:]
+    edges = [0, 62, 125, 187, 250]
     moves = both(idata, "sample_stats", "kmc_move")
-    top = np.zeros(5)
+    top = np.zeros(4)
     kinds = [MoveKind(kind) for kind in np.unique(moves)]
     areas = [area for area in share.collections if area.get_label()[0] != "_"]
     assert len(areas) == len(kinds)
     for kind, area in zip(kinds, areas, strict=True):
         assert area.get_label() == kind.name.lower().replace("_", " ")
-        top += [np.mean(moves[:, i : i + 50] == kind) for i in range(0, 250, 50)]
+        top += [np.mean(moves[:, a:b] == kind) for a, b in pairwise(edges)]
         vertices = area.get_paths()[0].vertices
         for i, height in enumerate(top):
-            inside = (vertices[:, 0] > 50 * i - 1) & (vertices[:, 0] < 50 * i + 51)
+            inside = (vertices[:, 0] >= edges[i]) & (vertices[:, 0] <= edges[i + 1])
             assert np.min(np.abs(vertices[inside, 1] - height)) < 1e-9
     np.testing.assert_allclose(top, 1.0)
 
