@@ -6,9 +6,12 @@ from pymc_kmc.diagnostics import Diagnosis, diagnose
 from pymc_kmc.discrepancy import MMD, mmd
 from pymc_kmc.likelihoods import (
     ABCPotential,
+    BlackBox,
+    BlackBoxError,
     EstimatorError,
     PseudoMarginalPotential,
     SyntheticLikelihoodPotential,
+    black_boxes,
 )
 from pymc_kmc.partial import PartialPosteriors, partial_posteriors
 from pymc_kmc.steps import KAMH, KMC, AdaptiveMetropolis, GadMALA, GadRWM, KMCFinite, KMCLite
@@ -21,6 +24,8 @@ __all__ = [
     "MMD",
     "ABCPotential",
     "AdaptiveMetropolis",
+    "BlackBox",
+    "BlackBoxError",
     "Diagnosis",
     "EstimatorError",
     "GadMALA",
@@ -31,6 +36,7 @@ __all__ = [
     "PartialPosteriors",
     "PseudoMarginalPotential",
     "SyntheticLikelihoodPotential",
+    "black_boxes",
     "datasets",
     "diagnose",
     "estimate_noise",

@@ -41,6 +41,40 @@ def as_real_scalar(value):
     return float(value)
 
 
+def as_real_array(value, shape):
+    """Return `value` as a new array of float64.
+
+    Parameters
+    ----------
+    value : object
+        Real numbers.
+    shape : tuple of int
+        Shape that it must have.
+
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    TypeError
+        If it is anything else; the message says what it is.
+    """
+    if isinstance(value, np.ma.MaskedArray) or value is np.ma.masked:
+        raise TypeError(f"a masked value: {value!r}")
+    try:
+        array = np.array(value)
+    except ValueError:
+        raise TypeError("a list with entries of different lengths") from None
+    if array.dtype.kind not in "fiu":
+        if array.shape == ():
+            raise TypeError(f"{value!r} of type {type(value).__name__}")
+        raise TypeError(f"an array of {array.dtype}")
+    if array.shape != shape:
+        raise TypeError(f"an array of shape {array.shape}")
+    return array.astype(np.float64, copy=False)
+
+
 def check_n_replicates(name, n_replicates, argument="n_replicates"):
     """Raise a ValueError unless a number of replicates is a positive integer or "auto"."""
     if n_replicates != "auto" and not is_positive_integer(n_replicates):
@@ -55,7 +89,7 @@ def is_positive_integer(value):
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1
 
 
-def check_callable(name, what, function, n_params, noise):
+def check_callable(name, what, function, n_params, noise=None):
     """Raise a TypeError unless a user's function takes the parameters and the noise.
 
     Parameters
@@ -67,14 +101,14 @@ def check_callable(name, what, function, n_params, noise):
     function : object
     n_params : int
         Number of parameters; they are given by position.
-    noise : Noise
+    noise : Noise, optional
         Its inputs are given by keyword.
     """
-    random = noise.inputs(noise.draw(1, np.random.default_rng(0))[0])
-    keywords = ", ".join(f"{keyword}=" for keyword in random)
+    random = {} if noise is None else noise.inputs(noise.draw(1, np.random.default_rng(0))[0])
+    keywords = "".join(f", {keyword}=" for keyword in random)
     if not callable(function):
         raise TypeError(
-            f"{what} of {name!r} must be callable, {what}(*param_values, {keywords}), got "
+            f"{what} of {name!r} must be callable, {what}(*param_values{keywords}), got "
             f"{function!r} of type {type(function).__name__}."
         )
     try:
@@ -85,6 +119,6 @@ def check_callable(name, what, function, n_params, noise):
         signature.bind(*range(n_params), **random)
     except TypeError as error:
         raise TypeError(
-            f"{what} of {name!r} can't be called as {what}({n_params} param values, {keywords}): "
+            f"{what} of {name!r} can't be called as {what}({n_params} param values{keywords}): "
             f"{error}. Its signature is {signature}."
         ) from None

@@ -24,6 +24,10 @@ class ExecutorError(RuntimeError):
     """An executor failed to run the replicates of an estimate."""
 
 
+class TimeLimitError(ExecutorError):
+    """An executor's time was up."""
+
+
 class Failure(NamedTuple):
     """The exception that a replicate raised.
 
@@ -54,6 +58,22 @@ def picklable(error):
     return error
 
 
+def check_executor(executor, timeout):
+    """Raise an error unless an executor and a time limit are what the potentials take."""
+    if executor is not None and not (hasattr(executor, "submit") or callable(executor)):
+        raise TypeError(
+            "executor must have the interface of concurrent.futures.Executor, or be a function "
+            f"that returns one, got {executor!r} of type {type(executor).__name__}."
+        )
+    if timeout is not None:
+        if not (isinstance(timeout, numbers.Real) and 0 < timeout < np.inf):
+            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
+        if executor is None:
+            raise ValueError(
+                f"timeout={timeout} needs executor=: a call in this process isn't stopped."
+            )
+
+
 class Replicates:
     """Runs a task for each row of noise, in this process or on an executor.
 
@@ -73,18 +93,7 @@ class Replicates:
     """
 
     def __init__(self, task, noise, executor=None, timeout=None):
-        if executor is not None and not (hasattr(executor, "submit") or callable(executor)):
-            raise TypeError(
-                "executor must have the interface of concurrent.futures.Executor, or be a function "
-                f"that returns one, got {executor!r} of type {type(executor).__name__}."
-            )
-        if timeout is not None:
-            if not (isinstance(timeout, numbers.Real) and 0 < timeout < np.inf):
-                raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
-            if executor is None:
-                raise ValueError(
-                    f"timeout={timeout} needs executor=: a call in this process isn't stopped."
-                )
+        check_executor(executor, timeout)
         self.noise = noise
         self.timeout = timeout
         self._run_rows = RunRows(task, noise)
@@ -112,32 +121,12 @@ class Replicates:
         if self._executor is None:
             return self.here(rows, arguments)
         size = -(-len(rows) // MOST_TASKS)
-        futures: list = []
+        calls = [(rows[i : i + size], arguments) for i in range(0, len(rows), size)]
         results: list = []
-        deadline = np.inf
-        try:
-            for first in range(0, len(rows), size):
-                part = rows[first : first + size]
-                futures.append(self._executor.submit(self._run_rows, part, arguments))
-            if self.timeout is not None:
-                deadline = monotonic() + self.timeout
-            for future in futures:
-                seconds = None if deadline == np.inf else max(0.0, deadline - monotonic())
-                part = future.result(seconds)
-                if isinstance(part, Failure):
-                    return part._replace(row=len(results) + part.row)
-                results += part
-        except BaseException as error:
-            # After an interrupt too: it leaves busy workers behind, and dead ones.
-            cancel(futures)
-            self._executor.forget()
-            if not isinstance(error, Exception):
-                raise
-            if isinstance(error, TimeoutError) and monotonic() >= deadline:
-                raise ExecutorError(self._executor.explain_timeout(self.timeout)) from error
-            raise ExecutorError(explain(error)) from error
-        finally:
-            cancel(futures)
+        for part in self._executor.results(self._run_rows, calls, self.timeout):
+            if isinstance(part, Failure):
+                return part._replace(row=len(results) + part.row)
+            results += part
         return results
 
     def here(self, rows, arguments):
@@ -159,10 +148,39 @@ def explain(error):
     return message
 
 
-class RunRows:
-    """Runs a task for rows of noise, in the process that it is called in.
+class Shipped:
+    """An object that travels between processes by `cloudpickle`: closures and lambdas may.
 
-    Pickled by `cloudpickle`, so that the task may be a closure or a lambda.
+    It is packed once in this process, and unpacked once in each worker.
+
+    Parameters
+    ----------
+    content : object
+    """
+
+    def __init__(self, content):
+        self._content = content
+        self._payload = None
+
+    @property
+    def content(self):
+        """The object."""
+        if self._content is None:
+            self._content = unpack(self._payload)
+        return self._content
+
+    def __getstate__(self):
+        if self._payload is None:
+            self._payload = Payload(cloudpickle.dumps(self._content))
+        return self._payload
+
+    def __setstate__(self, payload):
+        # Unpacked at the first call: an exception here would kill a pool's worker, unexplained.
+        self._content, self._payload = None, payload
+
+
+class RunRows(Shipped):
+    """Runs a task for rows of noise, in the process that it is called in.
 
     Parameters
     ----------
@@ -171,14 +189,11 @@ class RunRows:
     """
 
     def __init__(self, task, noise):
-        self._content = task, noise
-        self._payload = None
+        super().__init__((task, noise))
 
     def __call__(self, rows, arguments):
         """Return the task's results for `rows`, or the first :class:`Failure`."""
-        if self._content is None:
-            self._content = unpack(self._payload)
-        task, noise = self._content
+        task, noise = self.content
         results = []
         calls = [(slice(None), rows)] if noise.is_joint else enumerate(rows)
         for index, row in calls:
@@ -191,15 +206,6 @@ class RunRows:
                 frames = traceback.format_tb(error.__traceback__)[2:]
                 return Failure(index, error, "".join(frames))
         return results[0] if noise.is_joint else results
-
-    def __getstate__(self):
-        if self._payload is None:
-            self._payload = Payload(cloudpickle.dumps(self._content))
-        return self._payload
-
-    def __setstate__(self, payload):
-        # Unpacked at the first call: an exception here would kill a pool's worker, unexplained.
-        self._content, self._payload = None, payload
 
 
 class Payload:
@@ -254,6 +260,53 @@ class LazyExecutor:
                 "where the replicates use the cores, or an executor of threads or on a cluster."
             ) from error
 
+    def results(self, task, calls, seconds=None, each=False):
+        """Yield the results of a task, in the order of its calls.
+
+        Parameters
+        ----------
+        task : callable
+            Can be pickled, if the executor needs that.
+        calls : sequence of tuple
+            Arguments of each call.
+        seconds : float, optional
+            Time limit for all calls.
+        each : bool
+            Whether the limit is for each call by itself. A call has begun, where tasks begin in
+            their order, as soon as all before it have ended.
+
+        Yields
+        ------
+        object
+
+        Raises
+        ------
+        ExecutorError
+            If the executor fails or the time is up. Workers are stopped then as far as they can be.
+        """
+        futures: list = []
+        deadline = np.inf
+        try:
+            for call in calls:
+                futures.append(self.submit(task, *call))
+            for i, future in enumerate(futures):
+                if seconds is not None and (each or i == 0):
+                    deadline = monotonic() + seconds
+                yield future.result(None if seconds is None else max(0.0, deadline - monotonic()))
+        except BaseException as error:
+            # After an interrupt too: it leaves busy workers behind, and dead ones.
+            cancel(futures)
+            if isinstance(error, GeneratorExit):
+                raise  # the caller needs no more
+            self.forget()
+            if not isinstance(error, Exception):
+                raise
+            if isinstance(error, TimeoutError) and monotonic() >= deadline:
+                raise TimeLimitError(self.explain_timeout(seconds, each)) from error
+            raise ExecutorError(explain(error)) from error
+        finally:
+            cancel(futures)
+
     def _made(self):
         if self._make is None:
             raise RuntimeError(
@@ -285,9 +338,9 @@ class LazyExecutor:
         for process in processes:
             process.kill()
 
-    def explain_timeout(self, seconds):
-        """Return the message of a time-out after `seconds`."""
-        message = f"they took longer than timeout={seconds:g} seconds."
+    def explain_timeout(self, seconds, each=False):
+        """Return the message of a time-out after `seconds`, of one call or of all."""
+        message = f"{'it' if each else 'they'} took longer than timeout={seconds:g} seconds."
         if self._make is None:
             message += (
                 " The executor's workers may still be busy with them. Give a function that makes "

@@ -5,10 +5,10 @@ import numbers
 import numpy as np
 import pymc as pm
 import pytensor
-import pytensor.tensor as pt
 from pymc.model import modelcontext
 
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError, NoisyLogLikelihood
+from pymc_kmc.likelihoods.parameters import as_tensors, evaluate_at_initial_point, names_of
 
 
 def add_potential(
@@ -61,19 +61,14 @@ def add_potential(
         If the user's function raises.
     """
     model = modelcontext(model)
-    if not params:
-        raise ValueError(
-            f"{name!r} got no params. Give the variables that the {what} takes after it: "
-            f"Potential({name!r}, {what}, variable, ...)."
-        )
+    params = as_tensors(name, params, what)
     if not (isinstance(target_variance, numbers.Real) and 0 < target_variance < np.inf):
         raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance!r}.")
-    params = [pt.as_tensor_variable(param) for param in params]
     op = NoisyLogLikelihood(
         name,
         replicates,
         combine,
-        [param.name or f"params[{i}]" for i, param in enumerate(params)],
+        names_of(params),
         what=what,
         n_replicates=n_replicates,
         target_variance=target_variance,
@@ -89,13 +84,3 @@ def add_potential(
         raise
     with model:
         return pm.Potential(name, op(pytensor.shared(noise, name=f"{name}_noise"), *params))
-
-
-def evaluate_at_initial_point(params, model):
-    """Return the values of `params` at the model's initial point, on their natural scale."""
-    values = model.replace_rvs_by_values(params)
-    point = model.initial_point()
-    function = pytensor.function(
-        model.value_vars, values, mode="FAST_COMPILE", on_unused_input="ignore"
-    )
-    return function(*(point[variable.name] for variable in model.value_vars))

@@ -10,6 +10,7 @@ from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.type import continuous_dtypes
 
+from pymc_kmc.likelihoods.black_box_op import black_box_ops
 from pymc_kmc.model.noise_sources import estimated_likelihoods, simulators
 
 
@@ -68,6 +69,8 @@ class LogDensity:
         Noisy likelihoods of the model.
     simulators : list of Simulator
         Generators of the model's `pymc.Simulator` s.
+    rejecting : list of BlackBoxOp
+        Black boxes that reject points where they fail.
     is_noisy : bool
         Whether the density depends on noise.
     n_evaluations : int
@@ -92,6 +95,7 @@ class LogDensity:
         self.likelihoods = estimated_likelihoods(log_density)
         self.simulators = simulators(log_density)
         self.is_noisy = bool(self.likelihoods or self.simulators)
+        self.rejecting = [op for op in black_box_ops([log_density]) if op.rejects]
         if self.simulators:
             check_whole_model(self.names, model)
         # The estimates are terms of a sum. Outside the compiled function they need no evaluation

@@ -58,6 +58,7 @@ class TargetDensity(LogDensity):
         self._sources = [*self.likelihoods, *self.simulators]
         self._current: Evaluation | None = None
         self._handed_over: tuple[np.ndarray | None, list] = None, []
+        self._before_chain: list[tuple[int, int]] = []
 
     def start_chain(self, rng):
         """Begin a new chain: new noise, nothing recycled, nothing counted.
@@ -70,6 +71,7 @@ class TargetDensity(LogDensity):
         self._current = None
         self._handed_over = None, []
         self.n_evaluations = 0
+        self._before_chain = [(op.n_evaluations, op.n_rejected) for op in self.rejecting]
         for source in self._sources:
             source.start_chain()
         self.noise = tuple([source.scheme.draw(source.n_start, rng) for source in self._sources])
@@ -253,6 +255,18 @@ class TargetDensity(LogDensity):
         return float(self._function(position.astype(self._dtype, copy=False))[0])
 
     # Messages
+
+    def rejections(self):
+        """Return (name, number of evaluations, number rejected) of each black box that rejects.
+
+        Counted in this chain.
+        """
+        return [
+            (op.name, op.n_evaluations - n_evaluations, op.n_rejected - n_rejected)
+            for op, (n_evaluations, n_rejected) in zip(
+                self.rejecting, self._before_chain, strict=True
+            )
+        ]
 
     def explain_stillness(self):
         """Return why a chain may not move, as far as the noisy likelihoods know."""

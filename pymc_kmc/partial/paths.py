@@ -7,17 +7,15 @@ from contextlib import contextmanager
 from time import sleep
 from typing import NamedTuple
 
-import cloudpickle
 import numpy as np
 
 from pymc_kmc.likelihoods.executors import (
     ExecutorError,
     LazyExecutor,
-    Payload,
+    Shipped,
     cancel,
     explain,
     picklable,
-    unpack,
 )
 from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.partial.levels import run_level
@@ -72,7 +70,7 @@ class PathFailure(NamedTuple):
         return PathFailure, (self.level, picklable(self.error), self.frames or frames)
 
 
-class RunPath:
+class RunPath(Shipped):
     """Runs the levels of a replication. It travels to other processes with closures and lambdas.
 
     Parameters
@@ -82,30 +80,18 @@ class RunPath:
     """
 
     def __init__(self, build, sample, functional):
-        self._content = build, sample, functional
-        self._payload = None
+        super().__init__((build, sample, functional))
 
     def __call__(self, subset, sizes, seeds):
         """Return a list of :class:`Run`, or a :class:`PathFailure`."""
-        if self._content is None:
-            self._content = unpack(self._payload)
         runs = []
         with single_threaded_blas():
             for level, (size, seed) in enumerate(zip(sizes, seeds, strict=True)):
                 try:
-                    runs.append(run_level(*self._content, prefix(subset, size), seed))
+                    runs.append(run_level(*self.content, prefix(subset, size), seed))
                 except Exception as error:
                     return PathFailure(level, error)
         return runs
-
-    def __getstate__(self):
-        if self._payload is None:
-            self._payload = Payload(cloudpickle.dumps(self._content))
-        return self._payload
-
-    def __setstate__(self, payload):
-        # Unpacked when it is called: an exception here would kill a pool's worker, unexplained.
-        self._content, self._payload = None, payload
 
 
 def follow(plans, run_path, subset_of, executor=None, report=lambda runs: None):

@@ -29,6 +29,7 @@ from pymc_kmc.steps.chain_warnings import (
     STUCK_AFTER,
     ChainWarnings,
     of_invalid,
+    of_rejections,
     of_start,
     of_stillness,
 )
@@ -340,6 +341,8 @@ class AdaptiveStep(BlockedStep):
         messages.append(("fit", self._complaint()))
         if self.target.is_noisy and not self.tune:
             messages.append(("noise", progress.noise.complaint))
+        if self.target.rejecting and not self.tune:
+            messages.append(("rejected", of_rejections(self.target)))
         if progress.steps_since_accept >= STUCK_AFTER:
             messages.append(("stuck", of_stillness(self.target)))
         messages = [(key, text) for key, text in messages if text is not None]

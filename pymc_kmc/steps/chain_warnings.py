@@ -57,6 +57,21 @@ def of_invalid(target, point, evaluation):
     )
 
 
+def of_rejections(target):
+    """Return a message about black boxes that rejected points in this chain, else None."""
+    failing = [
+        f"{name!r} failed at {n_rejected} of {n_evaluations} points so far"
+        for name, n_evaluations, n_rejected in target.rejections()
+        if n_rejected
+    ]
+    if not failing:
+        return None
+    return (
+        f"The black box {'; '.join(failing)}. They were rejected: the prior is cut "
+        "off to the parameters where it succeeds (on_error='reject')."
+    )
+
+
 def of_stillness(target):
     """Return a message about a chain that accepts nothing."""
     remedy = "Tune for longer, or start where the posterior has its mass: initvals={...}."

@@ -1,0 +1,206 @@
+r"""A Python function without a gradient as a tensor of a PyMC model.
+
+With ``on_error="reject"`` a model is conditioned on the event that its evaluation succeeds. Let
+:math:`S` be the set of parameters where it does. An observed Bernoulli variable with success
+probability :math:`1_S(\theta)`, seen to be 1, gives the posterior :math:`\pi(\theta) 1_S(\theta)
+L(\theta) / Z`: the prior is cut off to S. In the graph of the log density the tensor is switched
+to a stand-in where the evaluation failed, its value at the initial point, lest NaN meets -inf.
+Drawn forward, the Bernoulli variable is 0 there, and the tensor is NaN.
+"""
+
+import numbers
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Literal
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.model import modelcontext
+from pytensor.tensor import TensorVariable
+
+from pymc_kmc.likelihoods.black_box_op import BlackBoxOp, black_box_ops
+from pymc_kmc.likelihoods.checks import check_callable, is_positive_integer
+from pymc_kmc.likelihoods.parameters import as_tensors, evaluate_at_initial_point, names_of
+from pymc_kmc.numerics.checks import check_choice
+
+__all__ = ["BlackBox", "black_boxes"]
+
+# Relative difference of two calls with the same parameters that rounding may explain, as where
+# threads add in a different order. An estimate differs by more.
+ROUNDING = 1e-6
+
+
+def BlackBox(  # noqa: N802
+    name: str,
+    function: Callable,
+    *params: TensorVariable,
+    shape: int | tuple[int, ...] = (),
+    executor: Executor | Callable[[], Executor] | None = None,
+    timeout: float | None = None,
+    on_error: Literal["raise", "reject"] = "raise",
+    vectorized: bool = False,
+    model: pm.Model | None = None,
+) -> TensorVariable:
+    """Make a tensor of a Python function: a solver, a simulator without noise, foreign code.
+
+    The tensor can be used anywhere in the model: as a mean, inside of an expression, as a log
+    likelihood in a `pymc.Potential`. It has no gradient: sample the variables that it depends on
+    with a step of this package or with `pymc.Slice`, `pymc.Metropolis` or `pymc.DEMetropolisZ`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the black box, for messages.
+    function : callable
+        ``function(*param_values) -> array_like``, real numbers of shape `shape`. It must be
+        deterministic; an *estimated* log likelihood belongs in a :func:`PseudoMarginalPotential`.
+        An array's entries may be ``-inf``, as log likelihoods of impossible parameters are.
+    *params : TensorVariable
+        Arguments of the function, in this order: the model's variables or expressions of them. It
+        gets their values on the natural (constrained) scale with their shapes, scalars as numbers.
+    shape : int or tuple of int
+        Shape of what the function returns, by default a number.
+    executor : concurrent.futures.Executor or callable, optional
+        Executor that runs the function, or a function that returns one, which is called once in
+        each process that needs it. With a process pool use ``pm.sample(cores=1)``: PyMC's own
+        processes can't start others. Needed for `timeout`; batches of points are evaluated in
+        parallel. The function travels by `cloudpickle` with every task.
+    timeout : float, optional
+        Seconds that the executor has for one call. Then it fails. Worker processes are stopped if
+        `executor` was given as a function; threads can't be.
+    on_error : {"raise", "reject"}
+        What to do where the function raises, returns NaN or infinity, returns the wrong shape or
+        takes longer than `timeout`. "raise", the default, ends the sampling with an error that has
+        the parameters; ``-inf`` is passed on. "reject" makes the model's log density ``-inf``
+        there. This changes the model: the prior is cut off to the parameters where the function
+        succeeds. It adds an observed variable, "<name>_succeeded". Choose `timeout` far above the
+        usual then, or the machine's speed decides about the posterior.
+    vectorized : bool
+        Whether the function evaluates many points in one call: it gets each parameter with a
+        leading axis of n points and returns an array of shape (n, *shape). It is for functions to
+        which n points cost hardly more than one (NumPy, JAX, a GPU). Batches come from
+        :meth:`BlackBoxOp.evaluate_many`; a chain alone asks for one point at a time, n = 1.
+    model : pymc.Model, optional
+        The model, by default the one of the context.
+
+    Returns
+    -------
+    TensorVariable
+        float64, of shape `shape`.
+
+    Raises
+    ------
+    TypeError
+        If `function` isn't callable with the params, or doesn't return real numbers of shape
+        `shape` at the model's initial point, where it is called twice.
+    ValueError
+        If the function isn't finite at the initial point, or returns different values for the same
+        parameters; if there are no `params`, or an argument is out of its range.
+    BlackBoxError
+        If the function fails: at the initial point, or later while sampling.
+
+    See Also
+    --------
+    black_boxes : What has been evaluated and rejected.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kmc as kmc
+    >>> def decay(rate):
+    ...     return np.exp(-rate * np.arange(5.0))
+    >>> with pm.Model() as model:
+    ...     rate = pm.HalfNormal("rate", 1.0)
+    ...     mean = kmc.BlackBox("decay", decay, rate, shape=5)
+    ...     y = pm.Normal("y", mean, 0.1, observed=[1.0, 0.6, 0.4, 0.2, 0.2])
+    >>> kmc.black_boxes(model)
+    [<BlackBox 'decay' of rate, shape (5,): 2 evaluations in this process>]
+    """
+    model = modelcontext(model)
+    check_choice(on_error, "on_error", ("raise", "reject"))
+    check_choice(vectorized, "vectorized", (True, False))
+    shape = as_shape(name, shape)
+    params = as_tensors(name, params, "function")
+    check_callable(name, "function", function, len(params))
+    op = BlackBoxOp(
+        name,
+        function,
+        shape,
+        names_of(params),
+        executor=executor,
+        timeout=timeout,
+        on_error=on_error,
+        vectorized=vectorized,
+    )
+    stand_in = try_out(op, evaluate_at_initial_point(params, model))
+    outputs = op.make_node(*params).outputs
+    value = outputs[0]
+    if op.rejects:
+        succeeded = outputs[1]
+        with model:
+            observed = pm.Bernoulli(f"{name}_succeeded", p=succeeded, observed=1)
+        # `observed` is 1 in a log density, and `succeeded` where it is drawn.
+        otherwise = pt.switch(observed, pt.constant(stand_in), np.nan)
+        value = pt.switch(pt.eq(succeeded, 1.0), value, otherwise)
+    value.name = name
+    return value
+
+
+def black_boxes(model: pm.Model | None = None) -> list[BlackBoxOp]:
+    """Return the black boxes of a model, with what has been evaluated and rejected.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        The model, by default the one of the context.
+
+    Returns
+    -------
+    list of BlackBoxOp
+        Attributes of each: `n_evaluations`, `n_rejected`, `reasons` (a count of each kind of
+        failure) and `rejections` (the last 100: parameters and reason). They are of this process:
+        chains in processes of their own (``cores=2``) count for themselves.
+    """
+    model = modelcontext(model)
+    return black_box_ops([*model.basic_RVs, *model.potentials, *model.deterministics])
+
+
+def as_shape(name, shape):
+    """Return a shape as a tuple of int, or raise a ValueError."""
+    lengths = (shape,) if isinstance(shape, numbers.Integral) else shape
+    if not isinstance(lengths, tuple | list) or not all(map(is_positive_integer, lengths)):
+        raise ValueError(
+            f"shape of {name!r} must be a tuple of positive whole numbers, () for a number, got "
+            f"{shape!r}."
+        )
+    return tuple(int(length) for length in lengths)
+
+
+def try_out(op, values):
+    """Return the outputs at the initial point; raise an error unless they can be relied on."""
+    outputs = op.try_out(values)
+    point = ", ".join(f"{n}={v}" for n, v in zip(op.parameter_names, values, strict=True))
+    if not np.isfinite(outputs).all():
+        raise ValueError(
+            f"The black box {op.name!r} isn't finite at the model's initial point, where {point}: "
+            f"it returned {outputs}. Give the variables an initval= where it is."
+        )
+    again = op.try_out(values)
+    difference = np.abs(again - outputs)
+    if not (difference > 0).any() and np.isfinite(again).all():
+        return outputs
+    if not (difference <= ROUNDING * np.abs(outputs).max()).all():
+        raise ValueError(
+            f"The black box {op.name!r} returned different values when it was called twice with "
+            f"{point}: {outputs} and {again}. It must be deterministic. If it estimates a log "
+            "likelihood, use kmc.PseudoMarginalPotential; if it simulates data, kmc.ABCPotential."
+        )
+    warnings.warn(
+        f"The black box {op.name!r} returned slightly different values when it was called twice "
+        f"with the same parameters: they differ by {difference.max():.1g}. The log density is then "
+        "a function only up to such errors.",
+        UserWarning,
+        stacklevel=3,
+    )
+    return outputs

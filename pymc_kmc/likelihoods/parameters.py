@@ -1,0 +1,87 @@
+"""Parameters of users' functions: variables of a model, or expressions of them."""
+
+import numbers
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
+
+__all__ = ["as_tensors", "evaluate_at_initial_point", "names_of"]
+
+
+def as_tensors(name, params, what):
+    """Return the parameters of a user's function as tensors.
+
+    Parameters
+    ----------
+    name : str
+        Name of the likelihood or black box, for messages.
+    params : sequence
+        Variables, expressions or numbers, at least one.
+    what : str
+        Name of the argument that the function is, for messages.
+
+    Returns
+    -------
+    list of TensorVariable
+
+    Raises
+    ------
+    TypeError
+        If one is neither a tensor nor numbers.
+    ValueError
+        If there are none.
+    """
+    if not params:
+        raise ValueError(
+            f"{name!r} got no params. Give the variables that the {what} takes after it: "
+            f"({name!r}, {what}, variable, ...)."
+        )
+    tensors = []
+    for i, param in enumerate(params):
+        try:
+            # An array of a number: PyTensor would make an int8 of 3.
+            is_number = isinstance(param, numbers.Number)
+            tensor = pt.as_tensor_variable(np.asarray(param) if is_number else param)
+        except (TypeError, ValueError, NotImplementedError):
+            raise TypeError(
+                f"params[{i}] of {name!r} must be a variable of the model, an expression of "
+                f"variables or numbers, got {param!r} of type {type(param).__name__}."
+            ) from None
+        tensors.append(tensor)
+    return tensors
+
+
+def names_of(params):
+    """Return the names of parameters, for messages."""
+    return [param.name or f"params[{i}]" for i, param in enumerate(params)]
+
+
+def evaluate_at_initial_point(params, model):
+    """Return the values of `params` at the model's initial point, on their natural scale.
+
+    Raises
+    ------
+    ValueError
+        If one depends on a random variable that isn't the model's.
+    """
+    values = model.replace_rvs_by_values(params)
+    for param, value in zip(names_of(params), values, strict=True):
+        strange = [
+            variable.name
+            for variable in ancestors([value])
+            if variable.owner is not None and isinstance(variable.owner.op, RandomVariable)
+        ]
+        if strange:
+            raise ValueError(
+                f"The parameter {param!r} depends on the random variable {strange[0]!r}, which is "
+                "not a variable of this model. Register it in this model, or give the model that "
+                "it belongs to."
+            )
+    point = model.initial_point()
+    function = pytensor.function(
+        model.value_vars, values, mode="FAST_COMPILE", on_unused_input="ignore"
+    )
+    return function(*(point[variable.name] for variable in model.value_vars))

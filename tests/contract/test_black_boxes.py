@@ -1,0 +1,87 @@
+"""Models with black boxes under PyMC's loop: processes, start methods, executors, compounds."""
+
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from tests.chains import QUIET
+
+
+def model_of(**options):
+    """Two black boxes, one of which fails in a part of the prior; closures all."""
+    shift = 0.25
+
+    def line(x, z):
+        if x > 1.5:
+            raise ArithmeticError("no solution")
+        return x * np.arange(3.0) + z + shift
+
+    with pm.Model() as model:
+        x = pm.Normal("x", initval=0.0)
+        z = pm.Normal("z", initval=0.0)
+        mean = kmc.BlackBox("line", line, x, z, shape=3, on_error="reject", **options)
+        pm.Normal("y", mean, 1.0, observed=[1.0, 2.0, 3.0])
+        pm.Potential("p", kmc.BlackBox("log density", lambda z: -(z**2), z, **options))
+    return model
+
+
+def draws_of(model, make_step, **options):
+    with model:
+        idata = pm.sample(
+            step=make_step(), tune=60, draws=60, chains=2, random_seed=5, **(QUIET | options)
+        )
+    return np.stack([idata.posterior[name].values for name in ("x", "z")])
+
+
+def steps_of_both():
+    """One of this package and one of PyMC's, each with a variable."""
+    model = pm.modelcontext(None)
+    return [kmc.AdaptiveMetropolis([model["x"]]), pm.Slice([model["z"]])]
+
+
+@pytest.mark.filterwarnings("ignore:The black box 'line' raised")
+def test_same_seed_same_draws_whatever_cores_and_start_method():
+    model = model_of()
+    one_core = draws_of(model, steps_of_both, cores=1)
+    assert one_core[0].max() <= 1.5
+    assert not np.array_equal(one_core[:, 0], one_core[:, 1])
+    for start_method in ("fork", "spawn"):
+        processes = draws_of(model, steps_of_both, cores=2, mp_ctx=start_method)
+        np.testing.assert_array_equal(processes, one_core)
+
+
+@pytest.mark.filterwarnings("ignore:The black box 'line' raised")
+def test_same_draws_on_executors():
+    here = draws_of(model_of(), kmc.AdaptiveMetropolis, cores=1)
+    for executor in (partial(ThreadPoolExecutor, 2), partial(ProcessPoolExecutor, 1)):
+        there = model_of(executor=executor, timeout=60)
+        np.testing.assert_array_equal(draws_of(there, kmc.AdaptiveMetropolis, cores=1), here)
+    # A pool of threads is made anew in each of PyMC's processes.
+    threads = model_of(executor=partial(ThreadPoolExecutor, 1), timeout=60)
+    spawned = draws_of(threads, kmc.AdaptiveMetropolis, cores=2, mp_ctx="spawn")
+    np.testing.assert_array_equal(spawned, here)
+
+
+def test_rejections_in_other_processes_are_told(caplog):
+    draws_of(model_of(), kmc.AdaptiveMetropolis, cores=2, mp_ctx="spawn")
+    told = [r.getMessage() for r in caplog.records if "black box 'line' failed" in r.getMessage()]
+    assert len(told) == 2  # once a chain
+
+
+@pytest.mark.filterwarnings("ignore:The black box 'line' raised")
+def test_sequential_monte_carlo():
+    with model_of():
+        idata = pm.sample_smc(
+            draws=200,
+            chains=1,
+            cores=1,
+            random_seed=3,
+            progressbar=False,
+            compute_convergence_checks=False,
+        )
+    x = idata.posterior["x"].values
+    assert np.isfinite(x).all() and x.max() <= 1.5

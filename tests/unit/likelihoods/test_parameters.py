@@ -1,0 +1,53 @@
+"""Parameters of users' functions: what is one, and which model's."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from pymc_kmc.likelihoods.parameters import as_tensors, evaluate_at_initial_point, names_of
+
+LIKELIHOODS = {
+    "black box": lambda *params: kmc.BlackBox("f", lambda *values: 0.0, *params),
+    "potential": lambda *params: kmc.PseudoMarginalPotential("f", lambda *v, rng: 0.0, *params),
+}
+
+
+@pytest.fixture(params=LIKELIHOODS)
+def likelihood(request):
+    return LIKELIHOODS[request.param]
+
+
+@pytest.mark.parametrize("bad", ["foo", None, {"a": 1}, [1, "a"], [[1], [1, 2]]])
+def test_what_is_no_parameter(likelihood, bad):
+    with pm.Model():
+        x = pm.Normal("x")
+        with pytest.raises(TypeError, match=r"params\[1\] of 'f' must be a variable of the model"):
+            likelihood(x, bad)
+
+
+def test_a_variable_of_another_model(likelihood):
+    with pm.Model():
+        stranger = pm.Normal("stranger")
+    with pm.Model():
+        with pytest.raises(ValueError, match="random variable 'stranger', which is not a variable"):
+            likelihood(2 * stranger)
+
+
+def test_none_at_all(likelihood):
+    with pm.Model():
+        with pytest.raises(ValueError, match="'f' got no params"):
+            likelihood()
+
+
+def test_names_and_values_at_the_initial_point():
+    with pm.Model() as model:
+        x = pm.HalfNormal("x", initval=2.0)
+        data = pm.Data("data", [1.0, 2.0])
+        seen = pm.Normal("seen", x, 1.0, observed=5.0)
+    params = as_tensors("f", [x, 3 * x, data, seen, 300, [1, 2]], "function")
+    assert names_of(params) == ["x", "params[1]", "data", "seen", "params[4]", "params[5]"]
+    values = evaluate_at_initial_point(params, model)
+    for value, expected in zip(values, [2, 6, [1, 2], 5, 300, [1, 2]], strict=True):
+        np.testing.assert_allclose(value, expected)
+    assert values[4].dtype == np.int64  # of a Python number PyTensor makes the shortest type
