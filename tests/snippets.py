@@ -1,4 +1,4 @@
-"""Code that users read, run in its quick form: with few iterations, on one core, without pictures."""
+"""Code that users read, run in its quick form: few iterations, one core, no pictures."""
 
 from contextlib import contextmanager
 
