@@ -1,0 +1,75 @@
+"""Notebooks: they run on this line of PyMC, and are committed as a reader wants to see them."""
+
+import json
+import re
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+from tests.snippets import quickly, run
+
+FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
+NOTEBOOKS = {
+    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FOLDER.glob("*.ipynb")
+}
+# What makes a notebook quick besides fewer iterations: pieces of its code, and their replacements.
+QUICK = {
+    "noisy_likelihood": {"[1, 2, 4, 8, 16]": "[1]", "n=400": "n=20"},
+    "particle_filter": {"n=300": "n=20", "num_samples=200": "num_samples=5"},
+    "partial_posteriors": {
+        "N = 2**24": "N = 2**11",
+        '"tune": 500, "draws": 1000': '"tune": 50, "draws": 50',
+        "n_replications=24": "n_replications=2",
+        "n_replications=5": "n_replications=2",
+    },
+    "simulators": {"num_samples=50": "num_samples=5"},
+}
+
+
+def cells(name, kind):
+    return [cell for cell in NOTEBOOKS[name]["cells"] if cell["cell_type"] == kind]
+
+
+def text(cell):
+    return "".join(cell["source"])
+
+
+def outputs(name):
+    return [output for cell in cells(name, "code") for output in cell["outputs"]]
+
+
+@pytest.mark.parametrize("name", sorted(NOTEBOOKS))
+def test_it_runs(name):
+    code = [text(cell) for cell in cells(name, "code")]
+    for old, new in QUICK.get(name, {}).items():
+        assert any(old in source for source in code), f"{old} isn't in {name} any more"
+        code = [source.replace(old, new) for source in code]
+    namespace = {"__name__": name}
+    with quickly():
+        for i, source in enumerate(code):
+            run(source, f"{name}[{i}]", namespace)
+    assert not plt.get_fignums(), "a picture is made and not shown"
+
+
+@pytest.mark.parametrize("name", sorted(NOTEBOOKS))
+def test_outputs_are_of_one_clean_run(name):
+    counts = [cell["execution_count"] for cell in cells(name, "code")]
+    assert counts == list(range(1, len(counts) + 1))
+    for output in outputs(name):
+        assert output["output_type"] in ("stream", "display_data", "execute_result")
+        assert output.get("name") != "stderr"
+    written = json.dumps(outputs(name))
+    assert not re.search(r"[\"\s](/home|/root|/tmp|/work|[A-Z]:\\\\)", written)
+
+
+@pytest.mark.parametrize("name", sorted(NOTEBOOKS))
+def test_it_asks_shows_and_leads_on(name):
+    first, last = (text(cells(name, "markdown")[i]) for i in (0, -1))
+    assert first.startswith("# ") and "?" in first
+    assert "## Next\n\n- " in last
+    assert any("image/png" in output.get("data", {}) for output in outputs(name))
+
+
+def test_there_are_notebooks():
+    assert set(QUICK) <= set(NOTEBOOKS)
