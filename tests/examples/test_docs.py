@@ -7,12 +7,11 @@ import re
 import sys
 from pathlib import Path
 
-import matplotlib
 import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from tests.documents import ROOT, python_blocks, run_blocks
+from tests.snippets import ROOT, python_blocks, run_quickly
 from tests.steps import STEPS
 
 DOCS = ROOT / "docs"
@@ -53,19 +52,18 @@ def extension(monkeypatch):
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name
 )
-def test_code_runs_as_printed(page, monkeypatch, capsys):
-    matplotlib.use("Agg")
+def test_code_runs_as_printed(page):
     quicker = QUICKER.get(page.name, ())
-    run_blocks(python_blocks(page), page.name, monkeypatch, quicker=quicker)
+    run_quickly(python_blocks(page), page.name, quicker)
 
 
-def test_blocks_are_found_and_run(tmp_path, monkeypatch):
+def test_blocks_are_found_and_run(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```python\na = 1\n```\n\n```\nno code\n```\n\n```python\nb = a + 1\n```\n")
     assert python_blocks(page) == ["a = 1\n", "b = a + 1\n"]
-    assert run_blocks(python_blocks(page), "page", monkeypatch, quicker=[("= 1", "= 2")])["b"] == 3
+    assert run_quickly(python_blocks(page), "page", [("= 1", "= 2")])["b"] == 3
     with pytest.raises(NameError):
-        run_blocks(["undefined"], "page", monkeypatch)
+        run_quickly(["undefined"], "page")
 
 
 def test_every_public_name_has_a_topic(extension):

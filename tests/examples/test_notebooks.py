@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-from tests.snippets import quickly, run
+from tests.snippets import run_quickly
 
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = {
@@ -42,13 +42,7 @@ def outputs(name):
 @pytest.mark.parametrize("name", sorted(NOTEBOOKS))
 def test_it_runs(name):
     code = [text(cell) for cell in cells(name, "code")]
-    for old, new in QUICK.get(name, {}).items():
-        assert any(old in source for source in code), f"{old} isn't in {name} any more"
-        code = [source.replace(old, new) for source in code]
-    namespace = {"__name__": name}
-    with quickly():
-        for i, source in enumerate(code):
-            run(source, f"{name}[{i}]", namespace)
+    run_quickly(code, name, QUICK.get(name, {}).items())
     assert not plt.get_fignums(), "a picture is made and not shown"
 
 

@@ -3,10 +3,8 @@
 import re
 from pathlib import Path
 
-import matplotlib
-
 import pymc_kmc as kmc
-from tests.documents import ROOT, python_blocks, run_blocks
+from tests.snippets import ROOT, python_blocks, run_quickly
 from tests.steps import STEPS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,10 +17,9 @@ def section(heading):
     return README[start : README.index("\n## ", start + 1)]
 
 
-def test_code_runs_as_printed(capsys, monkeypatch):
-    matplotlib.use("Agg")
-    namespace = run_blocks(BLOCKS, "README.md", monkeypatch)
-    assert namespace["idata"].posterior["rate"].shape == (2, 50)
+def test_code_runs_as_printed(capsys):
+    namespace = run_quickly(BLOCKS, "README.md")
+    assert namespace["idata"].posterior["rate"].shape == (2, 40)
     assert "acceptance" in capsys.readouterr().out
 
 
