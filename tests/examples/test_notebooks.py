@@ -2,29 +2,36 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
 
-from tests.snippets import run_quickly
+import pymc_kmc as kmc
+from tests.snippets import MOST_TUNING, run_quickly
 
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = {
     path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FOLDER.glob("*.ipynb")
 }
+GLASS = kmc.datasets.load_glass()
+SMALL_GLASS = replace(GLASS, data=GLASS.data[::4], target=GLASS.target[::4], y=GLASS.y[::4])
 # What makes a notebook quick besides fewer iterations: pieces of its code, and their replacements.
 QUICK = {
+    "glass": {"kmc.datasets.load_glass()": "SMALL_GLASS"},
     "noisy_likelihood": {"[1, 2, 4, 8, 16]": "[1]", "n=400": "n=20"},
-    "particle_filter": {"n=300": "n=20", "num_samples=200": "num_samples=5"},
+    "particle_filter": {"n=300": "n=20"},
     "partial_posteriors": {
         "N = 2**24": "N = 2**11",
         '"tune": 500, "draws": 1000': '"tune": 50, "draws": 50',
         "n_replications=24": "n_replications=2",
         "n_replications=5": "n_replications=2",
     },
-    "simulators": {"num_samples=50": "num_samples=5"},
+    "simulators": {"[2.0, 1.0, 0.5, 0.25]": "[2.0]"},
 }
+# Most iterations of tuning, where fewer don't measure the noise that is drawn.
+TUNING = {"when_it_goes_wrong": 250}
 
 
 def cells(name, kind):
@@ -42,7 +49,8 @@ def outputs(name):
 @pytest.mark.parametrize("name", sorted(NOTEBOOKS))
 def test_it_runs(name):
     code = [text(cell) for cell in cells(name, "code")]
-    run_quickly(code, name, QUICK.get(name, {}).items())
+    quicker, tuning = QUICK.get(name, {}).items(), TUNING.get(name, MOST_TUNING)
+    run_quickly(code, name, quicker, tuning, SMALL_GLASS=SMALL_GLASS)
     assert not plt.get_fignums(), "a picture is made and not shown"
 
 
@@ -66,4 +74,4 @@ def test_it_asks_shows_and_leads_on(name):
 
 
 def test_there_are_notebooks():
-    assert set(QUICK) <= set(NOTEBOOKS)
+    assert set(QUICK) | set(TUNING) <= set(NOTEBOOKS)
