@@ -56,6 +56,8 @@ TOPICS = (
         "[Noisy likelihoods](../noisy_likelihoods.md) and [Simulators](../simulators.md).",
         names=(
             "BlackBox",
+            "black_boxes",
+            "BlackBoxError",
             "PseudoMarginalPotential",
             "ABCPotential",
             "SyntheticLikelihoodPotential",
