@@ -9,17 +9,18 @@ import pymc as pm
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MOST_TUNING, MOST_DRAWS, MOST_CHAINS = 100, 40, 2
+# Noise is measured for the first time after a hundred iterations.
+MOST_TUNING, MOST_DRAWS, MOST_CHAINS = 110, 30, 2
 
 
 @contextmanager
-def quickly(most_tuning=MOST_TUNING):
+def quickly():
     """Let `pm.sample` and `pm.sample_smc` do little, and `plt.show` close what it would show."""
     sample, sample_smc = pm.sample, pm.sample_smc
     quiet = {"cores": 1, "progressbar": False}
 
     def sample_little(draws=MOST_DRAWS, **options):
-        options["tune"] = min(options.get("tune", most_tuning), most_tuning)
+        options["tune"] = min(options.get("tune", MOST_TUNING), MOST_TUNING)
         options["chains"] = min(options.get("chains", MOST_CHAINS), MOST_CHAINS)
         return sample(draws=min(draws, MOST_DRAWS), **options | quiet)
 
@@ -39,7 +40,7 @@ def python_blocks(path):
     return re.findall(r"^```python\n(.*?)^```", path.read_text("utf-8"), flags=re.DOTALL | re.M)
 
 
-def run_quickly(blocks, name, quicker=(), most_tuning=MOST_TUNING, **namespace):
+def run_quickly(blocks, name, quicker=(), **namespace):
     """Run blocks of code one after another in one namespace, in their quick form.
 
     Parameters
@@ -49,8 +50,6 @@ def run_quickly(blocks, name, quicker=(), most_tuning=MOST_TUNING, **namespace):
         Name of the page or notebook, for tracebacks.
     quicker : iterable of (str, str)
         Code that takes long, and what runs in its place.
-    most_tuning : int
-        Iterations of tuning that are left.
     **namespace
         What is defined before.
 
@@ -64,7 +63,7 @@ def run_quickly(blocks, name, quicker=(), most_tuning=MOST_TUNING, **namespace):
         assert any(long in block for block in blocks), f"{long} isn't in {name} any more"
         blocks = [block.replace(long, short) for block in blocks]
     namespace["__name__"] = "__main__"
-    with quickly(most_tuning):
+    with quickly():
         for i, block in enumerate(blocks):
             exec(compile(block, f"{name}[{i}]", "exec"), namespace)
     return namespace

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 import pymc_kmc as kmc
-from tests.snippets import MOST_TUNING, run_quickly
+from tests.snippets import run_quickly
 
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = {
@@ -28,10 +28,9 @@ QUICK = {
         "n_replications=24": "n_replications=2",
         "n_replications=5": "n_replications=2",
     },
+    "regressions_with_gradients": {"    run(asked, 20, 20, seed=2)\n": ""},
     "simulators": {"[2.0, 1.0, 0.5, 0.25]": "[2.0]"},
 }
-# Most iterations of tuning, where fewer don't measure the noise that is drawn.
-TUNING = {"when_it_goes_wrong": 250}
 
 
 def cells(name, kind):
@@ -49,8 +48,7 @@ def outputs(name):
 @pytest.mark.parametrize("name", sorted(NOTEBOOKS))
 def test_it_runs(name):
     code = [text(cell) for cell in cells(name, "code")]
-    quicker, tuning = QUICK.get(name, {}).items(), TUNING.get(name, MOST_TUNING)
-    run_quickly(code, name, quicker, tuning, SMALL_GLASS=SMALL_GLASS)
+    run_quickly(code, name, QUICK.get(name, {}).items(), SMALL_GLASS=SMALL_GLASS)
     assert not plt.get_fignums(), "a picture is made and not shown"
 
 
@@ -74,4 +72,4 @@ def test_it_asks_shows_and_leads_on(name):
 
 
 def test_there_are_notebooks():
-    assert set(QUICK) | set(TUNING) <= set(NOTEBOOKS)
+    assert set(QUICK) <= set(NOTEBOOKS)

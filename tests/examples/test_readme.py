@@ -19,7 +19,7 @@ def section(heading):
 
 def test_code_runs_as_printed(capsys):
     namespace = run_quickly(BLOCKS, "README.md")
-    assert namespace["idata"].posterior["rate"].shape == (2, 40)
+    assert namespace["idata"].posterior["rate"].shape == (2, 30)
     assert "acceptance" in capsys.readouterr().out
 
 
