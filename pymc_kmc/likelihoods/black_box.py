@@ -77,8 +77,8 @@ def BlackBox(  # noqa: N802
         usual then, or the machine's speed decides about the posterior.
     vectorized : bool
         Whether the function evaluates many points in one call: it gets each parameter with a
-        leading axis of n points and returns an array of shape ``(n, *shape)``. It is for functions to
-        which n points cost hardly more than one (NumPy, JAX, a GPU). Batches come from
+        leading axis of n points and returns an array of shape ``(n, *shape)``. It is for functions
+        to which n points cost hardly more than one (NumPy, JAX, a GPU). Batches come from
         ``evaluate_many`` of the Op; a chain alone asks for one point at a time, n = 1.
     model : pymc.Model, optional
         The model, by default the one of the context.
