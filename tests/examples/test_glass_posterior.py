@@ -18,8 +18,8 @@ def test_chains_of_the_example_cover_the_posterior():
     with example.build_model():
         idata = pm.sample(
             step=kmc.KMC(),
-            tune=3000,
-            draws=10_000,
+            tune=2500,
+            draws=4000,
             chains=2,
             cores=2,
             random_seed=1,
