@@ -75,7 +75,7 @@ def z_scores(draws):
 # Iterations of tuning and draws: what costs a few seconds.
 LENGTHS = {
     "AdaptiveMetropolis": (2500, 7000),
-    "KAMH": (800, 4000),
+    "KAMH": (800, 12_000),
     "KMC": (600, 3000),
     "KMCLite": (600, 2000),
     # After short tuning its tails are so poor that a chain hardly ever enters the target's.
