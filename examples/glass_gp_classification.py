@@ -242,21 +242,20 @@ def say_what_matters(names, theta):
     """
     probabilities = relevance(theta)
     groups = {
-        "surely matter": probabilities >= 0.95,
-        "may matter": (probabilities >= 0.3) & (probabilities < 0.95),
-        "probably do not": probabilities < 0.3,
+        "Surely": probabilities >= 0.95,
+        "Perhaps": (probabilities >= 0.3) & (probabilities < 0.95),
+        "Hardly": probabilities < 0.3,
     }
     parts = []
     for verdict, chosen in groups.items():
         if chosen.any():
             order = np.argsort(-probabilities * chosen)[: chosen.sum()]
             listed = ", ".join(f"{names[k]} ({probabilities[k]:.2f})" for k in order)
-            parts.append(f"{listed} {verdict}")
+            parts.append(f"{verdict} {listed}.")
     return (
-        "What tells window glass from other glass? "
-        + "; ".join(parts)
-        + f".\n(In brackets: probability of a length scale below {SHORT:g} standard deviations. A "
-        "measurement counts for what those before it don't say.)"
+        f"What tells window glass from other glass? {' '.join(parts)}\n(In brackets: probability "
+        f"of a length scale below {SHORT:g} standard deviations. A measurement counts for what "
+        "those before it don't say.)"
     )
 
 
@@ -302,8 +301,14 @@ def plot(idata, path):
             label="prior" if first else None,
         )
         bars.barh(row + 0.4, probabilities[k], height=0.6, color=colour)
+        fits_inside = probabilities[k] > 0.8
         bars.text(
-            min(probabilities[k] + 0.03, 0.8), row + 0.4, f"{probabilities[k]:.2f}", va="center"
+            probabilities[k] + (-0.03 if fits_inside else 0.03),
+            row + 0.4,
+            f"{probabilities[k]:.2f}",
+            color="w" if fits_inside else "k",
+            horizontalalignment="right" if fits_inside else "left",
+            verticalalignment="center",
         )
     marginals.axvline(-np.log(SHORT), color="0.7", linewidth=0.8, zorder=0)
     marginals.set_yticks(np.arange(len(order)) + 0.4, names[order])

@@ -102,5 +102,17 @@ def test_far_away_points_have_a_finite_likelihood(value):
     assert -214 * 3 < log_likelihood < 0
 
 
+def test_what_matters_is_said():
+    short, long = -np.log(example.SHORT) + 0.1, -np.log(example.SHORT) - 0.1
+    theta = np.full((100, 3), short)
+    theta[:50, 1] = theta[:, 2] = long
+    np.testing.assert_array_equal(example.relevance(theta), [1.0, 0.5, 0.0])
+    said = example.say_what_matters(["Mg", "Ca", "Fe"], theta)
+    assert "Surely Mg (1.00). Perhaps Ca (0.50). Hardly Fe (0.00)." in said
+
+
 def test_the_script_runs(tmp_path):
-    assert "theta[Ba]" in run_quickly("glass_gp_classification.py", tmp_path)
+    printed = run_quickly("glass_gp_classification.py", tmp_path)
+    assert "theta[Ba]" in printed
+    assert "What tells window glass from other glass? " in printed
+    assert "acceptance" in printed  # of kmc.diagnose
