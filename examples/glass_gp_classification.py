@@ -249,7 +249,7 @@ def say_what_matters(names, theta):
     parts = []
     for verdict, chosen in groups.items():
         if chosen.any():
-            order = np.argsort(-probabilities * chosen)[: chosen.sum()]
+            order = sorted(np.flatnonzero(chosen), key=lambda k: -probabilities[k])
             listed = ", ".join(f"{names[k]} ({probabilities[k]:.2f})" for k in order)
             parts.append(f"{verdict} {listed}.")
     return (
