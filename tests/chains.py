@@ -1,9 +1,22 @@
 """Chains by hand: PyMC's loop without its storage; and what keeps PyMC's own quiet."""
 
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
+
+from pymc_kmc.adaptation import transitions
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 ONE_CHAIN = QUIET | {"chains": 1, "cores": 1}
+
+
+@contextmanager
+def short_sequences():
+    """Let KMC move an eighth as far on its surrogate, in this process and in forks of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transitions, "BUDGET", transitions.BUDGET / 8)
+        yield
 
 
 def iterate(step, point, n):

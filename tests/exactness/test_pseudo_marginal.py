@@ -21,15 +21,13 @@ from tests.models import (
     log_likelihood,
     noisy_gaussian,
 )
-from tests.steps import NOISY_STEPS, STEPS
+from tests.steps import STEPS
 
 VARIANCES = [0.0, 1.0, 2.0, 3.0]
-# KAMH differs from adaptive Metropolis in its proposals alone: what depends on other things, as the
-# noise that other steps renew, is tested with the latter. Noise that depends on the parameter has
-# Geweke's test in test_steps.py.
-NOT_KAMH = [name for name in NOISY_STEPS if name != "KAMH"]
-# Processes: that every step makes the same draws in them is tested in tests/contract.
-IN_PROCESSES = ["AdaptiveMetropolis", "KMC"]
+# All steps keep their estimates in one place and differ in their proposals alone: what depends on
+# other things, as the noise that other steps renew, is tested with one random walk and one step on
+# a surrogate. Noise that depends on the parameter has Geweke's test in test_steps.py, for every step.
+ONE_OF_EACH_KIND = ["AdaptiveMetropolis", "KMC"]
 
 
 def sample(step, *, seed, draws=15_000, tune=1000, chains=1, **kwargs):
@@ -39,7 +37,8 @@ def sample(step, *, seed, draws=15_000, tune=1000, chains=1, **kwargs):
 
 @pytest.mark.parametrize(
     ("name", "variance"),
-    [(name, variance) for name in NOT_KAMH for variance in VARIANCES]
+    [("AdaptiveMetropolis", variance) for variance in VARIANCES]
+    + [(name, variance) for name in ("KMC", "KMCLite", "KMCFinite") for variance in (1.0, 3.0)]
     + [("KAMH", 1.0), ("KAMH", 3.0)],
 )
 def test_alone(name, variance):
@@ -48,15 +47,17 @@ def test_alone(name, variance):
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", NOT_KAMH)
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
 def test_noise_that_depends_on_the_parameter(name):
     with noisy_gaussian(1.5, heteroscedastic=True):
         idata = sample(STEPS[name](), seed=3)
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-@pytest.mark.parametrize("name", IN_PROCESSES)
+# That every step makes the same draws with every start method is tested in tests/contract.
+@pytest.mark.parametrize(
+    ("name", "start_method"), [("AdaptiveMetropolis", "spawn"), ("KMC", "fork")]
+)
 def test_on_two_cores(name, start_method):
     with noisy_gaussian(2.0):
         idata = sample(STEPS[name](), seed=4, draws=8000, chains=2, cores=2, mp_ctx=start_method)
@@ -64,9 +65,14 @@ def test_on_two_cores(name, start_method):
 
 
 @pytest.mark.parametrize(
-    ("other", "variance"), [(pm.Metropolis, 3.0), (pm.Slice, 1.0), (pm.NUTS, 2.0)]
+    ("name", "other", "variance"),
+    [
+        (name, other, variance)
+        for name in ONE_OF_EACH_KIND
+        for other, variance in ((pm.Metropolis, 3.0), (pm.Slice, 1.0), (pm.NUTS, 2.0))
+    ]
+    + [("KMCLite", pm.Metropolis, 3.0), ("KMCFinite", pm.NUTS, 2.0)],
 )
-@pytest.mark.parametrize("name", NOT_KAMH)
 def test_beside_pymc_steps(name, other, variance):
     draws = 12_000 if other is pm.NUTS else 15_000
     with noisy_gaussian(variance, companion=True) as model:
@@ -79,7 +85,7 @@ def test_beside_pymc_steps(name, other, variance):
     assert worst_moment(residuals, 0.0, 1.0) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", NOT_KAMH)
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
 def test_pymc_moves_the_noisy_variable_ours_another(name):
     """The noise is renewed by a step whose own variable isn't in the estimate."""
     with noisy_gaussian(1.0, companion=True) as model:

@@ -20,6 +20,7 @@ Statistics* 23, 470-472.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import arviz as az
 import numpy as np
@@ -48,13 +49,12 @@ SIZES = {
     "KMCLite": {"n_points": 150},
     "KMCFinite": {"n_features": 100, "n_points": 400},
 }
-# The tails of a small, early random-feature surrogate are so poor that a chain enters the target's
-# tails once in a thousand iterations, and ArviZ can't know of visits that didn't happen: with 8000
-# draws E z0^2 of the banana was up to 6 estimated errors too small, with a kernel in detailed
-# balance. Longer tuning leaves better tails: with both the worst of the statistics was within 2.4
-# in four seeds.
-DRAWS = {"KMCFinite": 60_000}
-TUNE = {"KMCFinite": 1500}
+# The tails of a small, early random-feature surrogate are so poor that a chain enters the
+# banana's tails once in a thousand iterations, and ArviZ can't know of visits that didn't happen:
+# with 8000 draws E z0^2 was up to 6 estimated errors too small, with a kernel in detailed balance.
+# Longer tuning leaves better tails: with both the worst of the statistics was within 2.4 in four
+# seeds.
+FEW_FEATURES = {"n_tune": 1500, "n_draws": 60_000}
 
 
 def make(name, **kwargs):
@@ -123,6 +123,9 @@ class Funnel:
     def standardise(self, draws):
         v = draws["v"][..., None]
         return np.concatenate([v / SPREAD, (draws["x"] - v) * np.exp(-v)], axis=-1)
+
+
+LENGTHS = {("KMCFinite", CurvedRidge): FEW_FEATURES}
 
 
 def normal_scores(*probabilities):
@@ -197,7 +200,7 @@ def assert_standard_normal(z):
 @pytest.mark.parametrize("problem", [Gaussian(), CurvedRidge()], ids=["gaussian", "banana"])
 @pytest.mark.parametrize("name", STEPS)
 def test_known_moments(name, problem):
-    lengths = {"n_tune": TUNE.get(name, 800), "n_draws": DRAWS.get(name, 8000)}
+    lengths = LENGTHS.get((name, type(problem)), {})
     assert_standard_normal(chains(lambda: make(name), problem, seed=1, **lengths))
 
 
@@ -233,7 +236,7 @@ def test_transforms(name):
         idata = pm.sample(
             step=make(name),
             tune=1000,
-            draws=6000,
+            draws=4000,
             chains=2,
             cores=1,
             random_seed=2,
@@ -253,7 +256,8 @@ def test_transforms(name):
 @pytest.mark.parametrize("name", STEPS)
 def test_adaptation_that_vanishes(name):
     """The kernel goes on changing while the draws are made."""
-    z = chains(lambda: make(name, adaptation="vanishing"), CurvedRidge(), seed=3)
+    make_step = partial(make, name, adaptation="vanishing")
+    z = chains(make_step, CurvedRidge(), seed=3, n_draws=5000)
     assert_standard_normal(z)
 
 
@@ -299,7 +303,7 @@ def joint_model():
     return model
 
 
-def geweke(step, rng, n_tune=1000, n_draws=12_000):
+def geweke(step, rng, n_tune=1000, n_draws=8000):
     """Alternate the step on parameters and noise given data with data given parameters.
 
     The noise has mean 1 given the parameters and the data don't depend on it, so that in the long
@@ -346,7 +350,7 @@ def test_geweke_can_fail():
         return current(point)
 
     target.current = redrawn
-    z = np.stack([geweke(step, np.random.default_rng([6, i]), n_draws=36_000) for i in range(2)])
+    z = np.stack([geweke(step, np.random.default_rng([6, i]), n_draws=18_000) for i in range(2)])
     assert max(map(abs, z_scores(z).values())) > 1.5 * TOLERANCE
 
 
@@ -425,7 +429,7 @@ def frozen(make_step, n_tune=400):
     return step
 
 
-def worst_of_balance(step, n=20_000):
+def worst_of_balance(step, n=12_000):
     """Return the largest error of one step's balance, from exact draws, in standard errors."""
     banana = CurvedRidge.banana
     X = banana.draws(n, np.random.default_rng(11))
@@ -444,10 +448,6 @@ def as_learned_by_the_papers_schedule(name):
     return lambda: papers(name, "tuning")
 
 
-def with_right_surrogate(name):
-    return lambda: given(name, is_wrong=False)
-
-
 def with_wrong_surrogate(name):
     return lambda: given(name, is_wrong=True)
 
@@ -456,7 +456,6 @@ def with_wrong_surrogate(name):
     ("name", "kernel"),
     [(name, as_learned) for name in STEPS]
     + [(name, as_learned_by_the_papers_schedule) for name in PAPERS_STEPS]
-    + [(name, with_right_surrogate) for name in KERNEL_STEPS]
     + [(name, with_wrong_surrogate) for name in KERNEL_STEPS],
 )
 def test_detailed_balance(name, kernel):
@@ -484,7 +483,8 @@ class WithoutVolume(ScaleWarp):
 
 
 def test_detailed_balance_in_wrong_coordinates_can_fail(monkeypatch):
-    assert worst_of_balance(in_wrong_coordinates(monkeypatch, WithoutVolume)) > 2 * TOLERANCE
+    step = in_wrong_coordinates(monkeypatch, WithoutVolume)
+    assert worst_of_balance(step, n=5000) > 2 * TOLERANCE
 
 
 @pytest.mark.parametrize("name", GAD_OPTIONS)
@@ -539,13 +539,13 @@ class Outwards(kmc.KMCLite):
 
     def _propose(self, current):
         proposal = super()._propose(current)
-        return proposal._replace(position=proposal.position * 1.3)
+        return proposal._replace(position=proposal.position * 1.5)
 
 
 @pytest.mark.parametrize("broken", [WithoutKineticEnergy, LengthFromTheState, Outwards])
 def test_detailed_balance_can_fail(broken):
     step = frozen(lambda: given("KMCLite", is_wrong=True, step_class=broken))
-    assert worst_of_balance(step, n=40_000) > 2 * TOLERANCE
+    assert worst_of_balance(step) > 2 * TOLERANCE
 
 
 class TakenForSymmetric(WithoutRatio, kmc.KAMH):
