@@ -26,7 +26,7 @@ from tests.steps import STEPS
 VARIANCES = [0.0, 1.0, 2.0, 3.0]
 # All steps keep their estimates in one place and differ in their proposals alone: what depends on
 # other things, as the noise that other steps renew, is tested with one random walk and one step on
-# a surrogate. Noise that depends on the parameter has Geweke's test in test_steps.py for every step.
+# a surrogate. Noise that depends on the parameter has Geweke's test in test_steps.py.
 ONE_OF_EACH_KIND = ["AdaptiveMetropolis", "KMC"]
 
 
