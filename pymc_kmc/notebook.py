@@ -16,8 +16,8 @@ STYLE = """
 .kmc-result .figures {display: flex; flex-wrap: wrap; gap: .5em}
 .kmc-result .figures span {padding: .25em .7em; border-radius: .4em; border-left: .3em solid}
 .kmc-result .figures b {font-size: 115%}
-.kmc-result .good {background: rgba(46, 160, 67, .15); border-color: rgb(46, 160, 67)}
-.kmc-result .bad {background: rgba(219, 97, 36, .18); border-color: rgb(219, 97, 36)}
+.kmc-result .figures .good {background: rgba(46, 160, 67, .15); border-color: rgb(46, 160, 67)}
+.kmc-result .figures .bad {background: rgba(219, 97, 36, .18); border-color: rgb(219, 97, 36)}
 .kmc-result ul {margin: .8em 0; padding-left: 1.4em}
 .kmc-result li {margin: .35em 0}
 .kmc-result .wide {overflow-x: auto; margin: .5em 0}
