@@ -308,7 +308,7 @@ def advise(total: LogEstimates, factor: float) -> Iterator[str]:
         yield (
             f"The noise would limit a chain: the log estimate has variance {variance:.2g}, "
             f"{accepted}. Use {int(np.ceil(factor))} times as many simulations or particles, "
-            f"n_replicates='auto'{remedy}."
+            f"n_replicates='auto' (n_simulations='auto' with a simulator){remedy}."
         )
     elif variance < NEEDLESSLY_GOOD:
         yield (

@@ -211,8 +211,8 @@ def _findings(chains: pd.DataFrame, posterior: dict[str, float]) -> Iterator[str
             f"Noise limits the chains: the log of the likelihood's estimate has variance "
             f"{noise:.2g} where the chains are, and perfect proposals would be accepted in "
             f"{100 * ideal:.0f} % of cases. Use {factor:.0f} times as many "
-            "simulations or particles, n_replicates='auto', or correlated noise (n_normals=, "
-            "correlation=); kmc.estimate_noise(model) tries them out."
+            "simulations or particles, n_replicates='auto' (n_simulations='auto' with a "
+            "simulator), or correlated noise (n_normals=, correlation=); kmc.estimate_noise(model) tries them out."
         )
     elif 0 < noise < NEEDLESSLY_GOOD:
         yield (
