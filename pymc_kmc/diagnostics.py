@@ -212,7 +212,8 @@ def _findings(chains: pd.DataFrame, posterior: dict[str, float]) -> Iterator[str
             f"{noise:.2g} where the chains are, and perfect proposals would be accepted in "
             f"{100 * ideal:.0f} % of cases. Use {factor:.0f} times as many "
             "simulations or particles, n_replicates='auto' (n_simulations='auto' with a "
-            "simulator), or correlated noise (n_normals=, correlation=); kmc.estimate_noise(model) tries them out."
+            "simulator), or correlated noise (n_normals=, correlation=); "
+            "kmc.estimate_noise(model) tries them out."
         )
     elif 0 < noise < NEEDLESSLY_GOOD:
         yield (
