@@ -68,8 +68,8 @@ nitpick_ignore_regex = [
     ),
 ]
 
-# Code side by side and pictures need the room of the column on the right.
-WIDE = ["coming_from", "notebooks/index"]
+# Code side by side, long equations and pictures need the room of the column on the right.
+WIDE = ["coming_from", "how_it_works", "notebooks/index"]
 WIDE += [f"notebooks/{path.stem}" for path in (ROOT / "examples" / "notebooks").glob("*.ipynb")]
 
 html_theme = "pydata_sphinx_theme"

@@ -24,7 +24,7 @@ QUICK = {
     "particle_filter": {"n=300": "n=20"},
     "partial_posteriors": {
         "N = 2**24": "N = 2**11",
-        '"tune": 400, "draws": 600': '"tune": 50, "draws": 50',
+        '"tune": 500, "draws": 1000': '"tune": 50, "draws": 50',
         "n_replications=24": "n_replications=2",
         "n_replications=5": "n_replications=2",
     },
