@@ -68,6 +68,10 @@ nitpick_ignore_regex = [
     ),
 ]
 
+# Code side by side, long equations and pictures need the room of the column on the right.
+WIDE = ["coming_from", "how_it_works", "notebooks/index"]
+WIDE += [f"notebooks/{path.stem}" for path in (ROOT / "examples" / "notebooks").glob("*.ipynb")]
+
 html_theme = "pydata_sphinx_theme"
 html_title = "pymc_kmc"
 html_static_path = ["_static"]
@@ -78,8 +82,7 @@ html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 6,
     "show_prev_next": True,
-    # Code side by side needs the room.
-    "secondary_sidebar_items": {"**": ["page-toc"], "coming_from": []},
+    "secondary_sidebar_items": {"**": ["page-toc"]} | dict.fromkeys(WIDE, []),
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
     "pygments_light_style": "tango",

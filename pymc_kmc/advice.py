@@ -26,6 +26,7 @@ import pymc as pm
 from numpy.typing import ArrayLike
 from pymc.initial_point import make_initial_point_fn
 
+from pymc_kmc import notebook
 from pymc_kmc.adaptation.noise_variance import ideal_acceptance
 from pymc_kmc.diagnostics import NEEDLESSLY_GOOD, TOO_NOISY
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
@@ -64,8 +65,7 @@ class NoiseEstimate:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        items = "".join(f"<li>{line}</li>" for line in self.advice)
-        return f"{self.likelihoods.T.to_html(float_format='%.3g')}<ul>{items}</ul>"
+        return notebook.result(notebook.sentences(self.advice), notebook.table(self.likelihoods.T))
 
 
 def estimate_noise(
@@ -308,7 +308,7 @@ def advise(total: LogEstimates, factor: float) -> Iterator[str]:
         yield (
             f"The noise would limit a chain: the log estimate has variance {variance:.2g}, "
             f"{accepted}. Use {int(np.ceil(factor))} times as many simulations or particles, "
-            f"n_replicates='auto'{remedy}."
+            f"n_replicates='auto' (n_simulations='auto' with a simulator){remedy}."
         )
     elif variance < NEEDLESSLY_GOOD:
         yield (

@@ -14,7 +14,6 @@ Monte Carlo simulation methods based on the particle filter. *Journal of Econome
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import arviz as az
@@ -22,6 +21,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pymc_kmc import notebook
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.runs import Phase, Run
@@ -39,24 +39,6 @@ LONG_STAY = 200
 POOR_SHARE = 0.5
 # Share of the time spent besides the model's evaluations above which it is worth mentioning.
 MOST_OWN_TIME = 0.8
-
-
-# Colours are the notebook's own, or half-transparent: fit for light and dark.
-STYLE = """
-.kmc-diagnosis {max-width: 60em; line-height: 1.45}
-.kmc-diagnosis .figures {display: flex; flex-wrap: wrap; gap: .5em}
-.kmc-diagnosis .figures span {padding: .25em .7em; border-radius: .4em; border-left: .3em solid}
-.kmc-diagnosis .figures b {font-size: 115%}
-.kmc-diagnosis .good {background: rgba(46, 160, 67, .15); border-color: rgb(46, 160, 67)}
-.kmc-diagnosis .bad {background: rgba(219, 97, 36, .18); border-color: rgb(219, 97, 36)}
-.kmc-diagnosis ul {margin: .8em 0; padding-left: 1.4em}
-.kmc-diagnosis li {margin: .35em 0}
-.kmc-diagnosis .wide {overflow-x: auto}
-.kmc-diagnosis table {border-collapse: collapse; font-variant-numeric: tabular-nums}
-.kmc-diagnosis th, .kmc-diagnosis td {text-align: right; padding: .2em .8em; background: none}
-.kmc-diagnosis th:first-child {text-align: left; font-weight: normal}
-.kmc-diagnosis tr {border-bottom: 1px solid rgba(128, 128, 128, .3); background: none}
-"""
 # The table's rows: a mouse over them shows these.
 MEANINGS = {
     "evaluations": "evaluations of the target a draw",
@@ -104,17 +86,19 @@ class Diagnosis:
             "ess_bulk": ("smallest bulk ESS", self._is_enough("ess_bulk")),
             "ess_tail": ("smallest tail ESS", self._is_enough("ess_tail")),
         }
-        figures = "".join(
-            f'<span class="{"good" if is_good else "bad"}"><b>{self.posterior[name]:.4g}</b> '
-            f"{label}</span>"
-            for name, (label, is_good) in checks.items()
-            if not np.isnan(self.posterior[name])  # one chain has no R-hat
-        )
-        items = "".join(f"<li>{escape(finding)}</li>" for finding in self.findings)
-        findings = f"<ul>{items}</ul>" if items else "<p>Nothing to complain of.</p>"
-        return (
-            f'<div class="kmc-diagnosis"><style>{STYLE}</style><div class="figures">{figures}'
-            f'</div>{findings}<div class="wide">{self._table()}</div></div>'
+        table = self.chains.T.dropna(how="all")  # rows that say nothing
+        table.columns = [
+            f"chain {key[0]}, step {key[1]}" if isinstance(key, tuple) else f"chain {key}"
+            for key in self.chains.index
+        ]
+        return notebook.result(
+            notebook.figures(
+                (f"{self.posterior[name]:.4g}", label, is_good)
+                for name, (label, is_good) in checks.items()
+                if not np.isnan(self.posterior[name])  # one chain has no R-hat
+            ),
+            notebook.sentences(self.findings, if_none="Nothing to complain of."),
+            notebook.table(table, meanings=MEANINGS),
         )
 
     @property
@@ -123,24 +107,6 @@ class Diagnosis:
 
     def _is_enough(self, name: str) -> bool:
         return self.posterior[name] / self._n_chains >= FEWEST_EFFECTIVE
-
-    def _table(self) -> str:
-        """Return the chains as an HTML table, one column a chain, without rows that say nothing."""
-        table = self.chains.T.dropna(how="all")
-        head = "".join(
-            f"<th>chain {escape(name)}</th>"
-            for name in (
-                str(key) if not isinstance(key, tuple) else f"{key[0]}, step {key[1]}"
-                for key in self.chains.index
-            )
-        )
-        rows = "".join(
-            f'<tr><th title="{escape(MEANINGS[name])}">{escape(name)}</th>'
-            + "".join(f"<td>{'' if np.isnan(v) else f'{v:.3g}'}</td>" for v in values)
-            + "</tr>"
-            for name, values in zip(table.index, table.to_numpy(dtype=float), strict=True)
-        )
-        return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def diagnose(idata: Any) -> Diagnosis:
@@ -245,8 +211,9 @@ def _findings(chains: pd.DataFrame, posterior: dict[str, float]) -> Iterator[str
             f"Noise limits the chains: the log of the likelihood's estimate has variance "
             f"{noise:.2g} where the chains are, and perfect proposals would be accepted in "
             f"{100 * ideal:.0f} % of cases. Use {factor:.0f} times as many "
-            "simulations or particles, n_replicates='auto', or correlated noise (n_normals=, "
-            "correlation=); kmc.estimate_noise(model) tries them out."
+            "simulations or particles, n_replicates='auto' (n_simulations='auto' with a "
+            "simulator), or correlated noise (n_normals=, correlation=); "
+            "kmc.estimate_noise(model) tries them out."
         )
     elif 0 < noise < NEEDLESSLY_GOOD:
         yield (

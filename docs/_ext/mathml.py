@@ -4,26 +4,20 @@ LaTeX is converted by docutils. A command that docutils doesn't know is a warnin
 build fails: no broken equation is published.
 """
 
-import re
-
 from docutils import nodes
 from docutils.utils.math import MathError, latex2mathml
+from latex import readable
 from sphinx.util import logging
 
 LOGGER = logging.getLogger(__name__)
-# Commands that docutils doesn't know, by those that it does.
-SYNONYMS = {r"\dots": r"\ldots", r"\lvert": "|", r"\rvert": "|", r"\lVert": r"\|", r"\rVert": r"\|"}
 
 
 def mathml(node, as_block):
     """Convert a node's LaTeX."""
-    latex = re.sub(
-        r"\\[A-Za-z]+", lambda found: SYNONYMS.get(found[0], found[0]), node.astext().strip()
-    )
     try:
-        return str(latex2mathml.tex2mathml(latex, as_block=as_block))
-    except MathError as error:
-        LOGGER.warning("equation %r: %s", latex, error, location=node)
+        return str(latex2mathml.tex2mathml(readable(node.astext()), as_block=as_block))
+    except (MathError, ValueError) as error:
+        LOGGER.warning("equation %r: %s", node.astext(), error, location=node)
         return ""
 
 

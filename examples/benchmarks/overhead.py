@@ -1,7 +1,8 @@
-"""What a step costs besides the likelihood, in microseconds an iteration.
+"""What a step costs besides the likelihood, in microseconds an iteration, and what it keeps.
 
     python -m examples.benchmarks.overhead
     python -m examples.benchmarks.overhead --quick
+    python -m examples.benchmarks.overhead --memory
 
 `step.step` is called in a loop; the cost of the compiled log density, measured alone, is taken off.
 KMCLite and KMCFinite run on an oracle surrogate of m points or features, with L leapfrog steps an
@@ -9,6 +10,9 @@ iteration; KAMH has a sub-sample of m exact draws; KMC has tuned, and makes as m
 surrogate as it thinks right. KAMH's proposal is the compiled part alone, for 1000 points: two
 covariances and the Hastings ratio. The last row is `pymc.sample`'s own loop around a step that does
 nothing: what nobody can save.
+
+`--memory` measures KMC's surrogate instead: what it keeps and what a fit takes at most, with as
+many values as KMC's tuning makes by default on PyMC 6.
 """
 
 import os
@@ -19,6 +23,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import argparse  # noqa: E402
 import logging  # noqa: E402
 import time  # noqa: E402
+import tracemalloc  # noqa: E402
 import warnings  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -28,7 +33,7 @@ from pymc.step_methods.compound import BlockedStep  # noqa: E402
 import pymc_kmc as kmc  # noqa: E402
 from examples.benchmarks.targets import banana, markdown  # noqa: E402
 from pymc_kmc.moves.local import LocalDistribution  # noqa: E402
-from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite  # noqa: E402
+from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite, LogDensityGP  # noqa: E402
 
 #: Own costs to reach, for L = 10, m = 500, d = 8.
 TO_REACH = {"KMC": 300, "KMCLite": 150, "KMCFinite": 150, "KAMH's proposal": 100}
@@ -133,6 +138,20 @@ def sample_loop(model, draws, repeats):
     return np.median(times), min(times)
 
 
+def fit_memory(dimension, n_values, rng):
+    """Megabytes that a surrogate of KMC keeps, and the most while it is fitted."""
+    target = banana(dimension=dimension)
+    X = target.sample(n_values, rng)
+    values = target.log_density(X)
+    LogDensityGP(rng=1).fit(X[:100], values[:100])  # compiles
+    tracemalloc.start()
+    surrogate = LogDensityGP(rng=1).fit(X, values)
+    kept, most = (size / 1e6 for size in tracemalloc.get_traced_memory())
+    tracemalloc.stop()
+    del surrogate
+    return kept, most
+
+
 def wanted(name):
     return f"<= {TO_REACH[name]}" if name in TO_REACH else ""
 
@@ -149,6 +168,9 @@ def main(arguments=None):
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--tune", type=int, default=2500, help="KMC's iterations of tuning")
     parser.add_argument("--quick", action="store_true", help="200 calls, 3 repeats, tune 300")
+    parser.add_argument(
+        "--memory", action="store_true", help="the surrogate's memory in place of times"
+    )
     options = parser.parse_args(arguments)
     if options.quick:
         options.calls, options.repeats, options.tune = 200, 3, 300
@@ -156,6 +178,15 @@ def main(arguments=None):
     warnings.simplefilter("ignore")
 
     rng = np.random.default_rng(0)
+    if options.memory:
+        rows = []
+        for dimension in (5, 10) if options.quick else (5, 10, 20, 50):
+            n_values = 2000 + 80 * dimension
+            kept, most = fit_memory(dimension, n_values, rng)
+            rows.append([str(dimension), str(n_values), f"{kept:.0f}", f"{most:.0f}"])
+        print(markdown(["dimensions", "values", "kept, MB", "at most, MB"], rows))
+        return
+
     target = banana(dimension=options.dimension)
     model = target.model()
     start = {"x": target.sample(1, rng)[0]}

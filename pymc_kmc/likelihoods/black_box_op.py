@@ -73,7 +73,7 @@ class CallFunction(Shipped):
                 return as_real_array(outputs, shape)
             except TypeError as error:
                 raise WrongResult(
-                    f"must return real numbers of shape {shape}; it returned {error}"
+                    f"must return real numbers of shape {shape}; it returned {error} (see shape=)"
                 ) from None
         except Exception as error:
             # Without the frame of this function.

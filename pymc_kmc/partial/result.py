@@ -8,6 +8,7 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import t as student_t
 
+from pymc_kmc import notebook
 from pymc_kmc.partial.findings import findings_of, is_suspect
 from pymc_kmc.partial.rate import convergence_rate
 from pymc_kmc.partial.schedule import Schedule
@@ -209,10 +210,12 @@ class PartialPosteriors:
 
     def _repr_html_(self):
         title, *others = self._lines()
-        table = self.summary.to_html(float_format="%.5g")
-        items = "".join(f"<li>{finding}</li>" for finding in self.findings)
-        text = "".join(f"<p>{line}</p>" for line in others)
-        return f"<p><b>{title}</b></p>{table}{text}<ul>{items}</ul>"
+        return notebook.result(
+            notebook.paragraph(title, is_title=True),
+            notebook.table(self.summary, digits=5),
+            *map(notebook.paragraph, others),
+            notebook.sentences(self.findings, if_none="Nothing to complain of."),
+        )
 
     def plot(self, element=0, *, reference=None, ax=None, figsize=None):
         """Draw the paths phi_t over the size of the subset, and the debiased mean.

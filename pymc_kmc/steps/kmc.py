@@ -141,8 +141,9 @@ class KMC(SurrogateStep):
     r"""Kernel Monte Carlo on a surrogate of the log density: the default, without settings.
 
     The choice for any target of up to some 50 continuous dimensions without usable gradients, and
-    for noisy likelihoods. After the module's docstring: learns from the values of all evaluations,
-    makes many moves on what it learned for one evaluation, and is exact whatever it learned.
+    for noisy likelihoods. A surrogate is fitted to the log densities of all evaluations, rejected
+    proposals included. Each iteration makes many moves on the surrogate and evaluates the target
+    once, to accept or reject where they led. Draws are exact however wrong the surrogate is.
 
     Parameters
     ----------

@@ -106,5 +106,6 @@ class NoiseMonitor:
             "chain was while tuning: even perfect proposals would be accepted in "
             f"{100 * variance.ideal_acceptance:.0f} % of cases, and the chain will stick. Use "
             f"{np.ceil(variance.value / TARGET_VARIANCE):.0f} times as many simulations or "
-            "particles, n_replicates='auto', or correlated noise (n_normals=, correlation=)."
+            "particles, n_replicates='auto' (n_simulations='auto' with a simulator), or "
+            "correlated noise (n_normals=, correlation=)."
         )

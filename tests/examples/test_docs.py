@@ -147,3 +147,20 @@ def test_links_are_checked(extension, tmp_path):
     (tmp_path / "b.html").write_text('<p id="y"></p><a href="a.html"></a><a href="https://x.y/z">')
     broken = {(path.name, link) for path, link in check.broken_links(tmp_path)}
     assert broken == {("a.html", "b.html#x"), ("a.html", "c.png"), ("a.html", "#here")}
+
+
+@pytest.mark.parametrize(
+    ("latex", "readable"),
+    [
+        (r"\frac12 p^\top q", r"\frac{1}{2} p^{\top} q"),
+        (r"\tfrac c2 \max(z)", r"\tfrac{c}{2} \max(z)"),
+        (r"\tfrac2\sigma D", r"\tfrac{2}{\sigma} D"),
+        (r"\frac{\frac1n + 2}{\sqrt 2} x_12", r"\frac{\frac{1}{n} + 2}{\sqrt{2}} x_{1}2"),
+        (r"\lvert x_{a_1} \rvert, \dots", r"| x_{a_{1}} |, \ldots"),
+        (r"x'^2", r"x'^{2}"),
+    ],
+)
+def test_equations_are_read_as_tex_reads_them(extension, latex, readable):
+    """docutils takes a whole number for an argument without braces: a half of p was 12 / p."""
+    assert extension("latex").readable(latex) == readable
+    assert extension("latex").readable(readable) == readable

@@ -1,5 +1,8 @@
 """estimate_noise: variances, shares, advice, and that the model is left as it was."""
 
+import dataclasses
+from html import unescape
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -126,8 +129,15 @@ def test_needlessly_good():
 
 def test_it_prints(growing):
     noise = kmc.estimate_noise(growing, n=10, rng=9)
-    for text in (str(noise), noise._repr_html_()):
+    for text in (str(noise), unescape(noise._repr_html_())):
         assert "of proposals" in text and "loglik" in text and noise.advice[0] in text
+
+
+def test_names_are_text_in_a_notebook(growing):
+    noise = kmc.estimate_noise(growing, n=10, rng=9)
+    table = noise.likelihoods.rename(index={"loglik": "<b>loglik"})
+    html = dataclasses.replace(noise, likelihoods=table, advice=("a < b",))._repr_html_()
+    assert "&lt;b&gt;loglik</th>" in html and "<li>a &lt; b</li>" in html
 
 
 def test_a_simulator():

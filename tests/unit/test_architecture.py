@@ -23,7 +23,7 @@ ROOMS = (
     ("surrogates",),
     ("dynamics",),
     ("numerics",),
-    ("_compat", "datasets"),
+    ("_compat", "datasets", "notebook"),
 )
 DEPTH = {room: depth for depth, rooms in enumerate(ROOMS) for room in rooms}
 MOST_LINES = 500

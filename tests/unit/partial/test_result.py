@@ -1,5 +1,7 @@
 """The result: estimate, cost, storage, joining, text and picture."""
 
+from html import escape
+
 import matplotlib
 import numpy as np
 import pytest
@@ -84,7 +86,13 @@ def test_it_prints(result):
     assert repr(result) == text
     html = result._repr_html_()
     assert "<table" in html and f"{result.cost:,}" in html
-    assert all(finding.replace("<", "&lt;") in html for finding in result.findings)
+    assert all(escape(finding) in html for finding in result.findings)
+
+
+def test_labels_are_text_in_a_notebook(result):
+    replications = result.replications.assign_coords(element=["<script>"])
+    html = kmc.PartialPosteriors(replications)._repr_html_()
+    assert "&lt;script&gt;</th>" in html and "<script>" not in html
 
 
 def test_storage(result, tmp_path):

@@ -1,0 +1,92 @@
+"""Results as a notebook shows them: figures, sentences and tables in HTML.
+
+Everything that is text is escaped here and nowhere else. Colours are the notebook's own, or
+half-transparent: fit for a light and a dark theme. A table wider than the page scrolls by itself.
+"""
+
+from collections.abc import Iterable, Mapping
+from html import escape
+
+import numpy as np
+import pandas as pd
+
+STYLE = """
+.kmc-result {max-width: 60em; line-height: 1.45; color: inherit}
+.kmc-result p {margin: .5em 0}
+.kmc-result .figures {display: flex; flex-wrap: wrap; gap: .5em}
+.kmc-result .figures span {padding: .25em .7em; border-radius: .4em; border-left: .3em solid}
+.kmc-result .figures b {font-size: 115%}
+.kmc-result .figures .good {background: rgba(46, 160, 67, .15); border-color: rgb(46, 160, 67)}
+.kmc-result .figures .bad {background: rgba(219, 97, 36, .18); border-color: rgb(219, 97, 36)}
+.kmc-result ul {margin: .8em 0; padding-left: 1.4em}
+.kmc-result li {margin: .35em 0}
+.kmc-result .wide {overflow-x: auto; margin: .5em 0}
+.kmc-result table {display: table; width: auto; margin: 0; border: 0; border-collapse: collapse;
+  color: inherit; background: none; font-size: 90%; font-variant-numeric: tabular-nums}
+.kmc-result th, .kmc-result td {text-align: right; padding: .2em .8em; border: 0; color: inherit;
+  background: none; white-space: nowrap}
+.kmc-result th:first-child {text-align: left; font-weight: normal; min-width: 0; padding-left: 0}
+.kmc-result tr {border: 0; border-bottom: 1px solid rgba(128, 128, 128, .3); background: none}
+"""
+
+
+def result(*parts: str) -> str:
+    """Return parts one below the other, with the style that all results share."""
+    return f'<div class="kmc-result"><style>{STYLE}</style>{"".join(parts)}</div>'
+
+
+def paragraph(text: str, is_title: bool = False) -> str:
+    return f"<p><b>{escape(text)}</b></p>" if is_title else f"<p>{escape(text)}</p>"
+
+
+def figures(items: Iterable[tuple[str, str, bool]]) -> str:
+    """Return figures side by side, each a number, a label and whether it is good."""
+    spans = "".join(
+        f'<span class="{"good" if is_good else "bad"}"><b>{escape(number)}</b> '
+        f"{escape(label)}</span>"
+        for number, label, is_good in items
+    )
+    return f'<div class="figures">{spans}</div>'
+
+
+def sentences(lines: Iterable[str], if_none: str = "") -> str:
+    """Return a list; `if_none` where there is nothing in it."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    if items:
+        return f"<ul>{items}</ul>"
+    return paragraph(if_none) if if_none else ""
+
+
+def table(frame: pd.DataFrame, digits: int = 3, meanings: Mapping[str, str] | None = None) -> str:
+    """Return numbers as a table, NaN as nothing, in a box that scrolls where it is too wide.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        Numbers, with names of rows and columns.
+    digits : int
+        Number of significant digits.
+    meanings : dict of str to str, optional
+        What a mouse over the name of a row shows.
+    """
+    meanings = meanings or {}
+    head = "".join(f"<th>{escape(str(name))}</th>" for name in frame.columns)
+    rows = "".join(
+        f"<tr>{_row_name(str(name), meanings)}"
+        + "".join(f"<td>{_number(value, digits)}</td>" for value in values)
+        + "</tr>"
+        for name, values in zip(frame.index, frame.to_numpy(dtype=float), strict=True)
+    )
+    return (
+        f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _row_name(name: str, meanings: Mapping[str, str]) -> str:
+    title = f' title="{escape(meanings[name])}"' if name in meanings else ""
+    return f"<th{title}>{escape(name)}</th>"
+
+
+def _number(value: float, digits: int) -> str:
+    return "" if np.isnan(value) else f"{value:.{digits}g}"
