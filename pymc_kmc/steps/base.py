@@ -15,16 +15,18 @@ from typing import Any
 
 import numpy as np
 from pymc.initial_point import PointType
-from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
-from pymc.util import get_random_generator, get_value_vars_from_user_vars
+from pymc.util import get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
+from pymc_kmc.numerics.checks import check_choice, check_flag, check_rng
+from pymc_kmc.steps.arguments import check_compile_kwargs, check_initial_point, check_variables
 from pymc_kmc.steps.chain_warnings import (
     STUCK_AFTER,
     ChainWarnings,
@@ -109,8 +111,10 @@ class AdaptiveStep(BlockedStep):
     _state_class = AdaptiveStepState
 
     def __new__(cls, *args, **kwargs):
-        # Before PyMC makes a step of each variable, where `blocked` is false.
-        check_distinct_variables(args[0] if args else kwargs.get("vars"))
+        # Here, because PyMC uses these arguments to make a step of each variable.
+        check_flag(kwargs.get("blocked", True), "blocked")
+        check_rng(kwargs.get("rng"))
+        check_variables(args[0] if args else kwargs.get("vars"), check_model(kwargs.get("model")))
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(
@@ -125,26 +129,25 @@ class AdaptiveStep(BlockedStep):
         tune: bool = True,
         adaptation: str = "tuning",
     ):
-        if adaptation not in ("tuning", "vanishing"):
-            raise ValueError(f"adaptation must be 'tuning' or 'vanishing', got {adaptation!r}.")
-        model = modelcontext(model)
-        if vars is None:
-            vars = model.continuous_value_vars
-        else:
-            vars = get_value_vars_from_user_vars(vars, model)
-        if not vars:
+        model = check_model(model)
+        self.vars = check_variables(vars, model)
+        if not self.vars:
             raise ValueError(
                 f"{type(self).__name__} got no variables: the model has no free continuous ones."
             )
-        check_distinct_variables(vars)
-        if initial_point is None:
-            initial_point = model.initial_point()
-        self.vars = list(vars)
-        self.blocked = blocked
-        self.tune = tune
-        self.adaptation = adaptation
-        self._adapts = tune
+        self.blocked = check_flag(blocked, "blocked")
+        self.tune = self._adapts = check_flag(tune, "tune")
+        self.adaptation = check_choice(adaptation, "adaptation", ("tuning", "vanishing"))
+        check_rng(rng)
         self.rng = get_random_generator(rng)
+        compile_kwargs = check_compile_kwargs(compile_kwargs)
+        initial_point = check_initial_point(initial_point, model)
+        if not any(np.size(initial_point[variable.name]) for variable in self.vars):
+            names = [variable.name for variable in self.vars]
+            raise ValueError(
+                f"vars {names} have no values, their shapes have a 0: there is nothing to sample. "
+                "Leave them out of the model."
+            )
         self.target = self._make_target(model, initial_point, compile_kwargs)
         self._reset_chain()
 
@@ -257,10 +260,10 @@ class AdaptiveStep(BlockedStep):
                 noisy = progress.noise.first if is_probe else None
                 evaluation = target.propose(proposal.position, self.rng, noisy)
             seconds = perf_counter() - begin
-            if evaluation.log_density < np.inf:  # neither +inf nor NaN
+            if -np.inf < evaluation.log_density < np.inf:
                 log_ratio = evaluation.log_density - start.log_density + proposal.log_ratio
                 log_ratio += proposal.log_choice_ratio(evaluation)
-            else:
+            elif evaluation.log_density != -np.inf:  # +inf or NaN
                 progress.n_invalid += 1
                 messages.append(("invalid", of_invalid(target, point, evaluation)))
 
@@ -386,13 +389,3 @@ class AdaptiveStep(BlockedStep):
             }
 
         return (update,)
-
-
-def check_distinct_variables(variables):
-    """Raise a ValueError where a variable is given twice: the step would move only one of them."""
-    if not isinstance(variables, list | tuple):
-        return
-    names = [getattr(variable, "name", None) for variable in variables]
-    repeated = sorted({name for name in names if name is not None and names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"vars has {repeated} more than once; give each variable once.")
