@@ -31,6 +31,7 @@ from pymc_kmc.steps.chain_warnings import (
     STUCK_AFTER,
     ChainWarnings,
     of_invalid,
+    of_no_tuning,
     of_rejections,
     of_start,
     of_stillness,
@@ -53,6 +54,8 @@ class ChainProgress:
     recent_acceptance: float = 0.0
     noise: NoiseMonitor = field(default_factory=NoiseMonitor)
     warnings: ChainWarnings = field(default_factory=ChainWarnings)
+    # Whether tuning ended before the first iteration.
+    is_untuned: bool = False
     # Of the last move: a probe of the noise has none of its own.
     last_statistics: dict | None = None
 
@@ -69,6 +72,11 @@ class AdaptiveStepState(StepMethodState):
 
 class AdaptiveStep(BlockedStep):
     """Base of the package's steps; see the module's docstring.
+
+    A chain always begins with nothing learned, also where a step is passed to `pymc.sample` again:
+    chains are independent, and the same seed gives the same draws. To go on with what a chain
+    has learned, pass it to a new step: ``KMC(surrogate=step.surrogate_)``,
+    ``AdaptiveMetropolis(covariance=...)``; or save and restore `sampling_state`.
 
     Parameters
     ----------
@@ -214,6 +222,11 @@ class AdaptiveStep(BlockedStep):
         """Return a message about what was learned, or None."""
         return None
 
+    @property
+    def _instead_of_tuning(self):
+        """What can be passed in place of tuning, source code; None if something was passed."""
+        return ""
+
     def _end_tuning(self):
         """Settle what sampling will use; called when adaptation stops."""
 
@@ -237,8 +250,11 @@ class AdaptiveStep(BlockedStep):
 
     def stop_tuning(self):
         """End tuning: from here on the kernel is fixed, or its adaptation dies out."""
-        if self.tune and self.is_learning:
+        is_untuned = self.progress.n_iterations == 0
+        if self.tune and self.is_learning and not is_untuned:
             self._end_tuning()
+        # Asked of `_adapts`: with tune=0 PyMC sets `tune` of a step that isn't in a compound.
+        self.progress.is_untuned = self._adapts and is_untuned
         self.tune = False
 
     def step(self, point):
@@ -307,6 +323,8 @@ class AdaptiveStep(BlockedStep):
         if progress.n_iterations == 0:
             target.check_start(point)
             messages.append(("start", of_start(target.current(point))))
+        if progress.is_untuned and not self.is_learning:
+            messages.append(("untuned", of_no_tuning(self._instead_of_tuning)))
         if target.is_noisy and self._adapts and target.chooses_n_replicates:
             if progress.noise.is_time_to_choose(progress.n_iterations, self.tune):
                 choice = progress.noise.choose(target, point, self.rng)

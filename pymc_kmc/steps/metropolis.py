@@ -123,6 +123,12 @@ class AdaptiveMetropolis(AdaptiveStep):
         """
         return self.learned.random_walk.adaptation.proposal_covariance
 
+    @property
+    def _instead_of_tuning(self):
+        if self.initial_covariance is not None:
+            return None
+        return ", or pass a covariance: kmc.AdaptiveMetropolis(covariance=...)"
+
     def _propose(self, current):
         return self.learned.random_walk.propose(current, None, self.rng)
 

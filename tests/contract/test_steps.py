@@ -116,6 +116,37 @@ def test_adaptation_ends_with_tuning(name):
         assert cloudpickle.dumps(step.learned) == learned
 
 
+def warnings_without_tuning(step):
+    """Messages that a user gets, a list for each draw."""
+    told = []
+
+    def listen(trace, draw):
+        told.append([str(s["warning"]) for s in draw.stats if s.get("warning") is not None])
+
+    sample(step, tune=0, draws=3, chains=1, callback=listen)
+    return told
+
+
+@any_step
+def test_no_tuning_is_told_once(name):
+    """PyMC tells a step and a compound differently that there is none."""
+    with toy(name, 0.5, companion=True) as model:
+        alone = STEPS[name]()
+        compound = [STEPS[name]([model["x"]]), pm.Metropolis([model["z"]])]
+        for step in (alone, alone, compound):
+            (first,), *rest = warnings_without_tuning(step)
+            assert "was not tuned (tune=0)" in first
+            assert not any(rest)
+        assert not any(warnings_without_tuning(STEPS[name](adaptation="vanishing")))
+
+
+@pytest.mark.usefixtures("quickly_compiled")
+@pytest.mark.parametrize("options", [{"covariance": [[0.5]]}, {"tune": False}])
+def test_who_needs_no_tuning_is_not_told(options):
+    with gaussian():
+        assert not any(warnings_without_tuning(kmc.AdaptiveMetropolis(**options)))
+
+
 @any_step
 def test_vanishing_adaptation_goes_on(name):
     with toy(name, 0.5) as model:

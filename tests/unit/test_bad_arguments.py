@@ -256,7 +256,6 @@ def test_of_a_likelihood(kind, argument, value, error):
     assert not MODEL.potentials
 
 
-
 OF_OTHERS = [
     ("rng", lambda: KernelExpFinite(10, 1.0, 1.0, rng="a").fit(POINTS), TypeError),
     ("rng", lambda: KernelExpNystrom(1.0, 1.0, n_landmarks=5, rng="a").fit(POINTS), TypeError),

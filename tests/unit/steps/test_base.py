@@ -90,10 +90,16 @@ class ToNowhere(ToTheMode):
 def test_from_one_estimate_of_zero_to_another_without_a_warning(recwarn):
     with pm.Model() as model:
         x = pm.Normal("x")
-        kmc.ABCPotential(
-            "abc", lambda x, rng: rng.normal(), x, observed=9.0, epsilon=0.1, kernel="uniform"
-        )
+        kmc.PseudoMarginalPotential("loglik", lambda x, rng: -np.inf, x)
         step = kmc.AdaptiveMetropolis(tune=False, rng=3)
+    evaluate = step.target.evaluate
+
+    def evaluate_as_numpy_does(position, noise):
+        """A scalar of NumPy's warns where a float of Python's doesn't."""
+        evaluation = evaluate(position, noise)
+        return evaluation._replace(log_density=np.float64(evaluation.log_density))
+
+    step.target.evaluate = evaluate_as_numpy_does
     step._propose = lambda current: ToNowhere(True).propose(current, None, None)
     _, statistics = run(step, model.initial_point(), 20)
     assert not column(statistics, "kmc_accepted").any()
