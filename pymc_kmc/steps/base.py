@@ -81,7 +81,8 @@ class AdaptiveStep(BlockedStep):
     Parameters
     ----------
     vars : list of TensorVariable, optional
-        The variables to sample, by default all continuous ones of the model.
+        The variables to sample, by default all continuous ones of the model. Two steps may have
+        variables in common: each of them leaves the posterior as it is.
     model : pymc.Model, optional
         By default the one of the context.
     initial_point : dict of str to ndarray, optional

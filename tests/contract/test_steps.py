@@ -8,7 +8,14 @@ import pytest
 from pymc.step_methods.compound import CompoundStep
 
 import pymc_kmc as kmc
-from tests.models import NoisyEstimator, constrained, gaussian, noisy_gaussian
+from tests.models import (
+    POSTERIOR_MEAN,
+    POSTERIOR_SD,
+    NoisyEstimator,
+    constrained,
+    gaussian,
+    noisy_gaussian,
+)
 from tests.steps import GRADIENT_STEPS, NOISY_STEPS, STEPS
 
 
@@ -321,6 +328,20 @@ def test_saved_state_goes_on_with_the_same_draws(name):
             point, _ = other.step(point)
             actual.append(float(point["x"]))
     assert actual == expected
+
+
+@pytest.mark.usefixtures("quickly_compiled")
+@pytest.mark.parametrize("is_one", [True, False])
+def test_two_steps_may_sample_one_variable(is_one):
+    """Each sees what the other has moved, and the noise that it has accepted."""
+    with noisy_gaussian(0.5, companion=True) as model:
+        first = kmc.AdaptiveMetropolis([model["x"]], covariance=[[0.5]])
+        second = first if is_one else kmc.AdaptiveMetropolis()
+        idata = sample([first, second], draws=6000, tune=400)
+    draws = draws_of(idata)
+    standard_error = POSTERIOR_SD * np.sqrt(30 / draws.size)  # some 30 iterations a free draw
+    assert draws.mean() == pytest.approx(POSTERIOR_MEAN, abs=4 * standard_error)
+    assert draws.std() == pytest.approx(POSTERIOR_SD, abs=4 * standard_error)
 
 
 @noisy_step
