@@ -29,8 +29,10 @@ from pymc.initial_point import make_initial_point_fn
 from pymc_kmc import notebook
 from pymc_kmc.adaptation.noise_variance import ideal_acceptance
 from pymc_kmc.diagnostics import NEEDLESSLY_GOOD, TOO_NOISY
+from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
 from pymc_kmc.model.target import TargetDensity
+from pymc_kmc.numerics.checks import check_rng
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def estimate_noise(
     """
     if not isinstance(n, numbers.Integral) or n < 2:
         raise ValueError(f"n must be a whole number, 2 or more, got {n!r}.")
-    rng = np.random.default_rng(rng)
+    model, rng = check_model(model), check_rng(rng)
     point = complete_point(model, point)
     target = TargetDensity(model.continuous_value_vars, model, point)
     if not target.is_noisy:

@@ -33,6 +33,7 @@ from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.potential import add_potential
 from pymc_kmc.likelihoods.simulations import Summaries, as_floats, noise_of_simulator
+from pymc_kmc.numerics.checks import check_choice
 
 
 def ABCPotential(  # noqa: N802
@@ -122,13 +123,18 @@ def ABCPotential(  # noqa: N802
         `observed`, or the data simulated at the model's initial point, are masked or aren't an
         array of real numbers of the right shape.
     ValueError
-        If there are no `params`, `observed` has NaN or infinite values, or an argument is out of
-        its range.
+        If there are no `params`, `observed` is empty or has NaN or infinite values, `summary`
+        raises on it, or an argument is out of its range.
     EstimatorError
         If the simulator raises, at the model's initial point or later while sampling, or if data
         simulated later aren't an array of the right shape. The message has the parameters and the
         seed. NaN among simulated summaries rejects the proposal; such proposals are counted and
         reported.
+
+    Warns
+    -----
+    UserWarning
+        If the simulator seems to be constant: ten data sets at the model's initial point are equal.
 
     See Also
     --------
@@ -170,11 +176,7 @@ def ABCPotential(  # noqa: N802
     is_number = isinstance(epsilon, numbers.Real) and not isinstance(epsilon, bool)
     if not (is_number and 0 < epsilon < np.inf):
         raise ValueError(f"epsilon of {name!r} must be a positive number, got {epsilon!r}.")
-    if kernel not in LOG_KERNELS:
-        raise ValueError(
-            f"kernel of {name!r} must be one of {', '.join(map(repr, LOG_KERNELS))}, got "
-            f"{kernel!r}."
-        )
+    check_choice(kernel, "kernel", tuple(LOG_KERNELS))
     if distance is not None and not callable(distance):
         raise TypeError(
             f"distance of {name!r} must be callable, distance(simulated_summary, "
@@ -189,6 +191,7 @@ def ABCPotential(  # noqa: N802
         n_replicates=n_simulations,
         target_variance=target_variance,
         what="simulator",
+        check=summaries.warn_if_constant,
         model=model,
     )
 

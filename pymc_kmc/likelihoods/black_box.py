@@ -17,13 +17,12 @@ from typing import Literal
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.model import modelcontext
 from pytensor.tensor import TensorVariable
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp, black_box_ops
-from pymc_kmc.likelihoods.checks import check_callable, is_positive_integer
+from pymc_kmc.likelihoods.checks import check_callable, check_model, check_name, is_positive_integer
 from pymc_kmc.likelihoods.parameters import as_tensors, evaluate_at_initial_point, names_of
-from pymc_kmc.numerics.checks import check_choice
+from pymc_kmc.numerics.checks import check_choice, check_flag
 
 # Relative difference of two calls with the same parameters that rounding may explain, as where
 # threads add in a different order. An estimate differs by more.
@@ -115,9 +114,10 @@ def BlackBox(  # noqa: N802
     >>> kmc.black_boxes(model)
     [<BlackBox 'decay' of rate, shape (5,): 2 evaluations in this process>]
     """
-    model = modelcontext(model)
+    model = check_model(model)
+    check_name(name)
     check_choice(on_error, "on_error", ("raise", "reject"))
-    check_choice(vectorized, "vectorized", (True, False))
+    vectorized = check_flag(vectorized, "vectorized")
     shape = as_shape(name, shape)
     params = as_tensors(name, params, "function")
     check_callable(name, "function", function, len(params))
@@ -160,7 +160,7 @@ def black_boxes(model: pm.Model | None = None) -> list[BlackBoxOp]:
         failure) and `rejections` (the last 100: parameters and reason). They are of this process:
         chains in processes of their own (``cores=2``) count for themselves.
     """
-    model = modelcontext(model)
+    model = check_model(model)
     return black_box_ops([*model.basic_RVs, *model.potentials, *model.deterministics])
 
 

@@ -4,6 +4,8 @@ import inspect
 import numbers
 
 import numpy as np
+import pymc as pm
+from pymc.model import modelcontext
 
 
 class WrongResult(TypeError):
@@ -75,9 +77,32 @@ def as_real_array(value, shape):
     return array.astype(np.float64, copy=False)
 
 
+def check_model(model):
+    """Return the argument `model`, or the model of the context if it is None.
+
+    Raises
+    ------
+    TypeError
+        If it isn't a model, or there is none in the context.
+    """
+    if model is not None and not isinstance(model, pm.Model):
+        raise TypeError(
+            f"model={model!r} must be a pymc.Model; pass one, or leave it out inside of a "
+            "`with model:` block."
+        )
+    return modelcontext(model)
+
+
+def check_name(name):
+    """Raise a TypeError unless a likelihood's or black box's name is a string that isn't empty."""
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name={name!r} must be a string; pass it first, e.g. 'likelihood'.")
+
+
 def check_n_replicates(name, n_replicates, argument="n_replicates"):
     """Raise a ValueError unless a number of replicates is a positive integer or "auto"."""
-    if n_replicates != "auto" and not is_positive_integer(n_replicates):
+    is_auto = isinstance(n_replicates, str) and n_replicates == "auto"
+    if not is_auto and not is_positive_integer(n_replicates):
         raise ValueError(
             f"{argument} of {name!r} must be a positive whole number or 'auto', got "
             f"{n_replicates!r}."

@@ -5,6 +5,8 @@ import numbers
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
@@ -63,19 +65,19 @@ def evaluate_at_initial_point(params, model):
     Raises
     ------
     ValueError
-        If one depends on a random variable that isn't the model's.
+        If one depends on a variable that isn't the model's.
     """
     values = model.replace_rvs_by_values(params)
     for param, value in zip(names_of(params), values, strict=True):
         strange = [
             variable.name
             for variable in ancestors([value])
-            if variable.owner is not None and isinstance(variable.owner.op, RandomVariable)
+            if is_free(variable) and variable not in model.value_vars
         ]
         if strange:
             raise ValueError(
-                f"The parameter {param!r} depends on the random variable {strange[0]!r}, which is "
-                "not a variable of this model. Register it in this model, or give the model that "
+                f"The parameter {param!r} depends on the variable {strange[0]!r}, which is not a "
+                "variable of this model. Register it in this model, or give the model that "
                 "it belongs to."
             )
     point = model.initial_point()
@@ -83,3 +85,10 @@ def evaluate_at_initial_point(params, model):
         model.value_vars, values, mode="FAST_COMPILE", on_unused_input="ignore"
     )
     return function(*(point[variable.name] for variable in model.value_vars))
+
+
+def is_free(variable):
+    """Say whether a node of a graph is a random variable, or an input that has no value."""
+    if variable.owner is None:
+        return not isinstance(variable, Constant | SharedVariable)
+    return isinstance(variable.owner.op, RandomVariable)

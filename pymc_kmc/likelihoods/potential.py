@@ -5,8 +5,8 @@ import numbers
 import numpy as np
 import pymc as pm
 import pytensor
-from pymc.model import modelcontext
 
+from pymc_kmc.likelihoods.checks import check_model, check_name
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError, NoisyLogLikelihood
 from pymc_kmc.likelihoods.parameters import as_tensors, evaluate_at_initial_point, names_of
 
@@ -21,6 +21,7 @@ def add_potential(
     target_variance,
     fewest=1,
     what="estimator",
+    check=None,
     model=None,
 ):
     """Add a noisy log likelihood to a model, after one estimate at the initial point.
@@ -43,6 +44,9 @@ def add_potential(
         Smallest number of replicates that `combine` takes.
     what : str
         Name of the user's function in messages.
+    check : callable, optional
+        ``check(noise, values)`` looks at the user's function once more: it gets the scheme of noise
+        and the parameters' values at the initial point.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -60,7 +64,8 @@ def add_potential(
     EstimatorError
         If the user's function raises.
     """
-    model = modelcontext(model)
+    model = check_model(model)
+    check_name(name)
     params = as_tensors(name, params, what)
     if not (isinstance(target_variance, numbers.Real) and 0 < target_variance < np.inf):
         raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance!r}.")
@@ -75,12 +80,15 @@ def add_potential(
         fewest=fewest,
     )
     noise = op.noise.draw(op.n_start, np.random.default_rng(0))
+    values = evaluate_at_initial_point(params, model)
     try:
         # In this process, whatever the executor, and with as few replicates as find an error.
-        op.try_out(noise[:fewest], evaluate_at_initial_point(params, model))
+        op.try_out(noise[:fewest], values)
     except EstimatorError as error:
         if error.__cause__ is None:  # the result has the wrong type
             raise TypeError(str(error)) from None
         raise
+    if check is not None:
+        check(op.noise, values)
     with model:
         return pm.Potential(name, op(pytensor.shared(noise, name=f"{name}_noise"), *params))

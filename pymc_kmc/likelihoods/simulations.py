@@ -5,11 +5,17 @@ first axis; all of them then go through the summary and the distance together.
 """
 
 import inspect
+import warnings
 
 import numpy as np
 
 from pymc_kmc.likelihoods.checks import WrongResult, check_callable, check_n_replicates
+from pymc_kmc.likelihoods.executors import Failure, Replicates
 from pymc_kmc.likelihoods.noise import choose_noise
+
+# Number of data sets at the initial point, all of them equal, from which on a simulator seems to be
+# constant: a rare event may be missed in two.
+ALL_EQUAL = 10
 
 
 class Summaries:
@@ -39,7 +45,7 @@ class Summaries:
     TypeError
         If the observed summary isn't an array of real numbers.
     ValueError
-        If it has NaN or infinite values.
+        If it is empty, or has NaN or infinite values, or if `summary` raises.
     """
 
     def __init__(self, name, simulator, summary, observed, is_joint):
@@ -48,12 +54,14 @@ class Summaries:
                 f"summary of {name!r} must be callable, summary(data), got {summary!r} of type "
                 f"{type(summary).__name__}."
             )
+        self.name = name
         self.simulator = simulator
         self.summary = summary
         self.is_joint = is_joint
         try:
             check_data(observed)
-            self.observed = self._summarise(np.asarray(observed)[None] if is_joint else observed)
+            data = np.asarray(observed)[None] if is_joint else observed
+            self.observed = self._of_observed(data)
         except TypeError as error:
             raise TypeError(f"observed of {name!r} {error}.") from None
         if is_joint and self.observed.shape[:1] != (1,):
@@ -61,6 +69,12 @@ class Summaries:
                 f"observed of {name!r}, as an array of one data set, has a summary of shape "
                 f"{self.observed.shape}. The simulator takes size=: summary gets all data sets "
                 "together, along the first axis, and must keep that axis."
+            )
+        if self.observed.size == 0:
+            raise ValueError(
+                f"observed of {name!r} {'is' if summary is None else 'has a summary that is'} "
+                f"empty, of shape {self.observed.shape}. Give the data that simulated ones are "
+                "compared with."
             )
         if not np.all(np.isfinite(self.observed)):
             raise ValueError(
@@ -89,6 +103,46 @@ class Summaries:
                 f"{of}."
             )
         return summary
+
+    def _of_observed(self, data):
+        """Return the summary of the observed data, or raise an error if `summary` does."""
+        if self.summary is None:
+            return self._summarise(data)
+        try:
+            summary = self.summary(data)
+        except Exception as error:
+            raise ValueError(
+                f"summary of {self.name!r} raised {type(error).__name__} where it got observed"
+                f"{', as an array of one data set' * self.is_joint}: {error}"
+            ) from error
+        return as_floats(summary, "has as its summary")
+
+    def warn_if_constant(self, noise, values):
+        """Warn if data sets simulated with different random numbers have the same summary.
+
+        Parameters
+        ----------
+        noise : Noise
+        values : sequence of ndarray
+            Parameters of the simulator.
+        """
+        rows = noise.draw(ALL_EQUAL, np.random.default_rng(1))
+        simulate = Replicates(self, noise).here
+        for some in (rows[:2], rows):
+            summaries = simulate(some, values)
+            if isinstance(summaries, Failure):
+                return
+            if not all(np.array_equal(summary, summaries[0]) for summary in summaries):
+                return
+        warnings.warn(
+            f"The simulator of {self.name!r} returned the same "
+            f"{'data' if self.summary is None else 'summary'} {ALL_EQUAL} times at the model's "
+            "initial point, with different random numbers. Everything random in it must come from "
+            "rng= (u= with n_normals); if nothing is random, write a pm.Potential or a "
+            "kmc.BlackBox.",
+            UserWarning,
+            stacklevel=4,
+        )
 
     def _summarise(self, data):
         """Return the summary of data, an array of floats.

@@ -44,6 +44,7 @@ from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
 from pymc_kmc.likelihoods.potential import add_potential
 from pymc_kmc.likelihoods.simulations import Summaries, noise_of_simulator
+from pymc_kmc.numerics.checks import check_choice
 
 LOG_2_PI = float(np.log(2.0 * np.pi))
 MORE_THAN_SUMMARIES = 4  # simulations beyond the p summaries: the estimate needs more than p + 3
@@ -134,13 +135,18 @@ def SyntheticLikelihoodPotential(  # noqa: N802
         `observed`, or the data simulated at the model's initial point, are masked or aren't an
         array of real numbers of the right shape.
     ValueError
-        If there are no `params`, `observed` has NaN or infinite values, `n_simulations` is too
-        small, or an argument is out of its range.
+        If there are no `params`, `observed` is empty or has NaN or infinite values, `summary`
+        raises on it, `n_simulations` is too small, or an argument is out of its range.
     EstimatorError
         If the simulator raises, at the model's initial point or later while sampling, or if data
         simulated later aren't an array of the right shape. The message has the parameters and the
         seed. A proposal whose simulated summaries have NaN among them, or a covariance that isn't
         positive definite, is rejected, counted and reported.
+
+    Warns
+    -----
+    UserWarning
+        If the simulator seems to be constant: ten data sets at the model's initial point are equal.
 
     See Also
     --------
@@ -182,8 +188,7 @@ def SyntheticLikelihoodPotential(  # noqa: N802
         n_normals=n_normals,
         correlation=correlation,
     )
-    if density not in LOG_DENSITIES:
-        raise ValueError(f"density of {name!r} must be 'unbiased' or 'plugin', got {density!r}.")
+    check_choice(density, "density", tuple(LOG_DENSITIES))
     summaries = Summaries(name, simulator, summary, observed, noise.is_joint)
     n_summaries = summaries.observed.size
     fewest = n_summaries + MORE_THAN_SUMMARIES
@@ -201,6 +206,7 @@ def SyntheticLikelihoodPotential(  # noqa: N802
         target_variance=target_variance,
         fewest=fewest,
         what="simulator",
+        check=summaries.warn_if_constant,
         model=model,
     )
 

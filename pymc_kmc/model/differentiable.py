@@ -15,7 +15,6 @@ from numba.core import cgutils, types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
 from pymc.exceptions import SamplingError
-from pytensor.compile.mode import get_mode
 from pytensor.gradient import NullTypeGradError, grad
 
 from pymc_kmc.model.log_density import Evaluation, compile_function
@@ -136,10 +135,6 @@ class DifferentiableTarget(TargetDensity):
             )
         log_density = outputs[0]
         gradient = self._derivative(log_density, position, "gradient")
-        if "mode" not in compile_kwargs:
-            # As pm.compile does: -inf where a parameter is impossible, in place of an exception.
-            mode = get_mode(None).including("local_check_parameter_to_ninf_switch")
-            compile_kwargs = compile_kwargs | {"mode": mode}
         self._gradient_function = compile_function(
             [position], [log_density, gradient], compile_kwargs
         )
@@ -214,27 +209,29 @@ class DifferentiableTarget(TargetDensity):
         if not self.always:
             return super().evaluate(position, noise)
         self.n_evaluations += 1
-        log_density, gradient = self._gradient_function(position.astype(self._dtype, copy=False))
+        argument = self.rounded(position)
+        log_density, gradient = self._gradient_function(argument)
+        position, gradient = (v.astype(np.float64, copy=False) for v in (argument, gradient))
         return Evaluation(float(log_density), 0.0, position, noise, gradient=gradient)
 
     def gradient(self, position):
         """Return the gradient at `position` (d,); counts as an evaluation."""
         self.n_evaluations += 1
-        return self._gradient_function(position.astype(self._dtype, copy=False))[1]
+        gradient = self._gradient_function(self.rounded(position))[1]
+        return gradient.astype(np.float64, copy=False)
 
     def hessian_product(self, position, direction):
         """Return the Hessian at `position` (d,) times `direction` (d,)."""
-        arguments = [vector.astype(self._dtype, copy=False) for vector in (position, direction)]
-        return self._hessian_function(*arguments)[0]
+        arguments = [self.rounded(vector) for vector in (position, direction)]
+        return self._hessian_function(*arguments)[0].astype(np.float64, copy=False)
 
     def density(self, arguments):
         """Return log density, shape (), and gradient, shape (d,), at ``arguments[0]``; not counted.
 
         It has the signature of the function at :attr:`CompiledDensity.address`.
         """
-        position = arguments[0].astype(self._dtype, copy=False)
-        log_density, gradient = self._gradient_function(position)
-        return np.asarray(log_density), gradient
+        log_density, gradient = self._gradient_function(self.rounded(arguments[0]))
+        return np.asarray(log_density, np.float64), gradient.astype(np.float64, copy=False)
 
     @property
     def shared_values(self):
@@ -248,11 +245,11 @@ class DifferentiableTarget(TargetDensity):
         -------
         density : CompiledDensity or None
             Compiled for the present types of the shared values; None if PyTensor's backend isn't
-            numba.
+            numba, or the model is in single precision.
         shared : tuple of ndarray
             Values of the shared variables; empty without a compiled density.
         """
-        if not hasattr(self._gradient_function.vm, "jit_fn"):
+        if not hasattr(self._gradient_function.vm, "jit_fn") or self._dtype != "float64":
             return None, ()
         shared = self.shared_values
         # Compared by identity: a value that another step has moved is a new array.

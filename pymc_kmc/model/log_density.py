@@ -7,6 +7,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
+from pytensor.compile.mode import get_mode
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.type import continuous_dtypes
 
@@ -24,7 +25,7 @@ class Evaluation(NamedTuple):
     log_likelihood_estimate : float
         Sum of the estimated terms; 0 without any, `log_density` with a `pymc.Simulator`.
     position : ndarray, shape (d,)
-        The block's raveled, unconstrained values.
+        The block's raveled, unconstrained values; in float64, rounded to the model's precision.
     noise : tuple of ndarray
         Noise of each source.
     parameters : bytes
@@ -138,7 +139,12 @@ class LogDensity:
 
     def position(self, point):
         """Return the block's vector at PyMC's `point`, shape (d,)."""
-        return np.concatenate([point[name].ravel() for name in self.names])
+        parts = [point[name].ravel() for name in self.names]
+        return np.concatenate(parts, dtype=np.float64)
+
+    def rounded(self, position):
+        """Return a position (d,) in the model's precision, for the compiled functions."""
+        return position.astype(self._dtype, copy=False)
 
     def evaluate(self, position, noise):
         """Return the value at a position under given noise; counts as an evaluation.
@@ -157,7 +163,9 @@ class LogDensity:
         n_likelihoods = len(self.likelihoods)
         for simulator, rows in zip(self.simulators, noise[n_likelihoods:], strict=True):
             simulator.use(rows)
-        outputs = self._function(position.astype(self._dtype, copy=False))
+        argument = self.rounded(position)
+        position = argument.astype(np.float64, copy=False)
+        outputs = self._function(argument)
         log_density = float(outputs[0])
         # A simulator's term can't be told from the rest: all of the density.
         estimate = log_density if self.simulators else 0.0
@@ -174,7 +182,7 @@ class LogDensity:
 
     def parameters(self, position):
         """Return the parameters of each noisy likelihood at a position: lists of ndarray."""
-        return self._split(self._function(position.astype(self._dtype, copy=False)))
+        return self._split(self._function(self.rounded(position)))
 
     def _split(self, outputs):
         """Return the parameters of each likelihood among outputs of the compiled function."""
@@ -211,7 +219,11 @@ def check_whole_model(names, model):
 
 def compile_function(inputs, outputs, compile_kwargs):
     """Return PyTensor's function; its arguments must be arrays of the right types."""
-    # Not pm.compile: it would give the simulators' generators updates.
-    function = pytensor.function(inputs, outputs, **{"on_unused_input": "ignore"} | compile_kwargs)
+    # Not pm.compile: it would give the simulators' generators updates. As it does: -inf where a
+    # parameter is impossible (a scale whose logarithm underflows), in place of an exception.
+    defaults = {"on_unused_input": "ignore"}
+    if "mode" not in compile_kwargs:
+        defaults["mode"] = get_mode(None).including("local_check_parameter_to_ninf_switch")
+    function = pytensor.function(inputs, outputs, **defaults | compile_kwargs)
     function.trust_input = True
     return function

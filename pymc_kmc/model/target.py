@@ -165,6 +165,7 @@ class TargetDensity(LogDensity):
         for name in self.names:
             value = point[name]
             view = position[first : first + value.size].reshape(value.shape)
+            view = view.astype(value.dtype, copy=False)
             views.append(view)
             point[name] = view
             first += value.size
@@ -252,7 +253,7 @@ class TargetDensity(LogDensity):
     def _log_density_of_simulators(self, position, seeds):
         for simulator, rows in zip(self.simulators, seeds[:, None], strict=True):
             simulator.use(rows)
-        return float(self._function(position.astype(self._dtype, copy=False))[0])
+        return float(self._function(self.rounded(position))[0])
 
     # Messages
 

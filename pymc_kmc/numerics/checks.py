@@ -1,19 +1,38 @@
 """Checks of arguments, each with an error that names the argument, its value and the remedy."""
 
+import numbers
+
 import numpy as np
 
 #: Matrix entries of a chunk of rows that NumPy evaluates at a time: 32 MB.
 CHUNK_ENTRIES = 4_000_000
 
 
+def as_number(value):
+    """Return a real number as a float, and anything else, True and "1" included, as NaN."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+    return float(value) if is_number else np.nan
+
+
+def as_array(value, name):
+    """Return the argument as an array of float64, or raise a ValueError that names it."""
+    try:
+        return np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name}={value!r} could not be read as an array of real numbers"
+        ) from None
+
+
 def check_positive(value, name):
     """Return the argument as a positive finite float, or raise a ValueError that names it."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name}={value!r} is not a number; pass a positive number") from None
-    if not (np.isfinite(number) and number > 0):
-        raise ValueError(f"{name}={value!r} must be positive and finite; pass e.g. {name}=1.0")
+    number = as_number(value)
+    if not 0 < number < np.inf:
+        raise ValueError(
+            f"{name}={value!r} must be a number, positive and finite; pass e.g. {name}=1.0"
+        )
     return number
 
 
@@ -28,10 +47,7 @@ def check_between(value, name, low, high, open=True):
     open : bool
         Whether the ends are left out.
     """
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = np.nan
+    number = as_number(value)
     inside = low < number < high if open else low <= number <= high
     if not inside:
         raise ValueError(f"{name} must be between {low:g} and {high:g}, got {value!r}.")
@@ -58,10 +74,37 @@ def check_count(value, name):
 
 def check_choice(value, name, choices):
     """Return the argument if it is among the choices, or raise a ValueError that names both."""
-    if value not in choices:
+    is_name = value is None or isinstance(value, str)  # an array can't be asked whether it is equal
+    if not is_name or value not in choices:
         options = " or ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name}={value!r} is unknown; pass {options}")
     return value
+
+
+def check_flag(value, name):
+    """Return the argument as a bool, or raise a ValueError that names it."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name}={value!r} must be True or False")
+    return bool(value)
+
+
+def check_rng(rng, name="rng"):
+    """Return a generator, given one, a seed or None, or raise an error that names the argument.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What NumPy raises.
+    """
+    try:
+        if isinstance(rng, np.random.RandomState):
+            raise TypeError
+        return np.random.default_rng(rng)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"{name}={rng!r} is neither a seed nor a generator; pass a whole number of at least 0, "
+            "a numpy.random.Generator, or None"
+        ) from None
 
 
 def check_interval(name, interval, minimum, integer=False):
@@ -74,7 +117,7 @@ def check_interval(name, interval, minimum, integer=False):
     kind = "whole numbers" if integer else "numbers"
     try:
         low, high = (interval, interval) if np.isscalar(interval) else interval
-        ends = float(low), float(high)
+        ends = as_number(low), as_number(high)
     except (TypeError, ValueError):
         ends = (np.nan, np.nan)
     whole = not integer or all(end == int(end) for end in ends if np.isfinite(end))

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 
 from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
-from pymc_kmc.numerics.checks import check_count, check_positive
+from pymc_kmc.numerics.checks import check_count, check_positive, check_rng
 from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.evaluation import evaluable
 from pymc_kmc.numerics.samples import shrunk_covariance
@@ -139,7 +139,7 @@ def plot_trajectories(
     covariance = shrunk_covariance(draws)
     target = Target(log_density, DIFFERENCE * np.sqrt(np.diag(covariance)))
 
-    rng = np.random.default_rng(random_seed)
+    rng = check_rng(random_seed, "random_seed")
     metric = Metric(covariance)
     starts = draws[spread_out(draws[:, pair], n_trajectories)]
     momenta = [metric.draw_momentum(rng) for _ in starts]

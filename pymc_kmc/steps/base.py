@@ -15,20 +15,23 @@ from typing import Any
 
 import numpy as np
 from pymc.initial_point import PointType
-from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
-from pymc.util import get_random_generator, get_value_vars_from_user_vars
+from pymc.util import get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
+from pymc_kmc.numerics.checks import check_choice, check_flag, check_rng
+from pymc_kmc.steps.arguments import check_compile_kwargs, check_initial_point, check_variables
 from pymc_kmc.steps.chain_warnings import (
     STUCK_AFTER,
     ChainWarnings,
     of_invalid,
+    of_no_tuning,
     of_rejections,
     of_start,
     of_stillness,
@@ -51,6 +54,8 @@ class ChainProgress:
     recent_acceptance: float = 0.0
     noise: NoiseMonitor = field(default_factory=NoiseMonitor)
     warnings: ChainWarnings = field(default_factory=ChainWarnings)
+    # Whether tuning ended before the first iteration.
+    is_untuned: bool = False
     # Of the last move: a probe of the noise has none of its own.
     last_statistics: dict | None = None
 
@@ -68,10 +73,16 @@ class AdaptiveStepState(StepMethodState):
 class AdaptiveStep(BlockedStep):
     """Base of the package's steps; see the module's docstring.
 
+    A chain always begins with nothing learned, also where a step is passed to `pymc.sample` again:
+    chains are independent, and the same seed gives the same draws. To go on with what a chain
+    has learned, pass it to a new step: ``KMC(surrogate=step.surrogate_)``,
+    ``AdaptiveMetropolis(covariance=...)``; or save and restore `sampling_state`.
+
     Parameters
     ----------
     vars : list of TensorVariable, optional
-        The variables to sample, by default all continuous ones of the model.
+        The variables to sample, by default all continuous ones of the model. Two steps may have
+        variables in common: each of them leaves the posterior as it is.
     model : pymc.Model, optional
         By default the one of the context.
     initial_point : dict of str to ndarray, optional
@@ -109,8 +120,10 @@ class AdaptiveStep(BlockedStep):
     _state_class = AdaptiveStepState
 
     def __new__(cls, *args, **kwargs):
-        # Before PyMC makes a step of each variable, where `blocked` is false.
-        check_distinct_variables(args[0] if args else kwargs.get("vars"))
+        # Here, because PyMC uses these arguments to make a step of each variable.
+        check_flag(kwargs.get("blocked", True), "blocked")
+        check_rng(kwargs.get("rng"))
+        check_variables(args[0] if args else kwargs.get("vars"), check_model(kwargs.get("model")))
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(
@@ -125,26 +138,25 @@ class AdaptiveStep(BlockedStep):
         tune: bool = True,
         adaptation: str = "tuning",
     ):
-        if adaptation not in ("tuning", "vanishing"):
-            raise ValueError(f"adaptation must be 'tuning' or 'vanishing', got {adaptation!r}.")
-        model = modelcontext(model)
-        if vars is None:
-            vars = model.continuous_value_vars
-        else:
-            vars = get_value_vars_from_user_vars(vars, model)
-        if not vars:
+        model = check_model(model)
+        self.vars = check_variables(vars, model)
+        if not self.vars:
             raise ValueError(
                 f"{type(self).__name__} got no variables: the model has no free continuous ones."
             )
-        check_distinct_variables(vars)
-        if initial_point is None:
-            initial_point = model.initial_point()
-        self.vars = list(vars)
-        self.blocked = blocked
-        self.tune = tune
-        self.adaptation = adaptation
-        self._adapts = tune
+        self.blocked = check_flag(blocked, "blocked")
+        self.tune = self._adapts = check_flag(tune, "tune")
+        self.adaptation = check_choice(adaptation, "adaptation", ("tuning", "vanishing"))
+        check_rng(rng)
         self.rng = get_random_generator(rng)
+        compile_kwargs = check_compile_kwargs(compile_kwargs)
+        initial_point = check_initial_point(initial_point, model)
+        if not any(np.size(initial_point[variable.name]) for variable in self.vars):
+            names = [variable.name for variable in self.vars]
+            raise ValueError(
+                f"vars {names} have no values, their shapes have a 0: there is nothing to sample. "
+                "Leave them out of the model."
+            )
         self.target = self._make_target(model, initial_point, compile_kwargs)
         self._reset_chain()
 
@@ -211,6 +223,11 @@ class AdaptiveStep(BlockedStep):
         """Return a message about what was learned, or None."""
         return None
 
+    @property
+    def _instead_of_tuning(self):
+        """What can be passed in place of tuning, source code; None if something was passed."""
+        return ""
+
     def _end_tuning(self):
         """Settle what sampling will use; called when adaptation stops."""
 
@@ -234,8 +251,11 @@ class AdaptiveStep(BlockedStep):
 
     def stop_tuning(self):
         """End tuning: from here on the kernel is fixed, or its adaptation dies out."""
-        if self.tune and self.is_learning:
+        is_untuned = self.progress.n_iterations == 0
+        if self.tune and self.is_learning and not is_untuned:
             self._end_tuning()
+        # Asked of `_adapts`: with tune=0 PyMC sets `tune` of a step that isn't in a compound.
+        self.progress.is_untuned = self._adapts and is_untuned
         self.tune = False
 
     def step(self, point):
@@ -257,10 +277,10 @@ class AdaptiveStep(BlockedStep):
                 noisy = progress.noise.first if is_probe else None
                 evaluation = target.propose(proposal.position, self.rng, noisy)
             seconds = perf_counter() - begin
-            if evaluation.log_density < np.inf:  # neither +inf nor NaN
+            if -np.inf < evaluation.log_density < np.inf:
                 log_ratio = evaluation.log_density - start.log_density + proposal.log_ratio
                 log_ratio += proposal.log_choice_ratio(evaluation)
-            else:
+            elif evaluation.log_density != -np.inf:  # +inf or NaN
                 progress.n_invalid += 1
                 messages.append(("invalid", of_invalid(target, point, evaluation)))
 
@@ -304,6 +324,8 @@ class AdaptiveStep(BlockedStep):
         if progress.n_iterations == 0:
             target.check_start(point)
             messages.append(("start", of_start(target.current(point))))
+        if progress.is_untuned and not self.is_learning:
+            messages.append(("untuned", of_no_tuning(self._instead_of_tuning)))
         if target.is_noisy and self._adapts and target.chooses_n_replicates:
             if progress.noise.is_time_to_choose(progress.n_iterations, self.tune):
                 choice = progress.noise.choose(target, point, self.rng)
@@ -386,13 +408,3 @@ class AdaptiveStep(BlockedStep):
             }
 
         return (update,)
-
-
-def check_distinct_variables(variables):
-    """Raise a ValueError where a variable is given twice: the step would move only one of them."""
-    if not isinstance(variables, list | tuple):
-        return
-    names = [getattr(variable, "name", None) for variable in variables]
-    repeated = sorted({name for name in names if name is not None and names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"vars has {repeated} more than once; give each variable once.")

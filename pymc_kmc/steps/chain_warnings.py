@@ -57,6 +57,23 @@ def of_invalid(target, point, evaluation):
     )
 
 
+def of_no_tuning(instead):
+    """Return a message about a chain without tuning, or None.
+
+    Parameters
+    ----------
+    instead : str or None
+        What can be passed in place of tuning; None if something was passed.
+    """
+    if instead is None:
+        return None
+    return (
+        "The step was not tuned (tune=0): it has learned nothing, and its proposals are those that "
+        "a chain begins with. A chain never goes on with what an earlier one has learned, also "
+        f"where the same step is used again. Tune: pm.sample(tune=1000){instead}."
+    )
+
+
 def of_rejections(target):
     """Return a message about black boxes that rejected points in this chain, else None."""
     failing = [

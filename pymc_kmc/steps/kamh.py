@@ -59,6 +59,7 @@ from pymc_kmc.numerics.checks import (
     check_between,
     check_choice,
     check_count,
+    check_flag,
     check_points,
     check_positive,
 )
@@ -150,7 +151,7 @@ class KAMH(AdaptiveStep):
         tune=True,
         **kwargs,
     ):
-        if not tune:
+        if not check_flag(tune, "tune"):
             raise ValueError(
                 "KAMH(tune=False) has no history to propose from: let it tune, or use "
                 "AdaptiveMetropolis(covariance=..., tune=False)."

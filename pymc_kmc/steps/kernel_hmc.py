@@ -72,6 +72,7 @@ from pymc_kmc.numerics.checks import (
     check_between,
     check_choice,
     check_count,
+    check_flag,
     check_interval,
     check_positive,
 )
@@ -169,7 +170,7 @@ class KernelHMC(SurrogateStep):
         if regularisation is not None:
             self.regularisation = check_positive(regularisation, "regularisation")
         self.base = base
-        self.values = schedule == "geometric" if values is None else bool(values)
+        self.values = schedule == "geometric" if values is None else check_flag(values, "values")
         self.given_step_size = check_interval("step_size", step_size, minimum=0.0)
         self.given_n_leapfrog = check_interval("n_leapfrog", n_leapfrog, minimum=1, integer=True)
         self.target_acceptance = target_acceptance

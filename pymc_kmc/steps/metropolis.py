@@ -30,7 +30,7 @@ import numpy as np
 from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.moves.random_walk import RandomWalk
-from pymc_kmc.numerics.checks import check_between, check_covariance, check_positive
+from pymc_kmc.numerics.checks import as_array, check_between, check_covariance, check_positive
 from pymc_kmc.steps.base import AdaptiveStep
 
 
@@ -91,7 +91,7 @@ class AdaptiveMetropolis(AdaptiveStep):
     ):
         if target_acceptance is not None:
             check_between(target_acceptance, "target_acceptance", 0.0, 1.0)
-        self.initial_covariance = None if covariance is None else np.array(covariance, dtype=float)
+        self.initial_covariance = None if covariance is None else as_array(covariance, "covariance")
         self.initial_scale = check_positive(scale, "scale")
         self.target_acceptance = target_acceptance
         super().__init__(vars, **kwargs)
@@ -122,6 +122,12 @@ class AdaptiveMetropolis(AdaptiveStep):
         ndarray, shape (d, d)
         """
         return self.learned.random_walk.adaptation.proposal_covariance
+
+    @property
+    def _instead_of_tuning(self):
+        if self.initial_covariance is not None:
+            return None
+        return ", or pass a covariance: kmc.AdaptiveMetropolis(covariance=...)"
 
     def _propose(self, current):
         return self.learned.random_walk.propose(current, None, self.rng)

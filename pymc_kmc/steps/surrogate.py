@@ -55,6 +55,12 @@ class SurrogateStep(AdaptiveStep):
         return target
 
     @property
+    def _instead_of_tuning(self):
+        if self.given_surrogate is not None:
+            return None
+        return f", or pass what was learned: kmc.{type(self).__name__}(surrogate=step.surrogate_)"
+
+    @property
     def surrogate_(self):
         """Surrogate that the last chain of this process has learned, or that was given.
 

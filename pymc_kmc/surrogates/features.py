@@ -15,6 +15,8 @@ import math
 
 import numpy as np
 
+from pymc_kmc.numerics.checks import check_rng
+
 KERNELS = ("gaussian", "rational_quadratic")
 
 #: a of the rational quadratic kernel: a = 1 is the Cauchy kernel, the mixture with the widest
@@ -58,7 +60,7 @@ def random_basis(n_features, d, sigma, kernel="gaussian", rng=None):
     >>> bool(abs(features(x, omega, phase) @ features(y, omega, phase) - np.exp(-1.0)) < 0.05)
     True
     """
-    omega, phase = standard_basis(n_features, d, kernel, np.random.default_rng(rng))
+    omega, phase = standard_basis(n_features, d, kernel, check_rng(rng))
     return scale_basis(omega, sigma), phase
 
 

@@ -61,6 +61,7 @@ from pymc_kmc.numerics.checks import (
     check_count,
     check_points,
     check_positive,
+    check_rng,
     check_weights,
     in_chunks,
 )
@@ -231,7 +232,7 @@ class LogDensityGP:
             whitening=whitening,
             bulk=bulk,
             last=None if last is None else last._fit,
-            rng=np.random.default_rng(self.rng),
+            rng=check_rng(self.rng),
         )
         self._fit = fit
         self.parameters_ = fit.parameters

@@ -40,6 +40,7 @@ from pymc_kmc.numerics.checks import (
     check_distinct,
     check_points,
     check_positive,
+    check_rng,
     check_weights,
     in_chunks,
 )
@@ -255,7 +256,7 @@ class KernelExpNystrom:
         count = check_count(self.n_landmarks, "n_landmarks")
         if count >= len(X):
             return X
-        chosen = np.random.default_rng(self.rng).choice(len(X), size=count, replace=False)
+        chosen = check_rng(self.rng).choice(len(X), size=count, replace=False)
         return X[np.sort(chosen)]
 
     def _derivatives(self, X):

@@ -47,7 +47,8 @@ class Surrogate(Protocol):
 def check_fitted(estimator):
     """Raise :class:`NotFittedError` unless the estimator has been fitted."""
     if not hasattr(estimator, "parameters_"):
-        raise _not_fitted(estimator)
+        name = type(estimator).__name__
+        raise NotFittedError(f"this {name} is not fitted yet; call `fit(X)` first")
 
 
 def check_surrogate(surrogate, n_dimensions):
@@ -70,7 +71,7 @@ def check_surrogate(surrogate, n_dimensions):
     missing = [name for name in methods if not callable(getattr(surrogate, name, None))]
     is_fitted = hasattr(surrogate, "n_features_in_")
     if not missing and not is_fitted and callable(getattr(surrogate, "fit", None)):
-        raise _not_fitted(surrogate)
+        raise NotFittedError(f"surrogate={surrogate!r} is not fitted yet; call its fit(X) first")
     if missing or not is_fitted:
         missing = [f"{name}(X)" for name in missing] + ["n_features_in_"] * (not is_fitted)
         raise TypeError(
@@ -84,8 +85,3 @@ def check_surrogate(surrogate, n_dimensions):
             f"step's variables have {n_dimensions} unconstrained values."
         )
     return surrogate
-
-
-def _not_fitted(estimator):
-    name = type(estimator).__name__
-    return NotFittedError(f"this {name} is not fitted yet; call `fit(X)` first")

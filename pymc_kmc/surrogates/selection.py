@@ -24,7 +24,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.numerics.checks import check_count, check_points, check_positive, check_weights
+from pymc_kmc.numerics.checks import (
+    check_count,
+    check_points,
+    check_positive,
+    check_rng,
+    check_weights,
+)
 from pymc_kmc.numerics.samples import unique_rows
 from pymc_kmc.surrogates.finite import KernelExpFinite
 from pymc_kmc.surrogates.lite import KernelExpLite
@@ -169,7 +175,7 @@ def select(
     False
     >>> surrogate = result.estimator.fit(X)
     """
-    rng = np.random.default_rng(rng)
+    rng = check_rng(rng)
     family, template = _family(estimator)
     n_folds = check_count(n_folds, "n_folds")
     if n_folds < 2:

@@ -8,7 +8,14 @@ import pytest
 from pymc.step_methods.compound import CompoundStep
 
 import pymc_kmc as kmc
-from tests.models import NoisyEstimator, constrained, gaussian, noisy_gaussian
+from tests.models import (
+    POSTERIOR_MEAN,
+    POSTERIOR_SD,
+    NoisyEstimator,
+    constrained,
+    gaussian,
+    noisy_gaussian,
+)
 from tests.steps import GRADIENT_STEPS, NOISY_STEPS, STEPS
 
 
@@ -114,6 +121,37 @@ def test_adaptation_ends_with_tuning(name):
         for _ in range(100):
             point, _ = step.step(point)
         assert cloudpickle.dumps(step.learned) == learned
+
+
+def warnings_without_tuning(step):
+    """Messages that a user gets, a list for each draw."""
+    told = []
+
+    def listen(trace, draw):
+        told.append([str(s["warning"]) for s in draw.stats if s.get("warning") is not None])
+
+    sample(step, tune=0, draws=3, chains=1, callback=listen)
+    return told
+
+
+@any_step
+def test_no_tuning_is_told_once(name):
+    """PyMC tells a step and a compound differently that there is none."""
+    with toy(name, 0.5, companion=True) as model:
+        alone = STEPS[name]()
+        compound = [STEPS[name]([model["x"]]), pm.Metropolis([model["z"]])]
+        for step in (alone, alone, compound):
+            (first,), *rest = warnings_without_tuning(step)
+            assert "was not tuned (tune=0)" in first
+            assert not any(rest)
+        assert not any(warnings_without_tuning(STEPS[name](adaptation="vanishing")))
+
+
+@pytest.mark.usefixtures("quickly_compiled")
+@pytest.mark.parametrize("options", [{"covariance": [[0.5]]}, {"tune": False}])
+def test_who_needs_no_tuning_is_not_told(options):
+    with gaussian():
+        assert not any(warnings_without_tuning(kmc.AdaptiveMetropolis(**options)))
 
 
 @any_step
@@ -290,6 +328,20 @@ def test_saved_state_goes_on_with_the_same_draws(name):
             point, _ = other.step(point)
             actual.append(float(point["x"]))
     assert actual == expected
+
+
+@pytest.mark.usefixtures("quickly_compiled")
+@pytest.mark.parametrize("is_one", [True, False])
+def test_two_steps_may_sample_one_variable(is_one):
+    """Each sees what the other has moved, and the noise that it has accepted."""
+    with noisy_gaussian(0.5, companion=True) as model:
+        first = kmc.AdaptiveMetropolis([model["x"]], covariance=[[0.5]])
+        second = first if is_one else kmc.AdaptiveMetropolis()
+        idata = sample([first, second], draws=6000, tune=400)
+    draws = draws_of(idata)
+    standard_error = POSTERIOR_SD * np.sqrt(30 / draws.size)  # some 30 iterations a free draw
+    assert draws.mean() == pytest.approx(POSTERIOR_MEAN, abs=4 * standard_error)
+    assert draws.std() == pytest.approx(POSTERIOR_SD, abs=4 * standard_error)
 
 
 @noisy_step

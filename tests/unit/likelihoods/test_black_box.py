@@ -159,7 +159,7 @@ def test_wrong_type_or_shape_is_found_when_the_model_is_built(function, message)
         ({"shape": (2, -1)}, ValueError, r"shape of 'f' must be .* got \(2, -1\)"),
         ({"shape": "3"}, ValueError, "shape of 'f' must be .* got '3'"),
         ({"on_error": "ignore"}, ValueError, "on_error='ignore' is unknown"),
-        ({"vectorized": "no"}, ValueError, "vectorized='no' is unknown"),
+        ({"vectorized": "no"}, ValueError, "vectorized='no' must be True or False"),
         ({"timeout": 5}, ValueError, "timeout=5 needs executor="),
         ({"timeout": -5, "executor": two_threads}, ValueError, "timeout must be a positive"),
         ({"executor": 4}, TypeError, "executor must have the interface"),

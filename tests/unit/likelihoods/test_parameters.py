@@ -27,11 +27,13 @@ def test_what_is_no_parameter(likelihood, bad):
 
 
 def test_a_variable_of_another_model(likelihood):
-    with pm.Model():
+    with pm.Model() as other:
         stranger = pm.Normal("stranger")
     with pm.Model():
-        with pytest.raises(ValueError, match="random variable 'stranger', which is not a variable"):
+        with pytest.raises(ValueError, match="variable 'stranger', which is not a variable"):
             likelihood(2 * stranger)
+        with pytest.raises(ValueError, match="variable 'stranger', which is not a variable"):
+            likelihood(other.rvs_to_values[stranger])
 
 
 def test_none_at_all(likelihood):

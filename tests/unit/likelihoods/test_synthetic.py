@@ -143,7 +143,7 @@ def test_auto_begins_with_as_few_as_it_can_and_finds_a_number():
         ({"simulate": lambda x, rng: np.zeros(3)}, TypeError, r"shape \(3,\), where \(2,\)"),
         ({"observed": np.ma.masked_less(OBSERVED, 0)}, TypeError, "observed of 'synthetic' is a m"),
         ({"observed": [np.nan, 1.0]}, ValueError, "observed of 'synthetic' has NaN"),
-        ({"density": "exact"}, ValueError, "must be 'unbiased' or 'plugin', got 'exact'"),
+        ({"density": "exact"}, ValueError, "density='exact' is unknown"),
         ({"n_simulations": 5}, ValueError, "at least 6, 4 more than the 2 summary statistics"),
         ({"n_simulations": 2.5}, ValueError, "n_simulations of 'synthetic' must be a positive"),
         ({"simulate": many, "correlation": 0.5}, ValueError, "correlation of 'synthetic' needs"),

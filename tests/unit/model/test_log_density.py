@@ -76,3 +76,12 @@ def test_position_and_point_are_inverse():
         name: value.shape for name, value in model.initial_point().items()
     }
     np.testing.assert_array_equal(target.position(point), position)
+
+
+def test_an_impossible_parameter_has_density_zero():
+    """As where a scale's logarithm underflows; PyMC's own steps see -inf there, too."""
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale")
+        pm.Normal("y", 0.0, scale, observed=1.0)
+    target = target_of(model)
+    assert target.evaluate(np.array([-800.0]), ()).log_density == -np.inf

@@ -78,3 +78,30 @@ def test_a_ratio_of_zero_is_rejected_without_an_evaluation(log_ratio, n_evaluati
     _, statistics = run(step, {"x": np.full(2, 5.0)}, 3)
     assert set(column(statistics[1:], "kmc_n_evaluations")) == {n_evaluations}
     assert column(statistics, "kmc_accepted").all() == (log_ratio == 0.0)
+
+
+class ToNowhere(ToTheMode):
+    """Proposes a place where the estimate is zero, from another such place."""
+
+    def propose(self, current, fitted, rng):
+        return Proposal(current.position + 1.0, self)
+
+
+def test_from_one_estimate_of_zero_to_another_without_a_warning(recwarn):
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        kmc.PseudoMarginalPotential("loglik", lambda x, rng: -np.inf, x)
+        step = kmc.AdaptiveMetropolis(tune=False, rng=3)
+    evaluate = step.target.evaluate
+
+    def evaluate_as_numpy_does(position, noise):
+        """A scalar of NumPy's warns where a float of Python's doesn't."""
+        evaluation = evaluate(position, noise)
+        return evaluation._replace(log_density=np.float64(evaluation.log_density))
+
+    step.target.evaluate = evaluate_as_numpy_does
+    step._propose = lambda current: ToNowhere(True).propose(current, None, None)
+    _, statistics = run(step, model.initial_point(), 20)
+    assert not column(statistics, "kmc_accepted").any()
+    assert statistics[-1]["kmc_n_invalid"] == 0
+    assert [str(warning.message) for warning in recwarn] == []

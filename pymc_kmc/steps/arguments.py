@@ -1,0 +1,99 @@
+"""Checks of the arguments that every step takes, before anything is compiled."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from pymc.util import get_value_vars_from_user_vars
+from pytensor.graph.basic import Variable
+
+
+def check_variables(variables, model):
+    """Return the value variables that a step is to sample.
+
+    Parameters
+    ----------
+    variables : object
+        Argument `vars`: a variable, or a list or tuple of them; None for all continuous ones.
+    model : pymc.Model
+
+    Returns
+    -------
+    list of TensorVariable
+
+    Raises
+    ------
+    TypeError
+        If it is anything else.
+    ValueError
+        If there are none, one is given twice, or one isn't a free variable of the model.
+    """
+    if variables is None:
+        return list(model.continuous_value_vars)
+    if isinstance(variables, Variable):
+        variables = [variables]
+    if not isinstance(variables, list | tuple) or not all(
+        isinstance(variable, Variable) for variable in variables
+    ):
+        raise TypeError(
+            f"vars={variables!r} must be a list of the model's variables, "
+            "e.g. vars=[model['x'], model['y']]; leave it out for all continuous ones."
+        )
+    if not variables:
+        raise ValueError("vars=[] has no variables; leave it out for all continuous ones.")
+    try:
+        variables = get_value_vars_from_user_vars(list(variables), model)
+    except ValueError:
+        free = [variable.name for variable in model.free_RVs]
+        raise ValueError(
+            f"vars={variables!r} must be free variables of the model, which has {free}."
+        ) from None
+    names = [variable.name for variable in variables]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"vars has {repeated} more than once; give each variable once.")
+    return variables
+
+
+def check_initial_point(initial_point, model):
+    """Return a point with an array for each of the model's variables; None for the model's own.
+
+    Raises
+    ------
+    TypeError
+        If it isn't a dict.
+    ValueError
+        If a variable is missing, or its value isn't an array of numbers with its dimensions.
+    """
+    if initial_point is None:
+        return model.initial_point()
+    if not isinstance(initial_point, Mapping):
+        raise TypeError(
+            f"initial_point={initial_point!r} must be a dict of arrays by the names of value "
+            "variables; pass model.initial_point()."
+        )
+    missing = [v.name for v in model.value_vars if v.name not in initial_point]
+    if missing:
+        raise ValueError(
+            f"initial_point has no values for {missing}, only for {list(initial_point)}; pass "
+            "model.initial_point()."
+        )
+    point = dict(initial_point)
+    for variable in model.value_vars:
+        value = np.asarray(point[variable.name])
+        if value.dtype.kind not in "buif" or value.ndim != variable.ndim:
+            raise ValueError(
+                f"initial_point[{variable.name!r}]={point[variable.name]!r} must be an array of "
+                f"numbers with {variable.ndim} dimensions; pass model.initial_point()."
+            )
+        point[variable.name] = value.astype(variable.dtype, copy=False)
+    return point
+
+
+def check_compile_kwargs(compile_kwargs):
+    """Return the argument as a dict, empty for None, or raise a TypeError that names it."""
+    if compile_kwargs is not None and not isinstance(compile_kwargs, Mapping):
+        raise TypeError(
+            f"compile_kwargs={compile_kwargs!r} must be a dict of arguments of pytensor.function, "
+            "e.g. compile_kwargs={'mode': 'FAST_RUN'}"
+        )
+    return dict(compile_kwargs or {})

@@ -1,0 +1,54 @@
+"""Every step on models in single precision: pytensor.config.floatX = "float32"."""
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+
+import pymc_kmc as kmc
+from tests.models import NoisyEstimator
+from tests.steps import NOISY_STEPS, STEPS
+
+MODES = ["FAST_COMPILE", pytensor.config.mode]
+QUIET = {"progressbar": False, "compute_convergence_checks": False, "chains": 1, "cores": 1}
+
+
+@pytest.fixture(autouse=True)
+def single_precision():
+    with pytensor.config.change_flags(floatX="float32"):
+        yield
+
+
+def sample(step):
+    return pm.sample(step=step, tune=150, draws=60, random_seed=5, **QUIET)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", STEPS)
+def test_of_one_type(name, mode):
+    with pytensor.config.change_flags(mode=mode), pm.Model():
+        x = pm.Normal("x", shape=2)
+        scale = pm.HalfNormal("scale")
+        pm.Normal("y", x, scale, observed=np.ones(2, "float32"))
+        idata = sample(STEPS[name]())
+    assert np.ptp(idata.posterior["x"].values) > 0
+    assert idata.posterior["x"].dtype == np.float32
+
+
+@pytest.mark.parametrize("name", NOISY_STEPS)
+def test_with_a_noisy_likelihood(name):
+    with pytensor.config.change_flags(mode="FAST_COMPILE"), pm.Model():
+        x = pm.Normal("x")
+        kmc.PseudoMarginalPotential("loglik", NoisyEstimator(0.5), x)
+        idata = sample(STEPS[name]())
+    assert np.ptp(idata.posterior["x"].values) > 0
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_beside_another_step(name):
+    with pytensor.config.change_flags(mode="FAST_COMPILE"), pm.Model():
+        x = pm.Normal("x")
+        z = pm.Normal("z", x, 1.0)
+        idata = sample([STEPS[name]([x]), kmc.AdaptiveMetropolis([z])])
+    assert np.ptp(idata.posterior["x"].values) > 0
+    assert np.ptp(idata.posterior["z"].values) > 0

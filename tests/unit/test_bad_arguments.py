@@ -1,0 +1,285 @@
+"""A corpus of bad arguments: each is refused by an error that names it, when it is given."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from pymc_kmc.surrogates import (
+    KernelExpFinite,
+    KernelExpLite,
+    KernelExpNystrom,
+    LogDensityGP,
+    select,
+)
+from tests.steps import STEPS
+
+with pm.Model() as OTHER:
+    STRANGER = pm.Normal("stranger")
+with pm.Model() as MODEL:
+    X = pm.Normal("x", shape=2)
+    SCALE = pm.HalfNormal("scale")
+    SEEN = pm.Normal("seen", X, SCALE, observed=np.zeros(2))
+VALUES = MODEL.value_vars
+START = {"x": np.zeros(2), "scale_log__": np.zeros(())}
+POINTS = np.random.default_rng(0).standard_normal((30, 2))
+
+
+def refuses(make, argument, error):
+    with pytest.raises(error, match=rf"\b{argument}\b"):
+        make()
+
+
+OF_EVERY_STEP = [
+    ("model", "m", TypeError),
+    ("model", 3, TypeError),
+    ("model", pm.Model, TypeError),
+    ("vars", "x", TypeError),
+    ("vars", ["x"], TypeError),
+    ("vars", [None], TypeError),
+    ("vars", {X}, TypeError),
+    ("vars", (variable for variable in [X]), TypeError),
+    ("vars", [], ValueError),
+    ("vars", [STRANGER], ValueError),
+    ("vars", [OTHER.value_vars[0]], ValueError),
+    ("vars", [SEEN], ValueError),
+    ("vars", [X, X], ValueError),
+    ("vars", [X, VALUES[0]], ValueError),
+    ("initial_point", {}, ValueError),
+    ("initial_point", 3, TypeError),
+    ("initial_point", [0.0, 0.0], TypeError),
+    ("initial_point", {"x": np.zeros(2), "scale": 1.0}, ValueError),
+    ("initial_point", START | {"x": "a"}, ValueError),
+    ("initial_point", START | {"x": 0.0}, ValueError),
+    ("initial_point", START | {"x": None}, ValueError),
+    ("compile_kwargs", "a", TypeError),
+    ("blocked", "no", ValueError),
+    ("blocked", 0, ValueError),
+    ("rng", "a", TypeError),
+    ("rng", -1, ValueError),
+    ("rng", np.random.RandomState(0), TypeError),
+    ("tune", "no", ValueError),
+    ("adaptation", "never", ValueError),
+    ("adaptation", [1], ValueError),
+    ("adaptation", True, ValueError),
+]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_of_every_step(name):
+    """One test a step: they share the code."""
+    for argument, value, error in OF_EVERY_STEP:
+        refuses(lambda a=argument, v=value: STEPS[name](**{"model": MODEL, a: v}), argument, error)
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+@pytest.mark.parametrize("variables", [[SCALE, SCALE], [SCALE, VALUES[1]]])
+def test_one_variable_under_two_names(variables, blocked):
+    with pytest.raises(ValueError, match="vars has .'scale_log__'. more than once"):
+        kmc.AdaptiveMetropolis(variables, model=MODEL, blocked=blocked)
+
+
+def test_variables_without_values():
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=0)
+        pm.Normal("y")
+    with pytest.raises(ValueError, match=r"vars \['x'\] have no values"):
+        kmc.KMC([x], model=model)
+    assert kmc.KMC(model=model, n_landmarks=10).n_dimensions == 1
+
+
+NUMBERS = ["a", None, [1.0], np.ones(2), True, np.nan, np.inf, -1.0, 0.0]
+
+
+def each(argument, values, error=ValueError):
+    return [(argument, value, error) for value in values]
+
+
+WITHOUT_NONE = [value for value in NUMBERS if value is not None]
+SURROGATES = [
+    *each("surrogate", [3, "a", object(), LogDensityGP, [LogDensityGP()]], TypeError),
+    *each("surrogate", [LogDensityGP(), KernelExpLite(1.0, 1.0)]),
+    *each("surrogate", [KernelExpLite(1.0, 1.0).fit(POINTS)]),
+]
+COUNTS = ["a", 0, -1, 1.5, True, None, [1]]
+OF_A_STEP = {
+    "AdaptiveMetropolis": [
+        *each("covariance", ["a", [["a"]], [[1.0], [1.0, 2.0]], 1.0, np.eye(2), -np.eye(3)]),
+        *each("covariance", [np.full((3, 3), np.nan), np.triu(np.ones((3, 3)))]),
+        *each("scale", NUMBERS),
+        *each("target_acceptance", [*WITHOUT_NONE, 1.0]),
+    ],
+    "KAMH": [
+        *each("target_acceptance", [*WITHOUT_NONE, 1.0]),
+        *each("gamma", NUMBERS),
+        *each("n_points", [*COUNTS, 1]),
+        *each("kernel", ["box", None, 3, ["gaussian"], np.ones(2)]),
+        *each("tune", [False]),
+    ],
+    "GadRWM": each("update", ["a", None, ["additive"]]),
+    "GadMALA": [
+        *each("update", ["a", None, ["additive"]]),
+        *each("variant", ["a", None, ["fast"]]),
+    ],
+    "KMC": [*each("n_landmarks", COUNTS), *SURROGATES, *each("tune", [False])],
+    "KMCLite": [
+        *SURROGATES,
+        *each("n_points", COUNTS),
+        *each("sigma", WITHOUT_NONE),
+        *each("regularisation", WITHOUT_NONE),
+        *each("penalty", ["ridge", None, ["rkhs"]]),
+        *each("rank", ["a", 0, 1.5]),
+        *each("tolerance", WITHOUT_NONE),
+        *each("base", ["a", True, ["gaussian"]]),
+        *each("values", ["no", 1, [True]]),
+        *each("step_size", ["a", (1.0,), (2.0, 1.0), ("a", "b"), ("0.1", "0.2"), -1.0, {}]),
+        *each("n_leapfrog", ["a", 0, (1.5, 2), (3, 2), [], (1, 2, 3)]),
+        *each("target_acceptance", [*NUMBERS, 1.0]),
+        *each("random_walk_probability", ["a", -0.1, 0.9, None, [0.1]]),
+        *each("schedule", ["a", None, ["geometric"]]),
+    ],
+    "KMCFinite": [
+        *each("n_features", COUNTS),
+        *each("n_points", COUNTS),
+        *each("kernel", ["box", None, ["gaussian"]]),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "value", "error"),
+    [(name, *case) for name, cases in OF_A_STEP.items() for case in cases],
+)
+def test_of_a_step(name, argument, value, error):
+    refuses(lambda: getattr(kmc, name)(**{"model": MODEL, argument: value}), argument, error)
+
+
+def estimator(x, rng):
+    return -0.5 * np.sum(x**2) + rng.standard_normal()
+
+
+def simulator(x, rng):
+    return x + rng.standard_normal(2)
+
+
+def solver(x):
+    return x**2
+
+
+def raising(data):
+    raise KeyError("no such summary")
+
+
+PARAMS = [
+    *each("params", ["foo", None, {}, [X, "a"], estimator, OTHER], TypeError),
+    *each("stranger", [STRANGER, 2 * STRANGER, OTHER.value_vars[0], 2 * OTHER.value_vars[0]]),
+]
+OF_ALL_NOISY = [
+    ("model", "m", TypeError),
+    ("name", 3, TypeError),
+    ("name", "", TypeError),
+    *PARAMS,
+    *each("target_variance", [value for value in NUMBERS if value is not True]),
+    *each("n_normals", ["a", 0, 1.5, [1]]),
+    *each("correlation", ["a", -0.1, 1.0, [0.5]]),
+    *each("timeout", ["a", 0, -1.0]),
+    ("executor", 3, TypeError),
+]
+OF_SIMULATIONS = [
+    *each("observed", [None, "a", [["a"], ["b"]], [[1.0], [1.0, 2.0]]], TypeError),
+    *each("observed", [np.ma.masked_array([1.0, 2.0], [0, 1])], TypeError),
+    *each("observed", [[], np.ones((0, 2)), [np.nan, 1.0], [np.inf, 1.0]]),
+    *each("summary", ["a", 3], TypeError),
+    *each("summary", [raising, lambda data: data + "a", lambda data: [], lambda data: [np.nan]]),
+    *each("simulator", [None, "a", lambda x: x, lambda rng: rng], TypeError),
+    *each("n_simulations", ["many", 0, 1.5, None, [1], np.ones(2)]),
+]
+OF_A_LIKELIHOOD = {
+    "PseudoMarginalPotential": [
+        *OF_ALL_NOISY,
+        *each("n_replicates", ["many", 0, 1.5, None, [1], np.ones(2)]),
+        *each("estimator", [None, "a", lambda x: x, lambda rng: rng], TypeError),
+        *each("estimator", [lambda x, rng: "a", lambda x, rng: None, simulator], TypeError),
+    ],
+    "ABCPotential": [
+        *OF_ALL_NOISY,
+        *OF_SIMULATIONS,
+        *each("kernel", ["box", None, 3, ["uniform"], np.ones(2)]),
+        *each("epsilon", NUMBERS),
+        *each("distance", ["a", 3], TypeError),
+    ],
+    "SyntheticLikelihoodPotential": [
+        *OF_ALL_NOISY,
+        *OF_SIMULATIONS,
+        *each("density", ["exact", None, ["plugin"]]),
+        *each("n_simulations", [5]),
+    ],
+    "BlackBox": [
+        ("model", "m", TypeError),
+        ("name", 3, TypeError),
+        *PARAMS,
+        *each("function", [None, "a", lambda: 1.0, lambda x, y: x], TypeError),
+        *each("shape", ["a", -1, 1.5, (0,), [[2]], None]),
+        *each("on_error", ["ignore", None, ["raise"]]),
+        *each("vectorized", ["no", 1, None]),
+        ("executor", 3, TypeError),
+        *each("timeout", ["a", 0]),
+    ],
+}
+FUNCTIONS = {"estimator": estimator, "simulator": simulator, "function": solver}
+ARGUMENTS = {
+    "PseudoMarginalPotential": {},
+    "ABCPotential": {"observed": np.zeros(2), "epsilon": 1.0},
+    "SyntheticLikelihoodPotential": {"observed": np.zeros(2)},
+    "BlackBox": {"shape": 2},
+}
+FUNCTION_OF = {"PseudoMarginalPotential": "estimator", "BlackBox": "function"}
+
+
+def likelihood(kind, argument, value):
+    arguments = {"name": "l", "params": X, **ARGUMENTS[kind]}
+    function = FUNCTION_OF.get(kind, "simulator")
+    arguments[function] = FUNCTIONS[function]
+    if argument == "timeout":
+        arguments["executor"] = lambda: None
+    arguments["params" if argument == "stranger" else argument] = value
+    positional = [arguments.pop(key) for key in ("name", function, "params")]
+    getattr(kmc, kind)(*positional, **{"model": MODEL} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument", "value", "error"),
+    [(kind, *case) for kind, cases in OF_A_LIKELIHOOD.items() for case in cases],
+)
+def test_of_a_likelihood(kind, argument, value, error):
+    refuses(lambda: likelihood(kind, argument, value), argument, error)
+    assert not MODEL.potentials
+
+
+OF_OTHERS = [
+    ("rng", lambda: KernelExpFinite(10, 1.0, 1.0, rng="a").fit(POINTS), TypeError),
+    ("rng", lambda: KernelExpNystrom(1.0, 1.0, n_landmarks=5, rng="a").fit(POINTS), TypeError),
+    ("rng", lambda: LogDensityGP(rng="a").fit(POINTS, POINTS[:, 0]), TypeError),
+    ("rng", lambda: select("lite", POINTS, rng="a"), TypeError),
+    ("sigma", lambda: KernelExpLite("a", 1.0).fit(POINTS), ValueError),
+    ("sigma", lambda: KernelExpLite(True, 1.0).fit(POINTS), ValueError),
+    ("X", lambda: KernelExpLite(1.0, 1.0).fit("a"), ValueError),
+    ("X", lambda: KernelExpLite(1.0, 1.0).fit(POINTS[0]), ValueError),
+    ("model", lambda: kmc.estimate_noise("m"), TypeError),
+    ("rng", lambda: kmc.estimate_noise(MODEL, rng="a"), TypeError),
+    ("model", lambda: kmc.black_boxes("m"), TypeError),
+    ("idata", lambda: kmc.diagnose("a"), ValueError),
+]
+
+
+@pytest.mark.parametrize(("argument", "make", "error"), OF_OTHERS)
+def test_of_others(argument, make, error):
+    refuses(make, argument, error)
+
+
+def test_help_is_readable():
+    """No backslash where a line was meant to go on, no indentation left over."""
+    for name in kmc.__all__:
+        text = getattr(kmc, name).__doc__ or ""
+        assert not text.startswith(("\\", " ")), name
+        assert "\\\n" not in text, name
