@@ -83,9 +83,9 @@ def test_without_points_only_the_isotropic_part_is_left():
         ({"x": np.zeros((2, D))}, "x must be one point"),
         ({"x": [1.0, np.nan, 0.0]}, "x"),
         ({"Z": [1.0, 2.0]}, "Z"),
-        ({"sigma": 0.0}, "sigma=0.0 must be positive"),
-        ({"gamma2": 0.0}, "gamma2=0.0 must be positive"),
-        ({"nu2": -1.0}, "nu2=-1.0 must be positive"),
+        ({"sigma": 0.0}, "sigma=0.0 must be a number, positive and finite"),
+        ({"gamma2": 0.0}, "gamma2=0.0 must be a number, positive and finite"),
+        ({"nu2": -1.0}, "nu2=-1.0 must be a number, positive and finite"),
     ],
 )
 def test_bad_arguments_of_the_covariance(arguments, message):

@@ -94,5 +94,5 @@ def test_a_diverging_path_is_never_accepted(curved):
 def test_a_surrogate_needs_the_targets_log_density(curved):
     with pytest.raises(ValueError, match="log_density is missing"):
         kmc.plots.plot_trajectories(Wrong(), curved[0])
-    with pytest.raises(ValueError, match=r"step_size=0.0 must be positive"):
+    with pytest.raises(ValueError, match=r"step_size=0.0 must be a number, positive and finite"):
         kmc.plots.plot_trajectories(Wrong(), curved[0], log_density=target, step_size=0.0)

@@ -91,10 +91,10 @@ def test_drives_the_scale_to_the_acceptance_rate():
         ({"kernel": "matern"}, "kernel='matern' is unknown; pass 'gaussian' or 'linear'"),
         ({"n_points": 0}, "n_points=0 must be an integer of at least 1"),
         ({"n_points": 1}, "n_points=1 has no spread; pass at least 2"),
-        ({"gamma": 0.0}, "gamma=0.0 must be positive"),
+        ({"gamma": 0.0}, "gamma=0.0 must be a number, positive and finite"),
         ({"target_acceptance": 1.0}, "target_acceptance must be between 0 and 1, got 1.0"),
         ({"tune": False}, "tune=False.*AdaptiveMetropolis"),
-        ({"adaptation": "never"}, "adaptation must be 'tuning' or 'vanishing'"),
+        ({"adaptation": "never"}, "adaptation='never' is unknown; pass 'tuning' or 'vanishing'"),
     ],
 )
 def test_bad_arguments_are_named(options, message):

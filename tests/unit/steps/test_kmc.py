@@ -32,7 +32,7 @@ BANANA_START = {"x": np.array(0.0), "y": np.array(-2.7)}
     [
         ({"tune": False}, "tune=False.*fitted"),
         ({"n_landmarks": 0}, "n_landmarks=0"),
-        ({"adaptation": "never"}, "adaptation must be 'tuning' or 'vanishing'"),
+        ({"adaptation": "never"}, "adaptation='never' is unknown; pass 'tuning' or 'vanishing'"),
         ({"surrogate": KernelExpLite(1.0, 1.0)}, "not fitted"),
         ({"surrogate": LogDensityGP()}, "not fitted"),
     ],
