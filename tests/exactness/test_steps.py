@@ -236,7 +236,7 @@ def test_transforms(name):
         idata = pm.sample(
             step=make(name),
             tune=1000,
-            draws=4000,
+            draws=6000,
             chains=2,
             cores=1,
             random_seed=2,
@@ -257,7 +257,7 @@ def test_transforms(name):
 def test_adaptation_that_vanishes(name):
     """The kernel goes on changing while the draws are made."""
     make_step = partial(make, name, adaptation="vanishing")
-    z = chains(make_step, CurvedRidge(), seed=3, n_draws=5000)
+    z = chains(make_step, CurvedRidge(), seed=3)
     assert_standard_normal(z)
 
 
@@ -303,7 +303,7 @@ def joint_model():
     return model
 
 
-def geweke(step, rng, n_tune=1000, n_draws=8000):
+def geweke(step, rng, n_tune=1000, n_draws=12_000):
     """Alternate the step on parameters and noise given data with data given parameters.
 
     The noise has mean 1 given the parameters and the data don't depend on it, so that in the long
@@ -350,7 +350,7 @@ def test_geweke_can_fail():
         return current(point)
 
     target.current = redrawn
-    z = np.stack([geweke(step, np.random.default_rng([6, i]), n_draws=18_000) for i in range(2)])
+    z = np.stack([geweke(step, np.random.default_rng([6, i]), n_draws=36_000) for i in range(2)])
     assert max(map(abs, z_scores(z).values())) > 1.5 * TOLERANCE
 
 
@@ -429,7 +429,7 @@ def frozen(make_step, n_tune=400):
     return step
 
 
-def worst_of_balance(step, n=12_000):
+def worst_of_balance(step, n=20_000):
     """Return the largest error of one step's balance, from exact draws, in standard errors."""
     banana = CurvedRidge.banana
     X = banana.draws(n, np.random.default_rng(11))
@@ -539,13 +539,13 @@ class Outwards(kmc.KMCLite):
 
     def _propose(self, current):
         proposal = super()._propose(current)
-        return proposal._replace(position=proposal.position * 1.5)
+        return proposal._replace(position=proposal.position * 1.3)
 
 
 @pytest.mark.parametrize("broken", [WithoutKineticEnergy, LengthFromTheState, Outwards])
 def test_detailed_balance_can_fail(broken):
     step = frozen(lambda: given("KMCLite", is_wrong=True, step_class=broken))
-    assert worst_of_balance(step, n=30_000) > 2 * TOLERANCE
+    assert worst_of_balance(step, n=40_000) > 2 * TOLERANCE
 
 
 class TakenForSymmetric(WithoutRatio, kmc.KAMH):
