@@ -4,6 +4,7 @@ from pymc_kmc import datasets, plots, surrogates
 from pymc_kmc.advice import NoiseEstimate, estimate_noise
 from pymc_kmc.diagnostics import Diagnosis, diagnose
 from pymc_kmc.discrepancy import MMD, mmd
+from pymc_kmc.learning import LearnedPosterior, learn
 from pymc_kmc.likelihoods import (
     ABCPotential,
     BlackBox,
@@ -32,6 +33,7 @@ __all__ = [
     "GadRWM",
     "KMCFinite",
     "KMCLite",
+    "LearnedPosterior",
     "NoiseEstimate",
     "PartialPosteriors",
     "PseudoMarginalPotential",
@@ -40,6 +42,7 @@ __all__ = [
     "datasets",
     "diagnose",
     "estimate_noise",
+    "learn",
     "mmd",
     "partial_posteriors",
     "plots",

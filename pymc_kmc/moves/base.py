@@ -39,6 +39,8 @@ class MoveKind(IntEnum):
     LOCAL_RANDOM_WALK = 10
     LANGEVIN = 11
     NOISE_PROBE = 12  # while tuning; never a draw
+    ARRIVAL = 13  # while tuning: to a draw of what was learned before the chain
+    REST = 14  # while tuning: nothing is evaluated
 
 
 class Proposal(NamedTuple):

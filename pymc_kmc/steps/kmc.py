@@ -44,21 +44,16 @@ from time import perf_counter
 
 import numpy as np
 
-from pymc_kmc.adaptation.fit_to_values import FitToValues, first_fit
+from pymc_kmc.adaptation.fit_to_values import FitToValues
 from pymc_kmc.adaptation.fitting import GivenSurrogate
-from pymc_kmc.adaptation.history import Record
-from pymc_kmc.adaptation.move_probabilities import ByAcceptance
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
-from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
-from pymc_kmc.moves.auxiliary import AuxiliaryChain
-from pymc_kmc.moves.base import MoveMixture, OneOf, Row
-from pymc_kmc.moves.frontier import ActiveLearning
-from pymc_kmc.moves.random_walk import RandomWalk
-from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
+from pymc_kmc.learning import LearnedPosterior
+from pymc_kmc.moves.base import MoveMixture, Row
+from pymc_kmc.moves.transitions import KINDS
 from pymc_kmc.numerics.checks import check_count
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.threads import single_threaded_blas
+from pymc_kmc.steps.kmc_adaptation import KMCAdaptation
 from pymc_kmc.steps.surrogate import SurrogateStep
 
 # Share of random walks while tuning.
@@ -79,62 +74,20 @@ RANDOM_WALKS = (0.01, 0.03)
 TEMPERED_MOVES = (0.01, 0.02)
 # Standard deviation of the log weights, in nats, from which on a surrogate is not exact.
 LARGE_SPREAD = 0.05
-# Temperature of the tempered moves and of the auxiliary chain: at 2 chains stick now and then.
-TEMPERATURE = 1.5
-# Factors on the random walk's scale, once there is a surrogate for the long moves.
-FACTORS = (1.0, 0.3, 0.1)
 # Number of surrogate moves after which a surrogate may be in trouble.
 TROUBLE_AFTER = 40
 # Acceptance rate of a surrogate in trouble, as a share of what noise allows.
 TROUBLE_ACCEPTANCE = 0.15
 # Number of fits after which trouble is no reason for another.
 MOST_FITS = 45
-# Growth of the number of iterations from one fit to the next; updates learn what happens between.
-REFIT_GROWTH = 1.2
 # Ratio of the log weights' spreads from which on the last fit is clearly worse than the one before.
 CLEARLY_WORSE = 1.2
 # Rise of the log density, in standard deviations of a Gaussian's, of a chain on its way.
 CLEAR_RISE = 2.0
+# Iterations of tuning with it, where the user doesn't say.
+SETTLING_TUNE = 50
 # Number of iterations in a window: it rises from one window to the next but one.
 WINDOW = 50
-
-
-class KMCAdaptation:
-    """State of KMC's adaptation.
-
-    Attributes
-    ----------
-    record : Record
-        What the chain went through.
-    fits : FitToValues or GivenSurrogate
-        Makes the surrogates.
-    schedule : GeometricSchedule
-        Of fits.
-    fitted : FittedSurrogate or None
-        The surrogate in use, with moves on it; None before the first.
-    random_walk : RandomWalk
-    tempered : TemperedTransition
-    transitions : OneOf
-        Moves on the surrogate, with their probabilities.
-    auxiliary : AuxiliaryChain
-    active_learning : ActiveLearning
-    """
-
-    def __init__(self, n_dimensions, fits, is_noisy):
-        self.record = Record(n_dimensions)
-        self.fits = fits
-        self.schedule = GeometricSchedule(first_fit(n_dimensions), REFIT_GROWTH)
-        self.fitted = None
-
-        def random_walk():
-            return RandomWalk(RandomWalkAdaptation(n_dimensions, is_noisy=is_noisy), FACTORS)
-
-        self.random_walk = random_walk()
-        self.tempered = TemperedTransition(is_noisy, TEMPERATURE)
-        kinds = [SurrogateTransition(size, is_noisy) for size in KINDS]
-        self.transitions = OneOf(kinds, ByAcceptance(len(kinds)))
-        self.auxiliary = AuxiliaryChain(random_walk(), is_noisy, TEMPERATURE)
-        self.active_learning = ActiveLearning(is_noisy)
 
 
 class KMC(SurrogateStep):
@@ -147,8 +100,11 @@ class KMC(SurrogateStep):
 
     Parameters
     ----------
-    vars : list of TensorVariable, optional
-        The variables to sample, by default all continuous ones of the model.
+    vars : list of TensorVariable or LearnedPosterior, optional
+        The variables to sample, by default all continuous ones of the model. Or what
+        :func:`~pymc_kmc.learn` has learned of all of them: ``KMC(learned)``. Chains then begin at
+        its draws and evaluate the target 30 times while tuning, however many iterations that has;
+        where its surrogate turns out to be wrong they learn as without it.
     n_landmarks : int
         Kernel functions of the surrogate: its flexibility, and what a move costs. Where they are
         too few for the log density, it has up to twice as many.
@@ -185,9 +141,28 @@ class KMC(SurrogateStep):
         "kmc_proposal_time": (np.float64, []),
     }
 
-    def __init__(self, vars=None, *, n_landmarks=300, **kwargs):
+    def __new__(cls, vars=None, *args, **kwargs):
+        if not isinstance(vars, LearnedPosterior):
+            return super().__new__(cls, vars, *args, **kwargs)
+        if kwargs.get("surrogate") is not None or kwargs.get("blocked") is False:
+            raise ValueError(
+                "a learned posterior is one surrogate of all variables: leave surrogate= and "
+                "blocked=False out."
+            )
+        return super().__new__(cls, None, *args, posterior=vars, **kwargs)
+
+    def __init__(self, vars=None, *, n_landmarks=300, posterior=None, **kwargs):
         self.n_landmarks = check_count(n_landmarks, "n_landmarks")
+        if isinstance(vars, LearnedPosterior):
+            vars, posterior = None, vars
+        self.posterior = posterior
         super().__init__(vars, **kwargs)
+
+    def _make_target(self, model, initial_point, compile_kwargs):
+        target = super()._make_target(model, initial_point, compile_kwargs)
+        if self.posterior is not None:
+            check_same_variables(self.posterior, target)
+        return target
 
     @property
     def default_tune_steps(self):
@@ -196,6 +171,8 @@ class KMC(SurrogateStep):
         What a smooth target of eight dimensions needs, and what it takes in 13 to 26 dimensions to
         come from a bad start along a curved way: 1500 to 2500 iterations.
         """
+        if self.posterior is not None:
+            return SETTLING_TUNE
         d = self.n_dimensions
         return int(np.ceil((2000 + 80 * d) / 100) * 100)
 
@@ -206,7 +183,10 @@ class KMC(SurrogateStep):
         else:
             hamiltonian = whitened_hamiltonian(surrogate)
             fits = GivenSurrogate(surrogate, hamiltonian, learn_transitions)
-        return KMCAdaptation(self.n_dimensions, fits, is_noisy)
+        adaptation = KMCAdaptation(self.n_dimensions, fits, is_noisy)
+        if self.posterior is not None:
+            adaptation.start_from(self.posterior)
+        return adaptation
 
     # Moves
 
@@ -214,6 +194,13 @@ class KMC(SurrogateStep):
         begin, learned = perf_counter(), self.learned
         if learned.fitted is None and self.given_surrogate is not None:
             self._use(learned.fits.begin(current.position, current.log_density, self.rng))
+        settling = learned.settling
+        if settling is not None and self.is_tuning:
+            if settling.n_evaluations == 0:
+                self._use(learned.fitted)
+                return settling.arrival.propose(current, learned.fitted, self.rng)
+            if settling.is_over:
+                return settling.rest.propose(current, learned.fitted, self.rng)
         mixture = MoveMixture(*self._moves())
         proposal = mixture.propose(current, learned.fitted, self.rng)
         return proposal._replace(seconds=perf_counter() - begin)
@@ -272,7 +259,8 @@ class KMC(SurrogateStep):
     @property
     def _explores(self):
         """Whether evaluations are spent on learning besides drawing."""
-        return self.is_tuning and self.given_surrogate is None
+        is_given = self.given_surrogate is not None or self.learned.settling is not None
+        return self.is_tuning and not is_given
 
     def _observe(self, evaluation):
         self.learned.record.append_evaluation(evaluation)
@@ -298,6 +286,9 @@ class KMC(SurrogateStep):
 
     def _learn(self, outcome):
         learned, proposal = self.learned, outcome.proposal
+        if learned.settling is not None and self.tune:
+            self._settle(outcome)
+            return
         learned.record.append(outcome)
         self._learn_covariance()
         proposal.move.learn(outcome, self.rng)
@@ -305,6 +296,32 @@ class KMC(SurrogateStep):
         self._update(outcome)
         if learned.schedule.is_due(len(learned.record)) or self._is_in_trouble():
             self._fit()
+
+    def _settle(self, outcome):
+        """Learn from an iteration on what was learned before the chain; or do without it."""
+        learned, evaluation = self.learned, outcome.evaluation
+        settling = learned.settling
+        if settling.is_over:
+            return
+        settling.n_evaluations += 1
+        learned.record.append(outcome)
+        self._learn_covariance()
+        outcome.proposal.move.learn(outcome, self.rng)
+        learned.transitions.learn(outcome)
+        if evaluation is not None and np.isfinite(evaluation.log_density):
+            before = learned.fitted
+            comparison = before.compare(evaluation.position, evaluation.log_density)
+            learned.fitted = before.learn(comparison)
+        if settling.is_over and self._has_failed():
+            learned.settling = None
+            self._fit()
+
+    def _has_failed(self):
+        """Whether moves on what was learned before the chain are hardly accepted."""
+        recent = self.learned.transitions.probabilities.recent
+        return not self.posterior.has_converged or (
+            np.mean(recent or [0.0]) < TROUBLE_ACCEPTANCE * self.ideal_acceptance
+        )
 
     def _learn_covariance(self):
         """Let the random walk learn its covariance, in the surrogate's coordinates."""
@@ -379,6 +396,8 @@ class KMC(SurrogateStep):
         learned = self.learned
         if self.given_surrogate is not None or learned.fitted is None:
             return
+        if learned.settling is not None:
+            return
         last, probabilities = learned.fitted, learned.transitions.probabilities
         fitted = self._fit()
         if fitted is not None:
@@ -388,3 +407,13 @@ class KMC(SurrogateStep):
                     learned.fitted, learned.transitions.probabilities = last, probabilities
                     self._set_covariances()
         learned.active_learning.end()
+
+
+def check_same_variables(posterior, target):
+    """Raise a ValueError unless a learned posterior is of a target's variables."""
+    if posterior.names != target.names or posterior.n_dimensions != target.n_dimensions:
+        raise ValueError(
+            f"the learned posterior is of {list(posterior.names)} ({posterior.n_dimensions} values)"
+            f", this step's variables are {list(target.names)} ({target.n_dimensions}): pass what "
+            "kmc.learn() has learned of this model."
+        )

@@ -1,0 +1,6 @@
+"""What is learned once, before the chains, for all of them."""
+
+from pymc_kmc.learning.learn import learn
+from pymc_kmc.learning.posterior import LearnedPosterior
+
+__all__ = ["LearnedPosterior", "learn"]

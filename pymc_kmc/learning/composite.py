@@ -1,0 +1,147 @@
+r"""The log density with emulated outputs, and draws from it.
+
+With outputs :math:`\mu(x)` and their covariance :math:`v(x) S` from the emulators the log density's
+own variance is :math:`V(x) = v(x)\, g^\top S g`, g its derivatives by the outputs. Draws at
+temperature T are from
+
+.. math:: \exp\left(\frac{L(x, \mu(x))}{T} - \frac{V(x)}{2 T^2}\right):
+
+half the variance is taken off, so that draws stay where outputs are known, and the known region
+grows; an error is of no account where it is small against T. The gradient takes g for constant in
+V. That is allowed: leapfrog steps with any field of forces preserve volume and can be reversed
+(Neal, 2011, section 5.5), and the accept step uses the density itself.
+
+References
+----------
+Neal, R. M. (2011). MCMC using Hamiltonian dynamics. In *Handbook of Markov Chain Monte Carlo*.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+# Most leapfrog steps of a transition; their number is uniform from 1.
+MOST_STEPS = 10
+# Acceptance rate that the step size is driven to, the gain in its logarithm, and its bounds.
+ACCEPTANCE, GAIN, STEP_SIZES = 0.75, 0.15, (1e-3, 2.0)
+# Bounds of a transition's step size, in units of the learned one.
+JITTER = (0.7, 1.3)
+# Weight of the variance.
+PENALTY = 0.5
+
+
+class Values(NamedTuple):
+    """The composite log density at points.
+
+    Attributes
+    ----------
+    penalised : ndarray, shape (n,)
+        Log density less what its variance takes off.
+    gradient : ndarray, shape (n, d)
+        Of `penalised`.
+    mean : ndarray, shape (n,)
+        Log density with the predicted outputs.
+    variance : ndarray, shape (n,)
+        Of the log density.
+    """
+
+    penalised: np.ndarray
+    gradient: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+
+    def where(self, condition, other):
+        """Return these values where a condition (n,) holds, else `other`."""
+        return Values(
+            *[
+                np.where(condition if a.ndim == 1 else condition[:, None], a, b)
+                for a, b in zip(self, other, strict=True)
+            ]
+        )
+
+
+class Composite:
+    """The log density of a model with emulators in place of its opaque nodes.
+
+    Parameters
+    ----------
+    model : OpaqueModel
+    emulators : list of NodeEmulator
+        Fitted.
+    """
+
+    def __init__(self, model, emulators):
+        self.model, self.emulators = model, emulators
+
+    def __call__(self, X, temperature=1.0) -> Values:
+        """Return :class:`Values` at points (n, d) for draws at a temperature."""
+        model = self.model
+        inputs = model.inputs(X)
+        predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
+        outputs = np.hstack([prediction.outputs for prediction in predictions])
+        mean, by_x, by_outputs = model.log_density(X, outputs)
+        penalty = PENALTY / temperature
+        gradient, by_inputs = by_x.copy(), np.zeros_like(inputs)
+        variance = np.zeros(len(X))
+        weights = np.full(len(X), -penalty)
+        for emulator, prediction in zip(self.emulators, predictions, strict=True):
+            slopes = by_outputs[:, emulator.node.outputs]
+            variance += prediction.log_density_variance(slopes)
+            emulator.add_pull(gradient, by_inputs, prediction.pull(slopes, weights))
+        gradient += model.pull(X, by_inputs)
+        return Values(mean - penalty * variance, gradient, mean, variance)
+
+
+class Draws(NamedTuple):
+    """Draws from a composite, and the step size that made them.
+
+    Attributes
+    ----------
+    X : ndarray, shape (n, d)
+    values : Values
+    step_size : float
+    """
+
+    X: np.ndarray
+    values: Values
+    step_size: float
+
+
+def draw(composite, starts, factor, step_size, n_transitions, rng, temperature=1.0) -> Draws:
+    """Draw by Hamiltonian Monte Carlo, a chain from each start.
+
+    Parameters
+    ----------
+    composite : Composite
+    starts : ndarray, shape (n, d)
+    factor : ndarray, shape (d, d)
+        Factor of a covariance of the draws: the metric.
+    step_size : float
+    n_transitions : int
+    rng : numpy.random.Generator
+    temperature : float
+
+    Returns
+    -------
+    Draws
+    """
+    X, values = starts.copy(), composite(starts, temperature)
+    scale = factor / temperature
+    for _ in range(n_transitions):
+        momentum = rng.standard_normal(X.shape)
+        size = step_size * rng.uniform(*JITTER)
+        new_X, new_momentum, new_values = X, momentum, values
+        for _ in range(rng.integers(1, MOST_STEPS + 1)):
+            new_momentum = new_momentum + 0.5 * size * new_values.gradient @ scale
+            new_X = new_X + size * new_momentum @ factor.T
+            new_values = composite(new_X, temperature)
+            new_momentum = new_momentum + 0.5 * size * new_values.gradient @ scale
+        change = (new_values.penalised - values.penalised) / temperature
+        change -= 0.5 * (new_momentum**2 - momentum**2).sum(axis=1)
+        probability = np.exp(np.minimum(np.where(np.isfinite(change), change, -np.inf), 0.0))
+        accepted = rng.random(len(X)) < probability
+        X = np.where(accepted[:, None], new_X, X)
+        values = new_values.where(accepted, values)
+        step_size *= np.exp(GAIN * (probability.mean() - ACCEPTANCE))
+        step_size = float(np.clip(step_size, *STEP_SIZES))
+    return Draws(X, values, step_size)

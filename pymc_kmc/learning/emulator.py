@@ -1,0 +1,244 @@
+r"""An opaque node's outputs as a function of its inputs, with how sure that is.
+
+A node is emulated in the space in which the marginal likelihood is larger: of its own inputs, or of
+the unconstrained variables above them. A term of the log density is a number: depths below the best
+value are compressed beyond a knee, :math:`k (1 + \log(\text{depth} / k))`, and count less there,
+since where a posterior has no mass only that is to be known. Other outputs are scaled to unit
+standard deviation where the log density is high; positive ones may be emulated by their logarithms,
+again if the marginal likelihood says so.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc_kmc.numerics.linear_algebra import cholesky_factor
+from pymc_kmc.surrogates.exact_gp import ExactGP
+
+# Depth of a log density below its best, in nats a dimension, from which on it is compressed: draws
+# at temperature 2 are hardly deeper.
+KNEE = 3.0
+# Standard deviation of a compressed value's error, as a share of what is above the knee.
+COMPRESSED_ERROR = 0.1
+# Depth of a value that is -inf, in units of the deepest finite one.
+INFINITE = 2.0
+# Depth of values that are -inf or NaN, in nats, where nothing else is known.
+DEEPEST = 1e6
+# Growth of the number of values after which spaces and transforms compete again.
+COMPETE_AGAIN = 1.5
+# Weight of the last covariance in that of a space's coordinates.
+MEMORY = 0.5
+# Largest logarithm of a positive output.
+LARGEST_LOG = 300.0
+
+
+class Knee(NamedTuple):
+    """How depths below the best log density are compressed."""
+
+    best: float
+    depth: float
+
+    @classmethod
+    def of(cls, values, n_dimensions):
+        """Return the knee of log densities (n,), some of them finite."""
+        depths = np.sort(values[np.isfinite(values)].max() - values)
+        usual = np.median(depths[: 4 * n_dimensions])
+        if not np.isfinite(usual):
+            usual = 0.0
+        return cls(values.max(), max(KNEE * n_dimensions, usual))
+
+    def __call__(self, values):
+        """Return compressed log densities."""
+        with np.errstate(invalid="ignore"):
+            depths = np.minimum(np.nan_to_num(self.best - values, nan=DEEPEST), DEEPEST)
+        deep = self.depth * (1.0 + np.log(np.maximum(depths, self.depth) / self.depth))
+        return self.best - np.where(depths > self.depth, deep, depths)
+
+    def error(self, compressed):
+        """Return the standard deviation of the error that compressed values may have."""
+        return COMPRESSED_ERROR * np.maximum(self.best - compressed - self.depth, 0.0)
+
+
+class EmulatedOutputs(NamedTuple):
+    """An emulator's prediction at k points.
+
+    Attributes
+    ----------
+    outputs : ndarray, shape (k, m)
+    variance : ndarray, shape (k,)
+        Factor of the covariance of the outputs, or of their logarithms.
+    """
+
+    outputs: np.ndarray
+    variance: np.ndarray
+    prediction: Any
+    emulator: Any
+    X: np.ndarray
+
+    def log_density_variance(self, by_outputs):
+        """Return the variance of a log density with derivatives `by_outputs` (k, m), (k,)."""
+        scale, _ = self._scale(by_outputs)
+        return scale * self.variance
+
+    def _scale(self, by_outputs):
+        slopes = self.emulator.slopes(by_outputs, self.outputs)
+        covariance = self.emulator.process.output_covariance_
+        return np.einsum("ij,jk,ik->i", slopes, covariance, slopes), slopes
+
+    def pull(self, by_outputs, of_variance):
+        """Return derivatives by the emulator's space.
+
+        Of the log density, which has derivatives `by_outputs` (k, m), and of `of_variance` (k,)
+        times its variance, with slopes taken for constant.
+        """
+        scale, slopes = self._scale(by_outputs)
+        return self.prediction.pullback(slopes, of_variance * scale)
+
+
+class NodeEmulator:
+    """Emulates one opaque node.
+
+    Parameters
+    ----------
+    node : OpaqueNode
+    """
+
+    def __init__(self, node):
+        self.node = node
+        self.space = self.process = None
+        self.n_competed = 0
+        self._covariances = {}
+
+    def fit(self, X, U, outputs, log_densities, draws, draws_inputs):
+        """Fit to evaluations.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+        U : ndarray, shape (n, k)
+            All opaque inputs.
+        outputs : ndarray, shape (n, m)
+            All opaque outputs.
+        log_densities : ndarray, shape (n,)
+            Of the model.
+        draws, draws_inputs : ndarray, shape (n', d) and (n', k)
+            Where the surrogate is to be good.
+        """
+        node = self.node
+        Y = outputs[:, node.outputs]
+        usable = ~np.isnan(Y).any(axis=1)
+        if not node.is_term:
+            usable &= np.isfinite(Y).all(axis=1)
+        X, U, Y, log_densities = X[usable], U[usable], Y[usable], log_densities[usable]
+        spaces = {
+            "variables": (X[:, node.moves_with], draws[:, node.moves_with]),
+            "inputs": (U[:, node.inputs], draws_inputs[:, node.inputs]),
+        }
+        competes = self.space is None or len(X) > COMPETE_AGAIN * self.n_competed
+        candidates = self._candidates(spaces, U) if competes else [self.space]
+        fits = [self._fit_in(space, spaces[space[0]], Y, log_densities) for space in candidates]
+        evidences = [fit[0] for fit in fits]
+        best = int(np.argmax(evidences))
+        self.space = candidates[best]
+        _, self.process, self.offset, self.scales, self._covariances[self.space[0]] = fits[best]
+        if competes:
+            self.n_competed = len(X)
+        return self
+
+    def _candidates(self, spaces, U):
+        node = self.node
+        inputs = U[:, node.inputs]
+        names = ["variables"]
+        varies = np.ptp(inputs, axis=0) > 0
+        self.varying = np.flatnonzero(varies)
+        same = inputs.shape[1] == len(node.moves_with) and np.array_equal(
+            inputs, spaces["variables"][0]
+        )
+        if not same and 0 < varies.sum() <= 2 * len(node.moves_with):
+            names.append("inputs")
+        return [
+            (name, log) for name in names for log in ((False,) if node.is_term else (False, True))
+        ]
+
+    def _fit_in(self, space, points, Y, log_densities):
+        name, log = space
+        P, draws = points
+        if name == "inputs":
+            P, draws = P[:, self.varying], draws[:, self.varying]
+        d = P.shape[1]
+        covariance = shrunk(draws)
+        if name in self._covariances and self._covariances[name].shape == covariance.shape:
+            covariance = MEMORY * self._covariances[name] + (1 - MEMORY) * covariance
+        centre = draws.mean(axis=0)
+        whitening = np.linalg.inv(cholesky_factor(covariance))
+        jacobian = 0.0
+        if self.node.is_term:
+            values = Y[:, 0]
+            knee = Knee.of(values, d)
+            deepest = values[np.isfinite(values)].min()
+            floor = knee.best - INFINITE * max(knee.best - deepest, knee.depth)
+            values = knee(np.where(np.isfinite(values), values, floor))
+            offset, scales = np.array([knee.best - 0.5 * d]), np.ones(1)
+            noise = knee.error(values) ** 2
+            targets = (values - offset[0])[:, None]
+        else:
+            knee = Knee.of(log_densities, d)
+            finite = np.where(np.isfinite(log_densities), log_densities, knee.best - 1e6)
+            # The error of an output is of no interest where the log density is that low.
+            noise = (knee.error(knee(finite)) / knee.depth) ** 2
+            weights = 1.0 / (1.0 + (knee.best - finite) / knee.depth)
+            if log:
+                if not np.all(Y > 0):
+                    return -np.inf, None, None, None, covariance
+                jacobian = -np.log(Y).sum()
+                Y = np.log(Y)
+            weights = weights / weights.sum()
+            offset = weights @ Y
+            scales = np.sqrt(weights @ (Y - offset) ** 2)
+            scales = np.where(scales > 0, scales, 1.0)
+            targets = (Y - offset) / scales
+            jacobian -= len(Y) * np.log(scales).sum()
+        last = self.process if space == self.space else None
+        process = ExactGP(whitening, centre, not self.node.is_noisy).fit(P, targets, noise, last)
+        return process.log_evidence_ + jacobian, process, offset, scales, covariance
+
+    def predict(self, X, U):
+        """Return :class:`EmulatedOutputs` at points X (k, d) with opaque inputs U."""
+        prediction = self.process.predict(self._points(X, U))
+        outputs = prediction.mean * self.scales + self.offset
+        if self.space[1]:
+            outputs = np.exp(np.minimum(outputs, LARGEST_LOG))
+        return EmulatedOutputs(outputs, prediction.variance, prediction, self, X)
+
+    def covariance(self, X, U):
+        """Return the covariance of an output's values at points (k, d), (k, k)."""
+        return self.process.covariance(self._points(X, U))
+
+    def slopes(self, by_outputs, outputs):
+        """Return derivatives by what the process is of."""
+        return by_outputs * self.scales * (outputs if self.space[1] else 1.0)
+
+    def _points(self, X, U):
+        name, _ = self.space
+        return (
+            X[:, self.node.moves_with]
+            if name == "variables"
+            else U[:, self.node.inputs][:, self.varying]
+        )
+
+    def add_pull(self, gradient, by_inputs, pulled):
+        """Add derivatives by the emulator's space to those by variables and by opaque inputs."""
+        if self.space[0] == "variables":
+            gradient[:, self.node.moves_with] += pulled
+        else:
+            by_inputs[:, np.arange(by_inputs.shape[1])[self.node.inputs][self.varying]] += pulled
+
+
+def shrunk(X):
+    """Return a covariance (d, d) of points that is shrunk towards its diagonal."""
+    n, d = X.shape
+    covariance = np.cov(X.T).reshape(d, d)
+    share = d / (d + n)
+    diagonal = np.diag(np.diag(covariance))
+    floor = 1e-10 * max(np.trace(covariance) / d, 1e-300)
+    return (1 - share) * covariance + share * diagonal + floor * np.eye(d)

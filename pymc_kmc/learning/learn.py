@@ -1,0 +1,383 @@
+r"""Learn a posterior once, for all chains, from few evaluations.
+
+1. *See what is opaque* (:mod:`pymc_kmc.model.opaque`): only those nodes of the model's graph that
+   have no gradient are emulated; prior and likelihood around them stay exact.
+2. *Arrive.* An opaque node with many outputs, an ODE's states, is a least-squares problem: three
+   searches or more from dispersed starts (:mod:`pymc_kmc.learning.search`), until two have found
+   the best maximum.
+   For numbers, dispersed starts and draws of the prior at a high temperature.
+3. *Learn* (:mod:`pymc_kmc.learning.rounds`): draw, predict, evaluate, until predictions are right.
+4. *Distil*: a surrogate for fast moves, fitted to the emulated log density.
+"""
+
+import logging
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from pymc.initial_point import make_initial_point_fn
+from pymc.model.core import modelcontext
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from pymc_kmc.learning.composite import draw
+from pymc_kmc.learning.emulator import shrunk
+from pymc_kmc.learning.posterior import LearnedPosterior, distilled, weighed
+from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE, Evaluations, Rounds, begin
+from pymc_kmc.learning.search import search, values_of
+from pymc_kmc.model.opaque import OpaqueModel
+from pymc_kmc.numerics.checks import check_count, check_positive
+from pymc_kmc.numerics.threads import single_threaded_blas
+
+log = logging.getLogger(__name__)
+
+# Default most evaluations: what scalars in eight dimensions need with a margin.
+MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
+# Evaluations a round.
+BATCH_SIZE = 8
+# Dispersed starts, and draws of the prior beside them where outputs are numbers.
+N_STARTS, N_PRIOR = 4, 16
+# Two searches have found the same maximum if their log densities differ by less, in nats. Of
+# Lotka-Volterra's jittered starts one in eight ends in a local maximum, so that two may agree on it.
+SAME = 2.0
+# Fewest searches.
+FEWEST_SEARCHES = 3
+# Share of the evaluations that a search may take.
+SEARCH_SHARE = 0.25
+# Spread of the first places around a maximum, in standard deviations of the linear model's
+# posterior, and temperature of the first round there.
+FIRST_SPREAD, FIRST_TEMPERATURE = 1.5, 2.0
+# Step of the differences that give curvatures, in units of the variables' scales.
+CURVATURE_STEP = 1e-4
+# Smallest curvature, in units of the variables' scales.
+SMALLEST_CURVATURE = 1e-2
+# Draws of what was learned: chains, transitions between draws, draws a chain.
+N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
+# Temperature of dispersed draws.
+DISPERSED = 2.0
+
+
+def learn(
+    model=None,
+    *,
+    max_evaluations=None,
+    batch_size=BATCH_SIZE,
+    starts=N_STARTS,
+    tolerance=0.3,
+    n_landmarks=300,
+    evaluations=None,
+    random_seed=0,
+    progressbar=True,
+) -> LearnedPosterior:
+    """Learn a model's posterior from few evaluations of what is opaque in it.
+
+    All continuous variables are learned together. A black box that returns many outputs, an ODE's
+    solution or a simulator's mean, needs some hundred evaluations; one that returns a log
+    likelihood some hundreds.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        By default the one of the context.
+    max_evaluations : int, optional
+        Most evaluations of the model; by default 200 and 100 a dimension.
+    batch_size : int
+        Evaluations a round. They run on the black boxes' executors, all at once.
+    starts : int
+        Number of dispersed starting points, PyMC's jittered ones.
+    tolerance : float
+        Error of the log density at new draws at which learning ends, in nats.
+    n_landmarks : int
+        Kernel functions of the surrogate that chains move on.
+    evaluations : LearnedPosterior, optional
+        Of the same model: what was evaluated before is not evaluated again.
+    random_seed : int
+    progressbar : bool
+
+    Returns
+    -------
+    LearnedPosterior
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of its range, the model has discrete variables, or `evaluations` are
+        another model's.
+    RuntimeError
+        If the log density is not finite at any start.
+
+    Notes
+    -----
+    An interruption (Ctrl-C) ends learning; what was learned until then is returned.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kmc as kmc
+    >>> with pm.Model():
+    ...     rate = pm.LogNormal("rate", 0, 1)
+    ...     curve = kmc.BlackBox("decay", lambda r: np.exp(-r * np.arange(5)), rate, shape=(5,))
+    ...     y = pm.Normal("y", curve, 0.1, observed=[1.0, 0.6, 0.4, 0.2, 0.1])
+    ...     learned = kmc.learn(progressbar=False)
+    >>> learned.n_evaluations < 100
+    True
+    """
+    model = modelcontext(model)
+    check_count(batch_size, "batch_size")
+    check_count(starts, "starts")
+    check_positive(tolerance, "tolerance")
+    if batch_size < 2:
+        raise ValueError(f"batch_size={batch_size} must be 2 at least: half is predicted first")
+    discrete = sorted(v.name for v in model.discrete_value_vars)
+    if discrete:
+        raise ValueError(
+            f"{discrete} are discrete: learn() needs a model of continuous variables alone. Use "
+            "pm.sample(step=[kmc.KMC(vars=...), ...]), which learns in the chain."
+        )
+    d = int(sum(v.size for v in model.initial_point(0).values()))
+    if max_evaluations is None:
+        max_evaluations = MOST_EVALUATIONS + MOST_A_DIMENSION * d
+    check_count(max_evaluations, "max_evaluations")
+    rng = np.random.default_rng(random_seed)
+    opaque = OpaqueModel(model.continuous_value_vars, model, rng.spawn(1)[0])
+    if opaque.has_gradient:
+        log.info(
+            "This model's log density has a gradient: pm.NUTS() or kmc.GadMALA() may need fewer "
+            "evaluations. The whole density is learned."
+        )
+    run = _Run(opaque, max_evaluations, batch_size, starts, tolerance, rng)
+    if evaluations is not None:
+        run.evaluations = _earlier(evaluations, opaque)
+    with single_threaded_blas(), _Display(progressbar, tolerance) as display:
+        state, rounds = run.learn(display)
+        display.say("distilling")
+        return _posterior(run, state, rounds, n_landmarks, rng)
+
+
+class _Display:
+    """The progress bar."""
+
+    def __init__(self, shows, tolerance):
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            disable=not shows,
+        )
+        self.tolerance = tolerance
+
+    def __enter__(self):
+        self.progress.start()
+        self.task = self.progress.add_task("Learning", total=None, figures="")
+        return self
+
+    def __exit__(self, *error):
+        self.progress.stop()
+
+    def say(self, phase, evaluations=None, error=None):
+        figures = ""
+        if evaluations is not None:
+            best = evaluations.log_densities.max()
+            figures = f"{len(evaluations)} evaluations, best log density {best:.1f}"
+        if error is not None:
+            figures += f", error {error:.2g} nats (aim {self.tolerance:g})"
+        self.progress.update(self.task, description=f"Learning: {phase}", figures=figures)
+
+
+class _Place(NamedTuple):
+    """Where a search has ended."""
+
+    log_density: float
+    x: np.ndarray
+    fitted: object
+
+
+class _Run:
+    """One call of :func:`learn`."""
+
+    def __init__(self, opaque, most, batch_size, n_starts, tolerance, rng):
+        self.opaque, self.most, self.batch_size = opaque, most, batch_size
+        self.n_starts, self.tolerance, self.rng = n_starts, tolerance, rng
+        self.evaluations: Evaluations | None = None
+        self.n_before = opaque.n_evaluations
+        self.prior = prior_points(opaque.model, N_PRIOR, rng)
+        self.starts = jittered_points(opaque.model, n_starts, rng)
+
+    @property
+    def scales(self):
+        """Scale of each unconstrained variable: its prior's spread, or 1."""
+        if self.prior is None:
+            return np.ones(self.opaque.n_dimensions)
+        spread = 0.5 * np.ptp(np.quantile(self.prior, [0.16, 0.84], axis=0), axis=0)
+        return np.where(spread > 0, spread, 1.0)
+
+    def learn(self, display):
+        """Return the last state of learning, and the rounds' maker."""
+        rounds = Rounds(self.opaque, self.batch_size, self.tolerance, self.rng)
+        state = None
+        try:
+            display.say("arriving")
+            is_vector = all(not node.is_term for node in self.opaque.nodes)
+            state = self._searched(display) if is_vector else self._dispersed()
+            while not state.has_converged and len(state.evaluations) < self.most:
+                state = rounds.next(state)
+                display.say("rounds", state.evaluations, state.error)
+        except KeyboardInterrupt:
+            if state is None or state.composite is None:
+                raise
+            warnings.warn("Learning was interrupted.", UserWarning, stacklevel=3)
+        return state, rounds
+
+    def _add(self, new):
+        self.evaluations = new if self.evaluations is None else self.evaluations.joined(new)
+
+    def _searched(self, display):
+        """Search for the maximum; return the state there."""
+        opaque, rng, scales = self.opaque, self.rng, self.scales
+        if self.evaluations is None:
+            places = []
+            for start in self.starts:
+                most = max(int(SEARCH_SHARE * self.most), 2 * opaque.n_dimensions)
+                X, outputs, fitted = search(opaque, start, scales, rng, most)
+                self._add(Evaluations.of(opaque, X, outputs))
+                values = values_of(opaque, X, outputs)
+                i = int(np.argmax(values))
+                if fitted is not None:
+                    places.append(_Place(values[i], X[i], fitted))
+                display.say("arriving", self.evaluations)
+                best = max((place.log_density for place in places), default=-np.inf)
+                n_same = sum(place.log_density > best - SAME for place in places)
+                if n_same >= 2 and len(places) >= FEWEST_SEARCHES:
+                    break
+            self._check_finite()
+            place = max(places, key=lambda place: place.log_density)
+            covariance = self._covariance(place)
+            factor = np.linalg.cholesky(covariance)
+            n, d = opaque.n_dimensions + 2, opaque.n_dimensions
+            around = place.x + FIRST_SPREAD * rng.standard_normal((n, d)) @ factor.T
+            self._add(Evaluations.at(opaque, around))
+            draws = place.x + rng.standard_normal((N_CHAINS, d)) @ factor.T
+            return begin(self.evaluations, draws, covariance, FIRST_TEMPERATURE)
+        return self._begin_at_best(FIRST_TEMPERATURE)
+
+    def _covariance(self, place):
+        """Return the covariance of the posterior under the linear model at a maximum."""
+        scales, fitted = self.scales, place.fitted
+        d = len(scales)
+        steps = CURVATURE_STEP * np.diag(scales)
+        ahead, behind = fitted(place.x + steps)[1], fitted(place.x - steps)[1]
+        H = -(ahead - behind) / (2.0 * CURVATURE_STEP * scales[:, None])
+        H = 0.5 * (H + H.T) * np.outer(scales, scales)
+        if not np.isfinite(H).all():
+            H = np.eye(d)
+        values, vectors = np.linalg.eigh(H)
+        covariance = (vectors / np.maximum(values, SMALLEST_CURVATURE)) @ vectors.T
+        return covariance * np.outer(scales, scales)
+
+    def _dispersed(self):
+        """Evaluate starts and prior draws; return the state at a high temperature."""
+        if self.evaluations is None:
+            places = self.starts if self.prior is None else np.vstack([self.starts, self.prior])
+            if self.prior is None:
+                # Nothing to draw from: more starts.
+                places = np.vstack([places, jittered_points(self.opaque.model, N_PRIOR, self.rng)])
+            self._add(Evaluations.at(self.opaque, places))
+            self._check_finite()
+        return self._begin_at_best(LARGEST_TEMPERATURE)
+
+    def _begin_at_best(self, temperature):
+        X, _, _, values = self.evaluations
+        best = X[np.argsort(-values, kind="stable")[: max(4, len(X) // 2)]]
+        return begin(self.evaluations, best, shrunk(best), temperature)
+
+    def _check_finite(self):
+        if not np.isfinite(self.evaluations.log_densities).any():
+            raise RuntimeError(
+                f"The log density is not finite at any of {len(self.evaluations)} starting places "
+                f"(PyMC's jittered initial points, and draws of the prior): "
+                f"{self.evaluations.X[:3].tolist()} and so on, on the unconstrained scale. Give "
+                "the variables initval=..., or mend the model there."
+            )
+
+
+def prior_points(model, n, rng):
+    """Return n draws of the prior on the unconstrained scale, (n, d); None where it has none."""
+    try:
+        function = make_initial_point_fn(
+            model=model, default_strategy="prior", return_transformed=True
+        )
+        points = [function(int(rng.integers(2**30))) for _ in range(n)]
+    except (NotImplementedError, ValueError, TypeError):
+        return None
+    rows = np.array([_vector(model, point) for point in points])
+    return rows if np.isfinite(rows).all() else None
+
+
+def jittered_points(model, n, rng):
+    """Return n of PyMC's jittered initial points on the unconstrained scale, (n, d)."""
+    function = make_initial_point_fn(
+        model=model, jitter_rvs=set(model.free_RVs), return_transformed=True
+    )
+    return np.array([_vector(model, function(int(rng.integers(2**30)))) for _ in range(n)])
+
+
+def _vector(model, point):
+    return np.concatenate(
+        [np.ravel(point[v.name]).astype(float) for v in model.continuous_value_vars]
+    )
+
+
+def _earlier(earlier, opaque):
+    """Return the evaluations of an earlier call, checked to be the same model's."""
+    if not isinstance(earlier, LearnedPosterior):
+        raise TypeError(f"evaluations={earlier!r} must be what kmc.learn() has returned")
+    names = tuple(v.name for v in opaque.variables)
+    X, outputs = earlier.evaluations.X, earlier.evaluations.outputs
+    m = sum(node.n_outputs for node in opaque.nodes)
+    if earlier.names != names or X.shape[1] != opaque.n_dimensions or outputs.shape[1] != m:
+        raise ValueError(
+            f"evaluations are of {list(earlier.names)} with {outputs.shape[1]} opaque outputs; "
+            f"this model has {list(names)} and {m}: pass what was learned of the same model."
+        )
+    return Evaluations.of(opaque, X, outputs)
+
+
+def _posterior(run, state, rounds, n_landmarks, rng):
+    """Draw from what was learned and distil it; return the :class:`LearnedPosterior`."""
+    composite = rounds.fit(state.evaluations, state.draws)
+    starts = state.draws[rng.choice(len(state.draws), N_CHAINS)]
+    size, factor = state.step_size, state.factor
+    burned = draw(composite, starts, factor, size, 2 * N_BETWEEN, rng)
+    places, values, last = [], [], burned
+    for _ in range(N_EACH):
+        last = draw(composite, last.X, factor, last.step_size, N_BETWEEN, rng)
+        places.append(last.X)
+        values.append(last.values.mean)
+    wide = draw(composite, last.X, factor, last.step_size, 2 * N_BETWEEN, rng, DISPERSED)
+    order = rng.permutation(N_CHAINS * N_EACH)
+    X, values = np.vstack(places)[order], np.concatenate(values)[order]
+    fitted = distilled(X, values, wide.X, wide.values.mean, n_landmarks, rng)
+    if fitted is None:
+        raise RuntimeError("no surrogate could be fitted to what was learned: raise n_landmarks")
+    fitted = weighed(fitted, state.evaluations, 2 * run.batch_size)
+    opaque = run.opaque
+    if not state.has_converged:
+        warnings.warn(
+            f"Learning ended after {len(state.evaluations)} evaluations with an error of "
+            f"{state.error:.2g} nats at new draws, more than {run.tolerance:g}. Raise "
+            "max_evaluations, or pass it to kmc.KMC(learned) as it is: chains go on learning.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return LearnedPosterior(
+        tuple(v.name for v in opaque.variables),
+        tuple(f"{node.name} ({node.n_outputs} outputs)" for node in opaque.nodes),
+        state.evaluations,
+        opaque.n_evaluations - run.n_before,
+        state.error,
+        state.has_converged,
+        X,
+        wide.X,
+        fitted,
+        values,
+        opaque.natural(X),
+    )

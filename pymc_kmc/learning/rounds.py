@@ -1,0 +1,246 @@
+r"""Learn in rounds: draw from what is known, evaluate where it matters, learn.
+
+A round fits the emulators to all evaluations, draws from the composite at temperature T, and
+evaluates a batch: draws chosen at random, and those of which the log density is most uncertain. The
+former are predicted first, which gives an honest error. T follows the error: where predictions are
+off by ten nats, a density ten times flatter is drawn from. At T = 1, with an error below the
+tolerance twice running, the posterior is learned.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_kmc.learning.composite import Composite, draw
+from pymc_kmc.learning.emulator import Knee, NodeEmulator, shrunk
+from pymc_kmc.learning.search import values_of
+from pymc_kmc.numerics.linear_algebra import cholesky_factor
+
+# Number of chains that draw, and of their transitions in a round.
+N_CHAINS, N_TRANSITIONS = 32, 25
+# Largest temperature: where nothing is known, the first.
+LARGEST_TEMPERATURE = 50.0
+# Temperature of the places that are evaluated because they are uncertain, at least: posterior draws
+# of an emulator that is wrong outside of them are not dispersed enough to find that out.
+EXPLORING, N_EXPLORING_TRANSITIONS = 1.7, 10
+# Bounds of the temperature's factor from one round to the next.
+COOLING = (0.4, 1.6)
+# Number of rounds in a row with a small error.
+N_CALM = 2
+# Weight of the last metric in the next.
+MEMORY = 0.5
+# First step size at dimension 1; it falls with the fourth root of the dimension.
+FIRST_STEP_SIZE = 0.5
+
+
+class Evaluations(NamedTuple):
+    """Where the opaque nodes were evaluated.
+
+    Attributes
+    ----------
+    X : ndarray, shape (n, d)
+        Unconstrained positions.
+    inputs : ndarray, shape (n, k)
+        Of the opaque nodes.
+    outputs : ndarray, shape (n, m)
+        NaN where a black box failed.
+    log_densities : ndarray, shape (n,)
+        Of the model; -inf where a black box failed.
+    """
+
+    X: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+    log_densities: np.ndarray
+
+    def __len__(self):
+        return len(self.X)
+
+    @classmethod
+    def of(cls, model, X, outputs):
+        """Return the evaluations of an :class:`OpaqueModel` at X with these outputs."""
+        return cls(X, model.inputs(X), outputs, values_of(model, X, outputs))
+
+    @classmethod
+    def at(cls, model, X):
+        """Evaluate an :class:`OpaqueModel` at points (n, d)."""
+        return cls.of(model, X, model.evaluate(X))
+
+    def joined(self, other):
+        """Return these and others, in this order."""
+        return Evaluations(*[np.concatenate(pair) for pair in zip(self, other, strict=True)])
+
+
+class Learned(NamedTuple):
+    """The state of learning after a round.
+
+    Attributes
+    ----------
+    evaluations : Evaluations
+    composite : Composite
+        Fitted to all evaluations but the last round's.
+    draws : ndarray, shape (n, d)
+        The last round's, at its temperature.
+    factor : ndarray, shape (d, d)
+        Of the draws' covariance.
+    temperature : float
+        Of the next round.
+    error : float
+        Of predictions at fresh draws, in nats.
+    n_calm : int
+        Number of rounds in a row with a small error, at temperature 1.
+    step_size : float
+    errors : tuple of ndarray
+        Of each round's fresh draws.
+    """
+
+    evaluations: Evaluations
+    composite: Composite | None
+    draws: np.ndarray
+    factor: np.ndarray
+    temperature: float
+    error: float
+    n_calm: int
+    step_size: float
+    errors: tuple
+
+    @property
+    def has_converged(self):
+        """Whether the error is small."""
+        return self.n_calm >= N_CALM
+
+
+def begin(evaluations, draws, covariance, temperature):
+    """Return the state before the first round.
+
+    Parameters
+    ----------
+    evaluations : Evaluations
+    draws : ndarray, shape (n, d)
+        Places where the surrogate is to be good.
+    covariance : ndarray, shape (d, d)
+        Of such places.
+    temperature : float
+    """
+    step_size = FIRST_STEP_SIZE * draws.shape[1] ** -0.25
+    factor = cholesky_factor(covariance)
+    return Learned(evaluations, None, draws, factor, temperature, np.inf, 0, step_size, ())
+
+
+class Rounds:
+    """Makes rounds of learning.
+
+    Parameters
+    ----------
+    model : OpaqueModel
+    batch_size : int
+        Evaluations a round.
+    tolerance : float
+        Error that is small enough, in nats.
+    rng : numpy.random.Generator
+    """
+
+    def __init__(self, model, batch_size, tolerance, rng):
+        self.model, self.batch_size, self.tolerance, self.rng = model, batch_size, tolerance, rng
+        self.emulators = [NodeEmulator(node) for node in model.nodes]
+
+    def fit(self, evaluations, draws):
+        """Fit the emulators; return the composite."""
+        inputs = self.model.inputs(draws)
+        for emulator in self.emulators:
+            emulator.fit(*evaluations, draws, inputs)
+        return Composite(self.model, self.emulators)
+
+    def next(self, learned):
+        """Return what is known after one round more.
+
+        Parameters
+        ----------
+        learned : Learned
+
+        Returns
+        -------
+        Learned
+        """
+        rng, T = self.rng, learned.temperature
+        evaluations, factor = learned.evaluations, learned.factor
+        composite = self.fit(evaluations, learned.draws)
+        starts = self._starts(learned)
+        draws = draw(composite, starts, factor, learned.step_size, N_TRANSITIONS, rng, T)
+        wide = draws
+        if T < EXPLORING:
+            size = draws.step_size
+            wide = draw(composite, draws.X, factor, size, N_EXPLORING_TRANSITIONS, rng, EXPLORING)
+        n_fresh = self.batch_size // 2
+        fresh = rng.choice(len(draws.X), n_fresh, replace=False)
+        picked = draws.X[fresh]
+        uncertain = self._uncertain(wide, picked, self.batch_size - n_fresh)
+        new = Evaluations.at(self.model, np.vstack([picked, uncertain]))
+        evaluations = evaluations.joined(new)
+        knee = Knee.of(evaluations.log_densities, self.model.n_dimensions)
+        errors = knee(new.log_densities[:n_fresh]) - knee(draws.values.mean[fresh])
+        centre = np.median(np.concatenate([*learned.errors[-1:], errors]))
+        error = float(np.sqrt(np.mean((errors - centre) ** 2)))
+        is_calm = T == 1.0 and self._excess(error) < self.tolerance
+        covariance = factor @ factor.T
+        return Learned(
+            evaluations,
+            composite,
+            draws.X,
+            cholesky_factor(MEMORY * covariance + (1 - MEMORY) * shrunk(draws.X)),
+            float(
+                np.clip(T * np.clip(self._excess(error) / T, *COOLING), 1.0, LARGEST_TEMPERATURE)
+            ),
+            error,
+            learned.n_calm + 1 if is_calm else 0,
+            draws.step_size,
+            (*learned.errors, errors),
+        )
+
+    @property
+    def noise(self):
+        """Standard deviation of the values' noise, in nats, as the emulators see it."""
+        noisy = [e.process for e in self.emulators if e.node.is_noisy]
+        return float(np.sqrt(sum(np.exp(p.hyperparameters_.log_noise) for p in noisy)))
+
+    def _excess(self, error):
+        """Return an error without the part that is noise; a third of the noise is small."""
+        noise = self.noise
+        excess = np.sqrt(max(error**2 - noise**2, 0.0))
+        return excess * min(1.0, 3.0 * self.tolerance / max(noise, 1e-300))
+
+    def _starts(self, learned):
+        """Return starts of the chains: the last draws, and evaluated points by their density."""
+        rng, (X, _, _, values) = self.rng, learned.evaluations
+        weights = np.exp((values - values.max()) / learned.temperature)
+        starts = X[rng.choice(len(X), N_CHAINS, p=weights / weights.sum())]
+        if learned.composite is not None:
+            half = N_CHAINS // 2
+            starts[:half] = learned.draws[rng.choice(len(learned.draws), half, replace=False)]
+        return starts
+
+    def _uncertain(self, draws, picked, n):
+        """Return n of the draws with the most uncertain log densities.
+
+        With one emulator one after another, each knowing that those before it, and the `picked`
+        ones, will be evaluated.
+        """
+        X, variance = draws.X, draws.values.variance
+        if len(self.emulators) > 1:
+            return X[np.argsort(-variance, kind="stable")[:n]]
+        (emulator,) = self.emulators
+        places = np.vstack([picked, X])
+        covariance = emulator.covariance(places, self.model.inputs(places))
+        n_picked = len(picked)
+        scale = variance / np.maximum(np.diag(covariance)[n_picked:], np.finfo(float).tiny)
+        noise = np.exp(emulator.process.hyperparameters_.log_noise)
+        noise += 1e-9 * np.trace(covariance) / len(covariance)
+        chosen = []
+        for k in range(n_picked + n):
+            i = k
+            if k >= n_picked:
+                i = n_picked + int(np.argmax(np.diag(covariance)[n_picked:] * scale))
+                chosen.append(i)
+            column = covariance[:, i]
+            covariance = covariance - np.outer(column, column) / (column[i] + noise)
+        return places[chosen]

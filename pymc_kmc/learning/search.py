@@ -1,0 +1,176 @@
+r"""Arrive where the posterior's mass is: a derivative-free Gauss-Newton search.
+
+Around the best point so far the opaque outputs, or their logarithms, are taken for linear in the
+variables, by weighted regression on the nearest evaluated points; the model's own prior and
+likelihood around them are exact. The log density that follows is maximised in a box, whose size
+follows from how well its last rise was predicted (a trust region; Nocedal and Wright, 2006, section
+4.1; for least squares without derivatives, Cartis and Roberts, 2019). A step costs one evaluation,
+and tells as many numbers as there are outputs.
+
+References
+----------
+Cartis, C. and Roberts, L. (2019). A derivative-free Gauss-Newton method. *Mathematical Programming
+Computation* 11, 631-674.
+
+Nocedal, J. and Wright, S. J. (2006). *Numerical Optimization*. Springer.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+# The trust region's half width at first, at most, and where a search gives up; as all lengths here
+# in units of the variables' scales.
+FIRST_RADIUS, LARGEST_RADIUS, SMALLEST_RADIUS = 0.3, 1.0, 1e-3
+# Length of the first steps along each variable.
+FIRST_STEP = 0.1
+# Points a variable, besides one, that the regression is on.
+POINTS_PER_VARIABLE = 1.6
+# Shares of the predicted rise from which on the region grows, and below which it shrinks.
+GOOD, BAD = 0.7, 0.2
+# Predicted rise, in nats, at which a search has arrived.
+ENOUGH = 0.05
+# Ridge of the regression.
+RIDGE = 1e-4
+# Half width of the region of variables that the outputs don't depend on: they cost nothing.
+FREE = 3.0
+# Most iterations of the maximisation on the linear model.
+N_ITERATIONS = 60
+# Largest logarithm of an output.
+LARGEST_LOG = 300.0
+
+
+class LinearModel(NamedTuple):
+    """The log density with outputs that are linear around a point.
+
+    Attributes
+    ----------
+    model : OpaqueModel
+    moves : ndarray of int
+        Positions of the variables that the outputs depend on.
+    is_log : ndarray of bool, shape (m,)
+        Outputs whose logarithms are linear.
+    x : ndarray, shape (d,)
+    outputs : ndarray, shape (m,)
+        At x, or their logarithms.
+    jacobian : ndarray, shape (m, len(moves))
+    """
+
+    model: object
+    moves: np.ndarray
+    is_log: np.ndarray
+    x: np.ndarray
+    outputs: np.ndarray
+    jacobian: np.ndarray
+
+    def __call__(self, X):
+        """Return log densities (n,) and gradients (n, d) at X (n, d)."""
+        linear = self.outputs + (X - self.x)[:, self.moves] @ self.jacobian.T
+        exponential = np.exp(np.minimum(np.where(self.is_log, linear, 0.0), LARGEST_LOG))
+        outputs = np.where(self.is_log, exponential, linear)
+        value, gradient, by_outputs = self.model.log_density(X, outputs)
+        slopes = by_outputs * np.where(self.is_log, exponential, 1.0)
+        gradient = gradient.copy()
+        gradient[:, self.moves] += slopes @ self.jacobian
+        return value, gradient
+
+    def maximum(self, radius, scales):
+        """Return where the log density is largest in the region around x, and its value there."""
+        size = np.full(len(self.x), FREE)
+        size[self.moves] = radius
+
+        def loss(z):
+            value, gradient = self((self.x + z * scales)[None])
+            if not np.isfinite(value[0]) or not np.isfinite(gradient[0]).all():
+                return 1e10, np.zeros_like(z)
+            return -value[0], -gradient[0] * scales
+
+        start = np.zeros(len(self.x))
+        bounds = np.column_stack([-size, size])
+        options = {"maxiter": N_ITERATIONS}
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        return self.x + found.x * scales, -found.fun
+
+
+def linear_model(model, moves, X, outputs, best, radius, scales):
+    """Return a :class:`LinearModel` around point `best` of X (n, d) with outputs (n, m)."""
+    usable = np.isfinite(outputs).all(axis=1)
+    is_log = (outputs[usable] > 0).all(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = np.where(is_log, np.log(outputs), outputs)
+    steps = (X - X[best])[:, moves] / scales[moves]
+    distances = np.where(usable, np.linalg.norm(steps, axis=1), np.inf)
+    n_near = 1 + int(np.ceil(POINTS_PER_VARIABLE * len(moves)))
+    near = np.argsort(distances, kind="stable")[:n_near]
+    near = near[np.isfinite(distances[near]) & (near != best)]
+    weights = 1.0 / (1.0 + (distances[near] / radius) ** 2)
+    design = np.vstack([steps[near] * weights[:, None], RIDGE * np.eye(len(moves))])
+    changes = (values[near] - values[best]) * weights[:, None]
+    changes = np.vstack([changes, np.zeros((len(moves), values.shape[1]))])
+    jacobian = np.linalg.lstsq(design, changes, rcond=None)[0].T / scales[moves]
+    return LinearModel(model, moves, is_log, X[best], values[best], jacobian)
+
+
+def search(model, start, scales, rng, most):
+    """Search for a maximum of the log density.
+
+    Parameters
+    ----------
+    model : OpaqueModel
+        With nodes whose outputs are not terms of the log density.
+    start : ndarray, shape (d,)
+    scales : ndarray, shape (d,)
+        Of the variables.
+    rng : numpy.random.Generator
+    most : int
+        Largest number of evaluations.
+
+    Returns
+    -------
+    X : ndarray, shape (n, d)
+    outputs : ndarray, shape (n, m)
+        Of all evaluations.
+    fitted : LinearModel or None
+        Around the best point; None where the log density was nowhere finite.
+    """
+    moves = np.unique(np.concatenate([node.moves_with for node in model.nodes]))
+    X = np.tile(start, (1 + len(moves), 1))
+    signs = rng.choice([-1.0, 1.0], size=len(moves))
+    X[1 + np.arange(len(moves)), moves] += FIRST_STEP * scales[moves] * signs
+    outputs = model.evaluate(X)
+    radius, fitted = FIRST_RADIUS, None
+    while len(X) < most and radius >= SMALLEST_RADIUS:
+        values = values_of(model, X, outputs)
+        best = int(np.argmax(values))
+        if not np.isfinite(values[best]):
+            break
+        fitted = linear_model(model, moves, X, outputs, best, radius, scales)
+        end, predicted = fitted.maximum(radius, scales)
+        rise = predicted - fitted(X[best][None])[0][0]
+        if rise < ENOUGH:
+            break
+        X, outputs = _with(model, X, outputs, end)
+        share = (values_of(model, X[-1:], outputs[-1:])[0] - values[best]) / rise
+        if share > GOOD:
+            radius = min(2.0 * radius, LARGEST_RADIUS)
+        elif not share >= BAD:
+            radius *= 0.5
+            # Points that lie in few directions make a bad regression: one in a random direction.
+            direction = rng.standard_normal(len(moves))
+            point = X[best].copy()
+            point[moves] += 0.5 * radius * scales[moves] * direction / np.linalg.norm(direction)
+            X, outputs = _with(model, X, outputs, point)
+    return X, outputs, fitted
+
+
+def _with(model, X, outputs, point):
+    """Return points and outputs with one evaluation more."""
+    return np.vstack([X, point]), np.vstack([outputs, model.evaluate(point[None])])
+
+
+def values_of(model, X, outputs):
+    """Return log densities (n,) with evaluated outputs (n, m); -inf where these are missing."""
+    with np.errstate(all="ignore"):
+        values = model.log_density(X, outputs)[0]
+    return np.where(np.isnan(values) | np.isnan(outputs).any(axis=1), -np.inf, values)

@@ -1,0 +1,446 @@
+r"""Which part of a model is opaque: the log density with holes, and what fits into them.
+
+A model's log density is a graph. Most of its nodes have gradients; those that have none, an ODE
+solver in SciPy or a simulator, are *opaque*. Without them the log density is an ordinary function
+
+.. math:: \log\pi(x) = L\big(x, o\big), \qquad o = g\big(u(x)\big),
+
+of the unconstrained variables x and of the opaque outputs o, and the opaque nodes g see x only
+through their inputs u. L and u are compiled with their gradients, for many points at a time; g is
+what evaluations are paid for, and what a surrogate replaces.
+
+Noisy likelihoods are opaque terms of a sum. A density that can't be taken apart is opaque as a
+whole: one with a `pymc.Simulator`, with an opaque node that feeds another, or without an opaque
+node at all. Then L is o, a number, and u is x.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.pytensorf import join_nonshared_inputs
+from pytensor.compile.mode import Mode
+from pytensor.gradient import NullTypeGradError, grad
+from pytensor.graph.null_type import NullType
+from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.link.basic import PerformLinker
+from pytensor.tensor.type import continuous_dtypes
+
+from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
+from pymc_kmc.model.log_density import LogDensity, check_continuous
+from pymc_kmc.model.noise_sources import EstimatedLikelihood, estimated_likelihoods, simulators
+
+# Points and outputs at which is tried whether an output is a term of a sum.
+N_TRIED = 3
+# Size of the change of a variable that shows which inputs depend on it, and of the points' spread.
+NUDGE, SPREAD = 1e-3, 0.1
+# Relative error of a derivative by a term of a sum, which is 1.
+ROUNDING = 1e-9
+# Batches are evaluated node by node with NumPy: nothing is compiled, and a node costs microseconds.
+REWRITES = RewriteDatabaseQuery(
+    include=["fast_run", "local_check_parameter_to_ninf_switch"],
+    exclude=["fusion", "BlasOpt", "inplace", "local_careduce_fusion"],
+)
+
+
+class OpaqueNode(NamedTuple):
+    """A part of the log density without usable gradient.
+
+    Attributes
+    ----------
+    name : str
+        Of the black box or likelihood, or of the Op.
+    n_outputs : int
+        Number of values that are emulated: 1 for a term of the log density.
+    is_term : bool
+        Whether it is a term of the log density: its outputs are added to the rest.
+    is_noisy : bool
+        Whether its value is an estimate.
+    inputs : slice
+        Its inputs among all opaque inputs.
+    outputs : slice
+        Its outputs among all opaque outputs.
+    moves_with : ndarray of int
+        Positions of the unconstrained values that its inputs depend on.
+    """
+
+    name: str
+    n_outputs: int
+    is_term: bool
+    is_noisy: bool
+    inputs: slice
+    outputs: slice
+    moves_with: np.ndarray
+
+
+class _Part(NamedTuple):
+    """A node or noisy likelihood of the graph, with its variables there.
+
+    Attributes
+    ----------
+    name : str
+    output : TensorVariable
+    inputs : list of TensorVariable
+        Those that depend on the model's variables.
+    source : Op or EstimatedLikelihood
+    flag : TensorVariable or None
+        1 where a black box that may fail has not failed.
+    """
+
+    name: str
+    output: Any
+    inputs: list
+    source: Any
+    flag: Any = None
+
+    @property
+    def is_noisy(self):
+        return isinstance(self.source, EstimatedLikelihood)
+
+
+def dependent(variables, log_density):
+    """Return the nodes of a graph that depend on variables, in order, and all that do.
+
+    Parameters
+    ----------
+    variables : list of TensorVariable
+    log_density : TensorVariable
+
+    Returns
+    -------
+    nodes : list of Apply
+    found : set of TensorVariable
+        The variables themselves included.
+    """
+    found, nodes = set(variables), []
+    for node in toposort([log_density]):
+        if found.intersection(node.inputs):
+            found.update(node.outputs)
+            nodes.append(node)
+    return nodes, found
+
+
+def opaque_nodes(log_density, variables):
+    """Return the nodes on the way from variables to a log density that have no gradient.
+
+    Parameters
+    ----------
+    log_density : TensorVariable
+    variables : list of TensorVariable
+
+    Returns
+    -------
+    list of Apply
+        In the order of the graph.
+    """
+    nodes, found = dependent(variables, log_density)
+    return [node for node in nodes if not _has_gradient(node, found)]
+
+
+def _has_gradient(node, varying):
+    """Say whether a node's outputs can be differentiated by those inputs that vary."""
+    wanted = [v for v in node.inputs if v in varying and _is_continuous(v)]
+    outputs = [v for v in node.outputs if _is_continuous(v)]
+    if not wanted or not outputs:
+        return True
+    try:
+        gradients = [
+            gradient
+            for output in outputs
+            for gradient in grad(
+                output.sum(), wanted, disconnected_inputs="ignore", null_gradients="return"
+            )
+        ]
+    except (NotImplementedError, NullTypeGradError, AttributeError):
+        return False
+    return not any(isinstance(gradient.type, NullType) for gradient in gradients)
+
+
+def _is_continuous(variable):
+    return getattr(variable.type, "dtype", None) in continuous_dtypes
+
+
+class OpaqueModel:
+    """A model's log density, taken apart into what is known and what is opaque.
+
+    Parameters
+    ----------
+    variables : list of TensorVariable
+        The model's value variables, all of them continuous.
+    model : pymc.Model
+    rng : numpy.random.Generator
+        Draws the noise of estimates.
+
+    Attributes
+    ----------
+    nodes : list of OpaqueNode
+        One, if the density is opaque as a whole.
+    has_gradient : bool
+        Whether nothing in the model is opaque.
+    is_whole : bool
+        Whether the whole density is one opaque node.
+    n_dimensions : int
+    n_evaluations : int
+        Number of points at which the opaque nodes were evaluated.
+    """
+
+    def __init__(self, variables, model, rng):
+        check_continuous(variables)
+        self.model, self.variables, self.rng = model, list(variables), rng
+        self.initial_point = model.initial_point(0)
+        self.n_dimensions = int(sum(self.initial_point[v.name].size for v in variables))
+        self.n_evaluations = 0
+        log_density = model.logp()
+        parts = self._parts(log_density)
+        self.has_gradient = parts == []
+        self.is_whole = not parts
+        if self.is_whole:
+            self._target = LogDensity(self.variables, model, self.initial_point)
+            everything = np.arange(self.n_dimensions)
+            noisy, inputs = self._target.is_noisy, slice(0, self.n_dimensions)
+            name = "log density"
+            self.nodes = [OpaqueNode(name, 1, True, noisy, inputs, slice(0, 1), everything)]
+        else:
+            self._parts_found = parts
+            self._compile(log_density)
+
+    def _parts(self, log_density):
+        """Return the opaque parts of the graph, or None where it can't be taken apart."""
+        if simulators(log_density):
+            return None
+        likelihoods = estimated_likelihoods(log_density)
+        noisy = [likelihood.output.owner for likelihood in likelihoods]
+        parts = [
+            _Part(likelihood.name, likelihood.output, list(likelihood.parameters), likelihood)
+            for likelihood in likelihoods
+        ]
+        _, varying = dependent(self.variables, log_density)
+        for node in opaque_nodes(log_density, self.variables):
+            if node in noisy:
+                continue
+            op, outputs, flag = node.op, node.outputs, None
+            if isinstance(op, BlackBoxOp) and op.rejects:
+                outputs, flag = outputs[:1], outputs[1]
+            inputs = [v for v in node.inputs if v in varying]
+            if len(outputs) != 1 or not all(map(_is_continuous, [*outputs, *inputs])):
+                return None
+            name = op.name if isinstance(op, BlackBoxOp) else str(op)
+            parts.append(_Part(name, outputs[0], inputs, op, flag))
+        opaque = {part.output for part in parts}
+        if any(opaque.intersection(ancestors(part.inputs)) for part in parts):
+            return None
+        return parts
+
+    def _compile(self, log_density):
+        point, variables, parts = self.initial_point, self.variables, self._parts_found
+        inputs = [v for part in parts for v in part.inputs]
+        opaque = [part.output for part in parts]
+        joined, position = join_nonshared_inputs(point, [*inputs, *opaque], variables)
+        self._dtype = position.dtype
+        self._part_inputs = _of_rows([position], joined[: len(inputs)])
+        self._part_outputs = _function([position], joined[len(inputs) :])
+        start = self._start()
+        shapes = self._output_shapes(start)
+        sizes = [int(np.prod(shape)) for shape in shapes]
+        # The holes are filled before the variables are joined, which copies the graph.
+        o = pt.dvector("opaque_outputs")
+        fillings, first = {}, 0
+        for part, shape, size in zip(parts, shapes, sizes, strict=True):
+            value = o[first : first + size].reshape(shape).astype(part.output.dtype)
+            fillings[part.output] = part.output.type.filter_variable(value)
+            if part.flag is not None:
+                fillings[part.flag] = pt.constant(1.0, dtype=part.flag.dtype)
+            first += size
+        log_density = graph_replace(log_density, fillings, strict=False)
+        (log_density, *inputs), position = join_nonshared_inputs(
+            point, [log_density, *inputs], variables
+        )
+        gradients = grad(log_density, [position, o], disconnected_inputs="ignore")
+        self._log_density = _of_rows([position, o], [log_density, *gradients])
+        u = pt.concatenate([v.ravel().astype("float64") for v in inputs])
+        w = pt.dvector("weights")
+        pulled = grad((u * w).sum(), position, disconnected_inputs="ignore")
+        self._inputs, self._pull = _of_rows([position], [u]), _of_rows([position, w], [pulled])
+        self._describe(start, sizes)
+
+    def _start(self):
+        values = [np.ravel(self.initial_point[v.name]) for v in self.variables]
+        return np.concatenate(values).astype(self._dtype)
+
+    def _output_shapes(self, start):
+        """Return the shapes of the parts' outputs; an evaluation tells those that types don't."""
+        shapes = [part.output.type.shape for part in self._parts_found]
+        if any(n is None for shape in shapes for n in shape):
+            self.n_evaluations += 1
+            shapes = [np.shape(value) for value in self._part_outputs(start)]
+        return shapes
+
+    def _describe(self, start, sizes):
+        """Find out which parts are terms of a sum, and on what their inputs depend."""
+        rng = np.random.default_rng(0)
+        points = start + SPREAD * rng.standard_normal((N_TRIED, len(start)))
+        derivatives = self._derivatives(points, rng.standard_normal((N_TRIED, sum(sizes))))
+        inputs = self.inputs(points)
+        depends = np.empty((len(start), inputs.shape[1]), dtype=bool)
+        for j in range(len(start)):
+            moved = points.copy()
+            moved[:, j] += NUDGE
+            depends[j] = np.any(self.inputs(moved) != inputs, axis=0)
+        rows = self._part_inputs(points.astype(self._dtype))
+        self.nodes, self._raw = [], []
+        first_input = first_output = first_raw = n_arrays = 0
+        for part, size in zip(self._parts_found, sizes, strict=True):
+            arrays = rows[n_arrays : n_arrays + len(part.inputs)]
+            n_inputs = sum(array[0].size for array in arrays)
+            raw = slice(first_raw, first_raw + size)
+            is_term = bool(np.allclose(derivatives[:, raw], 1.0, rtol=ROUNDING, atol=0.0))
+            n_outputs = 1 if is_term else size
+            taken = slice(first_input, first_input + n_inputs)
+            moves_with = np.flatnonzero(depends[:, taken].any(axis=1))
+            given = slice(first_output, first_output + n_outputs)
+            self.nodes.append(
+                OpaqueNode(part.name, n_outputs, is_term, part.is_noisy, taken, given, moves_with)
+            )
+            self._raw.append(raw)
+            n_arrays += len(part.inputs)
+            first_input, first_output = taken.stop, given.stop
+            first_raw = raw.stop
+
+    def _derivatives(self, X, raw):
+        return self._log_density(X.astype(self._dtype), raw)[2]
+
+    # Many points at a time
+
+    def inputs(self, X):
+        """Return the opaque inputs at unconstrained points (n, d), shape (n, k)."""
+        if self.is_whole:
+            return X
+        return self._inputs(X.astype(self._dtype, copy=False))[0]
+
+    def pull(self, X, weights):
+        """Return the derivative of sum(weights * inputs(X)) by X, shape (n, d).
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+        weights : ndarray, shape (n, k)
+        """
+        if self.is_whole:
+            return weights
+        return self._pull(X.astype(self._dtype, copy=False), weights)[0]
+
+    def log_density(self, X, outputs):
+        """Return the log density, given opaque outputs, and its derivatives.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+        outputs : ndarray, shape (n, m)
+
+        Returns
+        -------
+        log_density : ndarray, shape (n,)
+        by_x : ndarray, shape (n, d)
+        by_outputs : ndarray, shape (n, m)
+        """
+        if self.is_whole:
+            return outputs[:, 0], np.zeros_like(X), np.ones_like(outputs)
+        raw = np.zeros((len(X), self._raw[-1].stop))
+        for node, place in zip(self.nodes, self._raw, strict=True):
+            # Only the sum of a term's outputs matters.
+            end = place.start + 1 if node.is_term else place.stop
+            raw[:, place.start : end] = outputs[:, node.outputs]
+        value, by_x, by_raw = self._log_density(X.astype(self._dtype, copy=False), raw)
+        by_outputs = np.empty_like(outputs)
+        for node, place in zip(self.nodes, self._raw, strict=True):
+            by_outputs[:, node.outputs] = by_raw[:, place.start : place.start + node.n_outputs]
+        return value.astype(float), by_x.astype(float), by_outputs
+
+    def evaluate(self, X):
+        """Evaluate the opaque nodes: what is paid for.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+
+        Returns
+        -------
+        ndarray, shape (n, m)
+            NaN where a black box failed.
+        """
+        self.n_evaluations += len(X)
+        if self.is_whole:
+            sources = [*self._target.likelihoods, *self._target.simulators]
+            values = [self._target.evaluate(x, self._noise(sources)).log_density for x in X]
+            return np.array(values)[:, None]
+        X = X.astype(self._dtype, copy=False)
+        outputs = np.empty((len(X), self.nodes[-1].outputs.stop))
+        arrays = self._part_inputs(X)
+        others, n_arrays = None, 0
+        for i, (node, part) in enumerate(zip(self.nodes, self._parts_found, strict=True)):
+            arguments = arrays[n_arrays : n_arrays + len(part.inputs)]
+            n_arrays += len(part.inputs)
+            source = part.source
+            if part.is_noisy:
+                values = self._estimates(source, arguments)
+            elif isinstance(source, BlackBoxOp) and len(arguments) == len(source.parameter_names):
+                values = source.evaluate_many(arguments)[0]
+            else:
+                if others is None:
+                    others = [self._part_outputs(x) for x in X]
+                values = np.array([row[i] for row in others], dtype=float)
+            rows = np.reshape(values, (len(X), -1))
+            outputs[:, node.outputs] = rows.sum(axis=1)[:, None] if node.is_term else rows
+        return outputs
+
+    def _estimates(self, likelihood, arguments):
+        """Return a noisy likelihood's estimates, each under noise of its own."""
+        return np.array(
+            [
+                likelihood.op.evaluate(self._noise([likelihood])[0], *values)
+                for values in zip(*arguments, strict=True)
+            ]
+        )
+
+    def _noise(self, sources):
+        return tuple([source.scheme.draw(source.n_start, self.rng) for source in sources])
+
+    def natural(self, X):
+        """Return the free variables on their natural scale.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+
+        Returns
+        -------
+        dict of str to ndarray, shape (n, ...)
+        """
+        free = self.model.free_RVs
+        values = self.model.replace_rvs_by_values(free)
+        outputs, position = join_nonshared_inputs(self.initial_point, values, self.variables)
+        arrays = _of_rows([position], outputs)(X.astype(position.dtype, copy=False))
+        return {variable.name: array for variable, array in zip(free, arrays, strict=True)}
+
+
+def _function(inputs, outputs):
+    mode = Mode(linker=PerformLinker(), optimizer=REWRITES)
+    function = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
+    function.trust_input = True
+    return function
+
+
+def _of_rows(inputs, outputs):
+    """Return a function of many points at a time: every output gets a first axis."""
+    rows = [pt.matrix(dtype=variable.dtype) for variable in inputs]
+    vectorized = vectorize_graph(outputs, dict(zip(inputs, rows, strict=True)))
+    n = rows[0].shape[0]
+    # What doesn't depend on the inputs has no rows.
+    full = [
+        new if new.ndim > old.ndim else pt.broadcast_to(new, (n, *new.shape))
+        for new, old in zip(vectorized, outputs, strict=True)
+    ]
+    return _function(rows, full)

@@ -1,0 +1,106 @@
+"""The state of KMC's adaptation, and how a chain starts from what was learned before it."""
+
+import numpy as np
+
+from pymc_kmc.adaptation.fit_to_values import first_fit
+from pymc_kmc.adaptation.history import Record
+from pymc_kmc.adaptation.move_probabilities import ByAcceptance
+from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
+from pymc_kmc.adaptation.schedules import GeometricSchedule
+from pymc_kmc.moves.auxiliary import AuxiliaryChain
+from pymc_kmc.moves.base import OneOf
+from pymc_kmc.moves.frontier import ActiveLearning
+from pymc_kmc.moves.learned import Arrival, Rest
+from pymc_kmc.moves.random_walk import RandomWalk
+from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
+
+# Number of evaluations in which a chain settles on what was learned before it: enough to tell a
+# surrogate that fails, and to learn the probabilities of moves.
+SETTLING = 30
+# Number of draws a dimension from which the random walk learns its covariance beforehand.
+DRAWS_PER_DIMENSION = 20
+# Temperature of the tempered moves and of the auxiliary chain: at 2 chains stick now and then.
+TEMPERATURE = 1.5
+# Factors on the random walk's scale, once there is a surrogate for the long moves.
+FACTORS = (1.0, 0.3, 0.1)
+# Growth of the number of iterations from one fit to the next; updates learn what happens between.
+REFIT_GROWTH = 1.2
+
+
+class KMCAdaptation:
+    """State of KMC's adaptation.
+
+    Attributes
+    ----------
+    record : Record
+        What the chain went through.
+    fits : FitToValues or GivenSurrogate
+        Makes the surrogates.
+    schedule : GeometricSchedule
+        Of fits.
+    fitted : FittedSurrogate or None
+        The surrogate in use, with moves on it; None before the first.
+    random_walk : RandomWalk
+    tempered : TemperedTransition
+    transitions : OneOf
+        Moves on the surrogate, with their probabilities.
+    auxiliary : AuxiliaryChain
+    active_learning : ActiveLearning
+    settling : Settling or None
+        How the chain starts from what was learned before it; None without, and where that failed.
+    """
+
+    def __init__(self, n_dimensions, fits, is_noisy):
+        self.record = Record(n_dimensions)
+        self.fits = fits
+        self.schedule = GeometricSchedule(first_fit(n_dimensions), REFIT_GROWTH)
+        self.fitted = None
+
+        def random_walk():
+            return RandomWalk(RandomWalkAdaptation(n_dimensions, is_noisy=is_noisy), FACTORS)
+
+        self.random_walk = random_walk()
+        self.tempered = TemperedTransition(is_noisy, TEMPERATURE)
+        kinds = [SurrogateTransition(size, is_noisy) for size in KINDS]
+        self.transitions = OneOf(kinds, ByAcceptance(len(kinds)))
+        self.auxiliary = AuxiliaryChain(random_walk(), is_noisy, TEMPERATURE)
+        self.active_learning = ActiveLearning(is_noisy)
+        self.settling = None
+
+    def start_from(self, posterior):
+        """Start from a :class:`LearnedPosterior`; attributes are changed in place."""
+        X, _, _, values = posterior.evaluations
+        for row in np.column_stack([X, values])[np.isfinite(values)]:
+            self.record.evaluations.append(row)
+        n = DRAWS_PER_DIMENSION * posterior.n_dimensions
+        pairs = zip(posterior.positions[:n], posterior.log_densities[:n], strict=True)
+        for position, value in pairs:
+            self.record.states.append(position)
+            self.record.log_densities.append(value)
+        self.fitted = posterior.fitted
+        self.settling = Settling(posterior)
+
+
+class Settling:
+    """How a chain starts from what was learned before it.
+
+    Parameters
+    ----------
+    posterior : LearnedPosterior
+
+    Attributes
+    ----------
+    arrival : Arrival
+    rest : Rest
+    n_evaluations : int
+        Number of the chain's evaluations so far.
+    """
+
+    def __init__(self, posterior):
+        self.arrival, self.rest = Arrival(posterior.wide_positions), Rest()
+        self.n_evaluations = 0
+
+    @property
+    def is_over(self):
+        """Whether enough was evaluated."""
+        return self.n_evaluations >= SETTLING

@@ -1,0 +1,284 @@
+r"""An exact Gaussian process for few values: of a log density, or of a function's many outputs.
+
+With the coordinates z of a point, those in which the posterior has about unit covariance, an output
+has the prior covariance
+
+.. math:: k(z, z') = s^2 \left(c_0 + c_1 z^\top z' + c_2 (z^\top z')^2\right)
+          + a\, e^{-|z - z'|^2 / (2 l^2)} + (\sigma^2 + \sigma_i^2) \delta_{ii'},
+
+a quadratic trend with a weak Gaussian prior, a Gaussian kernel, noise that all values share and
+noise of value i alone (Rasmussen and Williams, 2006, sections 2.2 and 2.7). The trend is a kernel
+too: with fewer values than a quadratic has coefficients it is defined by its prior. The trend's
+scale s, the kernel's variance a and length scale l and the noise sigma maximise the marginal
+likelihood (equation 5.9). Outputs share the kernel; their covariances with each other are those of
+the residuals, :math:`S = Y^\top K^{-1} Y / n`.
+
+Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 m)` for each of some 15
+trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance.
+
+References
+----------
+Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
+Press.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_solve, cholesky, lapack
+from scipy.optimize import minimize
+
+# Prior variances of the trend's constant, linear and quadratic coefficients, in units of its scale:
+# a quadratic log density has coefficients of -1/2 and correlations between -1 and 1; its centre may
+# be ten standard deviations off.
+TREND_VARIANCES = (1e4, 100.0, 1.0)
+# Bounds of the logarithms of s, a, l and sigma^2. In many dimensions a kernel is as wide as the
+# distances of points.
+LOG_SCALE = (-6.0, 8.0)
+LOG_VARIANCE = (-16.0, 12.0)
+LOG_LENGTH = (-1.0, 3.5)
+LOG_NOISE = (-18.0, 6.0)
+# Standard deviation of the weak log-normal prior of each parameter: what little data leave open.
+PRIOR_SD = 3.0
+# Most trials of the parameters, from a start and from the last fit's.
+N_TRIALS, N_TRIALS_AGAIN = 60, 12
+# Added to the diagonal, in units of its mean: rounding.
+JITTER = 1e-12
+
+
+class Hyperparameters(NamedTuple):
+    """Logarithms of the parameters of the covariance function."""
+
+    log_scale: float
+    log_variance: float
+    log_length: float
+    log_noise: float
+
+
+class ExactGP:
+    """Gaussian-process regression with all points as centres and a quadratic trend.
+
+    Parameters
+    ----------
+    whitening : ndarray, shape (d, d)
+    centre : ndarray, shape (d,)
+        Coordinates are ``(x - centre) @ whitening.T``.
+    deterministic : bool
+        Whether values have no noise but what is told: the shared noise is rounding then.
+
+    Attributes
+    ----------
+    hyperparameters_ : Hyperparameters
+    log_evidence_ : float
+        Log marginal likelihood of all outputs.
+    output_covariance_ : ndarray, shape (m, m)
+        Covariance of the outputs with each other, in the units of their variance factor.
+    """
+
+    def __init__(self, whitening, centre, deterministic=True):
+        self.whitening = whitening
+        self.centre = centre
+        self.deterministic = deterministic
+
+    def coordinates(self, X):
+        """Return the coordinates of points (n, d)."""
+        return (X - self.centre) @ self.whitening.T
+
+    def fit(self, X, Y, noise=None, last=None):
+        """Fit to outputs at points.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+        Y : ndarray, shape (n, m)
+            Centred and scaled: values of interest are some units about zero.
+        noise : ndarray, shape (n,), optional
+            Variance of each value's own noise.
+        last : ExactGP, optional
+            A fit to fewer points, whose parameters the search starts from.
+
+        Returns
+        -------
+        self
+        """
+        noise = np.zeros(len(X)) if noise is None else noise
+        Z = self.coordinates(X)
+        likelihood = MarginalLikelihood(Z, Y, noise)
+        n_dimensions = Z.shape[1]
+        start = Hyperparameters(0.0, 0.0, np.log(2.0) + 0.5 * np.log(n_dimensions), -7.0)
+        most = N_TRIALS
+        if last is not None:
+            start, most = last.hyperparameters_, N_TRIALS_AGAIN
+        log_noise = (-18.0, -12.0) if self.deterministic else LOG_NOISE
+        bounds = [LOG_SCALE, LOG_VARIANCE, LOG_LENGTH, log_noise]
+        start = np.clip(start, *np.transpose(bounds))
+        found = minimize(
+            likelihood.loss,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": most, "maxfun": most + most // 2},
+        )
+        self.hyperparameters_ = Hyperparameters(*found.x)
+        self.log_evidence_ = likelihood.log_evidence(found.x)
+        K, _, _ = likelihood.covariance(found.x)
+        self.factor_ = _factor(K)
+        self.Z_ = Z
+        self.weights_ = cho_solve((self.factor_, True), Y)
+        self.inverse_ = _inverse(self.factor_)
+        self.output_covariance_ = Y.T @ self.weights_ / len(Y) if Y.shape[1] > 1 else np.eye(1)
+        return self
+
+    def predict(self, X, gradient=True):
+        """Return means, variance factors and their derivatives at points.
+
+        Parameters
+        ----------
+        X : ndarray, shape (k, d)
+
+        Returns
+        -------
+        Prediction
+        """
+        Z = self.coordinates(X)
+        log_scale, log_variance, log_length, _ = self.hyperparameters_
+        c0, c1, c2 = np.exp(2 * log_scale) * np.array(TREND_VARIANCES)
+        inner = Z @ self.Z_.T
+        gaussian = np.exp(
+            log_variance - 0.5 * np.exp(-2 * log_length) * _squares(Z, self.Z_, inner)
+        )
+        k = c0 + (c1 + c2 * inner) * inner + gaussian
+        solved = k @ self.inverse_
+        norms = np.einsum("ij,ij->i", Z, Z)
+        prior = c0 + (c1 + c2 * norms) * norms + np.exp(log_variance)
+        variance = np.maximum(prior - np.einsum("ij,ij->i", k, solved), 0.0)
+        return Prediction(
+            k @ self.weights_,
+            variance,
+            self,
+            Z,
+            (c1, c2, np.exp(-2 * log_length), inner, gaussian, norms, solved),
+        )
+
+    def covariance(self, X):
+        """Return the covariance of an output's values at points (k, d), without noise, (k, k)."""
+        log_scale, log_variance, log_length, _ = self.hyperparameters_
+        c0, c1, c2 = np.exp(2 * log_scale) * np.array(TREND_VARIANCES)
+
+        def kernel(A, B):
+            inner = A @ B.T
+            gaussian = np.exp(log_variance - 0.5 * np.exp(-2 * log_length) * _squares(A, B, inner))
+            return c0 + (c1 + c2 * inner) * inner + gaussian
+
+        Z = self.coordinates(X)
+        k = kernel(Z, self.Z_)
+        return kernel(Z, Z) - k @ self.inverse_ @ k.T
+
+
+class Prediction(NamedTuple):
+    """Predicted outputs at points.
+
+    Attributes
+    ----------
+    mean : ndarray, shape (k, m)
+    variance : ndarray, shape (k,)
+        Factor of the outputs' covariance.
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    process: ExactGP
+    Z: np.ndarray
+    parts: tuple
+
+    def pullback(self, of_mean, of_variance):
+        """Return the gradient of sum(of_mean * mean) + of_variance * variance, shape (k, d).
+
+        Parameters
+        ----------
+        of_mean : ndarray, shape (k, m)
+        of_variance : ndarray, shape (k,)
+        """
+        process, Z = self.process, self.Z
+        c1, c2, precision, inner, gaussian, norms, solved = self.parts
+        # Derivative by k, of both parts.
+        by_k = of_mean @ process.weights_.T - 2.0 * of_variance[:, None] * solved
+        by_inner = by_k * (c1 + 2.0 * c2 * inner)
+        by_distance = by_k * gaussian * precision
+        result = (by_inner + by_distance) @ process.Z_ - by_distance.sum(axis=1)[:, None] * Z
+        result += (of_variance * (2.0 * c1 + 4.0 * c2 * norms))[:, None] * Z
+        return result @ process.whitening
+
+
+class MarginalLikelihood:
+    """The loss that the parameters minimise: -log evidence with a weak prior, and its gradient."""
+
+    def __init__(self, Z, Y, noise):
+        self.Y, self.noise = Y, noise
+        inner = Z @ Z.T
+        c0, c1, c2 = TREND_VARIANCES
+        self.trend = c0 + (c1 + c2 * inner) * inner
+        self.squares = _squares(Z, Z, inner)
+        self.start = np.array([0.0, 0.0, np.log(2.0) + 0.5 * np.log(Z.shape[1]), -7.0])
+
+    def covariance(self, parameters):
+        log_scale, log_variance, log_length, log_noise = parameters
+        trend = np.exp(2 * log_scale) * self.trend
+        gaussian = np.exp(log_variance - 0.5 * np.exp(-2 * log_length) * self.squares)
+        K = trend + gaussian
+        diagonal = np.exp(log_noise) + self.noise + JITTER * np.trace(K) / len(K)
+        K[np.diag_indices_from(K)] += diagonal
+        return K, trend, gaussian
+
+    def log_evidence(self, parameters):
+        K, _, _ = self.covariance(parameters)
+        factor = _factor(K)
+        n, m = self.Y.shape
+        quadratic = np.sum(self.Y * cho_solve((factor, True), self.Y))
+        return (
+            -0.5 * quadratic - m * np.log(np.diag(factor)).sum() - 0.5 * n * m * np.log(2 * np.pi)
+        )
+
+    def loss(self, parameters):
+        """Return the loss and its gradient at logarithms of the parameters."""
+        log_length, log_noise = parameters[2:]
+        try:
+            K, trend, gaussian = self.covariance(parameters)
+            factor = _factor(K)
+        except LinAlgError:
+            return 1e10, np.zeros(4)
+        n, m = self.Y.shape
+        weights = cho_solve((factor, True), self.Y)
+        loss = 0.5 * np.sum(self.Y * weights) + m * np.log(np.diag(factor)).sum()
+        # d loss / d K
+        slope = 0.5 * (m * _inverse(factor) - weights @ weights.T)
+        by_gaussian = slope * gaussian
+        gradient = np.array(
+            [
+                2.0 * np.sum(slope * trend),
+                by_gaussian.sum(),
+                np.exp(-2 * log_length) * np.sum(by_gaussian * self.squares),
+                np.exp(log_noise) * np.trace(slope),
+            ]
+        )
+        away = (parameters - self.start) / PRIOR_SD
+        return loss + 0.5 * np.sum(away**2), gradient + away / PRIOR_SD
+
+
+def _squares(A, B, inner):
+    """Return squared distances, given the inner products."""
+    squares = np.einsum("ij,ij->i", A, A)[:, None] + np.einsum("ij,ij->i", B, B) - 2.0 * inner
+    return np.maximum(squares, 0.0)
+
+
+def _factor(K):
+    return cholesky(K, lower=True, check_finite=False)
+
+
+def _inverse(factor):
+    inverse, info = lapack.dpotri(factor, lower=1)
+    if info:
+        raise LinAlgError("the covariance of the values is singular")
+    inverse = np.tril(inverse)
+    return inverse + np.tril(inverse, -1).T
