@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.numerics.elementary import exp_in_place
-from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
+from pymc_kmc.numerics.evaluation import BLOCK, evaluation, part, register
 from pymc_kmc.surrogates.kernels import kernel_in_place, kernel_with_tag, squared_distances
 
 
@@ -94,6 +94,19 @@ def log_densities(p, X):
     return out
 
 
+def gradients(p, X):
+    """Return the gradients (n, d) of the log density of parameters `p` at the rows of X (n, d)."""
+    Z = (X - p.centre) @ p.whitening.T
+    squares = np.einsum("nd,nd->n", Z, Z)
+    pull = (2.0 / (p.radial_scales + squares[:, None])) @ p.radial_coefficients
+    beyond = np.maximum(np.sqrt(squares) - p.radius, 0.0)
+    pull -= p.stiffness * beyond / (p.radius + beyond)
+    G = p.linear - Z @ p.precision + pull[:, None] * Z
+    if len(p.coefficients):
+        G += kernel_gradients(p, Z) + additive_gradients(p, Z)
+    return G @ p.whitening
+
+
 def kernel_gradients(p, Z):
     """Return gradients in z of the kernel part, at the rows of Z (n, d)."""
     U = Z @ p.projection.T
@@ -124,7 +137,7 @@ def _grid_distances(p, Z):
 # --------------------------------------------------------------------------------------------------
 
 
-@evaluation
+@part
 def _whiten(parameters, x, z):
     """Write z of x; return |z|^2."""
     total = 0.0
@@ -137,7 +150,7 @@ def _whiten(parameters, x, z):
     return total
 
 
-@evaluation
+@part
 def _project(parameters, z, u):
     """Write B z."""
     projection = parameters.projection
@@ -148,7 +161,7 @@ def _project(parameters, z, u):
         u[a] = value
 
 
-@evaluation
+@part
 def _squared_distances(landmarks, u, start, stop, out):
     """Write those from u to a block of landmarks."""
     r, n = landmarks.shape[0], stop - start
@@ -169,7 +182,7 @@ def _squared_distances(landmarks, u, start, stop, out):
             out[i] += delta * delta
 
 
-@evaluation
+@part
 def _add_pulls(landmarks, u, start, stop, terms, out):
     """Add the terms of a block times the landmarks' positions relative to u."""
     r, n = landmarks.shape[0], stop - start
@@ -196,7 +209,7 @@ def _add_pulls(landmarks, u, start, stop, terms, out):
         out[a] += total
 
 
-@evaluation
+@part
 def _kernel_terms(parameters, u, start, stop, slopes, out, scratch):
     """Write coefficients times kernel functions at u, or their slopes, for a block of landmarks."""
     n = stop - start
@@ -207,7 +220,7 @@ def _kernel_terms(parameters, u, start, stop, slopes, out, scratch):
         out[i] *= coefficients[i]
 
 
-@evaluation
+@part
 def _additive_terms(parameters, z, t, terms, scratch):
     """Write grid coordinates of z, and coefficients times the grid's functions there."""
     coefficients = parameters.additive_coefficients
@@ -233,7 +246,7 @@ def _workspace_size(parameters):
     return 3 * d + 2 * r + 2 * max(BLOCK, parameters.additive_coefficients.size)
 
 
-@evaluation
+@part
 def _divided(parameters, workspace):
     d, r = parameters.precision.shape[0], parameters.projection.shape[0]
     vectors, rest = workspace[: 3 * d], workspace[3 * d :]
