@@ -45,6 +45,7 @@ def outputs(name):
     return [output for cell in cells(name, "code") for output in cell["outputs"]]
 
 
+@pytest.mark.documentation
 @pytest.mark.parametrize("name", sorted(NOTEBOOKS))
 def test_it_runs(name):
     code = [text(cell) for cell in cells(name, "code")]
