@@ -219,12 +219,16 @@ def _overload_workspace(parameters):
     return lambda parameters: np.empty(workspace_size(parameters))
 
 
-# A function that only called these would be optimised once more, by itself.
+# The registered function itself: one that only called it would be optimised by itself once more.
 @overload(log_density_in, jit_options=EVALUATION)
 def _overload_log_density_in(parameters, x, workspace):
     return None if _typed(parameters) is None else _typed(parameters).log_density.py_func
 
 
-@overload(gradient_in, jit_options=EVALUATION)
+# This one only calls it: surrogates call theirs from Python too, and it is compiled once for both.
+@overload(gradient_in, jit_options=INLINED | {"_nrt": False})
 def _overload_gradient_in(parameters, x, out, workspace):
-    return None if _typed(parameters) is None else _typed(parameters).gradient.py_func
+    if _typed(parameters) is None:
+        return None
+    gradient = _typed(parameters).gradient
+    return lambda parameters, x, out, workspace: gradient(parameters, x, out, workspace)

@@ -94,19 +94,6 @@ def log_densities(p, X):
     return out
 
 
-def gradients(p, X):
-    """Return the gradients (n, d) of the log density of parameters `p` at the rows of X (n, d)."""
-    Z = (X - p.centre) @ p.whitening.T
-    squares = np.einsum("nd,nd->n", Z, Z)
-    pull = (2.0 / (p.radial_scales + squares[:, None])) @ p.radial_coefficients
-    beyond = np.maximum(np.sqrt(squares) - p.radius, 0.0)
-    pull -= p.stiffness * beyond / (p.radius + beyond)
-    G = p.linear - Z @ p.precision + pull[:, None] * Z
-    if len(p.coefficients):
-        G += kernel_gradients(p, Z) + additive_gradients(p, Z)
-    return G @ p.whitening
-
-
 def kernel_gradients(p, Z):
     """Return gradients in z of the kernel part, at the rows of Z (n, d)."""
     U = Z @ p.projection.T

@@ -65,7 +65,8 @@ from pymc_kmc.numerics.checks import (
     check_weights,
     in_chunks,
 )
-from pymc_kmc.surrogates.gp_evaluation import gradients, log_densities
+from pymc_kmc.numerics.evaluation import gradient_in, workspace
+from pymc_kmc.surrogates.gp_evaluation import log_densities
 from pymc_kmc.surrogates.gp_fit import fit_log_density
 from pymc_kmc.surrogates.kernels import KERNELS
 from pymc_kmc.surrogates.protocol import check_fitted
@@ -270,8 +271,9 @@ class LogDensityGP:
         """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
         check_fitted(self)
         rows, single = as_rows(X, self.n_features_in_)
-        p = self.parameters_
-        out = in_chunks(lambda rows: gradients(p, rows), rows, len(p.coefficients))
+        out, space = np.empty(rows.shape), workspace(self.parameters_)
+        for row, gradient in zip(np.ascontiguousarray(rows), out, strict=True):
+            gradient_in(self.parameters_, row, gradient, space)
         return out[0] if single else out
 
     def loss(self, X, sample_weight=None):

@@ -80,8 +80,8 @@ def test_compiled_evaluation_is_that_of_the_methods(case):
         assert log_density_at(case.parameters_, x) == pytest.approx(value, rel=1e-9, abs=1e-7)
         assert case.log_density(x) == pytest.approx(value, rel=1e-9, abs=1e-7)
         gradient_at(case.parameters_, x, out)
-        np.testing.assert_allclose(out, gradient, rtol=1e-9, atol=1e-7)
-        np.testing.assert_allclose(case.gradient(x), gradient, rtol=1e-9, atol=1e-7)
+        np.testing.assert_allclose(out, gradient, rtol=1e-12)
+        np.testing.assert_allclose(case.gradient(x), gradient, rtol=1e-12)
 
 
 def test_transitions_follow_the_surrogate_that_is_there(case):
