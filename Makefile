@@ -1,15 +1,17 @@
 # make demo                   the example of the KMC paper
-# make test                   all tests on the working tree
+# make test                   the tests on the working tree, without those of the next line
+# make test-docs              the notebooks' and the documentation's code, as printed
 # make lint | typecheck       ruff | mypy
-# make coverage               all tests, with what they don't reach
+# make coverage               `make test`, with what it doesn't reach
 # make docs                   the documentation, into docs/_build/html; DOCS_INVENTORIES=1 links other projects' too
 # make wheel                  sdist and wheel into dist/
 # make smoke                  installs that wheel alone and samples, away from the working tree
-# make test-wheel             all tests on the installed wheel
+# make test-wheel             `make test` on the installed wheel
+# make test-wheel-docs        `make test-docs` there, once `make test-wheel` has installed it
 #   PYTHON=python3.13         the interpreter to build environments with
 #   JOBS=4                    test processes at a time
 #   PYTEST_ARGS="-k glass"    handed on to pytest
-# All but the last three first build .venv where it is missing, out of date or of another interpreter.
+# All but the last four first build .venv where it is missing, out of date or of another interpreter.
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
@@ -25,6 +27,8 @@ export MKL_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 PYTEST = -m pytest -n $(JOBS) --dist worksteal
+# Overrides the marker that pyproject.toml leaves out.
+DOCUMENTATION = -m documentation
 WHEEL_PYTHON = $(CURDIR)/$(WHEEL_TREE)/.venv/bin/python
 
 # What .venv must have been built from; kept in .venv/.built.
@@ -32,7 +36,7 @@ DESCRIBE = import sys; \
 	sys.version_info >= (3, 11) or sys.exit("pymc_kmc needs Python 3.11 or newer, this is " + sys.version.split()[0]); \
 	print(sys.base_prefix, sys.version.split()[0])
 
-.PHONY: demo test lint typecheck coverage docs wheel smoke test-wheel venv clean
+.PHONY: demo test test-docs lint typecheck coverage docs wheel smoke test-wheel test-wheel-docs venv clean
 
 demo: venv $(VENV)/.compiled
 	@# ArviZ 0.23 announces version 1 at every import: not what the demo is about.
@@ -40,6 +44,9 @@ demo: venv $(VENV)/.compiled
 
 test: venv $(VENV)/.compiled
 	@$(VENV)/bin/python $(PYTEST) $(PYTEST_ARGS)
+
+test-docs: venv $(VENV)/.compiled
+	@$(VENV)/bin/python $(PYTEST) $(DOCUMENTATION) $(PYTEST_ARGS) tests/examples
 
 coverage: venv $(VENV)/.compiled
 	@$(VENV)/bin/python $(PYTEST) --cov --cov-report=term --cov-report=xml $(PYTEST_ARGS)
@@ -73,6 +80,9 @@ smoke: wheel
 test-wheel: smoke
 	@$(WHEEL_PYTHON) -m pip install -qq "$$(echo dist/*.whl)[examples,test,bench,dask]"
 	@cd $(WHEEL_TREE) && $(WHEEL_PYTHON) $(PYTEST) $(PYTEST_ARGS) $(WHEEL_TESTS)
+
+test-wheel-docs:
+	@cd $(WHEEL_TREE) && $(WHEEL_PYTHON) $(PYTEST) $(DOCUMENTATION) $(PYTEST_ARGS) tests/examples
 
 venv:
 	@interpreter=$$($(PYTHON) -c '$(DESCRIBE)') \

@@ -27,6 +27,8 @@ C. E. Rasmussen and C. K. I. Williams (2006). Gaussian Processes for Machine Lea
 """
 
 import argparse
+import sys
+from collections import Counter
 from pathlib import Path
 
 import arviz as az
@@ -55,6 +57,8 @@ LARGEST_LOG_INVERSE_SCALE = 300.0
 # The estimate is unbiased wherever it stops, and its variance is the same from 0 to 10.
 NEWTON_TOLERANCE = 3.0
 NEWTON_MAX_STEPS = 20
+# Lines of progress a chain, where there is no terminal for PyMC's progress bar.
+PROGRESS_LINES = 10
 
 
 class GPClassifier:
@@ -326,6 +330,29 @@ def plot(idata, path):
     figure.savefig(path, dpi=130)
 
 
+def lines_of_progress(n_iterations):
+    """Return a callback for `pm.sample` that prints a line at each tenth of a chain.
+
+    Parameters
+    ----------
+    n_iterations : int
+        Those of a chain, tuning included.
+    """
+    done = Counter()
+    every = max(1, n_iterations // PROGRESS_LINES)
+
+    def callback(trace, draw):
+        done[draw.chain] += 1
+        if done[draw.chain] % every == 0:
+            phase = "tuning" if draw.tuning else "sampling"
+            print(
+                f"chain {draw.chain}: {done[draw.chain]} of {n_iterations} iterations, {phase}",
+                flush=True,
+            )
+
+    return callback
+
+
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(
         description="Sample the length scales of a Gaussian-process classifier on the Glass data.",
@@ -347,6 +374,7 @@ def main(arguments=None):
     options = parse_arguments(arguments)
     # Chains that start apart and end together say more than chains that start together.
     starts = np.random.default_rng(options.seed).standard_normal((options.chains, 9))
+    is_watched = sys.stdout.isatty()
     with build_model():
         idata = pm.sample(
             step=kmc.KMC(),
@@ -356,6 +384,8 @@ def main(arguments=None):
             cores=options.chains,
             initvals=[{"theta": start} for start in starts],
             random_seed=options.seed,
+            progressbar=is_watched,
+            callback=None if is_watched else lines_of_progress(options.tune + options.draws),
         )
     print(az.summary(idata, var_names=["theta"]).to_string())
     theta = idata.posterior["theta"].transpose("chain", "draw", "measurement")

@@ -35,13 +35,30 @@ SUM_FLAGS = {"reassoc", "contract", "arcp", "nsz"}
 BLOCK = 256
 
 
+#: How functions of a surrogate's parameters are compiled.
+EVALUATION = {
+    "fastmath": SUM_FLAGS,
+    "error_model": "numpy",
+    "forceinline": True,
+    "_nrt": False,
+}
+
+
 def evaluation(function):
     """Compile a function of a surrogate's parameters, to be inlined.
 
     It can't allocate: numba's counts of references to each array of the parameters, with which
     arrays are freed, took half of the time of a gradient.
     """
-    return njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True, _nrt=False)(function)
+    return njit(**EVALUATION)(function)
+
+
+def part(function):
+    """Compile a function that is a part of one compiled with :func:`evaluation`.
+
+    Its source becomes the caller's, with the caller's options: it isn't compiled by itself.
+    """
+    return njit(inline="always")(function)
 
 
 class _Evaluation(NamedTuple):
@@ -62,7 +79,8 @@ def register(parameters_class, *, log_density, gradient, workspace_size):
         A ``typing.NamedTuple`` class.
     log_density, gradient, workspace_size : numba dispatchers
         Functions ``(parameters, x, workspace) -> float``, ``(parameters, x, out, workspace) ->
-        None`` and ``(parameters) -> int``, compiled with :func:`evaluation`.
+        None`` and ``(parameters) -> int``, with these names of arguments, compiled with
+        :func:`evaluation`.
     """
     _EVALUATIONS[parameters_class] = _Evaluation(log_density, gradient, workspace_size)
 
@@ -201,14 +219,13 @@ def _overload_workspace(parameters):
     return lambda parameters: np.empty(workspace_size(parameters))
 
 
-@overload(log_density_in, jit_options=INLINED | {"_nrt": False})
+# The registered function itself: one that only called it would be optimised by itself once more.
+@overload(log_density_in, jit_options=EVALUATION)
 def _overload_log_density_in(parameters, x, workspace):
-    if _typed(parameters) is None:
-        return None
-    log_density = _typed(parameters).log_density
-    return lambda parameters, x, workspace: log_density(parameters, x, workspace)
+    return None if _typed(parameters) is None else _typed(parameters).log_density.py_func
 
 
+# This one only calls it: surrogates call theirs from Python too, and it is compiled once for both.
 @overload(gradient_in, jit_options=INLINED | {"_nrt": False})
 def _overload_gradient_in(parameters, x, out, workspace):
     if _typed(parameters) is None:

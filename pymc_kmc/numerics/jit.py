@@ -1,6 +1,12 @@
 """Compilation with numba, whose results are kept on disk wherever there is a folder for them."""
 
+import logging
+
 import numba
+from numba.core import event
+
+# Below PyMC's logger: shown where "Sampling 2 chains" is, and silenced by pm.sample(quiet=True).
+_log = logging.getLogger("pymc.pymc_kmc")
 
 
 def njit(function=None, **options):
@@ -28,4 +34,40 @@ def njit(function=None, **options):
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
+        _announcement.is_kept = False
         return numba.njit(**options)(function)
+
+
+class _Announcement(event.Listener):
+    """Says, once in a process, that functions of the package are being compiled.
+
+    Attributes
+    ----------
+    is_kept : bool
+        Whether there is a folder for what is compiled.
+    """
+
+    def __init__(self):
+        self.is_kept, self.is_made = True, False
+
+    def on_start(self, event):
+        """Called by numba when a function is in no cache."""
+        package = __name__.split(".")[0]
+        name = event.data["dispatcher"].py_func.__module__ or ""
+        if self.is_made or name.split(".")[0] != package:
+            return
+        self.is_made = True
+        if self.is_kept:
+            _log.info(f"{package}: compiling (once on this machine)")
+        else:
+            _log.info(
+                f"{package}: compiling (in every process: numba can write to no folder; set "
+                "NUMBA_CACHE_DIR)"
+            )
+
+    def on_end(self, event):
+        """Nothing to say."""
+
+
+_announcement = _Announcement()
+event.register("numba:compile", _announcement)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.numerics.elementary import exp_in_place
-from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
+from pymc_kmc.numerics.evaluation import BLOCK, evaluation, part, register
 from pymc_kmc.surrogates.kernels import kernel_in_place, kernel_with_tag, squared_distances
 
 
@@ -124,7 +124,7 @@ def _grid_distances(p, Z):
 # --------------------------------------------------------------------------------------------------
 
 
-@evaluation
+@part
 def _whiten(parameters, x, z):
     """Write z of x; return |z|^2."""
     total = 0.0
@@ -137,7 +137,7 @@ def _whiten(parameters, x, z):
     return total
 
 
-@evaluation
+@part
 def _project(parameters, z, u):
     """Write B z."""
     projection = parameters.projection
@@ -148,7 +148,7 @@ def _project(parameters, z, u):
         u[a] = value
 
 
-@evaluation
+@part
 def _squared_distances(landmarks, u, start, stop, out):
     """Write those from u to a block of landmarks."""
     r, n = landmarks.shape[0], stop - start
@@ -169,7 +169,7 @@ def _squared_distances(landmarks, u, start, stop, out):
             out[i] += delta * delta
 
 
-@evaluation
+@part
 def _add_pulls(landmarks, u, start, stop, terms, out):
     """Add the terms of a block times the landmarks' positions relative to u."""
     r, n = landmarks.shape[0], stop - start
@@ -196,7 +196,7 @@ def _add_pulls(landmarks, u, start, stop, terms, out):
         out[a] += total
 
 
-@evaluation
+@part
 def _kernel_terms(parameters, u, start, stop, slopes, out, scratch):
     """Write coefficients times kernel functions at u, or their slopes, for a block of landmarks."""
     n = stop - start
@@ -207,7 +207,7 @@ def _kernel_terms(parameters, u, start, stop, slopes, out, scratch):
         out[i] *= coefficients[i]
 
 
-@evaluation
+@part
 def _additive_terms(parameters, z, t, terms, scratch):
     """Write grid coordinates of z, and coefficients times the grid's functions there."""
     coefficients = parameters.additive_coefficients
@@ -233,7 +233,7 @@ def _workspace_size(parameters):
     return 3 * d + 2 * r + 2 * max(BLOCK, parameters.additive_coefficients.size)
 
 
-@evaluation
+@part
 def _divided(parameters, workspace):
     d, r = parameters.precision.shape[0], parameters.projection.shape[0]
     vectors, rest = workspace[: 3 * d], workspace[3 * d :]

@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from pymc_kmc.numerics.elementary import exp_in_place
-from pymc_kmc.numerics.evaluation import evaluation
+from pymc_kmc.numerics.evaluation import part
 from pymc_kmc.numerics.jit import njit
 
 #: Most rows among which the median squared distance is taken: it need not be exact.
@@ -138,7 +138,7 @@ def kernel_at(tag, square):
     return q * np.sqrt(q)
 
 
-@evaluation
+@part
 def kernel_in_place(tag, squares, scratch, n, slopes):
     """Replace ``squares[:n]`` by the kernel's values there, or by its slopes.
 

@@ -86,7 +86,9 @@ def _pivoted_cholesky(points, roots, n, kernel, tolerance):
             break
         if k == len(rows):  # few pivots often do: room for more is made when it is needed
             more = np.zeros((min(n, 2 * k), n_points))
-            more[:k] = rows
+            for i in range(k):
+                for j in range(n_points):
+                    more[i, j] = rows[i, j]
             rows = more
         for j in range(n_points):
             square = 0.0

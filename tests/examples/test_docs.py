@@ -51,6 +51,7 @@ def extension(monkeypatch):
     return imported
 
 
+@pytest.mark.documentation
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name
 )

@@ -113,6 +113,9 @@ def test_what_matters_is_said():
 
 def test_the_script_runs(tmp_path):
     printed = run_quickly("glass_gp_classification.py", tmp_path)
+    # Where its output goes isn't a terminal.
+    assert "chain 1: 200 of 400 iterations, tuning\n" in printed
+    assert "chain 0: 400 of 400 iterations, sampling\n" in printed
     assert "theta[Ba]" in printed
     assert "What tells window glass from other glass? " in printed
     assert "acceptance" in printed  # of kmc.diagnose

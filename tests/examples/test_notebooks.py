@@ -23,9 +23,9 @@ QUICK = {
     "noisy_likelihood": {"[1, 2, 4, 8, 16]": "[1]", "n=400": "n=20"},
     "particle_filter": {"n=300": "n=20"},
     "partial_posteriors": {
-        "N = 2**24": "N = 2**11",
+        "N = 2**22": "N = 2**11",
         '"tune": 500, "draws": 1000': '"tune": 50, "draws": 50',
-        "n_replications=24": "n_replications=2",
+        "n_replications=32": "n_replications=2",
         "n_replications=5": "n_replications=2",
     },
     "regressions_with_gradients": {"    run(asked, 20, 20, seed=2)\n": ""},
@@ -45,6 +45,7 @@ def outputs(name):
     return [output for cell in cells(name, "code") for output in cell["outputs"]]
 
 
+@pytest.mark.documentation
 @pytest.mark.parametrize("name", sorted(NOTEBOOKS))
 def test_it_runs(name):
     code = [text(cell) for cell in cells(name, "code")]

@@ -1,4 +1,4 @@
-"""Compilation where nothing can be kept on disk."""
+"""Compilation: it is announced where it takes place, and works where nothing can be kept."""
 
 import os
 import subprocess
@@ -17,18 +17,19 @@ NOWHERE = """
 """
 
 
-def run(code):
-    source = textwrap.dedent(NOWHERE) + textwrap.dedent(code)
-    environment = os.environ | {"NUMBA_OPT": "0"}  # compiles faster
+def run(code, before=NOWHERE, **environment):
+    """Run code in a process; return what it printed, and its errors' stream."""
+    source = textwrap.dedent(before) + textwrap.dedent(code)
+    environment = os.environ | {"NUMBA_OPT": "0"} | environment  # compiles faster
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def test_the_package_samples_without_a_cache():
-    output = run("""
+    output, errors = run("""
         import numpy as np
         import pymc as pm
         import pymc_kmc as kmc
@@ -44,6 +45,24 @@ def test_the_package_samples_without_a_cache():
         print(draws.posterior["x"].shape)
     """)
     assert output.splitlines()[-1] == "(1, 5, 2)"
+    assert errors.count("compiling (in every process") == 1
+
+
+def test_compilation_is_announced_where_it_takes_place(tmp_path):
+    """Once, by the first process; a user's own functions aren't the package's."""
+    code = """
+        import numba
+        import numpy as np
+        from pymc_kmc.numerics.elementary import exp_in_place
+        from pymc_kmc.surrogates.kernels import kernel_at
+
+        numba.njit(lambda: 1)()
+        exp_in_place(np.zeros(3), np.zeros(3), 3)
+        kernel_at(0, 1.0)
+    """
+    folder = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    errors = [run(code, "import logging", **folder)[1] for _ in range(2)]
+    assert [text.count("compiling (once on this machine)") for text in errors] == [1, 0]
 
 
 def test_other_errors_are_not_hidden():
