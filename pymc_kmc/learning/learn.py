@@ -36,8 +36,8 @@ MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
 BATCH_SIZE = 8
 # Dispersed starts, and draws of the prior beside them where outputs are numbers.
 N_STARTS, N_PRIOR = 4, 16
-# Two searches have found the same maximum if their log densities differ by less, in nats. Of
-# Lotka-Volterra's jittered starts one in eight ends in a local maximum, so that two may agree on it.
+# Two searches have found the same maximum if their log densities differ by less, in nats. One in
+# eight of Lotka-Volterra's jittered starts ends in a local maximum: two may agree on it.
 SAME = 2.0
 # Fewest searches.
 FEWEST_SEARCHES = 3

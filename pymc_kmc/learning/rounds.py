@@ -27,6 +27,9 @@ EXPLORING, N_EXPLORING_TRANSITIONS = 1.7, 10
 COOLING = (0.4, 1.6)
 # Number of rounds in a row with a small error.
 N_CALM = 2
+# Error at the uncertain places that is small enough, in tolerances: a surrogate that is right where
+# it draws may know nothing of mass beyond.
+UNCERTAIN_TOLERANCE = 3.0
 # Weight of the last metric in the next.
 MEMORY = 0.5
 # First step size at dimension 1; it falls with the fourth root of the dimension.
@@ -177,11 +180,15 @@ class Rounds:
         uncertain = self._uncertain(wide, picked, self.batch_size - n_fresh)
         new = Evaluations.at(self.model, np.vstack([picked, uncertain]))
         evaluations = evaluations.joined(new)
+        predicted = np.concatenate([draws.values.mean[fresh], composite(uncertain).mean])
         knee = Knee.of(evaluations.log_densities, self.model.n_dimensions)
-        errors = knee(new.log_densities[:n_fresh]) - knee(draws.values.mean[fresh])
+        errors = knee(new.log_densities) - knee(predicted)
+        uncertain_error = float(np.sqrt(np.mean(errors[n_fresh:] ** 2)))
+        errors = errors[:n_fresh]
         centre = np.median(np.concatenate([*learned.errors[-1:], errors]))
         error = float(np.sqrt(np.mean((errors - centre) ** 2)))
         is_calm = T == 1.0 and self._excess(error) < self.tolerance
+        is_calm &= self._excess(uncertain_error) < UNCERTAIN_TOLERANCE * self.tolerance
         covariance = factor @ factor.T
         return Learned(
             evaluations,
