@@ -135,11 +135,18 @@ class NodeEmulator:
             "inputs": (U[:, node.inputs], draws_inputs[:, node.inputs]),
         }
         competes = self.space is None or len(X) > COMPETE_AGAIN * self.n_competed
-        candidates = self._candidates(spaces, U) if competes else [self.space]
-        fits = [self._fit_in(space, spaces[space[0]], Y, log_densities) for space in candidates]
+        candidates = [(self.space, self.process)]
+        if competes:
+            # From the search's own start too: the last parameters may be a local maximum.
+            candidates = [(space, None) for space in self._candidates(spaces, U)] + candidates
+        candidates = [(space, last) for space, last in candidates if space is not None]
+        fits = [
+            self._fit_in(space, spaces[space[0]], Y, log_densities, last)
+            for space, last in candidates
+        ]
         evidences = [fit[0] for fit in fits]
         best = int(np.argmax(evidences))
-        self.space = candidates[best]
+        self.space, _ = candidates[best]
         _, self.process, self.offset, self.scales, self._covariances[self.space[0]] = fits[best]
         if competes:
             self.n_competed = len(X)
@@ -160,7 +167,7 @@ class NodeEmulator:
             (name, log) for name in names for log in ((False,) if node.is_term else (False, True))
         ]
 
-    def _fit_in(self, space, points, Y, log_densities):
+    def _fit_in(self, space, points, Y, log_densities, last):
         name, log = space
         P, draws = points
         if name == "inputs":
@@ -198,7 +205,6 @@ class NodeEmulator:
             scales = np.where(scales > 0, scales, 1.0)
             targets = (Y - offset) / scales
             jacobian -= len(Y) * np.log(scales).sum()
-        last = self.process if space == self.space else None
         process = ExactGP(whitening, centre, not self.node.is_noisy).fit(P, targets, noise, last)
         return process.log_evidence_ + jacobian, process, offset, scales, covariance
 

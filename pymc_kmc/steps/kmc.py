@@ -76,6 +76,9 @@ TEMPERED_MOVES = (0.01, 0.02)
 LARGE_SPREAD = 0.05
 # Number of surrogate moves after which a surrogate may be in trouble.
 TROUBLE_AFTER = 40
+# Error of a surrogate that was learned before the chain, in nats beyond the noise's standard
+# deviation, from which on it is of little use: one draw in three is accepted then.
+FAILED = 2.0
 # Acceptance rate of a surrogate in trouble, as a share of what noise allows.
 TROUBLE_ACCEPTANCE = 0.15
 # Number of fits after which trouble is no reason for another.
@@ -103,7 +106,7 @@ class KMC(SurrogateStep):
     vars : list of TensorVariable or LearnedPosterior, optional
         The variables to sample, by default all continuous ones of the model. Or what
         :func:`~pymc_kmc.learn` has learned of all of them: ``KMC(learned)``. Chains then begin at
-        its draws and evaluate the target 30 times while tuning, however many iterations that has;
+        its draws and evaluate the target 15 times while tuning, however many iterations that has;
         where its surrogate turns out to be wrong they learn as without it.
     n_landmarks : int
         Kernel functions of the surrogate: its flexibility, and what a move costs. Where they are
@@ -141,15 +144,17 @@ class KMC(SurrogateStep):
         "kmc_proposal_time": (np.float64, []),
     }
 
-    def __new__(cls, vars=None, *args, **kwargs):
-        if not isinstance(vars, LearnedPosterior):
-            return super().__new__(cls, vars, *args, **kwargs)
+    def __new__(cls, *args, **kwargs):
+        posterior = args[0] if args else kwargs.get("vars")
+        if not isinstance(posterior, LearnedPosterior):
+            return super().__new__(cls, *args, **kwargs)
         if kwargs.get("surrogate") is not None or kwargs.get("blocked") is False:
             raise ValueError(
                 "a learned posterior is one surrogate of all variables: leave surrogate= and "
                 "blocked=False out."
             )
-        return super().__new__(cls, None, *args, posterior=vars, **kwargs)
+        kwargs.pop("vars", None)
+        return super().__new__(cls, *args[1:], posterior=posterior, **kwargs)
 
     def __init__(self, vars=None, *, n_landmarks=300, posterior=None, **kwargs):
         self.n_landmarks = check_count(n_landmarks, "n_landmarks")
@@ -312,16 +317,19 @@ class KMC(SurrogateStep):
             before = learned.fitted
             comparison = before.compare(evaluation.position, evaluation.log_density)
             learned.fitted = before.learn(comparison)
+            settling.errors.append(comparison.value - comparison.predicted)
         if settling.is_over and self._has_failed():
             learned.settling = None
             self._fit()
 
     def _has_failed(self):
-        """Whether moves on what was learned before the chain are hardly accepted."""
+        """Whether what was learned before the chain is of little use to it."""
+        if not self.posterior.has_converged:
+            return True
         recent = self.learned.transitions.probabilities.recent
-        return not self.posterior.has_converged or (
-            np.mean(recent or [0.0]) < TROUBLE_ACCEPTANCE * self.ideal_acceptance
-        )
+        is_refused = np.mean(recent or [0.0]) < TROUBLE_ACCEPTANCE * self.ideal_acceptance
+        noise = self.progress.noise.variance.value if self.target.is_noisy else 0.0
+        return is_refused or self.learned.settling.error > FAILED + np.sqrt(np.nan_to_num(noise))
 
     def _learn_covariance(self):
         """Let the random walk learn its covariance, in the surrogate's coordinates."""

@@ -16,7 +16,7 @@ from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTrans
 
 # Number of evaluations in which a chain settles on what was learned before it: enough to tell a
 # surrogate that fails, and to learn the probabilities of moves.
-SETTLING = 30
+SETTLING = 15
 # Number of draws a dimension from which the random walk learns its covariance beforehand.
 DRAWS_PER_DIMENSION = 20
 # Temperature of the tempered moves and of the auxiliary chain: at 2 chains stick now and then.
@@ -94,11 +94,21 @@ class Settling:
     rest : Rest
     n_evaluations : int
         Number of the chain's evaluations so far.
+    errors : list of float
+        Of what was predicted for them, in nats.
     """
 
     def __init__(self, posterior):
         self.arrival, self.rest = Arrival(posterior.wide_positions), Rest()
         self.n_evaluations = 0
+        self.errors = []
+
+    @property
+    def error(self):
+        """Half the width of the errors' middle two thirds: a constant is no error."""
+        if not self.errors:
+            return np.inf
+        return 0.5 * float(np.ptp(np.quantile(self.errors, [0.16, 0.84])))
 
     @property
     def is_over(self):

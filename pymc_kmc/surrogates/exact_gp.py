@@ -31,10 +31,10 @@ from scipy.optimize import minimize
 # Prior variances of the trend's constant, linear and quadratic coefficients, in units of its scale:
 # a quadratic log density has coefficients of -1/2 and correlations between -1 and 1; its centre may
 # be ten standard deviations off.
-TREND_VARIANCES = (1e4, 100.0, 1.0)
+TREND_VARIANCES = (100.0, 100.0, 1.0)
 # Bounds of the logarithms of s, a, l and sigma^2. In many dimensions a kernel is as wide as the
 # distances of points.
-LOG_SCALE = (-6.0, 8.0)
+LOG_SCALE = (-6.0, 4.0)
 LOG_VARIANCE = (-16.0, 12.0)
 LOG_LENGTH = (-1.0, 3.5)
 LOG_NOISE = (-18.0, 6.0)
@@ -126,7 +126,8 @@ class ExactGP:
         self.factor_ = _factor(K)
         self.Z_ = Z
         self.weights_ = cho_solve((self.factor_, True), Y)
-        self.inverse_ = _inverse(self.factor_)
+        # By the inverse of the factor, not of K: variances are small differences of large numbers.
+        self.inverse_factor_ = lapack.dtrtri(self.factor_, lower=1)[0]
         self.output_covariance_ = Y.T @ self.weights_ / len(Y) if Y.shape[1] > 1 else np.eye(1)
         return self
 
@@ -149,16 +150,24 @@ class ExactGP:
             log_variance - 0.5 * np.exp(-2 * log_length) * _squares(Z, self.Z_, inner)
         )
         k = c0 + (c1 + c2 * inner) * inner + gaussian
-        solved = k @ self.inverse_
+        whitened = k @ self.inverse_factor_.T
         norms = np.einsum("ij,ij->i", Z, Z)
         prior = c0 + (c1 + c2 * norms) * norms + np.exp(log_variance)
-        variance = np.maximum(prior - np.einsum("ij,ij->i", k, solved), 0.0)
+        variance = np.maximum(prior - np.einsum("ij,ij->i", whitened, whitened), 0.0)
         return Prediction(
             k @ self.weights_,
             variance,
             self,
             Z,
-            (c1, c2, np.exp(-2 * log_length), inner, gaussian, norms, solved),
+            (
+                c1,
+                c2,
+                np.exp(-2 * log_length),
+                inner,
+                gaussian,
+                norms,
+                whitened @ self.inverse_factor_,
+            ),
         )
 
     def covariance(self, X):
@@ -173,7 +182,8 @@ class ExactGP:
 
         Z = self.coordinates(X)
         k = kernel(Z, self.Z_)
-        return kernel(Z, Z) - k @ self.inverse_ @ k.T
+        whitened = k @ self.inverse_factor_.T
+        return kernel(Z, Z) - whitened @ whitened.T
 
 
 class Prediction(NamedTuple):

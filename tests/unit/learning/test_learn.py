@@ -1,0 +1,233 @@
+"""kmc.learn: what it finds, what it costs, what it says."""
+
+import dataclasses
+import warnings
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from pymc_kmc.learning.search import search
+from pymc_kmc.model.opaque import OpaqueModel
+
+TIMES = np.array([0.0, 0.5, 1.0, 2.0, 4.0])
+OBSERVED = 3.0 * np.exp(-0.7 * TIMES) + np.array([0.1, -0.05, 0.08, -0.1, 0.02])
+
+
+def decay(size, rate):
+    return size * np.exp(-rate * TIMES)
+
+
+def curve(function=decay):
+    """A curve with two parameters, the noise's scale known."""
+    with pm.Model() as model:
+        size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
+        mean = kmc.BlackBox("curve", function, size, rate, shape=(5,))
+        pm.Normal("y", mean, 0.1, observed=OBSERVED)
+    return model
+
+
+def scalar():
+    """The same posterior, its log likelihood a number."""
+    with pm.Model() as model:
+        size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
+
+        def log_likelihood(size, rate):
+            return -0.5 * np.sum((OBSERVED - decay(size, rate)) ** 2) / 0.01
+
+        pm.Potential("p", kmc.BlackBox("loglik", log_likelihood, size, rate))
+    return model
+
+
+def exact_moments():
+    """Means and standard deviations of log size and log rate, by summation on a grid."""
+    a, b = np.meshgrid(np.linspace(0.5, 1.7, 400), np.linspace(-1.2, 0.5, 400), indexing="ij")
+    size, rate = np.exp(a)[..., None], np.exp(b)[..., None]
+    log_density = -0.5 * ((OBSERVED - size * np.exp(-rate * TIMES)) ** 2).sum(axis=-1) / 0.01
+    log_density += -0.5 * a**2 - 0.5 * b**2
+    weights = np.exp(log_density - log_density.max())
+    weights /= weights.sum()
+    places = np.stack([a, b])
+    means = (weights * places).sum(axis=(1, 2))
+    sds = np.sqrt((weights * (places - means[:, None, None]) ** 2).sum(axis=(1, 2)))
+    return means, sds
+
+
+CALLS = []
+
+
+def counted(size, rate):
+    CALLS.append(1)
+    return decay(size, rate)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    model = curve(function=counted)
+    CALLS.clear()
+    return kmc.learn(model, progressbar=False)
+
+
+def assert_right(learned):
+    # 2048 draws of chains that are nearly independent: z of 5 of a mean is .11 standard deviations;
+    # the false-alarm rate is below 1e-5.
+    means, sds = exact_moments()
+    assert np.all(np.abs(learned.positions.mean(axis=0) - means) < 0.12 * sds)
+    assert np.all(np.abs(np.log(learned.positions.std(axis=0) / sds)) < 0.12)
+
+
+def test_outputs_are_learned_from_few_evaluations(learned):
+    assert learned.has_converged
+    assert learned.n_evaluations == len(CALLS) < 100
+    assert_right(learned)
+
+
+def test_numbers_are_learned():
+    learned = kmc.learn(scalar(), progressbar=False)
+    assert learned.has_converged
+    assert learned.n_evaluations < 200
+    assert_right(learned)
+
+
+def test_the_same_seed_learns_the_same(learned):
+    again = kmc.learn(curve(), progressbar=False)
+    np.testing.assert_array_equal(again.positions, learned.positions)
+    np.testing.assert_array_equal(again.evaluations.X, learned.evaluations.X)
+
+
+def test_what_was_evaluated_is_not_evaluated_again(learned):
+    more = kmc.learn(curve(), evaluations=learned, progressbar=False)
+    n = len(learned.evaluations)
+    assert more.n_evaluations < 50
+    np.testing.assert_array_equal(more.evaluations.X[:n], learned.evaluations.X)
+    assert len(more.evaluations) == n + more.n_evaluations
+    assert_right(more)
+
+
+def test_draws_are_of_the_natural_scale(learned):
+    draws = learned.draws(100, random_seed=1)
+    assert set(draws.data_vars) == {"size", "rate"}
+    assert draws["size"].shape == (1, 100)
+    assert np.all(draws["size"] > 0)
+    assert "approximate" in draws.attrs
+    assert len(learned.draws(5000, random_seed=1)["rate"][0]) == 5000
+    assert list(learned.summary().index) == ["size", "rate"]
+
+
+def test_it_says_what_it_cost(learned):
+    text = repr(learned)
+    assert f"{learned.n_evaluations} evaluations" in text
+    assert "curve (5 outputs)" in text
+
+
+def test_names_are_escaped(learned):
+    shown = dataclasses.replace(learned, opaque=("<b> (5 outputs)",))._repr_html_()
+    assert "&lt;b&gt; (5 outputs)" in shown
+    assert "<b> (" not in shown
+
+
+def test_too_few_evaluations_are_told():
+    with pytest.warns(UserWarning, match="max_evaluations"):
+        learned = kmc.learn(scalar(), max_evaluations=24, progressbar=False)
+    assert not learned.has_converged
+    assert len(learned.evaluations) < 24 + 8
+
+
+def test_an_interruption_returns_what_was_learned():
+    calls = []
+
+    def interrupted(size, rate):
+        calls.append(1)
+        if len(calls) == 60:
+            raise KeyboardInterrupt
+        return -0.5 * np.sum((OBSERVED - decay(size, rate)) ** 2) / 0.01
+
+    with pm.Model() as model:
+        size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
+        pm.Potential("p", kmc.BlackBox("loglik", interrupted, size, rate))
+    with pytest.warns(UserWarning) as record:
+        learned = kmc.learn(model, progressbar=False)
+    assert any("interrupted" in str(warning.message) for warning in record)
+    assert len(learned.evaluations) > 40
+
+
+def test_places_that_fail_are_avoided():
+    def fails(size, rate):
+        if rate < 0.4:
+            raise ValueError("too slow")
+        return decay(size, rate)
+
+    with pm.Model() as model:
+        size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
+        mean = kmc.BlackBox("curve", fails, size, rate, shape=(5,), on_error="reject")
+        pm.Normal("y", mean, 0.1, observed=OBSERVED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        learned = kmc.learn(model, progressbar=False)
+    assert_right(learned)  # the posterior's mass is 7 standard deviations away
+
+
+def test_a_differentiable_model_is_learned_as_a_whole(caplog):
+    with pm.Model() as model:
+        pm.Normal("x", [1.0, -2.0], 1.0)
+    with caplog.at_level("INFO"):
+        learned = kmc.learn(model, progressbar=False)
+    np.testing.assert_allclose(learned.positions.mean(axis=0), [1.0, -2.0], atol=0.12)
+    assert learned.opaque == ("log density (1 outputs)",)
+
+
+def test_a_learned_posterior_survives_pickling(learned):
+    again = cloudpickle.loads(cloudpickle.dumps(learned))
+    np.testing.assert_array_equal(again.positions, learned.positions)
+    assert again.fitted.surrogate.log_density(np.zeros(2)) == pytest.approx(
+        learned.fitted.surrogate.log_density(np.zeros(2))
+    )
+
+
+def test_searches_arrive_from_afar():
+    model = curve()
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    means, sds = exact_moments()
+    for start in ([-2.0, 1.5], [3.0, -2.0]):
+        X, outputs, fitted = search(opaque, np.array(start), np.ones(2), rng, 60)
+        assert len(X) < 40
+        assert np.all(np.abs(fitted.x - means) < 1.0 * sds)
+        np.testing.assert_array_equal(outputs, opaque.evaluate(X))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "name"),
+    [
+        ({"max_evaluations": 0}, ValueError, "max_evaluations"),
+        ({"batch_size": 1}, ValueError, "batch_size"),
+        ({"starts": 2.5}, (TypeError, ValueError), "starts"),
+        ({"tolerance": -1.0}, ValueError, "tolerance"),
+        ({"evaluations": "x"}, TypeError, "evaluations"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, error, name):
+    with pytest.raises(error, match=name):
+        kmc.learn(curve(), progressbar=False, **arguments)
+
+
+def test_evaluations_of_another_model_are_refused(learned):
+    with pytest.raises(ValueError, match="same model"):
+        kmc.learn(scalar(), evaluations=learned, progressbar=False)
+
+
+def test_discrete_variables_are_refused():
+    with curve() as model:
+        pm.Poisson("n", 1)
+    with pytest.raises(ValueError, match=r"\['n'\] are discrete"):
+        kmc.learn(model, progressbar=False)
+
+
+def test_no_finite_start_is_told():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1)
+        pm.Potential("p", kmc.BlackBox("l", lambda x: -np.inf if abs(x) > 0 else 0.0, x))
+    with pytest.raises(RuntimeError, match="not finite at any"):
+        kmc.learn(model, progressbar=False)

@@ -1,0 +1,202 @@
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+import pymc_kmc as kmc
+from pymc_kmc.model.opaque import OpaqueModel, opaque_nodes
+
+
+class Curve(Op):
+    """A user's Op, without a gradient and without a static shape."""
+
+    def make_node(self, rate):
+        return Apply(self, [pt.as_tensor_variable(rate)], [pt.dvector()])
+
+    def perform(self, node, inputs, output_storage):
+        output_storage[0][0] = np.exp(-inputs[0] * np.arange(4.0))
+
+
+def curve(rate, shift):
+    return np.exp(-rate * np.arange(4.0)) + shift.sum()
+
+
+def take_apart(model, seed=0):
+    return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(seed))
+
+
+def vector_model(**arguments):
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate", 0, 1)
+        shift = pm.Normal("shift", 0, 1, shape=2)
+        sigma = pm.HalfNormal("sigma", 1)
+        mean = kmc.BlackBox("curve", curve, rate, shift, shape=(4,), **arguments)
+        pm.Normal("y", mean, sigma, observed=[1.0, 0.5, 0.3, 0.1])
+    return model
+
+
+def op_model():
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate", 0, 1)
+        pm.Normal("y", Curve()(rate), 0.1, observed=[1.0, 0.5, 0.3, 0.1])
+    return model
+
+
+def scalar_model():
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        eta = pm.Normal("eta", 0, 1, shape=3)
+        loglik = kmc.BlackBox("loglik", lambda theta: -0.5 * np.sum(theta**2), mu + tau * eta)
+        pm.Potential("potential", loglik)
+    return model
+
+
+def terms_model():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, shape=2)
+        terms = kmc.BlackBox("terms", lambda x: -(x**2), x, shape=(2,))
+        pm.Potential("potential", terms)
+    return model
+
+
+def noisy_model():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, shape=2)
+        kmc.PseudoMarginalPotential("estimate", lambda x, rng: rng.normal(-x @ x, 0.1), x)
+    return model
+
+
+TAKEN_APART = (vector_model, op_model, scalar_model, terms_model)
+
+
+@pytest.mark.parametrize("build", TAKEN_APART)
+def test_the_parts_are_the_whole(build):
+    model = build()
+    opaque = take_apart(model)
+    assert not opaque.is_whole
+    X = np.random.default_rng(1).normal(size=(5, opaque.n_dimensions))
+    values = opaque.log_density(X, opaque.evaluate(X))[0]
+    whole = model.compile_logp()
+    for x, value in zip(X, values, strict=True):
+        point, first = {}, 0
+        for variable in model.value_vars:
+            size = model.initial_point(0)[variable.name].size
+            shape = model.initial_point(0)[variable.name].shape
+            point[variable.name] = x[first : first + size].reshape(shape)
+            first += size
+        np.testing.assert_allclose(value, whole(point), rtol=1e-10)
+
+
+@pytest.mark.parametrize("build", [*TAKEN_APART, noisy_model])
+def test_derivatives_are_those_of_differences(build):
+    opaque = take_apart(build())
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(3, opaque.n_dimensions))
+    outputs = opaque.evaluate(X)
+    _, by_x, by_outputs = opaque.log_density(X, outputs)
+    weights = rng.normal(size=opaque.inputs(X).shape)
+    pulled = opaque.pull(X, weights)
+    for j, step in enumerate(1e-6 * np.eye(opaque.n_dimensions)):
+        change = opaque.log_density(X + step, outputs)[0] - opaque.log_density(X - step, outputs)[0]
+        np.testing.assert_allclose(by_x[:, j], change / 2e-6, rtol=1e-4, atol=1e-5)
+        change = (weights * (opaque.inputs(X + step) - opaque.inputs(X - step))).sum(axis=1)
+        np.testing.assert_allclose(pulled[:, j], change / 2e-6, rtol=1e-4, atol=1e-5)
+    for j, step in enumerate(1e-6 * np.eye(outputs.shape[1])):
+        change = opaque.log_density(X, outputs + step)[0] - opaque.log_density(X, outputs - step)[0]
+        np.testing.assert_allclose(by_outputs[:, j], change / 2e-6, rtol=1e-4, atol=1e-5)
+
+
+def test_a_node_with_outputs_is_described():
+    (node,) = take_apart(vector_model()).nodes
+    assert (node.name, node.n_outputs, node.is_term, node.is_noisy) == ("curve", 4, False, False)
+    np.testing.assert_array_equal(node.moves_with, [0, 1, 2])  # sigma is no input
+
+
+def test_shapes_that_types_do_not_say_cost_one_evaluation():
+    opaque = take_apart(op_model())
+    assert opaque.nodes[0].n_outputs == 4
+    assert opaque.n_evaluations == 1
+
+
+@pytest.mark.parametrize("build", [scalar_model, terms_model, noisy_model])
+def test_terms_of_the_log_density_are_one_number(build):
+    (node,) = take_apart(build()).nodes
+    assert node.is_term
+    assert node.n_outputs == 1
+
+
+def test_an_estimate_is_noisy_and_seeded():
+    first, again, other = (take_apart(noisy_model(), seed) for seed in (1, 1, 2))
+    assert first.nodes[0].is_noisy
+    X = np.zeros((3, 2))
+    values = first.evaluate(X)
+    assert len(np.unique(values)) == 3
+    np.testing.assert_array_equal(values, again.evaluate(X))
+    assert not np.array_equal(values, other.evaluate(X))
+
+
+def test_a_black_box_that_fails_leaves_nan():
+    def fails(rate, shift):
+        if rate > 2.0:
+            raise ValueError("too fast")
+        return curve(rate, shift)
+
+    with pm.Model() as model:
+        rate, shift = pm.LogNormal("rate", 0, 1), pm.Normal("shift", 0, 1, shape=2)
+        mean = kmc.BlackBox("curve", fails, rate, shift, shape=(4,), on_error="reject")
+        pm.Normal("y", mean, 1.0, observed=np.zeros(4))
+    opaque = take_apart(model)
+    with pytest.warns(UserWarning, match="too fast"):
+        outputs = opaque.evaluate(np.array([[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]))
+    assert np.isfinite(outputs[0]).all()
+    assert np.isnan(outputs[1]).all()
+
+
+def differentiable():
+    with pm.Model() as model:
+        pm.Normal("x", 0, 1)
+    return model
+
+
+def one_feeds_another():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1)
+        first = kmc.BlackBox("first", lambda x: x**2, x)
+        pm.Potential("p", -kmc.BlackBox("second", lambda x: x**2, first))
+    return model
+
+
+def simulator():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1)
+        pm.Simulator("y", lambda rng, x, size: rng.normal(x, 1, size), x, epsilon=1, observed=[1.0])
+    return model
+
+
+@pytest.mark.parametrize("build", [differentiable, one_feeds_another, simulator])
+def test_what_cannot_be_taken_apart_is_opaque_as_a_whole(build):
+    opaque = take_apart(build())
+    assert opaque.is_whole
+    assert opaque.has_gradient == (build is differentiable)
+    assert opaque.nodes[0].name == "log density"
+    X = np.array([[0.3], [-0.2]])
+    outputs = opaque.evaluate(X)
+    np.testing.assert_array_equal(opaque.log_density(X, outputs)[0], outputs[:, 0])
+
+
+def test_nodes_with_gradients_are_not_opaque():
+    model = differentiable()
+    assert opaque_nodes(model.logp(), model.value_vars) == []
+
+
+def test_natural_values_have_the_variables_shapes():
+    opaque = take_apart(vector_model())
+    values = opaque.natural(np.zeros((3, 4)))
+    assert {name: value.shape for name, value in values.items()} == {
+        "rate": (3,),
+        "shift": (3, 2),
+        "sigma": (3,),
+    }
+    np.testing.assert_allclose(values["sigma"], 1.0)

@@ -1,0 +1,99 @@
+"""KMC(learned): what a chain does with a posterior that was learned before it."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from pymc_kmc.moves.base import MoveKind
+from pymc_kmc.steps.kmc_adaptation import SETTLING
+
+
+def model(shift=0.0):
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, shape=2)
+        outputs = kmc.BlackBox(
+            "square", lambda x: np.array([x[0], x[0] ** 2 + x[1]]), x, shape=(2,)
+        )
+        pm.Normal("y", outputs, 0.5, observed=[1.0 + shift, 0.5])
+    return model
+
+
+@pytest.fixture(scope="module")
+def learned():
+    return kmc.learn(model(), progressbar=False)
+
+
+def sample(learned, shift=0.0, tune=100, draws=50, **arguments):
+    with warnings.catch_warnings(), model(shift):
+        warnings.simplefilter("ignore")
+        return pm.sample(
+            step=kmc.KMC(learned),
+            tune=tune,
+            draws=draws,
+            random_seed=3,
+            progressbar=False,
+            discard_tuned_samples=False,
+            compute_convergence_checks=False,
+            chains=2,
+            **arguments,
+        )
+
+
+def test_tuning_costs_a_few_evaluations(learned):
+    idata = sample(learned, cores=1)
+    warmup = idata["warmup_sample_stats"]
+    # The start, and those of settling.
+    assert np.all(warmup["kmc_n_evaluations"].sum("draw") <= SETTLING + 1)
+    kinds = np.asarray(warmup["kmc_move"])
+    assert np.all(kinds[:, 0] == MoveKind.ARRIVAL)
+    assert np.all(kinds[:, SETTLING + 1 :] == MoveKind.REST)
+    drawn = np.asarray(idata["sample_stats"]["kmc_move"])
+    assert not np.isin(drawn, [MoveKind.ARRIVAL, MoveKind.REST]).any()
+    assert float(idata["sample_stats"]["acceptance_rate"].mean()) > 0.8
+
+
+def test_chains_begin_dispersed(learned):
+    idata = sample(learned, cores=1)
+    starts = np.asarray(idata["warmup_posterior"]["x"])[:, 0]
+    assert not np.allclose(starts[0], starts[1])
+    for start in starts:
+        assert (start == learned.wide_positions).all(axis=1).any()
+
+
+def test_a_surrogate_that_fails_is_given_up(learned):
+    idata = sample(learned, shift=8.0, tune=400, cores=1)
+    warmup = idata["warmup_sample_stats"]
+    assert np.all(warmup["kmc_n_evaluations"].sum("draw") > 200)
+    assert np.all(warmup["kmc_n_fits"][:, -1] > 1)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_draws_do_not_depend_on_processes(learned, start_method):
+    one = sample(learned, tune=20, draws=20, cores=1)
+    two = sample(learned, tune=20, draws=20, cores=2, mp_ctx=start_method)
+    np.testing.assert_array_equal(one.posterior["x"], two.posterior["x"])
+
+
+def test_another_models_posterior_is_refused(learned):
+    with pm.Model():
+        pm.Normal("z", 0, 1, shape=2)
+        with pytest.raises(ValueError, match=r"\['x'\].*\['z'\]"):
+            kmc.KMC(learned)
+
+
+@pytest.mark.parametrize("arguments", [{"blocked": False}, {"surrogate": "s"}])
+def test_it_is_one_surrogate_of_all(learned, arguments):
+    with model(), pytest.raises(ValueError, match="leave surrogate= and blocked"):
+        kmc.KMC(learned, **arguments)
+
+
+def test_a_learned_posterior_that_did_not_converge_is_learned_on():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        posterior = kmc.learn(model(), max_evaluations=20, progressbar=False)
+    assert not posterior.has_converged
+    idata = sample(posterior, tune=200, cores=1)
+    assert np.all(idata["warmup_sample_stats"]["kmc_n_evaluations"].sum("draw") > 150)

@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+
+from pymc_kmc.surrogates.exact_gp import ExactGP, MarginalLikelihood
+
+WHITENING = np.array([[1.0, 0.0], [0.3, 0.5]])
+CENTRE = np.array([0.5, -1.0])
+
+
+@pytest.fixture
+def points(rng):
+    return rng.normal(size=(25, 2))
+
+
+@pytest.fixture
+def outputs(points):
+    x, y = points.T
+    return np.column_stack([np.sin(2 * x) + y, x * y - y**2, np.exp(0.3 * x)])
+
+
+@pytest.fixture
+def process(points, outputs):
+    return ExactGP(WHITENING, CENTRE).fit(points, outputs)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(3)
+
+
+def test_values_without_noise_are_met(process, points, outputs):
+    prediction = process.predict(points)
+    np.testing.assert_allclose(prediction.mean, outputs, atol=1e-3)
+    assert np.all(prediction.variance < 1e-4 * process.predict(points + 3.0).variance)
+
+
+def test_a_quadratic_is_learned_from_as_many_values_as_it_has_coefficients(rng):
+    points, fresh = rng.normal(size=(8, 2)), rng.normal(size=(20, 2))
+
+    def quadratic(X):
+        return -0.5 * np.einsum("ij,jk,ik->i", X, [[1.0, 0.6], [0.6, 1.0]], X)[:, None] + X[:, :1]
+
+    process = ExactGP(np.eye(2), np.zeros(2)).fit(points, quadratic(points))
+    np.testing.assert_allclose(process.predict(fresh).mean, quadratic(fresh), atol=0.1)
+
+
+def test_gradients_are_those_of_means_and_variances(process, rng):
+    X, weights, factors = rng.normal(size=(4, 2)), rng.normal(size=(4, 3)), rng.normal(size=4)
+
+    def total(X):
+        prediction = process.predict(X)
+        return (weights * prediction.mean).sum(axis=1) + factors * prediction.variance
+
+    gradient = process.predict(X).pullback(weights, factors)
+    for j, step in enumerate(1e-4 * np.eye(2)):
+        difference = (total(X + step) - total(X - step)) / 2e-4
+        np.testing.assert_allclose(gradient[:, j], difference, rtol=1e-3, atol=1e-4)
+
+
+def test_the_covariance_has_the_variances_on_its_diagonal(process, rng):
+    X = rng.normal(size=(5, 2))
+    np.testing.assert_allclose(
+        np.diag(process.covariance(X)), process.predict(X).variance, rtol=1e-6, atol=1e-8
+    )
+
+
+def test_the_loss_has_its_gradient(points, outputs, rng):
+    likelihood = MarginalLikelihood(points, outputs, rng.uniform(0, 0.1, size=len(points)))
+    parameters = np.array([-0.5, 0.3, 0.4, -3.0])
+    _, gradient = likelihood.loss(parameters)
+    differences = [
+        (likelihood.loss(parameters + step)[0] - likelihood.loss(parameters - step)[0]) / 2e-5
+        for step in 1e-5 * np.eye(4)
+    ]
+    np.testing.assert_allclose(gradient, differences, rtol=1e-4)
+
+
+def test_own_noise_lets_values_be_missed(points, outputs):
+    noise = np.zeros(len(points))
+    noise[0] = 100.0
+    wrong = outputs.copy()
+    wrong[0] += 5.0
+    process = ExactGP(WHITENING, CENTRE).fit(points, wrong, noise)
+    assert np.all(np.abs(process.predict(points[:1]).mean - wrong[0]) > 3.0)
