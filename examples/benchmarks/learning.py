@@ -1,0 +1,334 @@
+"""What learning once costs: evaluations of all phases, and what the chains do with it.
+
+    python -m examples.benchmarks.learning                                # some minutes
+    python -m examples.benchmarks.learning --targets outputs,scalar --seeds 3
+    python -m examples.benchmarks.learning --quick
+
+Every run is `kmc.learn`, from PyMC's own jittered starts and draws of the prior, then four chains
+of `kmc.KMC(learned)` with 200 iterations of tuning and 1000 draws each. Cells are "median (worst)"
+over seeds.
+
+learning       evaluations of the opaque part until it was learned, all starts and searches counted
+tuning         evaluations of the four chains while tuning
+KMC()          evaluations of four chains of the default step while tuning, which learns by itself
+ESS            the smallest bulk effective sample size over variables, of x and of (x - mean)^2, per
+               1000 evaluations while drawing
+mean, sd       the largest error of a mean, in standard deviations, and of a log standard deviation:
+               of the draws; of what was learned, before any draw
+own seconds    of processor time besides the model: of learning
+
+References: Lotka-Volterra's moments are NUTS's (:mod:`examples.benchmarks.lotka_volterra`), eight
+schools' are exact; the others' are those of 4 x 5000 draws of the same chains, which are exact
+however well anything was learned.
+"""
+
+import os
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import argparse  # noqa: E402
+import logging  # noqa: E402
+import time  # noqa: E402
+import warnings  # noqa: E402
+
+import arviz as az  # noqa: E402
+import numpy as np  # noqa: E402
+import pymc as pm  # noqa: E402
+import pytensor.tensor as pt  # noqa: E402
+
+import pymc_kmc as kmc  # noqa: E402
+from examples.benchmarks import lotka_volterra as lynx_and_hare  # noqa: E402
+from examples.benchmarks.targets import (  # noqa: E402
+    SCHOOL_EFFECTS,
+    SCHOOL_ERRORS,
+    TARGETS,
+    markdown,
+)
+
+TUNE, DRAWS, CHAINS = 200, 1000, 4
+QUICK_DRAWS = 200
+REFERENCE_DRAWS = 5000
+#: Largest logarithm of a population that has left the numbers.
+LARGEST_LOG = 300.0
+
+
+def populations(rates, first):
+    """Hares and lynx of 21 years, (21, 2)."""
+    x = np.concatenate([np.log(rates), np.log(first), np.zeros(2)])
+    n_years = len(lynx_and_hare.LOG_COUNTS)
+    states = lynx_and_hare.solve(x, 0, n_years, lynx_and_hare.STEPS_A_YEAR)[:, :, 0]
+    return np.exp(np.clip(np.nan_to_num(states), -LARGEST_LOG, LARGEST_LOG))
+
+
+def log_likelihood_of_counts(rates, first, sigma):
+    """Log density of the logarithms of the counts."""
+    residuals = (lynx_and_hare.LOG_COUNTS - np.log(populations(rates, first))) / sigma
+    return -0.5 * np.sum(residuals**2) - len(residuals) * np.log(sigma).sum()
+
+
+def lynx_and_hare_priors():
+    means, sds = lynx_and_hare.RATE_MEANS, lynx_and_hare.RATE_SDS
+    return (
+        pm.TruncatedNormal("rates", means, sds, lower=0, shape=4),
+        pm.LogNormal("first", lynx_and_hare.LOG_MEANS[:2], 1, shape=2),
+        pm.LogNormal("sigma", lynx_and_hare.LOG_MEANS[2:], 1, shape=2),
+    )
+
+
+def outputs():
+    """Lotka-Volterra: the solver is opaque, and returns 42 numbers."""
+    counts = np.exp(lynx_and_hare.LOG_COUNTS)
+    with pm.Model() as model:
+        rates, first, sigma = lynx_and_hare_priors()
+        solution = kmc.BlackBox("populations", populations, rates, first, shape=counts.shape)
+        pm.LogNormal("counts", pt.log(solution), sigma, observed=counts)
+    return model
+
+
+def scalar():
+    """The same posterior: the log likelihood is opaque."""
+    with pm.Model() as model:
+        priors = lynx_and_hare_priors()
+        term = kmc.BlackBox("log likelihood", log_likelihood_of_counts, *priors)
+        pm.Potential("counts", term)
+    return model
+
+
+def schools():
+    """Eight schools, non-centred: the log likelihood is an opaque function of the effects."""
+
+    def log_likelihood(effects):
+        return -0.5 * np.sum(((SCHOOL_EFFECTS - effects) / SCHOOL_ERRORS) ** 2)
+
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+        eta = pm.Normal("eta", 0, 1, shape=8)
+        pm.Potential("y", kmc.BlackBox("log likelihood", log_likelihood, mu + tau * eta))
+    return model
+
+
+def time_series():
+    """An autoregression with a trend, 4-d: the log likelihood is opaque."""
+    rng = np.random.default_rng(1)
+    y = np.zeros(100)
+    for i in range(1, len(y)):
+        y[i] = 0.5 + 0.7 * (y[i - 1] - 0.5) + 0.3 * rng.standard_normal()
+    trend = np.linspace(0, 1, 99)
+
+    def log_likelihood(mu, a, log_sigma, slope):
+        error = y[1:] - mu - np.tanh(a) * (y[:-1] - mu) - slope * trend
+        return -0.5 * np.sum(error**2) * np.exp(-2 * log_sigma) - 99 * log_sigma
+
+    with pm.Model() as model:
+        priors = pm.Normal("mu", 0, 2), *(pm.Normal(name, 0, 1) for name in ("a", "s", "slope"))
+        pm.Potential("y", kmc.BlackBox("log likelihood", log_likelihood, *priors))
+    return model
+
+
+def dose_response():
+    """Bioassay with an extra parameter, 3-d: the log likelihood is opaque."""
+    dose, n, deaths = np.array([-0.86, -0.3, -0.05, 0.73]), 5, np.array([0, 1, 3, 5])
+
+    def log_likelihood(a, b, curvature):
+        logit = a + b * dose + curvature * dose**2
+        return np.sum(deaths * logit - n * np.logaddexp(0, logit))
+
+    with pm.Model() as model:
+        priors = pm.Normal("a", 0, 5), pm.Normal("b", 5, 5), pm.Normal("curvature", 0, 1)
+        pm.Potential("deaths", kmc.BlackBox("log likelihood", log_likelihood, *priors))
+    return model
+
+
+def survival():
+    """Censored Weibull regression, 4-d: the log likelihood is opaque."""
+    rng = np.random.default_rng(1)
+    times = 2 * rng.weibull(1.5, 60)
+    is_seen, times = times < 3, np.minimum(times, 3)
+    covariates = rng.standard_normal((60, 2))
+
+    def log_likelihood(log_shape, intercept, slopes):
+        u = np.exp(log_shape) * (np.log(times) - intercept - covariates @ slopes)
+        return np.sum(is_seen * (log_shape + u) - np.exp(u))
+
+    with pm.Model() as model:
+        priors = (
+            pm.Normal("log_shape", 0, 1),
+            pm.Normal("intercept", 0, 2),
+            pm.Normal("slopes", 0, 1, shape=2),
+        )
+        pm.Potential("times", kmc.BlackBox("log likelihood", log_likelihood, *priors))
+    return model
+
+
+def mixture():
+    """Two Gaussians, ordered, 5-d: the log likelihood is opaque."""
+    rng = np.random.default_rng(1)
+    y = np.concatenate([rng.normal(-1, 0.5, 40), rng.normal(1.5, 0.7, 60)])
+
+    def log_likelihood(first, log_gap, log_sd_1, log_sd_2, logit):
+        second = first + np.exp(log_gap)
+        one = -log_sd_1 - 0.5 * ((y - first) / np.exp(log_sd_1)) ** 2 - np.logaddexp(0, -logit)
+        two = -log_sd_2 - 0.5 * ((y - second) / np.exp(log_sd_2)) ** 2 - np.logaddexp(0, logit)
+        return np.logaddexp(one, two).sum()
+
+    with pm.Model() as model:
+        names = "log_gap", "log_sd_1", "log_sd_2", "logit"
+        priors = pm.Normal("first", 0, 2), *(pm.Normal(name, 0, 1) for name in names)
+        pm.Potential("y", kmc.BlackBox("log likelihood", log_likelihood, *priors))
+    return model
+
+
+MODELS = {
+    "outputs": outputs,
+    "scalar": scalar,
+    "schools": schools,
+    "time-series": time_series,
+    "dose-response": dose_response,
+    "survival": survival,
+    "mixture": mixture,
+}
+#: Evaluations of learning and tuning to reach, median and worst.
+GOALS = {
+    "outputs": (300, 500),
+    "scalar": (500, 1000),
+    "schools": (250, None),
+    "time-series": (150, 300),
+    "dose-response": (150, 300),
+    "survival": (150, 300),
+    "mixture": (150, 300),
+}
+
+
+def unconstrained(model, posterior):
+    """Draws (chains, n, d) on the unconstrained scale, in the order of the value variables."""
+    columns = []
+    for variable in model.free_RVs:
+        values = np.asarray(posterior[variable.name])
+        transform = model.rvs_to_transforms[variable]
+        if transform is not None:
+            # All bounded variables here are positive.
+            values = np.log(values)
+        columns.append(values.reshape(*values.shape[:2], -1))
+    return np.concatenate(columns, axis=-1)
+
+
+def reference(name, learned, model):
+    """Means and standard deviations of the unconstrained variables."""
+    if name in ("outputs", "scalar"):
+        target = TARGETS["lotka-volterra"]()
+        return target.mean, target.sd
+    if name == "schools":
+        target = TARGETS["eight-schools"]()
+        return target.mean, target.sd
+    draws = unconstrained(model, sample(model, learned, REFERENCE_DRAWS, seed=1000).posterior)
+    flat = draws.reshape(-1, draws.shape[-1])
+    return flat.mean(axis=0), flat.std(axis=0)
+
+
+def sample(model, learned, n_draws, seed):
+    with warnings.catch_warnings(), model:
+        warnings.simplefilter("ignore")
+        return pm.sample(
+            step=kmc.KMC(learned),
+            tune=TUNE,
+            draws=n_draws,
+            chains=CHAINS,
+            cores=1,
+            random_seed=seed,
+            progressbar=False,
+            discard_tuned_samples=False,
+            compute_convergence_checks=False,
+        )
+
+
+def errors(draws, moments):
+    """Largest error of means, in standard deviations, and of log standard deviations."""
+    mean, sd = moments
+    flat = draws.reshape(-1, draws.shape[-1])
+    error = np.abs(flat.mean(axis=0) - mean) / sd
+    return error.max(), np.abs(np.log(flat.std(axis=0) / sd)).max()
+
+
+def smallest_ess(draws):
+    """Smallest bulk effective sample size of x and (x - mean)^2 over draws (chains, n, d)."""
+    squares = (draws - draws.mean(axis=(0, 1))) ** 2
+    return min(
+        float(az.ess(values[..., j], method="bulk"))
+        for values in (draws, squares)
+        for j in range(draws.shape[-1])
+    )
+
+
+def run(model, seed, n_draws):
+    """Learn and sample; return figures, draws and what was learned."""
+    begin = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learned = kmc.learn(model, random_seed=seed, progressbar=False)
+    seconds = time.process_time() - begin
+    idata = sample(model, learned, n_draws, seed)
+    draws = unconstrained(model, idata.posterior)
+    n_evaluations = float(idata.sample_stats["kmc_n_evaluations"].sum())
+    figures = {
+        "learning": learned.n_evaluations,
+        "tuning": float(idata.warmup_sample_stats["kmc_n_evaluations"].sum()),
+        "ess": 1000 * smallest_ess(draws) / n_evaluations,
+        "seconds": seconds,
+    }
+    return figures, draws, learned
+
+
+def by_default(model, seed):
+    """Evaluations of four chains of KMC() while tuning, as it is set up for this model."""
+    with model:
+        return CHAINS * kmc.KMC(rng=seed).default_tune_steps
+
+
+def cell(values, worst=max, digits=0):
+    return f"{np.median(values):.{digits}f} ({worst(values):.{digits}f})"
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--targets", default=",".join(MODELS), help="some of: %(default)s")
+    parser.add_argument("--seeds", type=int, default=10, help="number of runs a target")
+    parser.add_argument("--quick", action="store_true", help="one small target, one seed")
+    options = parser.parse_args(arguments)
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    names = ["dose-response"] if options.quick else options.targets.split(",")
+    n_seeds, n_draws = (1, QUICK_DRAWS) if options.quick else (options.seeds, DRAWS)
+    rows = []
+    for name in names:
+        model = MODELS[name]()
+        found, moments, of_draws, of_learned = [], None, [], []
+        for seed in range(n_seeds):
+            figures, draws, learned = run(model, seed, n_draws)
+            if moments is None:
+                moments = reference(name, learned, model)
+            found.append(figures)
+            of_draws.append(errors(draws, moments))
+            of_learned.append(errors(learned.positions[None], moments))
+            print(name, seed, {key: round(value) for key, value in figures.items()}, flush=True)
+        goal, worst = GOALS[name]
+        rows.append(
+            [
+                name,
+                cell([f["learning"] for f in found]),
+                cell([f["tuning"] for f in found]),
+                f"{goal} ({worst or '-'})",
+                f"{by_default(model, 0)}",
+                cell([f["ess"] for f in found], min),
+                *(cell([e[i] for e in of_draws], digits=2) for i in (0, 1)),
+                *(cell([e[i] for e in of_learned], digits=2) for i in (0, 1)),
+                cell([f["seconds"] for f in found]),
+            ]
+        )
+    header = ["target", "learning", "tuning", "both, aim", "KMC() tuning", "ESS / 1000"]
+    header += ["mean", "sd", "learned mean", "learned sd", "own s"]
+    print()
+    print(markdown(header, rows))
+
+
+if __name__ == "__main__":
+    main()

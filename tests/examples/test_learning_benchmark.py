@@ -1,0 +1,13 @@
+"""The benchmark of learning once prints its table."""
+
+from examples.benchmarks.learning import main
+
+
+def test_the_quick_table(capsys):
+    main(["--quick"])
+    lines = capsys.readouterr().out.splitlines()
+    cells = [cell.strip() for cell in lines[-1].split("|")[1:-1]]
+    assert cells[0] == "dose-response"
+    learning, tuning = (float(cell.split()[0]) for cell in cells[1:3])
+    assert 0 < learning < 300
+    assert tuning == 64
