@@ -203,7 +203,7 @@ LENGTHS = {
     RANDOM_WALK: Length(10_000, 20_000),
 }
 # To see it run: KMC() and the random walk don't arrive in so few.
-QUICK_LENGTHS = {LEARNED: Length(50, 100), ALONE: Length(300, 100), RANDOM_WALK: Length(500, 500)}
+QUICK_LENGTHS = {LEARNED: Length(50, 100), ALONE: Length(150, 100), RANDOM_WALK: Length(300, 300)}
 
 
 def sample(name, options):
