@@ -65,6 +65,12 @@ TOPICS = (
         ),
     ),
     Topic(
+        "learning",
+        "Learning before sampling",
+        "What is opaque in a model, learned once for all chains. See [Learn once](../learning.md).",
+        names=("learn", "LearnedPosterior"),
+    ),
+    Topic(
         "before_and_after",
         "Before and after sampling",
         "How noisy a likelihood is, what limits a run's chains, and how near draws are to a "

@@ -22,8 +22,10 @@ import pytensor.tensor as pt
 from pymc.pytensorf import join_nonshared_inputs
 from pytensor.compile.mode import Mode
 from pytensor.gradient import NullTypeGradError, grad
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.null_type import NullType
 from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.link.basic import PerformLinker
@@ -123,6 +125,17 @@ def dependent(variables, log_density):
     return nodes, found
 
 
+def merged(log_density):
+    """Return a log density in which equal nodes are one.
+
+    PyMC copies what two terms of the log density share: a black box would be paid for and emulated
+    once for each observed variable that depends on it, and once for its failures.
+    """
+    graph = FunctionGraph(outputs=[log_density], copy_inputs=False)
+    MergeOptimizer().rewrite(graph)
+    return graph.outputs[0]
+
+
 def opaque_nodes(log_density, variables):
     """Return the nodes on the way from variables to a log density that have no gradient.
 
@@ -193,7 +206,7 @@ class OpaqueModel:
         self.initial_point = model.initial_point(0)
         self.n_dimensions = int(sum(self.initial_point[v.name].size for v in variables))
         self.n_evaluations = 0
-        log_density = model.logp()
+        log_density = merged(model.logp())
         parts = self._parts(log_density)
         self.has_gradient = parts == []
         self.is_whole = not parts
