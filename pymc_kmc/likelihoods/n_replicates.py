@@ -36,6 +36,24 @@ LARGEST_FACTOR = 16  # of the number of replicates in one round: variances at fe
 MOST_ROUNDS = 6  # of the search; three take it from 1 to MOST_REPLICATES
 MOST_REPLICATES = 1000  # each is a call of a Python function: beyond, a better estimator is needed
 TINY = 1e-6  # variance that counts as no noise
+# Acceptance rate of perfect proposals that is enough for a chain, whatever the variance: that of
+# Gaussian noise of variance 1.4. A few outliers make a large variance and do no harm.
+ENOUGH_ACCEPTANCE = 0.4
+MANY_ZEROS = 0.3  # share of zeros among estimates from which on they hold a chain up
+MOST_TIMES = 1000  # largest factor named in advice: beyond, zeros are as good as certain
+
+
+def remedy_of_zeros(share):
+    """Return a sentence on what makes a share of zeros among estimates a tenth at most."""
+    n_times = MOST_TIMES
+    if share < 1.0:
+        # Replicates are independent: with k times as many, all are zero with probability share^k.
+        n_times = min(MOST_TIMES, int(np.ceil(np.log(1.0 - LEAST_FINITE) / np.log(share))))
+    return (
+        f"Use about {n_times} times as many simulations or particles, n_replicates='auto' "
+        "(n_simulations='auto' with a simulator), or a likelihood that is zero more rarely: for "
+        "ABC a larger epsilon or the Gaussian kernel."
+    )
 
 
 def log_mean_exp(log_estimates):

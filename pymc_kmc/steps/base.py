@@ -41,6 +41,9 @@ from pymc_kmc.steps.noise import NoiseMonitor, NoiseProbe
 # Number of iterations that the acceptance rate of the progress bar looks back.
 RECENT = 100
 
+# Acceptance rate of perfect proposals below which measurements can't tell it from 0.
+SMALLEST_IDEAL = 0.02
+
 PROBE = NoiseProbe()
 
 
@@ -115,6 +118,7 @@ class AdaptiveStep(BlockedStep):
         "kmc_noise_variance": (np.float64, []),
         "kmc_recent_acceptance": (np.float64, []),
         "kmc_steps_since_accept": (np.int64, []),
+        "kmc_zero_share": (np.float64, []),
         "warning": (SamplerWarning, None),
     }
     _state_class = AdaptiveStepState
@@ -177,7 +181,12 @@ class AdaptiveStep(BlockedStep):
 
     @property
     def ideal_acceptance(self):
-        """Acceptance rate of perfect proposals under the likelihood's noise, as far as known."""
+        """Acceptance rate of perfect proposals under the noise, as a yardstick; 1 if unknown."""
+        ideal = self._measured_ideal_acceptance
+        return 1.0 if np.isnan(ideal) else max(ideal, SMALLEST_IDEAL)
+
+    @property
+    def _measured_ideal_acceptance(self):
         return self.progress.noise.variance.ideal_acceptance if self.target.is_noisy else 1.0
 
     def _make_target(self, model, initial_point, compile_kwargs):
@@ -294,7 +303,7 @@ class AdaptiveStep(BlockedStep):
         outcome = Outcome(proposal, evaluation, acceptance_rate, start, end)
         own_statistics = own_statistics | self._assessment(evaluation)
         if is_probe:
-            progress.noise.learn(evaluation, progress.n_iterations)
+            progress.noise.learn(start, evaluation, progress.n_iterations)
             self._observe(evaluation)
         elif self.is_learning:
             self._learn(outcome)
@@ -306,13 +315,14 @@ class AdaptiveStep(BlockedStep):
             "kmc_loglik": end.log_likelihood_estimate,
             "kmc_move": int(proposal.move.kind),
             "kmc_evaluation_time": seconds,
-            "kmc_ideal_acceptance": self.ideal_acceptance,
+            "kmc_ideal_acceptance": self._measured_ideal_acceptance,
             "kmc_n_evaluations": target.n_evaluations - n_before,
             "kmc_n_invalid": progress.n_invalid,
             "kmc_n_replicates": target.n_replicates,
             "kmc_noise_variance": progress.noise.variance.value if target.is_noisy else 0.0,
             "kmc_recent_acceptance": progress.recent_acceptance,
             "kmc_steps_since_accept": progress.steps_since_accept,
+            "kmc_zero_share": progress.noise.variance.zero_share if target.is_noisy else 0.0,
             "warning": self._warning(messages),
         }
         return target.point(point, end.position), [statistics | own_statistics]
