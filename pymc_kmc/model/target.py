@@ -36,6 +36,8 @@ class NoisyTerm(NamedTuple):
         Scheme of its noise.
     n_replicates : int
         Number of rows of its noise.
+    fewest : int or None
+        Smallest number of rows that it can have; None if their number can't be chosen.
     log_estimate : callable
         The term as a function of its noise alone.
     """
@@ -43,6 +45,7 @@ class NoisyTerm(NamedTuple):
     name: str
     noise: Noise
     n_replicates: int
+    fewest: int | None
     log_estimate: Callable
 
 
@@ -240,6 +243,7 @@ class TargetDensity(LogDensity):
                 likelihood.name,
                 likelihood.scheme,
                 len(likelihood.rows),
+                likelihood.op.fewest,
                 partial(log_estimate, likelihood.op, values),
             )
             for likelihood, values in zip(self.likelihoods, self.parameters(position), strict=True)
@@ -247,7 +251,8 @@ class TargetDensity(LogDensity):
         if self.simulators:
             first = self.simulators[0]
             log_density = partial(self._log_density_of_simulators, position)
-            terms.append(NoisyTerm(first.name, first.scheme, len(self.simulators), log_density))
+            n = len(self.simulators)
+            terms.append(NoisyTerm(first.name, first.scheme, n, None, log_density))
         return terms
 
     def _log_density_of_simulators(self, position, seeds):
