@@ -34,14 +34,14 @@ DESCRIBE = import sys; \
 
 .PHONY: demo test lint typecheck coverage docs wheel smoke test-wheel venv clean
 
-demo: venv $(VENV)/.compiled
+demo: venv
 	@# ArviZ 0.23 announces version 1 at every import: not what the demo is about.
 	@PYTHONWARNINGS=ignore::FutureWarning:arviz $(VENV)/bin/python examples/glass_gp_classification.py --output $(DEMO_OUTPUT)
 
-test: venv $(VENV)/.compiled
+test: venv
 	@$(VENV)/bin/python $(PYTEST) $(PYTEST_ARGS)
 
-coverage: venv $(VENV)/.compiled
+coverage: venv
 	@$(VENV)/bin/python $(PYTEST) --cov --cov-report=term --cov-report=xml $(PYTEST_ARGS)
 
 lint: venv
@@ -87,11 +87,6 @@ venv:
 	echo "Installing pymc_kmc and what it needs into $(VENV) (some minutes the first time)"; \
 	$(VENV)/bin/python -m pip install -qq --editable '.[dev,examples,test,bench,dask]' || exit 1; \
 	echo "$$wanted" > $(VENV)/.built
-
-# numba's cache on disk looks at the file of the outermost compiled function alone, while what it
-# inlines comes from others too.
-$(VENV)/.compiled: $(wildcard pymc_kmc/*.py pymc_kmc/*/*.py) | venv
-	@find pymc_kmc -name '*.nb[ic]' -delete; touch $@
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .coverage .coverage.* coverage.xml build dist
