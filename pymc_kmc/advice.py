@@ -169,7 +169,7 @@ def estimate_noise(
             "noisy likelihood of this package, or a pm.Simulator. An exact likelihood has "
             "variance 0."
         )
-    noise_of_the_model = target.noise
+    noise_of_the_model = target.borrow()
     n_each = max(2, -(-n // len(points)))
     try:
         target.start_chain(rng)
@@ -189,7 +189,7 @@ def estimate_noise(
             for term, estimates in zip(terms, measured, strict=True)
         ]
     finally:
-        target.noise = noise_of_the_model
+        target.give_back(noise_of_the_model)
     factor = np.sum(suggested) / total.n_replicates
     if factor == 1.0 and not 1.0 / NEAR_ENOUGH <= excess <= NEAR_ENOUGH:
         factor = total.proposal_variance / TARGET_VARIANCE  # of particles in an estimate
