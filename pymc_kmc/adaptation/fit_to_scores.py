@@ -169,8 +169,9 @@ class FitToScores(RepeatedFit):
     BANDWIDTHS_AROUND = 2.0 ** np.arange(-1, 2)
     # Number of values in a comparison: its cost is to be small beside a fit's.
     N_CANDIDATE_VALUES = 800
-    # Number of states in a comparison of losses: tens of fits for each of several coordinates.
-    N_CANDIDATE_STATES = 400
+    # Number of states in a comparison of losses, which makes some hundred fits. With 400 a banana's
+    # coordinates were missed.
+    N_CANDIDATE_STATES = 800
     # Number of kernel functions in a comparison.
     N_CANDIDATE_CENTRES = 150
 

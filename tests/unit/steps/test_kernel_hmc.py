@@ -109,7 +109,7 @@ def test_fits_are_bounded_by_iterations(schedule, most, monkeypatch):
 
 
 def test_coordinates_are_compared_on_few_states(monkeypatch):
-    """A comparison makes some hundred fits: of 400 states and 200 features at most."""
+    """A comparison makes some hundred fits: of 800 states and 200 features at most."""
     sizes = []
 
     def compare(X, estimator, *args, **kwargs):
@@ -121,6 +121,6 @@ def test_coordinates_are_compared_on_few_states(monkeypatch):
     family = fit_to_scores.FiniteFamily(300, 2000, "gaussian")
     fits = FitToScores(family, None, False, None, 1.0, lambda *_: None)
     monkeypatch.setattr(fits, "_values", lambda evaluations: (None, None, None))
-    states = np.random.default_rng(0).standard_normal((900, 2))
-    fits._fit_to(states, np.ones(900), None, None, np.random.default_rng(1))
-    assert sizes and set(sizes) == {(400, 200)}
+    states = np.random.default_rng(0).standard_normal((1100, 2))
+    fits._fit_to(states, np.ones(1100), None, None, np.random.default_rng(1))
+    assert sizes and set(sizes) == {(800, 200)}
