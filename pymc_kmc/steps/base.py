@@ -22,6 +22,7 @@ from pymc.util import get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_kmc.adaptation.first_scales import first_scales
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
@@ -32,11 +33,13 @@ from pymc_kmc.steps.chain_warnings import (
     ChainWarnings,
     of_invalid,
     of_no_tuning,
+    of_own_checks,
     of_rejections,
     of_start,
     of_stillness,
 )
 from pymc_kmc.steps.noise import NoiseMonitor, NoiseProbe
+from pymc_kmc.steps.own_checks import OwnChecks
 
 # Number of iterations that the acceptance rate of the progress bar looks back.
 RECENT = 100
@@ -57,6 +60,7 @@ class ChainProgress:
     recent_acceptance: float = 0.0
     noise: NoiseMonitor = field(default_factory=NoiseMonitor)
     warnings: ChainWarnings = field(default_factory=ChainWarnings)
+    checks: OwnChecks = field(default_factory=OwnChecks)
     # Whether tuning ended before the first iteration.
     is_untuned: bool = False
     # Of the last move: a probe of the noise has none of its own.
@@ -245,6 +249,7 @@ class AdaptiveStep(BlockedStep):
     def setup_chain(self, rng, tune, draws):
         """Begin a new chain (PyMC 6)."""
         self.set_rng(rng)
+        self.progress.checks.n_expected = draws
 
     def set_rng(self, rng):
         """Begin a new chain with generator `rng` (PyMC 5.28)."""
@@ -334,6 +339,8 @@ class AdaptiveStep(BlockedStep):
         if progress.n_iterations == 0:
             target.check_start(point)
             messages.append(("start", of_start(target.current(point))))
+            if self._wants_scales and self.is_learning and not target.is_noisy:
+                self._set_scales(self._first_scales(target.current(point)))
         if progress.is_untuned and not self.is_learning:
             messages.append(("untuned", of_no_tuning(self._instead_of_tuning)))
         if target.is_noisy and self._adapts and target.chooses_n_replicates:
@@ -341,6 +348,21 @@ class AdaptiveStep(BlockedStep):
                 choice = progress.noise.choose(target, point, self.rng)
                 messages.insert(0, ("replicates", choice))
         return messages
+
+    def _first_scales(self, start):
+        """Return a scale for each coordinate, from evaluations around a chain's start."""
+        target = self.target
+
+        def log_density(position):
+            return target.evaluate(position, start.noise).log_density
+
+        return first_scales(log_density, start.position, start.log_density)
+
+    # Whether a chain begins with scales found around its start.
+    _wants_scales = False
+
+    def _set_scales(self, scales):
+        """Begin with these standard deviations (d,) in place of 1."""
 
     def _is_probe(self):
         """Say whether this iteration probes the noise, in place of a move."""
@@ -361,6 +383,7 @@ class AdaptiveStep(BlockedStep):
     def _count(self, outcome):
         progress = self.progress
         progress.n_iterations += 1
+        progress.checks.observe(outcome.end.position, self.tune)
         if outcome.proposal.is_draw:
             progress.steps_since_accept = 0 if outcome.accepted else progress.steps_since_accept + 1
             weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
@@ -375,6 +398,8 @@ class AdaptiveStep(BlockedStep):
             messages.append(("noise", progress.noise.complaint))
         if self.target.rejecting and not self.tune:
             messages.append(("rejected", of_rejections(self.target)))
+        if not self.tune and progress.checks.is_due():
+            messages += of_own_checks(self.target, progress.checks)
         if progress.steps_since_accept >= STUCK_AFTER:
             messages.append(("stuck", of_stillness(self.target)))
         messages = [(key, text) for key, text in messages if text is not None]

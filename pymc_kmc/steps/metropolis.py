@@ -129,6 +129,13 @@ class AdaptiveMetropolis(AdaptiveStep):
             return None
         return ", or pass a covariance: kmc.AdaptiveMetropolis(covariance=...)"
 
+    @property
+    def _wants_scales(self):
+        return self.initial_covariance is None
+
+    def _set_scales(self, scales):
+        self.learned.random_walk.adaptation.set_scales(scales)
+
     def _propose(self, current):
         return self.learned.random_walk.propose(current, None, self.rng)
 
