@@ -1,5 +1,6 @@
 # make demo                   the example of the KMC paper
 # make test                   all tests on the working tree
+# make faults                 kills, interrupts, hangs, damaged files, random models: many times each, and a table
 # make lint | typecheck       ruff | mypy
 # make coverage               all tests, with what they don't reach
 # make docs                   the documentation, into docs/_build/html; DOCS_INVENTORIES=1 links other projects' too
@@ -32,7 +33,7 @@ DESCRIBE = import sys; \
 	sys.version_info >= (3, 11) or sys.exit("pymc_kmc needs Python 3.11 or newer, this is " + sys.version.split()[0]); \
 	print(sys.base_prefix, sys.version.split()[0])
 
-.PHONY: demo test lint typecheck coverage docs wheel smoke test-wheel venv clean
+.PHONY: demo test faults lint typecheck coverage docs wheel smoke test-wheel venv clean
 
 demo: venv
 	@# ArviZ 0.23 announces version 1 at every import: not what the demo is about.
@@ -43,6 +44,10 @@ test: venv
 
 coverage: venv
 	@$(VENV)/bin/python $(PYTEST) --cov --cov-report=term --cov-report=xml $(PYTEST_ARGS)
+
+faults: venv
+	@$(VENV)/bin/python -m tests.faults $(FAULTS_ARGS)
+	@FAULTS_EXAMPLES=100 $(VENV)/bin/python -m pytest -q tests/faults/test_models.py
 
 lint: venv
 	@$(VENV)/bin/ruff check .
