@@ -1,6 +1,7 @@
 # make demo                   the example of the KMC paper
 # make test                   the tests on the working tree, without those of the next line
 # make test-docs              the notebooks' and the documentation's code, as printed
+# make faults                 kills, interrupts, hangs, damaged files, random models: many times each, and a table
 # make lint | typecheck       ruff | mypy
 # make coverage               `make test`, with what it doesn't reach
 # make docs                   the documentation, into docs/_build/html; DOCS_INVENTORIES=1 links other projects' too
@@ -36,20 +37,24 @@ DESCRIBE = import sys; \
 	sys.version_info >= (3, 11) or sys.exit("pymc_kmc needs Python 3.11 or newer, this is " + sys.version.split()[0]); \
 	print(sys.base_prefix, sys.version.split()[0])
 
-.PHONY: demo test test-docs lint typecheck coverage docs wheel smoke test-wheel test-wheel-docs venv clean
+.PHONY: demo test test-docs faults lint typecheck coverage docs wheel smoke test-wheel test-wheel-docs venv clean
 
-demo: venv $(VENV)/.compiled
+demo: venv
 	@# ArviZ 0.23 announces version 1 at every import: not what the demo is about.
 	@PYTHONWARNINGS=ignore::FutureWarning:arviz $(VENV)/bin/python examples/glass_gp_classification.py --output $(DEMO_OUTPUT)
 
-test: venv $(VENV)/.compiled
+test: venv
 	@$(VENV)/bin/python $(PYTEST) $(PYTEST_ARGS)
 
-test-docs: venv $(VENV)/.compiled
+test-docs: venv
 	@$(VENV)/bin/python $(PYTEST) $(DOCUMENTATION) $(PYTEST_ARGS) tests/examples
 
-coverage: venv $(VENV)/.compiled
+coverage: venv
 	@$(VENV)/bin/python $(PYTEST) --cov --cov-report=term --cov-report=xml $(PYTEST_ARGS)
+
+faults: venv
+	@$(VENV)/bin/python -m tests.faults $(FAULTS_ARGS)
+	@FAULTS_EXAMPLES=100 $(VENV)/bin/python -m pytest -q tests/faults/test_models.py
 
 lint: venv
 	@$(VENV)/bin/ruff check .
@@ -97,11 +102,6 @@ venv:
 	echo "Installing pymc_kmc and what it needs into $(VENV) (some minutes the first time)"; \
 	$(VENV)/bin/python -m pip install -qq --editable '.[dev,examples,test,bench,dask]' || exit 1; \
 	echo "$$wanted" > $(VENV)/.built
-
-# numba's cache on disk looks at the file of the outermost compiled function alone, while what it
-# inlines comes from others too.
-$(VENV)/.compiled: $(wildcard pymc_kmc/*.py pymc_kmc/*/*.py) | venv
-	@find pymc_kmc -name '*.nb[ic]' -delete; touch $@
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .coverage .coverage.* coverage.xml build dist

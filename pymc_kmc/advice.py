@@ -19,25 +19,40 @@ import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pymc as pm
-from numpy.typing import ArrayLike
 from pymc.initial_point import make_initial_point_fn
 
 from pymc_kmc import notebook
 from pymc_kmc.adaptation.noise_variance import ideal_acceptance
 from pymc_kmc.diagnostics import NEEDLESSLY_GOOD, TOO_NOISY
 from pymc_kmc.likelihoods.checks import check_model
-from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
+from pymc_kmc.likelihoods.n_replicates import (
+    LARGEST_FACTOR,
+    LEAST_FINITE,
+    N_ESTIMATES,
+    NEAR_ENOUGH,
+    TARGET_VARIANCE,
+    choose_n_replicates,
+    remedy_of_zeros,
+)
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.numerics.checks import check_rng
+from pymc_kmc.runs import Run
+
+# Number of draws at which noise is measured where a run is given.
+N_DRAWS = 10
+# Calls of the user's function that the search for numbers of replicates may take, as a multiple of
+# those of the measurement.
+SEARCH_BUDGET = 20
 
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """Noise of a model's likelihood at one point, the result of :func:`pymc_kmc.estimate_noise`.
+    """Noise of a model's likelihood, the result of :func:`pymc_kmc.estimate_noise`.
 
     Attributes
     ----------
@@ -47,9 +62,11 @@ class NoiseEstimate:
     variance : float
         Variance of the sum of the log estimates, as far as it matters to acceptance.
     ideal_acceptance : float
-        Acceptance rate that perfect proposals would have at this point.
+        Acceptance rate that perfect proposals would have there.
     factor : float
-        Factor on the number of simulations, particles or replicates that makes the variance 2.
+        Factor on the number of simulations, particles or replicates that makes the variance 2 or
+        so: tried out where replicates can be chosen, else as if the variance fell as one over their
+        number.
     advice : tuple of str
         Sentences that say whether the noise limits a chain, and the remedy.
     """
@@ -72,25 +89,27 @@ class NoiseEstimate:
 
 def estimate_noise(
     model: pm.Model,
-    point: Mapping[str, ArrayLike] | None = None,
+    point: Any = None,
     n: int = 100,
     *,
     rng: np.random.Generator | int | None = None,
 ) -> NoiseEstimate:
-    r"""Measure how noisy a model's likelihood is at one point, and the time of its estimates.
+    r"""Measure how noisy a model's likelihood is, at one point or where a chain was.
 
     Parameters
     ----------
     model : pymc.Model
         Model with a :func:`pymc_kmc.PseudoMarginalPotential` or another noisy likelihood of this
         package, or a `pymc.Simulator`.
-    point : dict of str to array_like, optional
-        Values of variables by name, as for the `initvals` of `pymc.sample`. Variables left out are
-        at the model's initial point. Give a point where the posterior has its mass: noise may
-        depend on the place.
+    point : dict of str to array_like, or what `pm.sample` returned, optional
+        Noise depends on the place, and what counts is the noise where the chain is: give a run of
+        this model, a short one will do, and ten of its draws are measured. Before there is one,
+        give values of variables by name, as for the `initvals` of `pymc.sample`, where the
+        posterior has its mass. Variables left out are at the model's initial point.
     n : int
-        Number of estimates; twice as many are made if noise is correlated. The relative standard
-        error of the variance is :math:`\sqrt{2 / n}`, .14 at 100.
+        Number of estimates; twice as many are made if noise is correlated, and the search for the
+        number of replicates makes up to 20 times as many calls of the estimator. The relative
+        standard error of the variance is :math:`\sqrt{2 / n}`, .14 at 100.
     rng : numpy.random.Generator, int or None
         Generator or seed of the estimates' noise.
 
@@ -102,20 +121,24 @@ def estimate_noise(
         - `replicates`: number of replicates an estimate; "auto" begins with 1.
         - `variance`: variance of the log estimate under independent noise.
         - `of proposals`: half the mean squared difference between the log estimates of a proposal
-          and of the chain's state, both at this point. The same, unless noise is correlated.
+          and of the chain's state, both at one point. The same, unless noise is correlated.
         - `ideal acceptance`: acceptance rate of perfect proposals.
         - `zero`, `invalid`: share of estimates whose log is -inf, and whose log is NaN or +inf.
           The variances are those of the others.
         - `seconds`: time of an estimate.
         - `suggested replicates`: number of replicates for a variance `of proposals` of 2 of the
-          total, if it falls as one over their number.
+          total. Numbers are tried out, because the variance may fall faster or more slowly than one
+          over their number. Beyond what the search may cost, and with a `pymc.Simulator`, that
+          rule is used.
 
-        The total variance is that of the sum.
+        The total variance is that of the sum. With a run's draws, variances and shares are means
+        over them.
 
     Raises
     ------
     ValueError
-        If the model has no noisy likelihood, or `point` has unknown names or wrong shapes.
+        If the model has no noisy likelihood, or `point` has unknown names or wrong shapes, or is
+        a run of another model.
     pymc.exceptions.SamplingError
         If `point` is impossible, whatever the estimate.
     EstimatorError
@@ -138,30 +161,115 @@ def estimate_noise(
     if not isinstance(n, numbers.Integral) or n < 2:
         raise ValueError(f"n must be a whole number, 2 or more, got {n!r}.")
     model, rng = check_model(model), check_rng(rng)
-    point = complete_point(model, point)
-    target = TargetDensity(model.continuous_value_vars, model, point)
+    points = points_of(model, point)
+    target = TargetDensity(model.continuous_value_vars, model, points[0])
     if not target.is_noisy:
         raise ValueError(
             "The model has no noisy likelihood: it needs a kmc.PseudoMarginalPotential or another "
             "noisy likelihood of this package, or a pm.Simulator. An exact likelihood has "
             "variance 0."
         )
-    noise_of_the_model = target.noise
+    noise_of_the_model = target.borrow()
+    n_each = max(2, -(-n // len(points)))
     try:
         target.start_chain(rng)
-        if target.current(point).log_likelihood_estimate == 0.0:
-            target.check_start(point)  # where the rest is impossible, nothing is estimated
-        terms = target.noisy_terms(point)
-        measured = [LogEstimates.of(term, n, rng) for term in terms]
+        parts = []
+        for place in points:
+            if target.current(place).log_likelihood_estimate == 0.0:
+                target.check_start(place)  # where the rest is impossible, nothing is estimated
+            terms = target.noisy_terms(place)
+            parts.append([LogEstimates.of(term, n_each, rng) for term in terms])
+        measured = [LogEstimates.pooled(part) for part in zip(*parts, strict=True)]
+        total = LogEstimates.total(measured)
+        excess = total.excess / TARGET_VARIANCE
+        # At a run's middle draw: a search at each would cost ten times as much.
+        terms = target.noisy_terms(points[len(points) // 2])
+        suggested = [
+            suggested_number(term, estimates, excess, rng)
+            for term, estimates in zip(terms, measured, strict=True)
+        ]
     finally:
-        target.noise = noise_of_the_model
-    total = LogEstimates.total(measured)
-    factor = total.proposal_variance / TARGET_VARIANCE
-    rows = [each.row(factor) for each in (*measured, total)]
+        target.give_back(noise_of_the_model)
+    factor = np.sum(suggested) / total.n_replicates
+    if factor == 1.0 and not 1.0 / NEAR_ENOUGH <= excess <= NEAR_ENOUGH:
+        factor = total.proposal_variance / TARGET_VARIANCE  # of particles in an estimate
+    rows = [each.row(number) for each, number in zip(measured, suggested, strict=True)]
+    rows.append(total.row(np.sum(suggested)))
     table = pd.DataFrame(rows, index=[*(term.name for term in terms), "total"])
     return NoiseEstimate(
-        table, total.proposal_variance, total.ideal_acceptance, factor, tuple(advise(total, factor))
+        table,
+        total.proposal_variance,
+        total.ideal_acceptance,
+        float(factor),
+        tuple(advise(total, factor, is_of_run=len(points) > 1)),
     )
+
+
+def points_of(model, point):
+    """Return the points at which noise is measured: one, or draws of a run."""
+    # A data tree is a mapping, too.
+    if point is None or (isinstance(point, Mapping) and not hasattr(point, "posterior")):
+        return [complete_point(model, point)]
+    draws = Run.draws_of(point)
+    missing = sorted(variable.name for variable in model.free_RVs if variable.name not in draws)
+    if missing:
+        raise ValueError(
+            f"point has no draws of {missing}: give a run of this model, or values of variables."
+        )
+    stacked = draws.stack(place=("chain", "draw"))
+    places = np.linspace(0, stacked.sizes["place"] - 1, N_DRAWS).round().astype(int)
+    names = [variable.name for variable in model.free_RVs]
+    return [
+        complete_point(model, {name: stacked[name].isel(place=i).values for name in names})
+        for i in np.unique(places)
+    ]
+
+
+def suggested_number(term, measured, excess, rng):
+    """Return the number of replicates of a term that makes the total's variance 2 or so.
+
+    Parameters
+    ----------
+    term : NoisyTerm
+    measured : LogEstimates
+        Of the term.
+    excess : float
+        Factor of the total's variance from 2; infinite where many estimates are zero.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    float
+        NaN if nothing is known.
+    """
+    n = term.n_replicates
+    if np.isnan(excess):
+        return np.nan
+    if term.fewest is None or 1.0 / NEAR_ENOUGH <= excess <= NEAR_ENOUGH:
+        is_known = np.isfinite(excess)
+        return (
+            max(1.0, np.ceil(n * (excess if term.fewest is None else 1.0))) if is_known else np.nan
+        )
+    budget = SEARCH_BUDGET * measured.first.size * n
+    # The number at hand was measured already, with more estimates than the search makes.
+    start = n * np.clip(excess, 1.0 / LARGEST_FACTOR, LARGEST_FACTOR)
+    start = max(term.fewest, int(np.ceil(start)))
+    if start == n or start * N_ESTIMATES > budget:
+        return start
+
+    def log_estimates(number):
+        nonlocal budget
+        budget -= number * N_ESTIMATES
+        noise = term.noise.draw(number, rng)
+        while True:
+            yield term.log_estimate(noise)
+            noise = term.noise.renew(noise, rng)
+
+    # Its share of the total variance stays what it is.
+    wanted = measured.excess / excess if np.isfinite(excess) else TARGET_VARIANCE
+    return choose_n_replicates(
+        log_estimates, start, wanted, term.fewest, is_allowed=lambda k: k * N_ESTIMATES <= budget
+    )[0]
 
 
 def complete_point(model, point):
@@ -191,9 +299,9 @@ class LogEstimates:
 
     Attributes
     ----------
-    first : ndarray, shape (n,)
-        Log estimates under independent noise.
-    second : ndarray, shape (n,)
+    first : ndarray, shape (k, n)
+        Log estimates under independent noise, n at each of k points.
+    second : ndarray, shape (k, n)
         Log estimates under that noise renewed as in a proposal.
     seconds : float
         Time of an estimate.
@@ -222,7 +330,19 @@ class LogEstimates:
             second = np.array([term.log_estimate(one) for one in renewed])
         else:
             second = np.roll(first, 1)  # independent pairs without further estimates
-        return cls(first, second, seconds, term.n_replicates, is_correlated)
+        return cls(first[None], second[None], seconds, term.n_replicates, is_correlated)
+
+    @classmethod
+    def pooled(cls, parts):
+        """Return the estimates of one term at several points as one."""
+        last = parts[-1]
+        return cls(
+            np.concatenate([part.first for part in parts]),
+            np.concatenate([part.second for part in parts]),
+            float(np.mean([part.seconds for part in parts])),
+            last.n_replicates,
+            last.is_correlated,
+        )
 
     @classmethod
     def total(cls, terms):
@@ -240,9 +360,10 @@ class LogEstimates:
 
     @property
     def variance(self):
-        """Variance of the finite log estimates; NaN with fewer than two."""
-        finite = self.first[np.isfinite(self.first)]
-        return float(finite.var(ddof=1)) if len(finite) > 1 else np.nan
+        """Variance of the finite log estimates at a point; NaN with fewer than two."""
+        finite = [row[np.isfinite(row)] for row in self.first]
+        found = [row.var(ddof=1) for row in finite if len(row) > 1]
+        return float(np.mean(found)) if found else np.nan
 
     @property
     def proposal_variance(self):
@@ -252,6 +373,13 @@ class LogEstimates:
         finite = np.isfinite(self.first) & np.isfinite(self.second)
         differences = self.first[finite] - self.second[finite]
         return float(0.5 * np.mean(differences**2)) if len(differences) else np.nan
+
+    @property
+    def excess(self):
+        """The variance that matters, infinite where more than a tenth of the estimates are zero."""
+        if self.zero > 1.0 - LEAST_FINITE and self.zero < 1.0:
+            return np.inf
+        return self.proposal_variance
 
     @property
     def zero(self):
@@ -268,8 +396,8 @@ class LogEstimates:
         """Acceptance rate of perfect proposals; zero and invalid estimates are rejected."""
         return (1.0 - self.zero - self.invalid) * ideal_acceptance(self.proposal_variance)
 
-    def row(self, factor):
-        """Return the table's row, with `factor` times as many replicates suggested."""
+    def row(self, suggested):
+        """Return the table's row, with the suggested number of replicates."""
         return {
             "replicates": self.n_replicates,
             "variance": self.variance,
@@ -278,17 +406,13 @@ class LogEstimates:
             "zero": self.zero,
             "invalid": self.invalid,
             "seconds": self.seconds,
-            "suggested replicates": suggested(self.n_replicates, factor),
+            "suggested replicates": suggested,
         }
 
 
-def suggested(n_replicates, factor):
-    """Return `factor` times the number of replicates, at least 1; NaN if `factor` isn't known."""
-    return max(1, int(np.ceil(n_replicates * factor))) if np.isfinite(factor) else np.nan
-
-
-def advise(total: LogEstimates, factor: float) -> Iterator[str]:
+def advise(total: LogEstimates, factor: float, is_of_run: bool) -> Iterator[str]:
     """Yield sentences that say whether the noise limits a chain, and the remedy."""
+    has_many_zeros = total.zero > 1.0 - LEAST_FINITE
     accepted = (
         f"perfect proposals would be accepted in {100 * total.ideal_acceptance:.0f} % of cases"
     )
@@ -299,8 +423,13 @@ def advise(total: LogEstimates, factor: float) -> Iterator[str]:
         )
     if total.zero:
         yield (
-            f"{100 * total.zero:.0f} % of the estimates were zero, their log -inf: more replicates "
-            "make that rarer. The variance given here is that of the others."
+            f"{100 * total.zero:.0f} % of the estimates were zero, their log -inf: "
+            + (
+                remedy_of_zeros(total.zero, factor)
+                if has_many_zeros
+                else "more replicates make that rarer."
+            )
+            + " The variance given here is that of the others."
         )
     variance = total.proposal_variance
     if np.isnan(variance):
@@ -312,6 +441,10 @@ def advise(total: LogEstimates, factor: float) -> Iterator[str]:
             f"{accepted}. Use {int(np.ceil(factor))} times as many simulations or particles, "
             f"n_replicates='auto' (n_simulations='auto' with a simulator){remedy}."
         )
+    elif has_many_zeros:
+        return
+    elif variance < NEEDLESSLY_GOOD and factor == 1.0:
+        yield f"The noise is small, variance {variance:.2g}, with the fewest replicates."
     elif variance < NEEDLESSLY_GOOD:
         yield (
             f"The estimates are better than they need to be, variance {variance:.2g}: a share of "
@@ -319,3 +452,8 @@ def advise(total: LogEstimates, factor: float) -> Iterator[str]:
         )
     else:
         yield f"The noise is bearable: variance {variance:.2g}, {accepted}."
+    if not is_of_run and variance <= TOO_NOISY:
+        yield (
+            "Noise depends on the place: after a short run, kmc.estimate_noise(model, idata) "
+            "measures it where the chain was."
+        )

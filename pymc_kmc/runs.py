@@ -91,6 +91,29 @@ class Run:
             )
         return cls(sampling, _phase(trace, "warmup_"))
 
+    @staticmethod
+    def draws_of(trace: Any) -> xr.Dataset:
+        """Return the draws, by whatever step, of what `pm.sample` returned.
+
+        Raises
+        ------
+        TypeError
+            If it has none.
+        """
+        if isinstance(trace, MultiTrace):
+            names = [name for name in trace.varnames if not is_transformed_name(name)]
+            return _dataset(
+                {name: trace.get_values(name, combine=False, squeeze=False) for name in names},
+                slice(None),
+            )
+        posterior = getattr(trace, "posterior", None)
+        if posterior is None:
+            raise TypeError(
+                f"point={trace!r} must be a dict of values by the variables' names, or what "
+                "pm.sample returned."
+            )
+        return _as_dataset(posterior)
+
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Tuning, if it was kept, and sampling."""

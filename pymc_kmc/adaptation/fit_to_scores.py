@@ -74,6 +74,10 @@ class LiteFamily:
         """Return a surrogate to fit."""
         return KernelExpLite(sigma, regularisation, base=base, **self.options)
 
+    def for_comparison(self):
+        """Return the family of surrogates to compare coordinates with by their loss."""
+        return self
+
     def candidate_features(self, X, centres, sigma):
         """Return features of X (n, d) to compare bandwidths and coordinates with."""
         return whitened(
@@ -113,6 +117,11 @@ class FiniteFamily:
         return KernelExpFinite(
             self.n_features, sigma, regularisation, kernel=self.kernel, base=base, rng=seed
         )
+
+    def for_comparison(self):
+        """Return the family of surrogates to compare coordinates with by their loss."""
+        n_features = min(self.n_features, self.N_CANDIDATE_FEATURES)
+        return FiniteFamily(n_features, self.n_points, self.kernel)
 
     def candidate_features(self, X, centres, sigma):
         """Return features of X (n, d) to compare bandwidths and coordinates with."""
@@ -160,6 +169,9 @@ class FitToScores(RepeatedFit):
     BANDWIDTHS_AROUND = 2.0 ** np.arange(-1, 2)
     # Number of values in a comparison: its cost is to be small beside a fit's.
     N_CANDIDATE_VALUES = 800
+    # Number of states in a comparison of losses, which makes some hundred fits. With 400 a banana's
+    # coordinates were missed.
+    N_CANDIDATE_STATES = 800
     # Number of kernel functions in a comparison.
     N_CANDIDATE_CENTRES = 150
 
@@ -206,7 +218,7 @@ class FitToScores(RepeatedFit):
         U = coordinates.forward(states)
         regularisation = self.regularisation
         if regularisation is None:
-            choice = self._select(U, weights, base, rng, sigmas=[bandwidth])
+            choice = self._select(self.family, U, weights, base, rng, sigmas=[bandwidth])
             regularisation = choice.regularisation
         surrogate = self.family.unfitted(bandwidth, regularisation, base, rng).fit(U, weights)
         if self.values:
@@ -311,21 +323,25 @@ class FitToScores(RepeatedFit):
     def _choose_by_loss(self, mean, matrices, states, weights, spread, base, rng):
         """Coordinates and bandwidth with the smallest held-out loss, in one metric, `spread`."""
         root = symmetric_power(spread, 0.5)
+        family = self.family.for_comparison()
+        if len(states) > self.N_CANDIDATE_STATES:
+            kept, weights = systematic_sample(weights, self.N_CANDIDATE_STATES, rng)
+            states = states[kept]
         best = None
         for matrix in matrices.values():
             coordinates = Coordinates(mean, matrix)
             U = coordinates.forward(states)
-            choice = self._select(U, weights, base, rng)
+            choice = self._select(family, U, weights, base, rng)
             directions = (coordinates.matrix @ root).T
             loss = self._held_out_loss(choice, U, weights, directions)
             if best is None or loss < best[0]:
                 best = loss, coordinates, choice.sigma
         return best[1:]
 
-    def _select(self, U, weights, base, rng, sigmas=None):
+    def _select(self, family, U, weights, base, rng, sigmas=None):
         return select(
             U,
-            self.family.unfitted(1.0, 1.0, base, rng),
+            family.unfitted(1.0, 1.0, base, rng),
             weights,
             sigmas=sigmas,
             n_folds=self.N_FOLDS,

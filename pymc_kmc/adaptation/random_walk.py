@@ -102,6 +102,10 @@ class RandomWalkAdaptation:
         self.covariance = np.asarray(covariance, dtype=np.float64)
         self.factor = np.linalg.cholesky(self.covariance)
 
+    def set_scales(self, scales):
+        """Begin with standard deviations (d,) in place of the identity's."""
+        self.set_covariance(np.diag(np.square(scales)))
+
     def learn_scale(self, acceptance_rate):
         """Learn from the acceptance probability of a proposal."""
         self.scale_adaptation.update(acceptance_rate)

@@ -6,8 +6,9 @@ The random numbers of a replicate don't depend on where it runs. Nor do the draw
 import numbers
 import os
 import pickle
+import threading
 import traceback
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import sha256
 from time import monotonic
@@ -146,6 +147,32 @@ def explain(error):
     if isinstance(error, BrokenExecutor):
         message += " That is most often a crash in compiled code, or too little memory."
     return message
+
+
+def kill_at_exit(executor, futures):
+    """Let Python end although a pool's processes hang: kill them then, if they still do.
+
+    The standard library waits for all processes of a pool, for ever if need be, before functions
+    of :mod:`atexit` are called.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.ProcessPoolExecutor
+    futures : list of concurrent.futures.Future
+        What they were busy with when their time was up.
+    """
+
+    def kill():
+        if any(future.running() for future in futures):
+            processes = list((executor._processes or {}).values())
+            executor.shutdown(wait=False)
+            for process in processes:
+                process.kill()
+
+    # Called before the pool's own, which was registered earlier. Python has no public name for it.
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        register(kill)
 
 
 class Shipped:
@@ -298,11 +325,16 @@ class LazyExecutor:
             cancel(futures)
             if isinstance(error, GeneratorExit):
                 raise  # the caller needs no more
+            executor = self._executors.get(os.getpid())
             self.forget()
             if not isinstance(error, Exception):
                 raise
             if isinstance(error, TimeoutError) and monotonic() >= deadline:
-                raise TimeLimitError(self.explain_timeout(seconds, each)) from error
+                left = self._leave_behind(executor, futures)
+                message = (
+                    f"{'it' if each else 'they'} took longer than timeout={seconds:g} seconds."
+                )
+                raise TimeLimitError(f"{message}{left}") from error
             raise ExecutorError(explain(error)) from error
         finally:
             cancel(futures)
@@ -338,15 +370,25 @@ class LazyExecutor:
         for process in processes:
             process.kill()
 
-    def explain_timeout(self, seconds, each=False):
-        """Return the message of a time-out after `seconds`, of one call or of all."""
-        message = f"{'it' if each else 'they'} took longer than timeout={seconds:g} seconds."
-        if self._make is None:
-            message += (
-                " The executor's workers may still be busy with them. Give a function that makes "
-                "the executor, and worker processes are stopped."
+    def _leave_behind(self, executor, futures):
+        """Return what becomes of workers that are busy for longer than their time; see to it."""
+        busy = [future for future in futures if not future.done()]
+        if isinstance(executor, ThreadPoolExecutor):
+            return (
+                " Threads can't be stopped, and Python waits for them when it ends: give the "
+                "function a time limit of its own, or processes, executor=lambda: "
+                "ProcessPoolExecutor(4). To end at once: os._exit(1)."
             )
-        return message
+        if self._make is not None:
+            return ""
+        if not isinstance(executor, ProcessPoolExecutor):
+            return " The executor's workers may still be busy with them."
+        kill_at_exit(executor, busy)
+        return (
+            " The pool's processes may still be busy with them; they are killed when Python ends. "
+            "Give a function that makes the pool, executor=lambda: ProcessPoolExecutor(4), and "
+            "they are stopped at once."
+        )
 
     def __getstate__(self):
         return {"_make": self._make, "_executors": {}}

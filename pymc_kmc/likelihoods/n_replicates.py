@@ -36,6 +36,30 @@ LARGEST_FACTOR = 16  # of the number of replicates in one round: variances at fe
 MOST_ROUNDS = 6  # of the search; three take it from 1 to MOST_REPLICATES
 MOST_REPLICATES = 1000  # each is a call of a Python function: beyond, a better estimator is needed
 TINY = 1e-6  # variance that counts as no noise
+# Acceptance rate of perfect proposals that is enough for a chain, whatever the variance: that of
+# Gaussian noise of variance 1.4. A few outliers make a large variance and do no harm.
+ENOUGH_ACCEPTANCE = 0.4
+MANY_ZEROS = 0.3  # share of zeros among estimates from which on they hold a chain up
+MOST_TIMES = 1000  # largest factor named in advice: beyond, zeros are as good as certain
+
+
+def remedy_of_zeros(share, n_times=None):
+    """Return a sentence on what makes a share of zeros among estimates a tenth at most.
+
+    `n_times` is the factor on the number of replicates that was found to do so.
+    """
+    if n_times is not None and np.isfinite(n_times) and n_times > 1:
+        n_times = min(MOST_TIMES, int(np.ceil(n_times)))
+    elif share == 1.0:
+        n_times = MOST_TIMES
+    else:
+        # Replicates are independent: with k times as many, all are zero with probability share^k.
+        n_times = min(MOST_TIMES, int(np.ceil(np.log(1.0 - LEAST_FINITE) / np.log(share))))
+    return (
+        f"Use about {n_times} times as many simulations or particles, n_replicates='auto' "
+        "(n_simulations='auto' with a simulator), or a likelihood that is zero more rarely: for "
+        "ABC a larger epsilon or the Gaussian kernel."
+    )
 
 
 def log_mean_exp(log_estimates):
@@ -59,11 +83,13 @@ def log_mean_exp(log_estimates):
     return float(largest + np.log(np.mean(np.exp(log_estimates - largest))))
 
 
-def choose_n_replicates(log_estimates, start, target_variance, fewest=1):
+def choose_n_replicates(log_estimates, start, target_variance, fewest=1, is_allowed=None):
     r"""Find the number of replicates whose log estimate has a given variance.
 
-    The variance of the log of an average may fall more slowly than 1 / N. The search therefore
-    takes several rounds; each goes on from the variance that the last one found.
+    The variance of the log of an average may fall more slowly than 1 / N, and that of a synthetic
+    likelihood falls faster. The search therefore takes several rounds; each goes on from the
+    variance that the last one found, and halves the interval between a number that is too small
+    and one that is too large, on the log scale, where the rule 1 / N leads out of it.
 
     Parameters
     ----------
@@ -76,6 +102,9 @@ def choose_n_replicates(log_estimates, start, target_variance, fewest=1):
         Variance of the log estimate to find the number for.
     fewest : int
         Smallest number allowed.
+    is_allowed : callable, optional
+        ``is_allowed(n)`` says whether a number may be tried. The first that may not is returned
+        untried, with the variance NaN.
 
     Returns
     -------
@@ -92,8 +121,14 @@ def choose_n_replicates(log_estimates, start, target_variance, fewest=1):
             break
         factor = np.clip(excess, 1.0 / LARGEST_FACTOR, LARGEST_FACTOR)
         n = int(np.clip(np.ceil(n * factor), fewest, max(start, MOST_REPLICATES)))
+        too_small = max((k for k, v in tried.items() if v > target_variance), default=0)
+        too_large = min((k for k in tried if k > too_small), default=np.inf)
+        if 0 < too_small < too_large < np.inf and not too_small < n < too_large:
+            n = round(np.sqrt(too_small * too_large))
         if n in tried:
             break
+        if is_allowed is not None and not is_allowed(n):
+            return n, np.nan
 
     if min(tried.values()) > NEAR_ENOUGH * target_variance:
         n = max(tried)

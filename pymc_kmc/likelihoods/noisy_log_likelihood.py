@@ -142,16 +142,19 @@ class NoisyLogLikelihood(Op):
         value = self._memory.pop(key, None)
         if value is None:
             value = self._call(noise, values)
-            while len(self._memory) >= MEMORY:
-                del self._memory[next(iter(self._memory))]
+            # Chains in other threads may do the same in between.
+            for oldest in list(self._memory)[: max(0, len(self._memory) - MEMORY + 1)]:
+                self._memory.pop(oldest, None)
         self._memory[key] = value  # at the end: the last used is the last forgotten
         return value
 
     def refresh(self, noise):
         """Keep values under `noise`, the chain's current one, for longest in the memory."""
         noise = noise.tobytes()
-        for key in [key for key in self._memory if key[0] == noise]:
-            self._memory[key] = self._memory.pop(key)
+        for key in [key for key in list(self._memory) if key[0] == noise]:
+            value = self._memory.pop(key, None)
+            if value is not None:
+                self._memory[key] = value
 
     def start_chain(self):
         """Let `combine` drop its record of the last chain."""

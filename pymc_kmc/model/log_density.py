@@ -89,7 +89,8 @@ class LogDensity:
         check_continuous(variables)
         self.model = model
         self.names = tuple(variable.name for variable in variables)
-        self.n_dimensions = int(sum(initial_point[name].size for name in self.names))
+        self._sizes = {name: int(initial_point[name].size) for name in self.names}
+        self.n_dimensions = sum(self._sizes.values())
         self.n_evaluations = 0
         # Once: every call of model.logp() makes new generators for the model's simulators.
         log_density = model.logp()
@@ -141,6 +142,12 @@ class LogDensity:
         """Return the block's vector at PyMC's `point`, shape (d,)."""
         parts = [point[name].ravel() for name in self.names]
         return np.concatenate(parts, dtype=np.float64)
+
+    def names_of(self, indices):
+        """Return the names of the variables that elements of the vector belong to."""
+        ends = np.cumsum([self._sizes[name] for name in self.names])
+        places = np.unique(np.searchsorted(ends, indices, side="right"))
+        return [self.names[place] for place in places]
 
     def rounded(self, position):
         """Return a position (d,) in the model's precision, for the compiled functions."""

@@ -10,6 +10,7 @@ from pytensor.tensor.random.type import RandomType
 
 from pymc_kmc.likelihoods.noise import Noise, Seeds
 from pymc_kmc.likelihoods.noisy_log_likelihood import NoisyLogLikelihood
+from pymc_kmc.model.turns import Turns
 
 
 class EstimatedLikelihood:
@@ -31,6 +32,11 @@ class EstimatedLikelihood:
         self.op = node.op
         self.output = node.outputs[0]
         self._noise, *self.parameters = node.inputs
+
+    @property
+    def turns(self) -> Turns:
+        """What steps on this model tell each other of whose noise it is."""
+        return Turns.of(self._noise)
 
     @property
     def name(self) -> str:

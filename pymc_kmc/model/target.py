@@ -4,7 +4,8 @@ If the model has likelihoods that are only estimated, a chain's state is the blo
 their noise (:mod:`pymc_kmc.likelihoods.noise`). A proposal comes with renewed noise; the accepted
 estimate is recycled and never drawn again (Andrieu and Roberts, 2009). The noise lives in shared
 variables of the model's graph, which every step of a `CompoundStep` reads: all of them see one
-density on the extended space.
+density on the extended space. The chain's own is kept here, and another chain's in the same process
+is never taken for it (:mod:`pymc_kmc.model.turns`).
 
 References
 ----------
@@ -23,6 +24,7 @@ from pymc.exceptions import SamplingError
 
 from pymc_kmc.likelihoods.noise import Noise
 from pymc_kmc.model.log_density import Evaluation, LogDensity
+from pymc_kmc.model.turns import Turn
 
 
 class NoisyTerm(NamedTuple):
@@ -36,6 +38,8 @@ class NoisyTerm(NamedTuple):
         Scheme of its noise.
     n_replicates : int
         Number of rows of its noise.
+    fewest : int or None
+        Smallest number of rows that it can have; None if their number can't be chosen.
     log_estimate : callable
         The term as a function of its noise alone.
     """
@@ -43,6 +47,7 @@ class NoisyTerm(NamedTuple):
     name: str
     noise: Noise
     n_replicates: int
+    fewest: int | None
     log_estimate: Callable
 
 
@@ -56,9 +61,14 @@ class TargetDensity(LogDensity):
     def __init__(self, variables, model, initial_point, compile_kwargs=None):
         super().__init__(variables, model, initial_point, compile_kwargs)
         self._sources = [*self.likelihoods, *self.simulators]
+        self._turn = None
+        if self.likelihoods:
+            has_all = set(self.names) == {variable.name for variable in model.value_vars}
+            self._turn = Turn(self.likelihoods[0].turns, self.names, has_all)
         self._current: Evaluation | None = None
         self._handed_over: tuple[np.ndarray | None, list] = None, []
         self._before_chain: list[tuple[int, int]] = []
+        self._noise: tuple = ()
 
     def start_chain(self, rng):
         """Begin a new chain: new noise, nothing recycled, nothing counted.
@@ -74,26 +84,68 @@ class TargetDensity(LogDensity):
         self._before_chain = [(op.n_evaluations, op.n_rejected) for op in self.rejecting]
         for source in self._sources:
             source.start_chain()
+        if self._turn is not None:
+            self._turn.begin()
         self.noise = tuple([source.scheme.draw(source.n_start, rng) for source in self._sources])
 
     @property
     def noise(self):
-        """Noise of the chain's state: a tuple with an array for each source."""
+        """Noise that is in the model: a tuple with an array for each source."""
         return tuple([source.rows for source in self._sources])
 
     @noise.setter
     def noise(self, noise):
+        self._noise = noise
         for source, rows in zip(self._sources, noise, strict=True):
             source.rows = rows
+
+    def _chain_noise(self, point):
+        """Return the noise of the chain's state, from the model where a step of the chain set it.
+
+        Raises
+        ------
+        pymc.exceptions.SamplingError
+            If another chain has replaced it, and other steps of this chain may have read that.
+        """
+        turn = self._turn
+        if turn is None or turn.is_own():
+            return self._noise
+        if not turn.was_taken(point):
+            self._noise = self.noise
+        elif turn.has_all:
+            self.noise = self._noise
+        else:
+            raise SamplingError(
+                "Another sampling of this model has begun in this process while this one goes on, "
+                f"and the steps of both would read one noise of {self.likelihoods[0].name!r}. "
+                "Sample one after the other or in other processes, build the model once for each, "
+                "or let one step have all variables: kmc.KMC() without vars."
+            )
+        turn.take()
+        return self._noise
+
+    def borrow(self):
+        """Return what :meth:`give_back` puts back: the noise in the model, and whose it is."""
+        turn = self._turn
+        return self.noise, None if turn is None else dict(vars(turn.turns))
+
+    def give_back(self, borrowed):
+        """Leave the model as it was when :meth:`borrow` was called."""
+        self.noise, turns = borrowed
+        if turns is not None:
+            vars(self._turn.turns).update(turns)
 
     @property
     def state(self) -> tuple:
         """The recycled evaluation, the noise and the number of evaluations."""
-        return self._current, self.noise, self.n_evaluations
+        return self._current, self._noise, self.n_evaluations
 
     @state.setter
     def state(self, state):
         self._current, self.noise, self.n_evaluations = state
+        if self._turn is not None:
+            self._turn.returned = {}  # of another chain
+            self._turn.take()
 
     @property
     def recycled(self) -> Evaluation | None:
@@ -116,7 +168,7 @@ class TargetDensity(LogDensity):
         Evaluation
         """
         moved = self.follow(point)
-        noise = self.noise if self.is_noisy else ()
+        noise = self._chain_noise(point) if self.is_noisy else ()
         current = self._current
         if moved or current is None or not same_noise(current.noise, noise):
             self._current = current = self.evaluate(self.position(point), noise)
@@ -143,7 +195,7 @@ class TargetDensity(LogDensity):
         """
         if not self.is_noisy:
             return self.evaluate(position, ())
-        noise = self.noise
+        noise = self._noise
         for source, rows in zip(self._sources, noise, strict=True):
             source.refresh(rows)
         if after is not None:
@@ -170,6 +222,8 @@ class TargetDensity(LogDensity):
             point[name] = view
             first += value.size
         self._handed_over = position, views
+        if self._turn is not None:
+            self._turn.hand_over(point)
         return point
 
     def _is_handed_over(self, point, position):
@@ -189,7 +243,7 @@ class TargetDensity(LogDensity):
         """Number of replicates an evaluation, over all noisy likelihoods."""
         if not self.likelihoods:
             return 0
-        return sum(len(likelihood.rows) for likelihood in self.likelihoods)
+        return sum(len(rows) for rows in self._noise[: len(self.likelihoods)])
 
     @property
     def chooses_n_replicates(self):
@@ -210,16 +264,17 @@ class TargetDensity(LogDensity):
             Name of the likelihood, number of replicates, variance of its log estimate.
         """
         parameters = self.parameters(self.current(point).position)
-        chosen = []
-        for likelihood, values in zip(self.likelihoods, parameters, strict=True):
+        chosen, noise = [], list(self._noise)
+        for i, (likelihood, values) in enumerate(zip(self.likelihoods, parameters, strict=True)):
             op = likelihood.op
             if not op.is_auto:
                 continue
             n_before = op.n_calls
-            n, variance = op.choose_n_replicates(len(likelihood.rows), values, rng)
+            n, variance = op.choose_n_replicates(len(noise[i]), values, rng)
             self.n_evaluations += op.n_calls - n_before
-            likelihood.rows = likelihood.scheme.draw(n, rng)
+            noise[i] = likelihood.scheme.draw(n, rng)
             chosen.append((op.name, n, variance))
+        self.noise = tuple(noise)
         return chosen
 
     def noisy_terms(self, point):
@@ -239,15 +294,19 @@ class TargetDensity(LogDensity):
             NoisyTerm(
                 likelihood.name,
                 likelihood.scheme,
-                len(likelihood.rows),
+                len(rows),
+                likelihood.op.fewest,
                 partial(log_estimate, likelihood.op, values),
             )
-            for likelihood, values in zip(self.likelihoods, self.parameters(position), strict=True)
+            for likelihood, rows, values in zip(
+                self.likelihoods, self._noise, self.parameters(position), strict=False
+            )
         ]
         if self.simulators:
             first = self.simulators[0]
             log_density = partial(self._log_density_of_simulators, position)
-            terms.append(NoisyTerm(first.name, first.scheme, len(self.simulators), log_density))
+            n = len(self.simulators)
+            terms.append(NoisyTerm(first.name, first.scheme, n, None, log_density))
         return terms
 
     def _log_density_of_simulators(self, position, seeds):

@@ -5,16 +5,19 @@ import logging
 import numba
 from numba.core import event
 
+from pymc_kmc.numerics.code_cache import CodeCache
+
 # Below PyMC's logger: shown where "Sampling 2 chains" is, and silenced by pm.sample(quiet=True).
 _log = logging.getLogger("pymc.pymc_kmc")
 
 
 def njit(function=None, **options):
-    """Compile as ``numba.njit(cache=True, **options)`` does, with the cache left out if need be.
+    """Compile as ``numba.njit(cache=True, **options)`` does, with a cache that is never in the way.
 
     numba keeps compiled code beside the source file or in the user's cache folder, and refuses to
     compile where it can write to neither, as in a read-only container. The function is then
-    compiled in every process.
+    compiled in every process. What is kept belongs to the package's sources of this moment, and
+    damaged files are compiled anew (:mod:`pymc_kmc.numerics.code_cache`).
 
     Parameters
     ----------
@@ -29,13 +32,16 @@ def njit(function=None, **options):
     """
     if function is None:
         return lambda function: njit(function, **options)
+    compiled = numba.njit(**options)(function)
     try:
-        return numba.njit(cache=True, **options)(function)
+        # As its enable_caching does. Where numba doesn't compile at all, nothing is kept.
+        if hasattr(compiled, "_cache"):
+            compiled._cache = CodeCache(function)
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
         _announcement.is_kept = False
-        return numba.njit(**options)(function)
+    return compiled
 
 
 class _Announcement(event.Listener):

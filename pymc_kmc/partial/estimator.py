@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pymc_kmc.numerics.checks import check_flag
 from pymc_kmc.partial.functionals import Functional
 from pymc_kmc.partial.levels import Sampler
 from pymc_kmc.partial.paths import Plan, RunPath, follow
@@ -114,7 +115,9 @@ def partial_posteriors(
     """
     if not callable(build):
         raise TypeError(f"build must be a function, got {build!r} of type {type(build).__name__}.")
-    if not isinstance(n_replications, numbers.Integral) or n_replications < 1:
+    check_flag(progressbar, "progressbar")
+    is_number = isinstance(n_replications, numbers.Integral)
+    if not is_number or isinstance(n_replications, bool) or n_replications < 1:
         raise ValueError(
             f"n_replications must be a whole number, 1 or more, got {n_replications!r}."
         )

@@ -39,7 +39,8 @@ class Schedule:
     """
 
     def __init__(self, n_data, first_size, alpha):
-        if not isinstance(first_size, numbers.Integral) or not 1 <= first_size <= n_data:
+        is_number = isinstance(first_size, numbers.Integral) and not isinstance(first_size, bool)
+        if not is_number or not 1 <= first_size <= n_data:
             raise ValueError(
                 f"first_size must be a whole number from 1 to the number of data, {n_data}, got "
                 f"{first_size!r}."

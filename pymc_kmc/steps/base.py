@@ -22,6 +22,7 @@ from pymc.util import get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_kmc.adaptation.first_scales import first_scales
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
@@ -32,14 +33,19 @@ from pymc_kmc.steps.chain_warnings import (
     ChainWarnings,
     of_invalid,
     of_no_tuning,
+    of_own_checks,
     of_rejections,
     of_start,
     of_stillness,
 )
 from pymc_kmc.steps.noise import NoiseMonitor, NoiseProbe
+from pymc_kmc.steps.own_checks import OwnChecks
 
 # Number of iterations that the acceptance rate of the progress bar looks back.
 RECENT = 100
+
+# Acceptance rate of perfect proposals below which measurements can't tell it from 0.
+SMALLEST_IDEAL = 0.02
 
 PROBE = NoiseProbe()
 
@@ -54,6 +60,7 @@ class ChainProgress:
     recent_acceptance: float = 0.0
     noise: NoiseMonitor = field(default_factory=NoiseMonitor)
     warnings: ChainWarnings = field(default_factory=ChainWarnings)
+    checks: OwnChecks = field(default_factory=OwnChecks)
     # Whether tuning ended before the first iteration.
     is_untuned: bool = False
     # Of the last move: a probe of the noise has none of its own.
@@ -115,6 +122,7 @@ class AdaptiveStep(BlockedStep):
         "kmc_noise_variance": (np.float64, []),
         "kmc_recent_acceptance": (np.float64, []),
         "kmc_steps_since_accept": (np.int64, []),
+        "kmc_zero_share": (np.float64, []),
         "warning": (SamplerWarning, None),
     }
     _state_class = AdaptiveStepState
@@ -177,7 +185,12 @@ class AdaptiveStep(BlockedStep):
 
     @property
     def ideal_acceptance(self):
-        """Acceptance rate of perfect proposals under the likelihood's noise, as far as known."""
+        """Acceptance rate of perfect proposals under the noise, as a yardstick; 1 if unknown."""
+        ideal = self._measured_ideal_acceptance
+        return 1.0 if np.isnan(ideal) else max(ideal, SMALLEST_IDEAL)
+
+    @property
+    def _measured_ideal_acceptance(self):
         return self.progress.noise.variance.ideal_acceptance if self.target.is_noisy else 1.0
 
     def _make_target(self, model, initial_point, compile_kwargs):
@@ -236,6 +249,7 @@ class AdaptiveStep(BlockedStep):
     def setup_chain(self, rng, tune, draws):
         """Begin a new chain (PyMC 6)."""
         self.set_rng(rng)
+        self.progress.checks.n_expected = draws
 
     def set_rng(self, rng):
         """Begin a new chain with generator `rng` (PyMC 5.28)."""
@@ -294,7 +308,7 @@ class AdaptiveStep(BlockedStep):
         outcome = Outcome(proposal, evaluation, acceptance_rate, start, end)
         own_statistics = own_statistics | self._assessment(evaluation)
         if is_probe:
-            progress.noise.learn(evaluation, progress.n_iterations)
+            progress.noise.learn(start, evaluation, progress.n_iterations)
             self._observe(evaluation)
         elif self.is_learning:
             self._learn(outcome)
@@ -306,13 +320,14 @@ class AdaptiveStep(BlockedStep):
             "kmc_loglik": end.log_likelihood_estimate,
             "kmc_move": int(proposal.move.kind),
             "kmc_evaluation_time": seconds,
-            "kmc_ideal_acceptance": self.ideal_acceptance,
+            "kmc_ideal_acceptance": self._measured_ideal_acceptance,
             "kmc_n_evaluations": target.n_evaluations - n_before,
             "kmc_n_invalid": progress.n_invalid,
             "kmc_n_replicates": target.n_replicates,
             "kmc_noise_variance": progress.noise.variance.value if target.is_noisy else 0.0,
             "kmc_recent_acceptance": progress.recent_acceptance,
             "kmc_steps_since_accept": progress.steps_since_accept,
+            "kmc_zero_share": progress.noise.variance.zero_share if target.is_noisy else 0.0,
             "warning": self._warning(messages),
         }
         return target.point(point, end.position), [statistics | own_statistics]
@@ -324,6 +339,8 @@ class AdaptiveStep(BlockedStep):
         if progress.n_iterations == 0:
             target.check_start(point)
             messages.append(("start", of_start(target.current(point))))
+            if self._wants_scales and self.is_learning and not target.is_noisy:
+                self._set_scales(self._first_scales(target.current(point)))
         if progress.is_untuned and not self.is_learning:
             messages.append(("untuned", of_no_tuning(self._instead_of_tuning)))
         if target.is_noisy and self._adapts and target.chooses_n_replicates:
@@ -331,6 +348,21 @@ class AdaptiveStep(BlockedStep):
                 choice = progress.noise.choose(target, point, self.rng)
                 messages.insert(0, ("replicates", choice))
         return messages
+
+    def _first_scales(self, start):
+        """Return a scale for each coordinate, from evaluations around a chain's start."""
+        target = self.target
+
+        def log_density(position):
+            return target.evaluate(position, start.noise).log_density
+
+        return first_scales(log_density, start.position, start.log_density)
+
+    # Whether a chain begins with scales found around its start.
+    _wants_scales = False
+
+    def _set_scales(self, scales):
+        """Begin with these standard deviations (d,) in place of 1."""
 
     def _is_probe(self):
         """Say whether this iteration probes the noise, in place of a move."""
@@ -351,6 +383,7 @@ class AdaptiveStep(BlockedStep):
     def _count(self, outcome):
         progress = self.progress
         progress.n_iterations += 1
+        progress.checks.observe(outcome.end.position, self.tune)
         if outcome.proposal.is_draw:
             progress.steps_since_accept = 0 if outcome.accepted else progress.steps_since_accept + 1
             weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
@@ -365,6 +398,8 @@ class AdaptiveStep(BlockedStep):
             messages.append(("noise", progress.noise.complaint))
         if self.target.rejecting and not self.tune:
             messages.append(("rejected", of_rejections(self.target)))
+        if not self.tune and progress.checks.is_due():
+            messages += of_own_checks(self.target, progress.checks)
         if progress.steps_since_accept >= STUCK_AFTER:
             messages.append(("stuck", of_stillness(self.target)))
         messages = [(key, text) for key, text in messages if text is not None]

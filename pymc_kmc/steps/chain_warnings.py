@@ -3,6 +3,8 @@
 import numpy as np
 from pymc.stats.convergence import SamplerWarning, WarningType
 
+from pymc_kmc.steps.own_checks import LARGEST_SPLIT_R_HAT
+
 # Number of iterations without an accepted proposal that is worth a warning. A chain that moves at
 # all under noise of variance 3 in its log likelihood hardly ever stays longer.
 STUCK_AFTER = 500
@@ -87,6 +89,33 @@ def of_rejections(target):
         f"The black box {'; '.join(failing)}. They were rejected: the prior is cut "
         "off to the parameters where it succeeds (on_error='reject')."
     )
+
+
+def of_own_checks(target, checks):
+    """Return keys and messages about a chain that drifts away or has not arrived."""
+    drifting = target.names_of(checks.drifting())
+    if drifting:
+        return [
+            (
+                "drift",
+                f"The chain's range grows and grows along {', '.join(drifting)}: either the "
+                "posterior isn't proper, and its mass escapes there (give these variables proper "
+                "priors), or the chain is still on its way: start nearer, initvals={...}.",
+            )
+        ]
+    r_hat = checks.split_r_hat()
+    if not np.nanmax(r_hat, initial=0.0) > LARGEST_SPLIT_R_HAT:
+        return []
+    names = target.names_of(np.flatnonzero(r_hat > LARGEST_SPLIT_R_HAT))
+    return [
+        (
+            "halves",
+            f"The first and the second half of this chain's {checks.n_draws} draws differ along "
+            f"{', '.join(names)} (R-hat of the halves {np.nanmax(r_hat):.2f}): it has not "
+            "converged, or hardly moves there. Tune for longer, give variables of about the same "
+            "scale, or start where the posterior has its mass: initvals={...}.",
+        )
+    ]
 
 
 def of_stillness(target):

@@ -174,6 +174,11 @@ class KAMH(AdaptiveStep):
         )
         return KAMHAdaptation(self.n_dimensions, adaptation)
 
+    _wants_scales = True
+
+    def _set_scales(self, scales):
+        self.learned.random_walk.adaptation.set_scales(scales)
+
     def proposal_covariance(self, position):
         """Return the covariance of the proposals that the last chain of this process has learned.
 

@@ -85,6 +85,9 @@ FIRST_FIT = 20
 # Growth of the number of iterations from one fit to the next. The arms of a banana are explored one
 # fit at a time: 1.12 in place of 1.2 doubled the effective sample size there.
 REFIT_GROWTH = 1.12
+# The same with the vanishing schedule, whose updates learn the states in between: coordinates and
+# hyper-parameters, the dear part of a fit, are chosen anew seven times in 1000 iterations.
+UPDATED_REFIT_GROWTH = 1.5
 # Kinds of trajectory, and their lengths as shares of the learned numbers of steps.
 TRAJECTORIES = ((MoveKind.LONG_TRAJECTORY, 1.0), (MoveKind.SHORT_TRAJECTORY, 0.2))
 # Smallest probability of a kind of trajectory.
@@ -113,10 +116,10 @@ class KernelHMCAdaptation:
         Of the random walk and of the trajectories, in this order.
     """
 
-    def __init__(self, n_dimensions, fits, is_noisy, trajectories, probabilities):
+    def __init__(self, n_dimensions, fits, growth, is_noisy, trajectories, probabilities):
         self.record = Record(n_dimensions)
         self.fits = fits
-        self.schedule = GeometricSchedule(FIRST_FIT * n_dimensions, REFIT_GROWTH)
+        self.schedule = GeometricSchedule(FIRST_FIT * n_dimensions, growth)
         self.fitted = None
         adaptation = RandomWalkAdaptation(n_dimensions, is_noisy=is_noisy)
         self.random_walk = RandomWalk(adaptation, has_momentum=True)
@@ -190,6 +193,7 @@ class KernelHMC(SurrogateStep):
         return KernelHMCAdaptation(
             self.n_dimensions,
             self._fits(),
+            UPDATED_REFIT_GROWTH if self.schedule == "vanishing" else REFIT_GROWTH,
             self.target.is_noisy,
             tuple(Trajectory(*kind) for kind in kinds),
             ByJumps(smallest, self.n_dimensions),

@@ -96,10 +96,14 @@ class AdaptiveMetropolis(AdaptiveStep):
         self.target_acceptance = target_acceptance
         super().__init__(vars, **kwargs)
 
+    def _make_target(self, model, initial_point, compile_kwargs):
+        if self.initial_covariance is not None:
+            d = sum(np.size(initial_point[variable.name]) for variable in self.vars)
+            check_covariance(self.initial_covariance, d)
+        return super()._make_target(model, initial_point, compile_kwargs)
+
     def _start_chain(self):
         d = self.n_dimensions
-        if self.initial_covariance is not None:
-            check_covariance(self.initial_covariance, d)
         adaptation = RandomWalkAdaptation(
             d,
             self.initial_covariance,
@@ -128,6 +132,13 @@ class AdaptiveMetropolis(AdaptiveStep):
         if self.initial_covariance is not None:
             return None
         return ", or pass a covariance: kmc.AdaptiveMetropolis(covariance=...)"
+
+    @property
+    def _wants_scales(self):
+        return self.initial_covariance is None
+
+    def _set_scales(self, scales):
+        self.learned.random_walk.adaptation.set_scales(scales)
 
     def _propose(self, current):
         return self.learned.random_walk.propose(current, None, self.rng)

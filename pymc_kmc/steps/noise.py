@@ -1,7 +1,7 @@
 """What a chain learns of its likelihood's noise while tuning.
 
-- The noise's variance, for statistics and warnings: now and then the chain's state is evaluated
-  twice, in place of two iterations, under noise that is renewed each time.
+- The noise where the chain is, for statistics and warnings: now and then the chain's state is
+  evaluated twice, in place of two iterations, under noise that is renewed each time.
 - The numbers of replicates, where a likelihood asks for their choice
   (:mod:`pymc_kmc.likelihoods.n_replicates`): after 25, 100 and 400 iterations.
 """
@@ -9,15 +9,21 @@
 import numpy as np
 
 from pymc_kmc.adaptation.noise_variance import NoiseVariance
-from pymc_kmc.likelihoods.n_replicates import MOST_REPLICATES, TARGET_VARIANCE
+from pymc_kmc.likelihoods.n_replicates import (
+    ENOUGH_ACCEPTANCE,
+    MANY_ZEROS,
+    MOST_REPLICATES,
+    TARGET_VARIANCE,
+    remedy_of_zeros,
+)
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
 
 # Number of iterations of tuning from one pair of probes to the next.
 PROBE_EVERY = 100
 # Variance of the log estimate above which a chain sticks.
 TOO_NOISY = 3.0
-# Number of pairs of estimates that a warning asks for.
-ENOUGH_PAIRS = 10
+# Number of fresh estimates, two a pair, that a warning asks for.
+ENOUGH_ESTIMATES = 16
 # Iterations of tuning after which numbers of replicates are chosen.
 REPLICATES_CHOSEN_AFTER = (25, 100, 400)
 
@@ -38,7 +44,7 @@ class NoiseMonitor:
     Attributes
     ----------
     variance : NoiseVariance
-        Of the log estimate.
+        Of the log estimate, with its zeros and what they cost.
     first : Evaluation or None
         The first probe of a pair, while the second is to come.
     """
@@ -53,9 +59,11 @@ class NoiseMonitor:
         """Say whether a tuning iteration is to be a probe, from the number of iterations before."""
         return self.first is not None or n_iterations - self._last_probe >= PROBE_EVERY
 
-    def learn(self, evaluation, n_iterations):
-        """Learn from a probe's evaluation, if it is the second of a pair."""
+    def learn(self, kept, evaluation, n_iterations):
+        """Learn from a probe's evaluation at the chain's state, whose own one is `kept`."""
+        self.variance.count(evaluation)
         if self.first is None:
+            self.variance.compare(kept, evaluation)
             self.first, self._last_probe = evaluation, n_iterations
         else:
             self.variance.learn(self.first, evaluation)
@@ -98,14 +106,22 @@ class NoiseMonitor:
     @property
     def complaint(self):
         """A message where the noise is too much for a chain, else None."""
-        variance = self.variance
-        if variance.n_pairs < ENOUGH_PAIRS or not variance.value > TOO_NOISY:
+        noise = self.variance
+        if noise.n_estimates < ENOUGH_ESTIMATES:
+            return None
+        if noise.zero_share > MANY_ZEROS:
+            return (
+                f"{100 * noise.zero_share:.0f} % of the likelihood's estimates were zero where the "
+                f"chain was while tuning, and the chain will stick. "
+                + remedy_of_zeros(noise.zero_share)
+            )
+        if not noise.value > TOO_NOISY or noise.ideal_acceptance > ENOUGH_ACCEPTANCE:
             return None
         return (
-            f"The log of the likelihood's estimate had variance {variance.value:.2g} where the "
+            f"The log of the likelihood's estimate had variance {noise.value:.2g} where the "
             "chain was while tuning: even perfect proposals would be accepted in "
-            f"{100 * variance.ideal_acceptance:.0f} % of cases, and the chain will stick. Use "
-            f"{np.ceil(variance.value / TARGET_VARIANCE):.0f} times as many simulations or "
+            f"{100 * noise.ideal_acceptance:.0f} % of cases, and the chain will stick. Use "
+            f"{np.ceil(noise.value / TARGET_VARIANCE):.0f} times as many simulations or "
             "particles, n_replicates='auto' (n_simulations='auto' with a simulator), or "
             "correlated noise (n_normals=, correlation=)."
         )

@@ -54,6 +54,11 @@ class SurrogateStep(AdaptiveStep):
             check_surrogate(self.given_surrogate, target.n_dimensions)
         return target
 
+    _wants_scales = True
+
+    def _set_scales(self, scales):
+        self.learned.random_walk.adaptation.set_scales(scales)
+
     @property
     def _instead_of_tuning(self):
         if self.given_surrogate is not None:

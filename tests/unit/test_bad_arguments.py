@@ -3,8 +3,10 @@
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 
 import pymc_kmc as kmc
+from pymc_kmc.model import log_density
 from pymc_kmc.surrogates import (
     KernelExpFinite,
     KernelExpLite,
@@ -270,6 +272,68 @@ OF_OTHERS = [
     ("model", lambda: kmc.black_boxes("m"), TypeError),
     ("idata", lambda: kmc.diagnose("a"), ValueError),
 ]
+
+
+OF_PARTIAL_POSTERIORS = [
+    *each("build", [None, "a", 3], TypeError),
+    *each("data", [None, "a", 3, [], np.ones(0)], (TypeError, ValueError)),
+    *each("functional", [3, None, []], (TypeError, ValueError)),
+    *each("first_size", [0, -1, "a", 1.5, None, 100, True], (TypeError, ValueError)),
+    *each("alpha", ["a", 0, None, -1, np.nan, [1]], (TypeError, ValueError)),
+    *each("n_replications", [0, "a", 1.5, None, True]),
+    *each("sample", [3, "a"], TypeError),
+    *each("executor", [3, "a"], TypeError),
+    *each("random_seed", ["a", -1, 1.5], (TypeError, ValueError)),
+    *each("progressbar", ["no", 3]),
+]
+OF_MMD = [
+    *each("x", ["a", 3, None, np.ones(0), np.full((3, 2), np.nan)]),
+    *each("y", ["a", 3, None, np.ones((3, 5))]),
+    *each("estimate", ["a", None, 3]),
+    *each("degree", ["a", 0, 1.5, -1, True]),
+    *each("kernel", [3, "a"], TypeError),
+    *each("block_size", ["a", 0, 1.5, True]),
+    *each("at", ["a", [0], [1.5], [1000]]),
+]
+
+
+@pytest.mark.parametrize(("argument", "value", "error"), OF_PARTIAL_POSTERIORS)
+def test_of_partial_posteriors(argument, value, error):
+    arguments = {"first_size": 8, "alpha": 0.5, "n_replications": 2}
+    arguments |= {"build": lambda rows: MODEL, "data": np.arange(64.0), "functional": "x"}
+    arguments[argument] = value
+    positional = [arguments.pop(name) for name in ("build", "data", "functional")]
+    refuses(lambda: kmc.partial_posteriors(*positional, **arguments), argument, error)
+
+
+@pytest.mark.parametrize(("argument", "value", "error"), OF_MMD)
+def test_of_mmd(argument, value, error):
+    arguments = {"x": POINTS, "y": POINTS + 1.0, argument: value}
+    if argument == "block_size":
+        arguments["estimate"] = "block"
+    x, y = arguments.pop("x"), arguments.pop("y")
+    refuses(lambda: kmc.mmd(x, y, **arguments), argument, (TypeError, ValueError))
+
+
+@pytest.mark.parametrize("value", [None, "a", 3, xr.Dataset()])
+@pytest.mark.parametrize("name", kmc.plots.__all__)
+def test_of_plots(name, value):
+    """The first argument is a run, or what has a surrogate or proposals."""
+    named = {
+        "plot_surrogate": "surrogate",
+        "plot_proposals": "step|idata",
+        "plot_trajectories": "step|source|surrogate|idata",
+    }.get(name, "idata")
+    arguments = (value, value) if name == "plot_proposals" else (value,)
+    with pytest.raises((TypeError, ValueError), match=rf"\b({named})\b"):
+        getattr(kmc.plots, name)(*arguments)
+
+
+def test_a_covariance_is_checked_before_anything_is_compiled(monkeypatch):
+    monkeypatch.setattr(log_density, "compile_function", None)
+    refuses(
+        lambda: kmc.AdaptiveMetropolis(model=MODEL, covariance=np.eye(2)), "covariance", ValueError
+    )
 
 
 @pytest.mark.parametrize(("argument", "make", "error"), OF_OTHERS)

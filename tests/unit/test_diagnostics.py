@@ -5,6 +5,7 @@ import dataclasses
 import re
 import warnings
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import arviz as az
 import numpy as np
@@ -15,8 +16,12 @@ import xarray as xr
 
 import pymc_kmc as kmc
 from pymc_kmc.runs import Run
+from tests.chains import run
 from tests.models import noisy_gaussian
+from tests.targets import warnings_of
 
+# Distances of 3000 fresh values from a surrogate that is 5 nats off.
+ERRORS = 5.0 * np.random.default_rng(0).standard_normal(3000)
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}
 
 
@@ -51,9 +56,15 @@ def test_a_good_run_has_nothing_to_complain_of(noisy):
     [
         ({"kmc_noise_variance": 6.0, "kmc_ideal_acceptance": 0.08}, "Use 3 times as many"),
         ({"kmc_noise_variance": 0.01}, "better than they need to be, variance 0.01"),
-        ({"kmc_ideal_acceptance": 1.0, "kmc_accepted": False}, "surrogate limits chains"),
-        ({"kmc_steps_since_accept": 400}, "one place for 400 iterations. A lucky estimate"),
-        ({"kmc_steps_since_accept": 400, "kmc_noise_variance": 0.0}, "far above its surrogate"),
+        ({"kmc_noise_variance": np.nan, "kmc_ideal_acceptance": np.nan}, "was not measured"),
+        ({"kmc_zero_share": 0.9}, "Zeros limit the chains: 90 %.* Use about 22 times"),
+        ({"kmc_prediction_error": ERRORS}, "surrogate limits chains: .* deviation 5 nats"),
+        ({"kmc_prediction_error": ERRORS, "kmc_n_fits": 0}, "The given surrogate is not of"),
+        (
+            {"kmc_steps_since_accept": 400, "kmc_noise_variance": 2.5},
+            "one place for 400 iterations. A lucky estimate",
+        ),
+        ({"kmc_steps_since_accept": 400, "kmc_noise_variance": 0.2}, "far above its surrogate"),
         ({"kmc_n_invalid": 7}, "NaN or .inf 14 times"),
         ({"kmc_proposal_time": 9.0, "kmc_evaluation_time": 1.0}, "takes 1e.03 ms, less than a"),
     ],
@@ -62,6 +73,82 @@ def test_what_limits_a_chain_is_said(noisy, statistics, message):
     statistics = {"kmc_proposal_time": 0.0} | statistics
     (finding,) = kmc.diagnose(with_statistics(noisy, **statistics)).findings
     assert re.search(message, finding)
+
+
+def test_a_large_variance_that_does_no_harm_is_no_limit(noisy):
+    """A few outliers make it: perfect proposals were accepted, as measured."""
+    changed = with_statistics(
+        noisy, kmc_noise_variance=6.0, kmc_ideal_acceptance=0.6, kmc_proposal_time=0.0
+    )
+    assert kmc.diagnose(changed).findings == ()
+
+
+def test_advice_does_not_contradict_itself(noisy):
+    """A poor surrogate of a cheap model: not more and fewer landmarks, not more and fewer draws."""
+    changed = with_statistics(
+        noisy, kmc_prediction_error=ERRORS, kmc_proposal_time=9.0, kmc_evaluation_time=1.0
+    )
+    findings = kmc.diagnose(changed).findings
+    assert sum("n_landmarks" in finding for finding in findings) == 1
+    stuck = with_statistics(
+        noisy, kmc_steps_since_accept=400, kmc_noise_variance=0.01, kmc_proposal_time=0.0
+    )
+    findings = " ".join(kmc.diagnose(stuck).findings)
+    assert "fewer simulations" in findings and "more simulations" not in findings
+
+
+def moved(idata, n_still):
+    """The same run beside a step that moves z slowly, and with `n_still` rejections in a row."""
+    changed = with_statistics(idata, kmc_proposal_time=0.0)
+    n = changed.sample_stats["kmc_accepted"].sizes["draw"]
+    changed.sample_stats["kmc_accepted"].values[:, :n_still] = False
+    changed.posterior["x"].values[:, :n_still] = changed.posterior["x"].values[:, :1]
+    z = np.cumsum(np.random.default_rng(1).standard_normal((2, n)), axis=1)
+    changed.posterior["z"] = changed.posterior["x"].copy(data=z)
+    return changed
+
+
+def test_a_slow_step_beside_is_what_is_blamed(noisy):
+    findings = kmc.diagnose(moved(noisy, 20)).findings
+    assert any(f.startswith("'z' has the fewest effective draws, and another") for f in findings)
+    assert not any("surrogate" in f or "draw more." in f for f in findings)
+
+
+def test_zero_estimates_are_what_is_blamed():
+    """ABC with a uniform kernel and a small epsilon, where most estimates are zero."""
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        kmc.ABCPotential(
+            "abc",
+            lambda x, rng: x + rng.standard_normal(2),
+            x,
+            observed=[0.3, 0.5],
+            epsilon=0.3,
+            kernel="uniform",
+            n_simulations=3,
+        )
+        step = kmc.AdaptiveMetropolis(rng=rng)
+    _, statistics = run(step, model.initial_point(), 1200)
+    last = statistics[-1]
+    # 22 fresh estimates, of which .87 or so are zero: 4.5 standard deviations.
+    assert last["kmc_zero_share"] > 0.5
+    step.stop_tuning()
+    _, statistics = run(step, model.initial_point(), 1)
+    assert "were zero where the chain was" in warnings_of(statistics)[0]
+
+
+@pytest.mark.parametrize("n_chains", [1, 2])
+def test_constants_make_no_warnings(n_chains):
+    draws = np.random.default_rng(2).standard_normal((n_chains, 50, 2))
+    draws[..., 0] = 1.0
+    statistics = {"kmc_accepted": (("chain", "draw"), np.ones((n_chains, 50), dtype=bool))}
+    groups = {"constant": np.ones((n_chains, 50)), "half": draws}
+    posterior = {k: (("chain", "draw", "i")[: v.ndim], v) for k, v in groups.items()}
+    idata = SimpleNamespace(posterior=xr.Dataset(posterior), sample_stats=xr.Dataset(statistics))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isfinite(kmc.diagnose(idata).posterior["ess_bulk"])
 
 
 def test_chains_that_disagree_and_are_short(noisy):

@@ -13,7 +13,7 @@ def evaluation(estimate, position=0.0, parameters=b"a"):
 
 def test_half_the_mean_squared_difference_of_pairs():
     noise = NoiseVariance()
-    assert np.isnan(noise.value) and noise.ideal_acceptance == 1.0
+    assert np.isnan(noise.value) and np.isnan(noise.ideal_acceptance)
     for difference in (1.0, 2.0, 3.0):
         noise.learn(evaluation(0.5), evaluation(0.5 + difference))
     assert noise.n_pairs == 3
@@ -49,6 +49,7 @@ def test_the_last_pairs_count():
 def test_ideal_acceptance_is_that_of_perfect_proposals():
     """100,000 pairs of a kept and a new estimate: 4.5 standard errors."""
     noise, variance = NoiseVariance(), 1.7
+    noise.count(evaluation(0.0))
     noise.learn(evaluation(0.0), evaluation(np.sqrt(2 * variance)))
     assert noise.value == pytest.approx(variance)
     rng, sd = np.random.default_rng(4), np.sqrt(variance)
@@ -56,3 +57,25 @@ def test_ideal_acceptance_is_that_of_perfect_proposals():
     new = -0.5 * variance + sd * rng.standard_normal(100_000)
     rates = np.exp(np.minimum(0.0, new - kept))
     assert abs(rates.mean() - noise.ideal_acceptance) < 4.5 * rates.std() / np.sqrt(100_000)
+
+
+def test_ideal_acceptance_is_measured_whatever_the_law_of_the_noise():
+    """Differences of 10 in a tenth of the pairs: a variance of 5, and nine tenths accepted."""
+    noise = NoiseVariance()
+    for i in range(40):
+        fresh = evaluation(-10.0 * (i % 10 == 0))
+        noise.count(fresh)
+        noise.compare(evaluation(0.0), fresh)
+        noise.learn(evaluation(0.0), fresh)
+    assert noise.value == pytest.approx(5.0) and noise.zero_share == 0.0
+    assert noise.ideal_acceptance == pytest.approx(0.9, abs=1e-4)
+
+
+def test_zeros_are_counted_and_never_accepted():
+    noise = NoiseVariance()
+    for i in range(40):
+        fresh = evaluation(0.0 if i % 4 == 0 else -np.inf)
+        noise.count(fresh)
+        noise.compare(evaluation(0.0), fresh)
+    assert noise.zero_share == pytest.approx(0.75)
+    assert noise.ideal_acceptance == pytest.approx(0.25)

@@ -395,6 +395,12 @@ try:
     Replicates(hang, Seeds(), pool, timeout=0.2)(rows, [])
 except ExecutorError as error:
     print(error)
+# Given as an instance: Python would wait for its processes for ever.
+given = pool()
+try:
+    Replicates(hang, Seeds(), given, timeout=0.2)(rows, [])
+except ExecutorError as error:
+    assert "killed when Python ends" in str(error), error
 print("end")
 """
 
@@ -407,3 +413,16 @@ def test_nothing_hangs_when_the_interpreter_exits():
     assert done.stdout.splitlines()[:4] == ["4"] * 4
     assert done.stdout.splitlines()[-1] == "end"
     assert "Traceback" not in done.stderr
+
+
+def test_threads_that_take_too_long_are_explained():
+    """They can't be stopped; the message says what can."""
+    rows, ended = np.arange(2), threading.Event()
+
+    def wait(rng):
+        ended.wait(30.0)
+
+    for executor in (ThreadPoolExecutor(2), lambda: ThreadPoolExecutor(2)):
+        with pytest.raises(ExecutorError, match=r"Threads can't be stopped.*ProcessPoolExecutor"):
+            Replicates(wait, Seeds(), executor, timeout=0.05)(rows, [])
+    ended.set()

@@ -1,0 +1,251 @@
+"""The faults, one function each: it raises where something did not hold.
+
+What is asked of each: the fault ends in an error in words, or in draws; nothing that PyMC could
+keep is lost; and the next run in the same process is right, the one that was never disturbed.
+"""
+
+import os
+import signal
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pymc as pm
+
+import pymc_kmc as kmc
+from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
+from tests.steps import STEPS
+
+QUIET = {"progressbar": False, "compute_convergence_checks": False, "chains": 2}
+# Steps whose chains are short and need no surrogate: the faults are not theirs.
+CHEAP = ("AdaptiveMetropolis", "KAMH")
+N_TUNE, N_DRAWS = 40, 60
+
+
+class Faulty:
+    """A noisy log likelihood that does something at its n-th call, as long as a file is there.
+
+    Parameters
+    ----------
+    fault : callable
+    at : int
+        Number of the call, in the process where it is made.
+    switch : str
+        Path of the file; without it nothing happens.
+    """
+
+    def __init__(self, fault, at, switch):
+        self.fault = fault
+        self.at = at
+        self.switch = switch
+        self.n_calls = 0
+
+    def __call__(self, x, rng):
+        self.n_calls += 1
+        if self.n_calls >= self.at and os.path.exists(self.switch):
+            return self.fault()
+        return -0.5 * x**2 + 0.5 * rng.standard_normal()
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave():
+    os._exit(3)
+
+
+def hang():
+    time.sleep(600.0)
+
+
+def fail():
+    raise ZeroDivisionError("the solver failed")
+
+
+def model_with(estimator, **options):
+    with pm.Model() as model:
+        kmc.PseudoMarginalPotential("loglik", estimator, pm.Normal("x"), **options)
+    return model
+
+
+def sample(model, name, **options):
+    arguments = {"tune": N_TUNE, "draws": N_DRAWS, "random_seed": 1, "cores": 1} | QUIET | options
+    with model:
+        return pm.sample(step=STEPS[name](), **arguments)
+
+
+def undisturbed(name):
+    return sample(model_with(Faulty(None, 0, "")), name).posterior["x"].values
+
+
+def is_right_again(model, name, switch):
+    """Check that a run without the fault has the draws of one that was never disturbed."""
+    Path(switch).unlink()
+    np.testing.assert_array_equal(sample(model, name).posterior["x"].values, undisturbed(name))
+
+
+def a_pool_worker_dies(rng, folder):
+    """Of a pool that evaluates: an error with the parameters."""
+    switch, name = folder / "on", rng.choice(CHEAP)
+    switch.touch()
+    fault = [kill, leave][rng.integers(2)]
+    pool = Pool()
+    model = model_with(Faulty(fault, int(rng.integers(2, 30)), str(switch)), executor=pool)
+    try:
+        sample(model, name)
+    except EstimatorError as error:
+        assert "did not return the estimator's results" in str(error)
+        assert "Parameters: x=" in str(error)
+    else:
+        raise AssertionError("no error")
+    is_right_again(model, name, switch)
+
+
+class Pool:
+    """Makes an executor of one forked process."""
+
+    def __call__(self):
+        return ProcessPoolExecutor(1, mp_context=get_context("fork"))
+
+
+def a_task_hangs(rng, folder):
+    """On a pool with a time limit: an error that names it, and no process is left."""
+    switch, name = folder / "on", rng.choice(CHEAP)
+    switch.touch()
+    estimator = Faulty(hang, int(rng.integers(2, 30)), str(switch))
+    model = model_with(estimator, executor=Pool(), timeout=0.5)
+    try:
+        sample(model, name)
+    except EstimatorError as error:
+        assert "took longer than timeout=0.5 seconds" in str(error)
+    else:
+        raise AssertionError("no error")
+    is_right_again(model, name, switch)
+
+
+def a_chain_process_dies(rng, folder):
+    """PyMC's own: its exception, in time; what a callback kept is there."""
+    switch, name = folder / "on", rng.choice(CHEAP)
+    switch.touch()
+    at = int(rng.integers(N_TUNE + 20, N_TUNE + 60))
+    model = model_with(Faulty([kill, leave][rng.integers(2)], at, str(switch)))
+    kept = []
+    try:
+        sample(model, name, cores=2, mp_ctx="fork", callback=lambda trace, draw: kept.append(draw))
+    except (ConnectionResetError, EOFError, BrokenPipeError, RuntimeError):
+        pass
+    else:
+        raise AssertionError("no error")
+    assert len(kept) > 0
+    is_right_again(model, name, switch)
+
+
+def an_interrupt(rng, folder):
+    """In any iteration: the draws so far, or PyMC's word that there are none."""
+    switch, name = folder / "on", rng.choice(list(STEPS)[:2])
+    switch.touch()
+    model, at = model_with(Faulty(None, 10**9, str(switch))), int(rng.integers(2 * N_TUNE))
+    seen = []
+
+    def interrupt(trace, draw):
+        seen.append(draw.tuning)
+        if len(seen) > at:
+            raise KeyboardInterrupt
+
+    try:
+        found = sample(model, name, callback=interrupt)
+    except ValueError as error:
+        assert "Not enough samples" in str(error) and all(seen)
+    else:
+        n_draws = len(seen) - sum(seen)
+        assert abs(found.posterior.sizes["draw"] - n_draws) <= 1
+    is_right_again(model, name, switch)
+
+
+def an_estimator_fails(rng, folder):
+    """In a chain's process or in this one: the user's exception, with what reproduces it."""
+    switch, name, cores = folder / "on", rng.choice(CHEAP), int(rng.integers(1, 3))
+    switch.touch()
+    model = model_with(Faulty(fail, int(rng.integers(2, 60)), str(switch)))
+    try:
+        sample(model, name, cores=cores, mp_ctx="fork")
+    except Exception as error:
+        told = f"{error} {error.__cause__}"
+        assert "the solver failed" in told and "PCG64(" in told
+    else:
+        raise AssertionError("no error")
+    is_right_again(model, name, switch)
+
+
+def a_cache_file_is_damaged(rng, folder):
+    """Compiled anew, with a warning that names the file; the value is the same."""
+    from numba.core import config
+
+    from pymc_kmc.numerics.jit import njit
+
+    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
+    try:
+        expected = njit(sum_of_squares)(np.arange(4.0))
+        path = rng.choice(sorted(folder.rglob("*.nb[ic]")))
+        content = path.read_bytes()
+        path.write_bytes(content[: rng.integers(len(content))])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert njit(sum_of_squares)(np.arange(4.0)) == expected
+        assert any(str(path) in str(warning.message) for warning in caught)
+    finally:
+        config.CACHE_DIR = before
+
+
+def sum_of_squares(x):
+    total = 0.0
+    for value in x:
+        total += value * value
+    return total
+
+
+def the_disk_is_full(rng, folder):
+    """No file may be longer than some bytes: compiled code isn't kept, and a run goes on."""
+    import resource
+
+    from numba.core import config
+
+    from pymc_kmc.numerics.jit import njit
+
+    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(rng.integers(0, 900)), limits[1]))
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert njit(sum_of_squares)(np.arange(4.0)) == 14.0
+        assert any("can't be kept" in str(warning.message) for warning in caught)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        config.CACHE_DIR = before
+    assert njit(sum_of_squares)(np.arange(4.0)) == 14.0
+
+
+SCENARIOS = {
+    function.__name__: function
+    for function in (
+        a_pool_worker_dies,
+        a_task_hangs,
+        a_chain_process_dies,
+        an_interrupt,
+        an_estimator_fails,
+        a_cache_file_is_damaged,
+        the_disk_is_full,
+    )
+}
+
+
+def run(name, seed):
+    """Run one trial of a scenario."""
+    with TemporaryDirectory() as folder:
+        SCENARIOS[name](np.random.default_rng(seed), Path(folder))
