@@ -220,7 +220,8 @@ def _varies(values: np.ndarray) -> bool:
 
 def _moved_by_others(sampling: Phase) -> frozenset[str]:
     """Return names of variables that changed where this package's steps rejected."""
-    still = ~sampling.values("kmc_accepted").astype(bool).any(axis=2)[:, 1:]
+    accepted = np.asarray(sampling.values("kmc_accepted").astype(bool).any(axis=2))
+    still = ~accepted[:, 1:]
     moved = set()
     for name, values in sampling.posterior.data_vars.items():
         before, after = values.values[:, :-1], values.values[:, 1:]

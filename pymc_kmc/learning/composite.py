@@ -7,9 +7,12 @@ temperature T are from
 .. math:: \exp\left(\frac{L(x, \mu(x))}{T} - \frac{V(x)}{2 T^2}\right):
 
 half the variance is taken off, so that draws stay where outputs are known, and the known region
-grows; an error is of no account where it is small against T. The gradient takes g for constant in
-V. That is allowed: leapfrog steps with any field of forces preserve volume and can be reversed
-(Neal, 2011, section 5.5), and the accept step uses the density itself.
+grows; an error is of no account where it is small against T. Where L is a sum of a known part, the
+prior, and of opaque terms, these alone are divided by T: draws stay where the prior has mass.
+
+The gradient takes g for constant in V. That is allowed: leapfrog steps with any field of forces
+preserve volume and can be reversed (Neal, 2011, section 5.5), and the accept step uses the density
+itself.
 
 References
 ----------
@@ -37,7 +40,7 @@ class Values(NamedTuple):
     Attributes
     ----------
     penalised : ndarray, shape (n,)
-        Log density less what its variance takes off.
+        Log density at the temperature, less what its variance takes off.
     gradient : ndarray, shape (n, d)
         Of `penalised`.
     mean : ndarray, shape (n,)
@@ -81,16 +84,21 @@ class Composite:
         predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
         outputs = np.hstack([prediction.outputs for prediction in predictions])
         mean, by_x, by_outputs = model.log_density(X, outputs)
-        penalty = PENALTY / temperature
-        gradient, by_inputs = by_x.copy(), np.zeros_like(inputs)
+        tempered, gradient = mean / temperature, by_x / temperature
+        if model.is_sum:
+            rest = mean - outputs.sum(axis=1)
+            tempered, gradient = rest + (mean - rest) / temperature, by_x.copy()
+        penalty = PENALTY / temperature**2
+        by_inputs = np.zeros_like(inputs)
         variance = np.zeros(len(X))
         weights = np.full(len(X), -penalty)
         for emulator, prediction in zip(self.emulators, predictions, strict=True):
             slopes = by_outputs[:, emulator.node.outputs]
             variance += prediction.log_density_variance(slopes)
-            emulator.add_pull(gradient, by_inputs, prediction.pull(slopes, weights))
+            pulled = prediction.pull(slopes, weights, temperature)
+            emulator.add_pull(gradient, by_inputs, pulled)
         gradient += model.pull(X, by_inputs)
-        return Values(mean - penalty * variance, gradient, mean, variance)
+        return Values(tempered - penalty * variance, gradient, mean, variance)
 
 
 class Draws(NamedTuple):
@@ -133,17 +141,16 @@ def draw(composite, starts, factor, step_size, n_transitions, rng, temperature=1
 
 def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature):
     X, values = starts.copy(), composite(starts, temperature)
-    scale = factor / temperature
     for _ in range(n_transitions):
         momentum = rng.standard_normal(X.shape)
         size = step_size * rng.uniform(*JITTER)
         new_X, new_momentum, new_values = X, momentum, values
         for _ in range(rng.integers(1, MOST_STEPS + 1)):
-            new_momentum = new_momentum + 0.5 * size * new_values.gradient @ scale
+            new_momentum = new_momentum + 0.5 * size * new_values.gradient @ factor
             new_X = new_X + size * new_momentum @ factor.T
             new_values = composite(new_X, temperature)
-            new_momentum = new_momentum + 0.5 * size * new_values.gradient @ scale
-        change = (new_values.penalised - values.penalised) / temperature
+            new_momentum = new_momentum + 0.5 * size * new_values.gradient @ factor
+        change = new_values.penalised - values.penalised
         change -= 0.5 * (new_momentum**2 - momentum**2).sum(axis=1)
         probability = np.exp(np.minimum(np.where(np.isfinite(change), change, -np.inf), 0.0))
         accepted = rng.random(len(X)) < probability

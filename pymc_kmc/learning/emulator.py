@@ -85,14 +85,14 @@ class EmulatedOutputs(NamedTuple):
         covariance = self.emulator.process.output_covariance_
         return np.einsum("ij,jk,ik->i", slopes, covariance, slopes), slopes
 
-    def pull(self, by_outputs, of_variance):
+    def pull(self, by_outputs, of_variance, temperature=1.0):
         """Return derivatives by the emulator's space.
 
-        Of the log density, which has derivatives `by_outputs` (k, m), and of `of_variance` (k,)
-        times its variance, with slopes taken for constant.
+        Of the log density, which has derivatives `by_outputs` (k, m), divided by a temperature, and
+        of `of_variance` (k,) times its variance, with slopes taken for constant.
         """
         scale, slopes = self._scale(by_outputs)
-        return self.prediction.pullback(slopes, of_variance * scale)
+        return self.prediction.pullback(slopes / temperature, of_variance * scale)
 
 
 class NodeEmulator:

@@ -218,8 +218,13 @@ class Rounds:
 
     def _starts(self, learned):
         """Return starts of the chains: the last draws, and evaluated points by their density."""
-        rng, (X, _, _, values) = self.rng, learned.evaluations
-        weights = np.exp((values - values.max()) / learned.temperature)
+        rng, (X, _, outputs, values) = self.rng, learned.evaluations
+        T = learned.temperature
+        tempered = values / T
+        if self.model.is_sum:
+            terms = np.where(np.isfinite(values), outputs.sum(axis=1), 0.0)
+            tempered = values - terms + terms / T
+        weights = np.exp(tempered - tempered.max())
         starts = X[rng.choice(len(X), N_CHAINS, p=weights / weights.sum())]
         if learned.composite is not None:
             half = N_CHAINS // 2

@@ -325,6 +325,11 @@ class OpaqueModel:
     def _derivatives(self, X, raw):
         return self._log_density(X.astype(self._dtype), raw)[2]
 
+    @property
+    def is_sum(self):
+        """Whether the log density is a known part, the prior, and a sum of opaque terms."""
+        return not self.is_whole and all(node.is_term for node in self.nodes)
+
     # Many points at a time
 
     def inputs(self, X):

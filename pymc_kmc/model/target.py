@@ -133,7 +133,8 @@ class TargetDensity(LogDensity):
         """Leave the model as it was when :meth:`borrow` was called."""
         self.noise, turns = borrowed
         if turns is not None:
-            vars(self._turn.turns).update(turns)
+            for name, value in turns.items():
+                setattr(self._turn.turns, name, value)
 
     @property
     def state(self) -> tuple:

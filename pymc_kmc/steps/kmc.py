@@ -176,7 +176,7 @@ class KMC(SurrogateStep):
         What a smooth target of eight dimensions needs, and what it takes in 13 to 26 dimensions to
         come from a bad start along a curved way: 1500 to 2500 iterations.
         """
-        if self.posterior is not None:
+        if self.posterior is not None and self.posterior.has_converged:
             return SETTLING_TUNE
         d = self.n_dimensions
         return int(np.ceil((2000 + 80 * d) / 100) * 100)
@@ -192,6 +192,10 @@ class KMC(SurrogateStep):
         if self.posterior is not None:
             adaptation.start_from(self.posterior)
         return adaptation
+
+    @property
+    def _wants_scales(self):
+        return self.posterior is None
 
     # Moves
 

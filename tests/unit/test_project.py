@@ -107,9 +107,7 @@ def test_there_are_workflows():
 def test_what_pytest_leaves_out_is_run_by_the_check_and_by_github():
     options = tomllib.loads(text("pyproject.toml"))["tool"]["pytest"]["ini_options"]["addopts"]
     left_out = [option.removeprefix("-m=not ") for option in options if "-m=" in option]
-    (target,) = re.findall(
-        r"^([\w-]+): venv\n.*\$\(DOCUMENTATION\)", text("Makefile"), flags=re.M
-    )
+    (target,) = re.findall(r"^([\w-]+): venv\n.*\$\(DOCUMENTATION\)", text("Makefile"), flags=re.M)
     assert [f"DOCUMENTATION = -m {name}" in text("Makefile") for name in left_out] == [True]
     assert f" {target} " in text(".ci/run") and f"test-wheel{target[4:]} " in text(".ci/run")
     assert f"run: make {target} " in text(".github/workflows/tests.yml")
