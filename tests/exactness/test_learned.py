@@ -46,8 +46,8 @@ def posteriors():
 
 @pytest.mark.parametrize("kind", ["good", "bad"])
 def test_draws_are_the_posteriors(posteriors, kind):
-    # 16 shares, each of 120 batches: |z| > 4.5 has a false-alarm rate of 3e-4 by Student's t. The bad posterior
-    # alone, without an accept step, has shares that are .3 off.
+    # 16 shares, each of 120 batches: |z| > 4.5 has a false-alarm rate of 3e-4 by Student's t. The
+    # bad posterior alone, without an accept step, has shares that are .3 off.
     posterior = posteriors[kind]
     with warnings.catch_warnings(), model(RIGHT, 0.1):
         warnings.simplefilter("ignore")
@@ -86,6 +86,6 @@ def shares_scores(draws):
 
 
 def monte_carlo_error(values):
-    """Return the standard error of a mean over chains (chains, n), from batches of 500 draws: longer than most stays."""
+    """Return the standard error of a mean over chains (chains, n), from long batches."""
     batches = values.reshape(-1, BATCH).mean(axis=1)
     return batches.std(ddof=1) / np.sqrt(len(batches))
