@@ -410,9 +410,10 @@ def _of_surrogate(chains: pd.DataFrame, others: frozenset[str]) -> str:
 def _is_poor(chains: pd.DataFrame) -> pd.Series:
     """Say of which chains the surrogate is what limits them.
 
-    Its error must be more than noise's: what limits a chain under much noise is the noise.
+    Its error must be more than noise's: what limits a chain under much noise is the noise. Noise
+    that was not measured, NaN, may be all of it.
     """
-    error, noise = chains["surrogate error"], chains["noise variance"].fillna(0.0)
+    error, noise = chains["surrogate error"], chains["noise variance"]
     few = chains["acceptance"] < POOR_SHARE * chains["ideal"].fillna(1.0)
     is_wrong = (error > LARGE_ERROR) & (error**2 > noise)
     return chains["random walks"].notna() & is_wrong & (few | (error > USELESS_ERROR))

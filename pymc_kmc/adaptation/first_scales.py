@@ -4,22 +4,24 @@ Along a coordinate of a Gaussian with standard deviation s the second difference
 density, :math:`\ell(x + h) + \ell(x - h) - 2 \ell(x)`, is :math:`-(h / s)^2` wherever x is, in the
 bulk or far away. A search in h finds where it is -1. It costs two evaluations a coordinate where a
 scale of 1 is about right, and some ten where it is wrong by orders of magnitude; a random walk
-alone would take thousands of iterations to find such scales, or never find them.
+alone would take thousands of iterations to find such scales, or never find them. A variable that is
+a logarithm isn't tried beyond one unit: its exponential would soon leave the numbers.
 """
 
 import numpy as np
 
 # Scales within this factor of 1 are left as they are: a random walk finds them at once.
 USUAL = 10.0
-# Largest factor from one trial to the next: far away the log density may be of another form.
-LARGEST_FACTOR = 1e3
-# Largest number of trials a coordinate: 24 orders of magnitude, and two trials more.
+# Bounds of the factor from one trial to the next: far away the log density may be of another form,
+# and a function of the user's may fail.
+FACTORS = (1e-3, 10.0)
+# Largest number of trials a coordinate: ten orders of magnitude upwards.
 MOST_TRIALS = 10
 # Curvatures, in units of the one that is looked for, at which the search ends.
 NEAR_ENOUGH = (0.25, 4.0)
 
 
-def first_scales(log_density, position, value):
+def first_scales(log_density, position, value, may_grow=None):
     """Return a scale for each coordinate, 1 where it is about right or none was found.
 
     Parameters
@@ -30,6 +32,8 @@ def first_scales(log_density, position, value):
         The chain's start.
     value : float
         Log density there.
+    may_grow : ndarray of bool, shape (d,), optional
+        Whether a coordinate is tried beyond one unit; by default all are.
 
     Returns
     -------
@@ -38,14 +42,16 @@ def first_scales(log_density, position, value):
     scales = np.ones(len(position))
     if not np.isfinite(value):
         return scales
+    if may_grow is None:
+        may_grow = np.ones(len(position), dtype=bool)
     for i in range(len(position)):
-        found = _scale_along(i, log_density, position, value)
+        found = _scale_along(i, log_density, position, value, may_grow[i])
         if not 1.0 / USUAL <= found <= USUAL:
             scales[i] = found
     return scales
 
 
-def _scale_along(i, log_density, position, value):
+def _scale_along(i, log_density, position, value, may_grow):
     def curvature(h):
         """Minus the second difference; infinite where the target is 0 on a side."""
         ends = []
@@ -64,8 +70,9 @@ def _scale_along(i, log_density, position, value):
         found = curvature(h)
         if NEAR_ENOUGH[0] <= found <= NEAR_ENOUGH[1]:
             return h / np.sqrt(found)
-        if found > smallest:
-            h *= np.clip(1.0 / np.sqrt(found), 1.0 / LARGEST_FACTOR, LARGEST_FACTOR)
-        else:  # flat, or bent upwards: nothing is seen at this distance yet
-            h *= LARGEST_FACTOR
+        # Where it is flat, or bent upwards, nothing is seen at this distance yet.
+        factor = 1.0 / np.sqrt(found) if found > smallest else np.inf
+        if factor > 1.0 and h >= 1.0 and not may_grow:
+            return 1.0
+        h *= np.clip(factor, *FACTORS)
     return 1.0

@@ -119,6 +119,14 @@ class LogDensity:
         """Compile the log density and the parameters of the likelihoods; a hook."""
         self._function = compile_function([position], outputs, compile_kwargs)
 
+    @property
+    def is_free(self):
+        """Whether each value of the vector is a variable's own, not a transform of it, (d,)."""
+        model = self.model
+        variables = {value.name: variable for value, variable in model.values_to_rvs.items()}
+        is_free = [model.rvs_to_transforms[variables[name]] is None for name in self.names]
+        return np.repeat(is_free, [self._sizes[name] for name in self.names])
+
     def follow(self, point):
         """Take the values of the other variables from PyMC's `point`.
 

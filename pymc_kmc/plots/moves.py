@@ -21,8 +21,16 @@ COLOURS = {
     MoveKind.LOCAL_RANDOM_WALK: "tab:orange",
     MoveKind.LANGEVIN: "tab:purple",
     MoveKind.NOISE_PROBE: "0.25",
+    MoveKind.ARRIVAL: "0.8",
+    MoveKind.REST: "0.9",
 }
-NEVER_DRAWS = (MoveKind.AUXILIARY, MoveKind.ACTIVE_LEARNING, MoveKind.NOISE_PROBE)
+NEVER_DRAWS = (
+    MoveKind.AUXILIARY,
+    MoveKind.ACTIVE_LEARNING,
+    MoveKind.NOISE_PROBE,
+    MoveKind.ARRIVAL,
+    MoveKind.REST,
+)
 # Number of moves of a kind in an interval from which a point is drawn: one says nothing.
 FEWEST = 3
 

@@ -356,7 +356,7 @@ class AdaptiveStep(BlockedStep):
         def log_density(position):
             return target.evaluate(position, start.noise).log_density
 
-        return first_scales(log_density, start.position, start.log_density)
+        return first_scales(log_density, start.position, start.log_density, target.is_free)
 
     # Whether a chain begins with scales found around its start.
     _wants_scales = False

@@ -49,7 +49,6 @@ from pymc_kmc.adaptation.fitting import GivenSurrogate
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.learning import LearnedPosterior
 from pymc_kmc.moves.base import MoveMixture, Row
-from pymc_kmc.moves.transitions import KINDS
 from pymc_kmc.numerics.checks import check_count
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.threads import single_threaded_blas
@@ -108,6 +107,8 @@ class KMC(SurrogateStep):
         :func:`~pymc_kmc.learn` has learned of all of them: ``KMC(learned)``. Chains then begin at
         its draws and evaluate the target 15 times while tuning, however many iterations that has;
         where its surrogate turns out to be wrong they learn as without it.
+    posterior : LearnedPosterior, optional
+        The same by its name.
     n_landmarks : int
         Kernel functions of the surrogate: its flexibility, and what a move costs. Where they are
         too few for the log density, it has up to twice as many.
@@ -156,10 +157,12 @@ class KMC(SurrogateStep):
         kwargs.pop("vars", None)
         return super().__new__(cls, *args[1:], posterior=posterior, **kwargs)
 
-    def __init__(self, vars=None, *, n_landmarks=300, posterior=None, **kwargs):
+    def __init__(self, vars=None, *, posterior=None, n_landmarks=300, **kwargs):
         self.n_landmarks = check_count(n_landmarks, "n_landmarks")
         if isinstance(vars, LearnedPosterior):
             vars, posterior = None, vars
+        if not isinstance(posterior, LearnedPosterior | None):
+            raise TypeError(f"posterior={posterior!r} must be what kmc.learn() has returned")
         self.posterior = posterior
         super().__init__(vars, **kwargs)
 
@@ -202,11 +205,10 @@ class KMC(SurrogateStep):
     def _propose(self, current):
         begin, learned = perf_counter(), self.learned
         if learned.fitted is None and self.given_surrogate is not None:
-            self._use(learned.fits.begin(current.position, current.log_density, self.rng))
+            learned.use(learned.fits.begin(current.position, current.log_density, self.rng))
         settling = learned.settling
         if settling is not None and self.is_tuning:
             if settling.n_evaluations == 0:
-                self._use(learned.fitted)
                 return settling.arrival.propose(current, learned.fitted, self.rng)
             if settling.is_over:
                 return settling.rest.propose(current, learned.fitted, self.rng)
@@ -295,7 +297,7 @@ class KMC(SurrogateStep):
 
     def _learn(self, outcome):
         learned, proposal = self.learned, outcome.proposal
-        if learned.settling is not None and self.tune:
+        if learned.settling is not None:
             self._settle(outcome)
             return
         learned.record.append(outcome)
@@ -372,16 +374,9 @@ class KMC(SurrogateStep):
             learned.fits.noise_variance = self.progress.noise.variance.value
         fitted = learned.fits.fit(learned.record, learned.fitted, self.rng)
         if fitted is not None:
-            self._use(fitted)
+            learned.use(fitted)
             self._explore()
         return fitted
-
-    def _use(self, fitted):
-        """Go on with a new surrogate."""
-        learned, transitions = self.learned, fitted.transitions
-        learned.fitted = fitted
-        jumps = [transitions.jump(size.share, size.length) for size in KINDS]
-        learned.transitions.probabilities = learned.transitions.probabilities.renewed(jumps)
 
     def _explore(self):
         """Begin to explore what lies around a new surrogate."""

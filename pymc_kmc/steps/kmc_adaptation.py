@@ -67,6 +67,12 @@ class KMCAdaptation:
         self.active_learning = ActiveLearning(is_noisy)
         self.settling = None
 
+    def use(self, fitted):
+        """Go on with a new surrogate, a FittedSurrogate; attributes are changed in place."""
+        self.fitted = fitted
+        jumps = [fitted.transitions.jump(size.share, size.length) for size in KINDS]
+        self.transitions.probabilities = self.transitions.probabilities.renewed(jumps)
+
     def start_from(self, posterior):
         """Start from a :class:`LearnedPosterior`; attributes are changed in place."""
         X, _, _, values = posterior.evaluations
@@ -77,7 +83,7 @@ class KMCAdaptation:
         for position, value in pairs:
             self.record.states.append(position)
             self.record.log_densities.append(value)
-        self.fitted = posterior.fitted
+        self.use(posterior.fitted)
         self.settling = Settling(posterior)
 
 

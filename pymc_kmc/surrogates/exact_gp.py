@@ -36,7 +36,7 @@ TREND_VARIANCES = (100.0, 100.0, 1.0)
 # distances of points.
 LOG_SCALE = (-6.0, 4.0)
 LOG_VARIANCE = (-16.0, 12.0)
-LOG_LENGTH = (-1.0, 3.5)
+LOG_LENGTH = (-2.5, 3.5)
 LOG_NOISE = (-18.0, 6.0)
 # Standard deviation of the weak log-normal prior of each parameter: what little data leave open.
 PRIOR_SD = 3.0

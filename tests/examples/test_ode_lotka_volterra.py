@@ -75,8 +75,8 @@ def test_meter_counts_what_is_called():
         )
     tuning, drawing = meter.spent[True], meter.spent[False]
     assert drawing[0] == 2 * 5
-    # The starting point of each chain may count.
-    assert 2 * 7 <= tuning[0] <= 2 * 8
+    # The starting point of each chain may count, and what finds the scales of eight coordinates.
+    assert 2 * 7 <= tuning[0] <= 2 * (8 + 8 * 20)
     assert tuning[1] > drawing[1] > 0
     (box,) = kmc.black_boxes(model)
     # A black box is tried out twice when the model is built.

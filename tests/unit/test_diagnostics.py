@@ -71,7 +71,9 @@ def test_a_good_run_has_nothing_to_complain_of(noisy):
 )
 def test_what_limits_a_chain_is_said(noisy, statistics, message):
     statistics = {"kmc_proposal_time": 0.0} | statistics
-    (finding,) = kmc.diagnose(with_statistics(noisy, **statistics)).findings
+    findings = kmc.diagnose(with_statistics(noisy, **statistics)).findings
+    assert len(findings) == 1, findings
+    (finding,) = findings
     assert re.search(message, finding)
 
 

@@ -294,7 +294,7 @@ def test_a_task_that_hangs_is_given_up_and_its_process_ended():
 def test_a_hanging_pool_that_was_given_is_not_touched():
     stop = threading.Event()
     with two_threads() as executor:
-        with pytest.raises(ExecutorError, match="Give a function that makes the executor"):
+        with pytest.raises(ExecutorError, match="give the function a time limit"):
             estimates(lambda x, rng: stop.wait(60), executor, timeout=0.1)
         stop.set()
         assert executor.submit(len, "abc").result(20) == 3

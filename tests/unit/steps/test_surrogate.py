@@ -204,7 +204,8 @@ def test_evaluations_are_those_of_tuning(sampled):
     idata, step = sampled
     X, values = step.evaluations_
     n = int(idata.warmup_sample_stats["kmc_n_evaluations"].sum())
-    assert n - 5 <= len(values) <= n + 1
+    # Those that find the first scales, two or four a coordinate, say nothing of the bulk.
+    assert n - 5 - 8 <= len(values) <= n + 1
     expected = pm.logp(pm.Normal.dist(), X[:, 0]).eval()
     expected += pm.logp(pm.Normal.dist(X[:, 0] ** 2, 0.5), X[:, 1]).eval()
     np.testing.assert_allclose(values, expected)
