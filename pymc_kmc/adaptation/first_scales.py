@@ -70,7 +70,9 @@ def _scale_along(i, log_density, position, value, may_grow):
         found = curvature(h)
         if NEAR_ENOUGH[0] <= found <= NEAR_ENOUGH[1]:
             return h / np.sqrt(found)
-        # Where it is flat, or bent upwards, nothing is seen at this distance yet.
+        if found < -NEAR_ENOUGH[0]:  # bent upwards: the start is in a tail, which has no scale
+            return 1.0
+        # Where it is flat nothing is seen at this distance yet.
         factor = 1.0 / np.sqrt(found) if found > smallest else np.inf
         if factor > 1.0 and h >= 1.0 and not may_grow:
             return 1.0
