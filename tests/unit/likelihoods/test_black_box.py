@@ -294,7 +294,7 @@ def test_a_step_of_this_package_says_what_was_rejected(caplog):
         int, messages[0].split("failed at ")[1].split(" points")[0].split(" of ")
     )
     # At the first iteration after tuning, with what the chain itself has evaluated.
-    assert 0 < n_rejected < n_points <= 202 + 20  # the first scale
+    assert 0 < n_rejected < n_points <= 202 + 4  # the first scale
 
 
 # Drawn forward
