@@ -243,15 +243,29 @@ class BlackBoxOp(Op):
         n = self._n_points(inputs)
         outputs = np.full((n, *self.shape), np.nan)
         succeeded = np.zeros(n, dtype=bool)
+        for i, result in enumerate(self._checked(inputs, n)):
+            if result is not None:
+                outputs[i], succeeded[i] = result, True
+        return outputs, succeeded
+
+    def each(self, inputs):
+        """Yield the outputs at several points, each as soon as it is known.
+
+        As :meth:`evaluate_many`; where an evaluation fails and is rejected NaN is yielded. What was
+        yielded before an error isn't lost.
+        """
+        inputs = [np.asarray(values) for values in inputs]
+        for result in self._checked(inputs, self._n_points(inputs)):
+            yield np.full(self.shape, np.nan) if result is None else result
+
+    def _checked(self, inputs, n):
+        """Yield an array for each of n points, None where the evaluation was rejected."""
         for i, result in enumerate(self._results(inputs, n)):
             self.n_evaluations += 1
             failure = result if isinstance(result, Failure) else self._fault(result)
             if failure is not None:
                 self._fail(failure, [values[i] for values in inputs])
-                continue
-            outputs[i] = result
-            succeeded[i] = True
-        return outputs, succeeded
+            yield None if failure is not None else result
 
     def try_out(self, values):
         """Return the outputs at one point, by a call in this process that isn't remembered.

@@ -14,6 +14,7 @@ whole: one with a `pymc.Simulator`, with an opaque node that feeds another, or w
 node at all. Then L is o, a number, and u is x.
 """
 
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from pytensor.link.basic import PerformLinker
 from pytensor.tensor.type import continuous_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
+from pymc_kmc.model.evaluated import EvaluationLog
 from pymc_kmc.model.log_density import LogDensity, check_continuous
 from pymc_kmc.model.noise_sources import EstimatedLikelihood, estimated_likelihoods, simulators
 
@@ -198,6 +200,9 @@ class OpaqueModel:
     n_dimensions : int
     n_evaluations : int
         Number of points at which the opaque nodes were evaluated.
+    log : EvaluationLog
+        All evaluations that have ended, also those of a batch in which another has failed. Those of
+        an earlier model that it was told to remember aren't made again.
     """
 
     def __init__(self, variables, model, rng):
@@ -219,6 +224,7 @@ class OpaqueModel:
         else:
             self._parts_found = parts
             self._compile(log_density)
+        self.log = EvaluationLog(self.n_dimensions, self.nodes[-1].outputs.stop)
 
     def _parts(self, log_density):
         """Return the opaque parts of the graph, or None where it can't be taken apart."""
@@ -378,7 +384,7 @@ class OpaqueModel:
         return value.astype(float), by_x.astype(float), by_outputs
 
     def evaluate(self, X):
-        """Evaluate the opaque nodes: what is paid for.
+        """Evaluate the opaque nodes where they aren't known: what is paid for.
 
         Parameters
         ----------
@@ -389,39 +395,57 @@ class OpaqueModel:
         ndarray, shape (n, m)
             NaN where a black box failed.
         """
+        outputs, is_known = self.log.find(X)
+        new = np.flatnonzero(~is_known)
+        if len(new):
+            outputs[new] = self._evaluate(X[new])
+        return outputs
+
+    def _evaluate(self, X):
+        """Evaluate at points (n, d), and log what was evaluated before an error too."""
         self.n_evaluations += len(X)
+        outputs = np.full((len(X), self.nodes[-1].outputs.stop), np.nan)
+        begin, done = perf_counter(), np.zeros(len(X), dtype=bool)
+        try:
+            for i, node, row in self._rows(X):
+                outputs[i, node.outputs] = np.sum(row) if node.is_term else np.ravel(row)
+                done[i] = node is self.nodes[-1]
+        finally:
+            seconds = (perf_counter() - begin) / max(done.sum(), 1)
+            self.log.add(X[done], outputs[done], seconds)
+        return outputs
+
+    def _rows(self, X):
+        """Yield the number of a point, a node and its output there, as soon as it is known."""
         if self.is_whole:
             sources = [*self._target.likelihoods, *self._target.simulators]
-            values = [self._target.evaluate(x, self._noise(sources)).log_density for x in X]
-            return np.array(values)[:, None]
+            for i, x in enumerate(X):
+                yield i, self.nodes[0], self._target.evaluate(x, self._noise(sources)).log_density
+            return
         X = X.astype(self._dtype, copy=False)
-        outputs = np.empty((len(X), self.nodes[-1].outputs.stop))
         arrays = self._part_inputs(X)
         others, n_arrays = None, 0
-        for i, (node, part) in enumerate(zip(self.nodes, self._parts_found, strict=True)):
+        for k, (node, part) in enumerate(zip(self.nodes, self._parts_found, strict=True)):
             arguments = arrays[n_arrays : n_arrays + len(part.inputs)]
             n_arrays += len(part.inputs)
             source = part.source
             if part.is_noisy:
-                values = self._estimates(source, arguments)
+                rows = self._estimates(source, arguments)
             elif isinstance(source, BlackBoxOp) and len(arguments) == len(source.parameter_names):
-                values = source.evaluate_many(arguments)[0]
+                rows = source.each(arguments)
+            elif len(self.nodes) == 1:
+                rows = (self._part_outputs(x)[0] for x in X)
             else:
                 if others is None:
                     others = [self._part_outputs(x) for x in X]
-                values = np.array([row[i] for row in others], dtype=float)
-            rows = np.reshape(values, (len(X), -1))
-            outputs[:, node.outputs] = rows.sum(axis=1)[:, None] if node.is_term else rows
-        return outputs
+                rows = (found[k] for found in others)
+            for i, row in enumerate(rows):
+                yield i, node, row
 
     def _estimates(self, likelihood, arguments):
-        """Return a noisy likelihood's estimates, each under noise of its own."""
-        return np.array(
-            [
-                likelihood.op.evaluate(self._noise([likelihood])[0], *values)
-                for values in zip(*arguments, strict=True)
-            ]
-        )
+        """Yield a noisy likelihood's estimates, each under noise of its own."""
+        for values in zip(*arguments, strict=True):
+            yield likelihood.op.evaluate(self._noise([likelihood])[0], *values)
 
     def _noise(self, sources):
         return tuple([source.scheme.draw(source.n_start, self.rng) for source in sources])
