@@ -77,8 +77,11 @@ class Composite:
     def __init__(self, model, emulators):
         self.model, self.emulators = model, emulators
 
-    def __call__(self, X, temperature=1.0) -> Values:
-        """Return :class:`Values` at points (n, d) for draws at a temperature."""
+    def __call__(self, X, temperature=1.0, penalty=PENALTY) -> Values:
+        """Return :class:`Values` at points (n, d) for draws at a temperature.
+
+        Without the `penalty`, the weight of the variance, they are those of the mean.
+        """
         model = self.model
         inputs = model.inputs(X)
         predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
@@ -88,7 +91,7 @@ class Composite:
         if model.is_sum:
             rest = mean - outputs.sum(axis=1)
             tempered, gradient = rest + (mean - rest) / temperature, by_x.copy()
-        penalty = PENALTY / temperature**2
+        penalty = penalty / temperature**2
         by_inputs = np.zeros_like(inputs)
         variance = np.zeros(len(X))
         weights = np.full(len(X), -penalty)

@@ -105,7 +105,7 @@ class NodeEmulator:
 
     def __init__(self, node):
         self.node = node
-        self.space = self.process = None
+        self.space = self.process = self.usable = None
         self.n_competed = 0
         self._covariances = {}
 
@@ -147,6 +147,7 @@ class NodeEmulator:
         evidences = [fit[0] for fit in fits]
         best = int(np.argmax(evidences))
         self.space, _ = candidates[best]
+        self.usable = usable
         _, self.process, self.offset, self.scales, self._covariances[self.space[0]] = fits[best]
         if competes:
             self.n_competed = len(X)
@@ -211,10 +212,33 @@ class NodeEmulator:
     def predict(self, X, U):
         """Return :class:`EmulatedOutputs` at points X (k, d) with opaque inputs U."""
         prediction = self.process.predict(self._points(X, U))
-        outputs = prediction.mean * self.scales + self.offset
-        if self.space[1]:
-            outputs = np.exp(np.minimum(outputs, LARGEST_LOG))
+        outputs = self._outputs(prediction.mean)
         return EmulatedOutputs(outputs, prediction.variance, prediction, self, X)
+
+    def _outputs(self, mean):
+        """Return outputs (k, m), given what the process says of them."""
+        outputs = mean * self.scales + self.offset
+        return np.exp(np.minimum(outputs, LARGEST_LOG)) if self.space[1] else outputs
+
+    def leave_one_out(self):
+        """Predict each evaluation from all others.
+
+        Returns
+        -------
+        outputs : ndarray, shape (n, m)
+            NaN where an evaluation was not usable.
+        variance : ndarray, shape (n,)
+        """
+        mean, factors = self.process.leave_one_out()
+        outputs = np.full((len(self.usable), mean.shape[1]), np.nan)
+        variance = np.full(len(self.usable), np.nan)
+        outputs[self.usable], variance[self.usable] = self._outputs(mean), factors
+        return outputs, variance
+
+    def standard_deviations(self, outputs, variance):
+        """Return the outputs' standard deviations (k, m), given their variance factor (k,)."""
+        factors = np.outer(variance, np.diag(self.process.output_covariance_))
+        return np.sqrt(factors) * self.slopes(np.ones_like(outputs), np.abs(outputs))
 
     def covariance(self, X, U):
         """Return the covariance of an output's values at points (k, d), (k, k)."""

@@ -20,8 +20,12 @@ from pymc.model.core import modelcontext
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pymc_kmc.learning.composite import draw
+from pymc_kmc.learning.distilling import Distillation, distilled
+from pymc_kmc.learning.emulated import N_DRAWS, emulated
 from pymc_kmc.learning.emulator import shrunk
-from pymc_kmc.learning.posterior import LearnedPosterior, distilled, weighed
+from pymc_kmc.learning.evidence import LogEvidence, bridge, log_mean
+from pymc_kmc.learning.posterior import LearnedPosterior
+from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE, Evaluations, Rounds, begin
 from pymc_kmc.learning.search import search, values_of
 from pymc_kmc.model.opaque import OpaqueModel
@@ -88,8 +92,10 @@ def learn(
         Error of the log density at new draws at which learning ends, in nats.
     n_landmarks : int
         Kernel functions of the surrogate that chains move on.
-    evaluations : LearnedPosterior, optional
-        Of the same model: what was evaluated before is not evaluated again.
+    evaluations : LearnedPosterior or Evaluated, optional
+        Of the same model, what this function has returned or, if it has failed, the attribute
+        `evaluations` of the exception: what was evaluated before is not evaluated again. After an
+        exception the same arguments go on where it was raised.
     random_seed : int
     progressbar : bool
 
@@ -107,7 +113,9 @@ def learn(
 
     Notes
     -----
-    An interruption (Ctrl-C) ends learning; what was learned until then is returned.
+    An interruption (Ctrl-C) ends learning; what was learned until then is returned. Nothing that
+    was evaluated is lost by an exception, a black box's for instance: it carries all evaluations,
+    and says so.
 
     Examples
     --------
@@ -145,11 +153,15 @@ def learn(
         )
     run = _Run(opaque, max_evaluations, batch_size, starts, tolerance, rng)
     if evaluations is not None:
-        run.evaluations = _earlier(evaluations, opaque)
-    with single_threaded_blas(), _Display(progressbar, tolerance) as display:
-        state, rounds = run.learn(display)
-        display.say("distilling")
-        return _posterior(run, state, rounds, n_landmarks, rng)
+        run.evaluations = remember(evaluations, opaque, run.starts)
+    try:
+        with single_threaded_blas(), _Display(progressbar, tolerance) as display:
+            state, rounds = run.learn(display)
+            display.say("distilling")
+            return _posterior(run, state, rounds, n_landmarks, rng)
+    except (Exception, KeyboardInterrupt) as error:
+        keep(error, opaque)
+        raise
 
 
 class _Display:
@@ -326,40 +338,32 @@ def _vector(model, point):
     )
 
 
-def _earlier(earlier, opaque):
-    """Return the evaluations of an earlier call, checked to be the same model's."""
-    if not isinstance(earlier, LearnedPosterior):
-        raise TypeError(f"evaluations={earlier!r} must be what kmc.learn() has returned")
-    names = tuple(v.name for v in opaque.variables)
-    X, outputs = earlier.evaluations.X, earlier.evaluations.outputs
-    m = sum(node.n_outputs for node in opaque.nodes)
-    if earlier.names != names or X.shape[1] != opaque.n_dimensions or outputs.shape[1] != m:
-        raise ValueError(
-            f"evaluations are of {list(earlier.names)} with {outputs.shape[1]} opaque outputs; "
-            f"this model has {list(names)} and {m}: pass what was learned of the same model."
-        )
-    return Evaluations.of(opaque, X, outputs)
-
-
 def _posterior(run, state, rounds, n_landmarks, rng):
     """Draw from what was learned and distil it; return the :class:`LearnedPosterior`."""
     composite = rounds.fit(state.evaluations, state.draws)
     starts = state.draws[rng.choice(len(state.draws), N_CHAINS)]
     size, factor = state.step_size, state.factor
     burned = draw(composite, starts, factor, size, 2 * N_BETWEEN, rng)
-    places, values, last = [], [], burned
+    places, values, penalised, variances, last = [], [], [], [], burned
     for _ in range(N_EACH):
         last = draw(composite, last.X, factor, last.step_size, N_BETWEEN, rng)
         places.append(last.X)
         values.append(last.values.mean)
+        penalised.append(last.values.penalised)
+        variances.append(last.values.variance)
     wide = draw(composite, last.X, factor, last.step_size, 2 * N_BETWEEN, rng, DISPERSED)
     order = rng.permutation(N_CHAINS * N_EACH)
     X, values = np.vstack(places)[order], np.concatenate(values)[order]
-    fitted = distilled(X, values, wide.X, wide.values.mean, n_landmarks, rng)
-    if fitted is None:
-        raise RuntimeError("no surrogate could be fitted to what was learned: raise n_landmarks")
-    fitted = weighed(fitted, state.evaluations, 2 * run.batch_size)
+    penalised, variances = (np.concatenate(part)[order] for part in (penalised, variances))
+    seed = int(rng.integers(2**32))
+    distillation = Distillation(wide.values.mean, n_landmarks, 2 * run.batch_size, seed)
+    fitted = distilled(X, values, wide.X, state.evaluations, distillation)
     opaque = run.opaque
+    evidence = bridge(X, penalised, lambda X: composite(X).penalised, rng)
+    unpenalised = log_mean(0.5 * variances)
+    evidence = LogEvidence(
+        evidence.value + unpenalised.value, float(np.hypot(evidence.error, unpenalised.error))
+    )
     if not state.has_converged:
         warnings.warn(
             f"Learning ended after {len(state.evaluations)} evaluations with an error of "
@@ -369,15 +373,22 @@ def _posterior(run, state, rounds, n_landmarks, rng):
             stacklevel=3,
         )
     return LearnedPosterior(
-        tuple(v.name for v in opaque.variables),
-        tuple(f"{node.name} ({node.n_outputs} outputs)" for node in opaque.nodes),
-        state.evaluations,
-        opaque.n_evaluations - run.n_before,
-        state.error,
-        state.has_converged,
-        X,
-        wide.X,
-        fitted,
-        values,
-        opaque.natural(X),
+        names=tuple(v.name for v in opaque.variables),
+        opaque=tuple(f"{node.name} ({node.n_outputs} outputs)" for node in opaque.nodes),
+        evaluations=state.evaluations,
+        seconds=opaque.log.seconds_at(state.evaluations.X),
+        n_evaluations=opaque.n_evaluations - run.n_before,
+        error=state.error,
+        has_converged=state.has_converged,
+        rounds=tuple(rounds.history),
+        positions=X,
+        wide_positions=wide.X,
+        log_densities=values,
+        variances=variances,
+        gradients=composite(X, penalty=0.0).gradient,
+        variables=opaque.natural(X),
+        emulated=emulated(composite, state.evaluations, X[:N_DRAWS]),
+        emulated_log_evidence=evidence,
+        distillation=distillation,
+        fitted=fitted,
     )

@@ -2,19 +2,21 @@
 
 from dataclasses import dataclass, field
 
-import arviz as az
 import numpy as np
 import xarray as xr
 
-from pymc_kmc.adaptation.fit_to_values import FitToValues
 from pymc_kmc.adaptation.fitted import FittedSurrogate
-from pymc_kmc.adaptation.history import Record
+from pymc_kmc.learning import storage
+from pymc_kmc.learning.averages import Averages, calibration, control_variates, flattened
+from pymc_kmc.learning.distilling import Distillation
+from pymc_kmc.learning.emulated import Emulated
+from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.rounds import Evaluations
 from pymc_kmc.notebook import figures, paragraph, result
 from pymc_kmc.numerics.checks import check_count
 
-# Fewest evaluations at posterior draws from which log weights are measured.
-FEWEST_FOR_WEIGHTS = 12
+# Highest temperature of the rounds whose evaluations tell how well the emulators are calibrated.
+HIGHEST_TEMPERATURE = 2.0
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,27 @@ class LearnedPosterior:
     evaluations : Evaluations
         `X` (n, d), unconstrained; `inputs` and `outputs` of the opaque nodes; `log_densities` (n,).
         Another call of :func:`learn` can start from them.
+    seconds : ndarray, shape (n,)
+        That each evaluation took; of a batch that ran at once, the mean.
     n_evaluations : int
         Number of evaluations of the model that were paid for in this call.
     error : float
         Standard deviation of the log density's error at draws that had not been evaluated, in nats.
     has_converged : bool
         Whether the error became small before `max_evaluations`.
+    rounds : tuple of Round
+        What each round found: `n_evaluations` so far, `temperature`, `error`, and `predicted`, the
+        log densities of its evaluations before these were made.
     positions : ndarray, shape (n', d)
         Draws of the learned posterior on the unconstrained scale.
+    wide_positions : ndarray, shape (n'', d)
+        Draws at a temperature of 2, dispersed, which chains begin at.
+    log_densities, variances : ndarray, shape (n',)
+        Emulated log density at `positions`, and its variance.
+    gradients : ndarray, shape (n', d)
+        Of the emulated log density at `positions`.
+    emulated : Emulated
+        What the emulators say at evaluations, predicted from all others, and at draws.
     fitted : FittedSurrogate
         The surrogate of the log density that chains move on.
     """
@@ -48,14 +63,21 @@ class LearnedPosterior:
     names: tuple
     opaque: tuple
     evaluations: Evaluations
+    seconds: np.ndarray = field(repr=False)
     n_evaluations: int
     error: float
     has_converged: bool
+    rounds: tuple = field(repr=False)
     positions: np.ndarray
     wide_positions: np.ndarray
-    fitted: FittedSurrogate
     log_densities: np.ndarray
+    variances: np.ndarray
+    gradients: np.ndarray = field(repr=False)
     variables: dict = field(repr=False)
+    emulated: Emulated = field(repr=False)
+    emulated_log_evidence: LogEvidence
+    distillation: Distillation = field(repr=False)
+    fitted: FittedSurrogate
 
     @property
     def n_dimensions(self):
@@ -88,20 +110,90 @@ class LearnedPosterior:
         coords = {"chain": [0], "draw": np.arange(n)}
         return xr.Dataset(data, coords, {"approximate": "draws of a learned surrogate"})
 
-    def summary(self, **kwargs):
-        """Return `arviz.summary` of the learned posterior's moments and quantiles; approximate.
+    def summary(self, quantiles=(0.05, 0.5, 0.95)):
+        """Return means, standard deviations and quantiles, each with a standard error.
+
+        They are averages over many draws of what was learned. The standard errors have a part from
+        what the emulators don't know and a part from the number of draws; where learning has not
+        converged they are too small, as the emulators' own.
 
         Parameters
         ----------
-        **kwargs
-            Passed to `arviz.summary`.
+        quantiles : sequence of float
+            Probabilities between 0 and 1.
 
         Returns
         -------
         pandas.DataFrame
+            A row an element of the model's free variables, on their natural scale. Columns
+            `mean`, `sd`, `5%`, ..., and `se_mean`, `se_sd`, `se_5%`, ...
+
+        References
+        ----------
+        O'Hagan, A. (1991). Bayes-Hermite quadrature. *Journal of Statistical Planning and
+        Inference* 29, 245-260.
         """
-        draws = self.draws(len(self.positions), random_seed=0)
-        return az.summary(draws, **{"kind": "stats"} | kwargs)
+        quantiles = tuple(quantiles)
+        if not all(0.0 < p < 1.0 for p in quantiles):
+            raise ValueError(f"quantiles={quantiles!r} must be between 0 and 1, e.g. (0.05, 0.95)")
+        values, labels = flattened(self.variables)
+        return self._averages.table(values, labels, quantiles)
+
+    @property
+    def log_evidence(self):
+        """The log marginal likelihood and its standard error, a :class:`LogEvidence`.
+
+        Natural logarithm, with all constants of the model's log density. Approximate, as `summary`
+        is.
+        """
+        value, error = self.emulated_log_evidence
+        return LogEvidence(value, float(np.hypot(error, self._averages.constant_error)))
+
+    @property
+    def _averages(self):
+        held_out = self.emulated
+        errors = self.evaluations.log_densities - held_out.held_out
+        near = np.zeros(len(errors), dtype=bool)
+        for found in self.rounds:
+            if found.temperature <= HIGHEST_TEMPERATURE:
+                near[found.n_evaluations - len(found.predicted) : found.n_evaluations] = True
+        kappa = calibration(errors[near], held_out.held_out_sd[near])
+        controls = control_variates(self.positions, self.gradients)
+        return Averages(self.variances, controls, held_out.covariance, kappa)
+
+    # Stored
+
+    def to_netcdf(self, path):
+        """Write everything to a netCDF file.
+
+        Parameters
+        ----------
+        path : str or Path
+        """
+        storage.write(self, path)
+
+    @classmethod
+    def from_netcdf(cls, path):
+        """Read what :meth:`to_netcdf` wrote.
+
+        The surrogate that chains move on is fitted again, from the same draws: some seconds.
+
+        Parameters
+        ----------
+        path : str or Path
+
+        Returns
+        -------
+        LearnedPosterior
+
+        Raises
+        ------
+        ValueError
+            If the file is another, or was written by a version that stored something else.
+        """
+        return storage.read(cls, path)
+
+    # Shown
 
     @property
     def _sentences(self):
@@ -112,10 +204,11 @@ class LearnedPosterior:
             else f"The log density is known to {self.error:.2g} nats only at new draws: raise "
             "max_evaluations; a chain that starts from it goes on learning."
         )
+        seconds = np.nansum(self.seconds)
         return [
             f"Emulated: {what}.",
             quality,
-            f"Cost: {self.n_evaluations} evaluations of the model in all.",
+            f"Cost: {self.n_evaluations} evaluations of the model in all, {_duration(seconds)}.",
             "Draws are approximate; pm.sample(step=kmc.KMC(learned)) makes exact ones.",
         ]
 
@@ -133,46 +226,8 @@ class LearnedPosterior:
         return result(paragraph(title, is_title=True), figures(shown), *lines)
 
 
-def distilled(draws, values, wide, wide_values, n_landmarks, rng) -> FittedSurrogate | None:
-    """Return a surrogate for fast moves, fitted to a composite's values at its own draws.
-
-    The composite costs no evaluation, but a hundred times the time of
-    :class:`~pymc_kmc.surrogates.LogDensityGP` in compiled code.
-
-    Parameters
-    ----------
-    draws, wide : ndarray, shape (n, d) and (n', d)
-        At temperature 1 and above.
-    values, wide_values : ndarray, shape (n,) and (n',)
-        The composite's log densities there.
-    n_landmarks : int
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    FittedSurrogate or None
-    """
-    record = Record(draws.shape[1])
-    for place, value in zip(draws, values, strict=True):
-        record.states.append(place)
-        record.log_densities.append(value)
-    points = np.vstack([wide, draws])
-    for row in np.column_stack([points, np.concatenate([wide_values, values])]):
-        if np.isfinite(row[-1]):
-            record.evaluations.append(row)
-    fits = FitToValues(n_landmarks)
-    fitted = None
-    # The second knows which coordinates and how many kernel functions the first would have liked.
-    for _ in range(2):
-        fitted = fits.fit(record, fitted, rng) or fitted
-    return fitted
-
-
-def weighed(fitted, evaluations, n_last):
-    """Return a fitted surrogate with the log weights of the last evaluations, if these suffice."""
-    X, _, _, values = evaluations
-    X, values = X[-n_last:], values[-n_last:]
-    finite = np.isfinite(values)
-    if finite.sum() < FEWEST_FOR_WEIGHTS:
-        return fitted
-    return fitted.weighed(X[finite], values[finite])
+def _duration(seconds):
+    """Return a time that was spent, with its unit."""
+    if seconds < 1.0:
+        return f"{1e3 * seconds:.2g} ms"
+    return f"{seconds:.3g} s" if seconds < 600.0 else f"{seconds / 60.0:.0f} min"

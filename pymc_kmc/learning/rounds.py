@@ -74,6 +74,35 @@ class Evaluations(NamedTuple):
         return Evaluations(*[np.concatenate(pair) for pair in zip(self, other, strict=True)])
 
 
+class Round(NamedTuple):
+    """What a round found.
+
+    Attributes
+    ----------
+    n_evaluations : int
+        Number of all evaluations at its end.
+    temperature : float
+    error : float
+        Of predictions at fresh draws, in nats, with the noise.
+    uncertain_error : float
+        Of those where they were uncertain.
+    n_fresh : int
+        Number of its evaluations at draws; they are the first.
+    predicted : ndarray, shape (k,)
+        Log densities at its evaluations, before these were made.
+    variance : ndarray, shape (k,)
+        Of these predictions, without noise.
+    """
+
+    n_evaluations: int
+    temperature: float
+    error: float
+    uncertain_error: float
+    n_fresh: int
+    predicted: np.ndarray
+    variance: np.ndarray
+
+
 class Learned(NamedTuple):
     """The state of learning after a round.
 
@@ -146,6 +175,7 @@ class Rounds:
     def __init__(self, model, batch_size, tolerance, rng):
         self.model, self.batch_size, self.tolerance, self.rng = model, batch_size, tolerance, rng
         self.emulators = [NodeEmulator(node) for node in model.nodes]
+        self.history: list[Round] = []
 
     def fit(self, evaluations, draws):
         """Fit the emulators; return the composite."""
@@ -180,7 +210,9 @@ class Rounds:
         uncertain = self._uncertain(wide, picked, self.batch_size - n_fresh)
         new = Evaluations.at(self.model, np.vstack([picked, uncertain]))
         evaluations = evaluations.joined(new)
-        predicted = np.concatenate([draws.values.mean[fresh], composite(uncertain).mean])
+        at_uncertain = composite(uncertain)
+        predicted = np.concatenate([draws.values.mean[fresh], at_uncertain.mean])
+        variance = np.concatenate([draws.values.variance[fresh], at_uncertain.variance])
         knee = Knee.of(evaluations.log_densities, self.model.n_dimensions)
         errors = knee(new.log_densities) - knee(predicted)
         uncertain_error = float(np.sqrt(np.mean(errors[n_fresh:] ** 2)))
@@ -189,6 +221,9 @@ class Rounds:
         error = float(np.sqrt(np.mean((errors - centre) ** 2)))
         is_calm = T == 1.0 and self._excess(error) < self.tolerance
         is_calm &= self._excess(uncertain_error) < UNCERTAIN_TOLERANCE * self.tolerance
+        self.history.append(
+            Round(len(evaluations), T, error, uncertain_error, n_fresh, predicted, variance)
+        )
         covariance = factor @ factor.T
         return Learned(
             evaluations,

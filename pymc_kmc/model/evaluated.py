@@ -48,7 +48,8 @@ class EvaluationLog:
 
     def remember(self, earlier):
         """Begin with an :class:`Evaluated` of the same nodes: it isn't evaluated again."""
-        for x, output, seconds in zip(earlier.X, earlier.outputs, earlier.seconds, strict=True):
+        X = np.ascontiguousarray(earlier.X, dtype=float)
+        for x, output, seconds in zip(X, earlier.outputs, earlier.seconds, strict=True):
             self.add(x[None], output[None], seconds)
             self._known[x.tobytes()] = output
 

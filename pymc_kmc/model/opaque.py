@@ -69,6 +69,8 @@ class OpaqueNode(NamedTuple):
         Its outputs among all opaque outputs.
     moves_with : ndarray of int
         Positions of the unconstrained values that its inputs depend on.
+    shape : tuple of int
+        Of its outputs: () for a term of the log density.
     """
 
     name: str
@@ -78,6 +80,7 @@ class OpaqueNode(NamedTuple):
     inputs: slice
     outputs: slice
     moves_with: np.ndarray
+    shape: tuple
 
 
 class _Part(NamedTuple):
@@ -220,7 +223,7 @@ class OpaqueModel:
             everything = np.arange(self.n_dimensions)
             noisy, inputs = self._target.is_noisy, slice(0, self.n_dimensions)
             name = "log density"
-            self.nodes = [OpaqueNode(name, 1, True, noisy, inputs, slice(0, 1), everything)]
+            self.nodes = [OpaqueNode(name, 1, True, noisy, inputs, slice(0, 1), everything, ())]
         else:
             self._parts_found = parts
             self._compile(log_density)
@@ -283,7 +286,7 @@ class OpaqueModel:
         w = pt.dvector("weights")
         pulled = grad((u * w).sum(), position, disconnected_inputs="ignore")
         self._inputs, self._pull = _of_rows([position], [u]), _of_rows([position, w], [pulled])
-        self._describe(start, sizes)
+        self._describe(start, shapes)
 
     def _start(self):
         values = [np.ravel(self.initial_point[v.name]) for v in self.variables]
@@ -297,8 +300,9 @@ class OpaqueModel:
             shapes = [np.shape(value) for value in self._part_outputs(start)]
         return shapes
 
-    def _describe(self, start, sizes):
+    def _describe(self, start, shapes):
         """Find out which parts are terms of a sum, and on what their inputs depend."""
+        sizes = [int(np.prod(shape)) for shape in shapes]
         rng = np.random.default_rng(0)
         points = start + SPREAD * rng.standard_normal((N_TRIED, len(start)))
         derivatives = self._derivatives(points, rng.standard_normal((N_TRIED, sum(sizes))))
@@ -311,7 +315,7 @@ class OpaqueModel:
         rows = self._part_inputs(points.astype(self._dtype))
         self.nodes, self._raw = [], []
         first_input = first_output = first_raw = n_arrays = 0
-        for part, size in zip(self._parts_found, sizes, strict=True):
+        for part, shape, size in zip(self._parts_found, shapes, sizes, strict=True):
             arrays = rows[n_arrays : n_arrays + len(part.inputs)]
             n_inputs = sum(array[0].size for array in arrays)
             raw = slice(first_raw, first_raw + size)
@@ -320,9 +324,8 @@ class OpaqueModel:
             taken = slice(first_input, first_input + n_inputs)
             moves_with = np.flatnonzero(depends[:, taken].any(axis=1))
             given = slice(first_output, first_output + n_outputs)
-            self.nodes.append(
-                OpaqueNode(part.name, n_outputs, is_term, part.is_noisy, taken, given, moves_with)
-            )
+            found = part.name, n_outputs, is_term, part.is_noisy, taken, given, moves_with
+            self.nodes.append(OpaqueNode(*found, () if is_term else tuple(map(int, shape))))
             self._raw.append(raw)
             n_arrays += len(part.inputs)
             first_input, first_output = taken.stop, given.stop

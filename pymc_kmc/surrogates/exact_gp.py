@@ -125,6 +125,7 @@ class ExactGP:
         K, _, _ = likelihood.covariance(found.x)
         self.factor_ = _factor(K)
         self.Z_ = Z
+        self.Y_ = Y
         self.weights_ = cho_solve((self.factor_, True), Y)
         # By the inverse of the factor, not of K: variances are small differences of large numbers.
         self.inverse_factor_ = lapack.dtrtri(self.factor_, lower=1)[0]
@@ -169,6 +170,18 @@ class ExactGP:
                 whitened @ self.inverse_factor_,
             ),
         )
+
+    def leave_one_out(self):
+        """Predict each fitted value from all others (Rasmussen and Williams, 2006, eq. 5.12).
+
+        Returns
+        -------
+        mean : ndarray, shape (n, m)
+        variance : ndarray, shape (n,)
+            Factor of the outputs' covariance, with the noise of the value that is left out.
+        """
+        precisions = np.einsum("ij,ij->j", self.inverse_factor_, self.inverse_factor_)
+        return self.Y_ - self.weights_ / precisions[:, None], 1.0 / precisions
 
     def covariance(self, X):
         """Return the covariance of an output's values at points (k, d), without noise, (k, k)."""

@@ -1,0 +1,110 @@
+"""What the emulators say, as arrays: at evaluations that were left out, and at draws."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+# Draws at which outputs and the covariance of errors are kept.
+N_DRAWS = 256
+# Outputs of a node that are kept, evenly spaced: what a picture can show.
+MOST_OUTPUTS = 400
+
+
+class EmulatedNode(NamedTuple):
+    """An emulated node and what is predicted of its outputs.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+        Of its outputs; () for a term of the log density.
+    is_term : bool
+    columns : ndarray of int, shape (m,)
+        Those of its outputs, raveled, that are kept here.
+    evaluated : ndarray, shape (n, m)
+        What was evaluated.
+    held_out, held_out_sd : ndarray, shape (n, m)
+        Prediction of each evaluation from all others, and its standard deviation; NaN where the
+        evaluation failed. Of a term depths are compressed as the emulator sees them.
+    outputs, sd : ndarray, shape (k, m)
+        Prediction at the first k draws, and its standard deviation.
+    """
+
+    name: str
+    shape: tuple
+    is_term: bool
+    columns: np.ndarray
+    evaluated: np.ndarray
+    held_out: np.ndarray
+    held_out_sd: np.ndarray
+    outputs: np.ndarray
+    sd: np.ndarray
+
+
+class Emulated(NamedTuple):
+    """What the emulators say.
+
+    Attributes
+    ----------
+    nodes : tuple of EmulatedNode
+    held_out, held_out_sd : ndarray, shape (n,)
+        Log density at each evaluation, predicted from all others.
+    covariance : ndarray, shape (k, k)
+        Of the log density's error at the first k draws.
+    """
+
+    nodes: tuple
+    held_out: np.ndarray
+    held_out_sd: np.ndarray
+    covariance: np.ndarray
+
+
+def emulated(composite, evaluations, draws) -> Emulated:
+    """Return what the emulators of a composite say.
+
+    Parameters
+    ----------
+    composite : Composite
+        Fitted to the evaluations.
+    evaluations : Evaluations
+    draws : ndarray, shape (k, d)
+    """
+    model, emulators = composite.model, composite.emulators
+    inputs = model.inputs(draws)
+    predictions = [emulator.predict(draws, inputs) for emulator in emulators]
+    left_out = [emulator.leave_one_out() for emulator in emulators]
+    _, _, by_outputs = model.log_density(draws, np.hstack([p.outputs for p in predictions]))
+    with np.errstate(all="ignore"):
+        held_out, _, by_held_out = model.log_density(
+            evaluations.X, np.hstack([outputs for outputs, _ in left_out])
+        )
+    covariance = np.zeros((len(draws), len(draws)))
+    held_out_variance = np.zeros(len(held_out))
+    nodes = []
+    for emulator, prediction, (outputs, variance) in zip(
+        emulators, predictions, left_out, strict=True
+    ):
+        node, S = emulator.node, emulator.process.output_covariance_
+        slopes = emulator.slopes(by_outputs[:, node.outputs], prediction.outputs)
+        covariance += emulator.covariance(draws, inputs) * (slopes @ S @ slopes.T)
+        slopes = emulator.slopes(by_held_out[:, node.outputs], outputs)
+        held_out_variance += variance * np.einsum("ij,jk,ik->i", slopes, S, slopes)
+        columns = _columns(node.n_outputs)
+        parts = (
+            evaluations.outputs[:, node.outputs],
+            outputs,
+            emulator.standard_deviations(outputs, variance),
+            prediction.outputs,
+            emulator.standard_deviations(prediction.outputs, prediction.variance),
+        )
+        nodes.append(
+            EmulatedNode(
+                node.name, node.shape, node.is_term, columns, *(part[:, columns] for part in parts)
+            )
+        )
+    return Emulated(tuple(nodes), held_out, np.sqrt(held_out_variance), covariance)
+
+
+def _columns(n):
+    """Return the outputs that are kept, of n."""
+    return np.unique(np.linspace(0, n - 1, min(n, MOST_OUTPUTS)).round().astype(int))

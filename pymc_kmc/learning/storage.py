@@ -1,0 +1,106 @@
+"""What was learned, as a netCDF file: arrays, and a skeleton of names and numbers as JSON.
+
+The surrogate for fast moves isn't stored: it is distilled again, from the same draws with the same
+seed.
+"""
+
+import json
+from dataclasses import fields
+
+import numpy as np
+import xarray as xr
+
+from pymc_kmc.learning.distilling import Distillation, distilled
+from pymc_kmc.learning.emulated import Emulated, EmulatedNode
+from pymc_kmc.learning.evidence import LogEvidence
+from pymc_kmc.learning.rounds import Evaluations, Round
+
+# Number of the file's form. It rises with every change.
+FORM = 1
+# The attribute that marks a file, and the one that has the skeleton.
+MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
+# What is distilled again.
+LEFT_OUT = "fitted"
+TUPLES = {
+    kind.__name__: kind
+    for kind in (Distillation, Emulated, EmulatedNode, Evaluations, LogEvidence, Round)
+}
+
+
+def write(posterior, path):
+    """Write a :class:`LearnedPosterior` to a file."""
+    arrays: dict = {}
+    skeleton = {
+        field.name: _packed(getattr(posterior, field.name), field.name, arrays)
+        for field in fields(posterior)
+        if field.name != LEFT_OUT
+    }
+    variables = {
+        name: ([f"{name}_dim_{i}" for i in range(array.ndim)], array)
+        for name, array in arrays.items()
+    }
+    attributes = {MARK: FORM, SKELETON: json.dumps(skeleton)}
+    xr.Dataset(variables, attrs=attributes).to_netcdf(path)
+
+
+def read(kind, path):
+    """Return the :class:`LearnedPosterior`, which is `kind`, of a file."""
+    with xr.open_dataset(path) as opened:
+        data = opened.load()
+    form = data.attrs.get(MARK)
+    if form is None:
+        raise ValueError(f"path={str(path)!r} isn't what LearnedPosterior.to_netcdf has written.")
+    if int(form) != FORM:
+        raise ValueError(
+            f"path={str(path)!r} was written by another version of pymc_kmc, in form {form}; this "
+            f"one reads form {FORM}. Read it with that version, or learn again."
+        )
+    skeleton = json.loads(data.attrs[SKELETON])
+    found = {name: _unpacked(value, data) for name, value in skeleton.items()}
+    fitted = distilled(
+        found["positions"],
+        found["log_densities"],
+        found["wide_positions"],
+        found["evaluations"],
+        found["distillation"],
+    )
+    return kind(**found, fitted=fitted)
+
+
+def _packed(value, name, arrays):
+    """Return a value as JSON takes it; arrays are put aside."""
+    if isinstance(value, np.ndarray):
+        arrays[name] = value
+        return {"array": name}
+    if isinstance(value, np.generic):
+        return value.item()
+    if hasattr(value, "_fields"):
+        parts = value._asdict().items()
+        packed = {key: _packed(part, f"{name}_{key}", arrays) for key, part in parts}
+        return {"tuple": type(value).__name__, "fields": packed}
+    if isinstance(value, tuple | list):
+        return {"items": [_packed(part, f"{name}_{i}", arrays) for i, part in enumerate(value)]}
+    if isinstance(value, dict):
+        # Names of variables needn't be names that a file allows.
+        parts = [
+            (key, _packed(part, f"{name}_{i}", arrays))
+            for i, (key, part) in enumerate(value.items())
+        ]
+        return {"pairs": parts}
+    return value
+
+
+def _unpacked(value, data):
+    """Return what :func:`_packed` has packed."""
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        array = data[value["array"]].values
+        # Some libraries leave numbers in the order of bytes that the file has.
+        return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    if "tuple" in value:
+        parts = value["fields"].items()
+        return TUPLES[value["tuple"]](**{key: _unpacked(part, data) for key, part in parts})
+    if "items" in value:
+        return tuple(_unpacked(part, data) for part in value["items"])
+    return {key: _unpacked(part, data) for key, part in value["pairs"]}

@@ -1,0 +1,117 @@
+"""No evaluation is lost where learning fails, and none is made again."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from pymc_kmc.model.opaque import OpaqueModel
+from tests.learned import TIMES, curve, decay, log_likelihood
+
+FAILS_AT = 30
+
+
+class Failing:
+    """A function that fails at its n-th call, and never again."""
+
+    def __init__(self, function, n, error):
+        self.function, self.n, self.error, self.calls = function, n, error, 0
+
+    def __call__(self, *values):
+        self.calls += 1
+        if self.calls == self.n:
+            raise self.error
+        return self.function(*values)
+
+
+def outputs(function):
+    return curve(function)
+
+
+def number(function):
+    with pm.Model() as model:
+        size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
+        pm.Potential("p", kmc.BlackBox("loglik", function, size, rate))
+    return model
+
+
+KINDS = {"outputs": (outputs, decay), "number": (number, log_likelihood)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [8, 31])
+def test_learning_goes_on_after_an_exception(kind, n):
+    make, function = KINDS[kind]
+    whole = kmc.learn(make(function), progressbar=False)
+    # The black box is tried out twice when it is made.
+    failing = Failing(function, n + 2, ValueError("no solution"))
+    model = make(failing)
+    with pytest.raises(kmc.BlackBoxError, match="no solution") as caught:
+        kmc.learn(model, progressbar=False)
+    assert len(caught.value.evaluations) == n - 1  # also those of the batch in which it failed
+    (note,) = caught.value.__notes__
+    assert f"{n - 1} evaluations were made" in note
+    assert "evaluations=error.evaluations" in note
+    learned = kmc.learn(model, evaluations=caught.value.evaluations, progressbar=False)
+    np.testing.assert_array_equal(learned.positions, whole.positions)
+    np.testing.assert_array_equal(learned.evaluations.X, whole.evaluations.X)
+    # One place was called twice, that of the exception.
+    assert failing.calls == 2 + whole.n_evaluations + 1
+
+
+def test_an_early_interruption_keeps_evaluations():
+    with pytest.raises(KeyboardInterrupt) as caught:
+        kmc.learn(number(Failing(log_likelihood, 10, KeyboardInterrupt())), progressbar=False)
+    assert len(caught.value.evaluations) == 7
+    assert "7 evaluations" in caught.value.__notes__[0]
+
+
+def test_another_seed_uses_what_was_evaluated():
+    failing = Failing(log_likelihood, FAILS_AT, ValueError("no"))
+    model = number(failing)
+    with pytest.raises(kmc.BlackBoxError) as caught:
+        kmc.learn(model, progressbar=False)
+    kept = caught.value.evaluations
+    learned = kmc.learn(model, evaluations=kept, random_seed=3, progressbar=False)
+    np.testing.assert_array_equal(learned.evaluations.X[: len(kept)], kept.X)
+
+
+def test_evaluations_must_be_of_the_model():
+    with pytest.raises(kmc.BlackBoxError) as caught:
+        kmc.learn(number(Failing(log_likelihood, FAILS_AT, ValueError("no"))), progressbar=False)
+    with pytest.raises(ValueError, match="5"):
+        kmc.learn(curve(), evaluations=caught.value.evaluations, progressbar=False)
+    with pytest.raises(TypeError, match="evaluations"):
+        kmc.learn(curve(), evaluations=3)
+
+
+def test_seconds_are_of_each_evaluation():
+    learned = kmc.learn(curve(), progressbar=False)
+    assert learned.seconds.shape == (len(learned.evaluations),)
+    assert np.all(learned.seconds > 0)
+
+
+def test_a_remembered_place_is_not_evaluated():
+    def model(function):
+        model = curve(function)
+        return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+
+    X = np.random.default_rng(1).standard_normal((4, 2))
+    first = model(decay)
+    found = first.evaluate(X)
+    calls = []
+
+    def counted(size, rate):
+        calls.append((size, rate))
+        return size * np.exp(-rate * TIMES)
+
+    again = model(counted)
+    again.log.remember(first.log.evaluated(["size_log__", "rate_log__"]))
+    calls.clear()
+    more = np.vstack([X[:2], X[:1] + 1.0, X[2:]])
+    expected = first.evaluate(more)
+    np.testing.assert_array_equal(again.evaluate(more), expected)
+    np.testing.assert_array_equal(np.delete(expected, 2, axis=0), found)
+    assert len(calls) == 1
+    assert again.n_evaluations == 1
+    assert len(again.log) == 5
