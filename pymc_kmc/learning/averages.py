@@ -10,7 +10,10 @@ to first order. Under the Gaussian processes e has mean zero and the covariance 
 .. math:: \sigma^2 = \kappa^2 \iint h(x)\, C(x, x')\, h(x')\, \pi(x)\, \pi(x')\, dx\, dx'
 
 (Bayesian quadrature; O'Hagan, 1991). The calibration :math:`\kappa \ge 1` is the root mean square of
-the standardised errors of evaluations that are predicted from all others.
+the standardised errors of evaluations that are predicted from all others (leave one out;
+Rasmussen and Williams, 2006, equation 5.12). Where learning has not converged emulators are not to
+be believed: the error that was measured at fresh draws, times the standard deviation of h, is added,
+the largest covariance there can be.
 
 *Monte Carlo's*, of the finite number of draws. Functions whose mean is known to be zero, those of
 Stein's identity
@@ -27,13 +30,17 @@ estimators. *Statistics and Computing* 23, 653-662.
 
 O'Hagan, A. (1991). Bayes-Hermite quadrature. *Journal of Statistical Planning and Inference* 29,
 245-260.
+
+Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
+Press.
 """
 
 import numpy as np
 import pandas as pd
 
-# Largest logarithm of a draw's weight: where it is larger, nothing is known of the density.
-LARGEST_LOG_WEIGHT = 2.0
+# Powers of the weights that are tried, and the smallest share of draws that they must be worth:
+# where an emulator knows little, its variances say nothing of the density.
+POWERS, SMALLEST_SHARE = (1.0, 0.5, 0.25, 0.0), 0.5
 # Number of evaluations that the calibration's prior, a calibrated emulator, counts for.
 PRIOR_EVALUATIONS = 4.0
 # Number of draws that one independent draw is worth.
@@ -57,12 +64,13 @@ class Averages:
         Of the log density's errors at the first k draws.
     calibration : float
         Ratio of the emulators' errors to what they say of them.
+    unknown : float
+        Standard deviation of an error of the log density that the emulators know nothing of.
     """
 
-    def __init__(self, variances, controls, covariance, calibration):
-        weights = np.exp(np.minimum(0.5 * variances, LARGEST_LOG_WEIGHT))
-        self.weights = weights / weights.sum()
-        self._controls = controls
+    def __init__(self, variances, controls, covariance, calibration, unknown=0.0):
+        self.weights = _weights(variances)
+        self._controls, self._unknown = controls, unknown
         first = self.weights[: len(covariance)]
         self._first = first / first.sum()
         self._covariance = calibration**2 * covariance
@@ -77,12 +85,17 @@ class Averages:
         """
         h = influences[: len(self._first)]
         parts = self._first[:, None] * (h - self._first @ h)
-        return np.einsum("ia,ij,ja->a", parts, self._covariance, parts)
+        known = np.einsum("ia,ij,ja->a", parts, self._covariance, parts)
+        if self._unknown == 0.0:
+            return known
+        # The largest covariance with an error of that size.
+        return known + self._unknown**2 * (self.weights @ influences**2)
 
     @property
     def constant_error(self):
         """Standard deviation of the log density's mean error: that of a log evidence."""
-        return float(np.sqrt(max(self._first @ self._covariance @ self._first, 0.0)))
+        known = max(self._first @ self._covariance @ self._first, 0.0)
+        return float(np.hypot(np.sqrt(known), self._unknown))
 
     def controlled(self, influences):
         """Return what control variates take off functionals, and the standard errors then.
@@ -147,6 +160,17 @@ class Averages:
             weights = self.weights[rows]
             result[j] = np.interp(level, np.cumsum(weights) - 0.5 * weights, values[rows, j])
         return result
+
+
+def _weights(variances):
+    """Return the weights of draws, sum 1."""
+    for power in POWERS:
+        logs = 0.5 * power * variances
+        weights = np.exp(logs - logs.max())
+        weights /= weights.sum()
+        if 1.0 / np.sum(weights**2) >= SMALLEST_SHARE * len(weights):
+            break
+    return weights
 
 
 def control_variates(X, gradients):

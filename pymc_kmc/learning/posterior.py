@@ -114,8 +114,8 @@ class LearnedPosterior:
         """Return means, standard deviations and quantiles, each with a standard error.
 
         They are averages over many draws of what was learned. The standard errors have a part from
-        what the emulators don't know and a part from the number of draws; where learning has not
-        converged they are too small, as the emulators' own.
+        what the emulators don't know and a part from the number of draws. Where learning has not
+        converged they are wide: the log density's error may be in the direction that matters.
 
         Parameters
         ----------
@@ -151,15 +151,16 @@ class LearnedPosterior:
 
     @property
     def _averages(self):
-        held_out = self.emulated
-        errors = self.evaluations.log_densities - held_out.held_out
+        said = self.emulated
+        errors = self.evaluations.log_densities - said.held_out
         near = np.zeros(len(errors), dtype=bool)
         for found in self.rounds:
             if found.temperature <= HIGHEST_TEMPERATURE:
                 near[found.n_evaluations - len(found.predicted) : found.n_evaluations] = True
-        kappa = calibration(errors[near], held_out.held_out_sd[near])
+        ratio = calibration(errors[near], said.held_out_sd[near])
         controls = control_variates(self.positions, self.gradients)
-        return Averages(self.variances, controls, held_out.covariance, kappa)
+        unknown = 0.0 if self.has_converged else self.error
+        return Averages(self.variances, controls, said.covariance, ratio, unknown)
 
     # Stored
 

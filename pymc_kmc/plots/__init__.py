@@ -4,6 +4,7 @@ Each function takes what `pm.sample` returned, or the step that sampled, and ret
 plots return: axes with ArviZ 0.x, a `PlotCollection` with ArviZ 1.x.
 """
 
+from pymc_kmc.plots.learned import plot_emulator
 from pymc_kmc.plots.learning import plot_learning
 from pymc_kmc.plots.moves import plot_moves
 from pymc_kmc.plots.noise import plot_noise
@@ -12,6 +13,7 @@ from pymc_kmc.plots.surrogate import plot_surrogate
 from pymc_kmc.plots.trajectories import plot_trajectories
 
 __all__ = [
+    "plot_emulator",
     "plot_learning",
     "plot_moves",
     "plot_noise",

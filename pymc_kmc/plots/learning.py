@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from pymc_kmc.learning import LearnedPosterior
+from pymc_kmc.plots.learned import draw_rounds
 from pymc_kmc.plots.panels import Panels, bins, check_step
 from pymc_kmc.runs import Run
 
@@ -21,8 +23,10 @@ def plot_learning(idata, *, chains=None, step=0, n_bins=30, figsize=None, ax=Non
 
     Parameters
     ----------
-    idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
-        What `pm.sample(step=kmc.KMC(), discard_tuned_samples=False)` returned.
+    idata : arviz.InferenceData, xarray.DataTree, pymc.backends.base.MultiTrace or LearnedPosterior
+        What `pm.sample(step=kmc.KMC(), discard_tuned_samples=False)` returned, or what
+        :func:`~pymc_kmc.learn` did. Of the latter two panels are drawn: the errors at fresh draws,
+        round by round, with the temperature of these; and the best log density by evaluation.
     chains : sequence of int, optional
         Numbers of the chains to draw; by default all.
     step : int
@@ -32,18 +36,20 @@ def plot_learning(idata, *, chains=None, step=0, n_bins=30, figsize=None, ax=Non
     figsize : (float, float), optional
         In inches.
     ax : array of matplotlib.axes.Axes, optional
-        Three axes to draw in.
+        Axes to draw in, one a panel.
 
     Returns
     -------
     ndarray of matplotlib.axes.Axes or arviz_plots.PlotCollection
-        With ArviZ 0.x and 1.x. Panels: "error", "best", "cost".
+        With ArviZ 0.x and 1.x. Panels: "error", "best", and "cost" of a run.
 
     Raises
     ------
     ValueError
         If the tuning iterations were discarded, or the step has no surrogate.
     """
+    if isinstance(idata, LearnedPosterior):
+        return draw_rounds(idata, figsize, ax)
     run = Run.of(idata)
     check_step(run, step)
     run.needs_tuning("A surrogate")
