@@ -1,4 +1,6 @@
-"""Small models to be learned once."""
+"""A curve with two parameters, to be learned once; its moments by summation on a grid."""
+
+from functools import cache
 
 import numpy as np
 import pymc as pm
@@ -18,9 +20,33 @@ def log_likelihood(size, rate):
 
 
 def curve(function=decay):
-    """A curve with two parameters, the noise's scale known."""
+    """The curve is opaque, the noise's scale known."""
     with pm.Model() as model:
         size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
         mean = kmc.BlackBox("curve", function, size, rate, shape=(5,))
         pm.Normal("y", mean, 0.1, observed=OBSERVED)
     return model
+
+
+def scalar(function=log_likelihood):
+    """The same posterior, its log likelihood an opaque number, less a constant."""
+    with pm.Model() as model:
+        size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
+        pm.Potential("p", kmc.BlackBox("loglik", function, size, rate))
+    return model
+
+
+def on_grid(n=400):
+    """Places (n * n, 2) of log size and log rate, and their posterior probabilities."""
+    a, b = np.meshgrid(np.linspace(0.5, 1.7, n), np.linspace(-1.2, 0.5, n), indexing="ij")
+    size, rate = np.exp(a)[..., None], np.exp(b)[..., None]
+    log_density = -0.5 * ((OBSERVED - size * np.exp(-rate * TIMES)) ** 2).sum(axis=-1) / 0.01
+    log_density += -0.5 * a**2 - 0.5 * b**2
+    weights = np.exp(log_density - log_density.max())
+    return np.column_stack([a.ravel(), b.ravel()]), (weights / weights.sum()).ravel()
+
+
+@cache
+def learned_curve():
+    """What is learned of the curve, once a process."""
+    return kmc.learn(curve(), n_landmarks=50, progressbar=False)

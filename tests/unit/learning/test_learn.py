@@ -11,48 +11,13 @@ import pytest
 import pymc_kmc as kmc
 from pymc_kmc.learning.search import search
 from pymc_kmc.model.opaque import OpaqueModel
-
-TIMES = np.array([0.0, 0.5, 1.0, 2.0, 4.0])
-OBSERVED = 3.0 * np.exp(-0.7 * TIMES) + np.array([0.1, -0.05, 0.08, -0.1, 0.02])
-
-
-def decay(size, rate):
-    return size * np.exp(-rate * TIMES)
-
-
-def curve(function=decay):
-    """A curve with two parameters, the noise's scale known."""
-    with pm.Model() as model:
-        size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
-        mean = kmc.BlackBox("curve", function, size, rate, shape=(5,))
-        pm.Normal("y", mean, 0.1, observed=OBSERVED)
-    return model
-
-
-def scalar():
-    """The same posterior, its log likelihood a number."""
-    with pm.Model() as model:
-        size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
-
-        def log_likelihood(size, rate):
-            return -0.5 * np.sum((OBSERVED - decay(size, rate)) ** 2) / 0.01
-
-        pm.Potential("p", kmc.BlackBox("loglik", log_likelihood, size, rate))
-    return model
-
+from tests.learned import OBSERVED, curve, decay, on_grid, scalar
 
 def exact_moments():
-    """Means and standard deviations of log size and log rate, by summation on a grid."""
-    a, b = np.meshgrid(np.linspace(0.5, 1.7, 400), np.linspace(-1.2, 0.5, 400), indexing="ij")
-    size, rate = np.exp(a)[..., None], np.exp(b)[..., None]
-    log_density = -0.5 * ((OBSERVED - size * np.exp(-rate * TIMES)) ** 2).sum(axis=-1) / 0.01
-    log_density += -0.5 * a**2 - 0.5 * b**2
-    weights = np.exp(log_density - log_density.max())
-    weights /= weights.sum()
-    places = np.stack([a, b])
-    means = (weights * places).sum(axis=(1, 2))
-    sds = np.sqrt((weights * (places - means[:, None, None]) ** 2).sum(axis=(1, 2)))
-    return means, sds
+    """Means and standard deviations of log size and log rate."""
+    places, weights = on_grid()
+    means = weights @ places
+    return means, np.sqrt(weights @ (places - means) ** 2)
 
 
 CALLS = []

@@ -1,12 +1,11 @@
 """No evaluation is lost where learning fails, and none is made again."""
 
 import numpy as np
-import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.model.opaque import OpaqueModel
-from tests.learned import TIMES, curve, decay, log_likelihood
+from tests.learned import TIMES, curve, decay, log_likelihood, scalar
 
 FAILS_AT = 30
 
@@ -24,18 +23,7 @@ class Failing:
         return self.function(*values)
 
 
-def outputs(function):
-    return curve(function)
-
-
-def number(function):
-    with pm.Model() as model:
-        size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
-        pm.Potential("p", kmc.BlackBox("loglik", function, size, rate))
-    return model
-
-
-KINDS = {"outputs": (outputs, decay), "number": (number, log_likelihood)}
+KINDS = {"outputs": (curve, decay), "number": (scalar, log_likelihood)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -61,14 +49,14 @@ def test_learning_goes_on_after_an_exception(kind, n):
 
 def test_an_early_interruption_keeps_evaluations():
     with pytest.raises(KeyboardInterrupt) as caught:
-        kmc.learn(number(Failing(log_likelihood, 10, KeyboardInterrupt())), progressbar=False)
+        kmc.learn(scalar(Failing(log_likelihood, 10, KeyboardInterrupt())), progressbar=False)
     assert len(caught.value.evaluations) == 7
     assert "7 evaluations" in caught.value.__notes__[0]
 
 
 def test_another_seed_uses_what_was_evaluated():
     failing = Failing(log_likelihood, FAILS_AT, ValueError("no"))
-    model = number(failing)
+    model = scalar(failing)
     with pytest.raises(kmc.BlackBoxError) as caught:
         kmc.learn(model, progressbar=False)
     kept = caught.value.evaluations
@@ -78,7 +66,7 @@ def test_another_seed_uses_what_was_evaluated():
 
 def test_evaluations_must_be_of_the_model():
     with pytest.raises(kmc.BlackBoxError) as caught:
-        kmc.learn(number(Failing(log_likelihood, FAILS_AT, ValueError("no"))), progressbar=False)
+        kmc.learn(scalar(Failing(log_likelihood, FAILS_AT, ValueError("no"))), progressbar=False)
     with pytest.raises(ValueError, match="5"):
         kmc.learn(curve(), evaluations=caught.value.evaluations, progressbar=False)
     with pytest.raises(TypeError, match="evaluations"):

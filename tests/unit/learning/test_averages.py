@@ -1,0 +1,131 @@
+"""Averages over draws of an emulated posterior: right, and with standard errors that cover."""
+
+import numpy as np
+import pytest
+
+from pymc_kmc.learning.averages import Averages, calibration, control_variates, flattened
+from tests.learned import learned_curve, on_grid
+
+N = 2000
+LABELS = ["a", "b"]
+MEAN, FACTOR = np.array([3.0, -40.0]), np.array([[2.0, 0.0], [1.0, 0.1]])
+
+
+def gaussian(n, seed):
+    """Draws of a Gaussian, and gradients of its log density."""
+    X = MEAN + np.random.default_rng(seed).standard_normal((n, 2)) @ FACTOR.T
+    return X, -np.linalg.solve(FACTOR @ FACTOR.T, (X - MEAN).T).T
+
+
+def without_controls(X, covariance=None, **kwargs):
+    covariance = np.zeros((10, 10)) if covariance is None else covariance
+    return Averages(np.zeros(len(X)), np.zeros((len(X), 0)), covariance, 1.0, **kwargs)
+
+
+def test_control_variates_leave_no_error_of_a_gaussians_moments():
+    X, gradients = gaussian(500, 1)
+    controls = control_variates(X, gradients)
+    assert controls.shape == (500, 2 + 3)
+    table = Averages(np.zeros(500), controls, np.zeros((5, 5)), 1.0).table(X, LABELS, (0.5,))
+    sds = np.sqrt(np.diag(FACTOR @ FACTOR.T))
+    np.testing.assert_allclose(table["mean"], MEAN, atol=1e-9)
+    # The influence of a standard deviation is of first order.
+    np.testing.assert_allclose(table["sd"], sds, rtol=0.01)
+    assert np.all(table["se_mean"] < 1e-9)
+    assert np.all(np.abs(table["50%"] - MEAN) < 4 * table["se_50%"])
+    plain = without_controls(X).table(X, LABELS, (0.5,))
+    assert np.all(np.abs(plain["mean"] - MEAN) > 1e-3 * sds)
+
+
+@pytest.mark.parametrize(("d", "n", "n_controls"), [(3, 500, 9), (8, 500, 16), (20, 500, 20)])
+def test_there_are_fewer_control_variates_in_many_dimensions(d, n, n_controls):
+    X = np.random.default_rng(0).standard_normal((n, d))
+    controls = control_variates(X, -X)
+    assert controls.shape == (n, n_controls)
+    # Each is of order one: z of 6 of n draws; the false-alarm rate is below 1e-6.
+    assert np.all(np.abs(controls.mean(axis=0)) < 6 * controls.std(axis=0) / np.sqrt(n))
+    assert control_variates(X[:50], -X[:50]).shape[1] <= 2
+
+
+@pytest.mark.parametrize("column", ["mean", "sd", "5%", "50%"])
+def test_standard_errors_of_draws_cover(column):
+    truth = {"mean": 0.0, "sd": 1.0, "5%": -1.6449, "50%": 0.0}[column]
+    z = []
+    for seed in range(200):
+        X = np.random.default_rng(seed).standard_normal((400, 1))
+        row = without_controls(X).table(X, ["a"], (0.05, 0.5)).iloc[0]
+        z.append((row[column] - truth) / row[f"se_{column}"])
+    # Standard errors are for draws of which 1.25 are worth one: 1 / 1.25 = .8, and its own
+    # error is a tenth; five of these are a false-alarm rate below 1e-5.
+    assert 0.45 < np.mean(np.square(z)) < 1.15
+
+
+def test_an_error_of_the_surrogate_is_in_the_standard_errors():
+    # The error's covariance is that of a x + b (x^2 - 1), with independent a, b of variance .01:
+    # they move mean and standard deviation by a and b.
+    x = np.random.default_rng(2).standard_normal(N)
+    parts = np.column_stack([x, x**2 - 1])
+    table = without_controls(x[:, None], 0.01 * parts @ parts.T).table(x[:, None], ["a"], ())
+    sampling = np.sqrt(1.25 / N)
+    np.testing.assert_allclose(table["se_mean"], np.hypot(0.1, sampling), rtol=0.1)
+    np.testing.assert_allclose(table["se_sd"], np.hypot(0.1, sampling / np.sqrt(2)), rtol=0.15)
+
+
+def test_what_emulators_know_nothing_of_is_in_the_standard_errors():
+    x = np.random.default_rng(2).standard_normal((N, 1))
+    averages = without_controls(x, unknown=0.5)
+    np.testing.assert_allclose(averages.table(x, ["a"], ())["se_mean"], 0.5, rtol=0.1)
+    np.testing.assert_allclose(averages.constant_error, 0.5)
+
+
+def test_draws_are_weighted_by_what_the_penalty_took_off():
+    # Draws of a standard normal, of which a variance of x^2 / 2 took x^2 / 4 off: the density
+    # without it has precision 1 / 2.
+    x = np.random.default_rng(3).standard_normal((20_000, 1))
+    averages = Averages(0.5 * x[:, 0] ** 2, np.zeros((len(x), 0)), np.zeros((5, 5)), 1.0)
+    table = averages.table(x, ["a"], ())
+    np.testing.assert_allclose(table["sd"], np.sqrt(2.0), rtol=0.1)
+
+
+def test_weights_that_few_draws_would_have_are_softened():
+    variances = np.zeros(100)
+    variances[0] = 50.0
+    weights = Averages(variances, np.zeros((100, 0)), np.zeros((5, 5)), 1.0).weights
+    np.testing.assert_allclose(weights, 0.01)
+
+
+def test_the_calibration_is_that_of_errors_that_were_predicted():
+    errors, sds = np.full(96, 3.0), np.ones(96)
+    np.testing.assert_allclose(calibration(errors, sds), np.sqrt((4 + 96 * 9) / 100))
+    assert calibration(0.1 * errors, sds) == 1.0
+    assert calibration(np.array([np.nan, np.inf, 1.0]), np.array([1.0, 1.0, 0.0])) == 1.0
+
+
+def test_rows_have_the_elements_names():
+    values, labels = flattened({"a": np.arange(3.0), "b": np.arange(12.0).reshape(3, 2, 2)})
+    assert labels == ["a", "b[0, 0]", "b[0, 1]", "b[1, 0]", "b[1, 1]"]
+    np.testing.assert_array_equal(values[1], [1, 4, 5, 6, 7])
+
+
+def test_summary_of_a_learned_curve():
+    places, weights = on_grid(800)
+    natural = np.exp(places)
+    means = weights @ natural
+    sds = np.sqrt(weights @ (natural - means) ** 2)
+    table = learned_curve().summary((0.1, 0.9))
+    assert list(table.index) == ["size", "rate"]
+    order = np.argsort(natural, axis=0)
+    exact = {"mean": means, "sd": sds}
+    for p in (0.1, 0.9):
+        columns = [
+            natural[rows, j][np.searchsorted(np.cumsum(weights[rows]), p)]
+            for j, rows in enumerate(order.T)
+        ]
+        exact[f"{100 * p:g}%"] = np.array(columns)
+    for name, truth in exact.items():
+        # The grid's own error, and five standard errors of eight numbers: a false-alarm rate below
+        # 1e-5.
+        assert np.all(np.abs(table[name] - truth) < 5 * table[f"se_{name}"] + 2e-3 * sds), name
+        assert np.all(table[f"se_{name}"] < 0.06 * sds), name
+    with pytest.raises(ValueError, match="quantiles"):
+        learned_curve().summary((0.0, 0.5))
