@@ -1,19 +1,19 @@
 r"""Averages over a learned posterior, with standard errors that cover.
 
 Draws of an emulator are of :math:`e^{f - V/2}` (:mod:`pymc_kmc.learning.composite`): weights
-:math:`e^{V/2}` make averages over them those of :math:`e^f`. With the influence h of a functional, x
-less its mean for a mean, two errors are left.
+:math:`e^{V/2}` make averages over them those of :math:`e^f`. With the influence h of a functional,
+x less its mean for a mean, two errors are left.
 
 *The surrogate's.* An error e of the log density moves the functional by :math:`\mathrm{Cov}(e, h)`,
 to first order. Under the Gaussian processes e has mean zero and the covariance C, which makes
 
 .. math:: \sigma^2 = \kappa^2 \iint h(x)\, C(x, x')\, h(x')\, \pi(x)\, \pi(x')\, dx\, dx'
 
-(Bayesian quadrature; O'Hagan, 1991). The calibration :math:`\kappa \ge 1` is the root mean square of
-the standardised errors of evaluations that are predicted from all others (leave one out;
+(Bayesian quadrature; O'Hagan, 1991). The calibration :math:`\kappa \ge 1` is the root mean square
+of the standardised errors of evaluations that are predicted from all others (leave one out;
 Rasmussen and Williams, 2006, equation 5.12). Where learning has not converged emulators are not to
-be believed: the error that was measured at fresh draws, times the standard deviation of h, is added,
-the largest covariance there can be.
+be believed: the error that was measured at fresh draws, times the standard deviation of h, is
+added, the largest covariance there can be.
 
 *Monte Carlo's*, of the finite number of draws. Functions whose mean is known to be zero, those of
 Stein's identity
@@ -21,7 +21,7 @@ Stein's identity
 .. math:: \Delta P + \nabla P \cdot \nabla f, \qquad P = x_j, \; x_j x_k,
 
 are control variates: the regression of h on them takes most of it away, where the posterior is near
-a Gaussian (Mira, Solgi and Imparato, 2013, equation 8).
+a Gaussian (Mira, Solgi and Imparato, 2013).
 
 References
 ----------

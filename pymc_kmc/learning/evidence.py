@@ -3,11 +3,11 @@ r"""The normalising constant of an emulated density, by bridge sampling.
 Of a density :math:`\tilde\pi` from which there are draws, and of a proposal q that is normalised, a
 Student t around half of the draws,
 
-.. math:: Z = \frac{E_q[h \tilde\pi]}{E_\pi[h q]}, \qquad h \propto \frac{1}{s_1 \tilde\pi + s_2 Z q},
+.. math:: Z = \frac{E_q[h \tilde\pi]}{E_\pi[h q]}, \qquad h \propto \frac{1}{\tilde\pi + Z q},
 
-iterated until Z stays, with the shares :math:`s_1, s_2` of draws from :math:`\pi` and from q (Meng
-and Wong, 1996, equations 4.1 and 4.3). The error is that of the two means. Draws of an emulator are of
-:math:`e^{f - V/2}`: the mean of :math:`e^{V/2}` over them leads to the integral of :math:`e^f`.
+iterated until Z stays, with as many draws from :math:`\pi` as from q (Meng and Wong, 1996). The
+error is that of the two means. Draws of an emulator are of :math:`e^{f - V/2}`: the mean of
+:math:`e^{V/2}` over them leads to the integral of :math:`e^f`.
 
 References
 ----------

@@ -141,7 +141,7 @@ class LearnedPosterior:
 
     @property
     def log_evidence(self):
-        """The log marginal likelihood and its standard error, a :class:`LogEvidence`.
+        """The log marginal likelihood and its standard error, a `LogEvidence`.
 
         Natural logarithm, with all constants of the model's log density. Approximate, as `summary`
         is.

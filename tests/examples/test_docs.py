@@ -55,7 +55,8 @@ def extension(monkeypatch):
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name
 )
-def test_code_runs_as_printed(page):
+def test_code_runs_as_printed(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # pages write files
     quicker = QUICKER.get(page.name, ())
     run_quickly(python_blocks(page), page.name, quicker)
 

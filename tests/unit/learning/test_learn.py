@@ -13,6 +13,7 @@ from pymc_kmc.learning.search import search
 from pymc_kmc.model.opaque import OpaqueModel
 from tests.learned import OBSERVED, curve, decay, on_grid, scalar
 
+
 def exact_moments():
     """Means and standard deviations of log size and log rate."""
     places, weights = on_grid()

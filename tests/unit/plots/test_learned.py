@@ -63,7 +63,7 @@ def test_a_number(learned):
     node = node._replace(name="p", shape=(), columns=np.arange(1), **arrays)
     one = dataclasses.replace(learned, emulated=learned.emulated._replace(nodes=(node,)))
     (panel,) = panels_of(kmc.plots.plot_emulator(one, "p"), "held_out")
-    (x, y) = np.array([found for found in panel.get_lines()[0].get_data()])
+    x, y = panel.get_lines()[0].get_data()
     assert set(x) <= set(node.evaluated[:, 0])
     assert set(y) <= set(node.held_out[:, 0])
     assert len(x) > 10

@@ -57,6 +57,19 @@ def test_gradients_are_those_of_means_and_variances(process, rng):
         np.testing.assert_allclose(gradient[:, j], difference, rtol=1e-3, atol=1e-4)
 
 
+def test_values_left_out_are_predicted_as_from_all_others(process, points, outputs):
+    mean, variance = process.leave_one_out()
+    parameters = process.hyperparameters_
+    K, _, _ = MarginalLikelihood(process.coordinates(points), outputs, np.zeros(25)).covariance(
+        parameters
+    )
+    for i in (0, 7, 24):
+        others = np.arange(25) != i
+        solved = np.linalg.solve(K[np.ix_(others, others)], K[others, i])
+        np.testing.assert_allclose(mean[i], solved @ outputs[others], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(variance[i], K[i, i] - solved @ K[others, i], rtol=1e-3)
+
+
 def test_the_covariance_has_the_variances_on_its_diagonal(process, rng):
     X = rng.normal(size=(5, 2))
     np.testing.assert_allclose(
