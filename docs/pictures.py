@@ -1,10 +1,15 @@
-"""Draw the front page's picture: one target, one number of evaluations, three samplers.
+"""Draw the documentation's pictures.
 
     python docs/pictures.py
+    python docs/pictures.py --only emulator
 
-The target is the banana B(.03, 100) in eight dimensions (Haario, Saksman and Tamminen, 1999). Each
-sampler starts at the same bad place, makes 2500 iterations of tuning and 1000 draws, and evaluates
-the log density once in each.
+The front page's: one target, one number of evaluations, three samplers. The target is the banana
+B(.03, 100) in eight dimensions (Haario, Saksman and Tamminen, 1999). Each sampler starts at the
+same bad place, makes 2500 iterations of tuning and 1000 draws, and evaluates the log density once
+in each.
+
+That of learning once: what is known of the populations of hares and lynx, an ODE's solution, before
+any chain.
 """
 
 import argparse
@@ -24,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import pymc_kmc as kmc  # noqa: E402
+from examples.benchmarks.learning import MODELS  # noqa: E402
 from examples.benchmarks.targets import banana  # noqa: E402
 
 N_TUNE, N_DRAWS, SEED = 2500, 1000, 3
@@ -78,15 +84,33 @@ def draw(shape, size, chains, target):
     return figure
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "_static")
-    folder = parser.parse_args(arguments).folder
+def draw_bananas(folder):
     target = banana()
     chains = {name: draws_of(step, target) for name, step in SAMPLERS.items()}
     # Side by side, and one below the other for narrow screens.
     draw((1, 3), (10, 3.3), chains, target).savefig(folder / "banana.png", dpi=130)
     draw((3, 1), (4, 9), chains, target).savefig(folder / "banana_narrow.png", dpi=130)
+
+
+def draw_emulator(folder, model="outputs"):
+    learned = kmc.learn(MODELS[model](), random_seed=SEED, progressbar=False)
+    kmc.plots.plot_emulator(learned, figsize=(7, 6))
+    plt.gcf().savefig(folder / "emulator.png", dpi=130)
+
+
+PICTURES = {"bananas": draw_bananas, "emulator": draw_emulator}
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "_static")
+    parser.add_argument("--only", choices=PICTURES, help="one of the pictures")
+    options = parser.parse_args(arguments)
+    for name, draw_it in PICTURES.items():
+        if options.only in (None, name):
+            draw_it(options.folder)
 
 
 if __name__ == "__main__":

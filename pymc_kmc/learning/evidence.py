@@ -9,6 +9,9 @@ iterated until Z stays, with as many draws from :math:`\pi` as from q (Meng and 
 error is that of the two means. Draws of an emulator are of :math:`e^{f - V/2}`: the mean of
 :math:`e^{V/2}` over them leads to the integral of :math:`e^f`.
 
+A noisy likelihood's estimates are right in the mean, their logarithms are not: with Gaussian noise
+of variance :math:`s^2`, to whose mean the emulator is fitted, they are :math:`s^2 / 2` too low.
+
 References
 ----------
 Meng, X.-L. and Wong, W. H. (1996). Simulating ratios of normalizing constants via a simple
@@ -20,6 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, logsumexp
 from scipy.stats import multivariate_t
+
+from pymc_kmc.learning.composite import PENALTY
 
 # Degrees of freedom of the proposal: its tails are heavier than most posteriors'.
 DEGREES = 5
@@ -40,6 +45,30 @@ class LogEvidence(NamedTuple):
 
     value: float
     error: float
+
+
+def of_emulated(composite, draws, penalised, variances, rng) -> LogEvidence:
+    """Return the log of the integral of an emulated density.
+
+    Parameters
+    ----------
+    composite : Composite
+    draws : ndarray, shape (n, d)
+    penalised, variances : ndarray, shape (n,)
+        Log density that was drawn from, and the log density's variance, there.
+    rng : numpy.random.Generator
+    """
+    found = bridge(draws, penalised, lambda X: composite(X).penalised, rng)
+    taken_off = log_mean(PENALTY * variances)
+    error = np.hypot(found.error, taken_off.error)
+    return LogEvidence(found.value + taken_off.value, float(error))
+
+
+def without_noise(evidence, noise, n) -> LogEvidence:
+    """Return a log evidence, given the standard deviation of the noise of n log estimates."""
+    value, error = evidence
+    half = 0.5 * noise**2
+    return LogEvidence(value + half, float(np.hypot(error, half * np.sqrt(2.0 / n))))
 
 
 def bridge(draws, log_densities, log_density, rng) -> LogEvidence:

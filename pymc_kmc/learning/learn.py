@@ -23,7 +23,7 @@ from pymc_kmc.learning.composite import draw
 from pymc_kmc.learning.distilling import Distillation, distilled
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
 from pymc_kmc.learning.emulator import shrunk
-from pymc_kmc.learning.evidence import LogEvidence, bridge, log_mean
+from pymc_kmc.learning.evidence import of_emulated, without_noise
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE, Evaluations, Rounds, begin
@@ -359,11 +359,8 @@ def _posterior(run, state, rounds, n_landmarks, rng):
     distillation = Distillation(wide.values.mean, n_landmarks, 2 * run.batch_size, seed)
     fitted = distilled(X, values, wide.X, state.evaluations, distillation)
     opaque = run.opaque
-    evidence = bridge(X, penalised, lambda X: composite(X).penalised, rng)
-    unpenalised = log_mean(0.5 * variances)
-    evidence = LogEvidence(
-        evidence.value + unpenalised.value, float(np.hypot(evidence.error, unpenalised.error))
-    )
+    evidence = of_emulated(composite, X, penalised, variances, rng)
+    evidence = without_noise(evidence, rounds.noise, len(state.evaluations))
     if not state.has_converged:
         warnings.warn(
             f"Learning ended after {len(state.evaluations)} evaluations with an error of "

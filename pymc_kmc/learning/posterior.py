@@ -144,7 +144,8 @@ class LearnedPosterior:
         """The log marginal likelihood and its standard error, a `LogEvidence`.
 
         Natural logarithm, with all constants of the model's log density. Approximate, as `summary`
-        is.
+        is. Of a noisy likelihood it is that of the likelihood without noise, if the noise in the
+        logarithm is Gaussian.
         """
         value, error = self.emulated_log_evidence
         return LogEvidence(value, float(np.hypot(error, self._averages.constant_error)))

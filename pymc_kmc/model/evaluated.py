@@ -70,7 +70,7 @@ class EvaluationLog:
         self._seconds += len(X) * [seconds]
 
     def seconds_at(self, X):
-        """Return the seconds of the evaluations at points (n, d), (n,); NaN where there were none."""
+        """Return the seconds (n,) of evaluations at points (n, d); NaN where there were none."""
         found = {x.tobytes(): seconds for x, seconds in zip(self._X, self._seconds, strict=True)}
         return np.array([found.get(x.tobytes(), np.nan) for x in X], dtype=float)
 

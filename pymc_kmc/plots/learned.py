@@ -1,6 +1,7 @@
 """What was learned before the chains: rounds, and the emulators' predictions."""
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from pymc_kmc.learning import LearnedPosterior
 from pymc_kmc.likelihoods.checks import is_positive_integer
@@ -164,6 +165,7 @@ def _draw_outputs(found, near, figsize, ax):
     panel.plot(points.ravel(), errors.ravel(), ".", ms=2, color=EMULATED, rasterized=True)
     panel.axhline(0.0, color=EVALUATED, lw=1)
     panel.set(xlabel="index of the output", ylabel="error (posterior sds)")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.set_title("Each evaluation predicted from all others", fontsize="medium")
     panels.show("held_out", ("evaluation", "output"), errors, output=("output", found.columns))
     return panels.result()

@@ -1,8 +1,10 @@
 """The log evidence, against closed forms."""
 
+import warnings
+
 import numpy as np
 import pymc as pm
-from scipy.stats import multivariate_normal, multivariate_t
+from scipy.stats import multivariate_normal, multivariate_t, norm
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.evidence import bridge, log_mean
@@ -64,3 +66,20 @@ def test_evidence_of_a_conjugate_model():
     # Five standard errors: a false-alarm rate below 1e-6.
     assert abs(value - exact) < 5 * error
     assert error < 0.05
+
+
+def test_evidence_of_a_noisy_likelihood():
+    def estimate(x, rng):
+        # Right in the mean of the likelihood, .5 too low in that of its logarithm.
+        return norm.logpdf(0.7, x) + rng.standard_normal() - 0.5
+
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 1.0)
+        kmc.PseudoMarginalPotential("p", estimate, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learned = kmc.learn(model, n_landmarks=50, max_evaluations=120, progressbar=False)
+    value, error = learned.log_evidence
+    # Five standard errors: a false-alarm rate below 1e-6.
+    assert abs(value - norm.logpdf(0.7, 0.0, np.sqrt(2.0))) < 5 * error
+    assert error < 0.4

@@ -5,9 +5,10 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.model.opaque import OpaqueModel
-from tests.learned import TIMES, curve, decay, log_likelihood, scalar
+from tests.learned import TIMES, curve, decay, learned_curve, log_likelihood, scalar
 
 FAILS_AT = 30
+QUICK = {"n_landmarks": 20, "progressbar": False}
 
 
 class Failing:
@@ -26,21 +27,21 @@ class Failing:
 KINDS = {"outputs": (curve, decay), "number": (scalar, log_likelihood)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n", [8, 31])
+# While arriving, and in a round.
+@pytest.mark.parametrize(("kind", "n"), [("outputs", 8), ("number", 31)])
 def test_learning_goes_on_after_an_exception(kind, n):
     make, function = KINDS[kind]
-    whole = kmc.learn(make(function), progressbar=False)
+    whole = kmc.learn(make(function), **QUICK)
     # The black box is tried out twice when it is made.
     failing = Failing(function, n + 2, ValueError("no solution"))
     model = make(failing)
     with pytest.raises(kmc.BlackBoxError, match="no solution") as caught:
-        kmc.learn(model, progressbar=False)
+        kmc.learn(model, **QUICK)
     assert len(caught.value.evaluations) == n - 1  # also those of the batch in which it failed
     (note,) = caught.value.__notes__
     assert f"{n - 1} evaluations were made" in note
     assert "evaluations=error.evaluations" in note
-    learned = kmc.learn(model, evaluations=caught.value.evaluations, progressbar=False)
+    learned = kmc.learn(model, evaluations=caught.value.evaluations, **QUICK)
     np.testing.assert_array_equal(learned.positions, whole.positions)
     np.testing.assert_array_equal(learned.evaluations.X, whole.evaluations.X)
     # One place was called twice, that of the exception.
@@ -49,7 +50,7 @@ def test_learning_goes_on_after_an_exception(kind, n):
 
 def test_an_early_interruption_keeps_evaluations():
     with pytest.raises(KeyboardInterrupt) as caught:
-        kmc.learn(scalar(Failing(log_likelihood, 10, KeyboardInterrupt())), progressbar=False)
+        kmc.learn(scalar(Failing(log_likelihood, 10, KeyboardInterrupt())), **QUICK)
     assert len(caught.value.evaluations) == 7
     assert "7 evaluations" in caught.value.__notes__[0]
 
@@ -58,23 +59,23 @@ def test_another_seed_uses_what_was_evaluated():
     failing = Failing(log_likelihood, FAILS_AT, ValueError("no"))
     model = scalar(failing)
     with pytest.raises(kmc.BlackBoxError) as caught:
-        kmc.learn(model, progressbar=False)
+        kmc.learn(model, **QUICK)
     kept = caught.value.evaluations
-    learned = kmc.learn(model, evaluations=kept, random_seed=3, progressbar=False)
+    learned = kmc.learn(model, evaluations=kept, random_seed=3, **QUICK)
     np.testing.assert_array_equal(learned.evaluations.X[: len(kept)], kept.X)
 
 
 def test_evaluations_must_be_of_the_model():
     with pytest.raises(kmc.BlackBoxError) as caught:
-        kmc.learn(scalar(Failing(log_likelihood, FAILS_AT, ValueError("no"))), progressbar=False)
+        kmc.learn(scalar(Failing(log_likelihood, FAILS_AT, ValueError("no"))), **QUICK)
     with pytest.raises(ValueError, match="5"):
-        kmc.learn(curve(), evaluations=caught.value.evaluations, progressbar=False)
+        kmc.learn(curve(), evaluations=caught.value.evaluations, **QUICK)
     with pytest.raises(TypeError, match="evaluations"):
         kmc.learn(curve(), evaluations=3)
 
 
 def test_seconds_are_of_each_evaluation():
-    learned = kmc.learn(curve(), progressbar=False)
+    learned = learned_curve()
     assert learned.seconds.shape == (len(learned.evaluations),)
     assert np.all(learned.seconds > 0)
 
