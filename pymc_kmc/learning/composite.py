@@ -32,6 +32,8 @@ ACCEPTANCE, GAIN, STEP_SIZES = 0.75, 0.15, (1e-3, 1.2)
 JITTER = (0.7, 1.3)
 # Weight of the variance.
 PENALTY = 0.5
+# Smallest variance whose root is differentiated, in squared nats.
+SMALLEST_VARIANCE = 1e-12
 
 
 class Values(NamedTuple):
@@ -80,7 +82,42 @@ class Composite:
     def __call__(self, X, temperature=1.0, penalty=PENALTY) -> Values:
         """Return :class:`Values` at points (n, d) for draws at a temperature.
 
-        Without the `penalty`, the weight of the variance, they are those of the mean.
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+        temperature : float
+        penalty : float
+            Weight of the variance; 0 for the log density and its gradient.
+        """
+        weight = -penalty / temperature**2
+
+        def penalised(variance):
+            return weight * variance, np.full(len(variance), weight)
+
+        return self._values(X, temperature, penalised)
+
+    def optimistic(self, X, n_sds) -> Values:
+        """Return :class:`Values` with standard deviations of the log density added, not taken off.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+        n_sds : float
+        """
+
+        def bonus(variance):
+            sd = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
+            return n_sds * sd, 0.5 * n_sds / sd
+
+        return self._values(X, 1.0, bonus)
+
+    def _values(self, X, temperature, of_variance):
+        """Return values to which a function of the variance is added.
+
+        Parameters
+        ----------
+        of_variance : callable
+            Returns the function of the variances (n,) and its derivative.
         """
         model = self.model
         inputs = model.inputs(X)
@@ -91,17 +128,15 @@ class Composite:
         if model.is_sum:
             rest = mean - outputs.sum(axis=1)
             tempered, gradient = rest + (mean - rest) / temperature, by_x.copy()
-        penalty = penalty / temperature**2
+        slopes = [by_outputs[:, emulator.node.outputs] for emulator in self.emulators]
+        known = list(zip(self.emulators, predictions, slopes, strict=True))
+        variance = sum(prediction.log_density_variance(by) for _, prediction, by in known)
+        added, weights = of_variance(variance)
         by_inputs = np.zeros_like(inputs)
-        variance = np.zeros(len(X))
-        weights = np.full(len(X), -penalty)
-        for emulator, prediction in zip(self.emulators, predictions, strict=True):
-            slopes = by_outputs[:, emulator.node.outputs]
-            variance += prediction.log_density_variance(slopes)
-            pulled = prediction.pull(slopes, weights, temperature)
-            emulator.add_pull(gradient, by_inputs, pulled)
+        for emulator, prediction, by in known:
+            emulator.add_pull(gradient, by_inputs, prediction.pull(by, weights, temperature))
         gradient += model.pull(X, by_inputs)
-        return Values(tempered - penalty * variance, gradient, mean, variance)
+        return Values(tempered + added, gradient, mean, variance)
 
 
 class Draws(NamedTuple):

@@ -26,7 +26,7 @@ INFINITE = 2.0
 DEEPEST = 1e6
 # Growth of the number of values after which spaces and transforms compete again.
 COMPETE_AGAIN = 1.5
-# Weight of the last covariance in that of a space's coordinates.
+# Weight of the last covariance in that of a space's coordinates, where draws go on from the last.
 MEMORY = 0.5
 # Largest logarithm of a positive output.
 LARGEST_LOG = 300.0
@@ -101,10 +101,12 @@ class NodeEmulator:
     Parameters
     ----------
     node : OpaqueNode
+    memory : float
+        Weight of the last covariance in that of a space's coordinates.
     """
 
-    def __init__(self, node):
-        self.node = node
+    def __init__(self, node, memory=MEMORY):
+        self.node, self.memory = node, memory
         self.space = self.process = self.usable = None
         self.n_competed = 0
         self._covariances = {}
@@ -176,7 +178,7 @@ class NodeEmulator:
         d = P.shape[1]
         covariance = shrunk(draws)
         if name in self._covariances and self._covariances[name].shape == covariance.shape:
-            covariance = MEMORY * self._covariances[name] + (1 - MEMORY) * covariance
+            covariance = self.memory * self._covariances[name] + (1 - self.memory) * covariance
         centre = draws.mean(axis=0)
         whitening = np.linalg.inv(cholesky_factor(covariance))
         jacobian = 0.0

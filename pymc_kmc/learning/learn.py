@@ -2,32 +2,28 @@ r"""Learn a posterior once, for all chains, from few evaluations.
 
 1. *See what is opaque* (:mod:`pymc_kmc.model.opaque`): only those nodes of the model's graph that
    have no gradient are emulated; prior and likelihood around them stay exact.
-2. *Arrive.* An opaque node with many outputs, an ODE's states, is a least-squares problem: three
-   searches or more from dispersed starts (:mod:`pymc_kmc.learning.search`), until two have found
+2. *Arrive* (:mod:`pymc_kmc.learning.arrival`): searches from dispersed starts, until some agree on
    the best maximum.
-   For numbers, dispersed starts and draws of the prior at a high temperature.
 3. *Learn* (:mod:`pymc_kmc.learning.rounds`): draw, predict, evaluate, until predictions are right.
 4. *Distil*: a surrogate for fast moves, fitted to the emulated log density.
 """
 
 import logging
 import warnings
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
-from pymc.initial_point import make_initial_point_fn
 from pymc.model.core import modelcontext
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from pymc_kmc.learning.arrival import Arrival
 from pymc_kmc.learning.composite import draw
 from pymc_kmc.learning.distilling import Distillation, distilled
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
-from pymc_kmc.learning.emulator import shrunk
 from pymc_kmc.learning.evidence import of_emulated, without_noise
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
-from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE, Evaluations, Rounds, begin
-from pymc_kmc.learning.search import search, values_of
+from pymc_kmc.learning.rounds import Evaluations, Rounds
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.numerics.checks import check_count, check_positive
 from pymc_kmc.numerics.threads import single_threaded_blas
@@ -38,22 +34,8 @@ log = logging.getLogger(__name__)
 MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
 # Evaluations a round.
 BATCH_SIZE = 8
-# Dispersed starts, and draws of the prior beside them where outputs are numbers.
-N_STARTS, N_PRIOR = 4, 16
-# Two searches have found the same maximum if their log densities differ by less, in nats. One in
-# eight of Lotka-Volterra's jittered starts ends in a local maximum: two may agree on it.
-SAME = 2.0
-# Fewest searches.
-FEWEST_SEARCHES = 3
-# Share of the evaluations that a search may take.
-SEARCH_SHARE = 0.25
-# Spread of the first places around a maximum, in standard deviations of the linear model's
-# posterior, and temperature of the first round there.
-FIRST_SPREAD, FIRST_TEMPERATURE = 1.5, 2.0
-# Step of the differences that give curvatures, in units of the variables' scales.
-CURVATURE_STEP = 1e-4
-# Smallest curvature, in units of the variables' scales.
-SMALLEST_CURVATURE = 1e-2
+# Dispersed starts.
+N_STARTS = 4
 # Draws of what was learned: chains, transitions between draws, draws a chain.
 N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
 # Temperature of dispersed draws.
@@ -153,7 +135,7 @@ def learn(
         )
     run = _Run(opaque, max_evaluations, batch_size, starts, tolerance, rng)
     if evaluations is not None:
-        run.evaluations = remember(evaluations, opaque, run.starts)
+        run.evaluations = remember(evaluations, opaque, run.arrival.starts)
     try:
         with single_threaded_blas(), _Display(progressbar, tolerance) as display:
             state, rounds = run.learn(display)
@@ -195,32 +177,15 @@ class _Display:
         self.progress.update(self.task, description=f"Learning: {phase}", figures=figures)
 
 
-class _Place(NamedTuple):
-    """Where a search has ended."""
-
-    log_density: float
-    x: np.ndarray
-    fitted: object
-
-
 class _Run:
     """One call of :func:`learn`."""
 
     def __init__(self, opaque, most, batch_size, n_starts, tolerance, rng):
         self.opaque, self.most, self.batch_size = opaque, most, batch_size
-        self.n_starts, self.tolerance, self.rng = n_starts, tolerance, rng
+        self.tolerance, self.rng = tolerance, rng
         self.evaluations: Evaluations | None = None
         self.n_before = opaque.n_evaluations
-        self.prior = prior_points(opaque.model, N_PRIOR, rng)
-        self.starts = jittered_points(opaque.model, n_starts, rng)
-
-    @property
-    def scales(self):
-        """Scale of each unconstrained variable: its prior's spread, or 1."""
-        if self.prior is None:
-            return np.ones(self.opaque.n_dimensions)
-        spread = 0.5 * np.ptp(np.quantile(self.prior, [0.16, 0.84], axis=0), axis=0)
-        return np.where(spread > 0, spread, 1.0)
+        self.arrival = Arrival(opaque, n_starts, most, rng)
 
     def learn(self, display):
         """Return the last state of learning, and the rounds' maker."""
@@ -228,8 +193,8 @@ class _Run:
         state = None
         try:
             display.say("arriving")
-            is_vector = all(not node.is_term for node in self.opaque.nodes)
-            state = self._searched(display) if is_vector else self._dispersed()
+            say = partial(display.say, "arriving")
+            state = self.arrival.state(self.evaluations, say)
             while not state.has_converged and len(state.evaluations) < self.most:
                 state = rounds.next(state)
                 display.say("rounds", state.evaluations, state.error)
@@ -238,104 +203,6 @@ class _Run:
                 raise
             warnings.warn("Learning was interrupted.", UserWarning, stacklevel=3)
         return state, rounds
-
-    def _add(self, new):
-        self.evaluations = new if self.evaluations is None else self.evaluations.joined(new)
-
-    def _searched(self, display):
-        """Search for the maximum; return the state there."""
-        opaque, rng, scales = self.opaque, self.rng, self.scales
-        if self.evaluations is None:
-            places = []
-            for start in self.starts:
-                most = max(int(SEARCH_SHARE * self.most), 2 * opaque.n_dimensions)
-                X, outputs, fitted = search(opaque, start, scales, rng, most)
-                self._add(Evaluations.of(opaque, X, outputs))
-                values = values_of(opaque, X, outputs)
-                i = int(np.argmax(values))
-                if fitted is not None:
-                    places.append(_Place(values[i], X[i], fitted))
-                display.say("arriving", self.evaluations)
-                best = max((place.log_density for place in places), default=-np.inf)
-                n_same = sum(place.log_density > best - SAME for place in places)
-                if n_same >= 2 and len(places) >= FEWEST_SEARCHES:
-                    break
-            self._check_finite()
-            place = max(places, key=lambda place: place.log_density)
-            covariance = self._covariance(place)
-            factor = np.linalg.cholesky(covariance)
-            n, d = opaque.n_dimensions + 2, opaque.n_dimensions
-            around = place.x + FIRST_SPREAD * rng.standard_normal((n, d)) @ factor.T
-            self._add(Evaluations.at(opaque, around))
-            draws = place.x + rng.standard_normal((N_CHAINS, d)) @ factor.T
-            return begin(self.evaluations, draws, covariance, FIRST_TEMPERATURE)
-        return self._begin_at_best(FIRST_TEMPERATURE)
-
-    def _covariance(self, place):
-        """Return the covariance of the posterior under the linear model at a maximum."""
-        scales, fitted = self.scales, place.fitted
-        d = len(scales)
-        steps = CURVATURE_STEP * np.diag(scales)
-        ahead, behind = fitted(place.x + steps)[1], fitted(place.x - steps)[1]
-        H = -(ahead - behind) / (2.0 * CURVATURE_STEP * scales[:, None])
-        H = 0.5 * (H + H.T) * np.outer(scales, scales)
-        if not np.isfinite(H).all():
-            H = np.eye(d)
-        values, vectors = np.linalg.eigh(H)
-        covariance = (vectors / np.maximum(values, SMALLEST_CURVATURE)) @ vectors.T
-        return covariance * np.outer(scales, scales)
-
-    def _dispersed(self):
-        """Evaluate starts and prior draws; return the state at a high temperature."""
-        if self.evaluations is None:
-            places = self.starts if self.prior is None else np.vstack([self.starts, self.prior])
-            if self.prior is None:
-                # Nothing to draw from: more starts.
-                places = np.vstack([places, jittered_points(self.opaque.model, N_PRIOR, self.rng)])
-            self._add(Evaluations.at(self.opaque, places))
-            self._check_finite()
-        return self._begin_at_best(LARGEST_TEMPERATURE)
-
-    def _begin_at_best(self, temperature):
-        X, _, _, values = self.evaluations
-        best = X[np.argsort(-values, kind="stable")[: max(4, len(X) // 2)]]
-        return begin(self.evaluations, best, shrunk(best), temperature)
-
-    def _check_finite(self):
-        if not np.isfinite(self.evaluations.log_densities).any():
-            raise RuntimeError(
-                f"The log density is not finite at any of {len(self.evaluations)} starting places "
-                f"(PyMC's jittered initial points, and draws of the prior): "
-                f"{self.evaluations.X[:3].tolist()} and so on, on the unconstrained scale. Give "
-                "the variables initval=..., or mend the model there."
-            )
-
-
-def prior_points(model, n, rng):
-    """Return n draws of the prior on the unconstrained scale, (n, d); None where it has none."""
-    try:
-        function = make_initial_point_fn(
-            model=model, default_strategy="prior", return_transformed=True
-        )
-        points = [function(int(rng.integers(2**30))) for _ in range(n)]
-    except (NotImplementedError, ValueError, TypeError):
-        return None
-    rows = np.array([_vector(model, point) for point in points])
-    return rows if np.isfinite(rows).all() else None
-
-
-def jittered_points(model, n, rng):
-    """Return n of PyMC's jittered initial points on the unconstrained scale, (n, d)."""
-    function = make_initial_point_fn(
-        model=model, jitter_rvs=set(model.free_RVs), return_transformed=True
-    )
-    return np.array([_vector(model, function(int(rng.integers(2**30)))) for _ in range(n)])
-
-
-def _vector(model, point):
-    return np.concatenate(
-        [np.ravel(point[v.name]).astype(float) for v in model.continuous_value_vars]
-    )
 
 
 def _posterior(run, state, rounds, n_landmarks, rng):

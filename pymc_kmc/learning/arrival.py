@@ -1,0 +1,279 @@
+"""Arrive where the posterior's mass is: searches from several starts, until some agree.
+
+Many outputs a node make a least-squares problem (:mod:`pymc_kmc.learning.search`). Numbers are
+first evaluated at dispersed starts and at draws of the prior: where these are no deeper than a
+posterior's draws are, that was all; else searches go on from the best of them
+(:mod:`pymc_kmc.learning.trust_region`). A search that comes to where an earlier one has ended is
+stopped, so that later searches are cheap. Every second search may end in a local maximum: there are
+several, and two of them must agree on the best one.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from pymc.initial_point import make_initial_point_fn
+
+from pymc_kmc.learning.emulator import KNEE, shrunk
+from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE, Evaluations, begin
+from pymc_kmc.learning.search import search, values_of
+from pymc_kmc.learning.trust_region import Mode, TrustRegion
+
+# Draws of the prior where outputs are numbers.
+N_PRIOR = 16
+# Two searches have found the same maximum if their log densities differ by less, in nats.
+SAME = 2.0
+# Fewest searches. One in eight of Lotka-Volterra's ends in a local maximum with outputs, where two
+# may agree on it; one in two with numbers. Later searches there cost little.
+FEWEST_SEARCHES, FEWEST_BY_NUMBERS, MOST_BY_NUMBERS = 3, 6, 10
+# Share of the evaluations that a search may take.
+SEARCH_SHARE = 0.25
+# Spread of the first places around a maximum, in standard deviations of the linear model's
+# posterior, and temperature of the first round there.
+FIRST_SPREAD, FIRST_TEMPERATURE = 1.5, 2.0
+# Step of the differences that give curvatures, in units of the variables' scales.
+CURVATURE_STEP = 1e-4
+# Smallest curvature, in units of the variables' scales.
+SMALLEST_CURVATURE = 1e-2
+# Number of draws around the modes that rounds begin with.
+N_DRAWS = 256
+# Difference of logarithms of modes' masses from which on the smaller one is left out.
+NEGLIGIBLE = 7.0
+
+
+class Found(NamedTuple):
+    """A mode, and the number of searches that came there."""
+
+    mode: Mode
+    n_searches: int
+
+
+class Arrival:
+    """Where learning begins.
+
+    Parameters
+    ----------
+    opaque : OpaqueModel
+    n_starts : int
+        Of PyMC's jittered initial points.
+    most : int
+        Largest number of evaluations of all learning.
+    rng : numpy.random.Generator
+
+    Attributes
+    ----------
+    starts : ndarray, shape (n_starts, d)
+    found : list of Found
+        The modes, one an entry, in the order in which they were found.
+    """
+
+    def __init__(self, opaque, n_starts, most, rng):
+        self.opaque, self.most, self.rng = opaque, most, rng
+        self.prior = prior_points(opaque.model, N_PRIOR, rng)
+        self.starts = jittered_points(opaque.model, n_starts, rng)
+        self.evaluations: Evaluations | None = None
+        self.found: list[Found] = []
+
+    @property
+    def scales(self):
+        """Scale of each unconstrained variable: its prior's spread, or 1."""
+        if self.prior is None:
+            return np.ones(self.opaque.n_dimensions)
+        spread = 0.5 * np.ptp(np.quantile(self.prior, [0.16, 0.84], axis=0), axis=0)
+        return np.where(spread > 0, spread, 1.0)
+
+    @property
+    def is_by_outputs(self):
+        """Whether there is something to be made linear."""
+        return all(not node.is_term for node in self.opaque.nodes)
+
+    def state(self, evaluations, say):
+        """Return the state before the first round, :class:`~pymc_kmc.learning.rounds.Learned`.
+
+        Parameters
+        ----------
+        evaluations : Evaluations or None
+            Earlier ones: there is nothing to search for then.
+        say : callable
+            Called with the evaluations so far now and then.
+        """
+        self.say = say
+        if evaluations is not None:
+            self.evaluations = evaluations
+            hot = FIRST_TEMPERATURE if self.is_by_outputs else LARGEST_TEMPERATURE
+            return self._at_best(hot)
+        if self.is_by_outputs:
+            self._by_outputs()
+            return self._at_modes(self.opaque.n_dimensions + 2)
+        self._disperse()
+        if self._is_near:
+            return self._at_best(LARGEST_TEMPERATURE)
+        self._by_numbers()
+        return self._at_modes(0)
+
+    def _add(self, new):
+        self.evaluations = new if self.evaluations is None else self.evaluations.joined(new)
+
+    # Outputs
+
+    def _by_outputs(self):
+        opaque, ends = self.opaque, []
+        most = max(int(SEARCH_SHARE * self.most), 2 * opaque.n_dimensions)
+        for start in self.starts:
+            X, outputs, fitted = search(opaque, start, self.scales, self.rng, most)
+            self._add(Evaluations.of(opaque, X, outputs))
+            self.say(self.evaluations)
+            if fitted is None:
+                continue
+            values = values_of(opaque, X, outputs)
+            i = int(np.argmax(values))
+            mode = Mode(X[i], values[i], self._covariance(X[i], fitted))
+            ends.append(mode)
+            self._note(mode)
+            if len(ends) >= FEWEST_SEARCHES and n_agreeing(ends) > 1:
+                break
+        self._check_finite()
+
+    def _covariance(self, x, fitted):
+        """Return the covariance of the posterior under the linear model at a maximum."""
+        scales = self.scales
+        d = len(scales)
+        steps = CURVATURE_STEP * np.diag(scales)
+        ahead, behind = fitted(x + steps)[1], fitted(x - steps)[1]
+        H = -(ahead - behind) / (2.0 * CURVATURE_STEP * scales[:, None])
+        H = 0.5 * (H + H.T) * np.outer(scales, scales)
+        if not np.isfinite(H).all():
+            H = np.eye(d)
+        values, vectors = np.linalg.eigh(H)
+        covariance = (vectors / np.maximum(values, SMALLEST_CURVATURE)) @ vectors.T
+        return covariance * np.outer(scales, scales)
+
+    # Numbers
+
+    def _disperse(self):
+        """Evaluate starts and draws of the prior."""
+        places = self.prior
+        if places is None:
+            # Nothing to draw from: more starts.
+            places = jittered_points(self.opaque.model, N_PRIOR, self.rng)
+        self._add(Evaluations.at(self.opaque, np.vstack([self.starts, places])))
+        self.say(self.evaluations)
+        self._check_finite()
+
+    @property
+    def _is_near(self):
+        """Whether half of the dispersed places are no deeper than draws of a posterior are."""
+        evaluations = self.evaluations
+        values = evaluations.log_densities
+        if self.opaque.is_sum:
+            values = np.where(np.isfinite(values), evaluations.outputs.sum(axis=1), -np.inf)
+        depths = values.max() - values
+        return np.median(depths) <= KNEE * self.opaque.n_dimensions
+
+    def _by_numbers(self):
+        evaluations, ends = self.evaluations, []
+        most = int(SEARCH_SHARE * self.most)
+        order = np.argsort(-evaluations.log_densities, kind="stable")
+        for start in order[:MOST_BY_NUMBERS]:
+            x, value = evaluations.X[start], evaluations.log_densities[start]
+            if not np.isfinite(value):
+                break
+            region = TrustRegion(self.opaque, x, value, self.scales, self.rng)
+            known = self._known(region)
+            while known is None and not region.has_ended and region.n_evaluations < most:
+                self.evaluations = region.step(self.evaluations)
+                known = self._known(region)
+                self.say(self.evaluations)
+            mode = region.mode if known is None else known
+            ends.append(mode)
+            self._note(mode)
+            if len(ends) >= FEWEST_BY_NUMBERS and n_agreeing(ends) > 1:
+                break
+
+    def _known(self, region):
+        """Return the mode that explains where a search is, or None."""
+        for mode, _ in self.found:
+            if mode.explains(region.x, region.log_density):
+                return mode
+        return None
+
+    def _note(self, mode):
+        """Count a search that ended at a mode."""
+        for i, (known, n) in enumerate(self.found):
+            if known.explains(mode.x, mode.log_density) or mode.explains(*known[:2]):
+                better = max(known, mode, key=lambda m: m.log_density)
+                self.found[i] = Found(better, n + 1)
+                return
+        self.found.append(Found(mode, 1))
+
+    # The state
+
+    @property
+    def modes(self):
+        """Modes that have mass."""
+        masses = np.array([mode.log_mass for mode, _ in self.found])
+        return [
+            mode
+            for (mode, _), mass in zip(self.found, masses, strict=True)
+            if mass > masses.max() - NEGLIGIBLE
+        ]
+
+    def _at_modes(self, n_around):
+        """Return the state at the modes that have mass, with some evaluations around each."""
+        d, rng, modes = self.opaque.n_dimensions, self.rng, self.modes
+        draws, best = [], max(modes, key=lambda mode: mode.log_mass)
+        for mode in modes:
+            factor = np.linalg.cholesky(mode.covariance)
+            if n_around:
+                around = FIRST_SPREAD * rng.standard_normal((n_around, d)) @ factor.T
+                self._add(Evaluations.at(self.opaque, mode.x + around))
+            draws.append(mode.x + rng.standard_normal((N_DRAWS // len(modes), d)) @ factor.T)
+        draws = np.vstack(draws)
+        covariance = best.covariance if len(modes) == 1 else shrunk(draws)
+        return begin(self.evaluations, draws, covariance, FIRST_TEMPERATURE)
+
+    def _at_best(self, temperature):
+        X, _, _, values = self.evaluations
+        best = X[np.argsort(-values, kind="stable")[: max(4, len(X) // 2)]]
+        return begin(self.evaluations, best, shrunk(best), temperature)
+
+    def _check_finite(self):
+        if not np.isfinite(self.evaluations.log_densities).any():
+            raise RuntimeError(
+                f"The log density is not finite at any of {len(self.evaluations)} starting places "
+                f"(PyMC's jittered initial points, and draws of the prior): "
+                f"{self.evaluations.X[:3].tolist()} and so on, on the unconstrained scale. Give "
+                "the variables initval=..., or mend the model there."
+            )
+
+
+def n_agreeing(modes):
+    """Return how many searches have ended as high as the best one."""
+    values = np.array([mode.log_density for mode in modes])
+    return int(np.sum(values > values.max() - SAME))
+
+
+def prior_points(model, n, rng):
+    """Return n draws of the prior on the unconstrained scale, (n, d); None where it has none."""
+    try:
+        function = make_initial_point_fn(
+            model=model, default_strategy="prior", return_transformed=True
+        )
+        points = [function(int(rng.integers(2**30))) for _ in range(n)]
+    except (NotImplementedError, ValueError, TypeError):
+        return None
+    rows = np.array([_vector(model, point) for point in points])
+    return rows if np.isfinite(rows).all() else None
+
+
+def jittered_points(model, n, rng):
+    """Return n of PyMC's jittered initial points on the unconstrained scale, (n, d)."""
+    function = make_initial_point_fn(
+        model=model, jitter_rvs=set(model.free_RVs), return_transformed=True
+    )
+    return np.array([_vector(model, function(int(rng.integers(2**30)))) for _ in range(n)])
+
+
+def _vector(model, point):
+    return np.concatenate(
+        [np.ravel(point[v.name]).astype(float) for v in model.continuous_value_vars]
+    )

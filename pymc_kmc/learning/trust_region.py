@@ -1,0 +1,237 @@
+r"""Search for a maximum of a log density of which evaluations tell a number alone.
+
+Around the best point so far the opaque terms are emulated from the nearest evaluations, by Gaussian
+processes with a quadratic trend (:mod:`pymc_kmc.surrogates.exact_gp`); prior and whatever else is
+known stay exact. The next evaluation is where the log density plus a standard deviation of it is
+largest, in a box about the best point: its axes are those of the emulated log density's curvature,
+its size follows from how well the last rise was predicted (a trust region; Nocedal and Wright,
+2006, section 4.1; with Gaussian processes, Eriksson et al., 2019). Where no rise is predicted a
+draw from the Gaussian with that curvature is evaluated: the search has ended if its value was
+predicted too, for a Gaussian process of few values is too sure of itself.
+
+References
+----------
+Eriksson, D., Pearce, M., Gardner, J., Turner, R. D. and Poloczek, M. (2019). Scalable global
+optimization via local Bayesian optimization. *NeurIPS* 32.
+
+Nocedal, J. and Wright, S. J. (2006). *Numerical Optimization*. Springer.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from pymc_kmc.learning.composite import Composite
+from pymc_kmc.learning.emulator import NodeEmulator
+from pymc_kmc.learning.rounds import Evaluations
+from pymc_kmc.numerics.linear_algebra import cholesky_factor
+
+# Number of nearest evaluations that are emulated: at least, and per dimension.
+FEWEST_NEAR, NEAR_A_DIMENSION = 30, 6
+# Standard deviations of the log density that are added to it: with .3 searches ended early.
+OPTIMISM = 1.0
+# Half width of the box at first, in the variables' scales, and the one at which a search may end,
+# in those of the curvature: 2 are two standard deviations of a Gaussian posterior.
+FIRST_RADIUS, LAST_RADIUS = 0.5, 2.0
+# Half width at which a search gives up.
+SMALLEST_RADIUS = 1e-4
+# Shares of the predicted rise from which on the box grows, and below which it shrinks; by how much.
+GOOD, BAD, GROWTH, SHRINKAGE = 0.5, 0.1, 1.7, 0.6
+# Share of the optimistic rise that counts as predicted.
+HOPE = 0.3
+# Evaluations after which the curvature is renewed; the first needs some a dimension.
+RENEWAL, FIRST_RENEWAL = 6, 2
+# Bounds of curvatures, in squared inverse units of the last ones.
+CURVATURES = (1e-2, 1e4)
+# Step of the differences that give curvatures, in units of the last ones.
+CURVATURE_STEP = 0.05
+# Optimistic rise, in nats, below which there is none.
+ENOUGH = 0.5
+# A check is passed with an error below this, in nats, and this share of the depth; number of checks
+# in a row.
+CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
+# Number of draws that tell an emulator its coordinates.
+N_DRAWS = 256
+# Most iterations of a maximisation.
+N_ITERATIONS = 40
+# Where a second maximisation begins: anywhere in this share of the box.
+INSIDE = 0.7
+# A point that is less deep than this, in nats, belongs to a mode whose Gaussian says so within an
+# error and a share of the depth.
+DEEPEST_MEMBER, MEMBER_ERROR, MEMBER_SHARE = 10.0, 1.0, 0.25
+
+
+class Mode(NamedTuple):
+    """A maximum of the log density, with the Gaussian about it.
+
+    Attributes
+    ----------
+    x : ndarray, shape (d,)
+    log_density : float
+    covariance : ndarray, shape (d, d)
+    """
+
+    x: np.ndarray
+    log_density: float
+    covariance: np.ndarray
+
+    @property
+    def log_mass(self):
+        """Logarithm of the integral of the Gaussian with this maximum."""
+        _, log_determinant = np.linalg.slogdet(2.0 * np.pi * self.covariance)
+        return self.log_density + 0.5 * log_determinant
+
+    def explains(self, x, log_density):
+        """Say whether a log density at a point is about what the Gaussian has there."""
+        away = x - self.x
+        predicted = 0.5 * away @ np.linalg.solve(self.covariance, away)
+        depth = self.log_density - log_density
+        if not depth < DEEPEST_MEMBER:
+            return False
+        return abs(predicted - depth) < MEMBER_ERROR + MEMBER_SHARE * max(depth, 0.0)
+
+
+class TrustRegion:
+    """A search from one start.
+
+    Parameters
+    ----------
+    model : OpaqueModel
+    x : ndarray, shape (d,)
+        An evaluated point.
+    log_density : float
+        There.
+    scales : ndarray, shape (d,)
+        Of the variables.
+    rng : numpy.random.Generator
+    """
+
+    def __init__(self, model, x, log_density, scales, rng):
+        self.model, self.x, self.log_density, self.rng = model, x, log_density, rng
+        self.covariance = np.diag(scales**2)
+        self.radius = FIRST_RADIUS
+        self.emulators = [NodeEmulator(node, memory=0.0) for node in model.nodes]
+        self.is_noisy = any(node.is_noisy for node in model.nodes)
+        self.n_evaluations = self.n_renewed = self.n_passed = 0
+
+    @property
+    def mode(self):
+        """The :class:`Mode` that was found so far."""
+        return Mode(self.x, self.log_density, self.covariance)
+
+    @property
+    def has_ended(self):
+        """Whether nothing more is to be gained."""
+        return self.n_passed >= N_CHECKS or self.radius < SMALLEST_RADIUS
+
+    def step(self, evaluations) -> Evaluations:
+        """Make one evaluation; return all.
+
+        Parameters
+        ----------
+        evaluations : Evaluations
+            All that there are, of other searches too.
+        """
+        composite = self._fit(evaluations)
+        d = len(self.x)
+        if self.n_evaluations >= max(self.n_renewed + RENEWAL, FIRST_RENEWAL * d):
+            self._renew(composite)
+            composite = self._fit(evaluations)
+        while True:
+            x, rise, optimistic_rise = self._maximum(composite)
+            if optimistic_rise > ENOUGH or self.radius > LAST_RADIUS:
+                break
+            self.radius *= 2.0
+        checks = optimistic_rise <= ENOUGH
+        if checks:
+            x = self.x + cholesky_factor(self.covariance) @ self.rng.standard_normal(d)
+        new = Evaluations.at(self.model, x[None])
+        self.n_evaluations += 1
+        value = new.log_densities[0]
+        if checks:
+            self._check(value, composite(x[None]).mean[0])
+        else:
+            self._resize((value - self.log_density) / max(rise, HOPE * optimistic_rise))
+        if value > self.log_density:
+            self.x, self.log_density = x, value
+        return evaluations.joined(new)
+
+    def _fit(self, evaluations):
+        """Return the composite of the nearest evaluations."""
+        factor = cholesky_factor(self.covariance)
+        away = np.linalg.solve(factor, (evaluations.X - self.x).T)
+        n = FEWEST_NEAR + NEAR_A_DIMENSION * len(self.x)
+        near = np.sort(np.argsort((away**2).sum(axis=0), kind="stable")[:n])
+        draws = np.random.default_rng(0).standard_normal((N_DRAWS, len(self.x))) @ factor.T + self.x
+        inputs = self.model.inputs(draws)
+        local = [part[near] for part in evaluations]
+        for emulator in self.emulators:
+            emulator.fit(*local, draws, inputs)
+        composite = Composite(self.model, self.emulators)
+        if self.is_noisy:
+            # The largest of noisy values is the luckiest: the best one is where the mean is.
+            X = evaluations.X[near]
+            means = composite(X).mean
+            best = int(np.argmax(means))
+            self.x, self.log_density = X[best], means[best]
+        return composite
+
+    def _renew(self, composite):
+        """Learn the covariance from the curvature; the box keeps its volume."""
+        factor = cholesky_factor(self.covariance)
+        steps = CURVATURE_STEP * factor.T
+        ahead, behind = (
+            composite(self.x + sign * steps, penalty=0.0).gradient @ factor for sign in (1, -1)
+        )
+        H = -(ahead - behind) / (2.0 * CURVATURE_STEP)
+        values, vectors = np.linalg.eigh(0.5 * (H + H.T))
+        values = np.clip(np.abs(values), *CURVATURES)
+        axes = factor @ vectors
+        self.covariance = (axes / values) @ axes.T
+        self.radius *= np.exp(0.5 * np.log(values).mean())
+        self.n_renewed = self.n_evaluations
+
+    def _maximum(self, composite):
+        """Return where the optimistic log density is largest in the box, and both rises there."""
+        d, factor, radius = len(self.x), cholesky_factor(self.covariance), self.radius
+
+        def loss(z):
+            values = composite.optimistic((self.x + factor @ z)[None], OPTIMISM)
+            value, gradient = values.penalised[0], values.gradient[0] @ factor
+            if not np.isfinite(value) or not np.isfinite(gradient).all():
+                return 1e10, np.zeros(d)
+            return -value, -gradient
+
+        starts = (
+            1e-3 * radius * self.rng.standard_normal(d),
+            INSIDE * radius * self.rng.uniform(-1.0, 1.0, d),
+        )
+        found = [
+            minimize(
+                loss,
+                start,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=d * [(-radius, radius)],
+                options={"maxiter": N_ITERATIONS},
+            )
+            for start in starts
+        ]
+        best = min(found, key=lambda end: end.fun)
+        x = self.x + factor @ best.x
+        end, here = composite(np.vstack([x, self.x])).mean
+        return x, end - here, -best.fun - here
+
+    def _check(self, value, predicted):
+        depth = max(self.log_density - value, 0.0)
+        if abs(value - predicted) < CHECK_ERROR + CHECK_SHARE * depth:
+            self.n_passed += 1
+        else:
+            self.n_passed, self.radius = 0, FIRST_RADIUS
+
+    def _resize(self, share):
+        if share > GOOD:
+            self.radius *= GROWTH
+        elif not share >= BAD:
+            self.radius *= SHRINKAGE
