@@ -198,6 +198,11 @@ class LearnedPosterior:
     # Shown
 
     @property
+    def _n_in_all(self):
+        """Number of evaluations, with those that were known before."""
+        return max(self.n_evaluations, len(self.evaluations))
+
+    @property
     def _sentences(self):
         what = ", ".join(self.opaque)
         quality = (
@@ -206,11 +211,13 @@ class LearnedPosterior:
             else f"The log density is known to {self.error:.2g} nats only at new draws: raise "
             "max_evaluations; a chain that starts from it goes on learning."
         )
-        seconds = np.nansum(self.seconds)
+        n, seconds = self._n_in_all, np.nansum(self.seconds)
+        before = n - self.n_evaluations
+        earlier = f", {before} of them before this call" if before else ""
         return [
             f"Emulated: {what}.",
             quality,
-            f"Cost: {self.n_evaluations} evaluations of the model in all, {_duration(seconds)}.",
+            f"Cost: {n} evaluations of the model in all{earlier}, {_duration(seconds)}.",
             "Draws are approximate; pm.sample(step=kmc.KMC(learned)) makes exact ones.",
         ]
 
@@ -220,7 +227,7 @@ class LearnedPosterior:
 
     def _repr_html_(self):
         shown = [
-            (f"{self.n_evaluations}", "evaluations", True),
+            (f"{self._n_in_all}", "evaluations", True),
             (f"{self.error:.2g}", "nats of error at new draws", self.has_converged),
         ]
         lines = [paragraph(line) for line in self._sentences]
