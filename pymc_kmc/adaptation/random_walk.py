@@ -22,6 +22,7 @@ pseudo-marginal random walk Metropolis algorithms. *Annals of Statistics* 43, 23
 """
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
@@ -55,6 +56,9 @@ class RandomWalkAdaptation:
         Relative to `optimal_scale`.
     optimal_scale : float
         2.38 / sqrt(d).
+    basis : ndarray, shape (d, d), or None
+        Factor of the first covariance, if that has correlations: covariances are learned in
+        coordinates in which it is the identity.
     """
 
     # Optimal scale times sqrt(d) (Roberts, Gelman and Gilks, 1997).
@@ -84,6 +88,7 @@ class RandomWalkAdaptation:
         self.scale_adaptation = RobbinsMonroScale(target_acceptance, scale)
         self.optimal_scale = self.OPTIMAL_SCALE / np.sqrt(n_dimensions)
         self._warp = IDENTITY
+        self.basis = None
         self.schedule = GeometricSchedule(max(20, self.FIRST_UPDATE * n_dimensions), self.GROWTH)
         self.set_covariance(np.eye(n_dimensions) if covariance is None else covariance)
 
@@ -97,14 +102,16 @@ class RandomWalkAdaptation:
         """Covariance of the proposals, shape (d, d)."""
         return (self.scale * self.optimal_scale) ** 2 * self.covariance
 
-    def set_covariance(self, covariance):
-        """Use `covariance`, positive definite, shape (d, d)."""
+    def set_covariance(self, covariance, factor=None):
+        """Use `covariance`, positive definite, shape (d, d), with its Cholesky factor, if known."""
         self.covariance = np.asarray(covariance, dtype=np.float64)
-        self.factor = np.linalg.cholesky(self.covariance)
+        self.factor = np.linalg.cholesky(self.covariance) if factor is None else factor
 
-    def set_scales(self, scales):
-        """Begin with standard deviations (d,) in place of the identity's."""
-        self.set_covariance(np.diag(np.square(scales)))
+    def set_shape(self, factor):
+        """Begin with a covariance, given by its Cholesky factor (d, d), in the identity's place."""
+        self.set_covariance(factor @ factor.T, factor)
+        is_diagonal = np.count_nonzero(factor) == len(factor)
+        self.basis = None if is_diagonal else factor
 
     def learn_scale(self, acceptance_rate):
         """Learn from the acceptance probability of a proposal."""
@@ -126,5 +133,13 @@ class RandomWalkAdaptation:
         fewest = max(2 * states.shape[1], self.FEWEST_DISTINCT * len(states))
         if count_distinct(states) >= fewest:
             with single_threaded_blas():
-                self.set_covariance(shrunk_covariance(warp.forward(states)))
+                self._learn_from(warp.forward(states), self.basis if warp is IDENTITY else None)
             self.scale_adaptation.scale = min(self.scale, self.LARGEST_SCALE)
+
+    def _learn_from(self, states, basis):
+        if basis is None:
+            self.set_covariance(shrunk_covariance(states))
+            return
+        inside = solve_triangular(basis, states.T, lower=True).T
+        factor = basis @ np.linalg.cholesky(shrunk_covariance(inside))
+        self.set_covariance(factor @ factor.T, factor)

@@ -31,9 +31,12 @@ class EstimatorError(RuntimeError):
     noise : ndarray or None
         The seed of that call, or its normal numbers. If an executor failed, a row for each call
         of the estimate.
+    of_executor : bool
+        Whether an executor failed, and not the function.
     """
 
     noise: np.ndarray | None = None
+    of_executor: bool = False
 
 
 class NoisyLogLikelihood(Op):
@@ -214,7 +217,7 @@ class NoisyLogLikelihood(Op):
             f"Parameters: {self._shown(parameters)}\n"
             f"One of the calls had {self.noise.describe(noise[0])}; error.noise has a row each."
         )
-        raised.noise = noise
+        raised.noise, raised.of_executor = noise, True
         return raised
 
     def _error(self, failure, row, parameters):

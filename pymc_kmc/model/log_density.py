@@ -127,6 +127,11 @@ class LogDensity:
         is_free = [model.rvs_to_transforms[variables[name]] is None for name in self.names]
         return np.repeat(is_free, [self._sizes[name] for name in self.names])
 
+    @property
+    def precision(self):
+        """Relative rounding error of the model's numbers."""
+        return float(np.finfo(self._dtype).eps)
+
     def follow(self, point):
         """Take the values of the other variables from PyMC's `point`.
 

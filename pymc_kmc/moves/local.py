@@ -16,6 +16,7 @@ Metropolis-Hastings. *ICML* 31.
 """
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
@@ -175,11 +176,14 @@ class LocalDistribution:
     gamma : float
         :math:`\gamma`, in units of the random walk's optimal scale in the narrowest direction.
     rng : numpy.random.Generator
+    basis : ndarray, shape (d, d), optional
+        Lower triangular factor of a covariance that is to be the identity in the coordinates; by
+        default the coordinates are the states' own, in units of their standard deviations.
 
     Attributes
     ----------
-    units : ndarray, shape (d,)
-        Of the coordinates.
+    basis : ndarray, shape (d, d)
+        Of the coordinates, their units included.
     points : ndarray, shape (d, n)
         The sub-sample in them.
     sigma, gamma2, nu2 : float
@@ -187,9 +191,13 @@ class LocalDistribution:
         covariance, on average over the sub-sample.
     """
 
-    def __init__(self, states, kernel, gamma, rng):
-        self.units = np.sqrt(np.diag(shrunk_covariance(states)))
-        points = states / self.units
+    def __init__(self, states, kernel, gamma, rng, basis=None):
+        if basis is None:
+            basis = np.eye(states.shape[1])
+        inside = solve_triangular(basis, states.T, lower=True).T
+        self.basis = basis * np.sqrt(np.diag(shrunk_covariance(inside)))
+        self._inverse = solve_triangular(self.basis, np.eye(len(basis)), lower=True)
+        points = states @ self._inverse.T
         self.sigma = LINEAR
         if kernel == "gaussian":
             self.sigma = BANDWIDTH * median_squared_distance(points, rng)
@@ -205,9 +213,9 @@ class LocalDistribution:
     def covariance(self, position, scale):
         """Return the covariance (d, d) of proposals from `position` (d,), at a factor on nu."""
         covariance = _covariance(
-            position / self.units, self.points, self.sigma, self.gamma2, scale**2 * self.nu2
+            self._inverse @ position, self.points, self.sigma, self.gamma2, scale**2 * self.nu2
         )
-        return covariance * np.outer(self.units, self.units)
+        return self.basis @ covariance @ self.basis.T
 
     def propose(self, position, scale, rng):
         """Draw a proposal, and say what its log Hastings ratio is.
@@ -226,14 +234,14 @@ class LocalDistribution:
             log q(x | x') - log q(x' | x).
         """
         end, log_ratio = _propose(
-            position / self.units,
+            self._inverse @ position,
             rng.standard_normal(len(position)),
             self.points,
             self.sigma,
             self.gamma2,
             scale**2 * self.nu2,
         )
-        return end * self.units, log_ratio
+        return self.basis @ end, log_ratio
 
 
 class LocalRandomWalk(Move):

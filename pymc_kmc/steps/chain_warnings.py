@@ -3,7 +3,7 @@
 import numpy as np
 from pymc.stats.convergence import SamplerWarning, WarningType
 
-from pymc_kmc.steps.own_checks import LARGEST_SPLIT_R_HAT
+from pymc_kmc.steps.own_checks import LARGEST_R_HAT
 
 # Number of iterations without an accepted proposal that is worth a warning. A chain that moves at
 # all under noise of variance 3 in its log likelihood hardly ever stays longer.
@@ -103,15 +103,15 @@ def of_own_checks(target, checks):
                 "priors), or the chain is still on its way: start nearer, initvals={...}.",
             )
         ]
-    r_hat = checks.split_r_hat()
-    if not np.nanmax(r_hat, initial=0.0) > LARGEST_SPLIT_R_HAT:
+    r_hat = checks.r_hat()
+    if not np.nanmax(r_hat, initial=0.0) > LARGEST_R_HAT:
         return []
-    names = target.names_of(np.flatnonzero(r_hat > LARGEST_SPLIT_R_HAT))
+    names = target.names_of(np.flatnonzero(r_hat > LARGEST_R_HAT))
     return [
         (
-            "halves",
-            f"The first and the second half of this chain's {checks.n_draws} draws differ along "
-            f"{', '.join(names)} (R-hat of the halves {np.nanmax(r_hat):.2f}): it has not "
+            "parts",
+            f"Eight parts of this chain's {checks.n_draws} draws differ from each other along "
+            f"{', '.join(names)} (R-hat of the parts {np.nanmax(r_hat):.2f}): it has not "
             "converged, or hardly moves there. Tune for longer, give variables of about the same "
             "scale, or start where the posterior has its mass: initvals={...}.",
         )

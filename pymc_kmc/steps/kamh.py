@@ -174,10 +174,10 @@ class KAMH(AdaptiveStep):
         )
         return KAMHAdaptation(self.n_dimensions, adaptation)
 
-    _wants_scales = True
+    _wants_shape = True
 
-    def _set_scales(self, scales):
-        self.learned.random_walk.adaptation.set_scales(scales)
+    def _set_shape(self, factor):
+        self.learned.random_walk.adaptation.set_shape(factor)
 
     def proposal_covariance(self, position):
         """Return the covariance of the proposals that the last chain of this process has learned.
@@ -225,7 +225,11 @@ class KAMH(AdaptiveStep):
             return
         with single_threaded_blas():
             learned.local.distribution = LocalDistribution(
-                self.rng.permutation(states)[: self.n_points], self.kernel, self.gamma, self.rng
+                self.rng.permutation(states)[: self.n_points],
+                self.kernel,
+                self.gamma,
+                self.rng,
+                learned.random_walk.adaptation.basis,
             )
         learned.n_subsamples += 1
 

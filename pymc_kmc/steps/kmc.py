@@ -197,7 +197,7 @@ class KMC(SurrogateStep):
         return adaptation
 
     @property
-    def _wants_scales(self):
+    def _wants_shape(self):
         return self.posterior is None
 
     # Moves
@@ -394,9 +394,9 @@ class KMC(SurrogateStep):
         """Give the random walks a covariance in the surrogate's coordinates."""
         learned = self.learned
         self._learn_covariance()
-        learned.auxiliary.random_walk.adaptation.set_covariance(
-            learned.random_walk.adaptation.covariance
-        )
+        random_walk = learned.random_walk.adaptation
+        auxiliary = learned.auxiliary.random_walk.adaptation
+        auxiliary.set_covariance(random_walk.covariance, random_walk.factor)
 
     def _end_tuning(self):
         """Fit a last time, to all values, unless the surrogate at hand is clearly better."""

@@ -134,11 +134,11 @@ class AdaptiveMetropolis(AdaptiveStep):
         return ", or pass a covariance: kmc.AdaptiveMetropolis(covariance=...)"
 
     @property
-    def _wants_scales(self):
+    def _wants_shape(self):
         return self.initial_covariance is None
 
-    def _set_scales(self, scales):
-        self.learned.random_walk.adaptation.set_scales(scales)
+    def _set_shape(self, factor):
+        self.learned.random_walk.adaptation.set_shape(factor)
 
     def _propose(self, current):
         return self.learned.random_walk.propose(current, None, self.rng)

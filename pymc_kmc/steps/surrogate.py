@@ -54,10 +54,10 @@ class SurrogateStep(AdaptiveStep):
             check_surrogate(self.given_surrogate, target.n_dimensions)
         return target
 
-    _wants_scales = True
+    _wants_shape = True
 
-    def _set_scales(self, scales):
-        self.learned.random_walk.adaptation.set_scales(scales)
+    def _set_shape(self, factor):
+        self.learned.random_walk.adaptation.set_shape(factor)
 
     @property
     def _instead_of_tuning(self):

@@ -215,10 +215,10 @@ class LogDensityGP:
         reference = check_points(reference, "reference", d)
         if whitening is not None:
             whitening = check_points(whitening, "whitening", d)
-            if whitening.shape != (d, d) or np.linalg.matrix_rank(whitening) < d:
+            if whitening.shape != (d, d) or not is_invertible(whitening):
                 raise ValueError(
                     f"whitening must be an invertible ({d}, {d}) matrix, got shape "
-                    f"{whitening.shape} and rank {np.linalg.matrix_rank(whitening)}"
+                    f"{whitening.shape} and {whitening}"
                 )
         if bulk is not None and not np.isfinite(bulk):
             raise ValueError(f"bulk={bulk!r} must be finite; leave it out to take it from values")
@@ -414,3 +414,9 @@ def _check_values(values, n):
     if values.shape != (n,):
         raise ValueError(f"values has shape {values.shape}; pass one a row of X: ({n},)")
     return values
+
+
+def is_invertible(matrix):
+    """Say whether a square matrix has full rank, whatever its columns' units."""
+    sizes = np.linalg.norm(matrix, axis=0)
+    return bool(sizes.all()) and np.linalg.matrix_rank(matrix / sizes) == len(matrix)

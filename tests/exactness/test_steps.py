@@ -286,12 +286,20 @@ def test_known_moments_can_fail():
 # Geweke's joint test, with a noisy likelihood
 
 N_OBSERVATIONS = 1
+# Value of a lucky estimate, and the largest probability of one: the log's variance is up to 3.
+LUCKY, OFTEN = 5.0, 0.19
 
 
 def noise(mean, sd, rng):
-    """Log of a variable with mean 1 whose variance depends on the parameters."""
-    variance = 3.0 / (1.0 + np.exp(-2.0 * mean)) * np.exp(-0.1 * sd)
-    return np.sqrt(variance) * rng.standard_normal() - 0.5 * variance
+    """Log of a variable with mean 1 whose variance depends on the parameters.
+
+    It is bounded. With a Gaussian log of the same variance a chain stays at a lucky estimate for a
+    seventh of its draws once in ten runs (1677 of 12,000), and errors estimated from the other nine
+    are too small: of 200 runs with perfect proposals the worst was off by 4.8 of them.
+    """
+    probability = OFTEN / (1.0 + np.exp(-2.0 * mean)) * np.exp(-0.1 * sd)
+    is_lucky = rng.random() < probability
+    return np.log(LUCKY if is_lucky else (1.0 - LUCKY * probability) / (1.0 - probability))
 
 
 def joint_model():

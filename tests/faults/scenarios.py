@@ -4,8 +4,11 @@ What is asked of each: the fault ends in an error in words, or in draws; nothing
 keep is lost; and the next run in the same process is right, the one that was never disturbed.
 """
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +27,11 @@ QUIET = {"progressbar": False, "compute_convergence_checks": False, "chains": 2}
 # Steps whose chains are short and need no surrogate: the faults are not theirs.
 CHEAP = ("AdaptiveMetropolis", "KAMH")
 N_TUNE, N_DRAWS = 40, 60
+# Seconds that a run goes on, at most, before its interrupt.
+LONGEST_WAIT = 0.5
+# Seconds within which an interrupted run, and a short one after it, have ended.
+ENDS_WITHIN = 30.0
+ROOT = Path(__file__).parents[2]
 # Spawned processes take seconds to begin.
 START_METHODS = ("fork", "fork", "spawn")
 
@@ -175,6 +183,42 @@ def an_interrupt(rng, folder):
     is_right_again(model, name, switch)
 
 
+def a_real_interrupt(rng, folder):
+    """SIGINT to a process and its workers, at any time: what PyMC keeps of the draws so far.
+
+    With one core it ends the chain that runs, and PyMC begins the next one: one for each chain.
+    """
+    cores = int(rng.integers(1, 3))
+    phase = ["tuning", "drawing"][rng.integers(2)]
+    name = rng.choice(["AdaptiveMetropolis", "GadMALA", "KMC"])
+    options = json.dumps({"step": str(name), "cores": cores, "phase": phase})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.interrupted", options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # the signal goes to all of them, as from a terminal
+    )
+    try:
+        lines = iter(process.stdout.readline, "")
+        for _ in range(1 if cores == 2 else 2):
+            assert any(line == "READY\n" for line in lines), "it ended before the interrupt"
+            time.sleep(rng.uniform(0.0, LONGEST_WAIT))
+            os.killpg(process.pid, signal.SIGINT)
+        found = json.loads(process.communicate(timeout=ENDS_WITHIN)[0].splitlines()[-1])
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    told = f"{options}: {found}"
+    assert found["next_is_right"], told
+    if phase == "tuning":
+        assert "Not enough samples to build a trace" in found["error"], told
+    else:
+        assert found.get("draws", 0) > 0 and found["finite"], told
+        assert 1 <= found["chains"] <= 2, told
+
+
 def an_estimator_fails(rng, folder):
     """In a chain's process or in this one: the user's exception, with what reproduces it."""
     switch, name, cores = folder / "on", rng.choice(CHEAP), int(rng.integers(1, 3))
@@ -247,6 +291,7 @@ SCENARIOS = {
         a_task_hangs,
         a_chain_process_dies,
         an_interrupt,
+        a_real_interrupt,
         an_estimator_fails,
         a_cache_file_is_damaged,
         the_disk_is_full,

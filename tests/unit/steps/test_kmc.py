@@ -98,9 +98,10 @@ def test_evaluations_are_counted_with_probes_and_the_auxiliary_chain():
         step = kmc.KMC(rng=7)
     point, _ = run(step, {"x": np.array(0.0)}, 1)
     before = estimator.n_calls
+    learned_before = len(step.learned.record.evaluations)
     run(step, point, 400)
     assert estimator.n_calls - before == 400
-    assert len(step.learned.record.evaluations) == 401
+    assert len(step.learned.record.evaluations) == learned_before + 400
 
 
 def test_a_given_surrogate_is_used_as_it_is():
@@ -276,7 +277,8 @@ def test_the_last_fit_is_at_the_end_of_tuning_and_dropped_if_it_is_worse(
     after, is_dropped = learned.fitted, clearly_worse == 0.0
     assert (after.surrogate is before.surrogate) == is_dropped
     assert (after.transitions is before.transitions) == is_dropped
-    assert (after.warp is before.warp) == (is_dropped or after.warp is IDENTITY)
+    if is_dropped or after.warp is not IDENTITY:
+        assert (after.warp is before.warp) == is_dropped
     assert (learned.transitions.probabilities is probabilities) == is_dropped
     assert snapshot((before.surrogate, before.transitions, before.warp)) == as_it_was
     # Log weights are those of the surrogate in use and of what the chain has seen since.

@@ -39,7 +39,7 @@ def test_when_a_check_is_due():
 
 
 def test_good_chains_are_left_alone():
-    """40 effective draws: 100 chains of 2 coordinates, each of which fails in 2 of 10,000 cases."""
+    """40 effective draws: 100 chains of 2 coordinates, each of which fails in 1 of 10,000 cases."""
     rng = np.random.default_rng(0)
     innovations = rng.standard_normal((100, 1600, 2))
     correlation = 1.0 - 2.0 / 41.0  # 1600 draws are 40
@@ -51,9 +51,9 @@ def test_good_chains_are_left_alone():
             state = correlation * state + np.sqrt(1 - correlation**2) * noise
             states[i] = state
         checks, _ = checks_of(states)
-        n_found += np.nanmax(checks.split_r_hat()) > 1.3
+        n_found += np.nanmax(checks.r_hat()) > 1.45
         assert len(checks.drifting()) == 0
-    assert n_found <= 2
+    assert n_found <= 1
 
 
 def test_a_chain_on_its_way_is_seen():
@@ -61,9 +61,19 @@ def test_a_chain_on_its_way_is_seen():
     states = np.cumsum(0.1 + rng.standard_normal((1000, 2)), axis=0)
     states[:, 1] = rng.standard_normal(1000)
     checks, _ = checks_of(states)
-    first, second = checks.split_r_hat()
-    assert first > 1.3 > second
-    assert np.isnan(checks_of(np.ones((1000, 1)))[0].split_r_hat()[0])
+    first, second = checks.r_hat()
+    assert first > 1.45 > second
+    assert np.isnan(checks_of(np.ones((1000, 1)))[0].r_hat()[0])
+
+
+def test_a_chain_that_hardly_moves_is_seen():
+    """Brownian motion: 96 of 100 chains differ; fewer than 85 with a probability of 1e-5."""
+    rng = np.random.default_rng(3)
+    n_found = 0
+    for _ in range(100):
+        checks, _ = checks_of(np.cumsum(rng.standard_normal((1000, 1)), axis=0))
+        n_found += checks.r_hat()[0] > 1.45
+    assert n_found >= 85
 
 
 def test_heavy_tails_are_no_drift():
@@ -85,18 +95,106 @@ def test_scales_of_sixteen_orders_of_magnitude(name):
         assert abs(np.log(posterior[variable].std() / sd)) < 0.41
 
 
-@pytest.mark.parametrize("prior", ["improper", "too narrow a ridge"])
-def test_what_did_not_converge_says_so(prior, caplog):
+@pytest.mark.parametrize("name", ["AdaptiveMetropolis", "KAMH"])
+def test_noisy_scales_of_sixteen_orders_of_magnitude(name):
+    """4000 draws, 100 of them effective or more: 4.5 standard errors of a log sd are .32."""
+    sd = np.array([1e-8, 1.0, 1e8])
+
+    def estimator(small, one, large, rng):
+        z = np.array([small, one, large]) / sd
+        return -0.5 * z @ z + rng.standard_normal() - 0.5
+
     with pm.Model():
-        if prior == "improper":
-            pm.Flat("x", initval=0.0)
-            pm.Normal("fine")
-        else:
-            pm.Normal("y", pm.Normal("x", 0.0, 7.0), 1e-4)
-        step = kmc.AdaptiveMetropolis() if prior == "improper" else kmc.GadMALA()
-        sample(step, draws=1000, tune=1000)
-    found = " ".join(record.getMessage() for record in caplog.records)
-    if prior == "improper":
-        assert "range grows and grows along x:" in found and "isn't proper" in found
-    else:
-        assert "half of this chain's" in found and "differ along x, y" in found
+        variables = [pm.Flat(name, initval=0.0) for name in ("small", "one", "large")]
+        kmc.PseudoMarginalPotential("loglik", estimator, *variables)
+        posterior = sample(STEPS[name](), draws=4000, tune=1500).posterior
+    found = [float(posterior[variable.name].std()) for variable in variables]
+    assert np.all(np.abs(np.log(found / sd)) < 0.32)
+
+
+@pytest.mark.parametrize("name", ["AdaptiveMetropolis", "KAMH"])
+def test_a_ridge_of_seven_by_a_ten_thousandth(name):
+    """2000 draws, 60 of them effective or more: 4.5 standard errors of a log sd are .41."""
+    with pm.Model():
+        pm.Normal("y", pm.Normal("x", 0.0, 7.0), 1e-4)
+        posterior = sample(STEPS[name](), draws=2000, tune=1000).posterior
+    width = float((posterior["y"] - posterior["x"]).std())
+    assert abs(np.log(float(posterior["x"].std()) / 7.0)) < 0.41
+    assert abs(np.log(width / 1e-4)) < 0.41
+
+
+def told(caplog):
+    """What a run has said."""
+    return " ".join(record.getMessage() for record in caplog.records)
+
+
+def far_peak():
+    pm.Normal("x", 0.0, 1e-6, shape=2, initval=np.full(2, 5.0))
+    return kmc.KAMH()
+
+
+def narrow_ridge():
+    pm.Normal("y", pm.Normal("x", 0.0, 7.0), 1e-4)
+    return kmc.GadMALA()
+
+
+def improper():
+    pm.Normal("fine")
+    pm.Flat("x", initval=0.0)
+    return kmc.AdaptiveMetropolis()
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (far_peak, "No proposal was accepted for 500 iterations"),
+        (narrow_ridge, r"differ from each other along x, y"),
+        (improper, r"range grows and grows along x: either the posterior isn't proper"),
+    ],
+)
+def test_what_did_not_converge_says_so(problem, expected, cores, caplog):
+    """Once a chain, whichever process it runs in."""
+    with pm.Model():
+        sample(problem(), draws=1000, tune=1000, chains=cores, cores=cores)
+    assert told(caplog).count(expected) == cores
+
+
+def test_a_chain_that_is_lost_in_a_tail_says_so(caplog):
+    """GadMALA on a Cauchy: too many draws beyond 10, of which there are .063."""
+    with pm.Model():
+        pm.Cauchy("x", 0.0, 1.0)
+        draws = sample(kmc.GadMALA(), draws=2000, tune=1000, random_seed=5).posterior["x"]
+    assert np.mean(np.abs(draws.values) > 10.0) > 0.15 and "differ from each other" in told(caplog)
+
+
+def test_what_is_seen_around_the_start_is_learned():
+    """No evaluation is thrown away: the surrogate's values begin with those of the first shape."""
+    with pm.Model() as model:
+        pm.Normal("x", 0.0, 1e-3, shape=2)
+        step = kmc.KMC()
+    step.set_rng(np.random.default_rng(0))
+    _, (statistics,) = step.step(model.initial_point())
+    places, values = step.evaluations_
+    n = statistics["kmc_n_evaluations"]
+    assert n > 6 and len(values) == n - 1  # less that of the start
+    np.testing.assert_allclose(values, model_values(model, places))
+
+
+def model_values(model, places):
+    log_density = model.compile_logp()
+    return [float(log_density({"x": place})) for place in places]
+
+
+def test_an_estimator_may_fail_where_only_the_search_looks():
+    """Four standard deviations away, where the chain doesn't come in ten iterations."""
+
+    def estimator(x, rng):
+        if abs(x) > 2.0:
+            raise ZeroDivisionError("the solver failed")
+        return -0.5 * x**2 + rng.standard_normal()
+
+    with pm.Model():
+        kmc.PseudoMarginalPotential("loglik", estimator, pm.Flat("x", initval=0.0))
+        step = kmc.AdaptiveMetropolis(scale=1e-3)
+        assert sample(step, draws=5, tune=5).posterior["x"].shape == (1, 10 - 5)

@@ -190,7 +190,7 @@ def test_the_surrogate_is_a_function_of_the_steps_coordinates(sampled):
     places = fitted.warp.forward(X)
     expected = np.array([fitted.hamiltonian.log_density(y) for y in places])
     expected -= fitted.warp.log_volume(X)
-    np.testing.assert_allclose(found - found[0], expected - expected[0], atol=1e-8)
+    np.testing.assert_allclose(found - found[0], expected - expected[0], atol=1e-7)
     for i, h in enumerate(1e-3 * np.eye(2)):
         slopes = (surrogate.log_density(X + h) - surrogate.log_density(X - h)) / 2e-3
         np.testing.assert_allclose(surrogate.gradient(X)[:, i], slopes, atol=1e-3, rtol=1e-3)
@@ -204,9 +204,8 @@ def test_evaluations_are_those_of_tuning(sampled):
     idata, step = sampled
     X, values = step.evaluations_
     n = int(idata.warmup_sample_stats["kmc_n_evaluations"].sum())
-    # The first iteration pays for the start and for the first scales, which aren't learned from.
-    n -= int(idata.warmup_sample_stats["kmc_n_evaluations"][0, 0]) - 1
-    assert n - 5 <= len(values) <= n + 1
+    # The first iteration pays for the start too, which isn't learned from.
+    assert n - 6 <= len(values) <= n
     expected = pm.logp(pm.Normal.dist(), X[:, 0]).eval()
     expected += pm.logp(pm.Normal.dist(X[:, 0] ** 2, 0.5), X[:, 1]).eval()
     np.testing.assert_allclose(values, expected)

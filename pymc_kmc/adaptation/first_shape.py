@@ -1,0 +1,165 @@
+r"""The scales and the correlations of a target around a chain's start, from the target alone.
+
+Along a coordinate of a Gaussian with standard deviation s the second difference of the log
+density, :math:`\ell(x + h) + \ell(x - h) - 2 \ell(x)`, is :math:`-(h / s)^2` wherever x is, in the
+bulk or far away. A search in h finds where it is -1, or where it is large against the error of the
+values: of rounding, or of an estimated likelihood. It costs two evaluations a coordinate where a
+scale of 1 is about right, and some ten where it is wrong by orders of magnitude; a random walk
+alone would take thousands of iterations to find such scales, or never find them. A variable that is
+a logarithm isn't tried beyond one unit: its exponential would soon leave the numbers.
+
+A ridge looks narrow along every coordinate that it is oblique to. Second differences along sums of
+two such coordinates give the matrix of curvatures, and searches along its flat eigenvectors how
+long the ridge is.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+# Scales within this factor of 1 are left as they are: a random walk finds them at once. So are
+# correlations that make a direction no longer than this, compared with its coordinates.
+USUAL = 10.0
+# Bounds of the factor from one trial to the next: far away the log density may be of another form,
+# and a function of the user's may fail.
+FACTORS = (1e-3, 10.0)
+# Largest number of trials a direction: ten orders of magnitude upwards.
+MOST_TRIALS = 10
+# Second difference that is looked for, in standard errors of a value: it is then known to some 15 %
+# and a scale to 7 %.
+CLEAR = 20.0
+# Second difference, in standard errors of a value, below which it may be error alone: two of its
+# own.
+SEEN = 5.0
+# Curvatures, in units of the one that is looked for, at which the search ends.
+NEAR_ENOUGH = (0.25, 4.0)
+# Relative rounding error of a number in double precision.
+DOUBLE = float(np.finfo(np.float64).eps)
+# Error of a value by rounding, in units of its precision: sums of many terms have some digits less.
+LOST_DIGITS = 50.0
+# Largest number of narrow coordinates whose correlations are looked at: two evaluations a pair.
+MOST_NARROW = 12
+
+
+class Start(NamedTuple):
+    """Where a chain starts, and what may be asked around it.
+
+    Attributes
+    ----------
+    log_density : callable
+        ``log_density(x)`` of a position (d,).
+    position : ndarray, shape (d,)
+    value : float
+        Log density there.
+    error : float
+        Standard error of values.
+    is_estimated : bool
+        Whether another evaluation gives another value: what decides is looked at twice.
+    """
+
+    log_density: object
+    position: np.ndarray
+    value: float
+    error: float
+    is_estimated: bool
+
+    @property
+    def change(self):
+        """The second difference that is looked for, with the sign of a maximum's."""
+        return max(1.0, CLEAR * self.error)
+
+    def curvature(self, shift):
+        """Minus the second difference along a vector; infinite where the target is 0 on a side."""
+        ends = [self.log_density(self.position + sign * shift) for sign in (1.0, -1.0)]
+        if -np.inf in ends or np.isnan(ends).any():
+            return np.inf
+        return 2.0 * self.value - sum(ends)
+
+
+def first_shape(log_density, position, value, error=0.0, may_grow=None, precision=DOUBLE):
+    """Return a matrix that makes independent unit variables of about the target's shape.
+
+    Parameters
+    ----------
+    log_density : callable
+        ``log_density(x)`` of a position (d,).
+    position : ndarray, shape (d,)
+        The chain's start.
+    value : float
+        Log density there.
+    error : float
+        Standard error of values; scales alone are found if it isn't 0.
+    may_grow : ndarray of bool, shape (d,), optional
+        Whether a coordinate is tried beyond one unit; by default all are.
+    precision : float
+        Relative rounding error of a number.
+
+    Returns
+    -------
+    ndarray, shape (d, d)
+        Lower triangular; the identity where that is about right, or nothing better was found.
+    """
+    d = len(position)
+    scales = np.ones(d)
+    if not np.isfinite([value, error]).all():
+        return np.diag(scales)
+    rounding = LOST_DIGITS * precision * max(1.0, abs(value))
+    start = Start(log_density, position, value, np.hypot(error, rounding), error > 0.0)
+    for i in range(d):
+        grows = may_grow is None or may_grow[i]
+        found = _scale_along(np.eye(d)[i], start, 1.0, grows)
+        if found is not None and not 1.0 / USUAL <= found <= USUAL:
+            scales[i] = found
+    narrow = np.flatnonzero(scales < 1.0 / USUAL)
+    if not start.is_estimated and 2 <= len(narrow) <= MOST_NARROW:
+        return _with_ridges(narrow, scales, start)
+    return np.diag(scales)
+
+
+def _with_ridges(narrow, scales, start):
+    """Return the factor of a covariance in which narrow coordinates may be correlated."""
+    factor = np.diag(scales)
+    shifts = factor[narrow]
+    curvatures = np.eye(len(narrow))  # of the coordinates in units of their scales
+    h = np.sqrt(start.change)
+    for a in range(len(narrow)):
+        for b in range(a):
+            of_sum = start.curvature(h * (shifts[a] + shifts[b])) / start.change
+            curvatures[a, b] = curvatures[b, a] = 0.5 * of_sum - 1.0
+    if not np.isfinite(curvatures).all():
+        return factor
+    values, axes = np.linalg.eigh(curvatures)
+    lengths = np.full(len(narrow), USUAL)
+    is_long = values < 1.0 / USUAL**2
+    lengths[~is_long] = 1.0 / np.sqrt(values[~is_long])
+    for i in np.flatnonzero(is_long):
+        found = _scale_along(axes[:, i] @ shifts, start, USUAL * h, True)
+        lengths[i] = max(found or USUAL, USUAL)
+    if is_long.any():
+        # A triangular root of axes lengths^2 axes', without squaring what it is a root of.
+        root = np.linalg.qr((axes * lengths).T, mode="r").T
+        factor[np.ix_(narrow, narrow)] = scales[narrow, None] * root * np.sign(np.diag(root))
+    return factor
+
+
+def _scale_along(direction, start, h, may_grow):
+    """Return the scale along a direction (d,), in its units; None if none was found.
+
+    The search begins at `h`, or where a scale of 1 has the change that is looked for.
+    """
+    h = max(h, np.sqrt(start.change)) if may_grow else h
+    for _ in range(MOST_TRIALS):
+        found = start.curvature(h * direction) / start.change
+        if start.is_estimated and NEAR_ENOUGH[0] <= abs(found) < np.inf:
+            found = 0.5 * (found + start.curvature(h * direction) / start.change)
+        if NEAR_ENOUGH[0] <= found <= NEAR_ENOUGH[1]:
+            return h / np.sqrt(found * start.change)
+        if found < -NEAR_ENOUGH[0]:  # bent upwards: the start is in a tail, which has no scale
+            return None
+        # Where it is flat nothing is seen at this distance yet.
+        is_flat = found * start.change < SEEN * start.error
+        factor = np.inf if is_flat else 1.0 / np.sqrt(found)
+        if factor > 1.0 and h >= 1.0 and not may_grow:
+            return None
+        h *= np.clip(factor, *FACTORS)
+    return None
