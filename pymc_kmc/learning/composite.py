@@ -135,7 +135,8 @@ class Composite:
         by_inputs = np.zeros_like(inputs)
         for emulator, prediction, by in known:
             emulator.add_pull(gradient, by_inputs, prediction.pull(by, weights, temperature))
-        gradient += model.pull(X, by_inputs)
+        if by_inputs.any():
+            gradient += model.pull(X, by_inputs)
         return Values(tempered + added, gradient, mean, variance)
 
 

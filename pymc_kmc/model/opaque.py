@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pymc.pytensorf import join_nonshared_inputs
 from pytensor.compile.mode import Mode
 from pytensor.gradient import NullTypeGradError, grad
 from pytensor.graph.fg import FunctionGraph
@@ -212,7 +211,9 @@ class OpaqueModel:
         check_continuous(variables)
         self.model, self.variables, self.rng = model, list(variables), rng
         self.initial_point = model.initial_point(0)
-        self.n_dimensions = int(sum(self.initial_point[v.name].size for v in variables))
+        shapes = [np.shape(self.initial_point[v.name]) for v in variables]
+        self._columns = Columns(shapes, [v.dtype for v in variables])
+        self.n_dimensions = sum(self._columns.sizes)
         self.n_evaluations = 0
         log_density = merged(model.logp())
         parts = self._parts(log_density)
@@ -257,47 +258,38 @@ class OpaqueModel:
         return parts
 
     def _compile(self, log_density):
-        point, variables, parts = self.initial_point, self.variables, self._parts_found
+        variables, parts = self.variables, self._parts_found
         inputs = [v for part in parts for v in part.inputs]
-        opaque = [part.output for part in parts]
-        joined, position = join_nonshared_inputs(point, [*inputs, *opaque], variables)
-        self._dtype = position.dtype
-        self._part_inputs = _of_rows([position], joined[: len(inputs)])
-        self._part_outputs = _function([position], joined[len(inputs) :])
-        start = self._start()
+        self._part_inputs = _of_rows(variables, inputs)
+        self._part_outputs = _function(variables, [part.output for part in parts])
+        start = np.concatenate([np.ravel(self.initial_point[v.name]) for v in variables])
         shapes = self._output_shapes(start)
-        sizes = [int(np.prod(shape)) for shape in shapes]
-        # The holes are filled before the variables are joined, which copies the graph.
-        o = pt.dvector("opaque_outputs")
-        fillings, first = {}, 0
-        for part, shape, size in zip(parts, shapes, sizes, strict=True):
-            value = o[first : first + size].reshape(shape).astype(part.output.dtype)
-            fillings[part.output] = part.output.type.filter_variable(value)
+        holes, fillings = [], {}
+        for part, shape in zip(parts, shapes, strict=True):
+            hole = pt.tensor(dtype="float64", shape=tuple(map(int, shape)))
+            filling = hole.astype(part.output.dtype)
+            fillings[part.output] = part.output.type.filter_variable(filling)
             if part.flag is not None:
                 fillings[part.flag] = pt.constant(1.0, dtype=part.flag.dtype)
-            first += size
+            holes.append(hole)
         log_density = graph_replace(log_density, fillings, strict=False)
-        (log_density, *inputs), position = join_nonshared_inputs(
-            point, [log_density, *inputs], variables
-        )
-        gradients = grad(log_density, [position, o], disconnected_inputs="ignore")
-        self._log_density = _of_rows([position, o], [log_density, *gradients])
-        u = pt.concatenate([v.ravel().astype("float64") for v in inputs])
-        w = pt.dvector("weights")
-        pulled = grad((u * w).sum(), position, disconnected_inputs="ignore")
-        self._inputs, self._pull = _of_rows([position], [u]), _of_rows([position, w], [pulled])
+        gradients = grad(log_density, [*variables, *holes], disconnected_inputs="ignore")
+        self._log_density = _of_rows([*variables, *holes], [log_density, *gradients])
+        weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in inputs]
+        weighted = sum((v * w).sum() for v, w in zip(inputs, weights, strict=True))
+        pulled = grad(weighted, variables, disconnected_inputs="ignore")
+        self._pull = _of_rows([*variables, *weights], pulled)
+        self._holes = Columns([tuple(map(int, shape)) for shape in shapes])
+        rows = self._part_inputs(*self._columns.split(start[None]))
+        self._arguments = Columns([row.shape[1:] for row in rows])
         self._describe(start, shapes)
-
-    def _start(self):
-        values = [np.ravel(self.initial_point[v.name]) for v in self.variables]
-        return np.concatenate(values).astype(self._dtype)
 
     def _output_shapes(self, start):
         """Return the shapes of the parts' outputs; an evaluation tells those that types don't."""
         shapes = [part.output.type.shape for part in self._parts_found]
         if any(n is None for shape in shapes for n in shape):
             self.n_evaluations += 1
-            shapes = [np.shape(value) for value in self._part_outputs(start)]
+            shapes = [np.shape(value) for value in self._outputs_at(start)]
         return shapes
 
     def _describe(self, start, shapes):
@@ -312,12 +304,10 @@ class OpaqueModel:
             moved = points.copy()
             moved[:, j] += NUDGE
             depends[j] = np.any(self.inputs(moved) != inputs, axis=0)
-        rows = self._part_inputs(points.astype(self._dtype))
         self.nodes, self._raw = [], []
         first_input = first_output = first_raw = n_arrays = 0
         for part, shape, size in zip(self._parts_found, shapes, sizes, strict=True):
-            arrays = rows[n_arrays : n_arrays + len(part.inputs)]
-            n_inputs = sum(array[0].size for array in arrays)
+            n_inputs = sum(self._arguments.sizes[n_arrays : n_arrays + len(part.inputs)])
             raw = slice(first_raw, first_raw + size)
             is_term = bool(np.allclose(derivatives[:, raw], 1.0, rtol=ROUNDING, atol=0.0))
             n_outputs = 1 if is_term else size
@@ -332,7 +322,17 @@ class OpaqueModel:
             first_raw = raw.stop
 
     def _derivatives(self, X, raw):
-        return self._log_density(X.astype(self._dtype), raw)[2]
+        return self._given(X, raw)[2]
+
+    def _given(self, X, raw):
+        """Return log densities (n,), and derivatives by variables (n, d) and by all of `raw`."""
+        found = self._log_density(*self._columns.split(X), *self._holes.split(raw))
+        n_variables = len(self.variables)
+        by_variables, by_holes = found[1 : 1 + n_variables], found[1 + n_variables :]
+        return found[0].astype(float), self._columns.join(by_variables), self._holes.join(by_holes)
+
+    def _outputs_at(self, x):
+        return self._part_outputs(*[row[0] for row in self._columns.split(x[None])])
 
     @property
     def is_sum(self):
@@ -345,7 +345,7 @@ class OpaqueModel:
         """Return the opaque inputs at unconstrained points (n, d), shape (n, k)."""
         if self.is_whole:
             return X
-        return self._inputs(X.astype(self._dtype, copy=False))[0]
+        return self._arguments.join(self._part_inputs(*self._columns.split(X)))
 
     def pull(self, X, weights):
         """Return the derivative of sum(weights * inputs(X)) by X, shape (n, d).
@@ -357,7 +357,8 @@ class OpaqueModel:
         """
         if self.is_whole:
             return weights
-        return self._pull(X.astype(self._dtype, copy=False), weights)[0]
+        pulled = self._pull(*self._columns.split(X), *self._arguments.split(weights))
+        return self._columns.join(pulled)
 
     def log_density(self, X, outputs):
         """Return the log density, given opaque outputs, and its derivatives.
@@ -380,11 +381,11 @@ class OpaqueModel:
             # Only the sum of a term's outputs matters.
             end = place.start + 1 if node.is_term else place.stop
             raw[:, place.start : end] = outputs[:, node.outputs]
-        value, by_x, by_raw = self._log_density(X.astype(self._dtype, copy=False), raw)
+        value, by_x, by_raw = self._given(X, raw)
         by_outputs = np.empty_like(outputs)
         for node, place in zip(self.nodes, self._raw, strict=True):
             by_outputs[:, node.outputs] = by_raw[:, place.start : place.start + node.n_outputs]
-        return value.astype(float), by_x.astype(float), by_outputs
+        return value, by_x, by_outputs
 
     def evaluate(self, X):
         """Evaluate the opaque nodes where they aren't known: what is paid for.
@@ -425,8 +426,7 @@ class OpaqueModel:
             for i, x in enumerate(X):
                 yield i, self.nodes[0], self._target.evaluate(x, self._noise(sources)).log_density
             return
-        X = X.astype(self._dtype, copy=False)
-        arrays = self._part_inputs(X)
+        arrays = self._part_inputs(*self._columns.split(X))
         others, n_arrays = None, 0
         for k, (node, part) in enumerate(zip(self.nodes, self._parts_found, strict=True)):
             arguments = arrays[n_arrays : n_arrays + len(part.inputs)]
@@ -437,10 +437,10 @@ class OpaqueModel:
             elif isinstance(source, BlackBoxOp) and len(arguments) == len(source.parameter_names):
                 rows = source.each(arguments)
             elif len(self.nodes) == 1:
-                rows = (self._part_outputs(x)[0] for x in X)
+                rows = (self._outputs_at(x)[0] for x in X)
             else:
                 if others is None:
-                    others = [self._part_outputs(x) for x in X]
+                    others = [self._outputs_at(x) for x in X]
                 rows = (found[k] for found in others)
             for i, row in enumerate(rows):
                 yield i, node, row
@@ -466,9 +466,41 @@ class OpaqueModel:
         """
         free = self.model.free_RVs
         values = self.model.replace_rvs_by_values(free)
-        outputs, position = join_nonshared_inputs(self.initial_point, values, self.variables)
-        arrays = _of_rows([position], outputs)(X.astype(position.dtype, copy=False))
+        arrays = _of_rows(self.variables, values)(*self._columns.split(X))
         return {variable.name: array for variable, array in zip(free, arrays, strict=True)}
+
+
+class Columns:
+    """Arrays that stand side by side in a matrix, a row for each of many points.
+
+    Variables go through the graph one by one: taken out of a joined vector each would cost a loop
+    over the points.
+
+    Parameters
+    ----------
+    shapes : list of tuple of int
+    dtypes : list of str, optional
+        By default float64.
+    """
+
+    def __init__(self, shapes, dtypes=None):
+        self.shapes = shapes
+        self.dtypes = dtypes or len(shapes) * ["float64"]
+        self.sizes = [int(np.prod(shape)) for shape in shapes]
+        self.ends = np.cumsum([0, *self.sizes])
+
+    def split(self, X):
+        """Return the arrays (n, ...) of a matrix (n, k)."""
+        return [
+            X[:, begin:end].reshape(len(X), *shape).astype(dtype)
+            for begin, end, shape, dtype in zip(
+                self.ends[:-1], self.ends[1:], self.shapes, self.dtypes, strict=True
+            )
+        ]
+
+    def join(self, arrays):
+        """Return the matrix (n, k) of arrays (n, ...)."""
+        return np.hstack([np.reshape(a, (len(a), -1)) for a in arrays]).astype(float, copy=False)
 
 
 def _function(inputs, outputs):
@@ -480,7 +512,7 @@ def _function(inputs, outputs):
 
 def _of_rows(inputs, outputs):
     """Return a function of many points at a time: every output gets a first axis."""
-    rows = [pt.matrix(dtype=variable.dtype) for variable in inputs]
+    rows = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in inputs]
     vectorized = vectorize_graph(outputs, dict(zip(inputs, rows, strict=True)))
     n = rows[0].shape[0]
     # What doesn't depend on the inputs has no rows.
