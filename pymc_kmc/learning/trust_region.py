@@ -145,6 +145,9 @@ class TrustRegion:
             self.radius *= 2.0
         checks = optimistic_rise <= ENOUGH
         if checks:
+            if not self.n_renewed:
+                # The scales that a search begins with are no curvature.
+                self._renew(composite)
             x = self.x + cholesky_factor(self.covariance) @ self.rng.standard_normal(d)
         new = Evaluations.at(self.model, x[None])
         self.n_evaluations += 1
@@ -153,7 +156,11 @@ class TrustRegion:
             self._check(value, composite(x[None]).mean[0])
         else:
             self._resize((value - self.log_density) / max(rise, HOPE * optimistic_rise))
-        if value > self.log_density:
+            if value - self.log_density > ENOUGH:
+                # Checks that were passed before were passed elsewhere.
+                self.n_passed = 0
+        # Under noise the next fit says where the best point is.
+        if value > self.log_density and not self.is_noisy:
             self.x, self.log_density = x, value
         return evaluations.joined(new)
 
