@@ -23,6 +23,11 @@ def number(function, d=2, likelihood=kmc.BlackBox):
     return model
 
 
+def prior(x):
+    """Log density of the prior."""
+    return np.sum(-0.5 * (x / PRIOR_SD) ** 2 - np.log(PRIOR_SD) - 0.5 * np.log(2.0 * np.pi))
+
+
 def opaque(model):
     return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
 

@@ -6,8 +6,9 @@ known stay exact. The next evaluation is where the log density plus a standard d
 largest, in a box about the best point: its axes are those of the emulated log density's curvature,
 its size follows from how well the last rise was predicted (a trust region; Nocedal and Wright,
 2006, section 4.1; with Gaussian processes, Eriksson et al., 2019). Where no rise is predicted a
-draw from the Gaussian with that curvature is evaluated: the search has ended if its value was
-predicted too, for a Gaussian process of few values is too sure of itself.
+draw from the Gaussian with that curvature is evaluated: the search has ended if two in a row were
+predicted too, for a Gaussian process of few values is too sure of itself. Under noise the best
+point is the one with the largest predicted mean.
 
 References
 ----------

@@ -6,7 +6,7 @@ import pytest
 import pymc_kmc as kmc
 from pymc_kmc.learning.arrival import FEWEST_BY_NUMBERS, N_PRIOR, Arrival, n_agreeing
 from pymc_kmc.learning.trust_region import Mode
-from tests.opaque_numbers import number, opaque
+from tests.opaque_numbers import number, opaque, prior
 
 AWAY = 4.0
 N_STARTS = 4
@@ -92,6 +92,16 @@ def test_two_modes_are_drawn_from(learned):
     assert learned.has_converged
     # Chains stay in their modes: there are 32 that learn. Under fair shares one in 2000 is outside.
     assert 0.2 < np.mean(learned.positions[:, 0] > 0) < 0.8
+    exact = np.log(2.0 * 2.0 * np.pi) + prior(np.array([AWAY, 0.0]))
+    assert learned.log_evidence.value == pytest.approx(exact, abs=0.3)
+
+
+def test_modes_are_told(learned):
+    assert {lies_at(mode) for mode in learned.modes} == {-1, 1}
+    assert not any(mode.was_left_out for mode in learned.modes)
+    for mode in learned.modes:
+        np.testing.assert_array_equal(mode.variables["x"], mode.x)
+        np.testing.assert_allclose(mode.log_mass, learned.log_evidence.value, atol=2.5)
 
 
 def test_half_of_the_space_is_impossible():

@@ -9,7 +9,7 @@ from pymc_kmc.learning.emulator import NodeEmulator
 from pymc_kmc.learning.rounds import Evaluations
 from pymc_kmc.learning.trust_region import FIRST_RADIUS, N_CHECKS, Mode, TrustRegion
 from tests.learned import scalar
-from tests.opaque_numbers import PRIOR_SD, number, opaque, search_from
+from tests.opaque_numbers import PRIOR_SD, number, opaque, prior, search_from
 
 COVARIANCE = np.array(
     [[1.0, 0.8, 0.0, 0.2], [0.8, 1.0, 0.3, 0.0], [0.0, 0.3, 0.5, 0.0], [0.2, 0.0, 0.0, 2.0]]
@@ -23,11 +23,6 @@ def gaussian(x):
 
 def banana(x):
     return -0.5 * x[0] ** 2 / 4.0 - 0.5 * (x[1] - 0.5 * x[0] ** 2 + 3.0) ** 2 / 0.1
-
-
-def prior(x):
-    """Log density of the prior."""
-    return np.sum(-0.5 * (x / PRIOR_SD) ** 2 - np.log(PRIOR_SD) - 0.5 * np.log(2.0 * np.pi))
 
 
 @pytest.fixture(scope="module")
