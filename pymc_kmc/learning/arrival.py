@@ -208,13 +208,16 @@ class Arrival:
     # The state
 
     @property
+    def have_mass(self):
+        """Whether each mode has mass, beside the largest."""
+        masses = np.array([mode.log_mass for mode, _ in self.found])
+        return [bool(mass > masses.max() - NEGLIGIBLE) for mass in masses]
+
+    @property
     def modes(self):
         """Modes that have mass."""
-        masses = np.array([mode.log_mass for mode, _ in self.found])
         return [
-            mode
-            for (mode, _), mass in zip(self.found, masses, strict=True)
-            if mass > masses.max() - NEGLIGIBLE
+            mode for (mode, _), has_mass in zip(self.found, self.have_mass, strict=True) if has_mass
         ]
 
     def _at_modes(self, n_around):

@@ -40,7 +40,10 @@ class Knee(NamedTuple):
 
     @classmethod
     def of(cls, values, n_dimensions):
-        """Return the knee of log densities (n,), some of them finite."""
+        """Return the knee of log densities (n,), some of them finite.
+
+        Far from a maximum the best values lie deeper apart: it is their median depth then.
+        """
         depths = np.sort(values[np.isfinite(values)].max() - values)
         usual = np.median(depths[: 4 * n_dimensions])
         if not np.isfinite(usual):

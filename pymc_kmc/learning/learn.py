@@ -3,7 +3,7 @@ r"""Learn a posterior once, for all chains, from few evaluations.
 1. *See what is opaque* (:mod:`pymc_kmc.model.opaque`): only those nodes of the model's graph that
    have no gradient are emulated; prior and likelihood around them stay exact.
 2. *Arrive* (:mod:`pymc_kmc.learning.arrival`): searches from dispersed starts, until some agree on
-   the best maximum.
+   the best maximum; maxima that have mass are all learned (:mod:`pymc_kmc.learning.modes`).
 3. *Learn* (:mod:`pymc_kmc.learning.rounds`): draw, predict, evaluate, until predictions are right.
 4. *Distil*: a surrogate for fast moves, fitted to the emulated log density.
 """
@@ -21,6 +21,7 @@ from pymc_kmc.learning.composite import draw
 from pymc_kmc.learning.distilling import Distillation, distilled
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
 from pymc_kmc.learning.evidence import of_emulated, without_noise
+from pymc_kmc.learning.modes import learned_modes
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Evaluations, Rounds
@@ -136,6 +137,7 @@ def learn(
     run = _Run(opaque, max_evaluations, batch_size, starts, tolerance, rng)
     if evaluations is not None:
         run.evaluations = remember(evaluations, opaque, run.arrival.starts)
+        run.earlier_modes = getattr(evaluations, "modes", ())
     try:
         with single_threaded_blas(), _Display(progressbar, tolerance) as display:
             state, rounds = run.learn(display)
@@ -184,6 +186,7 @@ class _Run:
         self.opaque, self.most, self.batch_size = opaque, most, batch_size
         self.tolerance, self.rng = tolerance, rng
         self.evaluations: Evaluations | None = None
+        self.earlier_modes: tuple = ()
         self.n_before = opaque.n_evaluations
         self.arrival = Arrival(opaque, n_starts, most, rng)
 
@@ -245,6 +248,7 @@ def _posterior(run, state, rounds, n_landmarks, rng):
         error=state.error,
         has_converged=state.has_converged,
         rounds=tuple(rounds.history),
+        modes=learned_modes(run.arrival, opaque) or run.earlier_modes,
         positions=X,
         wide_positions=wide.X,
         log_densities=values,

@@ -11,6 +11,7 @@ from pymc_kmc.learning.averages import Averages, calibration, control_variates, 
 from pymc_kmc.learning.distilling import Distillation
 from pymc_kmc.learning.emulated import Emulated
 from pymc_kmc.learning.evidence import LogEvidence
+from pymc_kmc.learning.modes import sentences
 from pymc_kmc.learning.rounds import Evaluations
 from pymc_kmc.notebook import figures, paragraph, result
 from pymc_kmc.numerics.checks import check_count
@@ -46,6 +47,12 @@ class LearnedPosterior:
     rounds : tuple of Round
         What each round found: `n_evaluations` so far, `temperature`, `error`, and `predicted`, the
         log densities of its evaluations before these were made.
+    modes : tuple of LearnedMode
+        Maxima that the searches at the beginning have found. Each has `x` (d,), unconstrained,
+        `log_density`, `covariance` (d, d) by the curvature, `n_searches` that ended there,
+        `log_mass` of the Gaussian with these, `was_left_out`, whether that is too small beside
+        another's to be learned, and `variables`, the place on the natural scale. Empty where no
+        search was needed.
     positions : ndarray, shape (n', d)
         Draws of the learned posterior on the unconstrained scale.
     wide_positions : ndarray, shape (n'', d)
@@ -68,6 +75,7 @@ class LearnedPosterior:
     error: float
     has_converged: bool
     rounds: tuple = field(repr=False)
+    modes: tuple = field(repr=False)
     positions: np.ndarray
     wide_positions: np.ndarray
     log_densities: np.ndarray
@@ -217,6 +225,7 @@ class LearnedPosterior:
         return [
             f"Emulated: {what}.",
             quality,
+            *sentences(self.modes),
             f"Cost: {n} evaluations of the model in all{earlier}, {_duration(seconds)}.",
             "Draws are approximate; pm.sample(step=kmc.KMC(learned)) makes exact ones.",
         ]

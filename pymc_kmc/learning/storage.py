@@ -13,17 +13,26 @@ import xarray as xr
 from pymc_kmc.learning.distilling import Distillation, distilled
 from pymc_kmc.learning.emulated import Emulated, EmulatedNode
 from pymc_kmc.learning.evidence import LogEvidence
+from pymc_kmc.learning.modes import LearnedMode
 from pymc_kmc.learning.rounds import Evaluations, Round
 
 # Number of the file's form. It rises with every change.
-FORM = 1
+FORM = 2
 # The attribute that marks a file, and the one that has the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
 # What is distilled again.
 LEFT_OUT = "fitted"
 TUPLES = {
     kind.__name__: kind
-    for kind in (Distillation, Emulated, EmulatedNode, Evaluations, LogEvidence, Round)
+    for kind in (
+        Distillation,
+        Emulated,
+        EmulatedNode,
+        Evaluations,
+        LearnedMode,
+        LogEvidence,
+        Round,
+    )
 }
 
 
@@ -97,7 +106,7 @@ def _unpacked(value, data):
     if "array" in value:
         array = data[value["array"]].values
         # Some libraries leave numbers in the order of bytes that the file has.
-        return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+        return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     if "tuple" in value:
         parts = value["fields"].items()
         return TUPLES[value["tuple"]](**{key: _unpacked(part, data) for key, part in parts})

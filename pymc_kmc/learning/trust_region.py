@@ -6,8 +6,9 @@ known stay exact. The next evaluation is where the log density plus a standard d
 largest, in a box about the best point: its axes are those of the emulated log density's curvature,
 its size follows from how well the last rise was predicted (a trust region; Nocedal and Wright,
 2006, section 4.1; with Gaussian processes, Eriksson et al., 2019). Where no rise is predicted a
-draw from the Gaussian with that curvature is evaluated: the search has ended if its value was
-predicted too, for a Gaussian process of few values is too sure of itself.
+draw from the Gaussian with that curvature is evaluated: the search has ended if two in a row were
+predicted too, for a Gaussian process of few values is too sure of itself. Under noise the best
+point is the one with the largest predicted mean.
 
 References
 ----------
@@ -145,6 +146,9 @@ class TrustRegion:
             self.radius *= 2.0
         checks = optimistic_rise <= ENOUGH
         if checks:
+            if not self.n_renewed:
+                # The scales that a search begins with are no curvature.
+                self._renew(composite)
             x = self.x + cholesky_factor(self.covariance) @ self.rng.standard_normal(d)
         new = Evaluations.at(self.model, x[None])
         self.n_evaluations += 1
@@ -153,7 +157,11 @@ class TrustRegion:
             self._check(value, composite(x[None]).mean[0])
         else:
             self._resize((value - self.log_density) / max(rise, HOPE * optimistic_rise))
-        if value > self.log_density:
+            if value - self.log_density > ENOUGH:
+                # Checks that were passed before were passed elsewhere.
+                self.n_passed = 0
+        # Under noise the next fit says where the best point is.
+        if value > self.log_density and not self.is_noisy:
             self.x, self.log_density = x, value
         return evaluations.joined(new)
 

@@ -39,6 +39,7 @@ def path(tmp_path_factory):
 def test_all_is_read_again(path):
     loaded = kmc.LearnedPosterior.from_netcdf(path)
     assert_same(loaded, learned_curve())
+    assert len(loaded.modes) > 0
     assert repr(loaded) == repr(learned_curve())
 
 
@@ -66,6 +67,7 @@ def test_learning_goes_on_from_a_file(path):
     n = len(loaded.evaluations)
     np.testing.assert_array_equal(more.evaluations.X[:n], loaded.evaluations.X)
     np.testing.assert_array_equal(more.seconds[:n], loaded.seconds)
+    assert_same(more.modes, loaded.modes)
     assert more.n_evaluations < 50
     assert f"Cost: {len(more.evaluations)} evaluations of the model in all, {n} of" in repr(more)
 

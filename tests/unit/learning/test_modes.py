@@ -1,0 +1,72 @@
+"""What is said of the maxima that searches have found."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import pymc_kmc as kmc
+from pymc_kmc.learning.modes import LearnedMode, sentences
+from tests.learned import learned_curve, on_grid
+
+
+def mode(log_mass, was_left_out=False, **variables):
+    variables = {name: np.array(value) for name, value in variables.items()}
+    return LearnedMode(np.zeros(2), 0.0, np.eye(2), 1, log_mass, was_left_out, variables)
+
+
+BEST = mode(3.0, rate=1.0)
+
+
+def test_modes_that_are_learned_need_no_words():
+    assert sentences(()) == []
+    assert sentences((BEST, mode(1.0, rate=2.0))) == []
+
+
+def test_a_mode_that_was_left_out_is_named():
+    out = mode(-48.2, True, rate=0.31234, sizes=[1.0, 2e-9, 3000.0])
+    place = "rate = 0.312, sizes = [1, 2e-09, 3e+03]."
+    (said,) = sentences((BEST, out))
+    assert said == f"A second maximum, 51 nats of mass lower, was left out: {place}"
+    (said,) = sentences((BEST, mode(2.0, rate=5.0), out))
+    assert said.startswith("Another maximum, 51 nats of mass lower, was left out: rate = 0.312")
+
+
+def test_many_are_one_sentence():
+    out = [mode(-10.0 * i, True, rate=float(i)) for i in (2, 1, 3)]
+    (said,) = sentences((BEST, *out))
+    assert said == ("3 other maxima were left out; the largest is 13 nats of mass lower: rate = 1.")
+
+
+def test_long_places_are_cut():
+    variables = {f"x{i}": np.zeros(9) for i in range(9)}
+    (said,) = sentences((BEST, mode(-9.0, True, **variables)))
+    assert said.endswith("x3 = [0, 0, 0, 0, ...], ....")
+
+
+def test_outputs_have_modes():
+    (found,) = learned_curve().modes
+    places, weights = on_grid()
+    means = weights @ places
+    sds = np.sqrt(weights @ (places - means) ** 2)
+    assert np.all(np.abs(found.x - means) < sds)
+    assert np.all(np.abs(np.log(np.diag(found.covariance) / sds**2)) < 0.7)
+    assert found.n_searches >= 2
+    assert not found.was_left_out
+    assert found.variables["rate"].shape == ()
+    assert found.variables["rate"] == pytest.approx(np.exp(found.x[1]))
+
+
+def test_it_says_what_was_left_out(tmp_path):
+    (found,) = learned_curve().modes
+    out = found._replace(log_mass=found.log_mass - 20.0, was_left_out=True)
+    learned = dataclasses.replace(learned_curve(), modes=(found, out))
+    said = "A second maximum, 20 nats of mass lower, was left out: size = "
+    assert said in repr(learned)
+    assert said in learned._repr_html_()
+    assert "left out" not in repr(learned_curve())
+    learned.to_netcdf(tmp_path / "learned.nc")
+    read = kmc.LearnedPosterior.from_netcdf(tmp_path / "learned.nc")
+    assert repr(read) == repr(learned)
+    assert read.modes[1].variables["rate"].shape == ()
+    assert read.modes[1].was_left_out is True

@@ -1,0 +1,183 @@
+"""Searches for a maximum by numbers alone."""
+
+import numpy as np
+import pytest
+
+import pymc_kmc as kmc
+from pymc_kmc.learning.composite import Composite
+from pymc_kmc.learning.emulator import NodeEmulator
+from pymc_kmc.learning.rounds import Evaluations
+from pymc_kmc.learning.trust_region import FIRST_RADIUS, N_CHECKS, Mode, TrustRegion
+from tests.learned import scalar
+from tests.opaque_numbers import PRIOR_SD, number, opaque, prior, search_from
+
+COVARIANCE = np.array(
+    [[1.0, 0.8, 0.0, 0.2], [0.8, 1.0, 0.3, 0.0], [0.0, 0.3, 0.5, 0.0], [0.2, 0.0, 0.0, 2.0]]
+)
+MEAN = np.array([4.0, 6.0, -3.0, 5.0])
+
+
+def gaussian(x):
+    return -0.5 * (x - MEAN) @ np.linalg.solve(COVARIANCE, x - MEAN)
+
+
+def banana(x):
+    return -0.5 * x[0] ** 2 / 4.0 - 0.5 * (x[1] - 0.5 * x[0] ** 2 + 3.0) ** 2 / 0.1
+
+
+@pytest.fixture(scope="module")
+def found():
+    """A search for the Gaussian's maximum, and all evaluations."""
+    return search_from(np.zeros(4), opaque(number(gaussian, 4)), 100)
+
+
+def test_a_gaussian_far_away_is_found(found):
+    region, evaluations = found
+    assert region.has_ended
+    assert region.n_evaluations == len(evaluations) - 1 < 100
+    assert evaluations.log_densities[0] - region.log_density < -20.0
+    assert region.log_density == evaluations.log_densities.max()
+    # Nothing is to be gained: half a nat is not looked for, a curvature is known in two digits.
+    assert gaussian(region.x) > -1.0
+    mode = region.mode
+    assert mode.log_mass == pytest.approx(Mode(MEAN, prior(MEAN), COVARIANCE).log_mass, abs=1.5)
+
+
+def test_the_same_seed_makes_the_same_evaluations(found):
+    _, evaluations = found
+    _, again = search_from(np.zeros(4), opaque(number(gaussian, 4)), 15)
+    np.testing.assert_array_equal(again.X, evaluations.X[:16])
+    _, other = search_from(np.zeros(4), opaque(number(gaussian, 4)), 3, seed=2)
+    assert not np.array_equal(other.X, evaluations.X[:4])
+
+
+def test_a_banana_is_climbed():
+    region, _ = search_from([5.0, -5.0], opaque(number(banana)), 60)
+    assert region.has_ended
+    assert banana(region.x) > -1.0
+
+
+@pytest.mark.filterwarnings("ignore:The black box:UserWarning")
+def test_holes_are_survived():
+    def with_holes(x):
+        if x[0] > 5.0:
+            return np.nan
+        return -np.inf if x[1] > 7.0 else gaussian(x)
+
+    region, evaluations = search_from(np.zeros(4), opaque(number(with_holes, 4)), 100)
+    assert not np.isfinite(evaluations.log_densities).all()
+    assert region.has_ended
+    assert gaussian(region.x) > -1.0
+
+
+def test_a_check_that_fails_restarts_the_search():
+    lowered = [0.0]
+    model = opaque(number(lambda x: -0.5 * x @ x - lowered[0]))
+    region, evaluations = search_from([1.0, -2.0], model, 60)
+    assert region.n_passed == N_CHECKS
+    x, value = region.x, region.log_density
+    lowered[0] = 6.0
+    region.step(evaluations)
+    assert not region.has_ended
+    assert region.n_passed == 0
+    assert region.radius == FIRST_RADIUS
+    np.testing.assert_array_equal(region.x, x)
+    assert region.log_density == value
+
+
+def test_a_rise_forgets_checks():
+    region, evaluations = search_from([6.0, -4.0], opaque(number(lambda x: -0.5 * x @ x)), 0)
+    before = np.inf
+    while region.log_density < before + 1.0:
+        before, region.n_passed = region.log_density, 1
+        evaluations = region.step(evaluations)
+    assert region.n_passed == 0
+
+
+def test_a_search_that_begins_at_the_maximum_learns_its_covariance(found):
+    _, evaluations = found
+    best = int(np.argmax(evaluations.log_densities))
+    x, value = evaluations.X[best], evaluations.log_densities[best]
+    model = opaque(number(gaussian, 4))
+    region = TrustRegion(model, x, value, np.full(4, PRIOR_SD), np.random.default_rng(1))
+    while not region.has_ended:
+        evaluations = region.step(evaluations)
+    assert region.n_evaluations < 12
+    _, expected = np.linalg.slogdet(COVARIANCE)
+    assert np.linalg.slogdet(region.covariance)[1] == pytest.approx(expected, abs=3.0)
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Model and evaluations about the maximum of a Gaussian, with a standard deviation of 2."""
+    model = opaque(
+        number(lambda x, rng: -0.5 * x @ x + rng.normal(0.0, 2.0), 2, kmc.PseudoMarginalPotential)
+    )
+    return model, Evaluations.at(model, 1.5 * np.random.default_rng(3).standard_normal((40, 2)))
+
+
+def test_the_luckiest_estimate_is_not_believed(noisy):
+    model, evaluations = noisy
+    luckiest = int(np.argmax(evaluations.log_densities))
+    x = evaluations.X[luckiest]
+    truth = -0.5 * x @ x + prior(x)
+    assert evaluations.log_densities[luckiest] > truth + 2.0
+    value = evaluations.log_densities[luckiest]
+    region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1))
+    for _ in range(5):
+        evaluations = region.step(evaluations)
+        # Forty values with an error of 2 each: one of about .6 in their mean.
+        assert region.log_density < -0.5 * region.x @ region.x + prior(region.x) + 1.5
+        assert region.log_density not in evaluations.log_densities
+
+
+def test_a_mode_has_the_mass_of_its_gaussian():
+    covariance = np.array([[0.5, 0.2], [0.2, 0.3]])
+    mode = Mode(np.array([1.0, -1.0]), -3.0, covariance)
+    grid = np.linspace(-6.0, 6.0, 301)
+    places = np.stack(np.meshgrid(grid, grid), axis=-1)
+    depths = 0.5 * np.einsum(
+        "...i,ij,...j", places, np.linalg.inv(covariance), places, optimize=True
+    )
+    mass = np.exp(-3.0 - depths).sum() * (grid[1] - grid[0]) ** 2
+    assert mode.log_mass == pytest.approx(np.log(mass), abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("x", "log_density", "explained"),
+    [
+        ([0.0, 0.0], 5.0, True),  # the maximum
+        ([2.0, 0.0], 3.2, True),  # 2 nats deep, within an error of 1 and a quarter
+        ([2.0, 0.0], 5.0, False),  # as high as the maximum, two standard deviations away
+        ([0.0, 3.0], 4.0, True),  # half a nat
+        ([0.0, 0.0], 9.0, False),  # much higher than the maximum
+        ([4.0, 0.0], -3.0, True),  # 8 nats
+        ([5.0, 0.0], -7.5, False),  # 12.5 nats: too deep to tell
+        ([0.0, 0.0], -np.inf, False),
+        ([0.0, 0.0], np.nan, False),
+    ],
+)
+def test_a_mode_explains_what_its_gaussian_has(x, log_density, explained):
+    mode = Mode(np.zeros(2), 5.0, np.diag([1.0, 9.0]))
+    assert mode.explains(np.array(x), log_density) == explained
+
+
+def test_optimism_has_its_gradient():
+    """Against differences; the number is a term, so that its variance has no slopes to vary."""
+    model = opaque(scalar())
+    rng = np.random.default_rng(1)
+    evaluations = Evaluations.at(model, [1.0, -0.3] + 0.3 * rng.standard_normal((12, 2)))
+    emulator = NodeEmulator(model.nodes[0])
+    emulator.fit(*evaluations, evaluations.X, evaluations.inputs)
+    composite = Composite(model, [emulator])
+    X = [1.0, -0.3] + 0.5 * rng.standard_normal((4, 2))
+    for n_sds in (0.0, 1.0):
+        values = composite.optimistic(X, n_sds)
+        sd = np.sqrt(values.variance)
+        assert np.all(sd > 1e-3)
+        np.testing.assert_allclose(values.penalised, values.mean + n_sds * sd)
+        for j, step in enumerate(1e-5 * np.eye(2)):
+            ends = [composite.optimistic(X + sign * step, n_sds).penalised for sign in (1, -1)]
+            np.testing.assert_allclose(
+                values.gradient[:, j], (ends[0] - ends[1]) / 2e-5, rtol=1e-4, atol=1e-4
+            )
