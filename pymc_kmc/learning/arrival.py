@@ -25,8 +25,8 @@ SAME = 2.0
 # Fewest searches. One in eight of Lotka-Volterra's ends in a local maximum with outputs, where two
 # may agree on it; one in two with numbers. Later searches there cost little.
 FEWEST_SEARCHES, FEWEST_BY_NUMBERS, MOST_BY_NUMBERS = 3, 6, 10
-# Share of the evaluations that a search may take.
-SEARCH_SHARE = 0.25
+# Shares of the evaluations that a search may take, and all of them: rounds need the rest.
+SEARCH_SHARE, SEARCHES_SHARE = 0.25, 0.75
 # Spread of the first places around a maximum, in standard deviations of the linear model's
 # posterior, and temperature of the first round there.
 FIRST_SPREAD, FIRST_TEMPERATURE = 1.5, 2.0
@@ -108,7 +108,7 @@ class Arrival:
         if self._is_near:
             return self._at_best(LARGEST_TEMPERATURE)
         self._by_numbers()
-        return self._at_modes(0)
+        return self._at_modes(0) if self.found else self._at_best(LARGEST_TEMPERATURE)
 
     def _add(self, new):
         self.evaluations = new if self.evaluations is None else self.evaluations.joined(new)
@@ -171,15 +171,16 @@ class Arrival:
 
     def _by_numbers(self):
         evaluations, ends = self.evaluations, []
-        most = int(SEARCH_SHARE * self.most)
+        most, all_searches = int(SEARCH_SHARE * self.most), int(SEARCHES_SHARE * self.most)
         order = np.argsort(-evaluations.log_densities, kind="stable")
         for start in order[:MOST_BY_NUMBERS]:
             x, value = evaluations.X[start], evaluations.log_densities[start]
-            if not np.isfinite(value):
+            if not np.isfinite(value) or len(self.evaluations) >= all_searches:
                 break
             region = TrustRegion(self.opaque, x, value, self.scales, self.rng)
             known = self._known(region)
-            while known is None and not region.has_ended and region.n_evaluations < most:
+            last = min(len(self.evaluations) + most, all_searches)
+            while known is None and not region.has_ended and len(self.evaluations) < last:
                 self.evaluations = region.step(self.evaluations)
                 known = self._known(region)
                 self.say(self.evaluations)

@@ -10,4 +10,5 @@ def test_the_quick_table(capsys):
     assert cells[0] == "dose-response"
     learning, tuning = (float(cell.split()[0]) for cell in cells[1:3])
     assert 0 < learning < 300
-    assert tuning == 64
+    # A proposal outside of the support costs nothing.
+    assert 60 <= tuning <= 64
