@@ -32,6 +32,7 @@ from pytensor.link.basic import PerformLinker
 from pytensor.tensor.type import continuous_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
+from pymc_kmc.model.columns import Columns
 from pymc_kmc.model.evaluated import EvaluationLog
 from pymc_kmc.model.log_density import LogDensity, check_continuous
 from pymc_kmc.model.noise_sources import EstimatedLikelihood, estimated_likelihoods, simulators
@@ -468,39 +469,6 @@ class OpaqueModel:
         values = self.model.replace_rvs_by_values(free)
         arrays = _of_rows(self.variables, values)(*self._columns.split(X))
         return {variable.name: array for variable, array in zip(free, arrays, strict=True)}
-
-
-class Columns:
-    """Arrays that stand side by side in a matrix, a row for each of many points.
-
-    Variables go through the graph one by one: taken out of a joined vector each would cost a loop
-    over the points.
-
-    Parameters
-    ----------
-    shapes : list of tuple of int
-    dtypes : list of str, optional
-        By default float64.
-    """
-
-    def __init__(self, shapes, dtypes=None):
-        self.shapes = shapes
-        self.dtypes = dtypes or len(shapes) * ["float64"]
-        self.sizes = [int(np.prod(shape)) for shape in shapes]
-        self.ends = np.cumsum([0, *self.sizes])
-
-    def split(self, X):
-        """Return the arrays (n, ...) of a matrix (n, k)."""
-        return [
-            X[:, begin:end].reshape(len(X), *shape).astype(dtype)
-            for begin, end, shape, dtype in zip(
-                self.ends[:-1], self.ends[1:], self.shapes, self.dtypes, strict=True
-            )
-        ]
-
-    def join(self, arrays):
-        """Return the matrix (n, k) of arrays (n, ...)."""
-        return np.hstack([np.reshape(a, (len(a), -1)) for a in arrays]).astype(float, copy=False)
 
 
 def _function(inputs, outputs):
