@@ -344,6 +344,18 @@ def test_two_steps_may_sample_one_variable(is_one):
     assert draws.std() == pytest.approx(POSTERIOR_SD, abs=4 * standard_error)
 
 
+@of_each(GRADIENT_STEPS)
+def test_gradients_are_of_where_another_step_has_gone(name):
+    """Bounds as above: 1500 draws, 50 of them free."""
+    with toy(name, 0.5) as model:
+        other = kmc.AdaptiveMetropolis([model["x"]], covariance=[[0.5]])
+        idata = sample([STEPS[name](), other], draws=1500, tune=300, chains=1)
+    draws = draws_of(idata)
+    standard_error = POSTERIOR_SD * np.sqrt(30 / draws.size)
+    assert draws.mean() == pytest.approx(POSTERIOR_MEAN, abs=4 * standard_error)
+    assert draws.std() == pytest.approx(POSTERIOR_SD, abs=4 * standard_error)
+
+
 @noisy_step
 def test_travels_by_pickle_with_its_seed(name):
     with noisy_gaussian(1.0, companion=True) as model:

@@ -95,6 +95,17 @@ def test_scales_of_sixteen_orders_of_magnitude(name):
         assert abs(np.log(posterior[variable].std() / sd)) < 0.41
 
 
+@pytest.mark.parametrize("name", ["KMCLite", "KMCFinite"])
+def test_trajectories_at_scales_of_sixteen_orders_of_magnitude(name):
+    """400 draws, 20 of them effective or more: 4.5 standard errors of a log sd are .71."""
+    scales = np.array([1e-8, 1.0, 1e8])
+    with pm.Model():
+        pm.Normal("x", 0.0, scales)
+        posterior = sample(STEPS[name](), draws=400, tune=400).posterior
+    found = posterior["x"].std(dim=("chain", "draw")).values
+    assert np.all(np.abs(np.log(found / scales)) < 0.71)
+
+
 @pytest.mark.parametrize("name", ["AdaptiveMetropolis", "KAMH"])
 def test_noisy_scales_of_sixteen_orders_of_magnitude(name):
     """4000 draws, 100 of them effective or more: 4.5 standard errors of a log sd are .32."""
@@ -166,6 +177,15 @@ def test_a_chain_that_is_lost_in_a_tail_says_so(caplog):
         pm.Cauchy("x", 0.0, 1.0)
         draws = sample(kmc.GadMALA(), draws=2000, tune=1000, random_seed=5).posterior["x"]
     assert np.mean(np.abs(draws.values) > 10.0) > 0.15 and "differ from each other" in told(caplog)
+
+
+def test_a_walk_that_is_far_too_short_says_so(caplog):
+    """GadRWM begins with a scale of its own, a hundred million times too small here."""
+    with pm.Model():
+        pm.Normal("one")
+        pm.Normal("x", 0.0, 1e8)
+        draws = sample(kmc.GadRWM(), draws=1000, tune=100).posterior["x"]
+    assert float(draws.std()) < 5e7 and "along x" in told(caplog)
 
 
 def test_what_is_seen_around_the_start_is_learned():
