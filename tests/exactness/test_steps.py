@@ -19,6 +19,7 @@ Rosenblatt, M. (1952). Remarks on a multivariate transformation. *Annals of Math
 Statistics* 23, 470-472.
 """
 
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -49,12 +50,12 @@ SIZES = {
     "KMCLite": {"n_points": 150},
     "KMCFinite": {"n_features": 100, "n_points": 400},
 }
-# The tails of a small, early random-feature surrogate are so poor that a chain enters the
-# banana's tails once in a thousand iterations, and ArviZ can't know of visits that didn't happen:
-# with 8000 draws E z0^2 was up to 6 estimated errors too small, with a kernel in detailed balance.
-# Longer tuning leaves better tails: with both the worst of the statistics was within 2.4 in four
-# seeds.
-FEW_FEATURES = {"n_tune": 1500, "n_draws": 60_000}
+# The tails of a small random-feature surrogate are so poor that a chain enters the banana's tails
+# once in thousands of iterations, and ArviZ can't know of visits that didn't happen. Such a chain
+# goes on from an exact, independent draw every 25 iterations: a step that leaves the posterior
+# where it is keeps such draws exact, however long it needs from one tail to the other. Without the
+# kinetic energy in the ratio, or with end points pushed outwards by 1.3, |z| is above 12.
+FROM_EXACT_DRAWS = {"n_draws": 20_000, "restart_every": 25}
 
 
 def make(name, **kwargs):
@@ -125,7 +126,7 @@ class Funnel:
         return np.concatenate([v / SPREAD, (draws["x"] - v) * np.exp(-v)], axis=-1)
 
 
-LENGTHS = {("KMCFinite", CurvedRidge): FEW_FEATURES}
+LENGTHS = {("KMCFinite", CurvedRidge): FROM_EXACT_DRAWS}
 
 
 def normal_scores(*probabilities):
@@ -147,15 +148,35 @@ def chain(step, point, n_tune, n_draws, rng, between=None):
     return {name: np.array([p[name] for p in points[n_tune:]]) for name in point}
 
 
-def chains(make_step, problem, *, seed, n_tune=800, n_draws=8000):
-    """Two chains from different starts, as standard normals, shape (2, n_draws, k)."""
+def chains(make_step, problem, *, seed, n_tune=800, n_draws=8000, restart_every=None):
+    """Two chains from different starts, as standard normals, shape (2, n_draws, k).
+
+    With `restart_every`, a frozen chain goes on from an exact draw that often.
+    """
     with problem.model():
         step = make_step()
-    draws = [
-        problem.standardise(chain(step, start, n_tune, n_draws, np.random.default_rng([seed, i])))
-        for i, start in enumerate(problem.starts)
-    ]
+    draws = []
+    for i, start in enumerate(problem.starts):
+        rng = np.random.default_rng([seed, i])
+        between = None
+        if restart_every is not None:
+            between = restarts(problem, n_tune, n_draws, restart_every, rng)
+        draws.append(problem.standardise(chain(step, start, n_tune, n_draws, rng, between)))
     return np.stack(draws)
+
+
+def restarts(problem, n_tune, n_draws, every, rng):
+    """A function of a frozen chain's point: an exact draw at each `every`-th iteration."""
+    exact = iter(problem.exact(n_draws // every + 1, rng))
+    iterations = itertools.count(1)
+
+    def between(point):
+        iteration = next(iterations)
+        if iteration < n_tune or (iteration - n_tune) % every:
+            return point
+        return dict(zip(point, next(exact), strict=True))
+
+    return between
 
 
 # What is compared

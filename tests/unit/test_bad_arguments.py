@@ -322,6 +322,7 @@ def test_of_plots(name, value):
     named = {
         "plot_surrogate": "surrogate",
         "plot_proposals": "step|idata",
+        "plot_emulator": "learned",
         "plot_trajectories": "step|source|surrogate|idata",
     }.get(name, "idata")
     arguments = (value, value) if name == "plot_proposals" else (value,)

@@ -11,10 +11,10 @@ NAMES = ("trajectories", "acceptance")
 
 
 class Wrong:
-    """A surrogate of a standard normal that is far too narrow in its first coordinate."""
+    """A surrogate of a standard normal that is far too narrow in its last coordinate."""
 
     n_features_in_ = 3
-    PRECISION = np.array([20.0, 1.0, 1.0])
+    PRECISION = np.array([1.0, 1.0, 20.0])
 
     def log_density(self, X):
         return -0.5 * np.sum(self.PRECISION * X**2, axis=-1)
