@@ -68,8 +68,8 @@ class Arrival:
 
     def __init__(self, opaque, n_starts, most, rng):
         self.opaque, self.most, self.rng = opaque, most, rng
-        self.prior = prior_points(opaque.model, N_PRIOR, rng)
-        self.starts = jittered_points(opaque.model, n_starts, rng)
+        self.prior = prior_points(opaque, N_PRIOR, rng)
+        self.starts = jittered_points(opaque, n_starts, rng)
         self.evaluations: Evaluations | None = None
         self.found: list[Found] = []
 
@@ -80,11 +80,6 @@ class Arrival:
             return np.ones(self.opaque.n_dimensions)
         spread = 0.5 * np.ptp(np.quantile(self.prior, [0.16, 0.84], axis=0), axis=0)
         return np.where(spread > 0, spread, 1.0)
-
-    @property
-    def is_by_outputs(self):
-        """Whether there is something to be made linear."""
-        return all(not node.is_term for node in self.opaque.nodes)
 
     def state(self, evaluations, say):
         """Return the state before the first round, :class:`~pymc_kmc.learning.rounds.Learned`.
@@ -99,9 +94,9 @@ class Arrival:
         self.say = say
         if evaluations is not None:
             self.evaluations = evaluations
-            hot = FIRST_TEMPERATURE if self.is_by_outputs else LARGEST_TEMPERATURE
+            hot = FIRST_TEMPERATURE if self.opaque.returns_outputs else LARGEST_TEMPERATURE
             return self._at_best(hot)
-        if self.is_by_outputs:
+        if self.opaque.returns_outputs:
             self._by_outputs()
             return self._at_modes(self.opaque.n_dimensions + 2)
         self._disperse()
@@ -154,7 +149,7 @@ class Arrival:
         places = self.prior
         if places is None:
             # Nothing to draw from: more starts.
-            places = jittered_points(self.opaque.model, N_PRIOR, self.rng)
+            places = jittered_points(self.opaque, N_PRIOR, self.rng)
         self._add(Evaluations.at(self.opaque, np.vstack([self.starts, places])))
         self.say(self.evaluations)
         self._check_finite()
@@ -256,28 +251,32 @@ def n_agreeing(modes):
     return int(np.sum(values > values.max() - SAME))
 
 
-def prior_points(model, n, rng):
+def prior_points(opaque, n, rng):
     """Return n draws of the prior on the unconstrained scale, (n, d); None where it has none."""
     try:
         function = make_initial_point_fn(
-            model=model, default_strategy="prior", return_transformed=True
+            model=opaque.model, default_strategy="prior", return_transformed=True
         )
-        points = [function(int(rng.integers(2**30))) for _ in range(n)]
+        rows = _rows(opaque, function, n, rng)
     except (NotImplementedError, ValueError, TypeError):
         return None
-    rows = np.array([_vector(model, point) for point in points])
     return rows if np.isfinite(rows).all() else None
 
 
-def jittered_points(model, n, rng):
+def jittered_points(opaque, n, rng):
     """Return n of PyMC's jittered initial points on the unconstrained scale, (n, d)."""
+    model = opaque.model
     function = make_initial_point_fn(
         model=model, jitter_rvs=set(model.free_RVs), return_transformed=True
     )
-    return np.array([_vector(model, function(int(rng.integers(2**30)))) for _ in range(n)])
+    return _rows(opaque, function, n, rng)
 
 
-def _vector(model, point):
-    return np.concatenate(
-        [np.ravel(point[v.name]).astype(float) for v in model.continuous_value_vars]
+def _rows(opaque, function, n, rng):
+    points = [function(int(rng.integers(2**30))) for _ in range(n)]
+    return np.array(
+        [
+            np.concatenate([np.ravel(point[v.name]).astype(float) for v in opaque.variables])
+            for point in points
+        ]
     )

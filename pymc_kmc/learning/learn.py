@@ -25,18 +25,23 @@ from pymc_kmc.learning.modes import learned_modes
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Evaluations, Rounds
-from pymc_kmc.model.opaque import OpaqueModel
+from pymc_kmc.model.opaque import OpaqueModel, may_return_outputs
 from pymc_kmc.numerics.checks import check_count, check_positive
 from pymc_kmc.numerics.threads import single_threaded_blas
 
-log = logging.getLogger(__name__)
+# PyMC's logger has a handler, and its level.
+log = logging.getLogger("pymc.pymc_kmc")
 
 # Default most evaluations: what scalars in eight dimensions need with a margin.
 MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
 # Evaluations a round.
 BATCH_SIZE = 8
+# Error of the log density at new draws at which learning ends, in nats.
+TOLERANCE = 0.3
 # Dispersed starts.
 N_STARTS = 4
+# Largest number of dimensions in which a step learns unasked: nothing larger was measured.
+MOST_DIMENSIONS = 10
 # Draws of what was learned: chains, transitions between draws, draws a chain.
 N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
 # Temperature of dispersed draws.
@@ -49,7 +54,7 @@ def learn(
     max_evaluations=None,
     batch_size=BATCH_SIZE,
     starts=N_STARTS,
-    tolerance=0.3,
+    tolerance=TOLERANCE,
     n_landmarks=300,
     evaluations=None,
     random_seed=0,
@@ -123,9 +128,8 @@ def learn(
             f"{discrete} are discrete: learn() needs a model of continuous variables alone. Use "
             "pm.sample(step=[kmc.KMC(vars=...), ...]), which learns in the chain."
         )
-    d = int(sum(v.size for v in model.initial_point(0).values()))
     if max_evaluations is None:
-        max_evaluations = MOST_EVALUATIONS + MOST_A_DIMENSION * d
+        max_evaluations = most_evaluations(dimensions(model))
     check_count(max_evaluations, "max_evaluations")
     rng = np.random.default_rng(random_seed)
     opaque = OpaqueModel(model.continuous_value_vars, model, rng.spawn(1)[0])
@@ -138,13 +142,61 @@ def learn(
     if evaluations is not None:
         run.evaluations = remember(evaluations, opaque, run.arrival.starts)
         run.earlier_modes = getattr(evaluations, "modes", ())
+    return _learned(run, n_landmarks, progressbar)
+
+
+def learn_outputs(model, variables, n_landmarks):
+    """Learn a model's posterior for a step of these variables, if black boxes return outputs.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    variables : list of TensorVariable
+        The step's.
+    n_landmarks : int
+
+    Returns
+    -------
+    LearnedPosterior or None
+        None where the model has other variables, nothing in it is opaque, something opaque is a log
+        likelihood or noisy, or there are many dimensions.
+    """
+    d = dimensions(model)
+    if set(variables) != set(model.value_vars) or d > MOST_DIMENSIONS:
+        return None
+    if not may_return_outputs(model):
+        return None
+    rng = np.random.default_rng(0)
+    opaque = OpaqueModel(variables, model, rng.spawn(1)[0])
+    if not opaque.returns_outputs:
+        return None
+    names = ", ".join(node.name for node in opaque.nodes)
+    log.info(f"KMC: learning the outputs of {names} for all chains")
+    run = _Run(opaque, most_evaluations(d), BATCH_SIZE, N_STARTS, TOLERANCE, rng)
+    return _learned(run, n_landmarks, True)
+
+
+def dimensions(model):
+    """Return the number of a model's unconstrained values."""
+    return int(sum(v.size for v in model.initial_point(0).values()))
+
+
+def most_evaluations(n_dimensions):
+    """Return the default of `max_evaluations`."""
+    return MOST_EVALUATIONS + MOST_A_DIMENSION * n_dimensions
+
+
+def _learned(run, n_landmarks, progressbar):
+    """Return the :class:`LearnedPosterior` of a run."""
     try:
-        with single_threaded_blas(), _Display(progressbar, tolerance) as display:
+        with single_threaded_blas(), _Display(progressbar, run.tolerance) as display:
             state, rounds = run.learn(display)
-            display.say("distilling")
-            return _posterior(run, state, rounds, n_landmarks, rng)
+            display.say("distilling", state.evaluations, state.error)
+            learned = _posterior(run, state, rounds, n_landmarks)
+            display.say("done", state.evaluations, state.error)
+            return learned
     except (Exception, KeyboardInterrupt) as error:
-        keep(error, opaque)
+        keep(error, run.opaque)
         raise
 
 
@@ -204,12 +256,13 @@ class _Run:
         except KeyboardInterrupt:
             if state is None or state.composite is None:
                 raise
-            warnings.warn("Learning was interrupted.", UserWarning, stacklevel=3)
+            warnings.warn("Learning was interrupted.", UserWarning, stacklevel=4)
         return state, rounds
 
 
-def _posterior(run, state, rounds, n_landmarks, rng):
+def _posterior(run, state, rounds, n_landmarks):
     """Draw from what was learned and distil it; return the :class:`LearnedPosterior`."""
+    rng = run.rng
     composite = rounds.fit(state.evaluations, state.draws)
     starts = state.draws[rng.choice(len(state.draws), N_CHAINS)]
     size, factor = state.step_size, state.factor
@@ -237,7 +290,7 @@ def _posterior(run, state, rounds, n_landmarks, rng):
             f"{state.error:.2g} nats at new draws, more than {run.tolerance:g}. Raise "
             "max_evaluations, or pass it to kmc.KMC(learned) as it is: chains go on learning.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return LearnedPosterior(
         names=tuple(v.name for v in opaque.variables),

@@ -181,6 +181,48 @@ def _is_continuous(variable):
     return getattr(variable.type, "dtype", None) in continuous_dtypes
 
 
+def _parts(log_density, variables):
+    """Return the opaque parts of a graph, or None where it can't be taken apart."""
+    if simulators(log_density):
+        return None
+    likelihoods = estimated_likelihoods(log_density)
+    noisy = [likelihood.output.owner for likelihood in likelihoods]
+    parts = [
+        _Part(likelihood.name, likelihood.output, list(likelihood.parameters), likelihood)
+        for likelihood in likelihoods
+    ]
+    _, varying = dependent(variables, log_density)
+    for node in opaque_nodes(log_density, variables):
+        if node in noisy:
+            continue
+        op, outputs, flag = node.op, node.outputs, None
+        if isinstance(op, BlackBoxOp) and op.rejects:
+            outputs, flag = outputs[:1], outputs[1]
+        inputs = [v for v in node.inputs if v in varying]
+        if len(outputs) != 1 or not all(map(_is_continuous, [*outputs, *inputs])):
+            return None
+        name = op.name if isinstance(op, BlackBoxOp) else str(op)
+        parts.append(_Part(name, outputs[0], inputs, op, flag))
+    opaque = {part.output for part in parts}
+    if any(opaque.intersection(ancestors(part.inputs)) for part in parts):
+        return None
+    return parts
+
+
+def may_return_outputs(model):
+    """Say whether a model's opaque parts, if it has any, may return more than log likelihoods.
+
+    Nothing is compiled: an :class:`OpaqueModel` knows for sure.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        Of continuous variables.
+    """
+    parts = _parts(merged(model.logp()), model.continuous_value_vars)
+    return bool(parts) and not any(part.is_noisy for part in parts)
+
+
 class OpaqueModel:
     """A model's log density, taken apart into what is known and what is opaque.
 
@@ -217,7 +259,7 @@ class OpaqueModel:
         self.n_dimensions = sum(self._columns.sizes)
         self.n_evaluations = 0
         log_density = merged(model.logp())
-        parts = self._parts(log_density)
+        parts = _parts(log_density, self.variables)
         self.has_gradient = parts == []
         self.is_whole = not parts
         if self.is_whole:
@@ -230,33 +272,6 @@ class OpaqueModel:
             self._parts_found = parts
             self._compile(log_density)
         self.log = EvaluationLog(self.n_dimensions, self.nodes[-1].outputs.stop)
-
-    def _parts(self, log_density):
-        """Return the opaque parts of the graph, or None where it can't be taken apart."""
-        if simulators(log_density):
-            return None
-        likelihoods = estimated_likelihoods(log_density)
-        noisy = [likelihood.output.owner for likelihood in likelihoods]
-        parts = [
-            _Part(likelihood.name, likelihood.output, list(likelihood.parameters), likelihood)
-            for likelihood in likelihoods
-        ]
-        _, varying = dependent(self.variables, log_density)
-        for node in opaque_nodes(log_density, self.variables):
-            if node in noisy:
-                continue
-            op, outputs, flag = node.op, node.outputs, None
-            if isinstance(op, BlackBoxOp) and op.rejects:
-                outputs, flag = outputs[:1], outputs[1]
-            inputs = [v for v in node.inputs if v in varying]
-            if len(outputs) != 1 or not all(map(_is_continuous, [*outputs, *inputs])):
-                return None
-            name = op.name if isinstance(op, BlackBoxOp) else str(op)
-            parts.append(_Part(name, outputs[0], inputs, op, flag))
-        opaque = {part.output for part in parts}
-        if any(opaque.intersection(ancestors(part.inputs)) for part in parts):
-            return None
-        return parts
 
     def _compile(self, log_density):
         variables, parts = self.variables, self._parts_found
@@ -334,6 +349,11 @@ class OpaqueModel:
 
     def _outputs_at(self, x):
         return self._part_outputs(*[row[0] for row in self._columns.split(x[None])])
+
+    @property
+    def returns_outputs(self):
+        """Whether all opaque nodes return outputs of which the log density is a function."""
+        return all(not node.is_term for node in self.nodes)
 
     @property
     def is_sum(self):

@@ -48,8 +48,9 @@ from pymc_kmc.adaptation.fit_to_values import FitToValues
 from pymc_kmc.adaptation.fitting import GivenSurrogate
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.learning import LearnedPosterior
+from pymc_kmc.learning.learn import learn_outputs
 from pymc_kmc.moves.base import MoveMixture, Row
-from pymc_kmc.numerics.checks import check_count
+from pymc_kmc.numerics.checks import check_count, check_flag
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.kmc_adaptation import KMCAdaptation
@@ -109,6 +110,11 @@ class KMC(SurrogateStep):
         where its surrogate turns out to be wrong they learn as without it.
     posterior : LearnedPosterior, optional
         The same by its name.
+    learn : bool
+        Whether the step calls :func:`~pymc_kmc.learn` when it is made, where that is safe: black
+        boxes return outputs, the step samples all of the model's variables, and these are ten
+        values at most. `step.posterior` is what was learned. If false, or elsewhere, each chain
+        learns by itself.
     n_landmarks : int
         Kernel functions of the surrogate: its flexibility, and what a move costs. Where they are
         too few for the log density, it has up to twice as many.
@@ -157,8 +163,9 @@ class KMC(SurrogateStep):
         kwargs.pop("vars", None)
         return super().__new__(cls, *args[1:], posterior=posterior, **kwargs)
 
-    def __init__(self, vars=None, *, posterior=None, n_landmarks=300, **kwargs):
+    def __init__(self, vars=None, *, posterior=None, n_landmarks=300, learn=True, **kwargs):
         self.n_landmarks = check_count(n_landmarks, "n_landmarks")
+        self.learns_first = check_flag(learn, "learn")
         if isinstance(vars, LearnedPosterior):
             vars, posterior = None, vars
         if not isinstance(posterior, LearnedPosterior | None):
@@ -170,6 +177,8 @@ class KMC(SurrogateStep):
         target = super()._make_target(model, initial_point, compile_kwargs)
         if self.posterior is not None:
             check_same_variables(self.posterior, target)
+        elif self.learns_first and self.given_surrogate is None and self.adaptation == "tuning":
+            self.posterior = learn_outputs(model, self.vars, self.n_landmarks)
         return target
 
     @property

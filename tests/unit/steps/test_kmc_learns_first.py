@@ -1,0 +1,125 @@
+"""KMC() calls learn() where black boxes return outputs, and nowhere else."""
+
+import logging
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from tests.learned import OBSERVED, curve, decay, scalar
+from tests.models import noisy_gaussian
+
+QUIET = {"progressbar": False, "compute_convergence_checks": False, "random_seed": 4}
+
+
+class Counted:
+    """The curve, and how often it was called; a black box tries it out twice by itself."""
+
+    def __init__(self):
+        self.n_calls = -2
+
+    def __call__(self, size, rate):
+        self.n_calls += 1
+        return decay(size, rate)
+
+
+def test_it_is_learned_where_the_step_is_made(caplog):
+    function = Counted()
+    with curve(function), caplog.at_level(logging.INFO):
+        step = kmc.KMC(n_landmarks=50)
+    assert step.posterior.has_converged
+    assert function.n_calls == step.posterior.n_evaluations < 100
+    assert "KMC: learning the outputs of curve for all chains" in caplog.text
+    assert step.default_tune_steps == 50
+
+
+def test_the_draws_are_those_of_what_learn_returns():
+    options = {"tune": 30, "draws": 30, "chains": 2, "cores": 1} | QUIET
+    with curve():
+        unasked = pm.sample(step=kmc.KMC(n_landmarks=50), **options)
+        learned = kmc.learn(n_landmarks=50, progressbar=False)
+        asked = pm.sample(step=kmc.KMC(learned), **options)
+    np.testing.assert_array_equal(unasked.posterior["rate"], asked.posterior["rate"])
+
+
+def test_other_processes_learn_nothing():
+    """What was learned goes to them with the step."""
+    with curve():
+        step = kmc.KMC(n_landmarks=50)
+    copy = cloudpickle.loads(cloudpickle.dumps(step))
+    np.testing.assert_array_equal(copy.posterior.positions, step.posterior.positions)
+
+
+def test_the_variables_may_have_any_order():
+    with curve() as model:
+        step = kmc.KMC([model["rate"], model["size"]], n_landmarks=50)
+    assert step.posterior.names == ("rate_log__", "size_log__")
+    means = step.posterior.summary()["mean"]
+    assert means["size"] > 2.0 > 1.0 > means["rate"]
+
+
+def with_a_discrete_variable():
+    with curve() as model:
+        pm.Poisson("count", 3.0)
+    return model
+
+
+def with_a_gradient():
+    with pm.Model() as model:
+        pm.Normal("x", shape=2)
+    return model
+
+
+def of_many_dimensions():
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=11)
+        mean = kmc.BlackBox("slice", lambda x: x[:5], x, shape=(5,))
+        pm.Normal("y", mean, 1.0, observed=OBSERVED)
+    return model
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        scalar,
+        lambda: noisy_gaussian(1.0),
+        with_a_discrete_variable,
+        with_a_gradient,
+        of_many_dimensions,
+    ],
+    ids=["a number", "noisy", "discrete", "gradient", "dimensions"],
+)
+def test_elsewhere_chains_learn(build):
+    with build():
+        assert kmc.KMC().posterior is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"learn": False}, {"vars": "size"}, {"adaptation": "vanishing"}, {"blocked": False}],
+    ids=lambda arguments: next(iter(arguments)),
+)
+def test_chains_learn_where_that_was_asked_for(arguments):
+    function = Counted()
+    with curve(function) as model:
+        if "vars" in arguments:
+            arguments = {"vars": [model[arguments["vars"]]]}
+        steps = kmc.KMC(**arguments)
+    steps = getattr(steps, "methods", [steps])
+    assert all(step.posterior is None for step in steps)
+    assert function.n_calls == 0
+
+
+def test_what_was_evaluated_before_an_error_is_kept():
+    function = Counted()
+
+    def fails(size, rate):
+        if function.n_calls == 12:
+            raise ArithmeticError("no solution")
+        return function(size, rate)
+
+    with curve(fails), pytest.raises(kmc.BlackBoxError) as failure:
+        kmc.KMC()
+    assert len(failure.value.evaluations) == 12
