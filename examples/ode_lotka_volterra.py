@@ -195,7 +195,7 @@ class Length(NamedTuple):
     draws: int
 
 
-# A chain on what was learned evaluates 15 times while it tunes; without it a chain tunes as long as
+# A chain on what was learned evaluates 8 times while it tunes; without it a chain tunes as long as
 # PyMC 6 lets it by default in eight dimensions; the random walk's are those that make it look well.
 LEARNED, ALONE = "learned, KMC(learned)", "KMC(learn=False)"
 RANDOM_WALK = "DEMetropolisZ()"

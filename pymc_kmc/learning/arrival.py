@@ -20,6 +20,8 @@ from pymc_kmc.learning.trust_region import Mode, TrustRegion
 
 # Draws of the prior where outputs are numbers.
 N_PRIOR = 16
+# Largest distance of a start from the prior's median, in its scales: a search goes one at a time.
+FARTHEST = 5.0
 # Two searches have found the same maximum if their log densities differ by less, in nats.
 SAME = 2.0
 # Fewest searches. One in eight of Lotka-Volterra's ends in a local maximum with outputs, where two
@@ -69,7 +71,7 @@ class Arrival:
     def __init__(self, opaque, n_starts, most, rng):
         self.opaque, self.most, self.rng = opaque, most, rng
         self.prior = prior_points(opaque, N_PRIOR, rng)
-        self.starts = jittered_points(opaque, n_starts, rng)
+        self.starts = self._within_prior(jittered_points(opaque, n_starts, rng))
         self.evaluations: Evaluations | None = None
         self.found: list[Found] = []
 
@@ -80,6 +82,13 @@ class Arrival:
             return np.ones(self.opaque.n_dimensions)
         spread = 0.5 * np.ptp(np.quantile(self.prior, [0.16, 0.84], axis=0), axis=0)
         return np.where(spread > 0, spread, 1.0)
+
+    def _within_prior(self, starts):
+        """Return starts that are nowhere many scales of the prior away: PyMC jitters by 1."""
+        if self.prior is None:
+            return starts
+        centre = np.median(self.prior, axis=0)
+        return np.clip(starts, centre - FARTHEST * self.scales, centre + FARTHEST * self.scales)
 
     def state(self, evaluations, say):
         """Return the state before the first round, :class:`~pymc_kmc.learning.rounds.Learned`.
@@ -98,9 +107,11 @@ class Arrival:
             return self._at_best(hot)
         if self.opaque.returns_outputs:
             self._by_outputs()
-            return self._at_modes(self.opaque.n_dimensions + 2)
+            if self.found:
+                return self._at_modes(self.opaque.n_dimensions + 2)
+            return self._at_best(LARGEST_TEMPERATURE)
         self._disperse()
-        if self._is_near:
+        if self.prior is not None and self._is_near:
             return self._at_best(LARGEST_TEMPERATURE)
         self._by_numbers()
         return self._at_modes(0) if self.found else self._at_best(LARGEST_TEMPERATURE)
@@ -264,19 +275,23 @@ def prior_points(opaque, n, rng):
 
 
 def jittered_points(opaque, n, rng):
-    """Return n of PyMC's jittered initial points on the unconstrained scale, (n, d)."""
+    """Return n of PyMC's jittered initial points on the unconstrained scale, (n, d).
+
+    Every second one is its predecessor reflected at the initial point, whose distribution is the
+    same: modes on both sides of it, mirror images for instance, are both near to a start.
+    """
     model = opaque.model
     function = make_initial_point_fn(
         model=model, jitter_rvs=set(model.free_RVs), return_transformed=True
     )
-    return _rows(opaque, function, n, rng)
+    points = np.repeat(_rows(opaque, function, (n + 1) // 2, rng), 2, axis=0)[:n]
+    points[1::2] = 2.0 * _vector(opaque, opaque.initial_point) - points[1::2]
+    return points
 
 
 def _rows(opaque, function, n, rng):
-    points = [function(int(rng.integers(2**30))) for _ in range(n)]
-    return np.array(
-        [
-            np.concatenate([np.ravel(point[v.name]).astype(float) for v in opaque.variables])
-            for point in points
-        ]
-    )
+    return np.array([_vector(opaque, function(int(rng.integers(2**30)))) for _ in range(n)])
+
+
+def _vector(opaque, point):
+    return np.concatenate([np.ravel(point[v.name]).astype(float) for v in opaque.variables])

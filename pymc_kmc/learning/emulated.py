@@ -84,11 +84,11 @@ def emulated(composite, evaluations, draws) -> Emulated:
     for emulator, prediction, (outputs, variance) in zip(
         emulators, predictions, left_out, strict=True
     ):
-        node, S = emulator.node, emulator.process.output_covariance_
-        slopes = emulator.slopes(by_outputs[:, node.outputs], prediction.outputs)
-        covariance += emulator.covariance(draws, inputs) * (slopes @ S @ slopes.T)
-        slopes = emulator.slopes(by_held_out[:, node.outputs], outputs)
-        held_out_variance += variance * np.einsum("ij,jk,ik->i", slopes, S, slopes)
+        node, factor = emulator.node, emulator.process.output_factor_
+        spread = emulator.slopes(by_outputs[:, node.outputs], prediction.outputs) @ factor.T
+        covariance += emulator.covariance(draws, inputs) * (spread @ spread.T)
+        spread = emulator.slopes(by_held_out[:, node.outputs], outputs) @ factor.T
+        held_out_variance += variance * np.einsum("ij,ij->i", spread, spread)
         columns = _columns(node.n_outputs)
         parts = (
             evaluations.outputs[:, node.outputs],

@@ -85,8 +85,8 @@ class EmulatedOutputs(NamedTuple):
 
     def _scale(self, by_outputs):
         slopes = self.emulator.slopes(by_outputs, self.outputs)
-        covariance = self.emulator.process.output_covariance_
-        return np.einsum("ij,jk,ik->i", slopes, covariance, slopes), slopes
+        spread = slopes @ self.emulator.process.output_factor_.T
+        return np.einsum("ij,ij->i", spread, spread), slopes
 
     def pull(self, by_outputs, of_variance, temperature=1.0):
         """Return derivatives by the emulator's space.
@@ -242,7 +242,7 @@ class NodeEmulator:
 
     def standard_deviations(self, outputs, variance):
         """Return the outputs' standard deviations (k, m), given their variance factor (k,)."""
-        factors = np.outer(variance, np.diag(self.process.output_covariance_))
+        factors = np.outer(variance, np.sum(self.process.output_factor_**2, axis=0))
         return np.sqrt(factors) * self.slopes(np.ones_like(outputs), np.abs(outputs))
 
     def covariance(self, X, U):

@@ -25,7 +25,8 @@ from pymc_kmc.learning.modes import learned_modes
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Evaluations, Rounds
-from pymc_kmc.model.opaque import OpaqueModel, may_return_outputs
+from pymc_kmc.model.opaque import OpaqueModel
+from pymc_kmc.model.opaque_parts import may_return_outputs
 from pymc_kmc.numerics.checks import check_count, check_positive
 from pymc_kmc.numerics.threads import single_threaded_blas
 

@@ -6,9 +6,11 @@ from typing import NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pytensor.compile.mode import get_mode
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import continuous_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import black_box_ops
@@ -82,11 +84,13 @@ class LogDensity:
     TypeError
         If a variable of the block is discrete.
     ValueError
-        If the model has a `pymc.Simulator` and the block isn't the whole model.
+        If the model has a `pymc.Simulator` and the block isn't the whole model, or a variable has a
+        flat prior and nothing depends on it.
     """
 
     def __init__(self, variables, model, initial_point, compile_kwargs=None):
         check_continuous(variables)
+        check_proper(variables, model)
         self.model = model
         self.names = tuple(variable.name for variable in variables)
         self._sizes = {name: int(initial_point[name].size) for name in self.names}
@@ -222,6 +226,21 @@ def check_continuous(variables):
                 f"Variable {variable.name!r} is discrete ({variable.dtype}): the steps of pymc_kmc "
                 "move continuous variables. Give the others to another step, for example "
                 "pm.sample(step=[kmc.KMC(vars=[...]), pm.Metropolis(vars=[...])])."
+            )
+
+
+def check_proper(variables, model):
+    """Raise a ValueError if a variable has a flat prior and nothing in the model depends on it."""
+    for variable in variables:
+        rv = model.values_to_rvs[variable]
+        if not isinstance(rv.owner.op, FlatRV | HalfFlatRV):
+            continue
+        others = [other for other in model.basic_RVs + model.potentials if other is not rv]
+        if rv not in ancestors(others):
+            raise ValueError(
+                f"Variable {rv.name!r} has a flat prior and nothing in the model depends on it: it "
+                f"has no posterior. Give it a prior such as pm.Normal({rv.name!r}, 0, 10), or "
+                "leave it out."
             )
 
 

@@ -15,27 +15,22 @@ node at all. Then L is o, a number, and u is x.
 """
 
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
-from pytensor.gradient import NullTypeGradError, grad
-from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.null_type import NullType
+from pytensor.gradient import grad
 from pytensor.graph.replace import graph_replace, vectorize_graph
-from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
-from pytensor.graph.traversal import ancestors, toposort
 from pytensor.link.basic import PerformLinker
-from pytensor.tensor.type import continuous_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.model.columns import Columns
 from pymc_kmc.model.evaluated import EvaluationLog
-from pymc_kmc.model.log_density import LogDensity, check_continuous
-from pymc_kmc.model.noise_sources import EstimatedLikelihood, estimated_likelihoods, simulators
+from pymc_kmc.model.log_density import LogDensity, check_continuous, check_proper
+from pymc_kmc.model.opaque_parts import merged, opaque_parts
 
 # Points and outputs at which is tried whether an output is a term of a sum.
 N_TRIED = 3
@@ -83,146 +78,6 @@ class OpaqueNode(NamedTuple):
     shape: tuple
 
 
-class _Part(NamedTuple):
-    """A node or noisy likelihood of the graph, with its variables there.
-
-    Attributes
-    ----------
-    name : str
-    output : TensorVariable
-    inputs : list of TensorVariable
-        Those that depend on the model's variables.
-    source : Op or EstimatedLikelihood
-    flag : TensorVariable or None
-        1 where a black box that may fail has not failed.
-    """
-
-    name: str
-    output: Any
-    inputs: list
-    source: Any
-    flag: Any = None
-
-    @property
-    def is_noisy(self):
-        return isinstance(self.source, EstimatedLikelihood)
-
-
-def dependent(variables, log_density):
-    """Return the nodes of a graph that depend on variables, in order, and all that do.
-
-    Parameters
-    ----------
-    variables : list of TensorVariable
-    log_density : TensorVariable
-
-    Returns
-    -------
-    nodes : list of Apply
-    found : set of TensorVariable
-        The variables themselves included.
-    """
-    found, nodes = set(variables), []
-    for node in toposort([log_density]):
-        if found.intersection(node.inputs):
-            found.update(node.outputs)
-            nodes.append(node)
-    return nodes, found
-
-
-def merged(log_density):
-    """Return a log density in which equal nodes are one.
-
-    PyMC copies what two terms of the log density share: a black box would be paid for and emulated
-    once for each observed variable that depends on it, and once for its failures.
-    """
-    graph = FunctionGraph(outputs=[log_density], copy_inputs=False)
-    MergeOptimizer().rewrite(graph)
-    return graph.outputs[0]
-
-
-def opaque_nodes(log_density, variables):
-    """Return the nodes on the way from variables to a log density that have no gradient.
-
-    Parameters
-    ----------
-    log_density : TensorVariable
-    variables : list of TensorVariable
-
-    Returns
-    -------
-    list of Apply
-        In the order of the graph.
-    """
-    nodes, found = dependent(variables, log_density)
-    return [node for node in nodes if not _has_gradient(node, found)]
-
-
-def _has_gradient(node, varying):
-    """Say whether a node's outputs can be differentiated by those inputs that vary."""
-    wanted = [v for v in node.inputs if v in varying and _is_continuous(v)]
-    outputs = [v for v in node.outputs if _is_continuous(v)]
-    if not wanted or not outputs:
-        return True
-    try:
-        gradients = [
-            gradient
-            for output in outputs
-            for gradient in grad(
-                output.sum(), wanted, disconnected_inputs="ignore", null_gradients="return"
-            )
-        ]
-    except (NotImplementedError, NullTypeGradError, AttributeError):
-        return False
-    return not any(isinstance(gradient.type, NullType) for gradient in gradients)
-
-
-def _is_continuous(variable):
-    return getattr(variable.type, "dtype", None) in continuous_dtypes
-
-
-def _parts(log_density, variables):
-    """Return the opaque parts of a graph, or None where it can't be taken apart."""
-    if simulators(log_density):
-        return None
-    likelihoods = estimated_likelihoods(log_density)
-    noisy = [likelihood.output.owner for likelihood in likelihoods]
-    parts = [
-        _Part(likelihood.name, likelihood.output, list(likelihood.parameters), likelihood)
-        for likelihood in likelihoods
-    ]
-    _, varying = dependent(variables, log_density)
-    for node in opaque_nodes(log_density, variables):
-        if node in noisy:
-            continue
-        op, outputs, flag = node.op, node.outputs, None
-        if isinstance(op, BlackBoxOp) and op.rejects:
-            outputs, flag = outputs[:1], outputs[1]
-        inputs = [v for v in node.inputs if v in varying]
-        if len(outputs) != 1 or not all(map(_is_continuous, [*outputs, *inputs])):
-            return None
-        name = op.name if isinstance(op, BlackBoxOp) else str(op)
-        parts.append(_Part(name, outputs[0], inputs, op, flag))
-    opaque = {part.output for part in parts}
-    if any(opaque.intersection(ancestors(part.inputs)) for part in parts):
-        return None
-    return parts
-
-
-def may_return_outputs(model):
-    """Say whether a model's opaque parts, if it has any, may return more than log likelihoods.
-
-    Nothing is compiled: an :class:`OpaqueModel` knows for sure.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        Of continuous variables.
-    """
-    parts = _parts(merged(model.logp()), model.continuous_value_vars)
-    return bool(parts) and not any(part.is_noisy for part in parts)
-
-
 class OpaqueModel:
     """A model's log density, taken apart into what is known and what is opaque.
 
@@ -252,6 +107,7 @@ class OpaqueModel:
 
     def __init__(self, variables, model, rng):
         check_continuous(variables)
+        check_proper(variables, model)
         self.model, self.variables, self.rng = model, list(variables), rng
         self.initial_point = model.initial_point(0)
         shapes = [np.shape(self.initial_point[v.name]) for v in variables]
@@ -259,7 +115,7 @@ class OpaqueModel:
         self.n_dimensions = sum(self._columns.sizes)
         self.n_evaluations = 0
         log_density = merged(model.logp())
-        parts = _parts(log_density, self.variables)
+        parts = opaque_parts(log_density, self.variables)
         self.has_gradient = parts == []
         self.is_whole = not parts
         if self.is_whole:

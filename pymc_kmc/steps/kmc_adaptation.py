@@ -16,7 +16,7 @@ from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTrans
 
 # Number of evaluations in which a chain settles on what was learned before it: enough to tell a
 # surrogate that fails, and to learn the probabilities of moves.
-SETTLING = 15
+SETTLING = 8
 # Number of draws a dimension from which the random walk learns its covariance beforehand.
 DRAWS_PER_DIMENSION = 20
 # Temperature of the tempered moves and of the auxiliary chain: at 2 chains stick now and then.

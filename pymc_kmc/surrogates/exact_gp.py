@@ -71,8 +71,9 @@ class ExactGP:
     hyperparameters_ : Hyperparameters
     log_evidence_ : float
         Log marginal likelihood of all outputs.
-    output_covariance_ : ndarray, shape (m, m)
-        Covariance of the outputs with each other, in the units of their variance factor.
+    output_factor_ : ndarray, shape (min(n, m), m)
+        The covariance of the outputs with each other is ``output_factor_.T @ output_factor_``, in
+        the units of their variance factor.
     """
 
     def __init__(self, whitening, centre, deterministic=True):
@@ -129,7 +130,9 @@ class ExactGP:
         self.weights_ = cho_solve((self.factor_, True), Y)
         # By the inverse of the factor, not of K: variances are small differences of large numbers.
         self.inverse_factor_ = lapack.dtrtri(self.factor_, lower=1)[0]
-        self.output_covariance_ = Y.T @ self.weights_ / len(Y) if Y.shape[1] > 1 else np.eye(1)
+        self.output_factor_ = np.eye(1)
+        if Y.shape[1] > 1:
+            self.output_factor_ = _compressed(self.inverse_factor_ @ Y) / np.sqrt(len(Y))
         return self
 
     def predict(self, X, gradient=True):
@@ -238,7 +241,8 @@ class MarginalLikelihood:
     """The loss that the parameters minimise: -log evidence with a weak prior, and its gradient."""
 
     def __init__(self, Z, Y, noise):
-        self.Y, self.noise = Y, noise
+        # Of more outputs than values the products with each other are all that counts.
+        self.Y, self.noise, self.n_outputs = _compressed(Y.T).T, noise, Y.shape[1]
         inner = Z @ Z.T
         c0, c1, c2 = TREND_VARIANCES
         self.trend = c0 + (c1 + c2 * inner) * inner
@@ -257,7 +261,7 @@ class MarginalLikelihood:
     def log_evidence(self, parameters):
         K, _, _ = self.covariance(parameters)
         factor = _factor(K)
-        n, m = self.Y.shape
+        n, m = len(self.Y), self.n_outputs
         quadratic = np.sum(self.Y * cho_solve((factor, True), self.Y))
         return (
             -0.5 * quadratic - m * np.log(np.diag(factor)).sum() - 0.5 * n * m * np.log(2 * np.pi)
@@ -271,11 +275,10 @@ class MarginalLikelihood:
             factor = _factor(K)
         except LinAlgError:
             return 1e10, np.zeros(4)
-        n, m = self.Y.shape
         weights = cho_solve((factor, True), self.Y)
-        loss = 0.5 * np.sum(self.Y * weights) + m * np.log(np.diag(factor)).sum()
+        loss = 0.5 * np.sum(self.Y * weights) + self.n_outputs * np.log(np.diag(factor)).sum()
         # d loss / d K
-        slope = 0.5 * (m * _inverse(factor) - weights @ weights.T)
+        slope = 0.5 * (self.n_outputs * _inverse(factor) - weights @ weights.T)
         by_gaussian = slope * gaussian
         gradient = np.array(
             [
@@ -293,6 +296,11 @@ def _squares(A, B, inner):
     """Return squared distances, given the inner products."""
     squares = np.einsum("ij,ij->i", A, A)[:, None] + np.einsum("ij,ij->i", B, B) - 2.0 * inner
     return np.maximum(squares, 0.0)
+
+
+def _compressed(A):
+    """Return B with the same ``B.T @ B`` as A (n, m), and no more than m rows."""
+    return A if len(A) <= A.shape[1] else np.linalg.qr(A, mode="r")
 
 
 def _factor(K):

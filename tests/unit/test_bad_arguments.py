@@ -81,6 +81,17 @@ def test_one_variable_under_two_names(variables, blocked):
         kmc.AdaptiveMetropolis(variables, model=MODEL, blocked=blocked)
 
 
+@pytest.mark.parametrize("prior", [pm.Flat, pm.HalfFlat])
+@pytest.mark.parametrize("name", STEPS)
+def test_flat_priors_that_nothing_depends_on(name, prior):
+    with pm.Model() as model:
+        x = prior("x", initval=1.0)
+        pm.Normal("y", pm.Normal("z"), 1.0, observed=0.3)
+        pm.Deterministic("twice", 2.0 * x)
+    with pytest.raises(ValueError, match="'x' has a flat prior and nothing in the model depends"):
+        STEPS[name](model=model)
+
+
 def test_variables_without_values():
     with pm.Model() as model:
         x = pm.Normal("x", shape=0)
@@ -123,7 +134,12 @@ OF_A_STEP = {
         *each("update", ["a", None, ["additive"]]),
         *each("variant", ["a", None, ["fast"]]),
     ],
-    "KMC": [*each("n_landmarks", COUNTS), *SURROGATES, *each("tune", [False])],
+    "KMC": [
+        *each("n_landmarks", COUNTS),
+        *SURROGATES,
+        *each("tune", [False]),
+        *each("learn", ["yes", None, 1, 0.0, [True]]),
+    ],
     "KMCLite": [
         *SURROGATES,
         *each("n_points", COUNTS),

@@ -1,6 +1,7 @@
 """Arriving by numbers: searches that meet, modes that are told apart, masses."""
 
 import numpy as np
+import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
@@ -43,6 +44,17 @@ def test_two_modes_of_equal_mass_are_found(arrivals):
         assert {lies_at(mode) for mode in arrival.modes} == {-1, 1}
         share = np.mean(state.draws[:, 0] > 0)
         assert 0.4 < share < 0.6
+
+
+def test_where_there_is_no_prior_to_draw_from_there_are_searches():
+    """Starts near a mode are no reason for draws at a high temperature: nothing would hold them."""
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=2)
+        pm.Potential("p", kmc.BlackBox("loglik", lambda x: -0.5 * np.sum(x**2), x))
+    arrival = Arrival(opaque(model), N_STARTS, 400, np.random.default_rng(0))
+    state = arrival.state(None, lambda evaluations: None)
+    assert len(arrival.found) == 1
+    assert state.temperature == 2.0 and np.abs(state.draws).max() < 6.0
 
 
 def test_searches_that_meet_are_stopped(arrivals):

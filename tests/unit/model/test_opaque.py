@@ -6,7 +6,8 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import pymc_kmc as kmc
-from pymc_kmc.model.opaque import OpaqueModel, opaque_nodes
+from pymc_kmc.model.opaque import OpaqueModel
+from pymc_kmc.model.opaque_parts import opaque_nodes
 
 
 class Curve(Op):

@@ -151,7 +151,7 @@ def narrow_ridge():
 
 def improper():
     pm.Normal("fine")
-    pm.Flat("x", initval=0.0)
+    pm.Potential("nothing", 0.0 * pm.Flat("x", initval=0.0))
     return kmc.AdaptiveMetropolis()
 
 
