@@ -15,7 +15,7 @@ from pymc.initial_point import make_initial_point_fn
 
 from pymc_kmc.learning.emulator import KNEE, shrunk
 from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE, Evaluations, begin
-from pymc_kmc.learning.search import search, values_of
+from pymc_kmc.learning.search import search, side_by_side, values_of
 from pymc_kmc.learning.trust_region import Mode, TrustRegion
 
 # Draws of the prior where outputs are numbers.
@@ -124,20 +124,29 @@ class Arrival:
     def _by_outputs(self):
         opaque, ends = self.opaque, []
         most = max(int(SEARCH_SHARE * self.most), 2 * opaque.n_dimensions)
-        for start in self.starts:
-            X, outputs, fitted = search(opaque, start, self.scales, self.rng, most)
-            self._add(Evaluations.of(opaque, X, outputs))
-            self.say(self.evaluations)
-            if fitted is None:
-                continue
-            values = values_of(opaque, X, outputs)
-            i = int(np.argmax(values))
-            mode = Mode(X[i], values[i], self._covariance(X[i], fitted))
-            ends.append(mode)
-            self._note(mode)
-            if len(ends) >= FEWEST_SEARCHES and n_agreeing(ends) > 1:
-                break
+        searches = [
+            search(opaque, start, self.scales, rng, most)
+            for start, rng in zip(self.starts, self.rng.spawn(len(self.starts)), strict=True)
+        ]
+        while searches and not (len(ends) >= FEWEST_SEARCHES and n_agreeing(ends) > 1):
+            n = max(FEWEST_SEARCHES - len(ends), 1)
+            for X, outputs, fitted in side_by_side(searches[:n], self._evaluate):
+                if fitted is None:
+                    continue
+                values = values_of(opaque, X, outputs)
+                i = int(np.argmax(values))
+                mode = Mode(X[i], values[i], self._covariance(X[i], fitted))
+                ends.append(mode)
+                self._note(mode)
+            searches = searches[n:]
         self._check_finite()
+
+    def _evaluate(self, X):
+        """Evaluate at points (n, d); return the outputs."""
+        new = Evaluations.at(self.opaque, X)
+        self._add(new)
+        self.say(self.evaluations)
+        return new.outputs
 
     def _covariance(self, x, fitted):
         """Return the covariance of the posterior under the linear model at a maximum."""

@@ -25,6 +25,7 @@ from pymc_kmc.learning.modes import learned_modes
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Evaluations, Rounds
+from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.model.opaque_parts import may_return_outputs
 from pymc_kmc.numerics.checks import check_count, check_positive
@@ -45,6 +46,8 @@ N_STARTS = 4
 MOST_DIMENSIONS = 10
 # Draws of what was learned: chains, transitions between draws, draws a chain.
 N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
+# Transitions that chains begin with.
+N_BURNED = 16
 # Temperature of dispersed draws.
 DISPERSED = 2.0
 
@@ -53,6 +56,7 @@ def learn(
     model=None,
     *,
     max_evaluations=None,
+    executor=None,
     batch_size=BATCH_SIZE,
     starts=N_STARTS,
     tolerance=TOLERANCE,
@@ -73,8 +77,12 @@ def learn(
         By default the one of the context.
     max_evaluations : int, optional
         Most evaluations of the model; by default 200 and 100 a dimension.
+    executor : concurrent.futures.Executor or callable, optional
+        Runs the evaluations of a batch at once, on processes, threads or a cluster, or a function
+        that returns such an executor. What is learned doesn't depend on it. Black boxes and noisy
+        likelihoods that have an executor use their own; other Ops run in this process.
     batch_size : int
-        Evaluations a round. They run on the black boxes' executors, all at once.
+        Evaluations a round, those that can run at once.
     starts : int
         Number of dispersed starting points, PyMC's jittered ones.
     tolerance : float
@@ -121,6 +129,7 @@ def learn(
     check_count(batch_size, "batch_size")
     check_count(starts, "starts")
     check_positive(tolerance, "tolerance")
+    check_executor(executor, None)
     if batch_size < 2:
         raise ValueError(f"batch_size={batch_size} must be 2 at least: half is predicted first")
     discrete = sorted(v.name for v in model.discrete_value_vars)
@@ -133,7 +142,7 @@ def learn(
         max_evaluations = most_evaluations(dimensions(model))
     check_count(max_evaluations, "max_evaluations")
     rng = np.random.default_rng(random_seed)
-    opaque = OpaqueModel(model.continuous_value_vars, model, rng.spawn(1)[0])
+    opaque = OpaqueModel(model.continuous_value_vars, model, rng.spawn(1)[0], executor)
     if opaque.has_gradient:
         log.info(
             "This model's log density has a gradient: pm.NUTS() or kmc.GadMALA() may need fewer "
@@ -199,6 +208,8 @@ def _learned(run, n_landmarks, progressbar):
     except (Exception, KeyboardInterrupt) as error:
         keep(error, run.opaque)
         raise
+    finally:
+        run.opaque.end()
 
 
 class _Display:
@@ -267,7 +278,7 @@ def _posterior(run, state, rounds, n_landmarks):
     composite = rounds.fit(state.evaluations, state.draws)
     starts = state.draws[rng.choice(len(state.draws), N_CHAINS)]
     size, factor = state.step_size, state.factor
-    burned = draw(composite, starts, factor, size, 2 * N_BETWEEN, rng)
+    burned = draw(composite, starts, factor, size, N_BURNED, rng)
     places, values, penalised, variances, last = [], [], [], [], burned
     for _ in range(N_EACH):
         last = draw(composite, last.X, factor, last.step_size, N_BETWEEN, rng)
@@ -275,7 +286,7 @@ def _posterior(run, state, rounds, n_landmarks):
         values.append(last.values.mean)
         penalised.append(last.values.penalised)
         variances.append(last.values.variance)
-    wide = draw(composite, last.X, factor, last.step_size, 2 * N_BETWEEN, rng, DISPERSED)
+    wide = draw(composite, last.X, factor, last.step_size, N_BURNED, rng, DISPERSED)
     order = rng.permutation(N_CHAINS * N_EACH)
     X, values = np.vstack(places)[order], np.concatenate(values)[order]
     penalised, variances = (np.concatenate(part)[order] for part in (penalised, variances))

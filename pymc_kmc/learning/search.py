@@ -5,7 +5,8 @@ variables, by weighted regression on the nearest evaluated points; the model's o
 likelihood around them are exact. The log density that follows is maximised in a box, whose size
 follows from how well its last rise was predicted (a trust region; Nocedal and Wright, 2006, section
 4.1; for least squares without derivatives, Cartis and Roberts, 2019). A step costs one evaluation,
-and tells as many numbers as there are outputs.
+and tells as many numbers as there are outputs. Searches from
+several starts are made side by side: a batch of evaluations has one of each.
 
 References
 ----------
@@ -113,7 +114,9 @@ def linear_model(model, moves, X, outputs, best, radius, scales):
 
 
 def search(model, start, scales, rng, most):
-    """Search for a maximum of the log density.
+    """Search for a maximum of the log density: a generator.
+
+    It yields the points (k, d) to be evaluated next and is sent their outputs (k, m).
 
     Parameters
     ----------
@@ -138,7 +141,7 @@ def search(model, start, scales, rng, most):
     X = np.tile(start, (1 + len(moves), 1))
     signs = rng.choice([-1.0, 1.0], size=len(moves))
     X[1 + np.arange(len(moves)), moves] += FIRST_STEP * scales[moves] * signs
-    outputs = model.evaluate(X)
+    outputs = yield X
     radius, fitted = FIRST_RADIUS, None
     while len(X) < most and radius >= SMALLEST_RADIUS:
         values = values_of(model, X, outputs)
@@ -150,7 +153,7 @@ def search(model, start, scales, rng, most):
         rise = predicted - fitted(X[best][None])[0][0]
         if rise < ENOUGH:
             break
-        X, outputs = _with(model, X, outputs, end)
+        X, outputs = np.vstack([X, end]), np.vstack([outputs, (yield end[None])])
         share = (values_of(model, X[-1:], outputs[-1:])[0] - values[best]) / rise
         if share > GOOD:
             radius = min(2.0 * radius, LARGEST_RADIUS)
@@ -160,13 +163,37 @@ def search(model, start, scales, rng, most):
             direction = rng.standard_normal(len(moves))
             point = X[best].copy()
             point[moves] += 0.5 * radius * scales[moves] * direction / np.linalg.norm(direction)
-            X, outputs = _with(model, X, outputs, point)
+            X, outputs = np.vstack([X, point]), np.vstack([outputs, (yield point[None])])
     return X, outputs, fitted
 
 
-def _with(model, X, outputs, point):
-    """Return points and outputs with one evaluation more."""
-    return np.vstack([X, point]), np.vstack([outputs, model.evaluate(point[None])])
+def side_by_side(searches, evaluate):
+    """Make searches at the same time, so that a batch has a point of each.
+
+    Parameters
+    ----------
+    searches : list of generator
+        Of :func:`search`.
+    evaluate : callable
+        Returns the outputs (n, m) at points (n, d).
+
+    Returns
+    -------
+    list
+        What each search returns.
+    """
+    found = [None] * len(searches)
+    wanted = {i: next(one) for i, one in enumerate(searches)}
+    while wanted:
+        outputs = evaluate(np.vstack(list(wanted.values())))
+        ends = np.cumsum([len(points) for points in wanted.values()])
+        for i, part in zip(list(wanted), np.split(outputs, ends[:-1]), strict=True):
+            try:
+                wanted[i] = searches[i].send(part)
+            except StopIteration as end:
+                found[i] = end.value
+                del wanted[i]
+    return found
 
 
 def values_of(model, X, outputs):

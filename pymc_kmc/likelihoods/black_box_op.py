@@ -248,19 +248,25 @@ class BlackBoxOp(Op):
                 outputs[i], succeeded[i] = result, True
         return outputs, succeeded
 
-    def each(self, inputs):
+    def each(self, inputs, executor=None):
         """Yield the outputs at several points, each as soon as it is known.
 
         As :meth:`evaluate_many`; where an evaluation fails and is rejected NaN is yielded. What was
         yielded before an error isn't lost.
+
+        Parameters
+        ----------
+        inputs : sequence of array_like
+        executor : LazyExecutor, optional
+            For a black box that has none of its own.
         """
         inputs = [np.asarray(values) for values in inputs]
-        for result in self._checked(inputs, self._n_points(inputs)):
+        for result in self._checked(inputs, self._n_points(inputs), executor):
             yield np.full(self.shape, np.nan) if result is None else result
 
-    def _checked(self, inputs, n):
+    def _checked(self, inputs, n, executor=None):
         """Yield an array for each of n points, None where the evaluation was rejected."""
-        for i, result in enumerate(self._results(inputs, n)):
+        for i, result in enumerate(self._results(inputs, n, self._executor or executor)):
             self.n_evaluations += 1
             failure = result if isinstance(result, Failure) else self._fault(result)
             if failure is not None:
@@ -298,32 +304,32 @@ class BlackBoxOp(Op):
             )
         return lengths.pop()
 
-    def _results(self, inputs, n):
+    def _results(self, inputs, n, executor):
         """Yield an array or a :class:`Failure` for each of n points."""
         if not self.vectorized:
             calls = [([values[i] for values in inputs], self.shape) for i in range(n)]
-            yield from self._run(calls)
+            yield from self._run(calls, executor)
             return
         if n > 1:
-            (results,) = self._run([(inputs, (n, *self.shape))])
+            (results,) = self._run([(inputs, (n, *self.shape))], executor)
             if not isinstance(results, Failure):
                 yield from results
                 return
         # One by one: it is the point that failed that is to be named.
         calls = [([v[i : i + 1] for v in inputs], (1, *self.shape)) for i in range(n)]
-        for result in self._run(calls):
+        for result in self._run(calls, executor):
             yield result if isinstance(result, Failure) else result[0]
 
-    def _run(self, calls):
+    def _run(self, calls, executor):
         """Yield the results of calls; one that takes too long fails like one that raises."""
-        if self._executor is None:
+        if executor is None:
             for call in calls:
                 yield self._call(*call)
             return
         n_done = 0
         while n_done < len(calls):
             try:
-                results = self._executor.results(self._call, calls[n_done:], self.timeout, True)
+                results = executor.results(self._call, calls[n_done:], self.timeout, True)
                 for result in results:
                     n_done += 1
                     yield result

@@ -130,6 +130,22 @@ class Replicates:
             results += part
         return results
 
+    def each(self, calls, executor=None):
+        """Yield the results of several estimates, each as :meth:`__call__` returns them.
+
+        Parameters
+        ----------
+        calls : list of tuple
+            Rows and arguments of each estimate.
+        executor : LazyExecutor, optional
+            Runs an estimate a task, all at once, if the replicates have no executor of their own.
+        """
+        if executor is None or self._executor is not None:
+            for call in calls:
+                yield self(*call)
+        else:
+            yield from executor.results(self._run_rows, calls)
+
     def here(self, rows, arguments):
         """Do as :meth:`__call__` in this process, whatever the executor."""
         return self._run_rows(rows, arguments)

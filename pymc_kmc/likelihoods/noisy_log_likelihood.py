@@ -151,6 +151,27 @@ class NoisyLogLikelihood(Op):
         self._memory[key] = value  # at the end: the last used is the last forgotten
         return value
 
+    def each(self, calls, executor=None):
+        """Yield the log estimates of calls, which aren't remembered.
+
+        Parameters
+        ----------
+        calls : list of tuple
+            Noise and list of parameter values of each.
+        executor : LazyExecutor, optional
+            Runs the calls all at once, if the replicates have no executor of their own.
+
+        Raises
+        ------
+        EstimatorError
+            As of :meth:`evaluate`.
+        """
+        calls = [(noise, [np.asarray(value) for value in values]) for noise, values in calls]
+        results = self.replicates.each(calls, executor)
+        for call in calls:
+            self.n_calls += 1
+            yield self._combined(lambda: next(results), *call)
+
     def refresh(self, noise):
         """Keep values under `noise`, the chain's current one, for longest in the memory."""
         noise = noise.tobytes()
@@ -202,8 +223,12 @@ class NoisyLogLikelihood(Op):
     def _call(self, noise, parameters, run=None):
         self.n_calls += 1
         parameters = [np.asarray(value) for value in parameters]
+        run = run or self.replicates
+        return self._combined(lambda: run(noise, parameters), noise, parameters)
+
+    def _combined(self, run, noise, parameters):
         try:
-            results = (run or self.replicates)(noise, parameters)
+            results = run()
         except ExecutorError as error:
             raise self._executor_error(error, noise, parameters) from error.__cause__
         if isinstance(results, Failure):

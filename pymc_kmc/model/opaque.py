@@ -18,19 +18,17 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import Mode
 from pytensor.gradient import grad
-from pytensor.graph.replace import graph_replace, vectorize_graph
-from pytensor.graph.rewriting.db import RewriteDatabaseQuery
-from pytensor.link.basic import PerformLinker
+from pytensor.graph.replace import graph_replace
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
+from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.model.columns import Columns
 from pymc_kmc.model.evaluated import EvaluationLog
 from pymc_kmc.model.log_density import LogDensity, check_continuous, check_proper
 from pymc_kmc.model.opaque_parts import merged, opaque_parts
+from pymc_kmc.model.rows import function, of_rows
 
 # Points and outputs at which is tried whether an output is a term of a sum.
 N_TRIED = 3
@@ -38,11 +36,6 @@ N_TRIED = 3
 NUDGE, SPREAD = 1e-3, 0.1
 # Relative error of a derivative by a term of a sum, which is 1.
 ROUNDING = 1e-9
-# Batches are evaluated node by node with NumPy: nothing is compiled, and a node costs microseconds.
-REWRITES = RewriteDatabaseQuery(
-    include=["fast_run", "local_check_parameter_to_ninf_switch"],
-    exclude=["fusion", "BlasOpt", "inplace", "local_careduce_fusion"],
-)
 
 
 class OpaqueNode(NamedTuple):
@@ -88,6 +81,8 @@ class OpaqueModel:
     model : pymc.Model
     rng : numpy.random.Generator
         Draws the noise of estimates.
+    executor : concurrent.futures.Executor or callable, optional
+        Runs a batch's evaluations of black boxes and noisy likelihoods that have none of their own.
 
     Attributes
     ----------
@@ -105,9 +100,10 @@ class OpaqueModel:
         an earlier model that it was told to remember aren't made again.
     """
 
-    def __init__(self, variables, model, rng):
+    def __init__(self, variables, model, rng, executor=None):
         check_continuous(variables)
         check_proper(variables, model)
+        self._executor = None if executor is None else LazyExecutor(executor)
         self.model, self.variables, self.rng = model, list(variables), rng
         self.initial_point = model.initial_point(0)
         shapes = [np.shape(self.initial_point[v.name]) for v in variables]
@@ -132,8 +128,8 @@ class OpaqueModel:
     def _compile(self, log_density):
         variables, parts = self.variables, self._parts_found
         inputs = [v for part in parts for v in part.inputs]
-        self._part_inputs = _of_rows(variables, inputs)
-        self._part_outputs = _function(variables, [part.output for part in parts])
+        self._part_inputs = of_rows(variables, inputs)
+        self._part_outputs = function(variables, [part.output for part in parts])
         start = np.concatenate([np.ravel(self.initial_point[v.name]) for v in variables])
         shapes = self._output_shapes(start)
         holes, fillings = [], {}
@@ -146,11 +142,11 @@ class OpaqueModel:
             holes.append(hole)
         log_density = graph_replace(log_density, fillings, strict=False)
         gradients = grad(log_density, [*variables, *holes], disconnected_inputs="ignore")
-        self._log_density = _of_rows([*variables, *holes], [log_density, *gradients])
+        self._log_density = of_rows([*variables, *holes], [log_density, *gradients])
         weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in inputs]
         weighted = sum((v * w).sum() for v, w in zip(inputs, weights, strict=True))
         pulled = grad(weighted, variables, disconnected_inputs="ignore")
-        self._pull = _of_rows([*variables, *weights], pulled)
+        self._pull = of_rows([*variables, *weights], pulled)
         self._holes = Columns([tuple(map(int, shape)) for shape in shapes])
         rows = self._part_inputs(*self._columns.split(start[None]))
         self._arguments = Columns([row.shape[1:] for row in rows])
@@ -312,7 +308,7 @@ class OpaqueModel:
             if part.is_noisy:
                 rows = self._estimates(source, arguments)
             elif isinstance(source, BlackBoxOp) and len(arguments) == len(source.parameter_names):
-                rows = source.each(arguments)
+                rows = source.each(arguments, self._executor)
             elif len(self.nodes) == 1:
                 rows = (self._outputs_at(x)[0] for x in X)
             else:
@@ -324,8 +320,13 @@ class OpaqueModel:
 
     def _estimates(self, likelihood, arguments):
         """Yield a noisy likelihood's estimates, each under noise of its own."""
-        for values in zip(*arguments, strict=True):
-            yield likelihood.op.evaluate(self._noise([likelihood])[0], *values)
+        calls = [(self._noise([likelihood])[0], values) for values in zip(*arguments, strict=True)]
+        return likelihood.op.each(calls, self._executor)
+
+    def end(self):
+        """End the workers of an executor that was made here."""
+        if self._executor is not None:
+            self._executor.forget()
 
     def _noise(self, sources):
         return tuple([source.scheme.draw(source.n_start, self.rng) for source in sources])
@@ -343,25 +344,5 @@ class OpaqueModel:
         """
         free = self.model.free_RVs
         values = self.model.replace_rvs_by_values(free)
-        arrays = _of_rows(self.variables, values)(*self._columns.split(X))
+        arrays = of_rows(self.variables, values)(*self._columns.split(X))
         return {variable.name: array for variable, array in zip(free, arrays, strict=True)}
-
-
-def _function(inputs, outputs):
-    mode = Mode(linker=PerformLinker(), optimizer=REWRITES)
-    function = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
-    function.trust_input = True
-    return function
-
-
-def _of_rows(inputs, outputs):
-    """Return a function of many points at a time: every output gets a first axis."""
-    rows = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in inputs]
-    vectorized = vectorize_graph(outputs, dict(zip(inputs, rows, strict=True)))
-    n = rows[0].shape[0]
-    # What doesn't depend on the inputs has no rows.
-    full = [
-        new if new.ndim > old.ndim else pt.broadcast_to(new, (n, *new.shape))
-        for new, old in zip(vectorized, outputs, strict=True)
-    ]
-    return _function(rows, full)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter, sleep
 
 import cloudpickle
 import numpy as np
@@ -9,9 +11,11 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.search import search
+from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
 from tests.learned import OBSERVED, curve, decay, on_grid, scalar
+
+LINE = np.linspace(0.0, 1.0, 4)
 
 
 def exact_moments():
@@ -61,6 +65,70 @@ def test_the_same_seed_learns_the_same(learned):
     again = kmc.learn(curve(), progressbar=False)
     np.testing.assert_array_equal(again.positions, learned.positions)
     np.testing.assert_array_equal(again.evaluations.X, learned.evaluations.X)
+
+
+def running_at_once(ends):
+    """The largest number of calls that ran at the same time, given when each began and ended."""
+    begun = [(begin, 1) for begin, _ in ends]
+    changes = sorted(begun + [(end, -1) for _, end in ends])
+    return max(np.cumsum([change for _, change in changes]))
+
+
+@pytest.mark.parametrize("kind", ["outputs", "number", "estimate"])
+def test_an_executor_learns_the_same(kind):
+    spans = []
+
+    def slow(function):
+        def call(*values, **random):
+            begin = perf_counter()
+            sleep(0.01)
+            result = function(*values, **random)
+            spans.append((begin, perf_counter()))
+            return result
+
+        return call
+
+    def estimate(x, rng):
+        return -0.5 * x @ x + 0.3 * rng.standard_normal() - 0.045
+
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 2, shape=2)
+        if kind == "outputs":
+            box = kmc.BlackBox("curve", slow(lambda x: np.exp(x[0]) + x[1] * LINE), x, shape=(4,))
+            pm.Normal("y", box, 0.5, observed=np.ones(4))
+        elif kind == "number":
+            pm.Potential("p", kmc.BlackBox("number", slow(lambda x: -0.5 * x @ x), x))
+        else:
+            kmc.PseudoMarginalPotential("p", slow(estimate), x)
+    found = []
+    for executor in (None, lambda: ThreadPoolExecutor(4)):
+        spans.clear()
+        found.append(learn_quietly(model, executor))
+        assert running_at_once(spans) == (1 if executor is None else 4)
+    np.testing.assert_array_equal(found[0].positions, found[1].positions)
+    assert found[0].n_evaluations == found[1].n_evaluations
+
+
+def learn_quietly(model, executor):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return kmc.learn(model, max_evaluations=100, executor=executor, progressbar=False)
+
+
+def test_an_executor_that_was_made_here_is_ended():
+    made = []
+
+    def pool():
+        made.append(ThreadPoolExecutor(2))
+        return made[-1]
+
+    learn_quietly(curve(), pool)
+    (mine,) = made
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        mine.submit(abs, 1)
+    with ThreadPoolExecutor(2) as given:
+        learn_quietly(curve(), given)
+        assert given.submit(abs, -1).result() == 1
 
 
 def test_what_was_evaluated_is_not_evaluated_again(learned):
@@ -155,10 +223,22 @@ def test_a_learned_posterior_survives_pickling(learned):
 def test_searches_arrive_from_afar():
     model = curve()
     opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
-    rng = np.random.default_rng(1)
+    rngs = np.random.default_rng(1).spawn(2)
     means, sds = exact_moments()
-    for start in ([-2.0, 1.5], [3.0, -2.0]):
-        X, outputs, fitted = search(opaque, np.array(start), np.ones(2), rng, 60)
+    batches = []
+
+    def evaluate(X):
+        batches.append(len(X))
+        return opaque.evaluate(X)
+
+    starts = np.array([[-2.0, 1.5], [3.0, -2.0]])
+    searches = [
+        search(opaque, start, np.ones(2), rng, 60) for start, rng in zip(starts, rngs, strict=True)
+    ]
+    found = side_by_side(searches, evaluate)
+    # Both at once, as long as both go on.
+    assert len(batches) == max(len(X) for X, _, _ in found) - 2
+    for X, outputs, fitted in found:
         assert len(X) < 40
         assert np.all(np.abs(fitted.x - means) < 1.0 * sds)
         np.testing.assert_array_equal(outputs, opaque.evaluate(X))
@@ -169,6 +249,7 @@ def test_searches_arrive_from_afar():
     [
         ({"max_evaluations": 0}, ValueError, "max_evaluations"),
         ({"batch_size": 1}, ValueError, "batch_size"),
+        ({"executor": 4}, TypeError, "executor"),
         ({"starts": 2.5}, (TypeError, ValueError), "starts"),
         ({"tolerance": -1.0}, ValueError, "tolerance"),
         ({"evaluations": "x"}, TypeError, "evaluations"),

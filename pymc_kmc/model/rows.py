@@ -1,0 +1,55 @@
+"""Functions of many points at a time, evaluated node by node with NumPy.
+
+Nothing is compiled, and a node costs some 10 microseconds and its arithmetic.
+"""
+
+from functools import reduce
+
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
+from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.link.basic import PerformLinker
+from pytensor.scalar.basic import Add, Mul
+from pytensor.tensor.elemwise import Elemwise
+
+REWRITES = RewriteDatabaseQuery(
+    include=["fast_run", "local_check_parameter_to_ninf_switch"],
+    exclude=["fusion", "BlasOpt", "inplace", "local_careduce_fusion"],
+)
+# Position among PyTensor's rewrites: after all of them.
+LAST = 200.0
+
+
+@node_rewriter([Elemwise])
+def pairwise(fgraph, node):
+    """Make sums and products of many into those of two: PyTensor calls NumPy for these alone.
+
+    All others are evaluated by a call of a Python function for each element.
+    """
+    if not isinstance(node.op.scalar_op, Add | Mul) or len(node.inputs) < 3:
+        return None
+    return [reduce(node.op, node.inputs)]
+
+
+def function(inputs, outputs):
+    """Return PyTensor's function; its arguments must be arrays of the right types."""
+    mode = Mode(linker=PerformLinker(), optimizer=REWRITES).register((dfs_rewriter(pairwise), LAST))
+    compiled = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
+    compiled.trust_input = True
+    return compiled
+
+
+def of_rows(inputs, outputs):
+    """Return a function of many points at a time: every output gets a first axis."""
+    rows = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in inputs]
+    vectorized = vectorize_graph(outputs, dict(zip(inputs, rows, strict=True)))
+    n = rows[0].shape[0]
+    # What doesn't depend on the inputs has no rows.
+    full = [
+        new if new.ndim > old.ndim else pt.broadcast_to(new, (n, *new.shape))
+        for new, old in zip(vectorized, outputs, strict=True)
+    ]
+    return function(rows, full)
