@@ -11,9 +11,11 @@ r"""Learn a posterior once, for all chains, from few evaluations.
 import logging
 import warnings
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 from pymc.model.core import modelcontext
+from rich import get_console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pymc_kmc.learning.arrival import Arrival
@@ -212,6 +214,11 @@ def _learned(run, n_landmarks, progressbar):
         run.opaque.end()
 
 
+def _can_be_renewed():
+    """Say whether a line of output can be: rich warns about notebooks without ipywidgets."""
+    return not get_console().is_jupyter or find_spec("ipywidgets") is not None
+
+
 class _Display:
     """The progress bar."""
 
@@ -221,7 +228,7 @@ class _Display:
             TextColumn("{task.description}"),
             TextColumn("{task.fields[figures]}"),
             TimeElapsedColumn(),
-            disable=not shows,
+            disable=not (shows and _can_be_renewed()),
         )
         self.tolerance = tolerance
 
