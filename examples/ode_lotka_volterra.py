@@ -21,6 +21,7 @@ populations in 21 years.
 
     python examples/ode_lotka_volterra.py                   # some minutes, or
     python examples/ode_lotka_volterra.py --quick           # few draws, to see it run
+    python examples/ode_lotka_volterra.py --gallery         # also with the gallery's samplers
 
 Three ways to draw from the posterior, from the same kind of starts, PyMC's:
 
@@ -31,6 +32,9 @@ Three ways to draw from the posterior, from the same kind of starts, PyMC's:
 - `kmc.KMC(learn=False)`: each chain learns for itself, from values of the log density, a number a
   call.
 - `pm.DEMetropolisZ()`: a random walk with differences of its own past for proposals.
+
+`--gallery` adds the other samplers of the notebook: `pm.Slice()`, `pm.DEMetropolis()` with a
+population of 16 chains, and `pm.sample_smc()`.
 
 A table has what each took, learning and tuning included, and what 400 effective draws take (bulk,
 the worst of all parameters): what is spent before drawing, and drawing in proportion. Chains that
@@ -109,6 +113,13 @@ def build_model():
     return model
 
 
+class Length(NamedTuple):
+    """Iterations of a chain."""
+
+    tune: int
+    draws: int
+
+
 class Meter:
     """Counts evaluations and seconds while tuning, compilation included, and while drawing.
 
@@ -136,6 +147,14 @@ class Meter:
         now = self.now()
         self.spent[draw is None or draw.tuning] += now - self.last
         self.last = now
+
+    def end(self, length):
+        """Split what wasn't told, a population's or SMC's, by the number of iterations."""
+        rest = self.now() - self.last
+        if rest[0]:
+            share = length.tune / (length.tune + length.draws)
+            self.spent[True] += share * rest
+            self.spent[False] += (1.0 - share) * rest
 
 
 class Run(NamedTuple):
@@ -188,13 +207,6 @@ class Run(NamedTuple):
         return np.array(points)
 
 
-class Length(NamedTuple):
-    """Iterations of a chain."""
-
-    tune: int
-    draws: int
-
-
 # A chain on what was learned evaluates 8 times while it tunes; without it a chain tunes as long as
 # PyMC 6 lets it by default in eight dimensions; the random walk's are those that make it look well.
 LEARNED, ALONE = "learned, KMC(learned)", "KMC(learn=False)"
@@ -203,6 +215,21 @@ LENGTHS = {
     LEARNED: Length(50, 500),
     ALONE: Length(2640, 500),
     RANDOM_WALK: Length(10_000, 20_000),
+}
+# Those of the notebook: a sweep of Slice evaluates 50 times; a draw of SMC is a particle.
+SLICE, POPULATION, SMC = "Slice()", "DEMetropolis()", "sample_smc()"
+GALLERY_LENGTHS = {
+    SLICE: Length(200, 500),
+    POPULATION: Length(2500, 5000),
+    SMC: Length(0, 1000),
+}
+# Chains of a population: twice as many as there are parameters.
+N_POPULATION = 16
+STEPS = {
+    ALONE: lambda: kmc.KMC(learn=False),
+    RANDOM_WALK: pm.DEMetropolisZ,
+    SLICE: pm.Slice,
+    POPULATION: pm.DEMetropolis,
 }
 # To see it run: chains that learn and the random walk don't arrive in so few.
 QUICK_LENGTHS = {LEARNED: Length(50, 100), ALONE: Length(150, 100), RANDOM_WALK: Length(300, 300)}
@@ -217,24 +244,24 @@ def sample(name, options):
     learned : LearnedPosterior or None
     """
     length, learned = options.lengths[name], None
+    common = {
+        "draws": length.draws,
+        "chains": N_POPULATION if name == POPULATION else options.chains,
+        "cores": 1,
+        "random_seed": options.seed,
+        "progressbar": options.progressbar,
+        "compute_convergence_checks": False,
+    }
     with build_model() as model:
         meter = Meter(model)
-        if name == LEARNED:
-            learned = kmc.learn(random_seed=options.seed, progressbar=options.progressbar)
-            step = kmc.KMC(learned)
+        if name == SMC:
+            idata = pm.sample_smc(**common)
         else:
-            step = kmc.KMC(learn=False) if name == ALONE else pm.DEMetropolisZ()
-        idata = pm.sample(
-            step=step,
-            tune=length.tune,
-            draws=length.draws,
-            chains=options.chains,
-            cores=1,
-            callback=meter,
-            random_seed=options.seed,
-            progressbar=options.progressbar,
-            compute_convergence_checks=False,
-        )
+            if name == LEARNED:
+                learned = kmc.learn(random_seed=options.seed, progressbar=options.progressbar)
+            step = STEPS[name]() if learned is None else kmc.KMC(learned)
+            idata = pm.sample(step=step, tune=length.tune, callback=meter, **common)
+    meter.end(length)
     return Run(name, idata, meter.spent[True], meter.spent[False]), learned
 
 
@@ -332,11 +359,14 @@ def parse_arguments(arguments=None):
     parser.add_argument("--chains", type=int, default=4, help="chains, one after another")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same draws")
     parser.add_argument("--quick", action="store_true", help="two short chains only")
+    parser.add_argument("--gallery", action="store_true", help="all samplers of the gallery")
     parser.add_argument("--output", default="ode_lotka_volterra.png", help="the PNG to write")
     options = parser.parse_args(arguments)
     options.lengths, options.progressbar = LENGTHS, not options.quick
     if options.quick:
         options.lengths, options.chains = QUICK_LENGTHS, 2
+    if options.gallery:
+        options.lengths = options.lengths | GALLERY_LENGTHS
     return options
 
 

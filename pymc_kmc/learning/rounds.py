@@ -27,8 +27,8 @@ EXPLORING, N_EXPLORING_TRANSITIONS = 1.7, 10
 COOLING = (0.4, 1.6)
 # Number of rounds in a row with a small error.
 N_CALM = 2
-# Error at the uncertain places, by what they count for the posterior, that is small enough, in
-# tolerances: a surrogate that is right where it draws may know nothing of mass beyond.
+# Error at the uncertain places that is small enough, in tolerances: a surrogate that is right where
+# it draws may know nothing of mass beyond.
 UNCERTAIN_TOLERANCE = 3.0
 # Weight of the last metric in the next.
 MEMORY = 0.5
@@ -85,7 +85,7 @@ class Round(NamedTuple):
     error : float
         Of predictions at fresh draws, in nats, with the noise.
     uncertain_error : float
-        Of those where they were uncertain, by what these places count for the posterior.
+        Of those where they were uncertain.
     n_fresh : int
         Number of its evaluations at draws; they are the first.
     predicted : ndarray, shape (k,)
@@ -214,13 +214,8 @@ class Rounds:
         predicted = np.concatenate([draws.values.mean[fresh], at_uncertain.mean])
         variance = np.concatenate([draws.values.variance[fresh], at_uncertain.variance])
         knee = Knee.of(evaluations.log_densities, self.model.n_dimensions)
-        actual, predicted_there = knee(new.log_densities), knee(predicted)
-        errors = actual - predicted_there
-        # What a place counts for a draw of the posterior: it is one of a flatter density.
-        higher = np.maximum(actual, predicted_there)[n_fresh:]
-        depth = np.maximum(knee.best - 0.5 * self.model.n_dimensions - higher, 0.0)
-        weights = np.exp(-(1.0 - 1.0 / max(T, EXPLORING)) * depth)
-        uncertain_error = float(np.sqrt(np.mean(weights * errors[n_fresh:] ** 2)))
+        errors = knee(new.log_densities) - knee(predicted)
+        uncertain_error = float(np.sqrt(np.mean(errors[n_fresh:] ** 2)))
         errors = errors[:n_fresh]
         centre = np.median(np.concatenate([*learned.errors[-1:], errors]))
         error = float(np.sqrt(np.mean((errors - centre) ** 2)))

@@ -17,6 +17,8 @@ from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTrans
 # Number of evaluations in which a chain settles on what was learned before it: enough to tell a
 # surrogate that fails, and to learn the probabilities of moves.
 SETTLING = 8
+# The same under noise, which hides how wrong a surrogate is.
+SETTLING_IN_NOISE = 15
 # Number of draws a dimension from which the random walk learns its covariance beforehand.
 DRAWS_PER_DIMENSION = 20
 # Temperature of the tempered moves and of the auxiliary chain: at 2 chains stick now and then.
@@ -66,6 +68,7 @@ class KMCAdaptation:
         self.auxiliary = AuxiliaryChain(random_walk(), is_noisy, TEMPERATURE)
         self.active_learning = ActiveLearning(is_noisy)
         self.settling = None
+        self.is_noisy = is_noisy
 
     def use(self, fitted):
         """Go on with a new surrogate, a FittedSurrogate; attributes are changed in place."""
@@ -84,7 +87,8 @@ class KMCAdaptation:
             self.record.states.append(position)
             self.record.log_densities.append(value)
         self.use(posterior.fitted)
-        self.settling = Settling(posterior)
+        n_evaluations = SETTLING_IN_NOISE if self.is_noisy else SETTLING
+        self.settling = Settling(posterior, n_evaluations)
 
 
 class Settling:
@@ -93,6 +97,8 @@ class Settling:
     Parameters
     ----------
     posterior : LearnedPosterior
+    most : int
+        Number of evaluations that it takes.
 
     Attributes
     ----------
@@ -104,7 +110,8 @@ class Settling:
         Of what was predicted for them, in nats.
     """
 
-    def __init__(self, posterior):
+    def __init__(self, posterior, most):
+        self.most = most
         self.arrival, self.rest = Arrival(posterior.wide_positions), Rest()
         self.n_evaluations = 0
         self.errors = []
@@ -119,4 +126,4 @@ class Settling:
     @property
     def is_over(self):
         """Whether enough was evaluated."""
-        return self.n_evaluations >= SETTLING
+        return self.n_evaluations >= self.most

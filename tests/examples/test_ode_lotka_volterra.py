@@ -117,3 +117,17 @@ def test_the_script_runs(tmp_path):
     (evaluations,) = re.findall(r"KMC\(learned\) +([\d,]+) \+ ([\d,]+)", printed)
     before, drawing = (int(n.replace(",", "")) for n in evaluations)
     assert before < 500 and drawing <= 200
+
+
+def test_what_a_population_spends_is_split_by_its_iterations(model):
+    meter = example.Meter(model)
+    meter.box.n_evaluations += 90
+    meter.end(example.Length(tune=10, draws=20))
+    spent = [meter.spent[is_tuning][0] for is_tuning in (True, False)]
+    assert spent == pytest.approx([30.0, 60.0])
+
+
+def test_the_gallerys_samplers_are_added():
+    options = example.parse_arguments(["--quick", "--gallery"])
+    assert list(options.lengths) == [*example.QUICK_LENGTHS, *example.GALLERY_LENGTHS]
+    assert set(options.lengths) == {example.LEARNED, example.SMC, *example.STEPS}
