@@ -1,6 +1,6 @@
 # make demo                   the example of the KMC paper
 # make test                   the tests on the working tree, without those of the next line
-# make test-docs              the notebooks' and the documentation's code, as printed
+# make test-docs              notebooks, the documentation's code as printed, examples and benchmarks in short
 # make faults                 kills, interrupts, hangs, damaged files, random models: many times each, and a table
 # make lint | typecheck       ruff | mypy
 # make coverage               `make test`, with what it doesn't reach

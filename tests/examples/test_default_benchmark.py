@@ -10,6 +10,8 @@ import pytest
 from examples.benchmarks import default
 from examples.benchmarks.default import Run
 
+pytestmark = pytest.mark.documentation
+
 RUN = Run("gaussian", "AdaptiveMetropolis", 0, 0.0, 40, 60)
 
 

@@ -1,6 +1,10 @@
 """The benchmark of the first run: it begins with nothing that was compiled before."""
 
+import pytest
+
 from examples.benchmarks import first_run
+
+pytestmark = pytest.mark.documentation
 
 
 def test_the_quick_table(capsys):

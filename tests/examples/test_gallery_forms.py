@@ -17,6 +17,8 @@ import pymc_kmc as kmc
 from tests.chains import ONE_CHAIN
 from tests.estimates import z_score_of_draws
 
+pytestmark = pytest.mark.documentation
+
 # Standard errors that a short chain's mean may be off.
 TOLERANCE = 6.0
 

@@ -6,6 +6,8 @@ import pytest
 pytest.importorskip("threadpoolctl")  # of the extra `bench`
 from examples.benchmarks import glass  # noqa: E402
 
+pytestmark = pytest.mark.documentation
+
 
 def test_squared_mmd_compares_draws_with_the_reference():
     reference = glass.load_reference()

@@ -8,9 +8,12 @@ from pathlib import Path
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytest
 
 import pymc_kmc as kmc
 from examples import glass_gp_classification as example
+
+pytestmark = pytest.mark.documentation
 
 REFERENCE = Path(example.__file__).parent / "benchmarks" / "data" / "glass_posterior.npz"
 

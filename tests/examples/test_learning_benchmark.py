@@ -1,6 +1,10 @@
 """The benchmark of learning once prints its table."""
 
+import pytest
+
 from examples.benchmarks.learning import main
+
+pytestmark = pytest.mark.documentation
 
 
 def test_the_quick_table(capsys):

@@ -7,6 +7,8 @@ from scipy.special import expit
 pytest.importorskip("threadpoolctl")  # of the extra `bench`
 from examples.benchmarks import logistic  # noqa: E402
 
+pytestmark = pytest.mark.documentation
+
 
 def test_inputs_are_standardised_and_the_bias_is_last():
     X = logistic.standardised(np.random.default_rng(0).uniform(3, 9, size=(40, 2)))

@@ -1,8 +1,11 @@
 """What the benchmark of own costs says of memory."""
 
 import numpy as np
+import pytest
 
 from examples.benchmarks.overhead import fit_memory
+
+pytestmark = pytest.mark.documentation
 
 
 def test_memory_of_a_fit():

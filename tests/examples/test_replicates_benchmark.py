@@ -5,6 +5,8 @@ import pytest
 
 from examples.benchmarks import executors, replicates
 
+pytestmark = pytest.mark.documentation
+
 
 def test_the_random_effects_estimate_is_unbiased():
     """Against Gauss-Hermite quadrature; 4.5 standard errors of the mean of 4000 estimates."""
