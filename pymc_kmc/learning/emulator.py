@@ -274,6 +274,7 @@ def shrunk(X):
     n, d = X.shape
     covariance = np.cov(X.T).reshape(d, d)
     share = d / (d + n)
-    diagonal = np.diag(np.diag(covariance))
-    floor = 1e-10 * max(np.trace(covariance) / d, 1e-300)
-    return (1 - share) * covariance + share * diagonal + floor * np.eye(d)
+    variances = np.diag(covariance)
+    # Each coordinate's own scale: these may differ by sixteen orders of magnitude.
+    floors = 1e-10 * np.where(variances > 0, variances, max(variances.mean(), 1e-300))
+    return (1 - share) * covariance + np.diag(share * variances + floors)

@@ -106,8 +106,8 @@ class KMC(SurrogateStep):
     vars : list of TensorVariable or LearnedPosterior, optional
         The variables to sample, by default all continuous ones of the model. Or what
         :func:`~pymc_kmc.learn` has learned of all of them: ``KMC(learned)``. Chains then begin at
-        its draws and evaluate the target 8 times while tuning, however many iterations that has;
-        where its surrogate turns out to be wrong they learn as without it.
+        its draws and evaluate the target 8 times while tuning, a noisy one 15 times, however many
+        iterations that has; where its surrogate turns out to be wrong they learn as without it.
     posterior : LearnedPosterior, optional
         The same by its name.
     learn : bool

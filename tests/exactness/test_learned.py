@@ -36,6 +36,23 @@ def exact():
     return x, np.cumsum(weights) / weights.sum()
 
 
+def sample(name, make_step, tune, draws):
+    """Draws (chains, draws, ...) of a variable of the model of the context."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        idata = pm.sample(
+            step=make_step(),
+            tune=tune,
+            draws=draws,
+            chains=CHAINS,
+            cores=1,
+            random_seed=1,
+            progressbar=False,
+            compute_convergence_checks=False,
+        )
+    return np.asarray(idata.posterior[name])
+
+
 @pytest.fixture(scope="module")
 def posteriors():
     return {
@@ -49,19 +66,8 @@ def test_draws_are_the_posteriors(posteriors, kind):
     # 16 shares, each of 120 batches: |z| > 4.5 has a false-alarm rate of 3e-4 by Student's t. The
     # bad posterior alone, without an accept step, has shares that are .3 off.
     posterior = posteriors[kind]
-    with warnings.catch_warnings(), model(RIGHT, 0.1):
-        warnings.simplefilter("ignore")
-        idata = pm.sample(
-            step=kmc.KMC(posterior),
-            tune=60,
-            draws=DRAWS,
-            chains=CHAINS,
-            cores=1,
-            random_seed=1,
-            progressbar=False,
-            compute_convergence_checks=False,
-        )
-    draws = np.log(np.asarray(idata.posterior["rate"]))
+    with model(RIGHT, 0.1):
+        draws = np.log(sample("rate", lambda: kmc.KMC(posterior), 60, DRAWS))
     scores = shares_scores(draws)
     assert np.abs(scores).max() < 4.5
     if kind == "bad":
@@ -88,19 +94,7 @@ def test_what_cannot_be_learned_is_survived(kind):
         x = pm.Normal("x", 0, 1, shape=2)
         outputs = kmc.BlackBox("outputs", ROUGH[kind], x, shape=(8,), on_error="reject")
         pm.Normal("y", outputs, 0.2, observed=ROUGH[kind](np.array([0.4, -0.3])) + noise)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            idata = pm.sample(
-                step=kmc.KMC(),
-                tune=600,
-                draws=2000,
-                chains=4,
-                cores=1,
-                random_seed=1,
-                progressbar=False,
-                compute_convergence_checks=False,
-            )
-    draws = np.asarray(idata.posterior["x"])
+        draws = sample("x", kmc.KMC, 600, 2000)
     grid, weights = on_grid(rough)
     scores = []
     for direction in ([1, 0], [0, 1], [1, -1]):

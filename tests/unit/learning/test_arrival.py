@@ -12,7 +12,7 @@ from tests.opaque_numbers import number, opaque, prior
 
 AWAY = 4.0
 N_STARTS = 4
-SEEDS = range(2)
+SEEDS = range(4)
 
 
 def two_modes(x, difference=0.0):

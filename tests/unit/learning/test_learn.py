@@ -1,9 +1,11 @@
 """kmc.learn: what it finds, what it costs, what it says."""
 
 import dataclasses
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter, sleep
+from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -11,6 +13,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from pymc_kmc.learning.learn import _can_be_renewed
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
 from tests.learned import OBSERVED, curve, decay, on_grid, scalar
@@ -278,3 +281,49 @@ def test_no_finite_start_is_told():
         pm.Potential("p", kmc.BlackBox("l", lambda x: -np.inf if abs(x) > 0 else 0.0, x))
     with pytest.raises(RuntimeError, match="not finite at any"):
         kmc.learn(model, progressbar=False)
+
+
+@pytest.mark.parametrize("scales", [(1e-8, 1e8), (1.0, 1.0)])
+def test_scales_of_parameters_and_outputs_do_not_matter(scales):
+    sizes = np.logspace(-8, 8, 4)
+
+    def line(x):
+        return (x[0] / scales[0] + x[1] / scales[1] * LINE) * sizes
+
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, np.array(scales), shape=2)
+        box = kmc.BlackBox("line", line, x, shape=(4,))
+        pm.Normal("y", box, 0.2 * sizes, observed=(0.4 - 0.3 * LINE) * sizes)
+    learned = kmc.learn(model, progressbar=False)
+    precision = np.eye(2) + np.stack([np.ones(4), LINE]) @ np.stack([np.ones(4), LINE]).T / 0.04
+    linear = np.stack([np.ones(4), LINE]) @ (0.4 - 0.3 * LINE) / 0.04
+    mean, sd = np.linalg.solve(precision, linear), np.sqrt(np.diag(np.linalg.inv(precision)))
+    assert learned.has_converged and learned.n_evaluations < 100
+    # 2048 draws: .1 is 4.5 standard errors of a mean, and 6.4 of a log sd.
+    np.testing.assert_allclose((learned.positions / scales).mean(axis=0), mean, atol=0.1 * sd.min())
+    np.testing.assert_allclose((learned.positions / scales).std(axis=0) / sd, 1.0, atol=0.1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_modes_that_are_mirror_images_are_found(seed):
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, shape=2)
+        box = kmc.BlackBox("outputs", lambda x: np.abs(x[0]) + x[1] * LINE, x, shape=(4,))
+        pm.Normal("y", box, 0.2, observed=1.0 - 0.3 * LINE)
+    learned = kmc.learn(model, random_seed=seed, progressbar=False)
+    assert {np.sign(mode.x[0]) for mode in learned.modes} == {-1, 1}
+    assert 0.2 < np.mean(learned.positions[:, 0] > 0) < 0.8
+
+
+@pytest.mark.parametrize(
+    ("is_notebook", "has_widgets", "expected"),
+    [(False, False, True), (True, False, False), (True, True, True)],
+)
+def test_a_progress_bar_needs_lines_that_can_be_renewed(
+    is_notebook, has_widgets, expected, monkeypatch
+):
+    console = SimpleNamespace(is_jupyter=is_notebook)
+    module = sys.modules[_can_be_renewed.__module__]
+    monkeypatch.setattr(module, "get_console", lambda: console)
+    monkeypatch.setattr(module, "find_spec", lambda name: has_widgets or None)
+    assert _can_be_renewed() == expected

@@ -95,3 +95,22 @@ def test_own_noise_lets_values_be_missed(points, outputs):
     wrong[0] += 5.0
     process = ExactGP(WHITENING, CENTRE).fit(points, wrong, noise)
     assert np.all(np.abs(process.predict(points[:1]).mean - wrong[0]) > 3.0)
+
+
+def test_more_outputs_than_values_are_kept_as_factors(points, outputs, rng):
+    """Nothing of the size of their covariance is made: ten thousand have 800 MB of it."""
+    many = outputs @ rng.standard_normal((3, 60)) + 0.1 * np.sin(points @ rng.normal(size=(2, 60)))
+    process = ExactGP(WHITENING, CENTRE).fit(points, many)
+    assert process.output_factor_.shape == (25, 60)
+    likelihood = MarginalLikelihood(process.coordinates(points), many, np.zeros(25))
+    assert likelihood.Y.shape == (25, 25)
+    K, _, _ = likelihood.covariance(process.hyperparameters_)
+    covariance = many.T @ np.linalg.solve(K, many) / 25
+    found = process.output_factor_.T @ process.output_factor_
+    np.testing.assert_allclose(found, covariance, rtol=1e-4, atol=1e-4 * np.abs(covariance).max())
+    each = [
+        MarginalLikelihood(process.coordinates(points), one[:, None], np.zeros(25))
+        for one in many.T
+    ]
+    expected = sum(one.log_evidence(process.hyperparameters_) for one in each)
+    assert process.log_evidence_ == pytest.approx(expected, rel=1e-8)

@@ -1,0 +1,28 @@
+"""Functions of many points at a time."""
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.scalar.basic import Add, Mul
+from pytensor.tensor.elemwise import Elemwise
+
+from pymc_kmc.model.rows import of_rows
+
+
+def test_sums_and_products_of_many_are_made_of_two():
+    """PyTensor calls a Python function for each element of larger ones."""
+    x = pt.dvector("x")
+    a, b, c = x[0], x[1], x[2]
+    function = of_rows([x], [a + pt.exp(b) + c**2 + a * b * pt.sin(c)])
+    points = np.random.default_rng(0).standard_normal((4, 3))
+    a, b, c = points.T
+    expected = a + np.exp(b) + c**2 + a * b * np.sin(c)
+    np.testing.assert_allclose(function(points)[0], expected, rtol=1e-12)
+    nodes = [node for node in function.maker.fgraph.apply_nodes if isinstance(node.op, Elemwise)]
+    sizes = [len(node.inputs) for node in nodes if isinstance(node.op.scalar_op, Add | Mul)]
+    assert sizes and set(sizes) == {2}
+
+
+def test_what_does_not_depend_on_a_point_has_rows_too():
+    x = pt.dvector("x")
+    function = of_rows([x], [pt.constant(2.0)])
+    np.testing.assert_array_equal(function(np.zeros((3, 2)))[0], [2.0, 2.0, 2.0])
