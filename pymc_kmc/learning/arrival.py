@@ -248,7 +248,7 @@ class Arrival:
             draws.append(mode.x + rng.standard_normal((N_DRAWS // len(modes), d)) @ factor.T)
         draws = np.vstack(draws)
         covariance = best.covariance if len(modes) == 1 else shrunk(draws)
-        return begin(self.evaluations, draws, covariance, FIRST_TEMPERATURE)
+        return begin(self.evaluations, draws, covariance, FIRST_TEMPERATURE, modes)
 
     def _at_best(self, temperature):
         X, _, _, values = self.evaluations

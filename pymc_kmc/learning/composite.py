@@ -155,7 +155,9 @@ class Draws(NamedTuple):
     step_size: float
 
 
-def draw(composite, starts, factor, step_size, n_transitions, rng, temperature=1.0) -> Draws:
+def draw(
+    composite, starts, factor, step_size, n_transitions, rng, temperature=1.0, maps=None
+) -> Draws:
     """Draw by Hamiltonian Monte Carlo, a chain from each start.
 
     Parameters
@@ -168,6 +170,8 @@ def draw(composite, starts, factor, step_size, n_transitions, rng, temperature=1
     n_transitions : int
     rng : numpy.random.Generator
     temperature : float
+    maps : ModeMaps or None
+        Between modes: each transition is followed by a jump.
 
     Returns
     -------
@@ -175,10 +179,10 @@ def draw(composite, starts, factor, step_size, n_transitions, rng, temperature=1
     """
     # Trajectories may leave the numbers: such ends are rejected.
     with np.errstate(all="ignore"):
-        return _draw(composite, starts, factor, step_size, n_transitions, rng, temperature)
+        return _draw(composite, starts, factor, step_size, n_transitions, rng, temperature, maps)
 
 
-def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature):
+def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature, maps):
     X, values = starts.copy(), composite(starts, temperature)
     for _ in range(n_transitions):
         momentum = rng.standard_normal(X.shape)
@@ -191,10 +195,20 @@ def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature)
             new_momentum = new_momentum + 0.5 * size * new_values.gradient @ factor
         change = new_values.penalised - values.penalised
         change -= 0.5 * (new_momentum**2 - momentum**2).sum(axis=1)
-        probability = np.exp(np.minimum(np.where(np.isfinite(change), change, -np.inf), 0.0))
-        accepted = rng.random(len(X)) < probability
-        X = np.where(accepted[:, None], new_X, X)
-        values = new_values.where(accepted, values)
+        X, values, probability = _accepted(X, values, new_X, new_values, change, rng)
         step_size *= np.exp(GAIN * (probability.mean() - ACCEPTANCE))
         step_size = float(np.clip(step_size, *STEP_SIZES))
+        if maps is not None:
+            new_X, log_ratio = maps.jump(X, rng)
+            new_values = composite(new_X, temperature)
+            change = new_values.penalised - values.penalised + log_ratio
+            X, values, _ = _accepted(X, values, new_X, new_values, change, rng)
     return Draws(X, values, step_size)
+
+
+def _accepted(X, values, new_X, new_values, log_ratio, rng):
+    """Accept or reject proposals; return places, their values, and the probabilities."""
+    probability = np.exp(np.minimum(np.where(np.isfinite(log_ratio), log_ratio, -np.inf), 0.0))
+    accepted = rng.random(len(X)) < probability
+    X = np.where(accepted[:, None], new_X, X)
+    return X, new_values.where(accepted, values), probability

@@ -269,6 +269,9 @@ class _Run:
             display.say("arriving")
             say = partial(display.say, "arriving")
             state = self.arrival.state(self.evaluations, say)
+            if self.earlier_modes:
+                have_mass = [mode for mode in self.earlier_modes if not mode.was_left_out]
+                state = state._replace(modes=tuple(have_mass))
             while not state.has_converged and len(state.evaluations) < self.most:
                 state = rounds.next(state)
                 display.say("rounds", state.evaluations, state.error)
@@ -284,16 +287,16 @@ def _posterior(run, state, rounds, n_landmarks):
     rng = run.rng
     composite = rounds.fit(state.evaluations, state.draws)
     starts = state.draws[rng.choice(len(state.draws), N_CHAINS)]
-    size, factor = state.step_size, state.factor
-    burned = draw(composite, starts, factor, size, N_BURNED, rng)
+    size, factor, maps = state.step_size, state.factor, state.maps
+    burned = draw(composite, starts, factor, size, N_BURNED, rng, maps=maps)
     places, values, penalised, variances, last = [], [], [], [], burned
     for _ in range(N_EACH):
-        last = draw(composite, last.X, factor, last.step_size, N_BETWEEN, rng)
+        last = draw(composite, last.X, factor, last.step_size, N_BETWEEN, rng, maps=maps)
         places.append(last.X)
         values.append(last.values.mean)
         penalised.append(last.values.penalised)
         variances.append(last.values.variance)
-    wide = draw(composite, last.X, factor, last.step_size, N_BURNED, rng, DISPERSED)
+    wide = draw(composite, last.X, factor, last.step_size, N_BURNED, rng, DISPERSED, maps)
     order = rng.permutation(N_CHAINS * N_EACH)
     X, values = np.vstack(places)[order], np.concatenate(values)[order]
     penalised, variances = (np.concatenate(part)[order] for part in (penalised, variances))

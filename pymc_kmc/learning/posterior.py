@@ -13,6 +13,7 @@ from pymc_kmc.learning.emulated import Emulated
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import sentences
 from pymc_kmc.learning.rounds import Evaluations
+from pymc_kmc.moves.modes import ModeMaps
 from pymc_kmc.notebook import figures, paragraph, result
 from pymc_kmc.numerics.checks import check_count
 
@@ -91,6 +92,12 @@ class LearnedPosterior:
     def n_dimensions(self):
         """Number of unconstrained values."""
         return self.positions.shape[1]
+
+    @property
+    def mode_maps(self):
+        """Maps between the modes that were learned, ModeMaps, or None where there is one."""
+        modes = [mode for mode in self.modes if not mode.was_left_out]
+        return ModeMaps.between(modes, self.positions)
 
     def draws(self, n=1000, *, random_seed=None):
         """Return draws of what was learned; approximate.

@@ -14,6 +14,7 @@ import numpy as np
 from pymc_kmc.learning.composite import Composite, draw
 from pymc_kmc.learning.emulator import Knee, NodeEmulator, shrunk
 from pymc_kmc.learning.search import values_of
+from pymc_kmc.moves.modes import ModeMaps
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
 # Number of chains that draw, and of their transitions in a round.
@@ -124,6 +125,8 @@ class Learned(NamedTuple):
     step_size : float
     errors : tuple of ndarray
         Of each round's fresh draws.
+    modes : tuple of Mode
+        That have mass; empty where no search was needed.
     """
 
     evaluations: Evaluations
@@ -135,14 +138,20 @@ class Learned(NamedTuple):
     n_calm: int
     step_size: float
     errors: tuple
+    modes: tuple
 
     @property
     def has_converged(self):
         """Whether the error is small."""
         return self.n_calm >= N_CALM
 
+    @property
+    def maps(self):
+        """Maps between the modes, or None."""
+        return ModeMaps.between(self.modes, self.draws)
 
-def begin(evaluations, draws, covariance, temperature):
+
+def begin(evaluations, draws, covariance, temperature, modes=()):
     """Return the state before the first round.
 
     Parameters
@@ -153,10 +162,13 @@ def begin(evaluations, draws, covariance, temperature):
     covariance : ndarray, shape (d, d)
         Of such places.
     temperature : float
+    modes : sequence of Mode
+        That have mass.
     """
     step_size = FIRST_STEP_SIZE * draws.shape[1] ** -0.25
     factor = cholesky_factor(covariance)
-    return Learned(evaluations, None, draws, factor, temperature, np.inf, 0, step_size, ())
+    start = evaluations, None, draws, factor, temperature, np.inf, 0, step_size, ()
+    return Learned(*start, tuple(modes))
 
 
 class Rounds:
@@ -199,11 +211,12 @@ class Rounds:
         evaluations, factor = learned.evaluations, learned.factor
         composite = self.fit(evaluations, learned.draws)
         starts = self._starts(learned)
-        draws = draw(composite, starts, factor, learned.step_size, N_TRANSITIONS, rng, T)
+        size, maps = learned.step_size, learned.maps
+        draws = draw(composite, starts, factor, size, N_TRANSITIONS, rng, T, maps)
         wide = draws
         if T < EXPLORING:
-            size = draws.step_size
-            wide = draw(composite, draws.X, factor, size, N_EXPLORING_TRANSITIONS, rng, EXPLORING)
+            n, size = N_EXPLORING_TRANSITIONS, draws.step_size
+            wide = draw(composite, draws.X, factor, size, n, rng, EXPLORING, maps)
         n_fresh = self.batch_size // 2
         fresh = rng.choice(len(draws.X), n_fresh, replace=False)
         picked = draws.X[fresh]
@@ -237,6 +250,7 @@ class Rounds:
             learned.n_calm + 1 if is_calm else 0,
             draws.step_size,
             (*learned.errors, errors),
+            learned.modes,
         )
 
     @property

@@ -79,11 +79,19 @@ class SurrogateTransition(WarpedMove):
         self.temperature = temperature
 
     def _propose_from(self, place, fitted, rng):
+        return self._proposal(self._sequence(place, fitted, rng), fitted)
+
+    def _sequence(self, place, fitted, rng):
+        """Make the sequence from a place (d,); return its :class:`SequenceEnd`."""
         transitions = fitted.transitions
         numbers = self.size.numbers(transitions)
-        end = transition_sequence(
+        return transition_sequence(
             transitions.hamiltonian, place, transitions.step_size, *numbers, rng, self.temperature
         )
+
+    def _proposal(self, end, fitted):
+        """Return the proposal of an end, a :class:`SequenceEnd`."""
+        transitions = fitted.transitions
         is_evaluated = np.isfinite(end.log_ratio) and (end.moved or self.is_noisy)
         return Proposal(
             end.position,
@@ -91,7 +99,7 @@ class SurrogateTransition(WarpedMove):
             end.log_ratio if is_evaluated else -np.inf,
             step_size=transitions.step_size,
             n_steps=end.n_steps,
-            n_transitions=numbers[0],
+            n_transitions=self.size.numbers(transitions)[0],
         )
 
 

@@ -23,6 +23,8 @@ COLOURS = {
     MoveKind.NOISE_PROBE: "0.25",
     MoveKind.ARRIVAL: "0.8",
     MoveKind.REST: "0.9",
+    MoveKind.MODE_JUMP: "tab:pink",
+    MoveKind.MODE_TRANSITION: "tab:brown",
 }
 NEVER_DRAWS = (
     MoveKind.AUXILIARY,

@@ -13,12 +13,15 @@ An iteration at x makes one of these moves:
    where f is wrong. Its probability is .01 where f is exact, .03 where it isn't, and up to .7 where
    the target is far above f (:mod:`pymc_kmc.steps.surrogate`).
 
+4. *Jumps between modes* (:mod:`pymc_kmc.moves.modes`), where :func:`~pymc_kmc.learn` has found
+   several before the chain: alone, or in the middle of a sequence on f.
+
 While tuning, some evaluations are for learning alone, unless the chain is on its way from a bad
 start:
 
-4. *Auxiliary chain* (:mod:`pymc_kmc.moves.auxiliary`) on :math:`\pi^{1/T}`: a quarter of them, so
+5. *Auxiliary chain* (:mod:`pymc_kmc.moves.auxiliary`) on :math:`\pi^{1/T}`: a quarter of them, so
    that f is right beyond the places where the chain has been.
-5. *Active learning* (:mod:`pymc_kmc.moves.frontier`): a fifth, two fifths of noisy ones, where f's
+6. *Active learning* (:mod:`pymc_kmc.moves.frontier`): a fifth, two fifths of noisy ones, where f's
    predictive variance promises most. Fewer where predictions were right.
 
 A value that was wrongly predicted is learned at once. The surrogate is fitted anew when the number
@@ -72,6 +75,9 @@ TUNING_AUXILIARY = 0.25
 RANDOM_WALKS = (0.01, 0.03)
 # Shares of tempered moves after tuning, likewise.
 TEMPERED_MOVES = (0.01, 0.02)
+# Shares of jumps between modes, and of transitions with such a jump, where several modes were
+# learned before the chain.
+MODE_MOVES = (0.05, 0.5)
 # Standard deviation of the log weights, in nats, from which on a surrogate is not exact.
 LARGE_SPREAD = 0.05
 # Number of surrogate moves after which a surrogate may be in trouble.
@@ -135,7 +141,8 @@ class KMC(SurrogateStep):
     Notes
     -----
     Statistics: `kmc_move` is 0 for random walks, 1 for tempered transitions, while tuning only 2
-    for the auxiliary chain and 3 for the frontier, and from 4 the kinds of surrogate transition;
+    for the auxiliary chain and 3 for the frontier, from 4 the kinds of surrogate transition, 15 and
+    16 jumps between modes;
     `n_steps` the leapfrog steps of the proposal; `kmc_n_transitions` its transitions;
     `kmc_surrogate_variance` the variance of the values around the surrogate, noise included;
     `kmc_proposal_time` and `kmc_evaluation_time` seconds.
@@ -237,10 +244,14 @@ class KMC(SurrogateStep):
             if learned.active_learning.share > 0.0:
                 rows.append(Row(learned.active_learning, learned.active_learning.share))
             rows.append(Row(learned.auxiliary, TUNING_AUXILIARY))
+        # A chain that settles finds out about the surrogate: from the other moves on it.
+        is_settling = self.is_tuning and learned.settling is not None
+        mode_moves = () if is_settling else map(Row, learned.modes, MODE_MOVES)
         return [
             *rows,
             Row(learned.random_walk, self._random_walk_probability),
             Row(learned.tempered, tempered_share),
+            *mode_moves,
             Row(learned.transitions, 1.0),
         ]
 

@@ -11,6 +11,7 @@ from pymc_kmc.moves.auxiliary import AuxiliaryChain
 from pymc_kmc.moves.base import OneOf
 from pymc_kmc.moves.frontier import ActiveLearning
 from pymc_kmc.moves.learned import Arrival, Rest
+from pymc_kmc.moves.modes import ModeJump, ModeTransition
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
 
@@ -48,6 +49,9 @@ class KMCAdaptation:
         Moves on the surrogate, with their probabilities.
     auxiliary : AuxiliaryChain
     active_learning : ActiveLearning
+    modes : tuple
+        Moves between modes that were learned before the chain, ModeJump and ModeTransition; empty
+        where there is one mode.
     settling : Settling or None
         How the chain starts from what was learned before it; None without, and where that failed.
     """
@@ -68,6 +72,7 @@ class KMCAdaptation:
         self.auxiliary = AuxiliaryChain(random_walk(), is_noisy, TEMPERATURE)
         self.active_learning = ActiveLearning(is_noisy)
         self.settling = None
+        self.modes = ()
         self.is_noisy = is_noisy
 
     def use(self, fitted):
@@ -87,6 +92,8 @@ class KMCAdaptation:
             self.record.states.append(position)
             self.record.log_densities.append(value)
         self.use(posterior.fitted)
+        if (maps := posterior.mode_maps) is not None:
+            self.modes = ModeJump(maps), ModeTransition(maps, self.is_noisy)
         n_evaluations = SETTLING_IN_NOISE if self.is_noisy else SETTLING
         self.settling = Settling(posterior, n_evaluations)
 

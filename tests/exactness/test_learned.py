@@ -109,6 +109,27 @@ def test_what_cannot_be_learned_is_survived(kind):
     assert np.abs(scores).max() < 5.5
 
 
+def test_modes_have_their_shares():
+    # Chains that don't jump stay in the mode where they begin: the shares are those of the starts.
+    noise = 0.1 * np.random.default_rng(0).standard_normal(8)
+    with pm.Model() as modes:
+        x = pm.Normal("x", [0.3, 0.0], 0.8, shape=2)
+        outputs = kmc.BlackBox("outputs", lambda x: np.abs(x[0]) + x[1] * LINE, x, shape=(8,))
+        pm.Normal("y", outputs, 0.2, observed=1.0 - 0.3 * LINE + noise)
+    learned = kmc.learn(modes, progressbar=False)
+    with modes:
+        draws = sample("x", lambda: kmc.KMC(learned), 60, 4000)
+    grid, weights = on_grid(modes)
+    share = weights[grid[:, 0] > 0].sum()
+    assert 0.65 < share < 0.85
+    is_positive = draws[:, :, 0] > 0
+    # A z-score by 32 batches: a false-alarm rate of 1e-4. The learned share has five standard
+    # errors of 256 chains.
+    assert abs(is_positive.mean() - share) < 4.5 * monte_carlo_error(is_positive)
+    assert monte_carlo_error(is_positive) < 0.01
+    assert abs(np.mean(learned.positions[:, 0] > 0) - share) < 0.15
+
+
 def on_grid(model):
     """Return a grid of points (n, 2) in x, jittered within its cells, and their probabilities."""
     log_density = model.compile_logp()

@@ -312,7 +312,8 @@ def test_modes_that_are_mirror_images_are_found(seed):
         pm.Normal("y", box, 0.2, observed=1.0 - 0.3 * LINE)
     learned = kmc.learn(model, random_seed=seed, progressbar=False)
     assert {np.sign(mode.x[0]) for mode in learned.modes} == {-1, 1}
-    assert 0.2 < np.mean(learned.positions[:, 0] > 0) < 0.8
+    # 256 chains: five standard errors at least.
+    assert 0.34 < np.mean(learned.positions[:, 0] > 0) < 0.66
 
 
 @pytest.mark.parametrize(

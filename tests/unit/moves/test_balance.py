@@ -20,6 +20,7 @@ from pymc_kmc.moves.auxiliary import AuxiliaryChain
 from pymc_kmc.moves.base import MoveKind, MoveMixture, Row
 from pymc_kmc.moves.langevin import FactorRandomWalk, Langevin
 from pymc_kmc.moves.local import LocalDistribution, LocalRandomWalk
+from pymc_kmc.moves.modes import ModeJump, ModeMaps, ModeTransition
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.trajectory import Trajectory
 from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
@@ -97,6 +98,13 @@ def transition(size):
     return lambda: (SurrogateTransition(size, False), fitted_to_another_density())
 
 
+# A banana has one mode: these are its arms.
+MAPS = ModeMaps(
+    [[-1.5, 0.3], [0.3, -0.8], [1.8, 0.2]],
+    [[[0.6, -0.3], [-0.3, 0.8]], [[0.5, 0.0], [0.0, 0.9]], [[0.9, 0.4], [0.4, 1.2]]],
+)
+
+
 # Functions that return a move, and what was learned for it.
 MOVES = {
     "random walk": lambda: (random_walk(), None),
@@ -119,6 +127,12 @@ MOVES = {
     "Langevin of several steps": lambda: (
         Langevin(SimpleNamespace(**MORE_STEPS)),
         DifferentiableBanana(),
+    ),
+    "mode jump": lambda: (ModeJump(MAPS), None),
+    "mode transition": lambda: (ModeTransition(MAPS, False), fitted_to_another_density()),
+    "warped mode transition": lambda: (
+        ModeTransition(MAPS, False),
+        fitted_to_another_density(is_warped=True),
     ),
     "random walk of a factor": lambda: (FactorRandomWalk(SimpleNamespace(**ONE_STEP)), None),
 }

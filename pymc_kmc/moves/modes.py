@@ -1,0 +1,171 @@
+r"""Jumps between the modes of a posterior that was learned.
+
+Trajectories don't pass from one mode to another, so that a chain stays in the one where it began,
+and the modes' shares would be those of the starts. A jump takes a point from its place in one mode
+to the same place in another, in units of the modes' covariances,
+
+.. math:: T_{ij}(x) = m_j + L_j L_i^{-1} (x - m_i) .
+
+Mode i is drawn with the probability :math:`r_i(x) \propto N(x; m_i, L_i L_i^\top)`, mode j is any
+other one. Accepted with probability
+
+.. math::
+
+    \min\left(1, \frac{\pi(x')}{\pi(x)} \frac{r_j(x')}{r_i(x)} \frac{|L_j|}{|L_i|}\right),
+
+x' = T_ij(x), the jump is in detailed balance: T_ji brings it back (Tjelmeland and Hegstad, 2001,
+jump between modes by deterministic maps; the ratio is that of Green, 1995). With the surrogate in
+place of the target it is one more transition of a sequence, and costs no evaluation.
+
+References
+----------
+Green, P. J. (1995). Reversible jump Markov chain Monte Carlo computation and Bayesian model
+determination. *Biometrika* 82, 711-732.
+
+Tjelmeland, H. and Hegstad, B. K. (2001). Mode jumping proposals in MCMC. *Scandinavian Journal of
+Statistics* 28, 205-223.
+"""
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.special import logsumexp
+
+from pymc_kmc.dynamics import SequenceEnd
+from pymc_kmc.moves.base import Move, MoveKind, Proposal
+from pymc_kmc.moves.transitions import SequenceSize, SurrogateTransition
+from pymc_kmc.numerics.linear_algebra import cholesky_factor
+from pymc_kmc.numerics.samples import shrunk_covariance
+
+# Draws a dimension in a mode from which on they tell its centre and covariance, not its curvature.
+DRAWS_A_DIMENSION = 8
+# A sequence before and after a jump: they are a longest one together.
+HALF = SequenceSize(MoveKind.MODE_TRANSITION, 0.5, 1.0)
+
+
+class ModeMaps:
+    """Maps from each of some modes to the others.
+
+    Parameters
+    ----------
+    centres : ndarray, shape (k, d)
+    covariances : ndarray, shape (k, d, d)
+    """
+
+    def __init__(self, centres, covariances):
+        self.centres = np.asarray(centres)
+        self.factors = np.array([cholesky_factor(covariance) for covariance in covariances])
+        diagonals = np.diagonal(self.factors, axis1=1, axis2=2)
+        self.log_volumes = np.log(diagonals).sum(axis=1)
+
+    @classmethod
+    def between(cls, modes, draws):
+        """Return the maps between modes; None where there is one at most.
+
+        Parameters
+        ----------
+        modes : sequence
+            Each has a place `x` (d,) and the `covariance` (d, d) of its curvature.
+        draws : ndarray, shape (n, d)
+            They tell a mode's centre and covariance, where enough of them are in it.
+        """
+        if len(modes) < 2:
+            return None
+        centres = [mode.x for mode in modes]
+        covariances = [mode.covariance for mode in modes]
+        nearest = cls(centres, covariances).log_responsibilities(draws).argmax(axis=1)
+        for i in range(len(modes)):
+            members = draws[nearest == i]
+            if len(members) >= DRAWS_A_DIMENSION * draws.shape[1]:
+                centres[i], covariances[i] = members.mean(axis=0), shrunk_covariance(members)
+        return cls(centres, covariances)
+
+    def log_responsibilities(self, X):
+        """Return logarithms of the probabilities of the modes at points (n, d), (n, k)."""
+        away = X[:, None, :] - self.centres
+        distances = [
+            np.sum(solve_triangular(factor, away[:, i].T, lower=True) ** 2, axis=0)
+            for i, factor in enumerate(self.factors)
+        ]
+        log_densities = -0.5 * np.array(distances).T - self.log_volumes
+        return log_densities - logsumexp(log_densities, axis=1, keepdims=True)
+
+    def jump(self, X, rng):
+        """Take points (n, d) to other modes.
+
+        Returns
+        -------
+        X : ndarray, shape (n, d)
+        log_ratio : ndarray, shape (n,)
+            The part of the acceptance ratio that isn't the target's.
+        """
+        n, rows = len(self.centres), np.arange(len(X))
+        log_r = self.log_responsibilities(X)
+        origin = np.argmax(log_r + rng.gumbel(size=log_r.shape), axis=1)
+        end = (origin + rng.integers(1, n, size=len(X))) % n
+        new = np.empty_like(X)
+        for i, j in {*zip(origin, end, strict=True)}:
+            chosen = (origin == i) & (end == j)
+            place = solve_triangular(self.factors[i], (X[chosen] - self.centres[i]).T, lower=True)
+            new[chosen] = self.centres[j] + (self.factors[j] @ place).T
+        log_ratio = self.log_responsibilities(new)[rows, end] - log_r[rows, origin]
+        return new, log_ratio + self.log_volumes[end] - self.log_volumes[origin]
+
+
+class ModeJump(Move):
+    """Takes a chain to another mode of what was learned before it, whatever the surrogate says.
+
+    Parameters
+    ----------
+    maps : ModeMaps
+    """
+
+    kind = MoveKind.MODE_JUMP
+
+    def __init__(self, maps):
+        self.maps = maps
+
+    def propose(self, current, fitted, rng):
+        position, log_ratio = self.maps.jump(current.position[None], rng)
+        return Proposal(position[0], self, float(log_ratio[0]))
+
+
+class ModeTransition(SurrogateTransition):
+    """Two sequences on the surrogate with a jump between them, accepted by the surrogate.
+
+    Each of the three leaves the surrogate's density invariant and is reversible, the two sequences
+    are alike: so is the whole.
+
+    Parameters
+    ----------
+    maps : ModeMaps
+    is_noisy : bool
+        As of :class:`SurrogateTransition`.
+    """
+
+    def __init__(self, maps, is_noisy):
+        super().__init__(HALF, is_noisy)
+        self.maps = maps
+
+    def _propose_from(self, place, fitted, rng):
+        before = self._sequence(place, fitted, rng)
+        middle, log_ratio = self._jump(before.position, fitted, rng)
+        after = self._sequence(middle, fitted, rng)
+        return self._proposal(
+            SequenceEnd(
+                after.position,
+                before.log_ratio + log_ratio + after.log_ratio,
+                before.n_steps + after.n_steps,
+                before.moved or after.moved or middle is not before.position,
+            ),
+            fitted,
+        )
+
+    def _jump(self, place, fitted, rng):
+        """Return where a jump leads, and minus the change of the surrogate."""
+        warp = fitted.warp
+        position, log_ratio = self.maps.jump(warp.backward(place)[None], rng)
+        end = warp.forward(position[0])
+        change = fitted.hamiltonian.log_density(end) - fitted.hamiltonian.log_density(place)
+        volumes = warp.log_volume(end) - warp.log_volume(place)
+        is_accepted = np.log(rng.uniform()) < change - volumes + log_ratio[0]
+        return (end, -change) if is_accepted else (place, 0.0)
