@@ -32,6 +32,7 @@ from pymc_kmc.steps.arguments import check_compile_kwargs, check_initial_point, 
 from pymc_kmc.steps.chain_warnings import (
     STUCK_AFTER,
     ChainWarnings,
+    is_stuck,
     of_invalid,
     of_no_tuning,
     of_own_checks,
@@ -237,6 +238,9 @@ class AdaptiveStep(BlockedStep):
         """Return statistics of an Evaluation, or None, seen before anything is learned from it."""
         return {}
 
+    # Whether all moves are about as long as the posterior's middle is wide: heavy tails are told.
+    _is_local = False
+
     def _complaint(self):
         """Return a message about what was learned, or None."""
         return None
@@ -420,9 +424,10 @@ class AdaptiveStep(BlockedStep):
         if self.target.rejecting and not self.tune:
             messages.append(("rejected", of_rejections(self.target)))
         if not self.tune and progress.checks.is_due():
-            messages += of_own_checks(self.target, progress.checks)
-        if progress.steps_since_accept >= STUCK_AFTER:
-            messages.append(("stuck", of_stillness(self.target)))
+            messages += of_own_checks(self.target, progress.checks, self._is_local)
+        if is_stuck(progress):
+            stillness = of_stillness(self.target, progress.steps_since_accept)
+            messages.append(("stuck", stillness))
         messages = [(key, text) for key, text in messages if text is not None]
         return progress.warnings.first(messages, progress.n_iterations) if messages else None
 

@@ -24,6 +24,12 @@ LARGEST_R_HAT = 1.45
 # holds it back, where its parts differ and where they don't: an adaptive step goes on growing on
 # an improper posterior, and a proper one's scale is found before the first iteration.
 DRIFT_OF_PARTS, DRIFT = 1e3, 1e6
+# Range of the middle 95 % of a chain's draws, in interquartile ranges, from which on tails are
+# heavy: a Gaussian's is 2.9, a Laplace's 4.3, a Cauchy's 12.7. GadMALA's 2000 draws of a Cauchy are
+# found above it in 28 of 30 chains, those of a Laplace in one.
+HEAVY_TAILS = 6.0
+# Number of draws from which on tails are looked at: before, correlated ones have any.
+FIRST_TAILS = 1000
 
 
 class OwnChecks:
@@ -79,6 +85,15 @@ class OwnChecks:
         grows &= self._first_range > 0
         return np.flatnonzero(grows | ~np.isfinite(states[-1]))
 
+    def heavy_tailed(self):
+        """Return indices of coordinates whose draws have heavy tails."""
+        if self.n_draws < FIRST_TAILS:
+            return np.array([], dtype=int)
+        states = self._draws.states
+        return np.flatnonzero(
+            quantile_range(states, 0.95) > HEAVY_TAILS * interquartile_range(states)
+        )
+
     def r_hat(self):
         """Return R-hat of the draws' parts, of ranks, (d,); NaN if constant."""
         states = self._draws.states
@@ -93,7 +108,12 @@ class OwnChecks:
 
 
 def interquartile_range(states):
-    low, high = np.quantile(states, [0.25, 0.75], axis=0)
+    return quantile_range(states, 0.5)
+
+
+def quantile_range(states, share):
+    """Return the range of the middle share of states (n, d), (d,)."""
+    low, high = np.quantile(states, [0.5 - 0.5 * share, 0.5 + 0.5 * share], axis=0)
     return high - low
 
 

@@ -171,12 +171,30 @@ def test_what_did_not_converge_says_so(problem, expected, cores, caplog):
     assert told(caplog).count(expected) == cores
 
 
-def test_a_chain_that_is_lost_in_a_tail_says_so(caplog):
-    """GadMALA on a Cauchy: too many draws beyond 10, of which there are .063."""
+@pytest.mark.parametrize("seed", range(8))
+def test_a_chain_that_is_lost_in_a_tail_says_so(seed, caplog):
+    """GadMALA on a Cauchy: .01 to .2 of the draws are beyond 10 in place of .063."""
     with pm.Model():
         pm.Cauchy("x", 0.0, 1.0)
-        draws = sample(kmc.GadMALA(), draws=2000, tune=1000, random_seed=5).posterior["x"]
-    assert np.mean(np.abs(draws.values) > 10.0) > 0.15 and "differ from each other" in told(caplog)
+        sample(kmc.GadMALA(), draws=2000, tune=1000, random_seed=seed)
+    assert "heavy tails along x" in told(caplog)
+
+
+@pytest.mark.parametrize("make_step", [kmc.GadMALA, kmc.GadRWM])
+def test_usual_tails_are_not_worth_a_word(make_step, caplog):
+    """A Laplace's are found to be heavy in 1 % of chains of 150 effective draws."""
+    with pm.Model():
+        pm.Laplace("x", 0.0, 1.0)
+        pm.Normal("y")
+        sample(make_step(), draws=2000, tune=1000, random_seed=1)
+    assert "heavy tails" not in told(caplog)
+
+
+def test_a_chain_that_never_moves_says_so_soon(caplog):
+    with pm.Model():
+        pm.Normal("x", 0.0, [1e-8, 1.0, 1e8])
+        draws = sample(kmc.GadRWM(), draws=300, tune=100, random_seed=1).posterior["x"]
+    assert float(draws.std()) == 0.0 and "No proposal was accepted for 200 iter" in told(caplog)
 
 
 def test_a_walk_that_is_far_too_short_says_so(caplog):
