@@ -308,9 +308,10 @@ def _posterior(run, state, rounds, n_landmarks):
     evidence = without_noise(evidence, rounds.noise, len(state.evaluations))
     if not state.has_converged:
         warnings.warn(
-            f"Learning ended after {len(state.evaluations)} evaluations with an error of "
-            f"{state.error:.2g} nats at new draws, more than {run.tolerance:g}. Raise "
-            "max_evaluations, or pass it to kmc.KMC(learned) as it is: chains go on learning.",
+            f"Learning ended after {len(state.evaluations)} evaluations before its error was below "
+            f"{run.tolerance:g} nats twice running and its emulators were sure of all draws; the "
+            f"last error at new draws was {state.error:.2g}. Raise max_evaluations, or pass it to "
+            "kmc.KMC(learned) as it is: chains go on learning.",
             UserWarning,
             stacklevel=4,
         )

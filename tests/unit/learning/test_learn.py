@@ -14,6 +14,7 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.learn import _can_be_renewed
+from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
 from tests.learned import OBSERVED, curve, decay, on_grid, scalar
@@ -163,6 +164,16 @@ def test_names_are_escaped(learned):
     shown = dataclasses.replace(learned, opaque=("<b> (5 outputs)",))._repr_html_()
     assert "&lt;b&gt; (5 outputs)" in shown
     assert "<b> (" not in shown
+
+
+def test_draws_that_the_emulators_are_not_sure_of_are_not_learned(monkeypatch):
+    """Whatever the error is at them: the density that was drawn from lacks half their variance."""
+    rounds = sys.modules[Rounds.__module__]
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds, "OWN_TOLERANCE", 1e-9)
+        with pytest.warns(UserWarning, match="emulators were sure of all draws"):
+            assert not kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
+    assert kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
 
 
 def test_too_few_evaluations_are_told():
