@@ -13,9 +13,9 @@ from pymc_kmc.learning.emulated import Emulated
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import sentences
 from pymc_kmc.learning.rounds import Evaluations
-from pymc_kmc.moves.modes import ModeMaps
 from pymc_kmc.notebook import figures, paragraph, result
 from pymc_kmc.numerics.checks import check_count
+from pymc_kmc.numerics.mode_maps import ModeMaps
 
 # Highest temperature of the rounds whose evaluations tell how well the emulators are calibrated.
 HIGHEST_TEMPERATURE = 2.0

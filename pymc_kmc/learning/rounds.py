@@ -14,8 +14,8 @@ import numpy as np
 from pymc_kmc.learning.composite import Composite, draw
 from pymc_kmc.learning.emulator import Knee, NodeEmulator, shrunk
 from pymc_kmc.learning.search import values_of
-from pymc_kmc.moves.modes import ModeMaps
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
+from pymc_kmc.numerics.mode_maps import ModeMaps
 
 # Number of chains that draw, and of their transitions in a round.
 N_CHAINS, N_TRANSITIONS = 32, 25

@@ -88,14 +88,18 @@ ROUGH = {
 
 @pytest.mark.parametrize("kind", ROUGH)
 def test_what_cannot_be_learned_is_survived(kind):
-    # 18 shares, each of 32 batches: |z| > 5.5 has a false-alarm rate of 9e-5 by Student's t.
+    # 18 shares, each of 64 batches: |z| > 4.8 has a false-alarm rate of 2e-4 by Student's t. What
+    # is learned is the posterior of other data, half a standard deviation away, so that draws that
+    # are not corrected are found out.
     noise = 0.2 * np.random.default_rng(0).standard_normal(8)
-    with pm.Model() as rough:
-        x = pm.Normal("x", 0, 1, shape=2)
-        outputs = kmc.BlackBox("outputs", ROUGH[kind], x, shape=(8,), on_error="reject")
-        pm.Normal("y", outputs, 0.2, observed=ROUGH[kind](np.array([0.4, -0.3])) + noise)
-        draws = sample("x", kmc.KMC, 600, 2000)
-    grid, weights = on_grid(rough)
+    observed = ROUGH[kind](np.array([0.4, -0.3])) + noise
+    wrong, rough = (rough_model(kind, observed + shift) for shift in (0.05, 0.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learned = kmc.learn(wrong, max_evaluations=100, progressbar=False)
+    with rough:
+        draws = sample("x", lambda: kmc.KMC(learned), 400, 4000)
+    grid, weights = on_grid(ROUGH[kind], observed)
     scores = []
     for direction in ([1, 0], [0, 1], [1, -1]):
         along, projected = grid @ direction, draws @ np.array(direction)
@@ -106,20 +110,28 @@ def test_what_cannot_be_learned_is_survived(kind):
             below = projected < quantile
             error = monte_carlo_error(below, 250)
             scores.append((below.mean() - weights[along < quantile].sum()) / error)
-    assert np.abs(scores).max() < 5.5
+    assert np.abs(scores).max() < 4.8
+
+
+def rough_model(kind, observed):
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, shape=2)
+        outputs = kmc.BlackBox("outputs", ROUGH[kind], x, shape=(8,), on_error="reject")
+        pm.Normal("y", outputs, 0.2, observed=observed)
+    return model
 
 
 def test_modes_have_their_shares():
     # Chains that don't jump stay in the mode where they begin: the shares are those of the starts.
-    noise = 0.1 * np.random.default_rng(0).standard_normal(8)
+    observed = 1.0 - 0.3 * LINE + 0.1 * np.random.default_rng(0).standard_normal(8)
     with pm.Model() as modes:
         x = pm.Normal("x", [0.3, 0.0], 0.8, shape=2)
-        outputs = kmc.BlackBox("outputs", lambda x: np.abs(x[0]) + x[1] * LINE, x, shape=(8,))
-        pm.Normal("y", outputs, 0.2, observed=1.0 - 0.3 * LINE + noise)
+        outputs = kmc.BlackBox("outputs", ROUGH["a kink between two modes"], x, shape=(8,))
+        pm.Normal("y", outputs, 0.2, observed=observed)
     learned = kmc.learn(modes, progressbar=False)
     with modes:
         draws = sample("x", lambda: kmc.KMC(learned), 60, 4000)
-    grid, weights = on_grid(modes)
+    grid, weights = on_grid(ROUGH["a kink between two modes"], observed, 0.3, 0.8)
     share = weights[grid[:, 0] > 0].sum()
     assert 0.65 < share < 0.85
     is_positive = draws[:, :, 0] > 0
@@ -130,15 +142,21 @@ def test_modes_have_their_shares():
     assert abs(np.mean(learned.positions[:, 0] > 0) - share) < 0.15
 
 
-def on_grid(model):
-    """Return a grid of points (n, 2) in x, jittered within its cells, and their probabilities."""
-    log_density = model.compile_logp()
-    edges = np.linspace(-2.5, 2.5, 201)
-    cells = np.stack(np.meshgrid(edges, edges, indexing="ij"), axis=-1).reshape(-1, 2)
-    points = cells + 0.025 * np.random.default_rng(1).uniform(-0.5, 0.5, cells.shape)
-    values = np.array([log_density({"x": point}) for point in points])
-    weights = np.exp(values - np.nanmax(values))
-    return points, np.nan_to_num(weights) / np.nansum(weights)
+def on_grid(outputs, observed, mean=0.0, sd=1.0):
+    """Return a grid of points (n, 2), jittered within its cells, and their probabilities.
+
+    Shares of a coarser one, of 200 points a side, were .03 off where outputs jump.
+    """
+    n = 601
+    low, high = np.array([-1.6, -2.3]), np.array([1.8, 1.7])
+    cells = np.stack(np.meshgrid(*[np.linspace(0.0, 1.0, n)] * 2, indexing="ij"), axis=-1)
+    jitter = np.random.default_rng(1).uniform(-0.5, 0.5, (n * n, 2)) / (n - 1)
+    points = low + (high - low) * (cells.reshape(-1, 2) + jitter)
+    predicted = np.array([outputs(point) for point in points])
+    values = -0.5 * np.sum(((observed - predicted) / 0.2) ** 2, axis=1)
+    values -= 0.5 * np.sum(((points - [mean, 0.0]) / sd) ** 2, axis=1)
+    weights = np.nan_to_num(np.exp(values - np.nanmax(values)))
+    return points, weights / weights.sum()
 
 
 def shares(draws):
