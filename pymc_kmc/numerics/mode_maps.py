@@ -2,7 +2,6 @@
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.special import logsumexp
 
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.samples import shrunk_covariance
@@ -23,6 +22,10 @@ class ModeMaps:
     def __init__(self, centres, covariances):
         self.centres = np.asarray(centres)
         self.factors = np.array([cholesky_factor(covariance) for covariance in covariances])
+        identity = np.eye(self.centres.shape[1])
+        self.whitenings = np.array(
+            [solve_triangular(L, identity, lower=True) for L in self.factors]
+        )
         diagonals = np.diagonal(self.factors, axis1=1, axis2=2)
         self.log_volumes = np.log(diagonals).sum(axis=1)
 
@@ -50,13 +53,9 @@ class ModeMaps:
 
     def log_responsibilities(self, X):
         """Return logarithms of the probabilities of the modes at points (n, d), (n, k)."""
-        away = X[:, None, :] - self.centres
-        distances = [
-            np.sum(solve_triangular(factor, away[:, i].T, lower=True) ** 2, axis=0)
-            for i, factor in enumerate(self.factors)
-        ]
-        log_densities = -0.5 * np.array(distances).T - self.log_volumes
-        return log_densities - logsumexp(log_densities, axis=1, keepdims=True)
+        places = np.einsum("kij,nkj->nki", self.whitenings, X[:, None, :] - self.centres)
+        log_densities = -0.5 * np.sum(places**2, axis=2) - self.log_volumes
+        return log_densities - np.logaddexp.reduce(log_densities, axis=1, keepdims=True)
 
     def jump(self, X, rng):
         """Take points (n, d) to other modes.
@@ -74,7 +73,7 @@ class ModeMaps:
         new = np.empty_like(X)
         for i, j in {*zip(origin, end, strict=True)}:
             chosen = (origin == i) & (end == j)
-            place = solve_triangular(self.factors[i], (X[chosen] - self.centres[i]).T, lower=True)
-            new[chosen] = self.centres[j] + (self.factors[j] @ place).T
+            places = (X[chosen] - self.centres[i]) @ self.whitenings[i].T
+            new[chosen] = self.centres[j] + places @ self.factors[j].T
         log_ratio = self.log_responsibilities(new)[rows, end] - log_r[rows, origin]
         return new, log_ratio + self.log_volumes[end] - self.log_volumes[origin]

@@ -114,6 +114,8 @@ class AdaptiveStep(BlockedStep):
 
     name = "adaptive_step"
     default_blocked = True
+    # Whether all moves are about as long as the posterior's middle is wide: heavy tails are told.
+    _is_local = False
     stats_dtypes_shapes = {  # noqa: RUF012
         "acceptance_rate": (np.float64, []),
         "model_logp": (np.float64, []),
@@ -237,9 +239,6 @@ class AdaptiveStep(BlockedStep):
     def _assessment(self, evaluation):
         """Return statistics of an Evaluation, or None, seen before anything is learned from it."""
         return {}
-
-    # Whether all moves are about as long as the posterior's middle is wide: heavy tails are told.
-    _is_local = False
 
     def _complaint(self):
         """Return a message about what was learned, or None."""

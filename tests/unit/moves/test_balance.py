@@ -130,7 +130,6 @@ MOVES = {
         DifferentiableBanana(),
     ),
     "mode jump": lambda: (ModeJump(MAPS), None),
-    "mode transition": lambda: (ModeTransition(MAPS, False), fitted_to_another_density()),
     "warped mode transition": lambda: (
         ModeTransition(MAPS, False),
         fitted_to_another_density(is_warped=True),

@@ -17,12 +17,11 @@ def normals(i, n, rng):
     return CENTRES[i] + rng.standard_normal((n, 3)) @ np.linalg.cholesky(COVARIANCES[i]).T
 
 
-def test_a_jump_keeps_the_place_in_units_of_the_mode_and_can_be_undone():
+def test_a_jump_keeps_the_place_in_units_of_the_mode():
     maps = ModeMaps(CENTRES, COVARIANCES)
     X = np.vstack([normals(i, 50, RNG) for i in range(3)])
     there, ratio = maps.jump(X, np.random.default_rng(1))
-    at = np.exp(maps.log_responsibilities(X)), np.exp(maps.log_responsibilities(there))
-    np.testing.assert_allclose(at[0].sum(axis=1), 1.0)
+    np.testing.assert_allclose(np.exp(maps.log_responsibilities(X)).sum(axis=1), 1.0)
     distances = []
     for Y in (X, there):
         distances.append(

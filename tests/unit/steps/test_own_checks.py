@@ -171,7 +171,7 @@ def test_what_did_not_converge_says_so(problem, expected, cores, caplog):
     assert told(caplog).count(expected) == cores
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_chain_that_is_lost_in_a_tail_says_so(seed, caplog):
     """GadMALA on a Cauchy: .01 to .2 of the draws are beyond 10 in place of .063."""
     with pm.Model():
@@ -182,7 +182,7 @@ def test_a_chain_that_is_lost_in_a_tail_says_so(seed, caplog):
 
 @pytest.mark.parametrize("make_step", [kmc.GadMALA, kmc.GadRWM])
 def test_usual_tails_are_not_worth_a_word(make_step, caplog):
-    """A Laplace's are found to be heavy in 1 % of chains of 150 effective draws."""
+    """A Laplace's were found to be heavy in 1 of 30 chains."""
     with pm.Model():
         pm.Laplace("x", 0.0, 1.0)
         pm.Normal("y")
