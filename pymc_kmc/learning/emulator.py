@@ -2,10 +2,11 @@ r"""An opaque node's outputs as a function of its inputs, with how sure that is.
 
 A node is emulated in the space in which the marginal likelihood is larger: of its own inputs, or of
 the unconstrained variables above them. A term of the log density is a number: depths below the best
-value are compressed beyond a knee, :math:`k (1 + \log(\text{depth} / k))`, and count less there,
-since where a posterior has no mass only that is to be known. Other outputs are scaled to unit
-standard deviation where the log density is high; positive ones may be emulated by their logarithms,
-again if the marginal likelihood says so.
+value count less beyond a knee, since where a posterior has no mass only that is to be known. They
+may be compressed there, :math:`k (1 + \log(\text{depth} / k))`, for a kernel whose length scale
+is of the posterior's size, or be left as they are, for a polynomial. Other outputs are scaled to
+unit standard deviation where the log density is high; positive ones may be emulated by their
+logarithms. The marginal likelihood chooses here too.
 """
 
 from typing import Any, NamedTuple
@@ -18,8 +19,10 @@ from pymc_kmc.surrogates.exact_gp import ExactGP
 # Depth of a log density below its best, in nats a dimension, from which on it is compressed: draws
 # at temperature 2 are hardly deeper.
 KNEE = 3.0
-# Standard deviation of a compressed value's error, as a share of what is above the knee.
-COMPRESSED_ERROR = 0.1
+# Standard deviation of a deep value's error, as a share of what is beyond the knee.
+DEEP_ERROR = 0.1
+# Largest depth of a value that isn't compressed, in knees.
+DEEPEST_PLAIN = 1e4
 # Depth of a value that is -inf, in units of the deepest finite one.
 INFINITE = 2.0
 # Depth of values that are -inf or NaN, in nats, where nothing else is known.
@@ -30,6 +33,8 @@ COMPETE_AGAIN = 1.5
 MEMORY = 0.5
 # Largest logarithm of a positive output.
 LARGEST_LOG = 300.0
+# What a process may be of: outputs, or their logarithms; terms, deep ones compressed or not.
+TRANSFORMS = {False: ("none", "log"), True: ("compressed", "none")}
 
 
 class Knee(NamedTuple):
@@ -57,9 +62,13 @@ class Knee(NamedTuple):
         deep = self.depth * (1.0 + np.log(np.maximum(depths, self.depth) / self.depth))
         return self.best - np.where(depths > self.depth, deep, depths)
 
-    def error(self, compressed):
-        """Return the standard deviation of the error that compressed values may have."""
-        return COMPRESSED_ERROR * np.maximum(self.best - compressed - self.depth, 0.0)
+    def error(self, values):
+        """Return the standard deviation of the error that values, compressed or not, may have."""
+        return DEEP_ERROR * np.maximum(self.best - values - self.depth, 0.0)
+
+    def log_slopes(self, values):
+        """Return the sum of the logarithms of the compression's derivatives at finite values."""
+        return np.log(self.depth / np.maximum(self.best - values, self.depth)).sum()
 
 
 class EmulatedOutputs(NamedTuple):
@@ -169,12 +178,10 @@ class NodeEmulator:
         )
         if not same and 0 < varies.sum() <= 2 * len(node.moves_with):
             names.append("inputs")
-        return [
-            (name, log) for name in names for log in ((False,) if node.is_term else (False, True))
-        ]
+        return [(name, transform) for name in names for transform in TRANSFORMS[node.is_term]]
 
     def _fit_in(self, space, points, Y, log_densities, last):
-        name, log = space
+        name, transform = space
         P, draws = points
         if name == "inputs":
             P, draws = P[:, self.varying], draws[:, self.varying]
@@ -190,7 +197,12 @@ class NodeEmulator:
             knee = Knee.of(values, d)
             deepest = values[np.isfinite(values)].min()
             floor = knee.best - INFINITE * max(knee.best - deepest, knee.depth)
-            values = knee(np.where(np.isfinite(values), values, floor))
+            values = np.where(np.isfinite(values), values, floor)
+            if transform == "compressed":
+                jacobian = knee.log_slopes(values)
+                values = knee(values)
+            else:
+                values = np.maximum(values, knee.best - DEEPEST_PLAIN * knee.depth)
             offset, scales = np.array([knee.best - 0.5 * d]), np.ones(1)
             noise = knee.error(values) ** 2
             targets = (values - offset[0])[:, None]
@@ -200,7 +212,7 @@ class NodeEmulator:
             # The error of an output is of no interest where the log density is that low.
             noise = (knee.error(knee(finite)) / knee.depth) ** 2
             weights = 1.0 / (1.0 + (knee.best - finite) / knee.depth)
-            if log:
+            if transform == "log":
                 if not np.all(Y > 0):
                     return -np.inf, None, None, None, covariance
                 jacobian = -np.log(Y).sum()
@@ -214,6 +226,11 @@ class NodeEmulator:
         process = ExactGP(whitening, centre, not self.node.is_noisy).fit(P, targets, noise, last)
         return process.log_evidence_ + jacobian, process, offset, scales, covariance
 
+    @property
+    def is_log(self):
+        """Whether the process is of the outputs' logarithms."""
+        return self.space[1] == "log"
+
     def predict(self, X, U):
         """Return :class:`EmulatedOutputs` at points X (k, d) with opaque inputs U."""
         prediction = self.process.predict(self._points(X, U))
@@ -223,7 +240,7 @@ class NodeEmulator:
     def _outputs(self, mean):
         """Return outputs (k, m), given what the process says of them."""
         outputs = mean * self.scales + self.offset
-        return np.exp(np.minimum(outputs, LARGEST_LOG)) if self.space[1] else outputs
+        return np.exp(np.minimum(outputs, LARGEST_LOG)) if self.is_log else outputs
 
     def leave_one_out(self):
         """Predict each evaluation from all others.
@@ -251,7 +268,7 @@ class NodeEmulator:
 
     def slopes(self, by_outputs, outputs):
         """Return derivatives by what the process is of."""
-        return by_outputs * self.scales * (outputs if self.space[1] else 1.0)
+        return by_outputs * self.scales * (outputs if self.is_log else 1.0)
 
     def _points(self, X, U):
         name, _ = self.space

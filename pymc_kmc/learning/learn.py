@@ -22,6 +22,7 @@ from pymc_kmc.learning.arrival import Arrival
 from pymc_kmc.learning.composite import draw
 from pymc_kmc.learning.distilling import Distillation, distilled
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
+from pymc_kmc.learning.emulator import shrunk
 from pymc_kmc.learning.evidence import of_emulated, without_noise
 from pymc_kmc.learning.modes import learned_modes
 from pymc_kmc.learning.posterior import LearnedPosterior
@@ -31,6 +32,7 @@ from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.model.opaque_parts import may_return_outputs
 from pymc_kmc.numerics.checks import check_count, check_positive
+from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.threads import single_threaded_blas
 
 # PyMC's logger has a handler, and its level.
@@ -48,6 +50,8 @@ N_STARTS = 4
 MOST_DIMENSIONS = 10
 # Draws of what was learned: chains, transitions between draws, draws a chain.
 N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
+# Most transitions between draws, and the potential scale reduction below which chains have mixed.
+MOST_BETWEEN, MIXED = 128, 1.03
 # Transitions that chains begin with.
 N_BURNED = 16
 # Temperature of dispersed draws.
@@ -282,24 +286,59 @@ class _Run:
         return state, rounds
 
 
+def _draws(composite, state, rng):
+    """Return many chains' draws from a composite, a list of :class:`Draws`, and their metric.
+
+    Chains that haven't mixed go on, with twice as many transitions between draws: along a curved
+    ridge, for instance.
+    """
+    starts = state.draws[rng.choice(len(state.draws), N_CHAINS)]
+    factor, maps, between = state.factor, state.maps, N_BETWEEN
+    last = draw(composite, starts, factor, state.step_size, N_BURNED, rng, maps=maps)
+    while True:
+        draws = []
+        for _ in range(N_EACH):
+            last = draw(composite, last.X, factor, last.step_size, between, rng, maps=maps)
+            draws.append(last)
+        X = np.stack([part.X for part in draws])
+        if between >= MOST_BETWEEN or potential_scale_reduction(X) < MIXED:
+            return draws, factor
+        factor = cholesky_factor(shrunk(X.reshape(-1, X.shape[2])))
+        between *= 2
+
+
+def potential_scale_reduction(X):
+    """Return the largest factor by which longer chains might shrink the draws' scale.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, c, d)
+        Draws of c chains.
+
+    References
+    ----------
+    Gelman, A. and Rubin, D. B. (1992). Inference from iterative simulation using multiple
+    sequences. *Statistical Science* 7, 457-472.
+    """
+    within = X.var(axis=0, ddof=1).mean(axis=0)
+    between = X.mean(axis=0).var(axis=0, ddof=1)
+    n = len(X)
+    return float(np.sqrt(np.max((n - 1) / n + between / np.maximum(within, 1e-300))))
+
+
 def _posterior(run, state, rounds, n_landmarks):
     """Draw from what was learned and distil it; return the :class:`LearnedPosterior`."""
     rng = run.rng
     composite = rounds.fit(state.evaluations, state.draws)
-    starts = state.draws[rng.choice(len(state.draws), N_CHAINS)]
-    size, factor, maps = state.step_size, state.factor, state.maps
-    burned = draw(composite, starts, factor, size, N_BURNED, rng, maps=maps)
-    places, values, penalised, variances, last = [], [], [], [], burned
-    for _ in range(N_EACH):
-        last = draw(composite, last.X, factor, last.step_size, N_BETWEEN, rng, maps=maps)
-        places.append(last.X)
-        values.append(last.values.mean)
-        penalised.append(last.values.penalised)
-        variances.append(last.values.variance)
-    wide = draw(composite, last.X, factor, last.step_size, N_BURNED, rng, DISPERSED, maps)
+    draws, factor = _draws(composite, state, rng)
+    last = draws[-1]
+    wide = draw(composite, last.X, factor, last.step_size, N_BURNED, rng, DISPERSED, state.maps)
     order = rng.permutation(N_CHAINS * N_EACH)
-    X, values = np.vstack(places)[order], np.concatenate(values)[order]
-    penalised, variances = (np.concatenate(part)[order] for part in (penalised, variances))
+    X = np.vstack([part.X for part in draws])[order]
+    values, penalised, variances = (
+        np.concatenate([getattr(part.values, name) for part in draws])[order]
+        for name in ("mean", "penalised", "variance")
+    )
     seed = int(rng.integers(2**32))
     distillation = Distillation(wide.values.mean, n_landmarks, 2 * run.batch_size, seed)
     fitted = distilled(X, values, wide.X, state.evaluations, distillation)

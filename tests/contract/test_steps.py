@@ -20,7 +20,7 @@ from tests.steps import GRADIENT_STEPS, NOISY_STEPS, STEPS
 
 
 @pytest.fixture
-def quickly_compiled():
+def quickly_compiled(with_short_sequences):
     """Chains here are so short that compiling would take longer."""
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         yield
@@ -330,7 +330,6 @@ def test_saved_state_goes_on_with_the_same_draws(name):
     assert actual == expected
 
 
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("is_one", [True, False])
 def test_two_steps_may_sample_one_variable(is_one):
     """Each sees what the other has moved, and the noise that it has accepted."""

@@ -12,7 +12,7 @@ TIMES = np.arange(4.0)
 RIGHT = np.array([1.0, 0.45, 0.3, 0.1])
 #: What is learned from these is two standard deviations off.
 WRONG = np.array([1.1, 0.6, 0.35, 0.2])
-DRAWS, CHAINS, BATCH = 15_000, 4, 500
+DRAWS, CHAINS, BATCH = 6000, 4, 200
 
 
 def decay(rate):
@@ -86,9 +86,13 @@ ROUGH = {
 }
 
 
+#: Draws of each chain: those where draws that are not corrected are found out have more.
+ROUGH_DRAWS = dict.fromkeys(ROUGH, 2000) | {"a kink between two modes": 4000, "a jump": 4000}
+
+
 @pytest.mark.parametrize("kind", ROUGH)
 def test_what_cannot_be_learned_is_survived(kind):
-    # 18 shares, each of 64 batches: |z| > 4.8 has a false-alarm rate of 2e-4 by Student's t. What
+    # 18 shares, each of 32 or 64 batches: |z| > 4.8 has a false-alarm rate of 2e-4 by Student's t. What
     # is learned is the posterior of other data, half a standard deviation away, so that draws that
     # are not corrected are found out.
     noise = 0.2 * np.random.default_rng(0).standard_normal(8)
@@ -98,7 +102,7 @@ def test_what_cannot_be_learned_is_survived(kind):
         warnings.simplefilter("ignore")
         learned = kmc.learn(wrong, max_evaluations=100, progressbar=False)
     with rough:
-        draws = sample("x", lambda: kmc.KMC(learned), 400, 4000)
+        draws = sample("x", lambda: kmc.KMC(learned), 400, ROUGH_DRAWS[kind])
     grid, weights = on_grid(ROUGH[kind], observed)
     scores = []
     for direction in ([1, 0], [0, 1], [1, -1]):
@@ -137,8 +141,8 @@ def test_modes_have_their_shares():
     is_positive = draws[:, :, 0] > 0
     # A z-score by 32 batches: a false-alarm rate of 1e-4. The learned share has five standard
     # errors of 256 chains.
-    assert abs(is_positive.mean() - share) < 4.5 * monte_carlo_error(is_positive)
-    assert monte_carlo_error(is_positive) < 0.01
+    assert abs(is_positive.mean() - share) < 4.5 * monte_carlo_error(is_positive, 500)
+    assert monte_carlo_error(is_positive, 500) < 0.01
     assert abs(np.mean(learned.positions[:, 0] > 0) - share) < 0.15
 
 

@@ -30,7 +30,17 @@ VARIANCES = [0.0, 1.0, 2.0, 3.0]
 ONE_OF_EACH_KIND = ["AdaptiveMetropolis", "KMC"]
 
 
-def sample(step, *, seed, draws=15_000, tune=1000, chains=1, **kwargs):
+# Draws of a chain. Noise sets the effective sample size of all steps, some hundreds to thousands;
+# steps on surrogates have more of it, and cost more.
+N_DRAWS = 15_000
+FEWER_DRAWS = dict.fromkeys(["KMC", "KMCLite", "KMCFinite"], 8000)
+
+
+def n_draws_of(name):
+    return FEWER_DRAWS.get(name, N_DRAWS)
+
+
+def sample(step, *, seed, draws=N_DRAWS, tune=1000, chains=1, **kwargs):
     options = {"cores": 1} | QUIET | kwargs
     return pm.sample(step=step, draws=draws, tune=tune, chains=chains, random_seed=seed, **options)
 
@@ -43,14 +53,14 @@ def sample(step, *, seed, draws=15_000, tune=1000, chains=1, **kwargs):
 )
 def test_alone(name, variance):
     with noisy_gaussian(variance):
-        idata = sample(STEPS[name](), seed=int(10 * variance) + 1)
+        idata = sample(STEPS[name](), seed=int(10 * variance) + 1, draws=n_draws_of(name))
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
 def test_noise_that_depends_on_the_parameter(name):
     with noisy_gaussian(1.5, heteroscedastic=True):
-        idata = sample(STEPS[name](), seed=3)
+        idata = sample(STEPS[name](), seed=3, draws=n_draws_of(name))
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 
@@ -74,7 +84,7 @@ def test_on_two_cores(name, start_method):
     + [("KMCLite", pm.Metropolis, 3.0), ("KMCFinite", pm.NUTS, 2.0)],
 )
 def test_beside_pymc_steps(name, other, variance):
-    draws = 12_000 if other is pm.NUTS else 15_000
+    draws = min(n_draws_of(name), 12_000 if other is pm.NUTS else N_DRAWS)
     with noisy_gaussian(variance, companion=True) as model:
         step = [STEPS[name](vars=[model["x"]]), other([model["z"]])]
         idata = sample(step, seed=5, draws=draws)
@@ -90,7 +100,7 @@ def test_pymc_moves_the_noisy_variable_ours_another(name):
     """The noise is renewed by a step whose own variable isn't in the estimate."""
     with noisy_gaussian(1.0, companion=True) as model:
         step = [pm.Metropolis([model["x"]]), STEPS[name](vars=[model["z"]])]
-        idata = sample(step, seed=6, draws=25_000)
+        idata = sample(step, seed=6, draws=N_DRAWS)
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 

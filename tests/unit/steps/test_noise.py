@@ -18,12 +18,12 @@ def number_of_pairs(step):
 
 
 @pytest.mark.parametrize("name", NOISY_STEPS)
-def test_noise_is_estimated(name, monkeypatch):
+def test_noise_is_estimated(name, monkeypatch, with_short_sequences):
     """The last 40 of 79 pairs or so: within a factor of 2 of the truth with probability .999."""
-    monkeypatch.setattr(noise, "PROBE_EVERY", 25)
+    monkeypatch.setattr(noise, "PROBE_EVERY", 10)
     with noisy_gaussian(2.0) as model:
         step = STEPS[name](rng=2)
-    _, statistics = run(step, model.initial_point(), 2000)
+    _, statistics = run(step, model.initial_point(), 800)
     assert number_of_pairs(step) == 79
     assert np.sum(column(statistics, "kmc_move") == MoveKind.NOISE_PROBE) in (158, 159)
     variance = statistics[-1]["kmc_noise_variance"]

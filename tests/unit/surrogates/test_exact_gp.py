@@ -44,6 +44,19 @@ def test_a_quadratic_is_learned_from_as_many_values_as_it_has_coefficients(rng):
     np.testing.assert_allclose(process.predict(fresh).mean, quadratic(fresh), atol=0.1)
 
 
+def test_a_curved_ridge_goes_on_where_there_are_no_values(rng):
+    """Fifteen coefficients of a quartic are learned from 25 values; a kernel forgets."""
+
+    def ridge(X):
+        return -0.5 * (X[:, 0] ** 2 + (2.0 * X[:, 1] + X[:, 0] ** 2 - 1.0) ** 2)[:, None]
+
+    points, x = rng.normal(size=(25, 2)), np.array([-4.0, -3.0, 3.0, 4.0])
+    arms = np.column_stack([x, 0.5 - 0.5 * x**2])
+    prediction = ExactGP(np.eye(2), np.zeros(2)).fit(points, ridge(points)).predict(arms)
+    np.testing.assert_allclose(prediction.mean, ridge(arms), atol=0.02)
+    assert prediction.variance.max() < 1.0
+
+
 def test_gradients_are_those_of_means_and_variances(process, rng):
     X, weights, factors = rng.normal(size=(4, 2)), rng.normal(size=(4, 3)), rng.normal(size=4)
 
@@ -60,7 +73,7 @@ def test_gradients_are_those_of_means_and_variances(process, rng):
 def test_values_left_out_are_predicted_as_from_all_others(process, points, outputs):
     mean, variance = process.leave_one_out()
     parameters = process.hyperparameters_
-    K, _, _ = MarginalLikelihood(process.coordinates(points), outputs, np.zeros(25)).covariance(
+    K, *_ = MarginalLikelihood(process.coordinates(points), outputs, np.zeros(25)).covariance(
         parameters
     )
     for i in (0, 7, 24):
@@ -79,11 +92,11 @@ def test_the_covariance_has_the_variances_on_its_diagonal(process, rng):
 
 def test_the_loss_has_its_gradient(points, outputs, rng):
     likelihood = MarginalLikelihood(points, outputs, rng.uniform(0, 0.1, size=len(points)))
-    parameters = np.array([-0.5, 0.3, 0.4, -3.0])
+    parameters = np.array([-0.5, -0.8, 0.3, 0.4, -3.0])
     _, gradient = likelihood.loss(parameters)
     differences = [
         (likelihood.loss(parameters + step)[0] - likelihood.loss(parameters - step)[0]) / 2e-5
-        for step in 1e-5 * np.eye(4)
+        for step in 1e-5 * np.eye(5)
     ]
     np.testing.assert_allclose(gradient, differences, rtol=1e-4)
 
@@ -104,7 +117,7 @@ def test_more_outputs_than_values_are_kept_as_factors(points, outputs, rng):
     assert process.output_factor_.shape == (25, 60)
     likelihood = MarginalLikelihood(process.coordinates(points), many, np.zeros(25))
     assert likelihood.Y.shape == (25, 25)
-    K, _, _ = likelihood.covariance(process.hyperparameters_)
+    K, *_ = likelihood.covariance(process.hyperparameters_)
     covariance = many.T @ np.linalg.solve(K, many) / 25
     found = process.output_factor_.T @ process.output_factor_
     np.testing.assert_allclose(found, covariance, rtol=1e-4, atol=1e-4 * np.abs(covariance).max())
