@@ -4,7 +4,8 @@ Many outputs a node make a least-squares problem (:mod:`pymc_kmc.learning.search
 first evaluated at dispersed starts and at draws of the prior: where these are no deeper than a
 posterior's draws are, that was all; else searches go on from the best of them
 (:mod:`pymc_kmc.learning.trust_region`). A search that comes to where an earlier one has ended is
-stopped, so that later searches are cheap. Every second search may end in a local maximum: there are
+stopped, and so is one whose evaluations are predicted, once that is where the emulated log density
+leads to: later searches are cheap. Every second search may end in a local maximum: there are
 several, and two of them must agree on the best one.
 """
 
@@ -206,9 +207,12 @@ class Arrival:
                 break
 
     def _known(self, region):
-        """Return the mode that explains where a search is, or None."""
+        """Return the mode that explains where a search is, or is about to come, or None."""
+        if not self.found:
+            return None
+        ends = [(region.x, region.log_density), region.ascent(self.evaluations)]
         for mode, _ in self.found:
-            if mode.explains(region.x, region.log_density):
+            if any(end is not None and mode.explains(*end) for end in ends):
                 return mode
         return None
 

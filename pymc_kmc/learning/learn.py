@@ -290,7 +290,7 @@ def _draws(composite, state, rng):
     """Return many chains' draws from a composite, a list of :class:`Draws`, and their metric.
 
     Chains that haven't mixed go on, with twice as many transitions between draws: along a curved
-    ridge, for instance.
+    ridge, for instance. Where learning hasn't converged that isn't worth its seconds.
     """
     starts = state.draws[rng.choice(len(state.draws), N_CHAINS)]
     factor, maps, between = state.factor, state.maps, N_BETWEEN
@@ -301,7 +301,8 @@ def _draws(composite, state, rng):
             last = draw(composite, last.X, factor, last.step_size, between, rng, maps=maps)
             draws.append(last)
         X = np.stack([part.X for part in draws])
-        if between >= MOST_BETWEEN or potential_scale_reduction(X) < MIXED:
+        is_last = between >= MOST_BETWEEN or not state.has_converged
+        if is_last or potential_scale_reduction(X) < MIXED:
             return draws, factor
         factor = cholesky_factor(shrunk(X.reshape(-1, X.shape[2])))
         between *= 2

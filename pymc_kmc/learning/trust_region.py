@@ -18,6 +18,7 @@ optimization via local Bayesian optimization. *NeurIPS* 32.
 Nocedal, J. and Wright, S. J. (2006). *Numerical Optimization*. Springer.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -93,6 +94,11 @@ class Mode(NamedTuple):
         return abs(predicted - depth) < MEMBER_ERROR + MEMBER_SHARE * max(depth, 0.0)
 
 
+def agrees(predicted, value, highest):
+    """Say whether a log density was predicted: within an error, and a share of its depth."""
+    return abs(value - predicted) < CHECK_ERROR + CHECK_SHARE * max(highest - value, 0.0)
+
+
 class TrustRegion:
     """A search from one start.
 
@@ -114,7 +120,7 @@ class TrustRegion:
         self.radius = FIRST_RADIUS
         self.emulators = [NodeEmulator(node, memory=0.0) for node in model.nodes]
         self.is_noisy = any(node.is_noisy for node in model.nodes)
-        self.n_evaluations = self.n_renewed = self.n_passed = 0
+        self.n_evaluations = self.n_renewed = self.n_passed = self.n_predicted = 0
 
     @property
     def mode(self):
@@ -152,9 +158,11 @@ class TrustRegion:
             x = self.x + cholesky_factor(self.covariance) @ self.rng.standard_normal(d)
         new = Evaluations.at(self.model, x[None])
         self.n_evaluations += 1
-        value = new.log_densities[0]
+        value, predicted = new.log_densities[0], composite(x[None]).mean[0]
+        highest = evaluations.log_densities.max()
+        self.n_predicted = self.n_predicted + 1 if agrees(predicted, value, highest) else 0
         if checks:
-            self._check(value, composite(x[None]).mean[0])
+            self._check(value, predicted)
         else:
             self._resize((value - self.log_density) / max(rise, HOPE * optimistic_rise))
             if value - self.log_density > ENOUGH:
@@ -164,6 +172,19 @@ class TrustRegion:
         if value > self.log_density and not self.is_noisy:
             self.x, self.log_density = x, value
         return evaluations.joined(new)
+
+    def ascent(self, evaluations):
+        """Return where the emulated log density leads to from here, and its value there.
+
+        None where the last evaluations were not predicted: it isn't to be believed then.
+        """
+        if self.n_predicted < N_CHECKS:
+            return None
+        composite, factor = self._fit(evaluations), cholesky_factor(self.covariance)
+        loss, start = self._loss(partial(composite, penalty=0.0), factor), np.zeros(len(self.x))
+        options = {"maxiter": N_ITERATIONS}
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+        return self.x + factor @ found.x, -found.fun
 
     def _fit(self, evaluations):
         """Return the composite of the nearest evaluations."""
@@ -203,14 +224,7 @@ class TrustRegion:
     def _maximum(self, composite):
         """Return where the optimistic log density is largest in the box, and both rises there."""
         d, factor, radius = len(self.x), cholesky_factor(self.covariance), self.radius
-
-        def loss(z):
-            values = composite.optimistic((self.x + factor @ z)[None], OPTIMISM)
-            value, gradient = values.penalised[0], values.gradient[0] @ factor
-            if not np.isfinite(value) or not np.isfinite(gradient).all():
-                return 1e10, np.zeros(d)
-            return -value, -gradient
-
+        loss = self._loss(partial(composite.optimistic, n_sds=OPTIMISM), factor)
         starts = (
             1e-3 * radius * self.rng.standard_normal(d),
             INSIDE * radius * self.rng.uniform(-1.0, 1.0, d),
@@ -231,9 +245,20 @@ class TrustRegion:
         end, here = composite(np.vstack([x, self.x])).mean
         return x, end - here, -best.fun - here
 
+    def _loss(self, density, factor):
+        """Return what to minimise in units of a factor: minus a density, and its gradient."""
+
+        def loss(z):
+            values = density((self.x + factor @ z)[None])
+            value, gradient = values.penalised[0], values.gradient[0] @ factor
+            if not np.isfinite(value) or not np.isfinite(gradient).all():
+                return 1e10, np.zeros(len(z))
+            return -value, -gradient
+
+        return loss
+
     def _check(self, value, predicted):
-        depth = max(self.log_density - value, 0.0)
-        if abs(value - predicted) < CHECK_ERROR + CHECK_SHARE * depth:
+        if agrees(predicted, value, self.log_density):
             self.n_passed += 1
         else:
             self.n_passed, self.radius = 0, FIRST_RADIUS

@@ -43,7 +43,7 @@ noisy_step = of_each(NOISY_STEPS)
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
 
-def sample(step, *, draws=60, tune=150, chains=2, seed=7, **kwargs):
+def sample(step, *, draws=40, tune=100, chains=2, seed=7, **kwargs):
     options = {"cores": 1} | QUIET | kwargs
     return pm.sample(step=step, draws=draws, tune=tune, chains=chains, random_seed=seed, **options)
 
@@ -73,9 +73,9 @@ def test_same_seed_same_draws_whatever_cores_and_start_method(names):
         pm.Normal("z", sum(model[name] for name in names), 1.0)
         steps = [STEPS[name](vars=[model[name]]) for name in names]
         steps.append(kmc.AdaptiveMetropolis([model["z"]]))
-        one_core = sample(steps, cores=1)
+        one_core = sample(steps, tune=60, cores=1)
         for start_method in ("fork", "spawn"):
-            processes = sample(steps, cores=2, mp_ctx=start_method)
+            processes = sample(steps, tune=60, cores=2, mp_ctx=start_method)
             for name in (*names, "z"):
                 np.testing.assert_array_equal(draws_of(one_core, name), draws_of(processes, name))
     for name in names:
@@ -175,7 +175,7 @@ def test_statistics_are_those_declared(name):
         step = STEPS[name]()
         declared = step.stats_dtypes_shapes
         point = model.initial_point()
-        for _ in range(150):
+        for _ in range(100):
             point, (statistics,) = step.step(point)
             assert statistics.keys() == declared.keys()
             for key, (dtype, shape) in declared.items():
@@ -202,11 +202,11 @@ def test_one_estimate_an_iteration(name):
         point, _ = step.step(point)  # evaluates the start too
         before = estimator.n_calls
         counted = 0
-        for _ in range(500):
+        for _ in range(200):
             point, (statistics,) = step.step(point)
             counted += statistics["kmc_n_evaluations"]
-    assert estimator.n_calls - before == 500
-    assert counted == 500
+    assert estimator.n_calls - before == 200
+    assert counted == 200
 
 
 @noisy_step
@@ -221,9 +221,9 @@ def test_one_estimate_an_iteration_beside_a_step_of_another_variable(name):
         point = model.initial_point()
         point, _ = compound.step(point)
         before = estimator.n_calls
-        for _ in range(300):
+        for _ in range(200):
             point, _ = compound.step(point)
-    assert estimator.n_calls - before == 300
+    assert estimator.n_calls - before == 200
 
 
 @noisy_step
@@ -234,7 +234,7 @@ def test_one_estimate_an_iteration_for_a_chain_that_stays_where_it_is(name):
         estimator = NoisyEstimator(1.0)
 
         def lucky_once(x, rng):
-            """No proposal is accepted after the 40th estimate, at least not within 300."""
+            """No proposal is accepted after the 40th estimate, at least not within 200."""
             return estimator(x, rng) + (1e3 if estimator.n_calls == 40 else 0.0)
 
         kmc.PseudoMarginalPotential("loglik", lucky_once, x)
@@ -243,13 +243,13 @@ def test_one_estimate_an_iteration_for_a_chain_that_stays_where_it_is(name):
         point = model.initial_point()
         point, _ = step.step(point)
         before, places = estimator.n_calls, []
-        for i in range(300):
+        for i in range(200):
             if i % 30 == 0:
                 point["z"] = np.asarray(0.01 * i)
             point, _ = step.step(point)
             places.append(float(point["x"]))
-    assert len(set(places[-200:])) == 1
-    assert estimator.n_calls - before == 300
+    assert len(set(places[-150:])) == 1
+    assert estimator.n_calls - before == 200
 
 
 @noisy_step
@@ -336,7 +336,7 @@ def test_two_steps_may_sample_one_variable(is_one):
     with noisy_gaussian(0.5, companion=True) as model:
         first = kmc.AdaptiveMetropolis([model["x"]], covariance=[[0.5]])
         second = first if is_one else kmc.AdaptiveMetropolis()
-        idata = sample([first, second], draws=6000, tune=400)
+        idata = sample([first, second], draws=3000, tune=400)
     draws = draws_of(idata)
     standard_error = POSTERIOR_SD * np.sqrt(30 / draws.size)  # some 30 iterations a free draw
     assert draws.mean() == pytest.approx(POSTERIOR_MEAN, abs=4 * standard_error)
@@ -386,7 +386,7 @@ def test_interrupting_returns_the_draws_so_far(name):
             if draw.draw_idx == 90:
                 raise KeyboardInterrupt
 
-        idata = sample(STEPS[name](), tune=50, draws=200, chains=1, callback=interrupt)
+        idata = sample(STEPS[name](), tune=50, draws=100, chains=1, callback=interrupt)
     assert 30 <= idata.posterior.sizes["draw"] <= 41
 
 

@@ -40,7 +40,7 @@ def n_draws_of(name):
     return FEWER_DRAWS.get(name, N_DRAWS)
 
 
-def sample(step, *, seed, draws=N_DRAWS, tune=1000, chains=1, **kwargs):
+def sample(step, *, seed, draws=N_DRAWS, tune=500, chains=1, **kwargs):
     options = {"cores": 1} | QUIET | kwargs
     return pm.sample(step=step, draws=draws, tune=tune, chains=chains, random_seed=seed, **options)
 
@@ -70,7 +70,7 @@ def test_noise_that_depends_on_the_parameter(name):
 )
 def test_on_two_cores(name, start_method):
     with noisy_gaussian(2.0):
-        idata = sample(STEPS[name](), seed=4, draws=8000, chains=2, cores=2, mp_ctx=start_method)
+        idata = sample(STEPS[name](), seed=4, draws=5000, chains=2, cores=2, mp_ctx=start_method)
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 
@@ -100,7 +100,7 @@ def test_pymc_moves_the_noisy_variable_ours_another(name):
     """The noise is renewed by a step whose own variable isn't in the estimate."""
     with noisy_gaussian(1.0, companion=True) as model:
         step = [pm.Metropolis([model["x"]]), STEPS[name](vars=[model["z"]])]
-        idata = sample(step, seed=6, draws=N_DRAWS)
+        idata = sample(step, seed=6, draws=10_000)
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 

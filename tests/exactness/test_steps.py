@@ -265,7 +265,7 @@ def test_transforms(name):
     with constrained():
         idata = pm.sample(
             step=make(name),
-            tune=1000,
+            tune=600,
             draws=min(n_draws_of(name), 6000),
             chains=2,
             cores=1,
@@ -341,7 +341,7 @@ def joint_model():
     return model
 
 
-def geweke(step, rng, n_tune=1000, n_draws=12_000):
+def geweke(step, rng, n_tune=600, n_draws=12_000):
     """Alternate the step on parameters and noise given data with data given parameters.
 
     The noise has mean 1 given the parameters and the data don't depend on it, so that in the long
@@ -388,7 +388,7 @@ def test_geweke_can_fail():
         return current(point)
 
     target.current = redrawn
-    z = np.stack([geweke(step, np.random.default_rng([6, i]), n_draws=36_000) for i in range(2)])
+    z = np.stack([geweke(step, np.random.default_rng([6, i]), n_draws=18_000) for i in range(2)])
     assert max(map(abs, z_scores(z).values())) > 1.5 * TOLERANCE
 
 

@@ -7,7 +7,7 @@ import pytest
 import pymc_kmc as kmc
 from pymc_kmc.learning.arrival import FEWEST_BY_NUMBERS, N_PRIOR, Arrival, n_agreeing
 from pymc_kmc.learning.rounds import Evaluations
-from pymc_kmc.learning.trust_region import Mode
+from pymc_kmc.learning.trust_region import Mode, TrustRegion
 from tests.opaque_numbers import number, opaque, prior
 
 AWAY = 4.0
@@ -63,6 +63,29 @@ def test_searches_that_meet_are_stopped(arrivals):
         assert sum(n for _, n in arrival.found) >= FEWEST_BY_NUMBERS
     # Two searches in full, of some eight evaluations, and four that meet them.
     assert np.mean(n_evaluations) < 27
+
+
+def test_a_search_that_is_led_to_a_known_mode_is_stopped():
+    # Evaluations all around the mode: what is evaluated next was predicted, far away as it is.
+    arrival = Arrival(opaque(number(slope)), N_STARTS, 400, np.random.default_rng(0))
+    around = np.random.default_rng(1).standard_normal((40, 2)) * [8.0, 1.0]
+    start = np.array([[25.0, -5.0]])
+    arrival.evaluations = Evaluations.at(arrival.opaque, np.vstack([around, start]))
+    arrival._note(Mode(np.zeros(2), prior(np.zeros(2)), np.diag([50.0, 1.0 / 1.01])))
+    x, value = start[0], arrival.evaluations.log_densities[-1]
+    region = TrustRegion(arrival.opaque, x, value, np.ones(2), np.random.default_rng(2))
+    assert arrival._known(region) is None
+    for _ in range(2):
+        arrival.evaluations = region.step(arrival.evaluations)
+    assert not arrival.found[0].mode.explains(region.x, region.log_density)
+    assert arrival._known(region) is arrival.found[0].mode
+    # It isn't believed after a surprise.
+    region.n_predicted = 0
+    assert arrival._known(region) is None
+
+
+def slope(x):
+    return -0.5 * (x[0] ** 2 / 100.0 + x[1] ** 2)
 
 
 def test_a_search_at_a_known_mode_costs_nothing():
