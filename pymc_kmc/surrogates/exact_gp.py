@@ -5,21 +5,24 @@ has the prior covariance
 
 .. math:: k(z, z') = s^2 \left(c_0 + c_1 z^\top z' + c_2 (z^\top z')^2\right)
           + b^2 \left((z^\top z')^3 + (z^\top z')^4\right)
-          + a\, e^{-|z - z'|^2 / (2 l^2)} + (\sigma^2 + \sigma_i^2) \delta_{ii'},
+          + a\, e^{-\frac12 \sum_j (z_j - z'_j)^2 / l_j^2} + (\sigma^2 + \sigma_i^2) \delta_{ii'},
 
 a quadratic trend with a weak Gaussian prior, cubic and quartic terms that bend it, a Gaussian
 kernel, noise that all values share and noise of value i alone (Rasmussen and Williams, 2006,
-sections 2.2, 2.7 and 4.2.2). The polynomial is a kernel too: with fewer values than it has
+sections 2.2, 2.7, 4.2.2 and 5.1). The polynomial is a kernel too: with fewer values than it has
 coefficients it is defined by its prior. Its scales s and b, the kernel's variance a and length
-scale l and the noise sigma maximise the marginal likelihood (equation 5.9). Outputs share the
-kernel; their covariances with each other are those of the residuals,
+scales l and the noise sigma maximise the marginal likelihood (equation 5.9) with weak priors.
+Outputs share the kernel; their covariances with each other are those of the residuals,
 :math:`S = Y^\top K^{-1} Y / n`.
+
+A length scale for each coordinate is for what happens along some of them alone, such as the dent
+between two modes: a kernel with one for all has to be filled with values in all directions.
 
 The bend is for what a kernel can't know: how a curved ridge goes on. A Gaussian kernel forgets
 within a length scale, and what it says of a banana's arms is the trend, which is far off there.
 
-Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 m)` for each of some 15
-trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance.
+Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 (d + m))` for each of some
+15 trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance.
 
 References
 ----------
@@ -37,18 +40,20 @@ from scipy.optimize import minimize
 # a quadratic log density has coefficients of -1/2 and correlations between -1 and 1; its centre may
 # be ten standard deviations off.
 TREND_VARIANCES = (100.0, 100.0, 1.0)
-# Bounds of the logarithms of s, b, a, l and sigma^2. In many dimensions a kernel is as wide as the
-# distances of points.
+# Bounds of the logarithms of s, b, a, sigma^2 and each l. In many dimensions a kernel is as wide
+# as the distances of points.
 LOG_SCALE = (-6.0, 4.0)
 LOG_BEND = (-10.0, 3.0)
 LOG_VARIANCE = (-16.0, 12.0)
-LOG_LENGTH = (-2.5, 3.5)
 LOG_NOISE = (-18.0, 6.0)
+LOG_LENGTH = (-2.5, 3.5)
 # Logarithms of s, b, a and sigma^2 that the search starts from: a kernel bends the trend, or a
 # polynomial does. From the first alone a banana's polynomial is missed one time in three.
 KERNEL_START, POLYNOMIAL_START = (0.0, -4.0, 0.0, -7.0), (0.0, 0.0, -4.0, -7.0)
 # Standard deviation of the weak log-normal prior of each parameter: what little data leave open.
 PRIOR_SD = 3.0
+# The same of a length scale about the (geometric) mean of all: few values can't tell them apart.
+LENGTHS_SD = 1.0
 # Most trials of the parameters, from a start and from the last fit's.
 N_TRIALS, N_TRIALS_AGAIN = 60, 12
 # Added to the diagonal, in units of itself: rounding.
@@ -56,24 +61,39 @@ JITTER = 1e-12
 
 
 class Hyperparameters(NamedTuple):
-    """Logarithms of the parameters of the covariance function."""
+    """Logarithms of the parameters of the covariance function; of the length scales, shape (d,)."""
 
     log_scale: float
     log_bend: float
     log_variance: float
-    log_length: float
     log_noise: float
+    log_lengths: np.ndarray
 
     @classmethod
     def start(cls, values, n_dimensions):
-        """Return where a search begins: all parameters but the length scale, given."""
+        """Return where a search begins: all parameters but the length scales, given."""
         log_length = np.log(2.0) + 0.5 * np.log(n_dimensions)
-        return cls(*values[:3], log_length, values[3])
+        return cls(*values, np.full(n_dimensions, log_length))
+
+    @classmethod
+    def unpacked(cls, vector):
+        """Return the parameters of a vector (4 + d,)."""
+        return cls(*vector[:4], vector[4:])
+
+    @property
+    def packed(self):
+        """All in a vector (4 + d,)."""
+        return np.append(self[:4], self.log_lengths)
 
     def polynomial(self):
         """Return the variances of a polynomial's coefficients, by their degree."""
         trend = np.exp(2 * self.log_scale) * np.array(TREND_VARIANCES)
         return np.append(trend, np.full(2, np.exp(2 * self.log_bend)))
+
+    def gaussian(self, A, B):
+        """Return the Gaussian kernel of points (n, d) and (k, d), shape (n, k)."""
+        shrinking = np.exp(-self.log_lengths)
+        return np.exp(self.log_variance - 0.5 * _squares(A * shrinking, B * shrinking))
 
 
 class ExactGP:
@@ -126,7 +146,7 @@ class ExactGP:
         noise = np.zeros(len(X)) if noise is None else noise
         Z = self.coordinates(X)
         likelihood = MarginalLikelihood(Z, Y, noise)
-        if last is None:
+        if last is None or last.Z_.shape[1] != Z.shape[1]:
             starts = [
                 Hyperparameters.start(values, Z.shape[1])
                 for values in (KERNEL_START, POLYNOMIAL_START)
@@ -135,11 +155,11 @@ class ExactGP:
         else:
             starts, most = [last.hyperparameters_], N_TRIALS_AGAIN
         log_noise = (-18.0, -12.0) if self.deterministic else LOG_NOISE
-        bounds = [LOG_SCALE, LOG_BEND, LOG_VARIANCE, LOG_LENGTH, log_noise]
+        bounds = [LOG_SCALE, LOG_BEND, LOG_VARIANCE, log_noise, *[LOG_LENGTH] * Z.shape[1]]
         searches = [
             minimize(
                 likelihood.loss,
-                np.clip(start, *np.transpose(bounds)),
+                np.clip(start.packed, *np.transpose(bounds)),
                 jac=True,
                 method="L-BFGS-B",
                 bounds=bounds,
@@ -148,9 +168,9 @@ class ExactGP:
             for start in starts
         ]
         found = min(searches, key=lambda search: search.fun)
-        self.hyperparameters_ = Hyperparameters(*found.x)
-        self.log_evidence_ = likelihood.log_evidence(found.x)
-        self.factor_ = _factor(likelihood.covariance(found.x)[0])
+        self.hyperparameters_ = Hyperparameters.unpacked(found.x)
+        self.log_evidence_ = likelihood.log_evidence(self.hyperparameters_)
+        self.factor_ = _factor(likelihood.covariance(self.hyperparameters_)[0])
         self.Z_ = Z
         self.Y_ = Y
         self.weights_ = cho_solve((self.factor_, True), Y)
@@ -174,9 +194,9 @@ class ExactGP:
         """
         Z = self.coordinates(X)
         parameters = self.hyperparameters_
-        coefficients, precision = parameters.polynomial(), np.exp(-2 * parameters.log_length)
+        coefficients = parameters.polynomial()
         inner = Z @ self.Z_.T
-        gaussian = np.exp(parameters.log_variance - 0.5 * precision * _squares(Z, self.Z_, inner))
+        gaussian = parameters.gaussian(Z, self.Z_)
         k = _polynomial(coefficients, inner) + gaussian
         whitened = k @ self.inverse_factor_.T
         norms = np.einsum("ij,ij->i", Z, Z)
@@ -189,7 +209,7 @@ class ExactGP:
             Z,
             (
                 coefficients,
-                precision,
+                np.exp(-2.0 * parameters.log_lengths),
                 inner,
                 gaussian,
                 norms,
@@ -212,13 +232,10 @@ class ExactGP:
     def covariance(self, X):
         """Return the covariance of an output's values at points (k, d), without noise, (k, k)."""
         parameters = self.hyperparameters_
-        coefficients, precision = parameters.polynomial(), np.exp(-2 * parameters.log_length)
+        coefficients = parameters.polynomial()
 
         def kernel(A, B):
-            inner = A @ B.T
-            squares = _squares(A, B, inner)
-            gaussian = np.exp(parameters.log_variance - 0.5 * precision * squares)
-            return _polynomial(coefficients, inner) + gaussian
+            return _polynomial(coefficients, A @ B.T) + parameters.gaussian(A, B)
 
         Z = self.coordinates(X)
         k = kernel(Z, self.Z_)
@@ -251,12 +268,13 @@ class Prediction(NamedTuple):
         of_variance : ndarray, shape (k,)
         """
         process, Z = self.process, self.Z
-        coefficients, precision, inner, gaussian, norms, solved = self.parts
+        coefficients, precisions, inner, gaussian, norms, solved = self.parts
         # Derivative by k, of both parts.
         by_k = of_mean @ process.weights_.T - 2.0 * of_variance[:, None] * solved
         by_inner = by_k * _slope(coefficients, inner)
-        by_distance = by_k * gaussian * precision
-        result = (by_inner + by_distance) @ process.Z_ - by_distance.sum(axis=1)[:, None] * Z
+        by_gaussian = by_k * gaussian
+        result = by_inner @ process.Z_
+        result += precisions * (by_gaussian @ process.Z_ - by_gaussian.sum(axis=1)[:, None] * Z)
         result += (2.0 * of_variance * _slope(coefficients, norms))[:, None] * Z
         return result @ process.whitening
 
@@ -267,21 +285,21 @@ class MarginalLikelihood:
     def __init__(self, Z, Y, noise):
         # Of more outputs than values the products with each other are all that counts.
         self.Y, self.noise, self.n_outputs = _compressed(Y.T).T, noise, Y.shape[1]
+        self.Z = Z
         inner = Z @ Z.T
         self.trend = _polynomial((*TREND_VARIANCES, 0.0, 0.0), inner)
         self.bend = (1.0 + inner) * inner**3
-        self.squares = _squares(Z, Z, inner)
-        self.start = np.array(Hyperparameters.start(KERNEL_START, Z.shape[1]))
+        self.start = Hyperparameters.start(KERNEL_START, Z.shape[1]).packed
 
     def covariance(self, parameters):
         """Return the values' covariance (n, n), and what trend, bend and kernel are of it."""
-        log_scale, log_bend, log_variance, log_length, log_noise = parameters
-        trend = np.exp(2 * log_scale) * self.trend
-        bend = np.exp(2 * log_bend) * self.bend
-        gaussian = np.exp(log_variance - 0.5 * np.exp(-2 * log_length) * self.squares)
+        trend = np.exp(2 * parameters.log_scale) * self.trend
+        bend = np.exp(2 * parameters.log_bend) * self.bend
+        gaussian = parameters.gaussian(self.Z, self.Z)
         K = trend + bend + gaussian
         # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
-        K[np.diag_indices_from(K)] += np.exp(log_noise) + self.noise + JITTER * np.diag(K)
+        own = np.exp(parameters.log_noise) + self.noise + JITTER * np.diag(K)
+        K[np.diag_indices_from(K)] += own
         return K, trend, bend, gaussian
 
     def log_evidence(self, parameters):
@@ -292,30 +310,37 @@ class MarginalLikelihood:
             -0.5 * quadratic - m * np.log(np.diag(factor)).sum() - 0.5 * n * m * np.log(2 * np.pi)
         )
 
-    def loss(self, parameters):
-        """Return the loss and its gradient at logarithms of the parameters."""
-        _, _, _, log_length, log_noise = parameters
+    def loss(self, vector):
+        """Return the loss and its gradient at packed parameters (4 + d,)."""
+        parameters = Hyperparameters.unpacked(vector)
         try:
             K, trend, bend, gaussian = self.covariance(parameters)
             factor = _factor(K)
         except LinAlgError:
-            return 1e10, np.zeros(5)
+            return 1e10, np.zeros_like(vector)
         weights = cho_solve((factor, True), self.Y)
         loss = 0.5 * np.sum(self.Y * weights) + self.n_outputs * np.log(np.diag(factor)).sum()
         # d loss / d K
         slope = 0.5 * (self.n_outputs * _inverse(factor) - weights @ weights.T)
         by_gaussian = slope * gaussian
+        # Sums of by_gaussian times the squared differences of each coordinate.
+        sums = by_gaussian.sum(axis=0) @ self.Z**2
+        sums = 2.0 * (sums - np.einsum("ij,ij->j", self.Z, by_gaussian @ self.Z))
         gradient = np.array(
             [
                 2.0 * np.sum(slope * trend),
                 2.0 * np.sum(slope * bend),
                 by_gaussian.sum(),
-                np.exp(-2 * log_length) * np.sum(by_gaussian * self.squares),
-                np.exp(log_noise) * np.trace(slope),
+                np.exp(parameters.log_noise) * np.trace(slope),
+                *np.exp(-2 * parameters.log_lengths) * sums,
             ]
         )
-        away = (parameters - self.start) / PRIOR_SD
-        return loss + 0.5 * np.sum(away**2), gradient + away / PRIOR_SD
+        away = (vector - self.start) / PRIOR_SD
+        spread = (parameters.log_lengths - parameters.log_lengths.mean()) / LENGTHS_SD
+        loss += 0.5 * np.sum(away**2) + 0.5 * np.sum(spread**2)
+        gradient += away / PRIOR_SD
+        gradient[4:] += spread / LENGTHS_SD
+        return loss, gradient
 
 
 def _polynomial(coefficients, t):
@@ -330,9 +355,9 @@ def _slope(coefficients, t):
     return c1 + (2.0 * c2 + (3.0 * c3 + 4.0 * c4 * t) * t) * t
 
 
-def _squares(A, B, inner):
-    """Return squared distances, given the inner products."""
-    squares = np.einsum("ij,ij->i", A, A)[:, None] + np.einsum("ij,ij->i", B, B) - 2.0 * inner
+def _squares(A, B):
+    """Return squared distances."""
+    squares = np.einsum("ij,ij->i", A, A)[:, None] + np.einsum("ij,ij->i", B, B) - 2.0 * A @ B.T
     return np.maximum(squares, 0.0)
 
 
