@@ -123,7 +123,7 @@ class NodeEmulator:
         self.n_competed = 0
         self._covariances = {}
 
-    def fit(self, X, U, outputs, log_densities, draws, draws_inputs):
+    def fit(self, X, U, outputs, log_densities, draws, draws_inputs, top=None):
         """Fit to evaluations.
 
         Parameters
@@ -137,9 +137,14 @@ class NodeEmulator:
             Of the model.
         draws, draws_inputs : ndarray, shape (n', d) and (n', k)
             Where the surrogate is to be good.
+        top : int, optional
+            Index of the evaluation whose log density counts as the best: a search's that is below
+            what others have found. The highest one otherwise.
         """
         node = self.node
         Y = outputs[:, node.outputs]
+        heights = Y[:, 0] if node.is_term else log_densities
+        highest = np.inf if top is None else heights[top]
         usable = ~np.isnan(Y).any(axis=1)
         if not node.is_term:
             usable &= np.isfinite(Y).all(axis=1)
@@ -155,7 +160,7 @@ class NodeEmulator:
             candidates = [(space, None) for space in self._candidates(spaces, U)] + candidates
         candidates = [(space, last) for space, last in candidates if space is not None]
         fits = [
-            self._fit_in(space, spaces[space[0]], Y, log_densities, last)
+            self._fit_in(space, spaces[space[0]], Y, log_densities, highest, last)
             for space, last in candidates
         ]
         evidences = [fit[0] for fit in fits]
@@ -180,7 +185,7 @@ class NodeEmulator:
             names.append("inputs")
         return [(name, transform) for name in names for transform in TRANSFORMS[node.is_term]]
 
-    def _fit_in(self, space, points, Y, log_densities, last):
+    def _fit_in(self, space, points, Y, log_densities, highest, last):
         name, transform = space
         P, draws = points
         if name == "inputs":
@@ -194,7 +199,7 @@ class NodeEmulator:
         jacobian = 0.0
         if self.node.is_term:
             values = Y[:, 0]
-            knee = Knee.of(values, d)
+            knee = Knee.of(np.minimum(values, highest), d)
             deepest = values[np.isfinite(values)].min()
             floor = knee.best - INFINITE * max(knee.best - deepest, knee.depth)
             values = np.where(np.isfinite(values), values, floor)
@@ -207,11 +212,11 @@ class NodeEmulator:
             noise = knee.error(values) ** 2
             targets = (values - offset[0])[:, None]
         else:
-            knee = Knee.of(log_densities, d)
+            knee = Knee.of(np.minimum(log_densities, highest), d)
             finite = np.where(np.isfinite(log_densities), log_densities, knee.best - 1e6)
             # The error of an output is of no interest where the log density is that low.
             noise = (knee.error(knee(finite)) / knee.depth) ** 2
-            weights = 1.0 / (1.0 + (knee.best - finite) / knee.depth)
+            weights = 1.0 / (1.0 + np.maximum(knee.best - finite, 0.0) / knee.depth)
             if transform == "log":
                 if not np.all(Y > 0):
                     return -np.inf, None, None, None, covariance

@@ -5,10 +5,10 @@ processes with a quadratic trend (:mod:`pymc_kmc.surrogates.exact_gp`); prior an
 known stay exact. The next evaluation is where the log density plus a standard deviation of it is
 largest, in a box about the best point: its axes are those of the emulated log density's curvature,
 its size follows from how well the last rise was predicted (a trust region; Nocedal and Wright,
-2006, section 4.1; with Gaussian processes, Eriksson et al., 2019). Where no rise is predicted a
-draw from the Gaussian with that curvature is evaluated: the search has ended if two in a row were
-predicted too, for a Gaussian process of few values is too sure of itself. Under noise the best
-point is the one with the largest predicted mean.
+2006, section 4.1; with Gaussian processes, Eriksson et al., 2019). Where no rise is predicted, or
+the last evaluations were predicted and brought none, a draw from the Gaussian with that curvature
+is evaluated: the search has ended if two in a row were predicted too, for a Gaussian process of few
+values is too sure of itself. Under noise the best point is the one with the largest predicted mean.
 
 References
 ----------
@@ -29,8 +29,9 @@ from pymc_kmc.learning.emulator import NodeEmulator
 from pymc_kmc.learning.rounds import Evaluations
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
-# Number of nearest evaluations that are emulated: at least, and per dimension.
-FEWEST_NEAR, NEAR_A_DIMENSION = 30, 6
+# Number of nearest evaluations that are emulated: at least, and per dimension. With 30 at least,
+# later searches saw less of what earlier ones had found, and took twice as many.
+FEWEST_NEAR, NEAR_A_DIMENSION = 110, 6
 # Standard deviations of the log density that are added to it: with .3 searches ended early.
 OPTIMISM = 1.0
 # Half width of the box at first, in the variables' scales, and the one at which a search may end,
@@ -53,6 +54,9 @@ ENOUGH = 0.5
 # A check is passed with an error below this, in nats, and this share of the depth; number of checks
 # in a row.
 CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
+# Number of evaluations in a row that were predicted and no rise, after which checks begin: optimism
+# sees rises for long where a kernel's variance is that of far and deep values.
+N_FLAT = 2
 # Number of draws that tell an emulator its coordinates.
 N_DRAWS = 256
 # Most iterations of a maximisation.
@@ -120,7 +124,7 @@ class TrustRegion:
         self.radius = FIRST_RADIUS
         self.emulators = [NodeEmulator(node, memory=0.0) for node in model.nodes]
         self.is_noisy = any(node.is_noisy for node in model.nodes)
-        self.n_evaluations = self.n_renewed = self.n_passed = self.n_predicted = 0
+        self.n_evaluations = self.n_renewed = self.n_passed = self.n_predicted = self.n_flat = 0
 
     @property
     def mode(self):
@@ -150,7 +154,7 @@ class TrustRegion:
             if optimistic_rise > ENOUGH or self.radius > LAST_RADIUS:
                 break
             self.radius *= 2.0
-        checks = optimistic_rise <= ENOUGH
+        checks = optimistic_rise <= ENOUGH or self.n_flat >= N_FLAT
         if checks:
             if not self.n_renewed:
                 # The scales that a search begins with are no curvature.
@@ -161,11 +165,14 @@ class TrustRegion:
         value, predicted = new.log_densities[0], composite(x[None]).mean[0]
         highest = evaluations.log_densities.max()
         self.n_predicted = self.n_predicted + 1 if agrees(predicted, value, highest) else 0
+        rises = value - self.log_density > ENOUGH
+        is_flat = not rises and agrees(predicted, value, max(self.log_density, value))
+        self.n_flat = self.n_flat + 1 if is_flat else 0
         if checks:
             self._check(value, predicted)
         else:
             self._resize((value - self.log_density) / max(rise, HOPE * optimistic_rise))
-            if value - self.log_density > ENOUGH:
+            if rises:
                 # Checks that were passed before were passed elsewhere.
                 self.n_passed = 0
         # Under noise the next fit says where the best point is.
@@ -189,14 +196,14 @@ class TrustRegion:
     def _fit(self, evaluations):
         """Return the composite of the nearest evaluations."""
         factor = cholesky_factor(self.covariance)
-        away = np.linalg.solve(factor, (evaluations.X - self.x).T)
+        away = (np.linalg.solve(factor, (evaluations.X - self.x).T) ** 2).sum(axis=0)
         n = FEWEST_NEAR + NEAR_A_DIMENSION * len(self.x)
-        near = np.sort(np.argsort((away**2).sum(axis=0), kind="stable")[:n])
+        near = np.sort(np.argsort(away, kind="stable")[:n])
         draws = np.random.default_rng(0).standard_normal((N_DRAWS, len(self.x))) @ factor.T + self.x
         inputs = self.model.inputs(draws)
         local = [part[near] for part in evaluations]
         for emulator in self.emulators:
-            emulator.fit(*local, draws, inputs)
+            emulator.fit(*local, draws, inputs, top=int(np.argmin(away[near])))
         composite = Composite(self.model, self.emulators)
         if self.is_noisy:
             # The largest of noisy values is the luckiest: the best one is where the mean is.

@@ -181,3 +181,22 @@ def test_optimism_has_its_gradient():
             np.testing.assert_allclose(
                 values.gradient[:, j], (ends[0] - ends[1]) / 2e-5, rtol=1e-4, atol=1e-4
             )
+
+
+def test_what_is_far_below_a_known_mode_is_not_blurred():
+    """Deep values count less; a search's own are deep beside those of a mode that it isn't at."""
+
+    def two(x):
+        return np.logaddexp(-0.5 * x @ x, np.sin(4.0 * x[0]) - 0.5 * (x - 12.0) @ (x - 12.0) - 60.0)
+
+    model, rng = opaque(number(two)), np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    X[30:] += 12.0
+    evaluations, draws = Evaluations.at(model, X), 12.0 + rng.standard_normal((256, 2))
+    errors = []
+    for top in (None, 59):
+        emulator = NodeEmulator(model.nodes[0]).fit(*evaluations, draws, model.inputs(draws), top)
+        outputs = emulator.predict(X[30:], model.inputs(X[30:])).outputs[:, 0]
+        errors.append(np.abs(outputs - evaluations.outputs[30:, 0]).max())
+    assert errors[0] > 0.2
+    assert errors[1] < 0.05
