@@ -4,8 +4,9 @@ With the coordinates z of a point, those in which the posterior has about unit c
 has the prior covariance
 
 .. math:: k(z, z') = s^2 \left(c_0 + c_1 z^\top z' + c_2 (z^\top z')^2\right)
-          + b^2 \left((z^\top z')^3 + (z^\top z')^4\right)
+          + b^2 (t^3 + t^4)
           + a\, e^{-\frac12 \sum_j (z_j - z'_j)^2 / l_j^2} + (\sigma^2 + \sigma_i^2) \delta_{ii'},
+    \qquad t = \sum_j z_j z'_j \, l_0^2 / l_j^2,
 
 a quadratic trend with a weak Gaussian prior, cubic and quartic terms that bend it, a Gaussian
 kernel, noise that all values share and noise of value i alone (Rasmussen and Williams, 2006,
@@ -15,8 +16,9 @@ scales l and the noise sigma maximise the marginal likelihood (equation 5.9) wit
 Outputs share the kernel; their covariances with each other are those of the residuals,
 :math:`S = Y^\top K^{-1} Y / n`.
 
-A length scale for each coordinate is for what happens along some of them alone, such as the dent
-between two modes: a kernel with one for all has to be filled with values in all directions.
+A length scale for each coordinate, relative to a fixed :math:`l_0` in the bend, is for what happens
+along some of them alone, such as the dent between two modes: a kernel with one for all has to be
+filled with values in all directions.
 
 The bend is for what a kernel can't know: how a curved ridge goes on. A Gaussian kernel forgets
 within a length scale, and what it says of a banana's arms is the trend, which is far off there.
@@ -43,7 +45,7 @@ TREND_VARIANCES = (100.0, 100.0, 1.0)
 # Bounds of the logarithms of s, b, a, sigma^2 and each l. In many dimensions a kernel is as wide
 # as the distances of points.
 LOG_SCALE = (-6.0, 4.0)
-LOG_BEND = (-10.0, 3.0)
+LOG_BEND = (-16.0, 4.0)
 LOG_VARIANCE = (-16.0, 12.0)
 LOG_NOISE = (-18.0, 6.0)
 LOG_LENGTH = (-2.5, 3.5)
@@ -72,8 +74,7 @@ class Hyperparameters(NamedTuple):
     @classmethod
     def start(cls, values, n_dimensions):
         """Return where a search begins: all parameters but the length scales, given."""
-        log_length = np.log(2.0) + 0.5 * np.log(n_dimensions)
-        return cls(*values, np.full(n_dimensions, log_length))
+        return cls(*values, np.full(n_dimensions, usual_log_length(n_dimensions)))
 
     @classmethod
     def unpacked(cls, vector):
@@ -85,10 +86,28 @@ class Hyperparameters(NamedTuple):
         """All in a vector (4 + d,)."""
         return np.append(self[:4], self.log_lengths)
 
-    def polynomial(self):
-        """Return the variances of a polynomial's coefficients, by their degree."""
-        trend = np.exp(2 * self.log_scale) * np.array(TREND_VARIANCES)
-        return np.append(trend, np.full(2, np.exp(2 * self.log_bend)))
+    @property
+    def relevances(self):
+        """Weights of the coordinates in the bend, shape (d,)."""
+        return np.exp(2.0 * (usual_log_length(len(self.log_lengths)) - self.log_lengths))
+
+    def trend(self, inner):
+        """Return the quadratic trend's covariance, given inner products."""
+        c0, c1, c2 = TREND_VARIANCES
+        return np.exp(2.0 * self.log_scale) * (c0 + (c1 + c2 * inner) * inner)
+
+    def trend_slope(self, inner):
+        """Return its derivative."""
+        _, c1, c2 = TREND_VARIANCES
+        return np.exp(2.0 * self.log_scale) * (c1 + 2.0 * c2 * inner)
+
+    def bend(self, inner):
+        """Return the covariance of cubic and quartic terms, given weighted inner products."""
+        return np.exp(2.0 * self.log_bend) * (1.0 + inner) * inner**3
+
+    def bend_slope(self, inner):
+        """Return its derivative."""
+        return np.exp(2.0 * self.log_bend) * (3.0 + 4.0 * inner) * inner**2
 
     def gaussian(self, A, B):
         """Return the Gaussian kernel of points (n, d) and (k, d), shape (n, k)."""
@@ -194,13 +213,13 @@ class ExactGP:
         """
         Z = self.coordinates(X)
         parameters = self.hyperparameters_
-        coefficients = parameters.polynomial()
-        inner = Z @ self.Z_.T
+        inner, weighted = Z @ self.Z_.T, (Z * parameters.relevances) @ self.Z_.T
         gaussian = parameters.gaussian(Z, self.Z_)
-        k = _polynomial(coefficients, inner) + gaussian
+        k = parameters.trend(inner) + parameters.bend(weighted) + gaussian
         whitened = k @ self.inverse_factor_.T
-        norms = np.einsum("ij,ij->i", Z, Z)
-        prior = _polynomial(coefficients, norms) + np.exp(parameters.log_variance)
+        norms, weighted_norms = np.sum(Z**2, axis=1), Z**2 @ parameters.relevances
+        prior = parameters.trend(norms) + parameters.bend(weighted_norms)
+        prior += np.exp(parameters.log_variance)
         variance = np.maximum(prior - np.einsum("ij,ij->i", whitened, whitened), 0.0)
         return Prediction(
             k @ self.weights_,
@@ -208,11 +227,8 @@ class ExactGP:
             self,
             Z,
             (
-                coefficients,
-                np.exp(-2.0 * parameters.log_lengths),
-                inner,
-                gaussian,
-                norms,
+                (inner, weighted, gaussian),
+                (norms, weighted_norms),
                 whitened @ self.inverse_factor_,
             ),
         )
@@ -232,10 +248,10 @@ class ExactGP:
     def covariance(self, X):
         """Return the covariance of an output's values at points (k, d), without noise, (k, k)."""
         parameters = self.hyperparameters_
-        coefficients = parameters.polynomial()
 
         def kernel(A, B):
-            return _polynomial(coefficients, A @ B.T) + parameters.gaussian(A, B)
+            bend = parameters.bend((A * parameters.relevances) @ B.T)
+            return parameters.trend(A @ B.T) + bend + parameters.gaussian(A, B)
 
         Z = self.coordinates(X)
         k = kernel(Z, self.Z_)
@@ -268,14 +284,18 @@ class Prediction(NamedTuple):
         of_variance : ndarray, shape (k,)
         """
         process, Z = self.process, self.Z
-        coefficients, precisions, inner, gaussian, norms, solved = self.parts
+        parameters = process.hyperparameters_
+        (inner, weighted, gaussian), (norms, weighted_norms), solved = self.parts
+        relevances, precisions = parameters.relevances, np.exp(-2.0 * parameters.log_lengths)
         # Derivative by k, of both parts.
         by_k = of_mean @ process.weights_.T - 2.0 * of_variance[:, None] * solved
-        by_inner = by_k * _slope(coefficients, inner)
         by_gaussian = by_k * gaussian
-        result = by_inner @ process.Z_
+        result = (by_k * parameters.trend_slope(inner)) @ process.Z_
+        result += relevances * ((by_k * parameters.bend_slope(weighted)) @ process.Z_)
         result += precisions * (by_gaussian @ process.Z_ - by_gaussian.sum(axis=1)[:, None] * Z)
-        result += (2.0 * of_variance * _slope(coefficients, norms))[:, None] * Z
+        slopes = np.outer(parameters.trend_slope(norms), np.ones(Z.shape[1]))
+        slopes += np.outer(parameters.bend_slope(weighted_norms), relevances)
+        result += 2.0 * of_variance[:, None] * slopes * Z
         return result @ process.whitening
 
 
@@ -285,16 +305,13 @@ class MarginalLikelihood:
     def __init__(self, Z, Y, noise):
         # Of more outputs than values the products with each other are all that counts.
         self.Y, self.noise, self.n_outputs = _compressed(Y.T).T, noise, Y.shape[1]
-        self.Z = Z
-        inner = Z @ Z.T
-        self.trend = _polynomial((*TREND_VARIANCES, 0.0, 0.0), inner)
-        self.bend = (1.0 + inner) * inner**3
+        self.Z, self.inner = Z, Z @ Z.T
         self.start = Hyperparameters.start(KERNEL_START, Z.shape[1]).packed
 
     def covariance(self, parameters):
         """Return the values' covariance (n, n), and what trend, bend and kernel are of it."""
-        trend = np.exp(2 * parameters.log_scale) * self.trend
-        bend = np.exp(2 * parameters.log_bend) * self.bend
+        trend = parameters.trend(self.inner)
+        bend = parameters.bend((self.Z * parameters.relevances) @ self.Z.T)
         gaussian = parameters.gaussian(self.Z, self.Z)
         K = trend + bend + gaussian
         # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
@@ -323,16 +340,20 @@ class MarginalLikelihood:
         # d loss / d K
         slope = 0.5 * (self.n_outputs * _inverse(factor) - weights @ weights.T)
         by_gaussian = slope * gaussian
-        # Sums of by_gaussian times the squared differences of each coordinate.
+        # Sums of by_gaussian times the squared differences of each coordinate, and of the bend's
+        # slopes times their products.
         sums = by_gaussian.sum(axis=0) @ self.Z**2
         sums = 2.0 * (sums - np.einsum("ij,ij->j", self.Z, by_gaussian @ self.Z))
+        relevances = parameters.relevances
+        by_weighted = slope * parameters.bend_slope((self.Z * relevances) @ self.Z.T)
+        products = np.einsum("ij,ij->j", self.Z, by_weighted @ self.Z)
         gradient = np.array(
             [
                 2.0 * np.sum(slope * trend),
                 2.0 * np.sum(slope * bend),
                 by_gaussian.sum(),
                 np.exp(parameters.log_noise) * np.trace(slope),
-                *np.exp(-2 * parameters.log_lengths) * sums,
+                *(np.exp(-2 * parameters.log_lengths) * sums - 2.0 * relevances * products),
             ]
         )
         away = (vector - self.start) / PRIOR_SD
@@ -343,16 +364,9 @@ class MarginalLikelihood:
         return loss, gradient
 
 
-def _polynomial(coefficients, t):
-    """Return a polynomial of degree four by Horner's scheme."""
-    c0, c1, c2, c3, c4 = coefficients
-    return c0 + (c1 + (c2 + (c3 + c4 * t) * t) * t) * t
-
-
-def _slope(coefficients, t):
-    """Return its derivative."""
-    _, c1, c2, c3, c4 = coefficients
-    return c1 + (2.0 * c2 + (3.0 * c3 + 4.0 * c4 * t) * t) * t
+def usual_log_length(n_dimensions):
+    """Return the logarithm of the length scale that a search begins with."""
+    return np.log(2.0) + 0.5 * np.log(n_dimensions)
 
 
 def _squares(A, B):
