@@ -2,11 +2,14 @@ r"""Learn in rounds: draw from what is known, evaluate where it matters, learn.
 
 A round fits the emulators to all evaluations, draws from the composite at temperature T, and
 evaluates a batch: draws chosen at random, and those of which the log density is most uncertain. The
-former are predicted first, which gives an honest error. T follows the error: where predictions are
+former are predicted first, which gives an honest error. Half the variance is taken off the density
+that is drawn from; a quarter of the batch is where draws come without that, for a posterior's arms
+may be rightly continued and still uncertain. T follows the error: where predictions are
 off by ten nats, a density ten times flatter is drawn from. At T = 1, with an error below the
 tolerance twice running, and emulators that are sure of the draws, the posterior is learned.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -218,14 +221,21 @@ class Rounds:
         starts = self._starts(learned)
         size, maps = learned.step_size, learned.maps
         draws = draw(composite, starts, factor, size, N_TRANSITIONS, rng, T, maps)
-        wide = draws
+        wide = hopeful = draws
         if T < EXPLORING:
+            explore = rng, EXPLORING, maps
             n, size = N_EXPLORING_TRANSITIONS, draws.step_size
-            wide = draw(composite, draws.X, factor, size, n, rng, EXPLORING, maps)
+            wide = draw(composite, draws.X, factor, size, n, *explore)
+            bold = partial(composite, penalty=0.0)
+            hopeful = draw(bold, draws.X, factor, size, n, *explore)
         n_fresh = self.batch_size // 2
+        n_hopeful = (self.batch_size - n_fresh) // 2
+        n_known = self.batch_size - n_hopeful
         fresh = rng.choice(len(draws.X), n_fresh, replace=False)
         picked = draws.X[fresh]
-        uncertain = self._uncertain(wide, picked, self.batch_size - n_fresh)
+        uncertain = self._uncertain(wide, picked, n_known - n_fresh)
+        beyond = self._uncertain(hopeful, np.vstack([picked, uncertain]), n_hopeful)
+        uncertain = np.vstack([uncertain, beyond])
         new = Evaluations.at(self.model, np.vstack([picked, uncertain]))
         evaluations = evaluations.joined(new)
         at_uncertain = composite(uncertain)
@@ -233,7 +243,7 @@ class Rounds:
         variance = np.concatenate([draws.values.variance[fresh], at_uncertain.variance])
         knee = Knee.of(evaluations.log_densities, self.model.n_dimensions)
         errors = knee(new.log_densities) - knee(predicted)
-        uncertain_error = float(np.sqrt(np.mean(errors[n_fresh:] ** 2)))
+        uncertain_error = float(np.sqrt(np.mean(errors[n_fresh:n_known] ** 2)))
         errors = errors[:n_fresh]
         centre = np.median(np.concatenate([*learned.errors[-1:], errors]))
         error = float(np.sqrt(np.mean((errors - centre) ** 2)))

@@ -16,9 +16,9 @@ scales l and the noise sigma maximise the marginal likelihood (equation 5.9) wit
 Outputs share the kernel; their covariances with each other are those of the residuals,
 :math:`S = Y^\top K^{-1} Y / n`.
 
-A length scale for each coordinate, relative to a fixed :math:`l_0` in the bend, is for what happens
-along some of them alone, such as the dent between two modes: a kernel with one for all has to be
-filled with values in all directions.
+A length scale for each coordinate, relative to :math:`l_0 = 2 \sqrt d` in the bend, is for what
+happens along some of them alone, such as the dent between two modes: a kernel with one for all has
+to be filled with values in all directions.
 
 The bend is for what a kernel can't know: how a curved ridge goes on. A Gaussian kernel forgets
 within a length scale, and what it says of a banana's arms is the trend, which is far off there.

@@ -76,8 +76,30 @@ def test_what_bends_along_one_coordinate_is_learned_from_few_values(rng):
     assert np.sqrt(np.mean(errors**2)) < 0.1
 
 
-def test_gradients_are_those_of_means_and_variances(process, rng):
+def test_a_ridge_that_bends_along_one_of_eight_coordinates_goes_on(rng):
+    """The 495 coefficients of a quartic in eight dimensions aren't told by 110 values."""
+
+    def ridge(X):
+        return -0.5 * ((X[:, 1:] ** 2).sum(axis=1) + (2.0 * X[:, 0] + X[:, 1] ** 2 - 1.0) ** 2)
+
+    points, x = rng.normal(size=(110, 8)), np.array([-4.0, -3.0, 3.0, 4.0])
+    arms = np.zeros((4, 8))
+    arms[:, :2] = np.column_stack([0.5 - 0.5 * x**2, x])
+    process = ExactGP(np.eye(8), np.zeros(8)).fit(points, ridge(points)[:, None])
+    prediction = process.predict(arms)
+    np.testing.assert_allclose(prediction.mean[:, 0], ridge(arms), atol=0.5)
+
+
+@pytest.mark.parametrize("bends", [False, True])
+def test_gradients_are_those_of_means_and_variances(bends, process, points, rng):
     X, weights, factors = rng.normal(size=(4, 2)), rng.normal(size=(4, 3)), rng.normal(size=4)
+    if bends:
+        x, y = points.T
+        quartic = np.column_stack([(x**2 + y - 1.0) ** 2, x**3 - x, x**4 + y**2])
+        process = ExactGP(WHITENING, CENTRE).fit(points, quartic)
+        terms = process.hyperparameters_
+        assert terms.log_bend > terms.log_variance / 2.0 + 2.0
+        assert np.ptp(terms.log_lengths) > 0.5
 
     def total(X):
         prediction = process.predict(X)
