@@ -22,7 +22,7 @@ from pymc_kmc.learning.arrival import Arrival
 from pymc_kmc.learning.composite import draw
 from pymc_kmc.learning.distilling import Distillation, distilled
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
-from pymc_kmc.learning.emulator import shrunk
+from pymc_kmc.learning.emulator import KNEE, shrunk
 from pymc_kmc.learning.evidence import of_emulated, without_noise
 from pymc_kmc.learning.modes import learned_modes
 from pymc_kmc.learning.posterior import LearnedPosterior
@@ -30,7 +30,7 @@ from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Evaluations, Rounds
 from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.opaque import OpaqueModel
-from pymc_kmc.model.opaque_parts import may_return_outputs
+from pymc_kmc.model.opaque_parts import may_be_learned
 from pymc_kmc.numerics.checks import check_count, check_positive
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.threads import single_threaded_blas
@@ -46,8 +46,9 @@ BATCH_SIZE = 8
 TOLERANCE = 0.3
 # Dispersed starts.
 N_STARTS = 4
-# Largest number of dimensions in which a step learns unasked: nothing larger was measured.
-MOST_DIMENSIONS = 10
+# Largest number of dimensions in which a step learns unasked, outputs or numbers: nothing larger
+# was measured, and by numbers all searches may end in a local maximum, as eight dimensions show.
+MOST_DIMENSIONS, MOST_BY_NUMBERS = 10, 6
 # Draws of what was learned: chains, transitions between draws, draws a chain.
 N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
 # Most transitions between draws, and the potential scale reduction below which chains have mixed.
@@ -158,11 +159,13 @@ def learn(
     if evaluations is not None:
         run.evaluations = remember(evaluations, opaque, run.arrival.starts)
         run.earlier_modes = getattr(evaluations, "modes", ())
-    return _learned(run, n_landmarks, progressbar)
+    learned = _learned(run, n_landmarks, progressbar)
+    _tell(learned, tolerance, 3)
+    return learned
 
 
-def learn_outputs(model, variables, n_landmarks):
-    """Learn a model's posterior for a step of these variables, if black boxes return outputs.
+def learn_unasked(model, variables, n_landmarks):
+    """Learn a model's posterior for a step of these variables, where that is safe.
 
     Parameters
     ----------
@@ -174,22 +177,47 @@ def learn_outputs(model, variables, n_landmarks):
     Returns
     -------
     LearnedPosterior or None
-        None where the model has other variables, nothing in it is opaque, something opaque is a log
-        likelihood or noisy, or there are many dimensions.
+        None where the model has other variables or many dimensions, nothing in it is opaque,
+        something opaque is noisy, or a log likelihood was learned and can't be trusted.
     """
     d = dimensions(model)
     if set(variables) != set(model.value_vars) or d > MOST_DIMENSIONS:
         return None
-    if not may_return_outputs(model):
+    if not may_be_learned(model):
         return None
     rng = np.random.default_rng(0)
     opaque = OpaqueModel(variables, model, rng.spawn(1)[0])
-    if not opaque.returns_outputs:
+    if not opaque.returns_outputs and d > MOST_BY_NUMBERS:
         return None
     names = ", ".join(node.name for node in opaque.nodes)
-    log.info(f"KMC: learning the outputs of {names} for all chains")
+    log.info(f"KMC: learning {names} for all chains")
     run = _Run(opaque, most_evaluations(d), BATCH_SIZE, N_STARTS, TOLERANCE, rng)
-    return _learned(run, n_landmarks, True)
+    learned = _learned(run, n_landmarks, True)
+    if opaque.returns_outputs:
+        _tell(learned, TOLERANCE, 5)
+    elif not (learned.has_converged and searches_agree(learned)):
+        log.info(
+            f"KMC: after {learned.n_evaluations} evaluations what was learned of {names} can't be "
+            "trusted; chains learn by themselves, each from its own start"
+        )
+        return None
+    return learned
+
+
+def searches_agree(learned):
+    """Say whether two searches have found the best maximum, and rounds nothing far above it.
+
+    Where searches were needed: then they know where the posterior's mass is.
+
+    Parameters
+    ----------
+    learned : LearnedPosterior
+    """
+    if not learned.modes:
+        return True
+    best = max(learned.modes, key=lambda mode: mode.log_density)
+    rise = learned.evaluations.log_densities.max() - best.log_density
+    return best.n_searches > 1 and rise < KNEE * learned.n_dimensions
 
 
 def dimensions(model):
@@ -216,6 +244,20 @@ def _learned(run, n_landmarks, progressbar):
         raise
     finally:
         run.opaque.end()
+
+
+def _tell(learned, tolerance, stacklevel):
+    """Warn of what has not converged."""
+    if learned.has_converged:
+        return
+    warnings.warn(
+        f"Learning ended after {len(learned.evaluations)} evaluations before its error was "
+        f"below {tolerance:g} nats twice running and its emulators were sure of all draws; the "
+        f"last error at new draws was {learned.error:.2g}. Raise max_evaluations, or pass it to "
+        "kmc.KMC(learned) as it is: chains go on learning.",
+        UserWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def _can_be_renewed():
@@ -346,15 +388,6 @@ def _posterior(run, state, rounds, n_landmarks):
     opaque = run.opaque
     evidence = of_emulated(composite, X, penalised, variances, rng)
     evidence = without_noise(evidence, rounds.noise, len(state.evaluations))
-    if not state.has_converged:
-        warnings.warn(
-            f"Learning ended after {len(state.evaluations)} evaluations before its error was below "
-            f"{run.tolerance:g} nats twice running and its emulators were sure of all draws; the "
-            f"last error at new draws was {state.error:.2g}. Raise max_evaluations, or pass it to "
-            "kmc.KMC(learned) as it is: chains go on learning.",
-            UserWarning,
-            stacklevel=4,
-        )
     return LearnedPosterior(
         names=tuple(v.name for v in opaque.variables),
         opaque=tuple(f"{node.name} ({node.n_outputs} outputs)" for node in opaque.nodes),

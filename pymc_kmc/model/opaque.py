@@ -10,8 +10,10 @@ through their inputs u. L and u are compiled with their gradients, for many poin
 what evaluations are paid for, and what a surrogate replaces.
 
 Noisy likelihoods are opaque terms of a sum. A density that can't be taken apart is opaque as a
-whole: one with a `pymc.Simulator`, with an opaque node that feeds another, or without an opaque
-node at all. Then L is o, a number, and u is x.
+whole: one with a `pymc.Simulator`, one in which a node that may fail or is estimated feeds another,
+or one without an opaque node at all. Then L is o, a number, and u is x. A node that another one
+feeds is a function of what the other one sees; the other one is emulated too if L depends on it
+besides.
 """
 
 from time import perf_counter
@@ -20,9 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import grad
-from pytensor.graph.replace import graph_replace
+from pytensor.graph.replace import clone_replace
 
-from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.model.columns import Columns
 from pymc_kmc.model.evaluated import EvaluationLog
@@ -129,7 +130,10 @@ class OpaqueModel:
         variables, parts = self.variables, self._parts_found
         inputs = [v for part in parts for v in part.inputs]
         self._part_inputs = of_rows(variables, inputs)
-        self._part_outputs = function(variables, [part.output for part in parts])
+        # A node that feeds another is evaluated with it, once.
+        chained = any(part.is_fed for part in parts)
+        self._together = [p for p in parts if not p.is_alone or (chained and not p.is_noisy)]
+        self._part_outputs = function(variables, [part.output for part in self._together])
         start = np.concatenate([np.ravel(self.initial_point[v.name]) for v in variables])
         shapes = self._output_shapes(start)
         holes, fillings = [], {}
@@ -140,7 +144,7 @@ class OpaqueModel:
             if part.flag is not None:
                 fillings[part.flag] = pt.constant(1.0, dtype=part.flag.dtype)
             holes.append(hole)
-        log_density = graph_replace(log_density, fillings, strict=False)
+        log_density = clone_replace(log_density, fillings)
         gradients = grad(log_density, [*variables, *holes], disconnected_inputs="ignore")
         self._log_density = of_rows([*variables, *holes], [log_density, *gradients])
         weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in inputs]
@@ -157,7 +161,8 @@ class OpaqueModel:
         shapes = [part.output.type.shape for part in self._parts_found]
         if any(n is None for shape in shapes for n in shape):
             self.n_evaluations += 1
-            shapes = [np.shape(value) for value in self._outputs_at(start)]
+            for part, value in zip(self._together, self._outputs_at(start), strict=True):
+                shapes[self._parts_found.index(part)] = np.shape(value)
         return shapes
 
     def _describe(self, start, shapes):
@@ -300,21 +305,22 @@ class OpaqueModel:
                 yield i, self.nodes[0], self._target.evaluate(x, self._noise(sources)).log_density
             return
         arrays = self._part_inputs(*self._columns.split(X))
-        others, n_arrays = None, 0
-        for k, (node, part) in enumerate(zip(self.nodes, self._parts_found, strict=True)):
+        together, n_arrays = None, 0
+        for node, part in zip(self.nodes, self._parts_found, strict=True):
             arguments = arrays[n_arrays : n_arrays + len(part.inputs)]
             n_arrays += len(part.inputs)
             source = part.source
             if part.is_noisy:
                 rows = self._estimates(source, arguments)
-            elif isinstance(source, BlackBoxOp) and len(arguments) == len(source.parameter_names):
+            elif part not in self._together:
                 rows = source.each(arguments, self._executor)
-            elif len(self.nodes) == 1:
+            elif len(self._together) == 1:
                 rows = (self._outputs_at(x)[0] for x in X)
             else:
-                if others is None:
-                    others = [self._outputs_at(x) for x in X]
-                rows = (found[k] for found in others)
+                if together is None:
+                    together = [self._outputs_at(x) for x in X]
+                k = self._together.index(part)
+                rows = (found[k] for found in together)
             for i, row in enumerate(rows):
                 yield i, node, row
 

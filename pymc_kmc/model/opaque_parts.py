@@ -21,10 +21,13 @@ class OpaquePart(NamedTuple):
     name : str
     output : TensorVariable
     inputs : list of TensorVariable
-        Those that depend on the model's variables.
+        Those that depend on the model's variables. Of a node that another one feeds: what the other
+        one sees.
     source : Op or EstimatedLikelihood
     flag : TensorVariable or None
         1 where a black box that may fail has not failed.
+    is_fed : bool
+        Whether another opaque node is on the way to it.
     """
 
     name: str
@@ -32,10 +35,21 @@ class OpaquePart(NamedTuple):
     inputs: list
     source: Any
     flag: Any = None
+    is_fed: bool = False
 
     @property
     def is_noisy(self):
         return isinstance(self.source, EstimatedLikelihood)
+
+    @property
+    def is_alone(self):
+        """Whether it is evaluated given its inputs, by its likelihood or black box."""
+        if self.is_noisy:
+            return True
+        if not isinstance(self.source, BlackBoxOp):
+            return False
+        # An argument that is a constant isn't among the inputs.
+        return len(self.inputs) == len(self.source.parameter_names)
 
 
 def dependent(variables, log_density):
@@ -143,14 +157,46 @@ def opaque_parts(log_density, variables):
             return None
         name = op.name if isinstance(op, BlackBoxOp) else str(op)
         parts.append(OpaquePart(name, outputs[0], inputs, op, flag))
-    opaque = {part.output for part in parts}
-    if any(opaque.intersection(ancestors(part.inputs)) for part in parts):
+    return _unfed(parts, log_density, varying)
+
+
+def _unfed(parts, log_density, varying):
+    """Let nodes that others feed see what these see; leave out those that feed others alone.
+
+    None where one of such a pair may fail or is estimated.
+    """
+    outputs = {part.output for part in parts}
+    feeding = {part.output: outputs.intersection(ancestors(part.inputs)) for part in parts}
+    if not any(feeding.values()):
+        return parts
+    fed = {output for output, others in feeding.items() if others}
+    involved = fed.union(*feeding.values())
+    if any(part.flag is not None or part.is_noisy for part in parts if part.output in involved):
         return None
-    return parts
+    _, behind = dependent(outputs, log_density)
+    seen = set(ancestors([log_density], outputs))
+    return [
+        part._replace(inputs=_before(part.inputs, behind, varying), is_fed=True)
+        if part.output in fed
+        else part
+        for part in parts
+        if part.output in seen
+    ]
 
 
-def may_return_outputs(model):
-    """Say whether a model's opaque parts, if it has any, may return more than log likelihoods.
+def _before(variables, behind, varying):
+    """Return what variables are functions of, going back to the first that are not `behind`."""
+    found = {}
+    for variable in variables:
+        if variable in behind:
+            found.update(dict.fromkeys(_before(variable.owner.inputs, behind, varying)))
+        elif variable in varying:
+            found[variable] = None
+    return list(found)
+
+
+def may_be_learned(model):
+    """Say whether a model has opaque parts that can be taken out, none of them noisy.
 
     Nothing is compiled: an :class:`~pymc_kmc.model.opaque.OpaqueModel` knows for sure.
 

@@ -51,7 +51,7 @@ from pymc_kmc.adaptation.fit_to_values import FitToValues
 from pymc_kmc.adaptation.fitting import GivenSurrogate
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.learning import LearnedPosterior
-from pymc_kmc.learning.learn import learn_outputs
+from pymc_kmc.learning.learn import learn_unasked
 from pymc_kmc.moves.base import MoveMixture, Row
 from pymc_kmc.numerics.checks import check_count, check_flag
 from pymc_kmc.numerics.coordinates import IDENTITY
@@ -117,10 +117,11 @@ class KMC(SurrogateStep):
     posterior : LearnedPosterior, optional
         The same by its name.
     learn : bool
-        Whether the step calls :func:`~pymc_kmc.learn` when it is made, where that is safe: black
-        boxes return outputs, the step samples all of the model's variables, and these are ten
-        values at most. `step.posterior` is what was learned. If false, or elsewhere, each chain
-        learns by itself.
+        Whether the step calls :func:`~pymc_kmc.learn` when it is made, where that is safe: the step
+        samples all of the model's variables, black boxes are not noisy, and either return outputs,
+        with ten values of the variables at most, or a log likelihood, with six at most, on whose
+        maximum searches agree. `step.posterior` is what was learned. If false, or elsewhere, each
+        chain learns by itself.
     n_landmarks : int
         Kernel functions of the surrogate: its flexibility, and what a move costs. Where they are
         too few for the log density, it has up to twice as many.
@@ -185,7 +186,7 @@ class KMC(SurrogateStep):
         if self.posterior is not None:
             check_same_variables(self.posterior, target)
         elif self.learns_first and self.given_surrogate is None and self.adaptation == "tuning":
-            self.posterior = learn_outputs(model, self.vars, self.n_landmarks)
+            self.posterior = learn_unasked(model, self.vars, self.n_landmarks)
         return target
 
     @property

@@ -69,7 +69,19 @@ def noisy_model():
     return model
 
 
-TAKEN_APART = (vector_model, op_model, scalar_model, terms_model)
+def chain_model():
+    """The second black box sees the first one's outputs; the log density sees both, and sigma."""
+    with pm.Model() as model:
+        rate, shift = pm.LogNormal("rate", 0, 1), pm.Normal("shift", 0, 1, shape=2)
+        sigma = pm.HalfNormal("sigma", 1)
+        first = kmc.BlackBox("first", curve, rate, shift, shape=(4,))
+        second = kmc.BlackBox("second", lambda y, s: y.sum() * s, pt.exp(first), shift[0], shape=())
+        pm.Normal("y", first, sigma, observed=[1.0, 0.5, 0.3, 0.1])
+        pm.Normal("z", second, sigma, observed=1.0)
+    return model
+
+
+TAKEN_APART = (vector_model, op_model, scalar_model, terms_model, chain_model)
 
 
 @pytest.mark.parametrize("build", TAKEN_APART)
@@ -113,6 +125,27 @@ def test_a_node_with_outputs_is_described():
     (node,) = take_apart(vector_model()).nodes
     assert (node.name, node.n_outputs, node.is_term, node.is_noisy) == ("curve", 4, False, False)
     np.testing.assert_array_equal(node.moves_with, [0, 1, 2])  # sigma is no input
+
+
+def test_one_that_feeds_another_alone_is_no_node_of_its_own():
+    opaque = take_apart(one_feeds_another())
+    (node,) = opaque.nodes
+    assert (node.name, node.is_term) == ("second", True)
+    X = np.array([[0.5], [2.0]])
+    np.testing.assert_array_equal(opaque.inputs(X), X)  # what the first one sees
+    np.testing.assert_allclose(opaque.evaluate(X)[:, 0], [-0.0625, -16.0])
+
+
+def test_both_are_nodes_where_the_log_density_sees_both():
+    opaque = take_apart(chain_model())
+    assert [node.name for node in opaque.nodes] == ["first", "second"]
+    assert [node.n_outputs for node in opaque.nodes] == [4, 1]
+    assert [len(node.moves_with) for node in opaque.nodes] == [3, 3]
+    boxes = opaque.model
+    before = [box.n_evaluations for box in kmc.black_boxes(boxes)]
+    opaque.evaluate(0.1 * np.arange(12.0).reshape(3, 4))
+    after = [box.n_evaluations for box in kmc.black_boxes(boxes)]
+    assert np.subtract(after, before).tolist() == [3, 3]  # neither is evaluated twice
 
 
 def test_shapes_that_types_do_not_say_cost_one_evaluation():
@@ -165,7 +198,23 @@ def one_feeds_another():
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1)
         first = kmc.BlackBox("first", lambda x: x**2, x)
+        pm.Potential("p", kmc.BlackBox("second", lambda x: -(x**2), first))
+    return model
+
+
+def one_that_may_fail_feeds_another():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1)
+        first = kmc.BlackBox("first", lambda x: x**2, x, on_error="reject")
         pm.Potential("p", -kmc.BlackBox("second", lambda x: x**2, first))
+    return model
+
+
+def one_feeds_an_estimate():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1)
+        first = kmc.BlackBox("first", lambda x: x**2, x)
+        kmc.PseudoMarginalPotential("p", lambda x, rng: -(x**2), first)
     return model
 
 
@@ -176,7 +225,10 @@ def simulator():
     return model
 
 
-@pytest.mark.parametrize("build", [differentiable, one_feeds_another, simulator])
+WHOLE = (differentiable, one_that_may_fail_feeds_another, one_feeds_an_estimate, simulator)
+
+
+@pytest.mark.parametrize("build", WHOLE)
 def test_what_cannot_be_taken_apart_is_opaque_as_a_whole(build):
     opaque = take_apart(build())
     assert opaque.is_whole

@@ -1,6 +1,8 @@
-"""KMC() calls learn() where black boxes return outputs, and nowhere else."""
+"""KMC() calls learn() where that is safe, and nowhere else."""
 
 import logging
+from importlib import import_module
+from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -11,6 +13,8 @@ import pymc_kmc as kmc
 from tests.learned import OBSERVED, curve, decay, scalar
 from tests.models import noisy_gaussian
 
+# The package has a function of the same name.
+learning = import_module("pymc_kmc.learning.learn")
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "random_seed": 4}
 
 
@@ -31,8 +35,40 @@ def test_it_is_learned_where_the_step_is_made(caplog):
         step = kmc.KMC(n_landmarks=50)
     assert step.posterior.has_converged
     assert function.n_calls == step.posterior.n_evaluations < 100
-    assert "KMC: learning the outputs of curve for all chains" in caplog.text
+    assert "KMC: learning curve for all chains" in caplog.text
     assert step.default_tune_steps == 50
+
+
+def test_a_log_likelihood_is_learned_where_searches_agree():
+    with scalar():
+        step = kmc.KMC(n_landmarks=50)
+    assert step.posterior.has_converged
+    assert step.posterior.n_evaluations < 150
+
+
+def test_a_log_likelihood_that_is_not_learned_is_left_to_the_chains(caplog, monkeypatch):
+    monkeypatch.setattr(learning, "most_evaluations", lambda d: 30)
+    with scalar(), caplog.at_level(logging.INFO):
+        assert kmc.KMC(n_landmarks=50).posterior is None
+    assert "learned of loglik can't be trusted; chains learn by themselves" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("modes", "highest", "agree"),
+    [
+        ([], 0.0, True),  # nothing had to be searched for
+        ([(-40.0, 5), (1.0, 2)], 2.0, True),
+        ([(-40.0, 5), (1.0, 1)], 2.0, False),  # the best one was found once
+        ([(-40.0, 6)], 2.0, False),  # rounds have found what searches have missed
+    ],
+)
+def test_searches_agree_on_what_two_of_them_have_found(modes, highest, agree):
+    learned = SimpleNamespace(
+        modes=[SimpleNamespace(log_density=value, n_searches=n) for value, n in modes],
+        evaluations=SimpleNamespace(log_densities=np.array([-90.0, highest])),
+        n_dimensions=3,
+    )
+    assert learning.searches_agree(learned) == agree
 
 
 def test_the_draws_are_those_of_what_learn_returns():
@@ -80,16 +116,23 @@ def of_many_dimensions():
     return model
 
 
+def a_number_of_many_dimensions():
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=7)
+        pm.Potential("p", kmc.BlackBox("loglik", lambda x: -(x @ x), x))
+    return model
+
+
 @pytest.mark.parametrize(
     "build",
     [
-        scalar,
+        a_number_of_many_dimensions,
         lambda: noisy_gaussian(1.0),
         with_a_discrete_variable,
         with_a_gradient,
         of_many_dimensions,
     ],
-    ids=["a number", "noisy", "discrete", "gradient", "dimensions"],
+    ids=["a number, dimensions", "noisy", "discrete", "gradient", "dimensions"],
 )
 def test_elsewhere_chains_learn(build):
     with build():
