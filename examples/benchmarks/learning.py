@@ -190,6 +190,26 @@ def mixture():
     return model
 
 
+def sine():
+    """A wave of unknown frequency, 4-d: the log likelihood is opaque, and has many local maxima."""
+    rng, t = np.random.default_rng(3), np.linspace(0, 10, 60)
+    y = 1.2 * np.sin(2 * np.pi * 1.3 * t + 0.6) + 0.4 * rng.standard_normal(60)
+
+    def log_likelihood(log_size, log_frequency, phase, log_sd):
+        wave = np.exp(log_size) * np.sin(2 * np.pi * np.exp(log_frequency) * t + phase)
+        return -0.5 * np.sum((y - wave) ** 2) * np.exp(-2 * log_sd) - 60 * log_sd
+
+    with pm.Model() as model:
+        priors = (
+            pm.Normal("log_size", 0, 1),
+            pm.Normal("log_frequency", 0, 0.5),
+            pm.Normal("phase", 0, 1.5),
+            pm.Normal("log_sd", -1, 1),
+        )
+        pm.Potential("y", kmc.BlackBox("log likelihood", log_likelihood, *priors))
+    return model
+
+
 def noisy_time_series():
     """The time series; its log likelihood is an estimate, with noise of standard deviation 1."""
     log_likelihood = time_series_log_likelihood()
@@ -249,6 +269,7 @@ MODELS = {
     "dose-response": dose_response,
     "survival": survival,
     "mixture": mixture,
+    "sine": sine,
     "banana": whole("banana"),
     "two-modes": whole("two-modes"),
     "student-t": whole("student-t"),
@@ -266,6 +287,7 @@ GOALS = {
     "dose-response": (150, 300),
     "survival": (150, 300),
     "mixture": (150, 300),
+    "sine": (None, None),
     "banana": (1200, None),
     "two-modes": (1200, None),
     "student-t": (1200, None),
@@ -431,7 +453,7 @@ def main(arguments=None):
                 name,
                 cell([f["learning"] for f in found]),
                 cell([f["tuning"] for f in found]),
-                f"{goal} ({worst or '-'})",
+                f"{goal or '-'} ({worst or '-'})",
                 f"{by_default(model, 0)}",
                 cell([f["ess"] for f in found], min),
                 *(cell([e[i] for e in of_draws], digits=2) for i in (0, 1)),

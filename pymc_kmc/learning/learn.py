@@ -14,7 +14,6 @@ from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
-from pymc.model.core import modelcontext
 from rich import get_console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -28,10 +27,11 @@ from pymc_kmc.learning.modes import learned_modes
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Evaluations, Rounds
+from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.model.opaque_parts import may_be_learned
-from pymc_kmc.numerics.checks import check_count, check_positive
+from pymc_kmc.numerics.checks import check_count, check_flag, check_positive, check_rng
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.threads import single_threaded_blas
 
@@ -132,10 +132,13 @@ def learn(
     >>> learned.n_evaluations < 100
     True
     """
-    model = modelcontext(model)
+    model = check_model(model)
     check_count(batch_size, "batch_size")
     check_count(starts, "starts")
     check_positive(tolerance, "tolerance")
+    check_count(n_landmarks, "n_landmarks")
+    check_flag(progressbar, "progressbar")
+    rng = check_rng(random_seed, "random_seed")
     check_executor(executor, None)
     if batch_size < 2:
         raise ValueError(f"batch_size={batch_size} must be 2 at least: half is predicted first")
@@ -148,7 +151,6 @@ def learn(
     if max_evaluations is None:
         max_evaluations = most_evaluations(dimensions(model))
     check_count(max_evaluations, "max_evaluations")
-    rng = np.random.default_rng(random_seed)
     opaque = OpaqueModel(model.continuous_value_vars, model, rng.spawn(1)[0], executor)
     if opaque.has_gradient:
         log.info(

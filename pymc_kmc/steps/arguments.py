@@ -80,10 +80,15 @@ def check_initial_point(initial_point, model):
     point = dict(initial_point)
     for variable in model.value_vars:
         value = np.asarray(point[variable.name])
-        if value.dtype.kind not in "buif" or value.ndim != variable.ndim:
+        shape = variable.type.shape
+        fits = value.ndim == len(shape) and all(
+            wanted in (None, n) for wanted, n in zip(shape, value.shape, strict=True)
+        )
+        if value.dtype.kind not in "buif" or not fits:
+            wanted = tuple("any" if n is None else n for n in shape)
             raise ValueError(
                 f"initial_point[{variable.name!r}]={point[variable.name]!r} must be an array of "
-                f"numbers with {variable.ndim} dimensions; pass model.initial_point()."
+                f"numbers with the shape {wanted}; pass model.initial_point()."
             )
         point[variable.name] = value.astype(variable.dtype, copy=False)
     return point

@@ -10,6 +10,8 @@ With an estimated likelihood some tuning iterations probe the noise (:mod:`pymc_
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from math import exp
+from os import getpid
+from threading import get_ident
 from time import perf_counter
 from typing import Any
 
@@ -174,6 +176,8 @@ class AdaptiveStep(BlockedStep):
                 "Leave them out of the model."
             )
         self.target = self._make_target(model, initial_point, compile_kwargs)
+        # Process and thread in which its chain runs, once PyMC has begun one.
+        self._place = None
         self._reset_chain()
 
     @property
@@ -264,6 +268,7 @@ class AdaptiveStep(BlockedStep):
         self.rng = get_random_generator(rng, copy=False)
         # PyMC resets this for a step of its own, not for one inside a CompoundStep.
         self.tune = self._adapts
+        self._place = getpid(), get_ident()
         self._reset_chain()
 
     def _reset_chain(self):
@@ -282,6 +287,27 @@ class AdaptiveStep(BlockedStep):
 
     def step(self, point):
         """Do one iteration from PyMC's `point`."""
+        self._check_place()
+        try:
+            return self._iterate(point)
+        except SystemError as error:
+            # Ctrl-C while compiled code runs: numba returns without a result.
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            raise
+
+    def _check_place(self):
+        """Raise a RuntimeError where another thread of this process has begun a chain since."""
+        if self._place is None:
+            return
+        process, thread = self._place
+        if thread != get_ident() and process == getpid():
+            raise RuntimeError(
+                f"this {type(self).__name__} samples in another thread too: a step has one chain "
+                "at a time. Make a step for each pm.sample, or run one after the other."
+            )
+
+    def _iterate(self, point):
         target, progress = self.target, self.progress
         n_before = target.n_evaluations
         messages = self._prepare(point)

@@ -223,6 +223,10 @@ class KAMH(AdaptiveStep):
         states = states[has_moved(states)]
         if len(states) < 2 * self.n_dimensions:
             return
+        with np.errstate(all="ignore"):
+            # An improper posterior lets a chain go beyond the numbers whose squares are numbers.
+            if not np.isfinite(states.var(axis=0)).all():
+                return
         with single_threaded_blas():
             learned.local.distribution = LocalDistribution(
                 self.rng.permutation(states)[: self.n_points],

@@ -11,8 +11,10 @@ from scipy.stats import rankdata
 
 # States that are kept: a check costs some 0.1 ms a dimension.
 MOST_STATES = 256
-# Number of draws at the first check, and their growth from one check to the next.
-FIRST_CHECK, GROWTH = 512, 1.5
+# Number of draws at the first check, for drift alone, and their growth from one check to the next.
+FIRST_CHECK, GROWTH = 64, 1.5
+# Number of draws from which on their parts are compared: everybody knows that fewer say little.
+FIRST_PARTS = 256
 # Number of parts whose draws are compared. Eight see 96 % of the chains that drift like a Brownian
 # motion, halves 60 %, at the same rate of false alarms.
 N_PARTS = 8
@@ -68,7 +70,8 @@ class OwnChecks:
     def is_due(self):
         """Say whether a check is due, and plan the next one; the last draw's too, if known."""
         n = self.n_draws
-        if n < FIRST_CHECK or not (n >= self._next_check or n == self.n_expected):
+        planned = (self.n_expected, FIRST_PARTS, FIRST_TAILS)
+        if n < FIRST_CHECK or not (n >= self._next_check or n in planned):
             return False
         self._next_check = int(np.ceil(n * GROWTH))
         return True
@@ -95,8 +98,10 @@ class OwnChecks:
         )
 
     def r_hat(self):
-        """Return R-hat of the draws' parts, of ranks, (d,); NaN if constant."""
+        """Return R-hat of the draws' parts, of ranks, (d,); NaN if constant or of few draws."""
         states = self._draws.states
+        if self.n_draws < FIRST_PARTS:
+            return np.full(states.shape[1], np.nan)
         ranks = rankdata(states, axis=0)
         n = len(ranks) // N_PARTS
         parts = ranks[len(ranks) - n * N_PARTS :].reshape(N_PARTS, n, -1)

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from pymc.pytensorf import floatX
 
-import pymc_kmc as kmc
-from pymc_kmc.model.target import TargetDensity
+from pymc_kmc.model.differentiable import DifferentiableTarget
+from tests.steps import STEPS
 
-# In `make test`: each compiles a model and samples it, some two seconds.
-FEW = 4
+# In `make test`: each compiles a model and samples it, half a second or two.
+FEW = 12
 N_EXAMPLES = int(os.environ.get("FAULTS_EXAMPLES", FEW))
 ITERATIONS = 5
 SHAPES = st.sampled_from([(), (1,), (3,), (2, 2), (0,), (2, 0)])
@@ -67,7 +67,7 @@ OBSERVED = np.array([0.3, -0.2])
 
 @st.composite
 def recipes(draw):
-    """Names of distributions with shapes, which of them the step has, and the precision."""
+    """Names of distributions with shapes, which of them the step has, it, and the precision."""
     kinds = [draw(st.sampled_from(CONTINUOUS))]
     kinds += draw(st.lists(st.sampled_from(list(DISTRIBUTIONS)), max_size=2))
     shapes = [draw(SHAPES) for _ in kinds]
@@ -79,7 +79,8 @@ def recipes(draw):
             shapes[i] = tuple(max(1, n) for n in shape)
         elif has_all or 0 in shape or draw(st.booleans()):
             own.append(i)
-    return kinds, shapes, own, draw(st.sampled_from(["float64", "float64", "float32"]))
+    step = draw(st.sampled_from(["AdaptiveMetropolis", "GadMALA", "KMC"]))
+    return kinds, shapes, own, step, draw(st.sampled_from(["float64", "float64", "float32"]))
 
 
 def build(kinds, shapes):
@@ -102,13 +103,12 @@ def build(kinds, shapes):
 )
 @given(recipes())
 def test_targets_and_draws(recipe):
-    kinds, shapes, own, precision = recipe
+    kinds, shapes, own, step_name, precision = recipe
     with pytensor.config.change_flags(mode="FAST_COMPILE", floatX=precision):
         model, variables = build(kinds, shapes)
-        values = [model.rvs_to_values[variables[i]] for i in own]
-        check_target(model, values, precision)
         with model:
-            step = kmc.AdaptiveMetropolis([variables[i] for i in own])
+            step = STEPS[step_name]([variables[i] for i in own])
+            check_target(model, step.target, precision)
             rest = [v for i, v in enumerate(variables) if i not in own]
             others = [pm.Metropolis([v]) for v in rest]
             draws = pm.sample(
@@ -129,10 +129,9 @@ def test_targets_and_draws(recipe):
         assert np.all(DISTRIBUTIONS[kind][1](found)) or not found.size
 
 
-def check_target(model, values, precision):
-    """The step's log density is `model.compile_logp`'s, wherever it is asked."""
+def check_target(model, target, precision):
+    """The step's log density is `model.compile_logp`'s, wherever it is asked; its slope too."""
     start, rng = model.initial_point(), np.random.default_rng(0)
-    target = TargetDensity(values, model, start)
     expected = model.compile_logp()
     tolerance = 1e-10 if precision == "float64" else 1e-3
     for _ in range(3):
@@ -143,5 +142,11 @@ def check_target(model, values, precision):
             for name, value in start.items()
         }
         target.follow(point)
-        found = target.evaluate(target.position(point), ()).log_density
+        position = target.position(point)
+        found = target.evaluate(position, ()).log_density
         assert found == pytest.approx(float(expected(point)), rel=tolerance, abs=tolerance)
+        if isinstance(target, DifferentiableTarget) and precision == "float64":
+            step = 1e-6 * rng.standard_normal(position.shape)
+            ends = [target.evaluate(position + sign * step, ()).log_density for sign in (1, -1)]
+            slope = 2.0 * target.gradient(position) @ step
+            assert ends[0] - ends[1] == pytest.approx(slope, rel=1e-3, abs=1e-8)

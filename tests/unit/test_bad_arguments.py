@@ -53,6 +53,7 @@ OF_EVERY_STEP = [
     ("initial_point", {"x": np.zeros(2), "scale": 1.0}, ValueError),
     ("initial_point", START | {"x": "a"}, ValueError),
     ("initial_point", START | {"x": 0.0}, ValueError),
+    ("initial_point", START | {"x": np.zeros(3)}, ValueError),
     ("initial_point", START | {"x": None}, ValueError),
     ("compile_kwargs", "a", TypeError),
     ("blocked", "no", ValueError),
@@ -302,6 +303,18 @@ OF_PARTIAL_POSTERIORS = [
     *each("random_seed", ["a", -1, 1.5], (TypeError, ValueError)),
     *each("progressbar", ["no", 3]),
 ]
+OF_LEARN = [
+    *each("model", ["m", 3, pm.Model], TypeError),
+    *each("max_evaluations", [0, "a", 1.5, True]),
+    *each("batch_size", [0, 1, "a", 1.5, None]),
+    *each("starts", [0, "a", 1.5, None]),
+    *each("tolerance", NUMBERS),
+    *each("n_landmarks", COUNTS),
+    *each("executor", [3, "a"], TypeError),
+    *each("evaluations", [3, "a"], TypeError),
+    *each("random_seed", ["a", -1, 1.5], (TypeError, ValueError)),
+    *each("progressbar", ["no", 3]),
+]
 OF_MMD = [
     *each("x", ["a", 3, None, np.ones(0), np.full((3, 2), np.nan)]),
     *each("y", ["a", 3, None, np.ones((3, 5))]),
@@ -320,6 +333,11 @@ def test_of_partial_posteriors(argument, value, error):
     arguments[argument] = value
     positional = [arguments.pop(name) for name in ("build", "data", "functional")]
     refuses(lambda: kmc.partial_posteriors(*positional, **arguments), argument, error)
+
+
+@pytest.mark.parametrize(("argument", "value", "error"), OF_LEARN)
+def test_of_learn(argument, value, error):
+    refuses(lambda: kmc.learn(**{"model": MODEL, argument: value}), argument, error)
 
 
 @pytest.mark.parametrize(("argument", "value", "error"), OF_MMD)

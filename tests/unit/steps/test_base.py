@@ -1,5 +1,7 @@
 """What every step does, whatever its algorithm."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -105,3 +107,64 @@ def test_from_one_estimate_of_zero_to_another_without_a_warning(recwarn):
     assert not column(statistics, "kmc_accepted").any()
     assert statistics[-1]["kmc_n_invalid"] == 0
     assert [str(warning.message) for warning in recwarn] == []
+
+
+def interrupted(step, at):
+    """Let a step be interrupted at its n-th proposal, inside of compiled code as numba does it."""
+    propose, seen = step._propose, []
+
+    def interrupt(current):
+        seen.append(current)
+        if len(seen) < at:
+            return propose(current)
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise SystemError("returned a result with an exception set") from error
+
+    step._propose = interrupt
+    return step
+
+
+def test_an_interrupt_of_compiled_code_keeps_the_draws():
+    with pm.Model():
+        pm.Normal("x")
+        step = interrupted(kmc.AdaptiveMetropolis(), at=26)
+        draws = pm.sample(
+            step=step,
+            tune=10,
+            draws=100,
+            chains=1,
+            cores=1,
+            progressbar=False,
+            compute_convergence_checks=False,
+        )
+    assert draws.posterior.sizes["draw"] == 15
+
+
+def test_other_errors_of_compiled_code_are_errors():
+    with pm.Model() as model:
+        pm.Normal("x")
+        step = kmc.AdaptiveMetropolis()
+
+    def fails(current):
+        raise SystemError("broken")
+
+    step._propose = fails
+    with pytest.raises(SystemError, match="broken"):
+        step.step(model.initial_point())
+
+
+def test_a_step_has_one_chain_at_a_time():
+    """A chain that another thread has begun since would be mixed up with it."""
+    with pm.Model() as model:
+        pm.Normal("x")
+        step = kmc.AdaptiveMetropolis()
+    point = model.initial_point()
+    step.set_rng(np.random.default_rng(0))
+    step.step(point)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(step.set_rng, np.random.default_rng(1)).result()
+        pool.submit(step.step, point).result()
+    with pytest.raises(RuntimeError, match="AdaptiveMetropolis samples in another thread too"):
+        step.step(point)

@@ -31,11 +31,17 @@ def test_memory_stays_and_states_are_spread_evenly():
 
 def test_when_a_check_is_due():
     states = np.zeros((2000, 1))
-    assert checks_of(states)[1] == [512, 768, 1152, 1728]
+    # Parts are compared from 256 draws on, tails are looked at from 1000 on.
+    assert checks_of(states)[1] == [64, 96, 144, 216, 256, 384, 576, 864, 1000, 1500]
     checks = OwnChecks()
     checks.n_expected = 600
     due = [i for i in range(1, 601) if checks.observe(np.zeros(1), False) or checks.is_due()]
-    assert due == [512, 600]
+    assert due[-3:] == [384, 576, 600]
+
+
+def test_parts_of_few_draws_are_not_compared():
+    states = np.cumsum(np.ones((255, 1)), axis=0)
+    assert np.isnan(checks_of(states)[0].r_hat()).all()
 
 
 def test_good_chains_are_left_alone():
@@ -171,12 +177,34 @@ def test_what_did_not_converge_says_so(problem, expected, cores, caplog):
     assert told(caplog).count(expected) == cores
 
 
+GROWS, DIFFER = "range grows and grows along x", "differ from each other along x"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("AdaptiveMetropolis", GROWS),
+        ("KAMH", GROWS),
+        ("KMC", GROWS),
+        ("GadMALA", DIFFER),
+        ("GadRWM", DIFFER),
+    ],
+)
+def test_a_short_chain_that_escapes_says_so(name, expected, caplog):
+    """Nothing holds x back above. Gad's moves grow slowly."""
+    with pm.Model():
+        x = pm.HalfFlat("x", initval=1.0)
+        pm.Potential("p", -0.5 * pm.math.exp(-x))
+        sample(STEPS[name](), draws=300, tune=300)
+    assert expected in told(caplog)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_chain_that_is_lost_in_a_tail_says_so(seed, caplog):
     """GadMALA on a Cauchy: .01 to .2 of the draws are beyond 10 in place of .063."""
     with pm.Model():
         pm.Cauchy("x", 0.0, 1.0)
-        sample(kmc.GadMALA(), draws=2000, tune=1000, random_seed=seed)
+        sample(kmc.GadMALA(), draws=1000, tune=1000, random_seed=seed)
     assert "heavy tails along x" in told(caplog)
 
 
