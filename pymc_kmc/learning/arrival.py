@@ -279,7 +279,9 @@ def prior_points(opaque, n, rng):
     """Return n draws of the prior on the unconstrained scale, (n, d); None where it has none."""
     try:
         function = make_initial_point_fn(
-            model=opaque.model, default_strategy="prior", return_transformed=True
+            model=opaque.model,
+            overrides=dict.fromkeys(opaque.random_variables, "prior"),
+            return_transformed=True,
         )
         rows = _rows(opaque, function, n, rng)
     except (NotImplementedError, ValueError, TypeError):
@@ -295,7 +297,7 @@ def jittered_points(opaque, n, rng):
     """
     model = opaque.model
     function = make_initial_point_fn(
-        model=model, jitter_rvs=set(model.free_RVs), return_transformed=True
+        model=model, jitter_rvs=set(opaque.random_variables), return_transformed=True
     )
     points = np.repeat(_rows(opaque, function, (n + 1) // 2, rng), 2, axis=0)[:n]
     points[1::2] = 2.0 * _vector(opaque, opaque.initial_point) - points[1::2]

@@ -80,6 +80,14 @@ def distilled(draws, values, wide, evaluations, distillation) -> FittedSurrogate
         return _weighed(fitted, evaluations, distillation.n_last)
 
 
+def distilled_error(fitted, composite, X):
+    """Return the standard deviation of what a distilled log density is off by at draws (n, d)."""
+    errors = composite(X, penalty=0.0).mean - fitted.surrogate.log_density(fitted.warp.forward(X))
+    errors += fitted.warp.log_volume(X)
+    low, high = np.quantile(errors[np.isfinite(errors)], [0.16, 0.84])
+    return float(0.5 * (high - low))
+
+
 def _weighed(fitted, evaluations, n_last):
     """Return a fitted surrogate with the log weights of the last evaluations, if these suffice."""
     X, values = evaluations.X[-n_last:], evaluations.log_densities[-n_last:]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
-from pymc_kmc.surrogates.exact_gp import ExactGP
+from pymc_kmc.surrogates.exact_gp import ExactGP, Hyperparameters
 
 # Depth of a log density below its best, in nats a dimension, from which on it is compressed: draws
 # at temperature 2 are hardly deeper.
@@ -107,6 +107,38 @@ class EmulatedOutputs(NamedTuple):
         return self.prediction.pullback(slopes / temperature, of_variance * scale)
 
 
+class EmulatorState(NamedTuple):
+    """A fitted emulator as arrays, from which it can be made again.
+
+    Attributes
+    ----------
+    space, transform : str
+        What its points are, and what of the outputs the process is of.
+    varying : ndarray of int
+        The node's inputs that vary.
+    offset, scales : ndarray
+        Of the outputs.
+    centre, whitening : ndarray, shapes (k,) and (k, k)
+        Of the process's coordinates.
+    Z, Y, noise : ndarray, shapes (n, k), (n, m) and (n,)
+        What the process is fitted to.
+    parameters : ndarray
+        Of its covariance function, packed.
+    """
+
+    space: str
+    transform: str
+    varying: np.ndarray
+    offset: np.ndarray
+    scales: np.ndarray
+    centre: np.ndarray
+    whitening: np.ndarray
+    Z: np.ndarray
+    Y: np.ndarray
+    noise: np.ndarray
+    parameters: np.ndarray
+
+
 class NodeEmulator:
     """Emulates one opaque node.
 
@@ -122,6 +154,34 @@ class NodeEmulator:
         self.space = self.process = self.usable = None
         self.n_competed = 0
         self._covariances = {}
+
+    @property
+    def state(self):
+        """The :class:`EmulatorState`."""
+        process = self.process
+        return EmulatorState(
+            *self.space,
+            self.varying,
+            self.offset,
+            self.scales,
+            process.centre,
+            process.whitening,
+            process.Z_,
+            process.Y_,
+            process.noise_,
+            process.hyperparameters_.packed,
+        )
+
+    @classmethod
+    def restored(cls, node, state):
+        """Return the emulator of a node that had a state, for predictions."""
+        emulator = cls(node)
+        emulator.space, emulator.varying = (state.space, state.transform), state.varying
+        emulator.offset, emulator.scales = state.offset, state.scales
+        process = ExactGP(state.whitening, state.centre, not node.is_noisy)
+        parameters = Hyperparameters.unpacked(state.parameters)
+        emulator.process = process.given(state.Z, state.Y, state.noise, parameters)
+        return emulator
 
     def fit(self, X, U, outputs, log_densities, draws, draws_inputs, top=None):
         """Fit to evaluations.

@@ -19,7 +19,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pymc_kmc.learning.arrival import Arrival
 from pymc_kmc.learning.composite import draw
-from pymc_kmc.learning.distilling import Distillation, distilled
+from pymc_kmc.learning.distilling import Distillation, distilled, distilled_error
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
 from pymc_kmc.learning.emulator import KNEE, shrunk
 from pymc_kmc.learning.evidence import of_emulated, without_noise
@@ -27,7 +27,7 @@ from pymc_kmc.learning.modes import learned_modes
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Evaluations, Rounds
-from pymc_kmc.likelihoods.checks import check_model
+from pymc_kmc.likelihoods.checks import check_model, check_variables
 from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.model.opaque_parts import may_be_learned
@@ -61,6 +61,7 @@ DISPERSED = 2.0
 
 def learn(
     model=None,
+    vars=None,
     *,
     max_evaluations=None,
     executor=None,
@@ -74,7 +75,7 @@ def learn(
 ) -> LearnedPosterior:
     """Learn a model's posterior from few evaluations of what is opaque in it.
 
-    All continuous variables are learned together. A black box that returns many outputs, an ODE's
+    The variables are learned together. A black box that returns many outputs, an ODE's
     solution or a simulator's mean, needs some hundred evaluations; one that returns a log
     likelihood some hundreds.
 
@@ -82,6 +83,11 @@ def learn(
     ----------
     model : pymc.Model, optional
         By default the one of the context.
+    vars : list of TensorVariable, optional
+        Continuous variables to learn, by default all. Others, discrete ones or those of other
+        steps, are held at their initial values; nothing opaque may depend on them. A chain of
+        ``KMC(learned)`` beside steps that move them follows: what was learned is true for all
+        their values.
     max_evaluations : int, optional
         Most evaluations of the model; by default 200 and 100 a dimension.
     executor : concurrent.futures.Executor or callable, optional
@@ -110,8 +116,8 @@ def learn(
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of its range, the model has discrete variables, or `evaluations` are
-        another model's.
+        If an argument is out of its range, something opaque depends on a variable that isn't
+        learned, or `evaluations` are another model's.
     RuntimeError
         If the log density is not finite at any start.
 
@@ -133,6 +139,7 @@ def learn(
     True
     """
     model = check_model(model)
+    variables = check_variables(vars, model)
     check_count(batch_size, "batch_size")
     check_count(starts, "starts")
     check_positive(tolerance, "tolerance")
@@ -142,16 +149,10 @@ def learn(
     check_executor(executor, None)
     if batch_size < 2:
         raise ValueError(f"batch_size={batch_size} must be 2 at least: half is predicted first")
-    discrete = sorted(v.name for v in model.discrete_value_vars)
-    if discrete:
-        raise ValueError(
-            f"{discrete} are discrete: learn() needs a model of continuous variables alone. Use "
-            "pm.sample(step=[kmc.KMC(vars=...), ...]), which learns in the chain."
-        )
     if max_evaluations is None:
-        max_evaluations = most_evaluations(dimensions(model))
+        max_evaluations = most_evaluations(dimensions(model, variables))
     check_count(max_evaluations, "max_evaluations")
-    opaque = OpaqueModel(model.continuous_value_vars, model, rng.spawn(1)[0], executor)
+    opaque = OpaqueModel(variables, model, rng.spawn(1)[0], executor)
     if opaque.has_gradient:
         log.info(
             "This model's log density has a gradient: pm.NUTS() or kmc.GadMALA() may need fewer "
@@ -179,13 +180,11 @@ def learn_unasked(model, variables, n_landmarks):
     Returns
     -------
     LearnedPosterior or None
-        None where the model has other variables or many dimensions, nothing in it is opaque,
-        something opaque is noisy, or a log likelihood was learned and can't be trusted.
+        None where the step has many dimensions, nothing in the model is opaque, something opaque is
+        noisy or depends on other variables, or a log likelihood was learned and can't be trusted.
     """
-    d = dimensions(model)
-    if set(variables) != set(model.value_vars) or d > MOST_DIMENSIONS:
-        return None
-    if not may_be_learned(model):
+    d = dimensions(model, variables)
+    if d > MOST_DIMENSIONS or not may_be_learned(model, variables):
         return None
     rng = np.random.default_rng(0)
     opaque = OpaqueModel(variables, model, rng.spawn(1)[0])
@@ -222,9 +221,10 @@ def searches_agree(learned):
     return best.n_searches > 1 and rise < KNEE * learned.n_dimensions
 
 
-def dimensions(model):
-    """Return the number of a model's unconstrained values."""
-    return int(sum(v.size for v in model.initial_point(0).values()))
+def dimensions(model, variables):
+    """Return the number of values of a model's value variables."""
+    point = model.initial_point(0)
+    return int(sum(point[v.name].size for v in variables))
 
 
 def most_evaluations(n_dimensions):
@@ -387,6 +387,8 @@ def _posterior(run, state, rounds, n_landmarks):
     seed = int(rng.integers(2**32))
     distillation = Distillation(wide.values.mean, n_landmarks, 2 * run.batch_size, seed)
     fitted = distilled(X, values, wide.X, state.evaluations, distillation)
+    # Draws that it wasn't fitted to.
+    fresh = draw(composite, last.X, factor, last.step_size, N_BETWEEN, rng, maps=state.maps).X
     opaque = run.opaque
     evidence = of_emulated(composite, X, penalised, variances, rng)
     evidence = without_noise(evidence, rounds.noise, len(state.evaluations))
@@ -409,5 +411,10 @@ def _posterior(run, state, rounds, n_landmarks):
         emulated=emulated(composite, state.evaluations, X[:N_DRAWS]),
         emulated_log_evidence=evidence,
         distillation=distillation,
+        distilled_error=distilled_error(fitted, composite, fresh),
+        emulators=tuple(emulator.state for emulator in composite.emulators),
+        step_size=last.step_size,
+        noise=rounds.noise,
+        given=opaque.others,
         fitted=fitted,
     )

@@ -64,6 +64,17 @@ class LearnedPosterior:
         Of the emulated log density at `positions`.
     emulated : Emulated
         What the emulators say at evaluations, predicted from all others, and at draws.
+    distilled_error : float
+        Standard deviation of what `fitted` is off by at draws, in nats. Where it is large, chains
+        move on the emulated log density itself, which takes them longer.
+    emulators : tuple of EmulatorState
+    step_size : float
+        Of the transitions that made the draws, in coordinates in which these have unit covariance.
+    noise : float
+        Standard deviation of the values' noise, in nats.
+    given : dict of str to ndarray
+        Values of the variables that were not learned, other steps' or discrete ones, by the names
+        of their value variables: draws and averages are given these, the emulators are not.
     fitted : FittedSurrogate
         The surrogate of the log density that chains move on.
     """
@@ -86,6 +97,11 @@ class LearnedPosterior:
     emulated: Emulated = field(repr=False)
     emulated_log_evidence: LogEvidence
     distillation: Distillation = field(repr=False)
+    distilled_error: float
+    emulators: tuple = field(repr=False)
+    step_size: float = field(repr=False)
+    noise: float
+    given: dict
     fitted: FittedSurrogate
 
     @property
@@ -233,9 +249,16 @@ class LearnedPosterior:
             f"Emulated: {what}.",
             quality,
             *sentences(self.modes),
+            *self._given_sentences,
             f"Cost: {n} evaluations of the model in all{earlier}, {_duration(seconds)}.",
             "Draws are approximate; pm.sample(step=kmc.KMC(learned)) makes exact ones.",
         ]
+
+    @property
+    def _given_sentences(self):
+        if not self.given:
+            return []
+        return [f"Draws and averages are given the first values of {', '.join(self.given)}."]
 
     def __repr__(self):
         title = f"LearnedPosterior of {self.n_dimensions} unconstrained values"

@@ -12,12 +12,13 @@ import xarray as xr
 
 from pymc_kmc.learning.distilling import Distillation, distilled
 from pymc_kmc.learning.emulated import Emulated, EmulatedNode
+from pymc_kmc.learning.emulator import EmulatorState
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import LearnedMode
 from pymc_kmc.learning.rounds import Evaluations, Round
 
 # Number of the file's form. It rises with every change.
-FORM = 2
+FORM = 3
 # The attribute that marks a file, and the one that has the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
 # What is distilled again.
@@ -28,6 +29,7 @@ TUPLES = {
         Distillation,
         Emulated,
         EmulatedNode,
+        EmulatorState,
         Evaluations,
         LearnedMode,
         LogEvidence,

@@ -1,4 +1,4 @@
-"""Checks of the arguments that noisy likelihoods share, and of the results of users' functions."""
+"""Checks of arguments of likelihoods and steps, and of the results of users' functions."""
 
 import inspect
 import numbers
@@ -6,6 +6,8 @@ import numbers
 import numpy as np
 import pymc as pm
 from pymc.model import modelcontext
+from pymc.util import get_value_vars_from_user_vars
+from pytensor.graph.basic import Variable
 
 
 class WrongResult(TypeError):
@@ -147,3 +149,50 @@ def check_callable(name, what, function, n_params, noise=None):
             f"{what} of {name!r} can't be called as {what}({n_params} param values{keywords}): "
             f"{error}. Its signature is {signature}."
         ) from None
+
+
+def check_variables(variables, model):
+    """Return the value variables that a step is to sample.
+
+    Parameters
+    ----------
+    variables : object
+        Argument `vars`: a variable, or a list or tuple of them; None for all continuous ones.
+    model : pymc.Model
+
+    Returns
+    -------
+    list of TensorVariable
+
+    Raises
+    ------
+    TypeError
+        If it is anything else.
+    ValueError
+        If there are none, one is given twice, or one isn't a free variable of the model.
+    """
+    if variables is None:
+        return list(model.continuous_value_vars)
+    if isinstance(variables, Variable):
+        variables = [variables]
+    if not isinstance(variables, list | tuple) or not all(
+        isinstance(variable, Variable) for variable in variables
+    ):
+        raise TypeError(
+            f"vars={variables!r} must be a list of the model's variables, "
+            "e.g. vars=[model['x'], model['y']]; leave it out for all continuous ones."
+        )
+    if not variables:
+        raise ValueError("vars=[] has no variables; leave it out for all continuous ones.")
+    try:
+        variables = get_value_vars_from_user_vars(list(variables), model)
+    except ValueError:
+        free = [variable.name for variable in model.free_RVs]
+        raise ValueError(
+            f"vars={variables!r} must be free variables of the model, which has {free}."
+        ) from None
+    names = [variable.name for variable in variables]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"vars has {repeated} more than once; give each variable once.")
+    return variables

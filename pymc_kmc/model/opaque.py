@@ -28,7 +28,7 @@ from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.model.columns import Columns
 from pymc_kmc.model.evaluated import EvaluationLog
 from pymc_kmc.model.log_density import LogDensity, check_continuous, check_proper
-from pymc_kmc.model.opaque_parts import merged, opaque_parts
+from pymc_kmc.model.opaque_parts import check_others, given_others, opaque_parts
 from pymc_kmc.model.rows import function, of_rows
 
 # Points and outputs at which is tried whether an output is a term of a sum.
@@ -78,7 +78,9 @@ class OpaqueModel:
     Parameters
     ----------
     variables : list of TensorVariable
-        The model's value variables, all of them continuous.
+        Value variables of the model, continuous ones. Others are held at the values that
+        :meth:`follow` takes from a point, at first the initial ones; nothing opaque may depend on
+        them.
     model : pymc.Model
     rng : numpy.random.Generator
         Draws the noise of estimates.
@@ -111,10 +113,11 @@ class OpaqueModel:
         self._columns = Columns(shapes, [v.dtype for v in variables])
         self.n_dimensions = sum(self._columns.sizes)
         self.n_evaluations = 0
-        log_density = merged(model.logp())
+        log_density, self._others = given_others(model, self.variables)
         parts = opaque_parts(log_density, self.variables)
         self.has_gradient = parts == []
         self.is_whole = not parts
+        check_others(log_density, self.variables, self._others, self.is_whole)
         if self.is_whole:
             self._target = LogDensity(self.variables, model, self.initial_point)
             everything = np.arange(self.n_dimensions)
@@ -329,6 +332,23 @@ class OpaqueModel:
         calls = [(self._noise([likelihood])[0], values) for values in zip(*arguments, strict=True)]
         return likelihood.op.each(calls, self._executor)
 
+    @property
+    def random_variables(self):
+        """The model's random variables that belong to its value variables, in the model's order."""
+        model = self.model
+        return [v for v in model.free_RVs if model.rvs_to_values[v] in self.variables]
+
+    @property
+    def others(self):
+        """Values of the other variables, by their names."""
+        return {variable.name: shared.get_value() for variable, shared in self._others.items()}
+
+    def follow(self, point):
+        """Take the values of the other variables from a point, a dict of arrays by their names."""
+        for variable, shared in self._others.items():
+            # A copy: in worker processes PyMC writes the next point into the same memory.
+            shared.set_value(np.array(point[variable.name]), borrow=True)
+
     def end(self):
         """End the workers of an executor that was made here."""
         if self._executor is not None:
@@ -338,7 +358,7 @@ class OpaqueModel:
         return tuple([source.scheme.draw(source.n_start, self.rng) for source in sources])
 
     def natural(self, X):
-        """Return the free variables on their natural scale.
+        """Return its free variables on their natural scale.
 
         Parameters
         ----------
@@ -348,7 +368,7 @@ class OpaqueModel:
         -------
         dict of str to ndarray, shape (n, ...)
         """
-        free = self.model.free_RVs
-        values = self.model.replace_rvs_by_values(free)
+        free = self.random_variables
+        values = clone_replace(self.model.replace_rvs_by_values(free), self._others)
         arrays = of_rows(self.variables, values)(*self._columns.split(X))
         return {variable.name: array for variable, array in zip(free, arrays, strict=True)}

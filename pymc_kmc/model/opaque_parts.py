@@ -2,9 +2,11 @@
 
 from typing import Any, NamedTuple
 
+from pymc.pytensorf import make_shared_replacements
 from pytensor.gradient import NullTypeGradError, grad
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.null_type import NullType
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.type import continuous_dtypes
@@ -195,7 +197,54 @@ def _before(variables, behind, varying):
     return list(found)
 
 
-def may_be_learned(model):
+def given_others(model, variables):
+    """Return a model's log density given its other variables, and these.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    variables : list of TensorVariable
+
+    Returns
+    -------
+    log_density : TensorVariable
+    others : dict of TensorVariable to shared variable
+        The model's other value variables, and what stands in their place.
+    """
+    log_density = merged(model.logp())
+    others = make_shared_replacements(model.initial_point(0), variables, model)
+    return (clone_replace(log_density, others) if others else log_density), others
+
+
+def check_others(log_density, variables, others, is_whole=False):
+    """Raise a ValueError if something opaque depends on variables that are not learned.
+
+    Parameters
+    ----------
+    log_density : TensorVariable
+    variables : list of TensorVariable
+    others : dict of TensorVariable to shared variable
+    is_whole : bool
+        Whether the whole density is opaque.
+    """
+    if not others:
+        return
+    names, shared = {s: v.name for v, s in others.items()}, set(others.values())
+    nodes = opaque_nodes(log_density, [*variables, *shared])
+    # Of an integer nothing has a gradient, so that one has to look for black boxes.
+    every = {v.owner for v in ancestors([log_density]) if v.owner is not None}
+    nodes += [node for node in every if isinstance(node.op, BlackBoxOp) and node not in nodes]
+    behind = ancestors([log_density] if is_whole else [v for node in nodes for v in node.inputs])
+    found = sorted(names[v] for v in shared.intersection(behind))
+    if found:
+        raise ValueError(
+            f"{found} are not learned, and what is opaque in the model depends on them: pass all "
+            "that it depends on in vars, or sample with kmc.KMC(learn=False), which learns in the "
+            "chain."
+        )
+
+
+def may_be_learned(model, variables):
     """Say whether a model has opaque parts that can be taken out, none of them noisy.
 
     Nothing is compiled: an :class:`~pymc_kmc.model.opaque.OpaqueModel` knows for sure.
@@ -203,7 +252,15 @@ def may_be_learned(model):
     Parameters
     ----------
     model : pymc.Model
-        Of continuous variables.
+    variables : list of TensorVariable
+        That are to be learned.
     """
-    parts = opaque_parts(merged(model.logp()), model.continuous_value_vars)
-    return bool(parts) and not any(part.is_noisy for part in parts)
+    log_density, others = given_others(model, variables)
+    parts = opaque_parts(log_density, variables)
+    if not parts or any(part.is_noisy for part in parts):
+        return False
+    try:
+        check_others(log_density, variables, others)
+    except ValueError:
+        return False
+    return True

@@ -25,12 +25,12 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_kmc.adaptation.first_shape import first_shape
-from pymc_kmc.likelihoods.checks import check_model
+from pymc_kmc.likelihoods.checks import check_model, check_variables
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
 from pymc_kmc.numerics.checks import check_choice, check_flag, check_rng
-from pymc_kmc.steps.arguments import check_compile_kwargs, check_initial_point, check_variables
+from pymc_kmc.steps.arguments import check_compile_kwargs, check_initial_point
 from pymc_kmc.steps.chain_warnings import (
     STUCK_AFTER,
     ChainWarnings,
@@ -176,7 +176,7 @@ class AdaptiveStep(BlockedStep):
                 "Leave them out of the model."
             )
         self.target = self._make_target(model, initial_point, compile_kwargs)
-        # Process and thread in which its chain runs, once PyMC has begun one.
+        # Process and thread in which its chain runs.
         self._place = None
         self._reset_chain()
 
@@ -268,7 +268,7 @@ class AdaptiveStep(BlockedStep):
         self.rng = get_random_generator(rng, copy=False)
         # PyMC resets this for a step of its own, not for one inside a CompoundStep.
         self.tune = self._adapts
-        self._place = getpid(), get_ident()
+        self._place = None
         self._reset_chain()
 
     def _reset_chain(self):
@@ -297,11 +297,11 @@ class AdaptiveStep(BlockedStep):
             raise
 
     def _check_place(self):
-        """Raise a RuntimeError where another thread of this process has begun a chain since."""
-        if self._place is None:
-            return
-        process, thread = self._place
-        if thread != get_ident() and process == getpid():
+        """Raise a RuntimeError where another thread of this process has gone on with a chain."""
+        here = getpid(), get_ident()
+        process, thread = self._place or here
+        self._place = here
+        if thread != here[1] and process == here[0]:
             raise RuntimeError(
                 f"this {type(self).__name__} samples in another thread too: a step has one chain "
                 "at a time. Make a step for each pm.sample, or run one after the other."

@@ -103,7 +103,7 @@ def of_own_checks(target, checks, is_local):
     is_local : bool
         Whether all moves of the step are about as long as the posterior's middle is wide.
     """
-    drifting = target.names_of(checks.drifting())
+    drifting = target.names_of(checks.drifting(target.is_free))
     if drifting:
         return [
             (

@@ -49,9 +49,12 @@ import numpy as np
 
 from pymc_kmc.adaptation.fit_to_values import FitToValues
 from pymc_kmc.adaptation.fitting import GivenSurrogate
+from pymc_kmc.adaptation.noise_variance import ideal_acceptance
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.learning import LearnedPosterior
+from pymc_kmc.learning.emulated_density import EmulatedDensity, needs_emulators, on_emulators
 from pymc_kmc.learning.learn import learn_unasked
+from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.moves.base import MoveMixture, Row
 from pymc_kmc.numerics.checks import check_count, check_flag
 from pymc_kmc.numerics.coordinates import IDENTITY
@@ -168,7 +171,7 @@ class KMC(SurrogateStep):
                 "a learned posterior is one surrogate of all variables: leave surrogate= and "
                 "blocked=False out."
             )
-        kwargs.pop("vars", None)
+        kwargs["vars"] = variables_of(posterior, check_model(kwargs.get("model")))
         return super().__new__(cls, *args[1:], posterior=posterior, **kwargs)
 
     def __init__(self, vars=None, *, posterior=None, n_landmarks=300, learn=True, **kwargs):
@@ -178,15 +181,23 @@ class KMC(SurrogateStep):
             vars, posterior = None, vars
         if not isinstance(posterior, LearnedPosterior | None):
             raise TypeError(f"posterior={posterior!r} must be what kmc.learn() has returned")
+        if posterior is not None and vars is None:
+            vars = variables_of(posterior, check_model(kwargs.get("model")))
         self.posterior = posterior
         super().__init__(vars, **kwargs)
 
     def _make_target(self, model, initial_point, compile_kwargs):
         target = super()._make_target(model, initial_point, compile_kwargs)
         if self.posterior is not None:
-            check_same_variables(self.posterior, target)
+            check_same_variables(self.posterior, target, model)
         elif self.learns_first and self.given_surrogate is None and self.adaptation == "tuning":
             self.posterior = learn_unasked(model, self.vars, self.n_landmarks)
+        self._learned_before = None
+        if self.posterior is not None:
+            slow = needs_emulators(self.posterior)
+            self._learned_before = (
+                on_emulators(self.posterior, model) if slow else self.posterior.fitted
+            )
         return target
 
     @property
@@ -210,12 +221,22 @@ class KMC(SurrogateStep):
             fits = GivenSurrogate(surrogate, hamiltonian, learn_transitions)
         adaptation = KMCAdaptation(self.n_dimensions, fits, is_noisy)
         if self.posterior is not None:
-            adaptation.start_from(self.posterior)
+            adaptation.start_from(self.posterior, self._learned_before)
         return adaptation
 
     @property
     def _wants_shape(self):
         return self.posterior is None
+
+    def _prepare(self, point):
+        if self._follows_others:
+            self._learned_before.surrogate.follow(point)
+        return super()._prepare(point)
+
+    @property
+    def _follows_others(self):
+        """Whether the surrogate depends on other steps' variables, and knows how."""
+        return self.posterior is not None and bool(self.posterior.given)
 
     # Moves
 
@@ -347,6 +368,8 @@ class KMC(SurrogateStep):
             settling.errors.append(comparison.value - comparison.predicted)
         if settling.is_over and self._has_failed():
             learned.settling = None
+            if isinstance(learned.fitted.surrogate, EmulatedDensity):
+                learned.fitted = None  # there is nothing of it that a fit could start from
             self._fit()
 
     def _has_failed(self):
@@ -354,7 +377,9 @@ class KMC(SurrogateStep):
         if not self.posterior.has_converged:
             return True
         recent = self.learned.transitions.probabilities.recent
-        is_refused = np.mean(recent or [0.0]) < TROUBLE_ACCEPTANCE * self.ideal_acceptance
+        # A few estimates say little about their noise.
+        ideal = min(self.ideal_acceptance, ideal_acceptance(self.posterior.noise**2))
+        is_refused = np.mean(recent or [0.0]) < TROUBLE_ACCEPTANCE * ideal
         noise = self.progress.noise.variance.value if self.target.is_noisy else 0.0
         return is_refused or self.learned.settling.error > FAILED + np.sqrt(np.nan_to_num(noise))
 
@@ -437,8 +462,22 @@ class KMC(SurrogateStep):
         learned.active_learning.end()
 
 
-def check_same_variables(posterior, target):
-    """Raise a ValueError unless a learned posterior is of a target's variables."""
+def variables_of(posterior, model):
+    """Return the value variables that a posterior was learned of; None if a model lacks some."""
+    variables = {variable.name: variable for variable in model.value_vars}
+    if not variables.keys() >= set(posterior.names):
+        return None
+    return [variables[name] for name in posterior.names]
+
+
+def check_same_variables(posterior, target, model):
+    """Raise a ValueError unless a learned posterior is of a target's variables given the others."""
+    others = {variable.name for variable in model.value_vars} - set(target.names)
+    if set(posterior.given) != others:
+        raise ValueError(
+            f"the learned posterior is given {sorted(posterior.given)}, this step is beside "
+            f"{sorted(others)}: pass what kmc.learn() has learned of this model."
+        )
     if posterior.names != target.names or posterior.n_dimensions != target.n_dimensions:
         raise ValueError(
             f"the learned posterior is of {list(posterior.names)} ({posterior.n_dimensions} values)"

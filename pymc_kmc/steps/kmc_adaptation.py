@@ -81,8 +81,15 @@ class KMCAdaptation:
         jumps = [fitted.transitions.jump(size.share, size.length) for size in KINDS]
         self.transitions.probabilities = self.transitions.probabilities.renewed(jumps)
 
-    def start_from(self, posterior):
-        """Start from a :class:`LearnedPosterior`; attributes are changed in place."""
+    def start_from(self, posterior, fitted):
+        """Start from a :class:`LearnedPosterior`; attributes are changed in place.
+
+        Parameters
+        ----------
+        posterior : LearnedPosterior
+        fitted : FittedSurrogate
+            Its own, or one on its emulators.
+        """
         X, _, _, values = posterior.evaluations
         for row in np.column_stack([X, values])[np.isfinite(values)]:
             self.record.evaluations.append(row)
@@ -91,7 +98,7 @@ class KMCAdaptation:
         for position, value in pairs:
             self.record.states.append(position)
             self.record.log_densities.append(value)
-        self.use(posterior.fitted)
+        self.use(fitted)
         if (maps := posterior.mode_maps) is not None:
             self.modes = ModeJump(maps), ModeTransition(maps, self.is_noisy)
         n_evaluations = SETTLING_IN_NOISE if self.is_noisy else SETTLING

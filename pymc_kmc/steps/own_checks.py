@@ -26,6 +26,9 @@ LARGEST_R_HAT = 1.45
 # holds it back, where its parts differ and where they don't: an adaptive step goes on growing on
 # an improper posterior, and a proper one's scale is found before the first iteration.
 DRIFT_OF_PARTS, DRIFT = 1e3, 1e6
+# Size of a logarithm, or a logit, beyond which nothing belongs: natural values of 1e130. Double
+# precision ends at 709, and holds a chain on its way to infinity there.
+LARGEST_LOG = 300.0
 # Range of the middle 95 % of a chain's draws, in interquartile ranges, from which on tails are
 # heavy: a Gaussian's is 2.9, a Laplace's 4.3, a Cauchy's 12.7. GadMALA's 2000 draws of a Cauchy are
 # found above it in 28 of 30 chains, those of a Laplace in one.
@@ -76,17 +79,24 @@ class OwnChecks:
         self._next_check = int(np.ceil(n * GROWTH))
         return True
 
-    def drifting(self):
-        """Return indices of coordinates that nothing seems to hold back."""
-        if self._first_range is None:
-            return np.array([], dtype=int)
+    def drifting(self, is_free):
+        """Return indices of coordinates that nothing seems to hold back.
+
+        Parameters
+        ----------
+        is_free : ndarray of bool, shape (d,)
+            Whether a coordinate is a variable's own value, not a transform of it.
+        """
         states = self._all.states
+        far = ~is_free & (np.median(np.abs(states), axis=0) > LARGEST_LOG)
+        if self._first_range is None:
+            return np.flatnonzero(far)
         with np.errstate(all="ignore"):
             growth = interquartile_range(states[len(states) // 2 :]) / self._first_range
             parts_differ = self.r_hat() > LARGEST_R_HAT
         grows = (growth > DRIFT) | ((growth > DRIFT_OF_PARTS) & parts_differ)
         grows &= self._first_range > 0
-        return np.flatnonzero(grows | ~np.isfinite(states[-1]))
+        return np.flatnonzero(far | grows | ~np.isfinite(states[-1]))
 
     def heavy_tailed(self):
         """Return indices of coordinates whose draws have heavy tails."""

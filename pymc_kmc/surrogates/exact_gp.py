@@ -132,6 +132,8 @@ class ExactGP:
     hyperparameters_ : Hyperparameters
     log_evidence_ : float
         Log marginal likelihood of all outputs.
+    Z_, Y_, noise_ : ndarray, shapes (n, d), (n, m) and (n,)
+        Coordinates of the points, outputs there, and the variance of each value's own noise.
     output_factor_ : ndarray, shape (min(n, m), m)
         The covariance of the outputs with each other is ``output_factor_.T @ output_factor_``, in
         the units of their variance factor.
@@ -188,11 +190,20 @@ class ExactGP:
             for start in starts
         ]
         found = min(searches, key=lambda search: search.fun)
-        self.hyperparameters_ = Hyperparameters.unpacked(found.x)
-        self.log_evidence_ = likelihood.log_evidence(self.hyperparameters_)
-        self.factor_ = _factor(likelihood.covariance(self.hyperparameters_)[0])
-        self.Z_ = Z
-        self.Y_ = Y
+        return self.given(Z, Y, noise, Hyperparameters.unpacked(found.x))
+
+    def given(self, Z, Y, noise, hyperparameters):
+        """Fit to outputs (n, m) at coordinates (n, d), with parameters that are known.
+
+        Returns
+        -------
+        self
+        """
+        likelihood = MarginalLikelihood(Z, Y, noise)
+        self.hyperparameters_ = hyperparameters
+        self.log_evidence_ = likelihood.log_evidence(hyperparameters)
+        self.factor_ = _factor(likelihood.covariance(hyperparameters)[0])
+        self.Z_, self.Y_, self.noise_ = Z, Y, noise
         self.weights_ = cho_solve((self.factor_, True), Y)
         # By the inverse of the factor, not of K: variances are small differences of large numbers.
         self.inverse_factor_ = lapack.dtrtri(self.factor_, lower=1)[0]

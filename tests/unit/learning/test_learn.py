@@ -307,8 +307,8 @@ def test_evaluations_of_another_model_are_refused(learned):
 def test_discrete_variables_are_refused():
     with curve() as model:
         pm.Poisson("n", 1)
-    with pytest.raises(ValueError, match=r"\['n'\] are discrete"):
-        kmc.learn(model, progressbar=False)
+    with pytest.raises(TypeError, match="'n' is discrete"):
+        kmc.learn(model, [model["n"]], progressbar=False)
 
 
 def test_no_finite_start_is_told():

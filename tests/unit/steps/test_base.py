@@ -156,7 +156,7 @@ def test_other_errors_of_compiled_code_are_errors():
 
 
 def test_a_step_has_one_chain_at_a_time():
-    """A chain that another thread has begun since would be mixed up with it."""
+    """Another thread's would be mixed up with it. Where the step was made doesn't matter."""
     with pm.Model() as model:
         pm.Normal("x")
         step = kmc.AdaptiveMetropolis()
@@ -165,6 +165,7 @@ def test_a_step_has_one_chain_at_a_time():
     step.step(point)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(step.set_rng, np.random.default_rng(1)).result()
+        pool.submit(step.step, point).result()
         pool.submit(step.step, point).result()
     with pytest.raises(RuntimeError, match="AdaptiveMetropolis samples in another thread too"):
         step.step(point)

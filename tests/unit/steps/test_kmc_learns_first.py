@@ -96,12 +96,6 @@ def test_the_variables_may_have_any_order():
     assert means["size"] > 2.0 > 1.0 > means["rate"]
 
 
-def with_a_discrete_variable():
-    with curve() as model:
-        pm.Poisson("count", 3.0)
-    return model
-
-
 def with_a_gradient():
     with pm.Model() as model:
         pm.Normal("x", shape=2)
@@ -128,11 +122,10 @@ def a_number_of_many_dimensions():
     [
         a_number_of_many_dimensions,
         lambda: noisy_gaussian(1.0),
-        with_a_discrete_variable,
         with_a_gradient,
         of_many_dimensions,
     ],
-    ids=["a number, dimensions", "noisy", "discrete", "gradient", "dimensions"],
+    ids=["a number, dimensions", "noisy", "gradient", "dimensions"],
 )
 def test_elsewhere_chains_learn(build):
     with build():

@@ -58,7 +58,7 @@ def test_good_chains_are_left_alone():
             states[i] = state
         checks, _ = checks_of(states)
         n_found += np.nanmax(checks.r_hat()) > 1.45
-        assert len(checks.drifting()) == 0
+        assert len(checks.drifting(np.array([True, True]))) == 0
     assert n_found <= 1
 
 
@@ -86,7 +86,7 @@ def test_heavy_tails_are_no_drift():
     """Standard deviations of Cauchy draws grow with their number; quartiles don't."""
     for seed in range(20):
         states = np.random.default_rng(seed).standard_cauchy((3000, 1))
-        assert len(checks_of(states, n_tuning=1000)[0].drifting()) == 0
+        assert len(checks_of(states, n_tuning=1000)[0].drifting(np.array([True]))) == 0
 
 
 @pytest.mark.parametrize("name", ["AdaptiveMetropolis", "KAMH", "KMC"])
@@ -177,26 +177,17 @@ def test_what_did_not_converge_says_so(problem, expected, cores, caplog):
     assert told(caplog).count(expected) == cores
 
 
-GROWS, DIFFER = "range grows and grows along x", "differ from each other along x"
+GROWS = "range grows and grows along x_log__"
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("AdaptiveMetropolis", GROWS),
-        ("KAMH", GROWS),
-        ("KMC", GROWS),
-        ("GadMALA", DIFFER),
-        ("GadRWM", DIFFER),
-    ],
-)
-def test_a_short_chain_that_escapes_says_so(name, expected, caplog):
-    """Nothing holds x back above. Gad's moves grow slowly."""
+@pytest.mark.parametrize("name", STEPS)
+def test_a_short_chain_that_escapes_says_so(name, caplog):
+    """Nothing holds x back above but the largest number that there is."""
     with pm.Model():
         x = pm.HalfFlat("x", initval=1.0)
         pm.Potential("p", -0.5 * pm.math.exp(-x))
         sample(STEPS[name](), draws=300, tune=300)
-    assert expected in told(caplog)
+    assert GROWS in told(caplog)
 
 
 @pytest.mark.parametrize("seed", range(3))
