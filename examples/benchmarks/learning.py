@@ -18,8 +18,9 @@ mean, sd       the largest error of a mean, in standard deviations, and of a log
                of the draws; of what was learned, before any draw
 own seconds    of processor time besides the model: of learning
 
-References: Lotka-Volterra's moments are NUTS's (:mod:`examples.benchmarks.lotka_volterra`), eight
-schools' are exact; the others' are those of 4 x 5000 draws of the same chains, which are exact
+References: Lotka-Volterra's moments are NUTS's (:mod:`examples.benchmarks.lotka_volterra`), as the
+panel's are, Glass's are those of a long run (:mod:`examples.benchmarks.glass`), eight schools' are
+exact; the others' are those of 4 x 5000 draws of the same chains, which are exact
 however well anything was learned.
 """
 
@@ -41,6 +42,7 @@ import pytensor.tensor as pt  # noqa: E402
 
 import pymc_kmc as kmc  # noqa: E402
 from examples.benchmarks import lotka_volterra as lynx_and_hare  # noqa: E402
+from examples.benchmarks.glass import load_reference  # noqa: E402
 from examples.benchmarks.targets import (  # noqa: E402
     SCHOOL_EFFECTS,
     SCHOOL_ERRORS,
@@ -222,15 +224,59 @@ def noisy_time_series():
     return model
 
 
+def noisy_scalar():
+    """Lotka-Volterra, its log likelihood an estimate with noise of standard deviation 1."""
+
+    def estimate(rates, first, sigma, rng):
+        return log_likelihood_of_counts(rates, first, sigma) + rng.normal(-0.5, 1.0)
+
+    with pm.Model() as model:
+        kmc.PseudoMarginalPotential("counts", estimate, *lynx_and_hare_priors())
+    return model
+
+
+def glass():
+    """Length scales of a classifier, 9-d; an estimate has a variance of some .003."""
+    from examples.glass_gp_classification import PRIOR_SD, glass_classifier
+
+    classifier = glass_classifier()
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, PRIOR_SD, shape=len(kmc.datasets.load_glass().feature_names))
+        kmc.PseudoMarginalPotential("labels", classifier.log_likelihood_estimate, x)
+    return model
+
+
+PANEL_X = np.linspace(-1, 1, 15)
+
+
+def panel_counts():
+    """Counts of twenty subjects, (20, 15)."""
+    rng = np.random.default_rng(0)
+    slopes = rng.normal(0.5, 0.6, (20, 1)), rng.normal(-0.3, 0.4, (20, 1))
+    return rng.poisson(np.exp(slopes[0] + slopes[1] * PANEL_X))
+
+
+def panel_effects():
+    mu, log_tau = pm.Normal("mu", 0, 1, shape=2), pm.Normal("log_tau", -1, 0.5, shape=2)
+    return pm.Normal("effects", mu, pt.exp(log_tau), shape=(20, 2))
+
+
+def panel_without_noise():
+    """The panel with a gradient."""
+    with pm.Model() as model:
+        effects = panel_effects()
+        pm.Poisson(
+            "counts", pt.exp(effects[:, :1] + effects[:, 1:] * PANEL_X), observed=panel_counts()
+        )
+    return model
+
+
 def panel():
     """Twenty noisy log likelihoods of two parameters each, a hierarchical prior; 44-d.
 
     The noise of their sum has standard deviation 1.1.
     """
-    rng = np.random.default_rng(0)
-    n_subjects, x, noise = 20, np.linspace(-1, 1, 15), 1.1 / np.sqrt(20)
-    rates = rng.normal(0.5, 0.6, (n_subjects, 1)) + rng.normal(-0.3, 0.4, (n_subjects, 1)) * x
-    counts = rng.poisson(np.exp(rates))
+    counts, x, noise = panel_counts(), PANEL_X, 1.1 / np.sqrt(20)
 
     def estimator(j):
         def estimate(effects, rng):
@@ -241,9 +287,8 @@ def panel():
         return estimate
 
     with pm.Model() as model:
-        mu, log_tau = pm.Normal("mu", 0, 1, shape=2), pm.Normal("log_tau", -1, 0.5, shape=2)
-        effects = pm.Normal("effects", mu, pt.exp(log_tau), shape=(n_subjects, 2))
-        for j in range(n_subjects):
+        effects = panel_effects()
+        for j in range(len(counts)):
             kmc.PseudoMarginalPotential(f"counts {j}", estimator(j), effects[j])
     return model
 
@@ -276,6 +321,8 @@ MODELS = {
     "gaussian-20": whole("gaussian-20"),
     "gaussian-50": whole("gaussian-50"),
     "noisy-time-series": noisy_time_series,
+    "noisy-scalar": noisy_scalar,
+    "glass": glass,
     "panel": panel,
 }
 #: Evaluations of learning and tuning to reach, median and worst.
@@ -294,13 +341,16 @@ GOALS = {
     "gaussian-20": (700, None),
     "gaussian-50": (3000, None),
     "noisy-time-series": (300, None),
+    "noisy-scalar": (1200, None),
+    "glass": (1200, None),
     "panel": (200, None),
 }
 #: Targets whose moments are exact, or of a long run of NUTS, by the name of their model.
 KNOWN = {"outputs": "lotka-volterra", "scalar": "lotka-volterra", "schools": "eight-schools"}
+KNOWN["noisy-scalar"] = "lotka-volterra"
 KNOWN |= {name: name for name in MODELS if name in TARGETS}
-#: Models whose moments are those of another.
-SAME = {"noisy-time-series": "time-series"}
+#: Models whose moments are those of another, which is learned, or has a gradient.
+SAME, WITH_GRADIENT = {"noisy-time-series": "time-series"}, {"panel": panel_without_noise}
 
 
 def unconstrained(model, posterior):
@@ -321,12 +371,31 @@ def reference(name, learned, model):
     if name in KNOWN:
         target = TARGETS[KNOWN[name]]()
         return target.mean, target.sd
+    if name == "glass":
+        moments = load_reference()
+        return moments["mean"], moments["sd"]
+    if name in WITH_GRADIENT:
+        model = WITH_GRADIENT[name]()
+        draws = unconstrained(model, with_nuts(model).posterior).reshape(-1, 44)
+        return draws.mean(axis=0), draws.std(axis=0)
     if name in SAME:
         model = MODELS[SAME[name]]()
         learned = kmc.learn(model, progressbar=False)
     draws = unconstrained(model, sample(model, learned, REFERENCE_DRAWS, seed=1000).posterior)
     flat = draws.reshape(-1, draws.shape[-1])
     return flat.mean(axis=0), flat.std(axis=0)
+
+
+def with_nuts(model):
+    with model:
+        return pm.sample(
+            draws=REFERENCE_DRAWS,
+            chains=CHAINS,
+            cores=1,
+            random_seed=1000,
+            progressbar=False,
+            compute_convergence_checks=False,
+        )
 
 
 def sample(model, learned, n_draws, seed):

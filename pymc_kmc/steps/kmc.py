@@ -120,10 +120,10 @@ class KMC(SurrogateStep):
     posterior : LearnedPosterior, optional
         The same by its name.
     learn : bool
-        Whether the step calls :func:`~pymc_kmc.learn` when it is made, where that is safe: the step
-        samples all of the model's variables, black boxes are not noisy, and either return outputs,
-        with ten values of the variables at most, or a log likelihood, with six at most, on whose
-        maximum searches agree. `step.posterior` is what was learned. If false, or elsewhere, each
+        Whether the step calls :func:`~pymc_kmc.learn` when it is made, where that is safe: black
+        boxes depend on the step's variables alone, are not noisy, and either return outputs, with
+        ten values of the variables at most, or a log likelihood, with six at most, on whose maximum
+        searches agree. `step.posterior` is what was learned. If false, or elsewhere, each
         chain learns by itself.
     n_landmarks : int
         Kernel functions of the surrogate: its flexibility, and what a move costs. Where they are
