@@ -28,6 +28,9 @@ MOST_STEPS = 10
 # Acceptance rate that the step size is driven to, the gain in its logarithm, and its bounds: on a
 # Gaussian leapfrog steps are unstable from 2 on, and hardly worse than short ones at 1.
 ACCEPTANCE, GAIN, STEP_SIZES = 0.75, 0.15, (1e-3, 1.2)
+# Factors on each chain's step size, and their probabilities: in a banana's arms the step size that
+# is right in the middle is hardly accepted.
+STEP_FACTORS, STEP_PROBABILITIES = (1.0, 0.35), (0.75, 0.25)
 # Bounds of a transition's step size, in units of the learned one.
 JITTER = (0.7, 1.3)
 # Weight of the variance.
@@ -186,7 +189,8 @@ def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature,
     X, values = starts.copy(), composite(starts, temperature)
     for _ in range(n_transitions):
         momentum = rng.standard_normal(X.shape)
-        size = step_size * rng.uniform(*JITTER)
+        factors = rng.choice(STEP_FACTORS, size=len(X), p=STEP_PROBABILITIES)
+        size = (step_size * rng.uniform(*JITTER) * factors)[:, None]
         new_X, new_momentum, new_values = X, momentum, values
         for _ in range(rng.integers(1, MOST_STEPS + 1)):
             new_momentum = new_momentum + 0.5 * size * new_values.gradient @ factor
@@ -196,7 +200,9 @@ def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature,
         change = new_values.penalised - values.penalised
         change -= 0.5 * (new_momentum**2 - momentum**2).sum(axis=1)
         X, values, probability = _accepted(X, values, new_X, new_values, change, rng)
-        step_size *= np.exp(GAIN * (probability.mean() - ACCEPTANCE))
+        full = probability[factors == 1.0]
+        if len(full):
+            step_size *= np.exp(GAIN * (full.mean() - ACCEPTANCE))
         step_size = float(np.clip(step_size, *STEP_SIZES))
         if maps is not None:
             new_X, log_ratio = maps.jump(X, rng)
