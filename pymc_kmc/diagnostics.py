@@ -334,9 +334,15 @@ def _limits(chains: pd.DataFrame, effective: Effective, others: frozenset[str]) 
         )
         if has_many_zeros:
             reason = "Most proposals' estimates may have been zero, see the next point."
-        elif noise > HARMLESS_NOISE or is_unmeasured:
+        elif noise > HARMLESS_NOISE:
             reason = (
                 "A lucky estimate of the likelihood does that: use more simulations or particles."
+            )
+        elif is_unmeasured:
+            reason = (
+                "A lucky estimate of the likelihood does that, and so do proposals whose estimates "
+                "are zero; kmc.estimate_noise(model, idata) says which. More simulations or "
+                "particles help in both cases."
             )
         elif chains["random walks"].isna().all():
             reason = "Tune for longer, or start where the posterior has its mass: initvals={...}."

@@ -263,6 +263,11 @@ def compile_function(inputs, outputs, compile_kwargs):
     defaults = {"on_unused_input": "ignore"}
     if "mode" not in compile_kwargs:
         defaults["mode"] = get_mode(None).including("local_check_parameter_to_ninf_switch")
-    function = pytensor.function(inputs, outputs, **defaults | compile_kwargs)
+    try:
+        function = pytensor.function(inputs, outputs, **defaults | compile_kwargs)
+    except Exception as error:
+        if compile_kwargs:
+            error.add_note(f"pytensor.function was called with compile_kwargs={compile_kwargs!r}.")
+        raise
     function.trust_input = True
     return function

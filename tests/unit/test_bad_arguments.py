@@ -56,6 +56,8 @@ OF_EVERY_STEP = [
     ("initial_point", START | {"x": np.zeros(3)}, ValueError),
     ("initial_point", START | {"x": None}, ValueError),
     ("compile_kwargs", "a", TypeError),
+    ("compile_kwargs", {"foo": 1}, TypeError),
+    ("compile_kwargs", {"mode": "NOPE"}, Exception),
     ("blocked", "no", ValueError),
     ("blocked", 0, ValueError),
     ("rng", "a", TypeError),
