@@ -64,7 +64,7 @@ class EmulatedDensity:
         if self._composite is None:
             by_name = {variable.name: variable for variable in self.model.value_vars}
             variables = [by_name[name] for name in self.names]
-            # Nothing is evaluated, no noise is drawn.
+            # No noise is drawn, and nothing evaluated but an Op whose type doesn't say its shape.
             opaque = OpaqueModel(variables, self.model, np.random.default_rng(0))
             if self._point is not None:
                 opaque.follow(self._point)

@@ -28,7 +28,7 @@ from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.model.columns import Columns
 from pymc_kmc.model.evaluated import EvaluationLog
 from pymc_kmc.model.log_density import LogDensity, check_continuous, check_proper
-from pymc_kmc.model.opaque_parts import check_others, given_others, opaque_parts
+from pymc_kmc.model.opaque_parts import given_others, opaque_parts, others_behind
 from pymc_kmc.model.rows import function, of_rows
 
 # Points and outputs at which is tried whether an output is a term of a sum.
@@ -117,7 +117,12 @@ class OpaqueModel:
         parts = opaque_parts(log_density, self.variables)
         self.has_gradient = parts == []
         self.is_whole = not parts
-        check_others(log_density, self.variables, self._others, self.is_whole)
+        if behind := others_behind(log_density, self.variables, self._others, self.is_whole):
+            raise ValueError(
+                f"{behind} are not learned, and what is opaque in the model depends on them: pass "
+                "all that it depends on in vars, or sample with kmc.KMC(learn=False), which learns "
+                "in the chain."
+            )
         if self.is_whole:
             self._target = LogDensity(self.variables, model, self.initial_point)
             everything = np.arange(self.n_dimensions)

@@ -216,32 +216,29 @@ def given_others(model, variables):
     return (clone_replace(log_density, others) if others else log_density), others
 
 
-def check_others(log_density, variables, others, is_whole=False):
-    """Raise a ValueError if something opaque depends on variables that are not learned.
+def others_behind(log_density, variables, others, is_whole=False):
+    """Return the names of the other variables that something opaque depends on.
 
     Parameters
     ----------
     log_density : TensorVariable
     variables : list of TensorVariable
+        That are to be learned.
     others : dict of TensorVariable to shared variable
     is_whole : bool
         Whether the whole density is opaque.
+
+    Returns
+    -------
+    list of str
     """
-    if not others:
-        return
     names, shared = {s: v.name for v, s in others.items()}, set(others.values())
     nodes = opaque_nodes(log_density, [*variables, *shared])
     # Of an integer nothing has a gradient, so that one has to look for black boxes.
     every = {v.owner for v in ancestors([log_density]) if v.owner is not None}
-    nodes += [node for node in every if isinstance(node.op, BlackBoxOp) and node not in nodes]
+    nodes += [node for node in every if isinstance(node.op, BlackBoxOp)]
     behind = ancestors([log_density] if is_whole else [v for node in nodes for v in node.inputs])
-    found = sorted(names[v] for v in shared.intersection(behind))
-    if found:
-        raise ValueError(
-            f"{found} are not learned, and what is opaque in the model depends on them: pass all "
-            "that it depends on in vars, or sample with kmc.KMC(learn=False), which learns in the "
-            "chain."
-        )
+    return sorted(names[v] for v in shared.intersection(behind))
 
 
 def may_be_learned(model, variables):
@@ -259,8 +256,4 @@ def may_be_learned(model, variables):
     parts = opaque_parts(log_density, variables)
     if not parts or any(part.is_noisy for part in parts):
         return False
-    try:
-        check_others(log_density, variables, others)
-    except ValueError:
-        return False
-    return True
+    return not others_behind(log_density, variables, others)

@@ -171,7 +171,7 @@ class KMC(SurrogateStep):
                 "a learned posterior is one surrogate of all variables: leave surrogate= and "
                 "blocked=False out."
             )
-        kwargs["vars"] = variables_of(posterior, check_model(kwargs.get("model")))
+        kwargs.pop("vars", None)
         return super().__new__(cls, *args[1:], posterior=posterior, **kwargs)
 
     def __init__(self, vars=None, *, posterior=None, n_landmarks=300, learn=True, **kwargs):

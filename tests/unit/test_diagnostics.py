@@ -77,6 +77,13 @@ def test_what_limits_a_chain_is_said(noisy, statistics, message):
     assert re.search(message, finding)
 
 
+def test_a_long_stay_where_noise_was_not_measured_may_be_for_zeros(noisy):
+    unmeasured = {"kmc_noise_variance": np.nan, "kmc_ideal_acceptance": np.nan}
+    changed = with_statistics(noisy, kmc_steps_since_accept=400, kmc_proposal_time=0, **unmeasured)
+    findings = " ".join(kmc.diagnose(changed).findings)
+    assert "so do proposals whose estimates are zero; kmc.estimate_noise(model, idata)" in findings
+
+
 def test_a_large_variance_that_does_no_harm_is_no_limit(noisy):
     """A few outliers make it: perfect proposals were accepted, as measured."""
     changed = with_statistics(

@@ -10,6 +10,7 @@ import pymc_kmc as kmc
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
 from tests.chains import column, run
 from tests.steps import STEPS
+from tests.targets import sample
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -130,15 +131,7 @@ def test_an_interrupt_of_compiled_code_keeps_the_draws():
     with pm.Model():
         pm.Normal("x")
         step = interrupted(kmc.AdaptiveMetropolis(), at=26)
-        draws = pm.sample(
-            step=step,
-            tune=10,
-            draws=100,
-            chains=1,
-            cores=1,
-            progressbar=False,
-            compute_convergence_checks=False,
-        )
+        draws = sample(step, draws=100, tune=10)
     assert draws.posterior.sizes["draw"] == 15
 
 

@@ -37,6 +37,17 @@ def test_subsamples_are_renewed_ever_more_seldom():
     assert len(set(column(statistics, "kmc_scale"))) == 1
 
 
+def test_states_whose_squares_are_no_numbers_make_no_subsample():
+    """An improper posterior lets a chain go there; it is told, and no error."""
+    with pm.Model():
+        pm.Normal("x", shape=2)
+        step = kmc.KAMH(rng=1)
+    for state in 1e200 * np.random.default_rng(0).standard_normal((100, 2)):
+        step.learned.history.append(state)
+    step._renew()
+    assert step.learned.local.distribution is None
+
+
 def test_subsamples_are_of_distinct_states():
     with pm.Model():
         pm.Normal("x", shape=1)
