@@ -49,4 +49,4 @@ def on_grid(n=400):
 @cache
 def learned_curve():
     """What is learned of the curve, once a process."""
-    return kmc.learn(curve(), n_landmarks=50, progressbar=False)
+    return kmc.learn(curve(), progressbar=False)

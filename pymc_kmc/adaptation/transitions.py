@@ -95,8 +95,10 @@ def whitened_hamiltonian(surrogate):
     Returns
     -------
     SurrogateHamiltonian
+        The surrogate's own, where it has one as its attribute `hamiltonian`.
     """
-    return SurrogateHamiltonian(*_in_own_coordinates(surrogate))
+    own = getattr(surrogate, "hamiltonian", None)
+    return own or SurrogateHamiltonian(*_in_own_coordinates(surrogate))
 
 
 def _in_own_coordinates(surrogate):
@@ -108,7 +110,7 @@ def _in_own_coordinates(surrogate):
     return parameters._replace(centre=np.zeros(d), whitening=np.eye(d)), coordinates
 
 
-def learn_transitions(hamiltonian, states, rng):
+def learn_transitions(hamiltonian, states, rng, n_gradients=None):
     """Learn the step size and the lengths of sequences on a surrogate.
 
     Parameters
@@ -118,21 +120,24 @@ def learn_transitions(hamiltonian, states, rng):
     states : ndarray, shape (n, d)
         Of the chain, to start simulations from; repetitions included.
     rng : numpy.random.Generator
+    n_gradients : int, optional
+        Of a sequence; by default what landmarks cost allows.
 
     Returns
     -------
     SurrogateTransitions
     """
+    if n_gradients is None:
+        n_gradients = BUDGET / _gradient_cost(hamiltonian.parameters, states.shape[1])
     step_size = learn_step_size(hamiltonian, states, TARGET_ACCEPTANCE, rng)
     starts = states[rng.integers(len(states), size=max(N_STARTS, 2 * states.shape[1]))]
     u_turns = [_u_turn(hamiltonian, start, step_size, rng) for start in starts]
     shortest = int(np.clip(np.median(u_turns), 2, MOST_STEPS))
     whitening = Whitening(states)
-    budget = BUDGET / _gradient_cost(hamiltonian.parameters, states.shape[1])
     best, lengths = 0.0, None
     for factor in LENGTH_FACTORS:
         n_steps = int(factor * shortest)
-        most = int(np.clip(budget / (1 + MEAN_LENGTH * n_steps), 1, MOST_TRANSITIONS))
+        most = int(np.clip(n_gradients / (1 + MEAN_LENGTH * n_steps), 1, MOST_TRANSITIONS))
         # Decorrelation is taken for exponential in the number of transitions.
         n_simulated = min(most, N_SIMULATED)
         jump = _smallest_jump(hamiltonian, whitening, starts, step_size, n_simulated, n_steps, rng)

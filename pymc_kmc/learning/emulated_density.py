@@ -1,35 +1,41 @@
-"""The emulated log density itself as the surrogate that a chain moves on.
+"""The emulated log density as the surrogate that chains move on.
 
-What is distilled from it is a hundred times as fast, and will not do in two cases: where it
-resembles the emulated log density too little, as with a hierarchical prior in many dimensions; and
-where prior and likelihood around the emulators depend on variables that other steps move: these
-change the density, and nothing that was learned.
+It is the model's own graph with emulators in the place of its opaque nodes: prior, transforms and
+the likelihood around what is opaque are exact, and other steps' variables are followed. Value and
+gradient are one compiled function (:mod:`pymc_kmc.learning.emulator_op`) that trajectories call
+without Python.
 """
 
 import numpy as np
+from numba.core.errors import NumbaError
+from pytensor.compile.mode import get_mode
 
 from pymc_kmc.adaptation.fitted import FittedSurrogate, LogWeights
-from pymc_kmc.adaptation.transitions import ENOUGH, SurrogateTransitions
-from pymc_kmc.dynamics import MEAN_LENGTH, SurrogateHamiltonian
+from pymc_kmc.adaptation.fitting import fisher_information
+from pymc_kmc.adaptation.transitions import learn_transitions
+from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
 from pymc_kmc.learning.composite import Composite
+from pymc_kmc.learning.emulated_parameters import EmulatedParameters
 from pymc_kmc.learning.emulator import NodeEmulator, shrunk
+from pymc_kmc.learning.emulator_op import emulated_graph
+from pymc_kmc.model.differentiable import CompiledDensity
+from pymc_kmc.model.log_density import compile_function
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.numerics.coordinates import IDENTITY, Coordinates
 from pymc_kmc.numerics.evaluation import PythonParameters
-from pymc_kmc.numerics.linear_algebra import cholesky_factor
+from pymc_kmc.numerics.linear_algebra import cholesky_factor, geometric_mean
 from pymc_kmc.numerics.threads import single_threaded_blas
 
-# Standard deviation, in nats, by which a distilled log density may be off: draws are then accepted
-# at .5 and more.
-LARGEST_DISTILLED_ERROR = 1.0
-# Gradients of a proposal: about a millisecond each.
-N_GRADIENTS = 60
-# Length of a trajectory in coordinates in which the posterior has unit covariance, a quarter of a
-# Gaussian's turn, and bounds of its number of steps.
-LENGTH, N_STEPS = 1.5, (2, 12)
-# -log of the correlation of a Gaussian transition's start and end, a rough one: it says what moves
-# are tried first.
-DECORRELATION = 0.4
+# Operations that the gradients of a proposal may take for each emulator: two milliseconds, a fifth
+# of an evaluation of ten.
+BUDGET = 8e6
+# Operations of a gradient besides the emulators' places, and besides those of each emulator: some
+# four microseconds and one.
+OVERHEAD, OVERHEAD_OF_ONE = 16e3, 4e3
+# Gradients of a proposal, at least: some twenty trajectories.
+FEWEST_GRADIENTS = 200
+# Rounds whose evaluations tell how far the target is from what was learned.
+N_WEIGHED = 2
 
 
 class EmulatedDensity:
@@ -43,6 +49,8 @@ class EmulatedDensity:
     states : tuple of EmulatorState
     variance : float
         Of the values' noise.
+    coordinates : Coordinates
+        In which the density has about unit curvature, for moves on it.
 
     Attributes
     ----------
@@ -51,16 +59,16 @@ class EmulatedDensity:
 
     constant_ = 0.0
 
-    def __init__(self, model, names, states, variance):
+    def __init__(self, model, names, states, variance, coordinates):
         self.model, self.names, self.states = model, names, states
-        self.variance_ = variance
-        self._composite, self._point = None, None
+        self.variance_, self.coordinates = variance, coordinates
+        self._composite = self._compiled = self._function = self._point = None
         self._last = None, None
-        self.n_features_in_ = self.composite.model.n_dimensions
+        self.n_features_in_ = len(coordinates.origin)
 
     @property
     def composite(self):
-        """The :class:`Composite`, compiled anew in each process."""
+        """The :class:`Composite`, made anew in each process."""
         if self._composite is None:
             by_name = {variable.name: variable for variable in self.model.value_vars}
             variables = [by_name[name] for name in self.names]
@@ -72,8 +80,47 @@ class EmulatedDensity:
             self._composite = Composite(opaque, [NodeEmulator.restored(*pair) for pair in pairs])
         return self._composite
 
+    @property
+    def hamiltonian(self):
+        """The density as trajectories see it, in its coordinates."""
+        return EmulatedHamiltonian(self)
+
+    @property
+    def parameters(self):
+        """What evaluates the density in its coordinates, compiled anew in each process.
+
+        PythonParameters where numba can't compile the model.
+        """
+        if self._function is None:
+            self._compile()
+        if self._compiled is None:
+            return PythonParameters(InCoordinates(self, self.coordinates))
+        coordinates = self.coordinates
+        return EmulatedParameters(
+            self._compiled.address, self._shared, coordinates.origin, coordinates.inverse
+        )
+
+    def _compile(self):
+        composite, mode = self.composite, get_mode("NUMBA")
+        x, *graphs = emulated_graph(composite.model, composite.emulators)
+        # -inf where a parameter is impossible, in place of an exception.
+        mode = mode.including("local_check_parameter_to_ninf_switch")
+        self._function = compile_function([x], graphs, {"mode": mode})
+        try:
+            arguments = np.zeros(self.n_features_in_), *self._shared
+            self._compiled = CompiledDensity.of(self._function, arguments)
+        except (NumbaError, NotImplementedError):
+            self._compiled = None
+
+    @property
+    def _shared(self):
+        """Values of the shared variables: the emulators', and other steps' variables."""
+        return tuple([storage[0] for storage in self._function.vm.inputs[1:]])
+
     def __getstate__(self):
-        return vars(self) | {"_composite": None, "_last": (None, None)}
+        # Addresses have no meaning in another process.
+        left_out = {"_composite": None, "_compiled": None, "_function": None, "_last": (None, None)}
+        return vars(self) | left_out
 
     def follow(self, point):
         """Take the values of the other variables from PyMC's `point`."""
@@ -103,13 +150,30 @@ class EmulatedDensity:
 
     def _values(self, X):
         X = np.atleast_2d(X)
-        # A trajectory asks for value and gradient at one place after the other.
+        # Without compiled code a trajectory asks for value and gradient at one place after another.
         key, values = self._last
         if key != (new := X.tobytes()):
             with np.errstate(all="ignore"), single_threaded_blas():
                 values = self.composite(X, penalty=0.0)
             self._last = new, values
         return values
+
+
+class EmulatedHamiltonian(SurrogateHamiltonian):
+    """An emulated density as trajectories see it: compiled where it is first used in a process.
+
+    Parameters
+    ----------
+    density : EmulatedDensity
+    """
+
+    def __init__(self, density):
+        self.density, self.coordinates = density, density.coordinates
+        self.metric = Metric(np.eye(density.n_features_in_))
+
+    @property
+    def parameters(self):
+        return self.density.parameters
 
 
 class InCoordinates:
@@ -132,13 +196,8 @@ class InCoordinates:
         return self.surrogate.gradient(self.coordinates.backward(U)) @ self.coordinates.inverse
 
 
-def needs_emulators(posterior):
-    """Say whether chains have to move on the emulated log density itself."""
-    return bool(posterior.given) or posterior.distilled_error > LARGEST_DISTILLED_ERROR
-
-
 def on_emulators(posterior, model) -> FittedSurrogate:
-    """Return the emulated log density with moves on it, of the size that draws of it had.
+    """Return the emulated log density of what was learned, with moves on it.
 
     Parameters
     ----------
@@ -146,19 +205,40 @@ def on_emulators(posterior, model) -> FittedSurrogate:
     model : pymc.Model
         That was learned.
     """
-    density = EmulatedDensity(model, posterior.names, posterior.emulators, posterior.noise**2)
-    X = posterior.positions
-    whitening = np.linalg.inv(cholesky_factor(shrunk(X)))
-    coordinates = Coordinates(X.mean(axis=0), whitening)
-    parameters = PythonParameters(InCoordinates(density, coordinates))
-    hamiltonian = SurrogateHamiltonian(parameters, coordinates)
-    n_steps = int(np.clip(np.ceil(LENGTH / posterior.step_size), *N_STEPS))
-    n_transitions = max(1, int(N_GRADIENTS / (1 + MEAN_LENGTH * n_steps)))
-    decorrelation = min(DECORRELATION * n_transitions, ENOUGH)
-    lengths = n_steps, n_transitions, decorrelation
-    transitions = SurrogateTransitions(hamiltonian, posterior.step_size, *lengths)
-    fitted = FittedSurrogate(density, IDENTITY, transitions, LogWeights(hamiltonian))
-    n_last = posterior.distillation.n_last
-    values = posterior.evaluations.log_densities[-n_last:]
-    finite = np.isfinite(values)
-    return fitted.weighed(posterior.evaluations.X[-n_last:][finite], values[finite])
+    X, noise = posterior.positions, posterior.noise
+    with single_threaded_blas():
+        covariance = shrunk(X)
+        information = fisher_information(posterior.gradients, covariance)
+        metric = geometric_mean(covariance, np.linalg.inv(information))
+        coordinates = Coordinates(X.mean(axis=0), np.linalg.inv(cholesky_factor(metric)))
+        density = EmulatedDensity(
+            model, posterior.names, posterior.emulators, noise**2, coordinates
+        )
+        transitions = learn_transitions(
+            density.hamiltonian,
+            X,
+            np.random.default_rng(0),
+            n_gradients(posterior.emulators),
+        )
+        fitted = FittedSurrogate(density, IDENTITY, transitions, LogWeights(density.hamiltonian))
+        evaluations = posterior.evaluations
+        n_last = sum(len(found.predicted) for found in posterior.rounds[-N_WEIGHED:])
+        values = evaluations.log_densities[len(evaluations) - n_last :]
+        finite = np.isfinite(values)
+        if not finite.any():
+            return fitted
+        return fitted.weighed(evaluations.X[len(evaluations) - n_last :][finite], values[finite])
+
+
+def n_gradients(states):
+    """Return how many gradients of emulators a proposal may take.
+
+    Parameters
+    ----------
+    states : tuple of EmulatorState
+    """
+    operations = OVERHEAD + sum(
+        OVERHEAD_OF_ONE + len(state.Z) * (3 * state.Z.shape[1] + 2 * state.Y.shape[1])
+        for state in states
+    )
+    return max(int(len(states) * BUDGET / operations), FEWEST_GRADIENTS)

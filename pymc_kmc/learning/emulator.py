@@ -343,6 +343,24 @@ class NodeEmulator:
             else U[:, self.node.inputs][:, self.varying]
         )
 
+    @property
+    def packable(self):
+        """What :func:`~pymc_kmc.surrogates.exact_gp_evaluation.packed` takes."""
+        return self.process, self.scales, self.offset, self.is_log
+
+    def point(self, x, inputs):
+        """Return the point of the emulator's space as a graph.
+
+        Parameters
+        ----------
+        x : TensorVariable, shape (d,)
+        inputs : TensorVariable, shape (k,)
+            The node's own.
+        """
+        if self.space[0] == "variables":
+            return x[self.node.moves_with]
+        return inputs[self.varying]
+
     def add_pull(self, gradient, by_inputs, pulled):
         """Add derivatives by the emulator's space to those by variables and by opaque inputs."""
         if self.space[0] == "variables":

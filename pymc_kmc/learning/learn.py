@@ -5,7 +5,8 @@ r"""Learn a posterior once, for all chains, from few evaluations.
 2. *Arrive* (:mod:`pymc_kmc.learning.arrival`): searches from dispersed starts, until some agree on
    the best maximum; maxima that have mass are all learned (:mod:`pymc_kmc.learning.modes`).
 3. *Learn* (:mod:`pymc_kmc.learning.rounds`): draw, predict, evaluate, until predictions are right.
-4. *Distil*: a surrogate for fast moves, fitted to the emulated log density.
+
+Chains move on what was learned (:mod:`pymc_kmc.learning.emulated_density`).
 """
 
 import logging
@@ -19,7 +20,6 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pymc_kmc.learning.arrival import Arrival
 from pymc_kmc.learning.composite import draw
-from pymc_kmc.learning.distilling import Distillation, distilled, distilled_error
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
 from pymc_kmc.learning.emulator import KNEE, shrunk
 from pymc_kmc.learning.evidence import of_emulated, without_noise
@@ -68,7 +68,6 @@ def learn(
     batch_size=BATCH_SIZE,
     starts=N_STARTS,
     tolerance=TOLERANCE,
-    n_landmarks=300,
     evaluations=None,
     random_seed=0,
     progressbar=True,
@@ -100,8 +99,6 @@ def learn(
         Number of dispersed starting points, PyMC's jittered ones.
     tolerance : float
         Error of the log density at new draws at which learning ends, in nats.
-    n_landmarks : int
-        Kernel functions of the surrogate that chains move on.
     evaluations : LearnedPosterior or Evaluated, optional
         Of the same model, what this function has returned or, if it has failed, the attribute
         `evaluations` of the exception: what was evaluated before is not evaluated again. After an
@@ -143,7 +140,6 @@ def learn(
     check_count(batch_size, "batch_size")
     check_count(starts, "starts")
     check_positive(tolerance, "tolerance")
-    check_count(n_landmarks, "n_landmarks")
     check_flag(progressbar, "progressbar")
     rng = check_rng(random_seed, "random_seed")
     check_executor(executor, None)
@@ -162,12 +158,12 @@ def learn(
     if evaluations is not None:
         run.evaluations = remember(evaluations, opaque, run.arrival.starts)
         run.earlier_modes = getattr(evaluations, "modes", ())
-    learned = _learned(run, n_landmarks, progressbar)
+    learned = _learned(run, progressbar)
     _tell(learned, tolerance, 3)
     return learned
 
 
-def learn_unasked(model, variables, n_landmarks):
+def learn_unasked(model, variables):
     """Learn a model's posterior for a step of these variables, where that is safe.
 
     Parameters
@@ -175,7 +171,6 @@ def learn_unasked(model, variables, n_landmarks):
     model : pymc.Model
     variables : list of TensorVariable
         The step's.
-    n_landmarks : int
 
     Returns
     -------
@@ -193,7 +188,7 @@ def learn_unasked(model, variables, n_landmarks):
     names = ", ".join(node.name for node in opaque.nodes)
     log.info(f"KMC: learning {names} for all chains")
     run = _Run(opaque, most_evaluations(d), BATCH_SIZE, N_STARTS, TOLERANCE, rng)
-    learned = _learned(run, n_landmarks, True)
+    learned = _learned(run, True)
     if opaque.returns_outputs:
         _tell(learned, TOLERANCE, 5)
     elif not (learned.has_converged and searches_agree(learned)):
@@ -232,13 +227,13 @@ def most_evaluations(n_dimensions):
     return MOST_EVALUATIONS + MOST_A_DIMENSION * n_dimensions
 
 
-def _learned(run, n_landmarks, progressbar):
+def _learned(run, progressbar):
     """Return the :class:`LearnedPosterior` of a run."""
     try:
         with single_threaded_blas(), _Display(progressbar, run.tolerance) as display:
             state, rounds = run.learn(display)
-            display.say("distilling", state.evaluations, state.error)
-            learned = _posterior(run, state, rounds, n_landmarks)
+            display.say("drawing", state.evaluations, state.error)
+            learned = _posterior(run, state, rounds)
             display.say("done", state.evaluations, state.error)
             return learned
     except (Exception, KeyboardInterrupt) as error:
@@ -371,8 +366,8 @@ def potential_scale_reduction(X):
     return float(np.sqrt(np.max((n - 1) / n + between / np.maximum(within, 1e-300))))
 
 
-def _posterior(run, state, rounds, n_landmarks):
-    """Draw from what was learned and distil it; return the :class:`LearnedPosterior`."""
+def _posterior(run, state, rounds):
+    """Draw from what was learned; return the :class:`LearnedPosterior`."""
     rng = run.rng
     composite = rounds.fit(state.evaluations, state.draws)
     draws, factor = _draws(composite, state, rng)
@@ -384,11 +379,6 @@ def _posterior(run, state, rounds, n_landmarks):
         np.concatenate([getattr(part.values, name) for part in draws])[order]
         for name in ("mean", "penalised", "variance")
     )
-    seed = int(rng.integers(2**32))
-    distillation = Distillation(wide.values.mean, n_landmarks, 2 * run.batch_size, seed)
-    fitted = distilled(X, values, wide.X, state.evaluations, distillation)
-    # Draws that it wasn't fitted to.
-    fresh = draw(composite, last.X, factor, last.step_size, N_BETWEEN, rng, maps=state.maps).X
     opaque = run.opaque
     evidence = of_emulated(composite, X, penalised, variances, rng)
     evidence = without_noise(evidence, rounds.noise, len(state.evaluations))
@@ -410,11 +400,8 @@ def _posterior(run, state, rounds, n_landmarks):
         variables=opaque.natural(X),
         emulated=emulated(composite, state.evaluations, X[:N_DRAWS]),
         emulated_log_evidence=evidence,
-        distillation=distillation,
-        distilled_error=distilled_error(fitted, composite, fresh),
         emulators=tuple(emulator.state for emulator in composite.emulators),
         step_size=last.step_size,
         noise=rounds.noise,
         given=opaque.others,
-        fitted=fitted,
     )

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
-from pymc_kmc.adaptation.fitted import FittedSurrogate
 from pymc_kmc.learning import storage
 from pymc_kmc.learning.averages import Averages, calibration, control_variates, flattened
-from pymc_kmc.learning.distilling import Distillation
 from pymc_kmc.learning.emulated import Emulated
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import sentences
@@ -26,7 +24,7 @@ class LearnedPosterior:
     """A posterior as :func:`learn` has learned it: approximate until a chain corrects it.
 
     Pass it to a step, ``pm.sample(step=kmc.KMC(learned))``: the chains begin at its draws, move on
-    its surrogate and are exact.
+    its emulators and are exact.
 
     Attributes
     ----------
@@ -64,9 +62,6 @@ class LearnedPosterior:
         Of the emulated log density at `positions`.
     emulated : Emulated
         What the emulators say at evaluations, predicted from all others, and at draws.
-    distilled_error : float
-        Standard deviation of what `fitted` is off by at draws, in nats. Where it is large, chains
-        move on the emulated log density itself, which takes them longer.
     emulators : tuple of EmulatorState
     step_size : float
         Of the transitions that made the draws, in coordinates in which these have unit covariance.
@@ -75,8 +70,6 @@ class LearnedPosterior:
     given : dict of str to ndarray
         Values of the variables that were not learned, other steps' or discrete ones, by the names
         of their value variables: draws and averages are given these, the emulators are not.
-    fitted : FittedSurrogate
-        The surrogate of the log density that chains move on.
     """
 
     names: tuple
@@ -96,13 +89,10 @@ class LearnedPosterior:
     variables: dict = field(repr=False)
     emulated: Emulated = field(repr=False)
     emulated_log_evidence: LogEvidence
-    distillation: Distillation = field(repr=False)
-    distilled_error: float
     emulators: tuple = field(repr=False)
     step_size: float = field(repr=False)
     noise: float
     given: dict
-    fitted: FittedSurrogate
 
     @property
     def n_dimensions(self):
@@ -208,8 +198,6 @@ class LearnedPosterior:
     @classmethod
     def from_netcdf(cls, path):
         """Read what :meth:`to_netcdf` wrote.
-
-        The surrogate that chains move on is fitted again, from the same draws: some seconds.
 
         Parameters
         ----------

@@ -1,8 +1,4 @@
-"""What was learned, as a netCDF file: arrays, and a skeleton of names and numbers as JSON.
-
-The surrogate for fast moves isn't stored: it is distilled again, from the same draws with the same
-seed.
-"""
+"""What was learned, as a netCDF file: arrays, and a skeleton of names and numbers as JSON."""
 
 import json
 from dataclasses import fields
@@ -10,7 +6,6 @@ from dataclasses import fields
 import numpy as np
 import xarray as xr
 
-from pymc_kmc.learning.distilling import Distillation, distilled
 from pymc_kmc.learning.emulated import Emulated, EmulatedNode
 from pymc_kmc.learning.emulator import EmulatorState
 from pymc_kmc.learning.evidence import LogEvidence
@@ -18,15 +13,12 @@ from pymc_kmc.learning.modes import LearnedMode
 from pymc_kmc.learning.rounds import Evaluations, Round
 
 # Number of the file's form. It rises with every change.
-FORM = 3
+FORM = 4
 # The attribute that marks a file, and the one that has the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
-# What is distilled again.
-LEFT_OUT = "fitted"
 TUPLES = {
     kind.__name__: kind
     for kind in (
-        Distillation,
         Emulated,
         EmulatedNode,
         EmulatorState,
@@ -44,7 +36,6 @@ def write(posterior, path):
     skeleton = {
         field.name: _packed(getattr(posterior, field.name), field.name, arrays)
         for field in fields(posterior)
-        if field.name != LEFT_OUT
     }
     variables = {
         name: ([f"{name}_dim_{i}" for i in range(array.ndim)], array)
@@ -67,15 +58,7 @@ def read(kind, path):
             f"one reads form {FORM}. Read it with that version, or learn again."
         )
     skeleton = json.loads(data.attrs[SKELETON])
-    found = {name: _unpacked(value, data) for name, value in skeleton.items()}
-    fitted = distilled(
-        found["positions"],
-        found["log_densities"],
-        found["wide_positions"],
-        found["evaluations"],
-        found["distillation"],
-    )
-    return kind(**found, fitted=fitted)
+    return kind(**{name: _unpacked(value, data) for name, value in skeleton.items()})
 
 
 def _packed(value, name, arrays):

@@ -144,15 +144,9 @@ class OpaqueModel:
         self._part_outputs = function(variables, [part.output for part in self._together])
         start = np.concatenate([np.ravel(self.initial_point[v.name]) for v in variables])
         shapes = self._output_shapes(start)
-        holes, fillings = [], {}
-        for part, shape in zip(parts, shapes, strict=True):
-            hole = pt.tensor(dtype="float64", shape=tuple(map(int, shape)))
-            filling = hole.astype(part.output.dtype)
-            fillings[part.output] = part.output.type.filter_variable(filling)
-            if part.flag is not None:
-                fillings[part.flag] = pt.constant(1.0, dtype=part.flag.dtype)
-            holes.append(hole)
-        log_density = clone_replace(log_density, fillings)
+        holes = [pt.tensor(dtype="float64", shape=tuple(map(int, shape))) for shape in shapes]
+        self._graph = log_density
+        log_density = clone_replace(log_density, self._fillings(holes))
         gradients = grad(log_density, [*variables, *holes], disconnected_inputs="ignore")
         self._log_density = of_rows([*variables, *holes], [log_density, *gradients])
         weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in inputs]
@@ -163,6 +157,55 @@ class OpaqueModel:
         rows = self._part_inputs(*self._columns.split(start[None]))
         self._arguments = Columns([row.shape[1:] for row in rows])
         self._describe(start, shapes)
+
+    def _fillings(self, outputs):
+        """Return what stands in the place of the parts, given their outputs; none has failed."""
+        fillings = {}
+        for part, output in zip(self._parts_found, outputs, strict=True):
+            filling = output.astype(part.output.dtype)
+            fillings[part.output] = part.output.type.filter_variable(filling)
+            if part.flag is not None:
+                fillings[part.flag] = pt.constant(1.0, dtype=part.flag.dtype)
+        return fillings
+
+    def filled(self, x, emulate):
+        """Return the log density as a graph with other outputs in place of the opaque ones.
+
+        Parameters
+        ----------
+        x : TensorVariable, shape (d,)
+            All unconstrained values.
+        emulate : callable
+            ``emulate(i, inputs)`` returns the outputs of node i, raveled, given its inputs (k,),
+            both as graphs.
+
+        Returns
+        -------
+        TensorVariable
+        """
+        if self.is_whole:
+            return emulate(0, x)[0]
+        outputs = []
+        for i, (node, part) in enumerate(zip(self.nodes, self._parts_found, strict=True)):
+            inputs = pt.concatenate([v.ravel().astype("float64") for v in part.inputs])
+            output = emulate(i, inputs)
+            shape = self._holes.shapes[i]
+            if node.is_term:
+                # Only the sum of a term's outputs matters.
+                output = pt.full(shape, output[0] / max(np.prod(shape, dtype=int), 1))
+            outputs.append(output.reshape(shape))
+        log_density = clone_replace(self._graph, self._fillings(outputs))
+        return clone_replace(log_density, self._pieces(x)).astype("float64")
+
+    def _pieces(self, x):
+        """Return the variables as parts of a vector x (d,)."""
+        columns = self._columns
+        parts = zip(self.variables, columns.ends[:-1], columns.sizes, columns.shapes, strict=True)
+        pieces = {}
+        for variable, begin, size, shape in parts:
+            piece = x[begin : begin + size].reshape(shape).astype(variable.dtype)
+            pieces[variable] = variable.type.filter_variable(piece)
+        return pieces
 
     def _output_shapes(self, start):
         """Return the shapes of the parts' outputs; an evaluation tells those that types don't."""

@@ -52,7 +52,7 @@ from pymc_kmc.adaptation.fitting import GivenSurrogate
 from pymc_kmc.adaptation.noise_variance import ideal_acceptance
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.learning import LearnedPosterior
-from pymc_kmc.learning.emulated_density import EmulatedDensity, needs_emulators, on_emulators
+from pymc_kmc.learning.emulated_density import EmulatedDensity, on_emulators
 from pymc_kmc.learning.learn import learn_unasked
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.moves.base import MoveMixture, Row
@@ -191,13 +191,10 @@ class KMC(SurrogateStep):
         if self.posterior is not None:
             check_same_variables(self.posterior, target, model)
         elif self.learns_first and self.given_surrogate is None and self.adaptation == "tuning":
-            self.posterior = learn_unasked(model, self.vars, self.n_landmarks)
+            self.posterior = learn_unasked(model, self.vars)
         self._learned_before = None
         if self.posterior is not None:
-            slow = needs_emulators(self.posterior)
-            self._learned_before = (
-                on_emulators(self.posterior, model) if slow else self.posterior.fitted
-            )
+            self._learned_before = on_emulators(self.posterior, model)
         return target
 
     @property

@@ -311,7 +311,6 @@ OF_LEARN = [
     *each("batch_size", [0, 1, "a", 1.5, None]),
     *each("starts", [0, "a", 1.5, None]),
     *each("tolerance", NUMBERS),
-    *each("n_landmarks", COUNTS),
     *each("executor", [3, "a"], TypeError),
     *each("evaluations", [3, "a"], TypeError),
     *each("random_seed", ["a", -1, 1.5], (TypeError, ValueError)),

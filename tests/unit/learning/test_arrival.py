@@ -132,7 +132,7 @@ def test_searches_that_end_in_one_mode_are_counted():
 
 @pytest.fixture(scope="module")
 def learned():
-    return kmc.learn(number(two_modes), random_seed=2, n_landmarks=20, progressbar=False)
+    return kmc.learn(number(two_modes), random_seed=2, progressbar=False)
 
 
 def test_two_modes_are_drawn_from(learned):

@@ -61,7 +61,7 @@ def test_evidence_of_a_conjugate_model():
         pm.Normal("y", mean, noise, observed=y)
     covariance = noise**2 * np.eye(6) + 4.0 * design @ design.T
     exact = multivariate_normal(design @ np.ones(2), covariance).logpdf(y)
-    learned = kmc.learn(model, n_landmarks=50, progressbar=False)
+    learned = kmc.learn(model, progressbar=False)
     value, error = learned.log_evidence
     # Five standard errors: a false-alarm rate below 1e-6.
     assert abs(value - exact) < 5 * error
@@ -78,7 +78,7 @@ def test_evidence_of_a_noisy_likelihood():
         kmc.PseudoMarginalPotential("p", estimate, x)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        learned = kmc.learn(model, n_landmarks=50, max_evaluations=120, progressbar=False)
+        learned = kmc.learn(model, max_evaluations=120, progressbar=False)
     value, error = learned.log_evidence
     # Five standard errors: a false-alarm rate below 1e-6.
     assert abs(value - norm.logpdf(0.7, 0.0, np.sqrt(2.0))) < 5 * error

@@ -254,9 +254,7 @@ def test_a_differentiable_model_is_learned_as_a_whole(caplog):
 def test_a_learned_posterior_survives_pickling(learned):
     again = cloudpickle.loads(cloudpickle.dumps(learned))
     np.testing.assert_array_equal(again.positions, learned.positions)
-    assert again.fitted.surrogate.log_density(np.zeros(2)) == pytest.approx(
-        learned.fitted.surrogate.log_density(np.zeros(2))
-    )
+    np.testing.assert_array_equal(again.emulators[0].Z, learned.emulators[0].Z)
 
 
 def test_searches_arrive_from_afar():

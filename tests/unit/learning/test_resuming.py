@@ -8,7 +8,7 @@ from pymc_kmc.model.opaque import OpaqueModel
 from tests.learned import TIMES, curve, decay, learned_curve, log_likelihood, scalar
 
 FAILS_AT = 30
-QUICK = {"n_landmarks": 20, "progressbar": False}
+QUIET = {"progressbar": False}
 
 
 class Failing:
@@ -31,17 +31,17 @@ KINDS = {"outputs": (curve, decay), "number": (scalar, log_likelihood)}
 @pytest.mark.parametrize(("kind", "n"), [("outputs", 8), ("number", 31)])
 def test_learning_goes_on_after_an_exception(kind, n):
     make, function = KINDS[kind]
-    whole = kmc.learn(make(function), **QUICK)
+    whole = kmc.learn(make(function), **QUIET)
     # The black box is tried out twice when it is made.
     failing = Failing(function, n + 2, ValueError("no solution"))
     model = make(failing)
     with pytest.raises(kmc.BlackBoxError, match="no solution") as caught:
-        kmc.learn(model, **QUICK)
+        kmc.learn(model, **QUIET)
     assert len(caught.value.evaluations) == n - 1  # also those of the batch in which it failed
     (note,) = caught.value.__notes__
     assert f"{n - 1} evaluations were made" in note
     assert "evaluations=error.evaluations" in note
-    learned = kmc.learn(model, evaluations=caught.value.evaluations, **QUICK)
+    learned = kmc.learn(model, evaluations=caught.value.evaluations, **QUIET)
     np.testing.assert_array_equal(learned.positions, whole.positions)
     np.testing.assert_array_equal(learned.evaluations.X, whole.evaluations.X)
     # One place was called twice, that of the exception.
@@ -50,7 +50,7 @@ def test_learning_goes_on_after_an_exception(kind, n):
 
 def test_an_early_interruption_keeps_evaluations():
     with pytest.raises(KeyboardInterrupt) as caught:
-        kmc.learn(scalar(Failing(log_likelihood, 10, KeyboardInterrupt())), **QUICK)
+        kmc.learn(scalar(Failing(log_likelihood, 10, KeyboardInterrupt())), **QUIET)
     assert len(caught.value.evaluations) == 7
     assert "7 evaluations" in caught.value.__notes__[0]
 
@@ -59,17 +59,17 @@ def test_another_seed_uses_what_was_evaluated():
     failing = Failing(log_likelihood, FAILS_AT, ValueError("no"))
     model = scalar(failing)
     with pytest.raises(kmc.BlackBoxError) as caught:
-        kmc.learn(model, **QUICK)
+        kmc.learn(model, **QUIET)
     kept = caught.value.evaluations
-    learned = kmc.learn(model, evaluations=kept, random_seed=3, **QUICK)
+    learned = kmc.learn(model, evaluations=kept, random_seed=3, **QUIET)
     np.testing.assert_array_equal(learned.evaluations.X[: len(kept)], kept.X)
 
 
 def test_evaluations_must_be_of_the_model():
     with pytest.raises(kmc.BlackBoxError) as caught:
-        kmc.learn(scalar(Failing(log_likelihood, FAILS_AT, ValueError("no"))), **QUICK)
+        kmc.learn(scalar(Failing(log_likelihood, FAILS_AT, ValueError("no"))), **QUIET)
     with pytest.raises(ValueError, match="5"):
-        kmc.learn(curve(), evaluations=caught.value.evaluations, **QUICK)
+        kmc.learn(curve(), evaluations=caught.value.evaluations, **QUIET)
     with pytest.raises(TypeError, match="evaluations"):
         kmc.learn(curve(), evaluations=3)
 

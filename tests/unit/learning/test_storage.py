@@ -63,7 +63,7 @@ def test_draws_are_the_same(path):
 
 def test_learning_goes_on_from_a_file(path):
     loaded = kmc.LearnedPosterior.from_netcdf(path)
-    more = kmc.learn(curve(), evaluations=loaded, n_landmarks=50, progressbar=False)
+    more = kmc.learn(curve(), evaluations=loaded, progressbar=False)
     n = len(loaded.evaluations)
     np.testing.assert_array_equal(more.evaluations.X[:n], loaded.evaluations.X)
     np.testing.assert_array_equal(more.seconds[:n], loaded.seconds)

@@ -75,7 +75,7 @@ def test_the_draws_are_those_of_what_learn_returns():
     options = {"tune": 30, "draws": 30, "chains": 2, "cores": 1} | QUIET
     with curve():
         unasked = pm.sample(step=kmc.KMC(n_landmarks=50), **options)
-        learned = kmc.learn(n_landmarks=50, progressbar=False)
+        learned = kmc.learn(progressbar=False)
         asked = pm.sample(step=kmc.KMC(learned), **options)
     np.testing.assert_array_equal(unasked.posterior["rate"], asked.posterior["rate"])
 

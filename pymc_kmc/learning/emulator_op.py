@@ -1,0 +1,121 @@
+"""Emulators in place of opaque nodes in a model's graph, for compiled code.
+
+The log density is then a graph like any other: PyTensor differentiates it and compiles value and
+gradient as one function.
+"""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.gradient import DisconnectedType, grad
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch import basic as numba_basic
+
+from pymc_kmc.numerics.code_cache import sources_digest
+from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, packed, pulled_at
+
+
+class EmulatorOp(Op):
+    """The outputs of an emulator at a point of its space.
+
+    Inputs: the point (k,), numbers and layout of
+    :class:`~pymc_kmc.surrogates.exact_gp_evaluation.Packed` and the emulator's place among those
+    packed. Outputs: those of the node, raveled, and what the gradient needs.
+
+    Parameters
+    ----------
+    n_outputs : int
+    """
+
+    __props__ = ("n_outputs",)
+
+    def __init__(self, n_outputs):
+        self.n_outputs = n_outputs
+
+    def make_node(self, point, numbers, layout, place):
+        outputs = pt.tensor(dtype="float64", shape=(self.n_outputs,)), pt.dmatrix()
+        return Apply(self, [point, numbers, layout, place], outputs)
+
+    def perform(self, node, inputs, output_storage):
+        point, numbers, layout, place = inputs
+        found = outputs_at(point, numbers, layout, int(place))
+        for storage, value in zip(output_storage, found, strict=True):
+            storage[0] = value
+
+    def connection_pattern(self, node):
+        return [[True, True], [False, False], [False, False], [False, False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        point, *packed = inputs
+        by_outputs, _ = cotangents
+        pulled = EmulatorPullOp()(point, by_outputs, *outputs, *packed)
+        return [pulled, *[DisconnectedType()() for _ in packed]]
+
+    L_op = pullback  # PyMC 5.28
+
+
+class EmulatorPullOp(Op):
+    """The derivative of an emulator's weighted outputs by the point."""
+
+    __props__ = ()
+
+    def make_node(self, point, by_outputs, outputs, slopes, numbers, layout, place):
+        inputs = [point, by_outputs, outputs, slopes, numbers, layout, place]
+        return Apply(self, inputs, [point.type()])
+
+    def perform(self, node, inputs, output_storage):
+        *arrays, place = inputs
+        output_storage[0][0] = pulled_at(*arrays, int(place))
+
+
+def _key(op):
+    """Return what compiled code of an Op is kept under; it is one for any number of outputs."""
+    return f"{type(op).__qualname__} {sources_digest()}"
+
+
+@numba_basic.register_funcify_and_cache_key(EmulatorOp)
+def _funcify_emulator(op, **kwargs):
+    @numba_basic.numba_njit
+    def emulator(point, numbers, layout, place):
+        return outputs_at(point, numbers, layout, place.item())
+
+    return emulator, _key(op)
+
+
+@numba_basic.register_funcify_and_cache_key(EmulatorPullOp)
+def _funcify_pull(op, **kwargs):
+    @numba_basic.numba_njit
+    def pull(point, by_outputs, outputs, slopes, numbers, layout, place):
+        return pulled_at(point, by_outputs, outputs, slopes, numbers, layout, place.item())
+
+    return pull, _key(op)
+
+
+def emulated_graph(opaque, emulators):
+    """Return a model's log density and its gradient with emulated outputs, as graphs of a vector.
+
+    Parameters
+    ----------
+    opaque : OpaqueModel
+    emulators : list of NodeEmulator
+        Fitted.
+
+    Returns
+    -------
+    x : TensorVariable, shape (d,)
+    log_density, gradient : TensorVariable
+    """
+    numbers, layout = map(pytensor.shared, packed([e.packable for e in emulators]))
+    x = pt.tensor("x", dtype="float64", shape=(opaque.n_dimensions,))
+
+    def emulate(i, inputs):
+        emulator = emulators[i]
+        point = emulator.point(x, inputs)
+        outputs, _ = EmulatorOp(emulator.node.n_outputs)(
+            point, numbers, layout, pt.constant(np.int64(i))
+        )
+        return outputs
+
+    log_density = opaque.filled(x, emulate)
+    return x, log_density, grad(log_density, x)

@@ -1,0 +1,114 @@
+"""The emulated log density as compiled code: what NumPy says, in every process."""
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from pymc_kmc.adaptation.transitions import whitened_hamiltonian
+from pymc_kmc.dynamics import transition_sequence
+from pymc_kmc.learning import emulated_density
+from pymc_kmc.learning.emulated_density import (
+    FEWEST_GRADIENTS,
+    EmulatedDensity,
+    n_gradients,
+    on_emulators,
+)
+from pymc_kmc.learning.emulated_parameters import EmulatedParameters
+from pymc_kmc.learning.emulator import NodeEmulator
+from pymc_kmc.learning.rounds import Evaluations
+from pymc_kmc.model.opaque import OpaqueModel
+from pymc_kmc.numerics.coordinates import Coordinates
+from pymc_kmc.numerics.evaluation import PythonParameters, is_compiled
+from tests.learned import curve, learned_curve
+from tests.unit.model.test_opaque import TAKEN_APART, differentiable, noisy_model, vector_model
+
+
+def fails_elsewhere():
+    return vector_model(on_error="reject")
+
+
+def single_precision():
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate", np.float32(0.0), np.float32(1.0), dtype="float32")
+        box = kmc.BlackBox("decay", lambda r: np.exp(-r * np.arange(3)), rate, shape=(3,))
+        pm.Normal("y", box, np.float32(0.1), observed=np.ones(3, dtype="float32"))
+    return model
+
+
+def density_of(model):
+    """A density with emulators that were fitted to forty places, rightly or not."""
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    d, rng = opaque.n_dimensions, np.random.default_rng(1)
+    X = rng.normal(size=(40, d))
+    evaluations = Evaluations.at(opaque, X)
+    emulators = [NodeEmulator(node).fit(*evaluations, X, opaque.inputs(X)) for node in opaque.nodes]
+    coordinates = Coordinates(rng.normal(size=d), np.eye(d) + 0.3 * rng.normal(size=(d, d)))
+    names = tuple(variable.name for variable in opaque.variables)
+    states = tuple(emulator.state for emulator in emulators)
+    return EmulatedDensity(model, names, states, 0.0, coordinates)
+
+
+@pytest.mark.parametrize(
+    "build", [*TAKEN_APART, noisy_model, fails_elsewhere, differentiable, single_precision]
+)
+def test_compiled_code_says_what_numpy_does(build):
+    density = density_of(build())
+    hamiltonian = whitened_hamiltonian(density)
+    assert isinstance(hamiltonian.parameters, EmulatedParameters)
+    d = density.n_features_in_
+    start = density.coordinates.backward(np.full(d, 0.2))
+    tolerance = 1e-4 if build is single_precision else 1e-7
+    assert hamiltonian.log_density(start) == pytest.approx(
+        density.log_density(start), rel=tolerance, abs=tolerance
+    )
+    # One leapfrog step from rest moves by the gradient.
+    end, _ = hamiltonian.trajectory(start, np.zeros(d), step := 1e-2, 1)
+    moved = density.coordinates.matrix @ (end - start)
+    gradient = density.gradient(start) @ density.coordinates.inverse
+    np.testing.assert_allclose(2.0 * moved / step**2, gradient, rtol=2e-3, atol=1e-3)
+
+
+def test_a_sequence_is_what_python_makes():
+    density = density_of(vector_model())
+    hamiltonian, start = density.hamiltonian, np.full(4, 0.1)
+    slow = emulated_density.SurrogateHamiltonian(
+        PythonParameters(emulated_density.InCoordinates(density, density.coordinates)),
+        density.coordinates,
+    )
+    ends = [
+        transition_sequence(one, start, 0.1, 5, 4, np.random.default_rng(3))
+        for one in (hamiltonian, slow)
+    ]
+    np.testing.assert_allclose(ends[0].position, ends[1].position, rtol=1e-6)
+    assert ends[0].log_ratio == pytest.approx(ends[1].log_ratio, abs=1e-6)
+    assert ends[0].moved and ends[0].n_steps == ends[1].n_steps
+
+
+def test_it_is_compiled_anew_in_another_process():
+    fitted = on_emulators(learned_curve(), curve())
+    before = fitted.hamiltonian.log_density(x := learned_curve().positions[0])
+    again = cloudpickle.loads(cloudpickle.dumps(fitted))
+    assert again.surrogate._function is None
+    assert again.hamiltonian.log_density(x) == before
+
+
+def test_what_numba_cannot_compile_is_python(monkeypatch):
+    def fail(*arguments):
+        raise NotImplementedError("no such function")
+
+    monkeypatch.setattr(emulated_density.CompiledDensity, "of", fail)
+    density = density_of(vector_model())
+    assert not is_compiled(density.parameters)
+    x = np.full(4, 0.2)
+    assert density.hamiltonian.log_density(x) == pytest.approx(density.log_density(x))
+
+
+def test_a_proposal_has_gradients_by_what_they_cost():
+    (state,) = learned_curve().emulators
+    cheap = n_gradients([state])
+    assert cheap > FEWEST_GRADIENTS
+    assert cheap < n_gradients([state, state]) < 2 * cheap  # two black boxes for one
+    dear = state._replace(Z=np.ones((2000, 50)))
+    assert n_gradients([dear]) == FEWEST_GRADIENTS
