@@ -291,6 +291,28 @@ class OpaqueModel:
             outputs[new] = self._evaluate(X[new])
         return outputs
 
+    @property
+    def runs_ahead(self):
+        """Whether evaluations can begin before they are asked for, beside others."""
+        if self.is_whole or len(self._parts_found) > 1 or self._together:
+            return False
+        (part,) = self._parts_found
+        return not part.is_noisy and part.source.runs_ahead(self._executor)
+
+    def begin(self, X):
+        """Let the executor begin with evaluations that :meth:`evaluate` will be asked for.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+            All that one call will ask for.
+        """
+        _, is_known = self.log.find(X)
+        if not is_known.all():
+            (part,) = self._parts_found
+            arrays = self._part_inputs(*self._columns.split(X[~is_known]))
+            part.source.begin(arrays, self._executor)
+
     def _evaluate(self, X):
         """Evaluate at points (n, d), and log what was evaluated before an error too."""
         self.n_evaluations += len(X)
@@ -355,7 +377,9 @@ class OpaqueModel:
             shared.set_value(np.array(point[variable.name]), borrow=True)
 
     def end(self):
-        """End the workers of an executor that was made here."""
+        """End the workers of an executor that was made here, and what nobody will ask for."""
+        if self.runs_ahead:
+            self._parts_found[0].source.abandon()
         if self._executor is not None:
             self._executor.forget()
 
