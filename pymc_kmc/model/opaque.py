@@ -16,6 +16,7 @@ feeds is a function of what the other one sees; the other one is emulated too if
 besides.
 """
 
+from functools import cached_property
 from time import perf_counter
 from typing import NamedTuple
 
@@ -155,14 +156,25 @@ class OpaqueModel:
         log_density = clone_replace(log_density, fillings)
         gradients = grad(log_density, [*variables, *holes], disconnected_inputs="ignore")
         self._log_density = of_rows([*variables, *holes], [log_density, *gradients])
-        weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in inputs]
-        weighted = sum((v * w).sum() for v, w in zip(inputs, weights, strict=True))
-        pulled = grad(weighted, variables, disconnected_inputs="ignore")
-        self._pull = of_rows([*variables, *weights], pulled)
         self._holes = Columns([tuple(map(int, shape)) for shape in shapes])
         rows = self._part_inputs(*self._columns.split(start[None]))
         self._arguments = Columns([row.shape[1:] for row in rows])
         self._describe(start, shapes)
+
+    @cached_property
+    def _pull(self):
+        """The function behind :meth:`pull`: not all emulators need it."""
+        variables, inputs = self.variables, [v for part in self._parts_found for v in part.inputs]
+        weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in inputs]
+        weighted = sum((v * w).sum() for v, w in zip(inputs, weights, strict=True))
+        pulled = grad(weighted, variables, disconnected_inputs="ignore")
+        return of_rows([*variables, *weights], pulled)
+
+    @cached_property
+    def _natural(self):
+        """The function behind :meth:`natural`."""
+        values = self.model.replace_rvs_by_values(self.random_variables)
+        return of_rows(self.variables, clone_replace(values, self._others))
 
     def _output_shapes(self, start):
         """Return the shapes of the parts' outputs; an evaluation tells those that types don't."""
@@ -397,7 +409,6 @@ class OpaqueModel:
         -------
         dict of str to ndarray, shape (n, ...)
         """
+        arrays = self._natural(*self._columns.split(X))
         free = self.random_variables
-        values = clone_replace(self.model.replace_rvs_by_values(free), self._others)
-        arrays = of_rows(self.variables, values)(*self._columns.split(X))
         return {variable.name: array for variable, array in zip(free, arrays, strict=True)}

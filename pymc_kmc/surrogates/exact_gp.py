@@ -393,7 +393,7 @@ def _squares(A, B):
 
 
 def _whitened(A, inverse_factor, again=False):
-    """Return rows (k, n) times the inverse of a factor's transpose, or `again` times the inverse."""
+    """Return rows (k, n) times the inverse of a factor, transposed, or `again` times itself."""
     if len(A) < FEWEST_ROWS:
         return A @ (inverse_factor if again else inverse_factor.T)
     return blas.dtrmm(1.0, inverse_factor, A.T, lower=1, trans_a=int(again)).T
