@@ -129,9 +129,10 @@ class Arrival:
             search(opaque, start, self.scales, rng, most)
             for start, rng in zip(self.starts, self.rng.spawn(len(self.starts)), strict=True)
         ]
+        begin = opaque.begin if opaque.runs_ahead else None
         while searches and not (len(ends) >= FEWEST_SEARCHES and n_agreeing(ends) > 1):
             n = max(FEWEST_SEARCHES - len(ends), 1)
-            for X, outputs, fitted in side_by_side(searches[:n], self._evaluate):
+            for X, outputs, fitted in side_by_side(searches[:n], self._evaluate, begin):
                 if fitted is None:
                     continue
                 values = values_of(opaque, X, outputs)

@@ -131,13 +131,16 @@ class Composite:
         if model.is_sum:
             rest = mean - outputs.sum(axis=1)
             tempered, gradient = rest + (mean - rest) / temperature, by_x.copy()
-        slopes = [by_outputs[:, emulator.node.outputs] for emulator in self.emulators]
-        known = list(zip(self.emulators, predictions, slopes, strict=True))
-        variance = sum(prediction.log_density_variance(by) for _, prediction, by in known)
+        known = [
+            (emulator, prediction, *prediction.scale(by_outputs[:, emulator.node.outputs]))
+            for emulator, prediction in zip(self.emulators, predictions, strict=True)
+        ]
+        variance = sum(scale * prediction.variance for _, prediction, scale, _ in known)
         added, weights = of_variance(variance)
         by_inputs = np.zeros_like(inputs)
-        for emulator, prediction, by in known:
-            emulator.add_pull(gradient, by_inputs, prediction.pull(by, weights, temperature))
+        for emulator, prediction, scale, slopes in known:
+            pulled = prediction.pull(scale, slopes, weights, temperature)
+            emulator.add_pull(gradient, by_inputs, pulled)
         if by_inputs.any():
             gradient += model.pull(X, by_inputs)
         return Values(tempered + added, gradient, mean, variance)

@@ -87,23 +87,22 @@ class EmulatedOutputs(NamedTuple):
     emulator: Any
     X: np.ndarray
 
-    def log_density_variance(self, by_outputs):
-        """Return the variance of a log density with derivatives `by_outputs` (k, m), (k,)."""
-        scale, _ = self._scale(by_outputs)
-        return scale * self.variance
+    def scale(self, by_outputs):
+        """Return what variances are multiplied by for a log density's, and its slopes.
 
-    def _scale(self, by_outputs):
+        The log density has derivatives `by_outputs` (k, m); slopes (k, m) are those by what the
+        process is of.
+        """
         slopes = self.emulator.slopes(by_outputs, self.outputs)
         spread = slopes @ self.emulator.process.output_factor_.T
         return np.einsum("ij,ij->i", spread, spread), slopes
 
-    def pull(self, by_outputs, of_variance, temperature=1.0):
+    def pull(self, scale, slopes, of_variance, temperature=1.0):
         """Return derivatives by the emulator's space.
 
-        Of the log density, which has derivatives `by_outputs` (k, m), divided by a temperature, and
-        of `of_variance` (k,) times its variance, with slopes taken for constant.
+        Of the log density, divided by a temperature, and of `of_variance` (k,) times its variance,
+        with `slopes` (k, m) and with them the `scale` (k,) taken for constant.
         """
-        scale, slopes = self._scale(by_outputs)
         return self.prediction.pullback(slopes / temperature, of_variance * scale)
 
 

@@ -116,7 +116,9 @@ def linear_model(model, moves, X, outputs, best, radius, scales):
 def search(model, start, scales, rng, most):
     """Search for a maximum of the log density: a generator.
 
-    It yields the points (k, d) to be evaluated next and is sent their outputs (k, m).
+    It yields the points (k, d) to be evaluated next and is sent their outputs (k, m), and whether
+    other searches are made beside it. Where none are it asks for two points at a time: a batch is
+    to have several.
 
     Parameters
     ----------
@@ -141,34 +143,62 @@ def search(model, start, scales, rng, most):
     X = np.tile(start, (1 + len(moves), 1))
     signs = rng.choice([-1.0, 1.0], size=len(moves))
     X[1 + np.arange(len(moves)), moves] += FIRST_STEP * scales[moves] * signs
-    outputs = yield X
-    radius, fitted = FIRST_RADIUS, None
+    outputs, is_alone = yield X
+    radius, fitted, was_bad = FIRST_RADIUS, None, False
     while len(X) < most and radius >= SMALLEST_RADIUS:
         values = values_of(model, X, outputs)
         best = int(np.argmax(values))
         if not np.isfinite(values[best]):
             break
         fitted = linear_model(model, moves, X, outputs, best, radius, scales)
-        end, predicted = fitted.maximum(radius, scales)
-        rise = predicted - fitted(X[best][None])[0][0]
-        if rise < ENOUGH:
+        radii = [radius]
+        if is_alone and not was_bad:
+            radii.append(2.0 * radius if 2.0 * radius <= LARGEST_RADIUS else 0.5 * radius)
+        found = [fitted.maximum(size, scales) for size in radii]
+        rises = [predicted - fitted(X[best][None])[0][0] for _, predicted in found]
+        if rises[0] < ENOUGH:
             break
-        X, outputs = np.vstack([X, end]), np.vstack([outputs, (yield end[None])])
-        share = (values_of(model, X[-1:], outputs[-1:])[0] - values[best]) / rise
-        if share > GOOD:
-            radius = min(2.0 * radius, LARGEST_RADIUS)
-        elif not share >= BAD:
-            radius *= 0.5
-            # Points that lie in few directions make a bad regression: one in a random direction.
-            direction = rng.standard_normal(len(moves))
-            point = X[best].copy()
-            point[moves] += 0.5 * radius * scales[moves] * direction / np.linalg.norm(direction)
-            X, outputs = np.vstack([X, point]), np.vstack([outputs, (yield point[None])])
+        points = [end for end, _ in found]
+        if is_alone and was_bad:
+            points.append(_beside(X[best], moves, 0.5 * radius * scales, rng))
+        new, is_alone = yield np.array(points)
+        X, outputs = np.vstack([X, points]), np.vstack([outputs, new])
+        reached = values_of(model, X[-len(points) :], new)[: len(radii)]
+        k = int(np.argmax(reached))
+        share = (reached[k] - values[best]) / rises[k]
+        was_bad = not share >= BAD
+        if was_bad:
+            radius = 0.5 * min(radii)
+            if not is_alone:
+                point = _beside(X[best], moves, 0.5 * radius * scales, rng)[None]
+                new, is_alone = yield point
+                X, outputs, was_bad = np.vstack([X, point]), np.vstack([outputs, new]), False
+        else:
+            is_widest = radii[k] == max(radii)
+            radius = min(2.0 * radii[k], LARGEST_RADIUS) if share > GOOD and is_widest else radii[k]
     return X, outputs, fitted
 
 
-def side_by_side(searches, evaluate):
-    """Make searches at the same time, so that a batch has a point of each.
+def _beside(x, moves, radii, rng):
+    """Return a point in a random direction: points in few directions make a bad regression.
+
+    Parameters
+    ----------
+    x : ndarray, shape (d,)
+    moves : ndarray of int
+        Positions of the variables that move.
+    radii : ndarray, shape (d,)
+        Distance along each.
+    rng : numpy.random.Generator
+    """
+    direction = rng.standard_normal(len(moves))
+    point = x.copy()
+    point[moves] += radii[moves] * direction / np.linalg.norm(direction)
+    return point
+
+
+def side_by_side(searches, evaluate, begin=None):
+    """Make searches at the same time, so that a batch has points of each.
 
     Parameters
     ----------
@@ -176,6 +206,9 @@ def side_by_side(searches, evaluate):
         Of :func:`search`.
     evaluate : callable
         Returns the outputs (n, m) at points (n, d).
+    begin : callable, optional
+        Lets an executor begin with what `evaluate` will be asked for, points (n, d). A search needs
+        not wait for the others' outputs then; the same evaluations are made, in the same order.
 
     Returns
     -------
@@ -184,15 +217,25 @@ def side_by_side(searches, evaluate):
     """
     found = [None] * len(searches)
     wanted = {i: next(one) for i, one in enumerate(searches)}
+    if begin is not None:
+        for points in wanted.values():
+            begin(points)
     while wanted:
-        outputs = evaluate(np.vstack(list(wanted.values())))
-        ends = np.cumsum([len(points) for points in wanted.values()])
-        for i, part in zip(list(wanted), np.split(outputs, ends[:-1]), strict=True):
+        now = list(wanted)
+        if begin is None:
+            ends = np.cumsum([len(points) for points in wanted.values()])
+            outputs = iter(np.split(evaluate(np.vstack(list(wanted.values()))), ends[:-1]))
+        else:
+            outputs = (evaluate(wanted[i]) for i in now)
+        for i, part in zip(now, outputs, strict=True):
             try:
-                wanted[i] = searches[i].send(part)
+                wanted[i] = searches[i].send((part, len(wanted) == 1))
             except StopIteration as end:
                 found[i] = end.value
                 del wanted[i]
+            else:
+                if begin is not None:
+                    begin(wanted[i])
     return found
 
 

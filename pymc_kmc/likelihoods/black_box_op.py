@@ -264,6 +264,30 @@ class BlackBoxOp(Op):
         for result in self._checked(inputs, self._n_points(inputs), executor):
             yield np.full(self.shape, np.nan) if result is None else result
 
+    def runs_ahead(self, executor=None):
+        """Say whether evaluations can begin on an executor before :meth:`each` asks for them.
+
+        Parameters
+        ----------
+        executor : LazyExecutor, optional
+            For a black box that has none of its own.
+        """
+        return (self._executor or executor) is not None and not self.vectorized
+
+    def begin(self, inputs, executor=None):
+        """Let an executor begin with what :meth:`each` will be asked for, with these arguments."""
+        inputs = [np.asarray(values) for values in inputs]
+        calls = self._calls(inputs, self._n_points(inputs))
+        (self._executor or executor).begin(self._call, calls)
+
+    def abandon(self):
+        """Cancel what has begun on an executor of its own and was not asked for."""
+        if self._executor is not None:
+            self._executor.abandon()
+
+    def _calls(self, inputs, n):
+        return [([values[i] for values in inputs], self.shape) for i in range(n)]
+
     def _checked(self, inputs, n, executor=None):
         """Yield an array for each of n points, None where the evaluation was rejected."""
         for i, result in enumerate(self._results(inputs, n, self._executor or executor)):
@@ -307,8 +331,7 @@ class BlackBoxOp(Op):
     def _results(self, inputs, n, executor):
         """Yield an array or a :class:`Failure` for each of n points."""
         if not self.vectorized:
-            calls = [([values[i] for values in inputs], self.shape) for i in range(n)]
-            yield from self._run(calls, executor)
+            yield from self._run(self._calls(inputs, n), executor)
             return
         if n > 1:
             (results,) = self._run([(inputs, (n, *self.shape))], executor)

@@ -191,6 +191,11 @@ def kill_at_exit(executor, futures):
         register(kill)
 
 
+def _key(task, call):
+    """Return what tells a task's call from others."""
+    return id(task), pickle.dumps(call)
+
+
 class Shipped:
     """An object that travels between processes by `cloudpickle`: closures and lambdas may.
 
@@ -289,6 +294,8 @@ class LazyExecutor:
         self._make = executor if is_function else None
         # By process id: locks of a parent's executor may be held for ever in a forked process.
         self._executors = {} if is_function else {os.getpid(): executor}
+        # Futures of calls that have begun before their results are asked for, by task and call.
+        self._begun: dict = {}
 
     def submit(self, *task):
         """Submit a function with its arguments; return the future."""
@@ -302,6 +309,28 @@ class LazyExecutor:
                 f"{error}: pm.sample's own processes can't start more. Use pm.sample(cores=1), "
                 "where the replicates use the cores, or an executor of threads or on a cluster."
             ) from error
+
+    def begin(self, task, calls):
+        """Submit calls whose results will be asked for later, by :meth:`results`.
+
+        What fails here fails there, where it is explained.
+
+        Parameters
+        ----------
+        task : callable
+        calls : sequence of tuple
+        """
+        for call in calls:
+            try:
+                future = self.submit(task, *call)
+            except Exception:
+                return
+            self._begun.setdefault(_key(task, call), []).append(future)
+
+    def abandon(self):
+        """Cancel what has begun and was not asked for."""
+        cancel([future for futures in self._begun.values() for future in futures])
+        self._begun = {}
 
     def results(self, task, calls, seconds=None, each=False):
         """Yield the results of a task, in the order of its calls.
@@ -331,7 +360,8 @@ class LazyExecutor:
         deadline = np.inf
         try:
             for call in calls:
-                futures.append(self.submit(task, *call))
+                begun = self._begun.get(_key(task, call)) if self._begun else None
+                futures.append(begun.pop(0) if begun else self.submit(task, *call))
             for i, future in enumerate(futures):
                 if seconds is not None and (each or i == 0):
                     deadline = monotonic() + seconds
@@ -375,6 +405,7 @@ class LazyExecutor:
 
         Its worker processes are killed.
         """
+        self.abandon()
         if self._make is None or os.getpid() not in self._executors:
             return
         executor = self._executors.pop(os.getpid())
@@ -407,4 +438,4 @@ class LazyExecutor:
         )
 
     def __getstate__(self):
-        return {"_make": self._make, "_executors": {}}
+        return {"_make": self._make, "_executors": {}, "_begun": {}}

@@ -16,6 +16,7 @@ feeds is a function of what the other one sees; the other one is emulated too if
 besides.
 """
 
+from functools import cached_property
 from time import perf_counter
 from typing import NamedTuple
 
@@ -149,10 +150,6 @@ class OpaqueModel:
         log_density = clone_replace(log_density, self._fillings(holes))
         gradients = grad(log_density, [*variables, *holes], disconnected_inputs="ignore")
         self._log_density = of_rows([*variables, *holes], [log_density, *gradients])
-        weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in inputs]
-        weighted = sum((v * w).sum() for v, w in zip(inputs, weights, strict=True))
-        pulled = grad(weighted, variables, disconnected_inputs="ignore")
-        self._pull = of_rows([*variables, *weights], pulled)
         self._holes = Columns([tuple(map(int, shape)) for shape in shapes])
         rows = self._part_inputs(*self._columns.split(start[None]))
         self._arguments = Columns([row.shape[1:] for row in rows])
@@ -206,6 +203,21 @@ class OpaqueModel:
             piece = x[begin : begin + size].reshape(shape).astype(variable.dtype)
             pieces[variable] = variable.type.filter_variable(piece)
         return pieces
+
+    @cached_property
+    def _pull(self):
+        """The function behind :meth:`pull`: not all emulators need it."""
+        variables, inputs = self.variables, [v for part in self._parts_found for v in part.inputs]
+        weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in inputs]
+        weighted = sum((v * w).sum() for v, w in zip(inputs, weights, strict=True))
+        pulled = grad(weighted, variables, disconnected_inputs="ignore")
+        return of_rows([*variables, *weights], pulled)
+
+    @cached_property
+    def _natural(self):
+        """The function behind :meth:`natural`."""
+        values = self.model.replace_rvs_by_values(self.random_variables)
+        return of_rows(self.variables, clone_replace(values, self._others))
 
     def _output_shapes(self, start):
         """Return the shapes of the parts' outputs; an evaluation tells those that types don't."""
@@ -334,6 +346,28 @@ class OpaqueModel:
             outputs[new] = self._evaluate(X[new])
         return outputs
 
+    @property
+    def runs_ahead(self):
+        """Whether evaluations can begin before they are asked for, beside others."""
+        if self.is_whole or len(self._parts_found) > 1 or self._together:
+            return False
+        (part,) = self._parts_found
+        return not part.is_noisy and part.source.runs_ahead(self._executor)
+
+    def begin(self, X):
+        """Let the executor begin with evaluations that :meth:`evaluate` will be asked for.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+            All that one call will ask for.
+        """
+        _, is_known = self.log.find(X)
+        if not is_known.all():
+            (part,) = self._parts_found
+            arrays = self._part_inputs(*self._columns.split(X[~is_known]))
+            part.source.begin(arrays, self._executor)
+
     def _evaluate(self, X):
         """Evaluate at points (n, d), and log what was evaluated before an error too."""
         self.n_evaluations += len(X)
@@ -398,7 +432,9 @@ class OpaqueModel:
             shared.set_value(np.array(point[variable.name]), borrow=True)
 
     def end(self):
-        """End the workers of an executor that was made here."""
+        """End the workers of an executor that was made here, and what nobody will ask for."""
+        if self.runs_ahead:
+            self._parts_found[0].source.abandon()
         if self._executor is not None:
             self._executor.forget()
 
@@ -416,7 +452,6 @@ class OpaqueModel:
         -------
         dict of str to ndarray, shape (n, ...)
         """
+        arrays = self._natural(*self._columns.split(X))
         free = self.random_variables
-        values = clone_replace(self.model.replace_rvs_by_values(free), self._others)
-        arrays = of_rows(self.variables, values)(*self._columns.split(X))
         return {variable.name: array for variable, array in zip(free, arrays, strict=True)}

@@ -232,6 +232,8 @@ def others_behind(log_density, variables, others, is_whole=False):
     -------
     list of str
     """
+    if not others:
+        return []
     names, shared = {s: v.name for v, s in others.items()}, set(others.values())
     nodes = opaque_nodes(log_density, [*variables, *shared])
     # Of an integer nothing has a gradient, so that one has to look for black boxes.

@@ -1,6 +1,6 @@
 """Functions of many points at a time, evaluated node by node with NumPy.
 
-Nothing is compiled, and a node costs some 10 microseconds and its arithmetic.
+Nothing is compiled, and a node costs a microsecond or two and its arithmetic.
 """
 
 from functools import reduce
@@ -14,6 +14,8 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.basic import PerformLinker
 from pytensor.scalar.basic import Add, Mul
 from pytensor.tensor.elemwise import Elemwise
+
+from pymc_kmc.model.numpy_linker import NumPyLinker
 
 REWRITES = RewriteDatabaseQuery(
     include=["fast_run", "local_check_parameter_to_ninf_switch"],
@@ -34,9 +36,9 @@ def pairwise(fgraph, node):
     return [reduce(node.op, node.inputs)]
 
 
-def function(inputs, outputs):
+def function(inputs, outputs, linker=PerformLinker):
     """Return PyTensor's function; its arguments must be arrays of the right types."""
-    mode = Mode(linker=PerformLinker(), optimizer=REWRITES).register((dfs_rewriter(pairwise), LAST))
+    mode = Mode(linker=linker(), optimizer=REWRITES).register((dfs_rewriter(pairwise), LAST))
     compiled = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
     compiled.trust_input = True
     return compiled
@@ -52,4 +54,4 @@ def of_rows(inputs, outputs):
         new if new.ndim > old.ndim else pt.broadcast_to(new, (n, *new.shape))
         for new, old in zip(vectorized, outputs, strict=True)
     ]
-    return function(rows, full)
+    return function(rows, full, NumPyLinker)

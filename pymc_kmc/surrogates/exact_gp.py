@@ -35,7 +35,7 @@ Press.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_solve, cholesky, lapack
+from scipy.linalg import LinAlgError, blas, cho_solve, cholesky, lapack
 from scipy.optimize import minimize
 
 # Prior variances of the trend's constant, linear and quadratic coefficients, in units of its scale:
@@ -60,6 +60,8 @@ LENGTHS_SD = 1.0
 N_TRIALS, N_TRIALS_AGAIN = 60, 12
 # Added to the diagonal, in units of itself: rounding.
 JITTER = 1e-12
+# Number of rows from which on products with a triangle are faster than those with all its zeros.
+FEWEST_ROWS = 8
 
 
 class Hyperparameters(NamedTuple):
@@ -228,7 +230,7 @@ class ExactGP:
         inner, weighted = Z @ self.Z_.T, (Z * parameters.relevances) @ self.Z_.T
         gaussian = parameters.gaussian(Z, self.Z_)
         k = parameters.trend(inner) + parameters.bend(weighted) + gaussian
-        whitened = k @ self.inverse_factor_.T
+        whitened = _whitened(k, self.inverse_factor_)
         norms, weighted_norms = np.sum(Z**2, axis=1), Z**2 @ parameters.relevances
         prior = parameters.trend(norms) + parameters.bend(weighted_norms)
         prior += np.exp(parameters.log_variance)
@@ -241,7 +243,7 @@ class ExactGP:
             (
                 (inner, weighted, gaussian),
                 (norms, weighted_norms),
-                whitened @ self.inverse_factor_,
+                whitened,
             ),
         )
 
@@ -297,10 +299,13 @@ class Prediction(NamedTuple):
         """
         process, Z = self.process, self.Z
         parameters = process.hyperparameters_
-        (inner, weighted, gaussian), (norms, weighted_norms), solved = self.parts
+        (inner, weighted, gaussian), (norms, weighted_norms), whitened = self.parts
         relevances, precisions = parameters.relevances, np.exp(-2.0 * parameters.log_lengths)
         # Derivative by k, of both parts.
-        by_k = of_mean @ process.weights_.T - 2.0 * of_variance[:, None] * solved
+        by_k = of_mean @ process.weights_.T
+        if of_variance.any():
+            solved = _whitened(whitened, process.inverse_factor_, again=True)
+            by_k -= 2.0 * of_variance[:, None] * solved
         by_gaussian = by_k * gaussian
         result = (by_k * parameters.trend_slope(inner)) @ process.Z_
         result += relevances * ((by_k * parameters.bend_slope(weighted)) @ process.Z_)
@@ -385,6 +390,13 @@ def _squares(A, B):
     """Return squared distances."""
     squares = np.einsum("ij,ij->i", A, A)[:, None] + np.einsum("ij,ij->i", B, B) - 2.0 * A @ B.T
     return np.maximum(squares, 0.0)
+
+
+def _whitened(A, inverse_factor, again=False):
+    """Return rows (k, n) times the inverse of a factor, transposed, or `again` times itself."""
+    if len(A) < FEWEST_ROWS:
+        return A @ (inverse_factor if again else inverse_factor.T)
+    return blas.dtrmm(1.0, inverse_factor, A.T, lower=1, trans_a=int(again)).T
 
 
 def _compressed(A):

@@ -110,6 +110,9 @@ def test_an_executor_learns_the_same(kind):
         spans.clear()
         found.append(learn_quietly(model, executor))
         assert running_at_once(spans) == (1 if executor is None else 4)
+        # Nothing that has begun ahead is evaluated again.
+        assert len(spans) == found[-1].n_evaluations
+    np.testing.assert_array_equal(found[0].evaluations.X, found[1].evaluations.X)
     np.testing.assert_array_equal(found[0].positions, found[1].positions)
     assert found[0].n_evaluations == found[1].n_evaluations
 
@@ -273,12 +276,39 @@ def test_searches_arrive_from_afar():
         search(opaque, start, np.ones(2), rng, 60) for start, rng in zip(starts, rngs, strict=True)
     ]
     found = side_by_side(searches, evaluate)
-    # Both at once, as long as both go on.
-    assert len(batches) == max(len(X) for X, _, _ in found) - 2
+    # Both at once, as long as both go on; then two points of the other.
+    assert batches[0] == 6 and set(batches[1:]) <= {1, 2} and batches.count(1) <= 1
     for X, outputs, fitted in found:
         assert len(X) < 40
         assert np.all(np.abs(fitted.x - means) < 1.0 * sds)
         np.testing.assert_array_equal(outputs, opaque.evaluate(X))
+
+
+def test_searches_that_begin_ahead_are_the_same():
+    """What was begun is what is asked for, and each search begins before the others' outputs."""
+
+    def one(n):
+        x, sent = np.full((3, 1), float(n)), []
+        while len(sent) < n:
+            outputs, is_alone = yield x
+            sent.append((float(outputs[0, 0]), is_alone))
+            x = x[:1] + 0.1
+        return sent
+
+    def evaluate(X):
+        asked.extend(X[:, 0])
+        begun_when_asked.append(len(begun))
+        return 2.0 * X
+
+    asked, begun_when_asked, begun = [], [], []
+    expected, order = side_by_side([one(n) for n in (3, 1, 4)], evaluate), list(asked)
+    asked.clear()
+    begun_when_asked.clear()
+    found = side_by_side([one(n) for n in (3, 1, 4)], evaluate, lambda X: begun.extend(X[:, 0]))
+    assert found == expected and asked == order == begun
+    # Three points of three searches, then the first one's second while the others still wait.
+    assert begun_when_asked[:3] == [9, 10, 10]
+    assert [is_alone for _, is_alone in found[2]] == [False, False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -426,3 +426,39 @@ def test_threads_that_take_too_long_are_explained():
         with pytest.raises(ExecutorError, match=r"Threads can't be stopped.*ProcessPoolExecutor"):
             Replicates(wait, Seeds(), executor, timeout=0.05)(rows, [])
     ended.set()
+
+
+def test_what_has_begun_is_not_called_again():
+    calls, gate = [], threading.Event()
+
+    def task(values):
+        gate.wait(5)
+        calls.append(float(values[0]))
+        return 2 * values[0]
+
+    one, two, three = (([np.array(value)],) for value in (1.0, 2.0, 3.0))
+    with ThreadPoolExecutor(1) as pool:
+        executor = LazyExecutor(pool)
+        executor.begin(task, [one, two, one, three])
+        gate.set()
+        assert list(executor.results(task, [two, one])) == [4.0, 2.0]
+        assert list(executor.results(task, [one, two])) == [2.0, 4.0]
+        assert sorted(calls) == [1.0, 1.0, 2.0, 2.0, 3.0]
+
+
+def test_what_nobody_asked_for_is_cancelled():
+    gate = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        executor = LazyExecutor(pool)
+        executor.begin(lambda value: gate.wait(5), [(value,) for value in range(3)])
+        futures = [future for begun in executor._begun.values() for future in begun]
+        executor.abandon()
+        gate.set()
+        assert [future.cancelled() for future in futures][1:] == [True, True]
+
+
+def test_an_executor_that_cannot_begin_says_so_when_asked():
+    executor = LazyExecutor(lambda: 3)
+    executor.begin(len, [("a",)])
+    with pytest.raises(ExecutorError, match="no submit"):
+        list(executor.results(len, [("a",)]))
