@@ -106,9 +106,9 @@ def learn(
         Kernel functions of the surrogate that chains move on.
     evaluations : LearnedPosterior or Evaluated, optional
         Of the same model, what this function has returned or, if it has failed, the attribute
-        `evaluations` of the exception: what was evaluated before is not evaluated again, but for
-        the best place of a learned posterior that isn't noisy, lest it is another model's. After
-        an exception the same arguments go on where it was raised.
+        `evaluations` of the exception: what was evaluated before is not evaluated again, but
+        for the best place of a learned posterior: other values there are another model's. After an
+        exception the same arguments go on where it was raised.
     random_seed : int
     progressbar : bool
 
@@ -173,6 +173,8 @@ def learn(
         except BaseException:
             opaque.end()
             raise
+        # What tries them out isn't counted, as a black box's own trials aren't.
+        run.n_before = opaque.n_evaluations
         run.earlier_modes = getattr(evaluations, "modes", ())
     learned = _learned(run, n_landmarks, progressbar)
     _tell(learned, tolerance, 3)
