@@ -10,9 +10,12 @@ from scipy.special import ndtr
 
 # Number of the last pairs that count: noise depends on the place, and chains come from elsewhere.
 RECENT_PAIRS = 40
-# Number of comparisons with kept estimates from which on their mean is trusted: its standard error
-# is .18 at most, and a tuning of 1000 iterations makes 9. With fewer, noise is taken for Gaussian.
+# Number of kept estimates, compared with fresh ones, from which on the comparisons' mean counts.
+# Its standard error is .18 at most, and a tuning of 1000 iterations makes 9. With fewer, noise is
+# taken for Gaussian: a chain that rests at one estimate compares its luck again and again.
 ENOUGH_COMPARISONS = 8
+# Number of pairs that a variance known beforehand counts as: noise depends on the place.
+EXPECTED_PAIRS = 8
 
 
 class NoiseVariance:
@@ -34,13 +37,18 @@ class NoiseVariance:
     def forget(self):
         """Start anew: the noise is another one."""
         self._mean = self._acceptance = 0.0
-        self.n_pairs = self.n_comparisons = self.n_estimates = 0
+        self.n_pairs = self.n_comparisons = self.n_kept = self.n_estimates = 0
         self.zero_share = np.nan
+        self._expected_pairs, self._last_kept = 0, None
+
+    def expect(self, variance):
+        """Begin with a variance that is known beforehand."""
+        self._mean, self._expected_pairs = variance, EXPECTED_PAIRS
 
     @property
     def value(self):
-        """The variance; NaN while there is no pair."""
-        return self._mean if self.n_pairs else np.nan
+        """The variance; NaN while there is no pair and none is expected."""
+        return self._mean if self.n_pairs + self._expected_pairs else np.nan
 
     def count(self, fresh):
         """Learn from an evaluation of the chain's place how often an estimate is zero there."""
@@ -61,6 +69,8 @@ class NoiseVariance:
         if kept.log_likelihood_estimate == -np.inf or np.isnan(change):
             return
         self.n_comparisons += 1
+        self.n_kept += kept is not self._last_kept
+        self._last_kept = kept
         rate = np.exp(min(0.0, change))
         self._acceptance += (rate - self._acceptance) / min(self.n_comparisons, RECENT_PAIRS)
 
@@ -81,15 +91,16 @@ class NoiseVariance:
             return
         self.n_pairs += 1
         square = 0.5 * (estimates[0] - estimates[1]) ** 2
-        self._mean += (square - self._mean) / min(self.n_pairs, RECENT_PAIRS)
+        n = min(self.n_pairs + self._expected_pairs, RECENT_PAIRS)
+        self._mean += (square - self._mean) / n
 
     @property
     def ideal_acceptance(self):
         """Acceptance rate of perfect proposals under this noise; NaN if nothing is known."""
-        if self.n_comparisons >= ENOUGH_COMPARISONS:
+        if self.n_kept >= ENOUGH_COMPARISONS:
             return self._acceptance
-        if self.n_pairs:
-            return (1.0 - self.zero_share) * ideal_acceptance(self.value)
+        if not np.isnan(self.value):
+            return (1.0 - np.nan_to_num(self.zero_share)) * ideal_acceptance(self.value)
         return 0.0 if self.zero_share == 1.0 else np.nan
 
 

@@ -204,7 +204,7 @@ class NodeEmulator:
         Y = outputs[:, node.outputs]
         heights = Y[:, 0] if node.is_term else log_densities
         highest = np.inf if top is None else heights[top]
-        usable = ~np.isnan(Y).any(axis=1)
+        usable = (Y < np.inf).all(axis=1)
         if not node.is_term:
             usable &= np.isfinite(Y).all(axis=1)
         X, U, Y, log_densities = X[usable], U[usable], Y[usable], log_densities[usable]
@@ -213,6 +213,8 @@ class NodeEmulator:
             "inputs": (U[:, node.inputs], draws_inputs[:, node.inputs]),
         }
         competes = self.space is None or len(X) > COMPETE_AGAIN * self.n_competed
+        if not competes and self.is_log:
+            competes = not np.all(Y > 0)  # they all were before
         candidates = [(self.space, self.process)]
         if competes:
             # From the search's own start too: the last parameters may be a local maximum.

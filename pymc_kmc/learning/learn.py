@@ -18,7 +18,7 @@ import numpy as np
 from rich import get_console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from pymc_kmc.learning.arrival import Arrival
+from pymc_kmc.learning.arrival import N_PRIOR, Arrival
 from pymc_kmc.learning.composite import draw
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
 from pymc_kmc.learning.emulator import KNEE, shrunk
@@ -32,6 +32,7 @@ from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.model.opaque_parts import may_be_learned
 from pymc_kmc.numerics.checks import check_count, check_flag, check_positive, check_rng
+from pymc_kmc.numerics.jit import is_interrupt
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.threads import single_threaded_blas
 
@@ -88,7 +89,8 @@ def learn(
         ``KMC(learned)`` beside steps that move them follows: what was learned is true for all
         their values.
     max_evaluations : int, optional
-        Most evaluations of the model; by default 200 and 100 a dimension.
+        Most evaluations of the model, 16 and `starts` at least; by default 200 and 100 a dimension.
+        A round, or a search for outputs, that has begun is ended.
     executor : concurrent.futures.Executor or callable, optional
         Runs the evaluations of a batch at once, on processes, threads or a cluster, or a function
         that returns such an executor. What is learned doesn't depend on it. Black boxes and noisy
@@ -101,7 +103,8 @@ def learn(
         Error of the log density at new draws at which learning ends, in nats.
     evaluations : LearnedPosterior or Evaluated, optional
         Of the same model, what this function has returned or, if it has failed, the attribute
-        `evaluations` of the exception: what was evaluated before is not evaluated again. After an
+        `evaluations` of the exception: what was evaluated before is not evaluated again, but
+        for the best place of a learned posterior: other values there are another model's. After an
         exception the same arguments go on where it was raised.
     random_seed : int
     progressbar : bool
@@ -148,6 +151,11 @@ def learn(
     if max_evaluations is None:
         max_evaluations = most_evaluations(dimensions(model, variables))
     check_count(max_evaluations, "max_evaluations")
+    if evaluations is None and max_evaluations < (fewest := starts + N_PRIOR):
+        raise ValueError(
+            f"max_evaluations={max_evaluations} must be {fewest} at least, those that learning "
+            f"begins with: starts={starts}, and {N_PRIOR} for a first look around."
+        )
     opaque = OpaqueModel(variables, model, rng.spawn(1)[0], executor)
     if opaque.has_gradient:
         log.info(
@@ -156,7 +164,13 @@ def learn(
         )
     run = _Run(opaque, max_evaluations, batch_size, starts, tolerance, rng)
     if evaluations is not None:
-        run.evaluations = remember(evaluations, opaque, run.arrival.starts)
+        try:
+            run.evaluations = remember(evaluations, opaque, run.arrival.starts)
+        except BaseException:
+            opaque.end()
+            raise
+        # What tries them out isn't counted, as a black box's own trials aren't.
+        run.n_before = opaque.n_evaluations
         run.earlier_modes = getattr(evaluations, "modes", ())
     learned = _learned(run, progressbar)
     _tell(learned, tolerance, 3)
@@ -188,6 +202,7 @@ def learn_unasked(model, variables):
     names = ", ".join(node.name for node in opaque.nodes)
     log.info(f"KMC: learning {names} for all chains")
     run = _Run(opaque, most_evaluations(d), BATCH_SIZE, N_STARTS, TOLERANCE, rng)
+    run.is_asked = False
     learned = _learned(run, True)
     if opaque.returns_outputs:
         _tell(learned, TOLERANCE, 5)
@@ -237,8 +252,10 @@ def _learned(run, progressbar):
             display.say("done", state.evaluations, state.error)
             return learned
     except (Exception, KeyboardInterrupt) as error:
+        if is_interrupt(error):
+            error = KeyboardInterrupt()
         keep(error, run.opaque)
-        raise
+        raise error
     finally:
         run.opaque.end()
 
@@ -301,6 +318,8 @@ class _Run:
         self.tolerance, self.rng = tolerance, rng
         self.evaluations: Evaluations | None = None
         self.earlier_modes: tuple = ()
+        # Whether an interruption has what was learned until then for an answer.
+        self.is_asked = True
         self.n_before = opaque.n_evaluations
         self.arrival = Arrival(opaque, n_starts, most, rng)
 
@@ -318,8 +337,9 @@ class _Run:
             while not state.has_converged and len(state.evaluations) < self.most:
                 state = rounds.next(state)
                 display.say("rounds", state.evaluations, state.error)
-        except KeyboardInterrupt:
-            if state is None or state.composite is None:
+        except (KeyboardInterrupt, SystemError) as error:
+            may_return = self.is_asked and is_interrupt(error)
+            if not may_return or state is None or state.composite is None:
                 raise
             warnings.warn("Learning was interrupted.", UserWarning, stacklevel=4)
         return state, rounds

@@ -38,7 +38,7 @@ class LearnedPosterior:
     seconds : ndarray, shape (n,)
         That each evaluation took; of a batch that ran at once, the mean.
     n_evaluations : int
-        Number of evaluations of the model that were paid for in this call.
+        Number of evaluations of the model that were paid for in this call, trials left out.
     error : float
         Standard deviation of the log density's error at draws that had not been evaluated, in nats.
     has_converged : bool

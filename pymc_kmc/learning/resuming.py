@@ -1,8 +1,13 @@
 """Earlier evaluations: kept where learning fails, and gone on from."""
 
+import numpy as np
+
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.rounds import Evaluations
 from pymc_kmc.model.evaluated import Evaluated
+
+# Relative difference of outputs at one place that rounding on another machine may explain.
+ROUNDING = 1e-6
 
 
 def keep(error, opaque):
@@ -15,7 +20,7 @@ def keep(error, opaque):
         return
     error.evaluations = evaluated
     error.add_note(
-        f"{len(evaluated)} evaluations were made; none is lost. They are the attribute "
+        f"Evaluations made: {len(evaluated)}; none is lost. They are the attribute "
         "`evaluations` of this exception (sys.last_value.evaluations in a notebook): "
         "kmc.learn(..., evaluations=error.evaluations) goes on from them."
     )
@@ -38,6 +43,8 @@ def remember(earlier, opaque, starts):
         that had been evaluated is remembered then, and the way goes on from there.
     """
     evaluated = _checked(earlier, opaque)
+    if isinstance(earlier, LearnedPosterior):
+        _try_out(earlier, opaque)
     opaque.log.remember(evaluated)
     if isinstance(earlier, Evaluated) and opaque.log.find(starts[:1])[1].all():
         return None
@@ -63,3 +70,23 @@ def _checked(earlier, opaque):
             f"this model has {list(names)} and {m}: pass what was learned of the same model."
         )
     return earlier
+
+
+def _try_out(earlier, opaque):
+    """Raise a ValueError unless a learned posterior's best place has the outputs that it had.
+
+    It may be of a file, and the functions may have changed since. Estimates are others each time.
+    """
+    if any(node.is_noisy for node in opaque.nodes):
+        return
+    X, _, outputs, log_densities = earlier.evaluations
+    best = int(np.argmax(log_densities))
+    now, before = opaque.evaluate(X[best : best + 1])[0], outputs[best]
+    wrong = np.flatnonzero(~(np.abs(now - before) <= ROUNDING * np.abs(before).max()))
+    if len(wrong):
+        i = wrong[0]
+        raise ValueError(
+            f"evaluations are of another model: at {X[best].tolist()}, on the unconstrained scale, "
+            f"opaque output {i} was {before[i]}, and it is {now[i]} now. Learn anew, without "
+            "evaluations=."
+        )

@@ -240,7 +240,14 @@ def side_by_side(searches, evaluate, begin=None):
 
 
 def values_of(model, X, outputs):
-    """Return log densities (n,) with evaluated outputs (n, m); -inf where these are missing."""
+    """Return log densities (n,) with evaluated outputs (n, m).
+
+    -inf where these are missing, and where a chain would reject the place: at NaN and +inf.
+    """
     with np.errstate(all="ignore"):
         values = model.log_density(X, outputs)[0]
-    return np.where(np.isnan(values) | np.isnan(outputs).any(axis=1), -np.inf, values)
+    is_valid = values < np.inf
+    if not is_valid.all():
+        i = int(np.argmin(is_valid))
+        model.tell_invalid(X[i], values[i])
+    return np.where(is_valid & ~np.isnan(outputs).any(axis=1), values, -np.inf)

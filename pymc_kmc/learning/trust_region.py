@@ -208,7 +208,9 @@ class TrustRegion:
         if self.is_noisy:
             # The largest of noisy values is the luckiest: the best one is where the mean is.
             X = evaluations.X[near]
-            means = composite(X).mean
+            # A failed estimate's place is no place to go on from, whatever is predicted there.
+            is_finite = np.isfinite(evaluations.log_densities[near])
+            means = np.where(is_finite, composite(X).mean, -np.inf)
             best = int(np.argmax(means))
             self.x, self.log_density = X[best], means[best]
         return composite

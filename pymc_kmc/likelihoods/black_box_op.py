@@ -75,8 +75,8 @@ class CallFunction(Shipped):
                 raise WrongResult(
                     f"must return real numbers of shape {shape}; it returned {error} (see shape=)"
                 ) from None
-        except Exception as error:
-            # Without the frame of this function.
+        except (Exception, SystemExit) as error:
+            # Without the frame of this function. Foreign code ends itself with sys.exit.
             return Failure(0, error, "".join(traceback.format_tb(error.__traceback__)[1:]))
 
 

@@ -43,7 +43,7 @@ class Failure(NamedTuple):
     """
 
     row: int | slice
-    error: Exception
+    error: Exception | SystemExit
     frames: str
 
     def __reduce__(self):
@@ -249,8 +249,9 @@ class RunRows(Shipped):
             values = [value.copy()[()] for value in arguments]
             try:
                 results.append(task(*values, **noise.inputs(row)))
-            except Exception as error:
-                # Without the frames of this function and of the task's own wrapper.
+            except (Exception, SystemExit) as error:
+                # Without the frames of this function and of the task's own wrapper. Foreign code
+                # ends itself with sys.exit.
                 frames = traceback.format_tb(error.__traceback__)[2:]
                 return Failure(index, error, "".join(frames))
         return results[0] if noise.is_joint else results
@@ -367,11 +368,11 @@ class LazyExecutor:
                     deadline = monotonic() + seconds
                 yield future.result(None if seconds is None else max(0.0, deadline - monotonic()))
         except BaseException as error:
-            # After an interrupt too: it leaves busy workers behind, and dead ones.
-            cancel(futures)
-            if isinstance(error, GeneratorExit):
-                raise  # the caller needs no more
+            # After an interrupt too, and where the caller needs no more, a task having failed: they
+            # leave busy workers behind, and dead ones.
             executor = self._executors.get(os.getpid())
+            if not self._ends_with(executor, error):
+                cancel(futures)
             self.forget()
             if not isinstance(error, Exception):
                 raise
@@ -382,8 +383,6 @@ class LazyExecutor:
                 )
                 raise TimeLimitError(f"{message}{left}") from error
             raise ExecutorError(explain(error)) from error
-        finally:
-            cancel(futures)
 
     def _made(self):
         if self._make is None:
@@ -416,6 +415,15 @@ class LazyExecutor:
             executor.shutdown(wait=False)
         for process in processes:
             process.kill()
+
+    def _ends_with(self, executor, error):
+        """Say whether a pool of processes ends with an error, all its futures failing.
+
+        A thread of the pool does that to them, and fails itself, visibly, where it finds one that
+        was cancelled.
+        """
+        is_broken = self._make is not None or isinstance(error, BrokenExecutor)
+        return is_broken and isinstance(executor, ProcessPoolExecutor)
 
     def _leave_behind(self, executor, futures):
         """Return what becomes of workers that are busy for longer than their time; see to it."""

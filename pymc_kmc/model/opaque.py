@@ -16,6 +16,7 @@ feeds is a function of what the other one sees; the other one is emulated too if
 besides.
 """
 
+import warnings
 from functools import cached_property
 from time import perf_counter
 from typing import NamedTuple
@@ -114,8 +115,10 @@ class OpaqueModel:
         self._columns = Columns(shapes, [v.dtype for v in variables])
         self.n_dimensions = sum(self._columns.sizes)
         self.n_evaluations = 0
+        self._has_told_invalid = False
         log_density, self._others = given_others(model, self.variables)
         parts = opaque_parts(log_density, self.variables)
+        self._parts_found = parts or []
         self.has_gradient = parts == []
         self.is_whole = not parts
         if behind := others_behind(log_density, self.variables, self._others, self.is_whole):
@@ -131,7 +134,6 @@ class OpaqueModel:
             name = "log density"
             self.nodes = [OpaqueNode(name, 1, True, noisy, inputs, slice(0, 1), everything, ())]
         else:
-            self._parts_found = parts
             self._compile(log_density)
         self.log = EvaluationLog(self.n_dimensions, self.nodes[-1].outputs.stop)
 
@@ -430,6 +432,21 @@ class OpaqueModel:
         for variable, shared in self._others.items():
             # A copy: in worker processes PyMC writes the next point into the same memory.
             shared.set_value(np.array(point[variable.name]), borrow=True)
+
+    def tell_invalid(self, x, log_density):
+        """Warn, once, that the log density is NaN or +inf at an evaluated position (d,)."""
+        if self._has_told_invalid or any(part.flag is not None for part in self._parts_found):
+            return  # a black box that rejects has told itself
+        self._has_told_invalid = True
+        natural = self.natural(x[None]).items()
+        place = ", ".join(f"{name}={value[0]}" for name, value in natural)
+        warnings.warn(
+            f"The log density was {log_density} where it was evaluated ({place}), which is taken "
+            "for impossible; this warning is given once. Return -inf from the likelihood where a "
+            "parameter is impossible.",
+            UserWarning,
+            stacklevel=2,
+        )
 
     def end(self):
         """End the workers of an executor that was made here, and what nobody will ask for."""

@@ -237,6 +237,11 @@ class TargetDensity(LogDensity):
             return False
         return all(point[name] is view for name, view in zip(self.names, views, strict=True))
 
+    @property
+    def has_independent_noise(self):
+        """Whether the density is estimated, a proposal's noise being independent of the chain's."""
+        return self.is_noisy and not any(source.scheme.correlation for source in self._sources)
+
     # Replicates of noisy likelihoods
 
     @property

@@ -44,6 +44,16 @@ def njit(function=None, **options):
     return compiled
 
 
+def is_interrupt(error):
+    """Say whether an exception is Ctrl-C, also while compiled code ran.
+
+    numba returns without a result then: Python makes a SystemError of it.
+    """
+    if isinstance(error, SystemError):
+        error = error.__cause__
+    return isinstance(error, KeyboardInterrupt)
+
+
 class _Announcement(event.Listener):
     """Says, once in a process, that functions of the package are being compiled.
 

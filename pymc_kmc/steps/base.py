@@ -30,6 +30,7 @@ from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
 from pymc_kmc.numerics.checks import check_choice, check_flag, check_rng
+from pymc_kmc.numerics.jit import is_interrupt
 from pymc_kmc.steps.arguments import check_compile_kwargs, check_initial_point
 from pymc_kmc.steps.chain_warnings import (
     STUCK_AFTER,
@@ -291,8 +292,7 @@ class AdaptiveStep(BlockedStep):
         try:
             return self._iterate(point)
         except SystemError as error:
-            # Ctrl-C while compiled code runs: numba returns without a result.
-            if isinstance(error.__cause__, KeyboardInterrupt):
+            if is_interrupt(error):
                 raise KeyboardInterrupt from error
             raise
 

@@ -219,6 +219,8 @@ class KMC(SurrogateStep):
         adaptation = KMCAdaptation(self.n_dimensions, fits, is_noisy)
         if self.posterior is not None:
             adaptation.start_from(self.posterior, self._learned_before)
+            if self.target.has_independent_noise and self.posterior.has_converged:
+                self.progress.noise.variance.expect(self.posterior.noise**2)
         return adaptation
 
     @property

@@ -79,3 +79,24 @@ def test_zeros_are_counted_and_never_accepted():
         noise.compare(evaluation(0.0), fresh)
     assert noise.zero_share == pytest.approx(0.75)
     assert noise.ideal_acceptance == pytest.approx(0.25)
+
+
+def test_a_chain_that_rests_compares_its_luck():
+    """Pairs of fresh estimates say what it can't: .479 is that of a variance of 1."""
+    noise, resting = NoiseVariance(), evaluation(-4.0)
+    for _ in range(20):
+        noise.count(evaluation(0.0))
+        noise.compare(resting, evaluation(0.0))
+        noise.learn(evaluation(0.0), evaluation(np.sqrt(2.0)))
+    assert noise.ideal_acceptance == pytest.approx(0.4795, abs=1e-4)
+
+
+def test_a_variance_that_is_expected_counts_as_eight_pairs():
+    noise = NoiseVariance()
+    noise.expect(1.0)
+    assert noise.value == 1.0
+    assert noise.ideal_acceptance == pytest.approx(0.4795, abs=1e-4)
+    noise.learn(evaluation(0.0), evaluation(np.sqrt(20.0)))
+    assert noise.value == pytest.approx((8 * 1.0 + 10.0) / 9)
+    noise.forget()
+    assert np.isnan(noise.value)

@@ -39,7 +39,7 @@ def test_learning_goes_on_after_an_exception(kind, n):
         kmc.learn(model, **QUIET)
     assert len(caught.value.evaluations) == n - 1  # also those of the batch in which it failed
     (note,) = caught.value.__notes__
-    assert f"{n - 1} evaluations were made" in note
+    assert f"Evaluations made: {n - 1};" in note
     assert "evaluations=error.evaluations" in note
     learned = kmc.learn(model, evaluations=caught.value.evaluations, **QUIET)
     np.testing.assert_array_equal(learned.positions, whole.positions)
@@ -52,7 +52,7 @@ def test_an_early_interruption_keeps_evaluations():
     with pytest.raises(KeyboardInterrupt) as caught:
         kmc.learn(scalar(Failing(log_likelihood, 10, KeyboardInterrupt())), **QUIET)
     assert len(caught.value.evaluations) == 7
-    assert "7 evaluations" in caught.value.__notes__[0]
+    assert "made: 7;" in caught.value.__notes__[0]
 
 
 def test_another_seed_uses_what_was_evaluated():

@@ -24,6 +24,7 @@ from pymc_kmc.likelihoods.executors import (
     Failure,
     LazyExecutor,
     Replicates,
+    TimeLimitError,
 )
 from pymc_kmc.likelihoods.noise import Normals, Seeds
 from tests.models import NoisyEstimator
@@ -462,3 +463,25 @@ def test_an_executor_that_cannot_begin_says_so_when_asked():
     executor.begin(len, [("a",)])
     with pytest.raises(ExecutorError, match="no submit"):
         list(executor.results(len, [("a",)]))
+
+
+@pytest.mark.parametrize("ends", ["the time is up", "no more is needed"])
+def test_a_pool_that_is_killed_dies_quietly(ends, monkeypatch):
+    """A thread of the pool fails visibly where it finds a future that was cancelled."""
+    failures = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    executor = LazyExecutor(two_processes)
+    executor.submit(abs, 0).result()
+    before = set(threading.enumerate())
+    results = executor.results(time.sleep, [(0,), *30 * [(60,)]], 0.3, True)
+    assert next(results) is None
+    if ends == "the time is up":
+        with pytest.raises(TimeLimitError, match="took longer than timeout=0.3 seconds"):
+            next(results)
+    else:
+        results.close()
+    for thread in before:
+        if "Executor" in type(thread).__name__:
+            thread.join(10.0)
+            assert not thread.is_alive()
+    assert not failures
