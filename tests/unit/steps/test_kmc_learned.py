@@ -11,13 +11,14 @@ from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.steps.kmc_adaptation import SETTLING
 
 
-def model(shift=0.0):
+def model(error=0.0):
+    def square(x):
+        return np.array([x[0] - error, x[0] ** 2 + x[1]])
+
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1, shape=2)
-        outputs = kmc.BlackBox(
-            "square", lambda x: np.array([x[0], x[0] ** 2 + x[1]]), x, shape=(2,)
-        )
-        pm.Normal("y", outputs, 0.5, observed=[1.0 + shift, 0.5])
+        outputs = kmc.BlackBox("square", square, x, shape=(2,))
+        pm.Normal("y", outputs, 0.5, observed=[1.0, 0.5])
     return model
 
 
@@ -26,8 +27,8 @@ def learned():
     return kmc.learn(model(), progressbar=False)
 
 
-def sample(learned, shift=0.0, tune=100, draws=50, **arguments):
-    with warnings.catch_warnings(), model(shift):
+def sample(learned, error=0.0, tune=100, draws=50, **arguments):
+    with warnings.catch_warnings(), model(error):
         warnings.simplefilter("ignore")
         return pm.sample(
             step=kmc.KMC(learned),
@@ -64,7 +65,7 @@ def test_chains_begin_dispersed(learned):
 
 
 def test_a_surrogate_that_fails_is_given_up(learned):
-    idata = sample(learned, shift=8.0, tune=400, cores=1)
+    idata = sample(learned, error=8.0, tune=400, cores=1)
     warmup = idata["warmup_sample_stats"]
     assert np.all(warmup["kmc_n_evaluations"].sum("draw") > 200)
     assert np.all(warmup["kmc_n_fits"][:, -1] > 1)
