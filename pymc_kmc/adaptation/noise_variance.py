@@ -10,7 +10,7 @@ from scipy.special import ndtr
 
 # Number of the last pairs that count: noise depends on the place, and chains come from elsewhere.
 RECENT_PAIRS = 40
-# Number of kept estimates, compared with fresh ones, from which on the comparisons' mean is trusted:
+# Number of kept estimates, compared with fresh ones, from which on the mean comparison is trusted:
 # its standard error is .18 at most, and a tuning of 1000 iterations makes 9. With fewer, noise is
 # taken for Gaussian: a chain that rests at one estimate compares its luck again and again.
 ENOUGH_COMPARISONS = 8
