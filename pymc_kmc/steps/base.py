@@ -118,7 +118,7 @@ class AdaptiveStep(BlockedStep):
     name = "adaptive_step"
     default_blocked = True
     # Whether all moves are about as long as the posterior's middle is wide: heavy tails are told.
-    _is_local = False
+    _is_local = True
     stats_dtypes_shapes = {  # noqa: RUF012
         "acceptance_rate": (np.float64, []),
         "model_logp": (np.float64, []),

@@ -119,7 +119,6 @@ class GadRWM(AdaptiveStep):
     """
 
     name = "gad_rwm"
-    _is_local = True
     stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {"step_size": (np.float64, [])}
     # Acceptance rate that beta is driven to (the authors' code).
     TARGET_ACCEPTANCE = 0.25
@@ -193,7 +192,6 @@ class GadMALA(AdaptiveStep):
     """
 
     name = "gad_mala"
-    _is_local = True
     stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {
         "step_size": (np.float64, []),
         "n_steps": (np.int64, []),

@@ -153,6 +153,7 @@ class KMC(SurrogateStep):
     """
 
     name = "kmc"
+    _is_local = False  # tempered moves, and sequences of transitions
     stats_dtypes_shapes = SurrogateStep.stats_dtypes_shapes | {
         "step_size": (np.float64, []),
         "n_steps": (np.int64, []),

@@ -262,6 +262,45 @@ def sum_of_squares(x):
     return total
 
 
+def a_small_disk_is_full(rng, folder):
+    """A tmpfs without room for compiled code; where none may be mounted, no file may be long."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return the_disk_is_full(rng, folder)
+    try:
+        room = os.statvfs(folder)
+        n_left = int(rng.integers(0, 2)) * room.f_frsize
+        (folder / "filling").write_bytes(bytes(room.f_bavail * room.f_frsize - n_left))
+        compiles_without_room(folder)
+        (folder / "filling").unlink()
+        assert njit_in(folder)(np.arange(4.0)) == 14.0
+    finally:
+        subprocess.run(["umount", str(folder)], check=True, capture_output=True)
+
+
+def njit_in(folder):
+    """Return a small function that is compiled with its code kept in a folder."""
+    from numba.core import config
+
+    from pymc_kmc.numerics.jit import njit
+
+    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
+    try:
+        return njit(sum_of_squares)
+    finally:
+        config.CACHE_DIR = before
+
+
+def compiles_without_room(folder):
+    """Check that what can't be kept is told, and right."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert njit_in(folder)(np.arange(4.0)) == 14.0
+    assert any("can't be kept" in str(warning.message) for warning in caught)
+
+
 def the_disk_is_full(rng, folder):
     """No file may be longer than some bytes: compiled code isn't kept, and a run goes on."""
     import resource
@@ -295,6 +334,7 @@ SCENARIOS = {
         an_estimator_fails,
         a_cache_file_is_damaged,
         the_disk_is_full,
+        a_small_disk_is_full,
     )
 }
 
