@@ -26,7 +26,7 @@ from pymc_kmc.learning.evidence import of_emulated, without_noise
 from pymc_kmc.learning.modes import learned_modes
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
-from pymc_kmc.learning.rounds import Evaluations, Rounds
+from pymc_kmc.learning.rounds import BATCH_SIZE, Evaluations, Rounds
 from pymc_kmc.likelihoods.checks import check_model, check_variables
 from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.opaque import OpaqueModel
@@ -40,8 +40,6 @@ log = logging.getLogger("pymc.pymc_kmc")
 
 # Default most evaluations: what scalars in eight dimensions need with a margin.
 MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
-# Evaluations a round.
-BATCH_SIZE = 8
 # Error of the log density at new draws at which learning ends, in nats.
 TOLERANCE = 0.3
 # Dispersed starts.
@@ -65,7 +63,7 @@ def learn(
     *,
     max_evaluations=None,
     executor=None,
-    batch_size=BATCH_SIZE,
+    batch_size=None,
     starts=N_STARTS,
     tolerance=TOLERANCE,
     n_landmarks=300,
@@ -94,8 +92,9 @@ def learn(
         Runs the evaluations of a batch at once, on processes, threads or a cluster, or a function
         that returns such an executor. What is learned doesn't depend on it. Black boxes and noisy
         likelihoods that have an executor use their own; other Ops run in this process.
-    batch_size : int
-        Evaluations a round, those that can run at once.
+    batch_size : int, optional
+        Evaluations a round, those that can run at once. By default 8, and up to 32 in more than 16
+        dimensions or where there are more than 256 evaluations.
     starts : int
         Number of dispersed starting points, PyMC's jittered ones.
     tolerance : float
@@ -140,15 +139,16 @@ def learn(
     """
     model = check_model(model)
     variables = check_variables(vars, model)
-    check_count(batch_size, "batch_size")
     check_count(starts, "starts")
     check_positive(tolerance, "tolerance")
     check_count(n_landmarks, "n_landmarks")
     check_flag(progressbar, "progressbar")
     rng = check_rng(random_seed, "random_seed")
     check_executor(executor, None)
-    if batch_size < 2:
-        raise ValueError(f"batch_size={batch_size} must be 2 at least: half is predicted first")
+    if batch_size is not None:
+        check_count(batch_size, "batch_size")
+        if batch_size < 2:
+            raise ValueError(f"batch_size={batch_size} must be 2 at least: half is predicted first")
     if max_evaluations is None:
         max_evaluations = most_evaluations(dimensions(model, variables))
     check_count(max_evaluations, "max_evaluations")
@@ -192,7 +192,7 @@ def learn_unasked(model, variables, n_landmarks):
         return None
     names = ", ".join(node.name for node in opaque.nodes)
     log.info(f"KMC: learning {names} for all chains")
-    run = _Run(opaque, most_evaluations(d), BATCH_SIZE, N_STARTS, TOLERANCE, rng)
+    run = _Run(opaque, most_evaluations(d), None, N_STARTS, TOLERANCE, rng)
     learned = _learned(run, n_landmarks, True)
     if opaque.returns_outputs:
         _tell(learned, TOLERANCE, 5)
@@ -385,7 +385,9 @@ def _posterior(run, state, rounds, n_landmarks):
         for name in ("mean", "penalised", "variance")
     )
     seed = int(rng.integers(2**32))
-    distillation = Distillation(wide.values.mean, n_landmarks, 2 * run.batch_size, seed)
+    distillation = Distillation(
+        wide.values.mean, n_landmarks, 2 * (run.batch_size or BATCH_SIZE), seed
+    )
     fitted = distilled(X, values, wide.X, state.evaluations, distillation)
     # Draws that it wasn't fitted to.
     fresh = draw(composite, last.X, factor, last.step_size, N_BETWEEN, rng, maps=state.maps).X
