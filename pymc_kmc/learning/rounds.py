@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.learning.composite import Composite, draw
-from pymc_kmc.learning.emulator import Knee, NodeEmulator, shrunk
+from pymc_kmc.learning.emulator import KNEE, Knee, NodeEmulator, shrunk
 from pymc_kmc.learning.search import values_of
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.mode_maps import ModeMaps
@@ -27,6 +27,9 @@ N_CHAINS, CHAINS_A_DIMENSION, N_TRANSITIONS = 32, 2, 25
 BATCH_SIZE, BATCH_A_DIMENSION, BATCH_SHARE, LARGEST_BATCH = 8, 0.5, 1 / 32, 32
 # Largest temperature: where nothing is known, the first.
 LARGEST_TEMPERATURE = 50.0
+# The largest in more than so many dimensions: draws at temperature T are some T d / 2 nats deep,
+# and those deeper than the knee count too little to tell a quadratic's coefficients.
+FEW_DIMENSIONS, LARGEST_OF_MANY = 10, 2.0 * KNEE
 # Temperature of the places that are evaluated because they are uncertain, at least: posterior draws
 # of an emulator that is wrong outside of them are not dispersed enough to find that out.
 EXPLORING, N_EXPLORING_TRANSITIONS = 1.7, 10
@@ -198,6 +201,8 @@ class Rounds:
     def __init__(self, model, batch_size, tolerance, rng):
         self.model, self.batch_size, self.tolerance, self.rng = model, batch_size, tolerance, rng
         self.emulators = [NodeEmulator(node, grows=True) for node in model.nodes]
+        is_small = model.n_dimensions <= FEW_DIMENSIONS
+        self.largest_temperature = LARGEST_TEMPERATURE if is_small else LARGEST_OF_MANY
         self.n_chains = max(N_CHAINS, CHAINS_A_DIMENSION * model.n_dimensions)
         self.history: list[Round] = []
 
@@ -273,7 +278,9 @@ class Rounds:
             draws.X,
             cholesky_factor(MEMORY * covariance + (1 - MEMORY) * shrunk(draws.X)),
             float(
-                np.clip(T * np.clip(self._excess(error) / T, *COOLING), 1.0, LARGEST_TEMPERATURE)
+                np.clip(
+                    T * np.clip(self._excess(error) / T, *COOLING), 1.0, self.largest_temperature
+                )
             ),
             error,
             learned.n_calm + 1 if is_calm else 0,

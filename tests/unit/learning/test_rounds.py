@@ -24,6 +24,15 @@ def test_batches_grow_with_what_is_to_be_learned(d, n, expected):
     assert Rounds(model, 6, 0.3, None).n_next(range(n)) == 6
 
 
+def test_draws_in_many_dimensions_are_not_far_below_the_knee():
+    """In 50 dimensions 1000 evaluations at temperature 50 told next to nothing."""
+    hottest = [
+        Rounds(SimpleNamespace(nodes=[TERM], n_dimensions=d), None, 0.3, None).largest_temperature
+        for d in (10, 50)
+    ]
+    assert hottest == [50.0, 6.0]
+
+
 def fitted(emulator, n, rng):
     X = rng.standard_normal((n, 2))
     values = -0.5 * X[:, 0] ** 2 - np.sin(X[:, 1]) ** 2
