@@ -206,6 +206,9 @@ class Arrival:
             self._note(mode)
             if len(ends) >= FEWEST_BY_NUMBERS and n_agreeing(ends) > 1:
                 break
+            if region.has_stalled and len(ends) >= FEWEST_SEARCHES:
+                # Others would end as early, and not agree.
+                break
 
     def _known(self, region):
         """Return the mode that explains where a search is, or is about to come, or None."""

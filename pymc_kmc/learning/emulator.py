@@ -29,6 +29,9 @@ INFINITE = 2.0
 DEEPEST = 1e6
 # Growth of the number of values after which spaces and transforms compete again.
 COMPETE_AGAIN = 1.5
+# Number of values from which on parameters are kept until the number has grown by this factor: a
+# search for them takes some 15 times as long as a fit with those that are known.
+MANY, SEARCH_AGAIN = 300, 1.15
 # Weight of the last covariance in that of a space's coordinates, where draws go on from the last.
 MEMORY = 0.5
 # Largest logarithm of a positive output.
@@ -146,12 +149,15 @@ class NodeEmulator:
     node : OpaqueNode
     memory : float
         Weight of the last covariance in that of a space's coordinates.
+    grows : bool
+        Whether each fit is to the values of the last one and more: coordinates and parameters of
+        many values are kept for some fits then.
     """
 
-    def __init__(self, node, memory=MEMORY):
-        self.node, self.memory = node, memory
+    def __init__(self, node, memory=MEMORY, grows=False):
+        self.node, self.memory, self.grows = node, memory, grows
         self.space = self.process = self.usable = None
-        self.n_competed = 0
+        self.n_competed = self.n_searched = 0
         self._covariances = {}
 
     @property
@@ -220,8 +226,9 @@ class NodeEmulator:
             # From the search's own start too: the last parameters may be a local maximum.
             candidates = [(space, None) for space in self._candidates(spaces, U)] + candidates
         candidates = [(space, last) for space, last in candidates if space is not None]
+        keeps = self.grows and not competes and MANY < len(X) < SEARCH_AGAIN * self.n_searched
         fits = [
-            self._fit_in(space, spaces[space[0]], Y, log_densities, highest, last)
+            self._fit_in(space, spaces[space[0]], Y, log_densities, highest, last, keeps)
             for space, last in candidates
         ]
         evidences = [fit[0] for fit in fits]
@@ -231,6 +238,8 @@ class NodeEmulator:
         _, self.process, self.offset, self.scales, self._covariances[self.space[0]] = fits[best]
         if competes:
             self.n_competed = len(X)
+        if not keeps:
+            self.n_searched = len(X)
         return self
 
     def _candidates(self, spaces, U):
@@ -246,7 +255,7 @@ class NodeEmulator:
             names.append("inputs")
         return [(name, transform) for name in names for transform in TRANSFORMS[node.is_term]]
 
-    def _fit_in(self, space, points, Y, log_densities, highest, last):
+    def _fit_in(self, space, points, Y, log_densities, highest, last, keeps):
         name, transform = space
         P, draws = points
         if name == "inputs":
@@ -289,7 +298,12 @@ class NodeEmulator:
             scales = np.where(scales > 0, scales, 1.0)
             targets = (Y - offset) / scales
             jacobian -= len(Y) * np.log(scales).sum()
-        process = ExactGP(whitening, centre, not self.node.is_noisy).fit(P, targets, noise, last)
+        if keeps:
+            process = ExactGP(last.whitening, last.centre, last.deterministic)
+            process.given(process.coordinates(P), targets, noise, last.hyperparameters_)
+        else:
+            process = ExactGP(whitening, centre, not self.node.is_noisy)
+            process.fit(P, targets, noise, last)
         return process.log_evidence_ + jacobian, process, offset, scales, covariance
 
     @property

@@ -41,8 +41,6 @@ log = logging.getLogger("pymc.pymc_kmc")
 
 # Default most evaluations: what scalars in eight dimensions need with a margin.
 MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
-# Evaluations a round.
-BATCH_SIZE = 8
 # Error of the log density at new draws at which learning ends, in nats.
 TOLERANCE = 0.3
 # Dispersed starts.
@@ -66,7 +64,7 @@ def learn(
     *,
     max_evaluations=None,
     executor=None,
-    batch_size=BATCH_SIZE,
+    batch_size=None,
     starts=N_STARTS,
     tolerance=TOLERANCE,
     evaluations=None,
@@ -95,8 +93,9 @@ def learn(
         Runs the evaluations of a batch at once, on processes, threads or a cluster, or a function
         that returns such an executor. What is learned doesn't depend on it. Black boxes and noisy
         likelihoods that have an executor use their own; other Ops run in this process.
-    batch_size : int
-        Evaluations a round, those that can run at once.
+    batch_size : int, optional
+        Evaluations a round, those that can run at once. By default 8, and up to 32 in more than 16
+        dimensions or where there are more than 256 evaluations.
     starts : int
         Number of dispersed starting points, PyMC's jittered ones.
     tolerance : float
@@ -140,14 +139,15 @@ def learn(
     """
     model = check_model(model)
     variables = check_variables(vars, model)
-    check_count(batch_size, "batch_size")
     check_count(starts, "starts")
     check_positive(tolerance, "tolerance")
     check_flag(progressbar, "progressbar")
     rng = check_rng(random_seed, "random_seed")
     check_executor(executor, None)
-    if batch_size < 2:
-        raise ValueError(f"batch_size={batch_size} must be 2 at least: half is predicted first")
+    if batch_size is not None:
+        check_count(batch_size, "batch_size")
+        if batch_size < 2:
+            raise ValueError(f"batch_size={batch_size} must be 2 at least: half is predicted first")
     if max_evaluations is None:
         max_evaluations = most_evaluations(dimensions(model, variables))
     check_count(max_evaluations, "max_evaluations")
@@ -201,7 +201,7 @@ def learn_unasked(model, variables):
         return None
     names = ", ".join(node.name for node in opaque.nodes)
     log.info(f"KMC: learning {names} for all chains")
-    run = _Run(opaque, most_evaluations(d), BATCH_SIZE, N_STARTS, TOLERANCE, rng)
+    run = _Run(opaque, most_evaluations(d), None, N_STARTS, TOLERANCE, rng)
     run.is_asked = False
     learned = _learned(run, True)
     if opaque.returns_outputs:

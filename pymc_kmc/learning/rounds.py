@@ -15,15 +15,21 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.learning.composite import Composite, draw
-from pymc_kmc.learning.emulator import Knee, NodeEmulator, shrunk
+from pymc_kmc.learning.emulator import KNEE, Knee, NodeEmulator, shrunk
 from pymc_kmc.learning.search import values_of
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.mode_maps import ModeMaps
 
-# Number of chains that draw, and of their transitions in a round.
-N_CHAINS, N_TRANSITIONS = 32, 25
+# Number of chains that draw, at least and a dimension, and of their transitions in a round.
+N_CHAINS, CHAINS_A_DIMENSION, N_TRANSITIONS = 32, 2, 25
+# Evaluations a round: at least, a dimension, as a share of those that there are, and at most. Where
+# hundreds tell a quadratic's coefficients, eight more change little of what the next would be.
+BATCH_SIZE, BATCH_A_DIMENSION, BATCH_SHARE, LARGEST_BATCH = 8, 0.5, 1 / 32, 32
 # Largest temperature: where nothing is known, the first.
 LARGEST_TEMPERATURE = 50.0
+# The largest in more than so many dimensions: draws at temperature T are some T d / 2 nats deep,
+# and those deeper than the knee count too little to tell a quadratic's coefficients.
+FEW_DIMENSIONS, LARGEST_OF_MANY = 10, 2.0 * KNEE
 # Temperature of the places that are evaluated because they are uncertain, at least: posterior draws
 # of an emulator that is wrong outside of them are not dispersed enough to find that out.
 EXPLORING, N_EXPLORING_TRANSITIONS = 1.7, 10
@@ -185,8 +191,8 @@ class Rounds:
     Parameters
     ----------
     model : OpaqueModel
-    batch_size : int
-        Evaluations a round.
+    batch_size : int or None
+        Evaluations a round; None for more the more dimensions and evaluations there are.
     tolerance : float
         Error that is small enough, in nats.
     rng : numpy.random.Generator
@@ -194,8 +200,19 @@ class Rounds:
 
     def __init__(self, model, batch_size, tolerance, rng):
         self.model, self.batch_size, self.tolerance, self.rng = model, batch_size, tolerance, rng
-        self.emulators = [NodeEmulator(node) for node in model.nodes]
+        self.emulators = [NodeEmulator(node, grows=True) for node in model.nodes]
+        is_small = model.n_dimensions <= FEW_DIMENSIONS
+        self.largest_temperature = LARGEST_TEMPERATURE if is_small else LARGEST_OF_MANY
+        self.n_chains = max(N_CHAINS, CHAINS_A_DIMENSION * model.n_dimensions)
         self.history: list[Round] = []
+
+    def n_next(self, evaluations):
+        """Return the number of the next round's evaluations."""
+        if self.batch_size is not None:
+            return self.batch_size
+        d, n = self.model.n_dimensions, len(evaluations)
+        wanted = max(BATCH_SIZE, BATCH_A_DIMENSION * d, BATCH_SHARE * n)
+        return int(min(wanted, LARGEST_BATCH))
 
     def fit(self, evaluations, draws):
         """Fit the emulators; return the composite."""
@@ -228,9 +245,10 @@ class Rounds:
             wide = draw(composite, draws.X, factor, size, n, *explore)
             bold = partial(composite, penalty=0.0)
             hopeful = draw(bold, draws.X, factor, size, n, *explore)
-        n_fresh = self.batch_size // 2
-        n_hopeful = (self.batch_size - n_fresh) // 2
-        n_known = self.batch_size - n_hopeful
+        n_new = self.n_next(evaluations)
+        n_fresh = n_new // 2
+        n_hopeful = (n_new - n_fresh) // 2
+        n_known = n_new - n_hopeful
         fresh = rng.choice(len(draws.X), n_fresh, replace=False)
         picked = draws.X[fresh]
         uncertain = self._uncertain(wide, picked, n_known - n_fresh)
@@ -260,7 +278,9 @@ class Rounds:
             draws.X,
             cholesky_factor(MEMORY * covariance + (1 - MEMORY) * shrunk(draws.X)),
             float(
-                np.clip(T * np.clip(self._excess(error) / T, *COOLING), 1.0, LARGEST_TEMPERATURE)
+                np.clip(
+                    T * np.clip(self._excess(error) / T, *COOLING), 1.0, self.largest_temperature
+                )
             ),
             error,
             learned.n_calm + 1 if is_calm else 0,
@@ -295,9 +315,9 @@ class Rounds:
             terms = np.where(np.isfinite(values), outputs.sum(axis=1), 0.0)
             tempered = values - terms + terms / T
         weights = np.exp(tempered - tempered.max())
-        starts = X[rng.choice(len(X), N_CHAINS, p=weights / weights.sum())]
+        starts = X[rng.choice(len(X), self.n_chains, p=weights / weights.sum())]
         if learned.composite is not None:
-            half = N_CHAINS // 2
+            half = self.n_chains // 2
             starts[:half] = learned.draws[rng.choice(len(learned.draws), half, replace=False)]
         return starts
 

@@ -57,6 +57,10 @@ CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
 # Number of evaluations in a row that were predicted and no rise, after which checks begin: optimism
 # sees rises for long where a kernel's variance is that of far and deep values.
 N_FLAT = 2
+# In more dimensions than this a search ends, while it has made fewer evaluations than a quadratic
+# has coefficients, with so many a dimension that have brought less than this, in nats a dimension:
+# a posterior's draws are half a nat a dimension deep, and rounds learn coefficients faster.
+FEW_DIMENSIONS, STALLING, STALLED = 10, 2, 0.1
 # Number of draws that tell an emulator its coordinates.
 N_DRAWS = 256
 # Most iterations of a maximisation.
@@ -124,6 +128,7 @@ class TrustRegion:
         self.radius = FIRST_RADIUS
         self.emulators = [NodeEmulator(node, memory=0.0) for node in model.nodes]
         self.is_noisy = any(node.is_noisy for node in model.nodes)
+        self.heights = [log_density]
         self.n_evaluations = self.n_renewed = self.n_passed = self.n_predicted = self.n_flat = 0
 
     @property
@@ -134,7 +139,16 @@ class TrustRegion:
     @property
     def has_ended(self):
         """Whether nothing more is to be gained."""
-        return self.n_passed >= N_CHECKS or self.radius < SMALLEST_RADIUS
+        return self.n_passed >= N_CHECKS or self.radius < SMALLEST_RADIUS or self.has_stalled
+
+    @property
+    def has_stalled(self):
+        """Whether so little is gained that rounds do better."""
+        d, n = len(self.x), self.n_evaluations
+        is_known = n >= (d + 1) * (d + 2) // 2
+        if self.is_noisy or d <= FEW_DIMENSIONS or is_known or n < STALLING * d:
+            return False
+        return self.heights[-1] - self.heights[-1 - STALLING * d] < STALLED * d
 
     def step(self, evaluations) -> Evaluations:
         """Make one evaluation; return all.
@@ -178,6 +192,7 @@ class TrustRegion:
         # Under noise the next fit says where the best point is.
         if value > self.log_density and not self.is_noisy:
             self.x, self.log_density = x, value
+        self.heights.append(self.log_density)
         return evaluations.joined(new)
 
     def ascent(self, evaluations):

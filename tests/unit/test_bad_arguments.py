@@ -308,7 +308,7 @@ OF_PARTIAL_POSTERIORS = [
 OF_LEARN = [
     *each("model", ["m", 3, pm.Model], TypeError),
     *each("max_evaluations", [0, "a", 1.5, True]),
-    *each("batch_size", [0, 1, "a", 1.5, None]),
+    *each("batch_size", [0, 1, "a", 1.5]),
     *each("starts", [0, "a", 1.5, None]),
     *each("tolerance", NUMBERS),
     *each("executor", [3, "a"], TypeError),

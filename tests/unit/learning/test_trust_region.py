@@ -5,7 +5,7 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.composite import Composite
-from pymc_kmc.learning.emulator import NodeEmulator
+from pymc_kmc.learning.emulator import KNEE, NodeEmulator
 from pymc_kmc.learning.rounds import Evaluations
 from pymc_kmc.learning.trust_region import FIRST_RADIUS, N_CHECKS, Mode, TrustRegion
 from tests.learned import scalar
@@ -200,3 +200,21 @@ def test_what_is_far_below_a_known_mode_is_not_blurred():
         errors.append(np.abs(outputs - evaluations.outputs[30:, 0]).max())
     assert errors[0] > 0.2
     assert errors[1] < 0.05
+
+
+def test_in_many_dimensions_a_search_ends_where_rounds_do_better():
+    """It goes on for hundreds of evaluations otherwise, as it does in few dimensions."""
+    d = 14
+    precision = np.linspace(0.1, 10.0, d)
+
+    def ill_conditioned(x):
+        return -0.5 * np.sum(precision * x**2)
+
+    region, evaluations = search_from(np.full(d, 2.0), opaque(number(ill_conditioned, d)), 300)
+    assert region.has_stalled and region.has_ended
+    assert region.n_evaluations == len(evaluations) - 1 < (d + 1) * (d + 2) // 2
+    # From 141 nats to where draws of temperature 2 are.
+    assert ill_conditioned(region.x) > -KNEE * d
+    few, _ = search_from(np.zeros(4), opaque(number(gaussian, 4)), 12)
+    few.heights = few.heights[:1] * len(few.heights)
+    assert not few.has_stalled

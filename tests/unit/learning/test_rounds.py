@@ -1,0 +1,86 @@
+"""Rounds: how many evaluations each makes, and what of many values is kept between fits."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
+from pymc_kmc.learning.rounds import LARGEST_BATCH, Rounds
+from pymc_kmc.model.opaque import OpaqueNode
+from pymc_kmc.surrogates.exact_gp import ExactGP
+
+TERM = OpaqueNode("term", 1, True, False, slice(0, 2), slice(0, 1), np.arange(2), ())
+
+
+@pytest.mark.parametrize(
+    ("d", "n", "expected"), [(3, 20, 8), (8, 250, 8), (8, 500, 15), (50, 100, 25), (50, 5000, 32)]
+)
+def test_batches_grow_with_what_is_to_be_learned(d, n, expected):
+    model = SimpleNamespace(nodes=[TERM], n_dimensions=d)
+    assert Rounds(model, None, 0.3, None).n_next(range(n)) == expected <= LARGEST_BATCH
+    assert Rounds(model, 6, 0.3, None).n_next(range(n)) == 6
+
+
+def test_draws_in_many_dimensions_are_not_far_below_the_knee():
+    """In 50 dimensions 1000 evaluations at temperature 50 told next to nothing."""
+    hottest = [
+        Rounds(SimpleNamespace(nodes=[TERM], n_dimensions=d), None, 0.3, None).largest_temperature
+        for d in (10, 50)
+    ]
+    assert hottest == [50.0, 6.0]
+
+
+def fitted(emulator, n, rng):
+    X = rng.standard_normal((n, 2))
+    values = -0.5 * X[:, 0] ** 2 - np.sin(X[:, 1]) ** 2
+    draws = rng.standard_normal((64, 2)) * rng.uniform(0.5, 2.0)
+    return emulator.fit(X, X, values[:, None], values, draws, draws)
+
+
+def test_parameters_of_many_values_are_kept_until_there_are_more():
+    rng, emulator = np.random.default_rng(0), NodeEmulator(TERM, grows=True)
+    first = fitted(emulator, MANY + 10, rng).process
+    kept = fitted(emulator, MANY + 20, rng).process
+    assert kept.hyperparameters_ is first.hyperparameters_
+    np.testing.assert_array_equal(kept.whitening, first.whitening)
+    # What is kept are parameters: the factor is that of all values.
+    fresh = ExactGP(kept.whitening, kept.centre)
+    fresh.given(kept.Z_, kept.Y_, kept.noise_, first.hyperparameters_)
+    np.testing.assert_array_equal(kept.factor_, fresh.factor_)
+    assert len(kept.Y_) == MANY + 20
+    X = rng.standard_normal((20, 2))
+    expected = -0.5 * X[:, 0] ** 2 - np.sin(X[:, 1]) ** 2
+    assert np.abs(emulator.predict(X, X).outputs[:, 0] - expected).max() < 0.1
+    again = fitted(emulator, int(SEARCH_AGAIN * (MANY + 10)) + 1, rng).process
+    assert again.hyperparameters_ is not first.hyperparameters_
+
+
+@pytest.mark.parametrize(("n", "grows"), [(MANY - 20, True), (MANY + 10, False)])
+def test_parameters_of_few_values_are_sought_each_time(n, grows):
+    rng, emulator = np.random.default_rng(0), NodeEmulator(TERM, grows=grows)
+    first = fitted(emulator, n, rng).process
+    assert fitted(emulator, n + 5, rng).process.hyperparameters_ is not first.hyperparameters_
+
+
+def test_many_dimensions_are_learned_from_little_more_than_a_quadratic_has_coefficients():
+    """Searches to the end alone take 500 evaluations and more."""
+    d = 16
+    variances = np.geomspace(0.05, 5.0, d)
+    Q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((d, d)))
+
+    def log_density(x):
+        return -0.5 * np.sum((Q @ x) ** 2 / variances)
+
+    with pm.Model():
+        x = pm.Flat("x", shape=d)
+        pm.Potential("p", kmc.BlackBox("log density", log_density, x))
+        learned = kmc.learn(progressbar=False, n_landmarks=50)
+    assert learned.has_converged
+    assert learned.n_evaluations < 2.5 * (d + 1) * (d + 2) // 2
+    z = learned.positions @ Q.T / np.sqrt(variances)
+    # 2048 nearly independent draws: z of 5 is .11 standard deviations.
+    assert np.abs(z.mean(axis=0)).max() < 0.15
+    assert np.abs(np.log(z.std(axis=0))).max() < 0.15
