@@ -16,7 +16,10 @@ ESS            the smallest bulk effective sample size over variables, of x and 
                1000 evaluations while drawing
 mean, sd       the largest error of a mean, in standard deviations, and of a log standard deviation:
                of the draws; of what was learned, before any draw
+to 400         evaluations of all phases to 400 effective draws; beside it, as a share of what
+               KMC(learn=False) takes while tuning alone
 own seconds    of processor time besides the model: of learning
+own ms         of a proposal of the chains
 
 References: Lotka-Volterra's moments are NUTS's (:mod:`examples.benchmarks.lotka_volterra`), as the
 panel's are, Glass's are those of a long run (:mod:`examples.benchmarks.glass`), eight schools' are
@@ -52,6 +55,8 @@ from examples.benchmarks.targets import (  # noqa: E402
 
 TUNE, DRAWS, CHAINS = 200, 1000, 4
 QUICK_DRAWS = 200
+#: Effective draws whose price is told.
+EFFECTIVE = 400
 REFERENCE_DRAWS = 5000
 #: Largest logarithm of a population that has left the numbers.
 LARGEST_LOG = 300.0
@@ -442,11 +447,15 @@ def run(model, seed, n_draws):
     idata = sample(model, learned, n_draws, seed)
     draws = unconstrained(model, idata.posterior)
     n_evaluations = float(idata.sample_stats["kmc_n_evaluations"].sum())
+    tuning = float(idata.warmup_sample_stats["kmc_n_evaluations"].sum())
+    ess = 1000 * smallest_ess(draws) / n_evaluations
     figures = {
         "learning": learned.n_evaluations,
-        "tuning": float(idata.warmup_sample_stats["kmc_n_evaluations"].sum()),
-        "ess": 1000 * smallest_ess(draws) / n_evaluations,
+        "tuning": tuning,
+        "ess": ess,
+        "to 400": learned.n_evaluations + tuning + 1000 * EFFECTIVE / ess,
         "seconds": seconds,
+        "ms": 1e3 * float(idata.sample_stats["kmc_proposal_time"].median()),
     }
     return figures, draws, learned
 
@@ -504,7 +513,7 @@ def main(arguments=None):
         return
     names = ["dose-response"] if options.quick else options.targets.split(",")
     n_seeds, n_draws = (1, QUICK_DRAWS) if options.quick else (options.seeds, DRAWS)
-    rows = []
+    rows, shares = [], []
     for name in names:
         model = MODELS[name]()
         found, moments, of_draws, of_learned = [], None, [], []
@@ -517,23 +526,29 @@ def main(arguments=None):
             of_learned.append(errors(learned.positions[None], moments))
             print(name, seed, {key: round(value) for key, value in figures.items()}, flush=True)
         goal, worst = GOALS[name]
+        in_chains = by_default(model, 0)
+        to_400 = [f["to 400"] for f in found]
+        shares.append(np.median(to_400) / in_chains)
         rows.append(
             [
                 name,
                 cell([f["learning"] for f in found]),
                 cell([f["tuning"] for f in found]),
                 f"{goal or '-'} ({worst or '-'})",
-                f"{by_default(model, 0)}",
+                f"{in_chains}",
                 cell([f["ess"] for f in found], min),
+                f"{cell(to_400)}; {shares[-1]:.2f}",
                 *(cell([e[i] for e in of_draws], digits=2) for i in (0, 1)),
                 *(cell([e[i] for e in of_learned], digits=2) for i in (0, 1)),
                 cell([f["seconds"] for f in found]),
+                cell([f["ms"] for f in found], digits=1),
             ]
         )
-    header = ["target", "learning", "tuning", "both, aim", "in chains", "ESS / 1000"]
-    header += ["mean", "sd", "learned mean", "learned sd", "own s"]
+    header = ["target", "learning", "tuning", "both, aim", "in chains", "ESS / 1000", "to 400"]
+    header += ["mean", "sd", "learned mean", "learned sd", "own s", "own ms"]
     print()
     print(markdown(header, rows))
+    print(f"\nTo {EFFECTIVE}, share of what is taken in chains: {np.median(shares):.3f} (median)")
 
 
 if __name__ == "__main__":
