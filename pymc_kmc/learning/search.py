@@ -31,7 +31,7 @@ POINTS_PER_VARIABLE = 1.6
 # Shares of the predicted rise from which on the region grows, and below which it shrinks.
 GOOD, BAD = 0.7, 0.2
 # Predicted rise, in nats, at which a search has arrived.
-ENOUGH = 0.05
+ENOUGH = 0.15
 # Ridge of the regression.
 RIDGE = 1e-4
 # Half width of the region of variables that the outputs don't depend on: they cost nothing.
