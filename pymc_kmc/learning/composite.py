@@ -114,6 +114,22 @@ class Composite:
 
         return self._values(X, 1.0, bonus)
 
+    def expected(self, X, most) -> Values:
+        """Return :class:`Values` with half the variance added: the expected density's logarithm.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+        most : float
+            What is added at most, in nats.
+        """
+
+        def half(variance):
+            share = np.tanh(0.5 * variance / most)
+            return most * share, 0.5 * (1.0 - share**2)
+
+        return self._values(X, 1.0, half)
+
     def _values(self, X, temperature, of_variance):
         """Return values to which a function of the variance is added.
 

@@ -307,6 +307,11 @@ class NodeEmulator:
         return process.log_evidence_ + jacobian, process, offset, scales, covariance
 
     @property
+    def noise(self):
+        """Variance of the noise that all values share, in the process's units."""
+        return np.exp(self.process.hyperparameters_.log_noise)
+
+    @property
     def is_log(self):
         """Whether the process is of the outputs' logarithms."""
         return self.space[1] == "log"

@@ -1,0 +1,150 @@
+r"""Where a round evaluates: at uncertain places, beyond what is known, or where noise is averaged.
+
+*Without noise* an evaluation tells all about its place: where the log density is most uncertain.
+*With noise* it tells little, and what is most uncertain are corners that no draw depends on. There
+the places are those which tell most about the draws: one after another the one that takes most off
+the summed variance of the log density at draws x,
+
+.. math:: \sum_x \frac{c(x, z)^2}{c(z, z) + \sigma^2},
+
+with c the emulator's covariance, given all before, less its mean over draws: a constant is of no
+account (Järvenpää et al., 2021, have the expected loss of a posterior instead).
+
+*Beyond what is known*: an emulator may be wrong about where mass ends, and right wherever it draws.
+Its variance V knows. With half of it taken off draws stay where the emulator is sure; with half of
+it added, which makes the expected density, :math:`E e^L = e^{\mu + V/2}`, they go wherever mass
+can't be excluded. If the moments of the two differ much, the posterior isn't known.
+
+References
+----------
+Järvenpää, M., Gutmann, M. U., Vehtari, A. and Marttinen, P. (2021). Parallel Gaussian process
+surrogate Bayesian inference with noisy likelihood evaluations. *Bayesian Analysis* 16, 147-178.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_kmc.learning.composite import PENALTY, Draws, draw
+
+# Half of the variance counts at most so many nats: with no bound draws leave for places of which
+# nothing is known, ever farther.
+MOST_ADDED = 2.0
+# Draws from the expected density are made in stretches of so many transitions; the first half leads
+# there. Fifty transitions hardly come along a banana's arms.
+N_STRETCHES, N_TRANSITIONS = 10, 10
+
+
+class Expected(NamedTuple):
+    """Draws from the expected density: what the emulators can't exclude.
+
+    Attributes
+    ----------
+    draws : Draws
+    gap : float
+        Largest change of a mean, in standard deviations, or of a log standard deviation, from the
+        draws' own density to this one.
+    """
+
+    draws: Draws
+    gap: float
+
+
+def expected(composite, draws, factor, rng, maps=None) -> Expected:
+    """Draw as far as the emulators can't exclude mass.
+
+    Parameters
+    ----------
+    composite : Composite
+    draws : Draws
+        Its own, at temperature 1.
+    factor : ndarray, shape (d, d)
+        The metric.
+    rng : numpy.random.Generator
+    maps : ModeMaps or None
+    """
+
+    def density(X, temperature):
+        return composite.expected(X, MOST_ADDED)
+
+    last, parts = draws, []
+    for _ in range(N_STRETCHES):
+        last = draw(density, last.X, factor, last.step_size, N_TRANSITIONS, rng, maps=maps)
+        parts.append(last)
+    parts = parts[N_STRETCHES // 2 :]
+    X = np.vstack([part.X for part in parts])
+    # The draws' own moments by weights: two sets of draws would differ by chance.
+    log_weights = np.concatenate(
+        [
+            part.values.mean - PENALTY * part.values.variance - part.values.penalised
+            for part in parts
+        ]
+    )
+    weights = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    mean = weights @ X
+    sd = np.sqrt(np.maximum(weights @ (X - mean) ** 2, np.finfo(float).tiny))
+    gap = max(
+        np.max(np.abs(X.mean(axis=0) - mean) / sd), np.max(np.abs(np.log(X.std(axis=0) / sd)))
+    )
+    return Expected(last, float(gap))
+
+
+def uncertain(emulators, inputs_at, draws, picked, n):
+    """Return n of the draws with the most uncertain log densities.
+
+    With one emulator one after another, each knowing that those before it, and the `picked` ones,
+    will be evaluated.
+
+    Parameters
+    ----------
+    emulators : list of NodeEmulator
+    inputs_at : callable
+        Returns the opaque inputs at points.
+    draws : Draws
+    picked : ndarray, shape (k, d)
+    n : int
+    """
+    X, variance = draws.X, draws.values.variance
+    if len(emulators) > 1:
+        return X[np.argsort(-variance, kind="stable")[:n]]
+    (emulator,) = emulators
+    places = np.vstack([picked, X])
+    covariance = emulator.covariance(places, inputs_at(places))
+    n_picked = len(picked)
+    scale = variance / np.maximum(np.diag(covariance)[n_picked:], np.finfo(float).tiny)
+    noise = emulator.noise + 1e-9 * np.trace(covariance) / len(covariance)
+    chosen = []
+    for k in range(n_picked + n):
+        i = k
+        if k >= n_picked:
+            i = n_picked + int(np.argmax(np.diag(covariance)[n_picked:] * scale))
+            chosen.append(i)
+        covariance = given(covariance, i, noise)
+    return places[chosen]
+
+
+def informative(emulators, inputs_at, draws, places, n):
+    """Return n of the places (k, d) that tell most about a sum of noisy terms at draws (n', d)."""
+    X = np.vstack([draws, places])
+    inputs, first = inputs_at(X), len(draws)
+    known = [(emulator.covariance(X, inputs), emulator.noise) for emulator in emulators]
+    chosen = []
+    for _ in range(n):
+        i = first + int(np.argmax(sum(_gain(C, noise, first) for C, noise in known)))
+        chosen.append(i)
+        known = [(given(C, i, noise), noise) for C, noise in known]
+    return X[chosen]
+
+
+def _gain(covariance, noise, first):
+    """Return what an evaluation of each place takes off the summed variance at draws."""
+    to_draws = covariance[:first, first:]
+    to_draws = to_draws - to_draws.mean(axis=0)
+    return np.sum(to_draws**2, axis=0) / (np.diag(covariance)[first:] + noise)
+
+
+def given(covariance, i, noise):
+    """Return the covariance of places, given an evaluation of the i-th with noise."""
+    column = covariance[:, i]
+    return covariance - np.outer(column, column) / (column[i] + noise)
