@@ -273,7 +273,9 @@ class TrustRegion:
         """Return what to minimise in units of a factor: minus a density, and its gradient."""
 
         def loss(z):
-            values = density((self.x + factor @ z)[None])
+            # Without a box a line search may leave the numbers: it is turned back.
+            with np.errstate(all="ignore"):
+                values = density((self.x + factor @ z)[None])
             value, gradient = values.penalised[0], values.gradient[0] @ factor
             if not np.isfinite(value) or not np.isfinite(gradient).all():
                 return 1e10, np.zeros(len(z))
