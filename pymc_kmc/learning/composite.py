@@ -114,21 +114,21 @@ class Composite:
 
         return self._values(X, 1.0, bonus)
 
-    def expected(self, X, most) -> Values:
-        """Return :class:`Values` with half the variance added: the expected density's logarithm.
+    def hopeful(self, X, most) -> Values:
+        """Return :class:`Values` with a standard deviation added, at most so many nats.
 
         Parameters
         ----------
         X : ndarray, shape (n, d)
         most : float
-            What is added at most, in nats.
         """
 
-        def half(variance):
-            share = np.tanh(0.5 * variance / most)
-            return most * share, 0.5 * (1.0 - share**2)
+        def hope(variance):
+            sd = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
+            share = np.tanh(sd / most)
+            return most * share, 0.5 * (1.0 - share**2) / sd
 
-        return self._values(X, 1.0, half)
+        return self._values(X, 1.0, hope)
 
     def _values(self, X, temperature, of_variance):
         """Return values to which a function of the variance is added.

@@ -11,9 +11,9 @@ with c the emulator's covariance, given all before, less its mean over draws: a 
 account (Järvenpää et al., 2021, have the expected loss of a posterior instead).
 
 *Beyond what is known*: an emulator may be wrong about where mass ends, and right wherever it draws.
-Its variance V knows. With half of it taken off draws stay where the emulator is sure; with half of
-it added, which makes the expected density, :math:`E e^L = e^{\mu + V/2}`, they go wherever mass
-can't be excluded. If the moments of the two differ much, the posterior isn't known.
+Its variance knows. With half of it taken off draws stay where the emulator is sure; with a standard
+deviation added they go wherever mass can't be excluded. If the moments of the two differ by more
+than its error at its own draws may explain, the posterior isn't known.
 
 References
 ----------
@@ -27,20 +27,21 @@ import numpy as np
 
 from pymc_kmc.learning.composite import PENALTY, Draws, draw
 
-# Half of the variance counts at most so many nats: with no bound draws leave for places of which
+# A standard deviation counts at most so many nats: with no bound draws leave for places of which
 # nothing is known, ever farther.
-MOST_ADDED = 2.0
-# Draws from the expected density are made in stretches of so many transitions; the first half leads
+MOST_HOPE = 2.0
+# Hopeful draws are made in stretches of so many transitions; the first half leads
 # there. Fifty transitions hardly come along a banana's arms.
 N_STRETCHES, N_TRANSITIONS = 10, 10
 
 
-class Expected(NamedTuple):
-    """Draws from the expected density: what the emulators can't exclude.
+class Hopes(NamedTuple):
+    """What the emulators can't exclude.
 
     Attributes
     ----------
     draws : Draws
+        From the log density with its standard deviation added.
     gap : float
         Largest change of a mean, in standard deviations, or of a log standard deviation, from the
         draws' own density to this one.
@@ -50,7 +51,7 @@ class Expected(NamedTuple):
     gap: float
 
 
-def expected(composite, draws, factor, rng, maps=None) -> Expected:
+def hopes(composite, draws, factor, rng, maps=None) -> Hopes:
     """Draw as far as the emulators can't exclude mass.
 
     Parameters
@@ -65,7 +66,7 @@ def expected(composite, draws, factor, rng, maps=None) -> Expected:
     """
 
     def density(X, temperature):
-        return composite.expected(X, MOST_ADDED)
+        return composite.hopeful(X, MOST_HOPE)
 
     last, parts = draws, []
     for _ in range(N_STRETCHES):
@@ -87,7 +88,7 @@ def expected(composite, draws, factor, rng, maps=None) -> Expected:
     gap = max(
         np.max(np.abs(X.mean(axis=0) - mean) / sd), np.max(np.abs(np.log(X.std(axis=0) / sd)))
     )
-    return Expected(last, float(gap))
+    return Hopes(last, float(gap))
 
 
 def uncertain(emulators, inputs_at, draws, picked, n):

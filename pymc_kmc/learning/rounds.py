@@ -16,7 +16,7 @@ import numpy as np
 
 from pymc_kmc.learning.composite import Composite, draw
 from pymc_kmc.learning.emulator import KNEE, Knee, NodeEmulator, shrunk
-from pymc_kmc.learning.placing import expected, informative, uncertain
+from pymc_kmc.learning.placing import hopes, informative, uncertain
 from pymc_kmc.learning.search import values_of
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.mode_maps import ModeMaps
@@ -50,10 +50,11 @@ UNCERTAIN_TOLERANCE = 3.0
 # mass beyond is missing, however well the places are predicted that are drawn. A banana ended at
 # 1.1 nats with its arms cut off, whatever else was learned at .4 or less.
 OWN_TOLERANCE = 2.0
-# Largest difference between draws with half the variance taken off and added, of a mean in standard
-# deviations or of a log standard deviation. Bananas whose arms weren't known had .6 to 7, and 2 on
-# the way; Student's t in eight dimensions has .5 when it is learned, all others less than .2.
-LARGEST_GAP = 0.6
+# Largest difference between draws and those that emulators can't exclude, of a mean in standard
+# deviations or of a log standard deviation: a number, and so many times what the emulators are off
+# by at draws, in nats. Bananas whose arms weren't known had .4 to 7, and 2 to 20 times. Student's t
+# in eight dimensions has .5 to .8, 1.2 to 1.6 times, when it is learned; others hardly .15.
+LARGEST_GAP, GAP_OF_OWN = 0.2, 1.5
 # Noise, in standard deviations of its mean square, that is not taken for an error.
 NOISE_SDS = 2.0
 # Weight of the last metric in the next.
@@ -260,11 +261,12 @@ class Rounds:
             wide = draw(composite, draws.X, factor, size, n, *explore)
             bold = partial(composite, penalty=0.0)
             hopeful = draw(bold, draws.X, factor, size, n, *explore)
-        gap, is_doubted = 0.0, learned.is_doubted
+        own = np.sqrt(np.mean(draws.values.variance))
+        is_doubted = learned.is_doubted
         is_late = T == 1.0 and (learned.n_calm >= N_CALM - 1 or is_doubted)
         if is_late and not self.is_noisy:
-            hopeful, gap = expected(composite, draws, factor, rng, maps)
-            is_doubted = gap > LARGEST_GAP
+            hopeful, gap = hopes(composite, draws, factor, rng, maps)
+            is_doubted = gap > max(LARGEST_GAP, GAP_OF_OWN * own)
         n_new = self.n_next(evaluations)
         places, n_fresh, n_known = self._places(n_new, draws, wide, hopeful, is_doubted)
         new = Evaluations.at(self.model, places)
@@ -278,8 +280,7 @@ class Rounds:
         centre = np.median(np.concatenate([*learned.errors[-1:], errors]))
         error = float(np.sqrt(np.mean((errors - centre) ** 2)))
         excess = self._excess(error, n_fresh)
-        own = np.sqrt(np.mean(draws.values.variance))
-        is_calm = T == 1.0 and excess < self.enough and gap <= LARGEST_GAP
+        is_calm = T == 1.0 and excess < self.enough and not is_doubted
         uncertain_excess = self._excess(uncertain_error, len(at_uncertain))
         is_calm &= uncertain_excess < UNCERTAIN_TOLERANCE * self.enough
         is_calm &= own < (self.enough if self.is_noisy else OWN_TOLERANCE * self.tolerance)
