@@ -263,8 +263,8 @@ class Rounds:
             hopeful = draw(bold, draws.X, factor, size, n, *explore)
         own = np.sqrt(np.mean(draws.values.variance))
         is_doubted = learned.is_doubted
-        is_late = T == 1.0 and (learned.n_calm >= N_CALM - 1 or is_doubted)
-        if is_late and not self.is_noisy:
+        may_end = T == 1.0 and own < OWN_TOLERANCE * self.tolerance
+        if may_end and not self.is_noisy:
             hopeful, gap = hopes(composite, draws, factor, rng, maps)
             is_doubted = gap > max(LARGEST_GAP, GAP_OF_OWN * own)
         n_new = self.n_next(evaluations)

@@ -180,6 +180,31 @@ def test_draws_that_the_emulators_are_not_sure_of_are_not_learned(monkeypatch):
     assert kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
 
 
+def test_nothing_is_learned_while_mass_elsewhere_is_not_excluded(monkeypatch):
+    """However small errors are where it was drawn."""
+    rounds = sys.modules[Rounds.__module__]
+    monkeypatch.setattr(rounds, "LARGEST_GAP", 0.0)
+    monkeypatch.setattr(rounds, "GAP_OF_OWN", 0.0)
+    with pytest.warns(UserWarning, match="Raise max_evaluations"):
+        assert not kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
+
+
+def test_a_long_banana_in_many_dimensions_is_learned_to_its_ends():
+    """It ended in calm before: .7 to .9 of the first, .4 to .8 of the second standard deviation."""
+    banana = Banana(spread=10.0, bend=0.03)
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=8)
+
+        def log_density(x):
+            return banana.log_density(x[:2]) - 0.5 * np.sum(x[2:] ** 2)
+
+        pm.Potential("p", kmc.BlackBox("log density", log_density, x))
+    learned = kmc.learn(model, random_seed=103, progressbar=False)
+    assert learned.has_converged
+    assert learned.n_evaluations < 300
+    np.testing.assert_allclose(learned.positions.std(axis=0)[:2], [10.0, 4.36], rtol=0.2)
+
+
 def test_a_banana_is_learned_to_the_ends_of_its_arms():
     """Of a quartic's: its emulator took the arms for empty once, and learning ended in calm."""
     banana = Banana(spread=10.0, bend=0.03)

@@ -1,0 +1,67 @@
+"""Where a round evaluates, and what emulators can't exclude."""
+
+import numpy as np
+import pytest
+
+from pymc_kmc.learning.composite import PENALTY, Draws, Values, draw
+from pymc_kmc.learning.placing import hopes, informative
+
+
+class Ridge:
+    """A Gaussian log density in two dimensions, known but for places on one side.
+
+    Parameters
+    ----------
+    unknown : float
+        Standard deviation of what is not known beyond the mean along the first coordinate.
+    """
+
+    def __init__(self, unknown):
+        self.unknown = unknown
+
+    def __call__(self, X, temperature=1.0):
+        mean, sd, slope = self._said(X)
+        gradient = -X - 2.0 * PENALTY * (sd * slope)[:, None] * [1.0, 0.0]
+        return Values(mean - PENALTY * sd**2, gradient, mean, sd**2)
+
+    def hopeful(self, X, most):
+        mean, sd, slope = self._said(X)
+        share = np.tanh(sd / most)
+        gradient = -X + ((1.0 - share**2) * slope)[:, None] * [1.0, 0.0]
+        return Values(mean + most * share, gradient, mean, sd**2)
+
+    def _said(self, X):
+        is_beyond = X[:, 0] > 0
+        sd = np.where(is_beyond, self.unknown * X[:, 0], 0.0)
+        return -0.5 * (X**2).sum(axis=1), sd, np.where(is_beyond, self.unknown, 0.0)
+
+
+@pytest.mark.parametrize(("unknown", "lowest", "highest"), [(0.0, 0.0, 1e-12), (1.5, 0.5, 10.0)])
+def test_hopes_differ_from_draws_where_something_is_not_known(unknown, lowest, highest):
+    rng = np.random.default_rng(0)
+    composite = Ridge(unknown)
+    draws = draw(composite, rng.standard_normal((64, 2)), np.eye(2), 0.5, 50, rng)
+    found = hopes(composite, draws, np.eye(2), rng)
+    assert isinstance(found.draws, Draws)
+    assert lowest <= found.gap <= highest
+    if unknown:
+        assert found.draws.X[:, 0].mean() > draws.X[:, 0].mean() + 0.3
+
+
+class Line:
+    """An emulator of a line with an unknown constant, slope, and anything beyond 5."""
+
+    noise = 1.0
+
+    def covariance(self, X, inputs):
+        x = X[:, 0]
+        corner = np.where(np.abs(x) > 5.0, 1000.0, 0.0)
+        return 100.0 + np.outer(x, x) + np.diag(corner)
+
+
+def test_places_under_noise_are_those_that_tell_about_draws():
+    """The ends of the line; not the middle, and not where most is unknown but no draw is."""
+    draws = np.linspace(-1.0, 1.0, 9)[:, None]
+    places = np.array([[-6.0], [-3.0], [0.0], [0.5], [3.0], [6.0]])
+    chosen = informative([Line()], lambda X: X, draws, places, 2)
+    assert set(np.abs(chosen[:, 0])) == {3.0}
