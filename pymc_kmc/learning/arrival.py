@@ -5,8 +5,16 @@ first evaluated at dispersed starts and at draws of the prior: where these are n
 posterior's draws are, that was all; else searches go on from the best of them
 (:mod:`pymc_kmc.learning.trust_region`). A search that comes to where an earlier one has ended is
 stopped, and so is one whose evaluations are predicted, once that is where the emulated log density
-leads to: later searches are cheap. Every second search may end in a local maximum: there are
-several, and two of them must agree on the best one.
+leads to: later searches are cheap. Every second search may end in a local maximum. So there are
+several, and with outputs two of them must agree on the best one. With numbers every second one
+begins far from the modes that are known and is kept from them at first, by something that is taken
+off the log density there (deflation; Farrell et al., 2015); the best maximum must have stood for
+two more searches.
+
+References
+----------
+Farrell, P. E., Birkisson, A. and Funke, S. W. (2015). Deflation techniques for finding distinct
+solutions of nonlinear partial differential equations. *SIAM Journal on Scientific Computing* 37.
 """
 
 from typing import NamedTuple
@@ -17,7 +25,7 @@ from pymc.initial_point import make_initial_point_fn
 from pymc_kmc.learning.emulator import KNEE, shrunk
 from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE, Evaluations, begin
 from pymc_kmc.learning.search import search, side_by_side, values_of
-from pymc_kmc.learning.trust_region import Mode, TrustRegion
+from pymc_kmc.learning.trust_region import Mode, Repulsion, TrustRegion
 
 # Draws of the prior where outputs are numbers.
 N_PRIOR = 16
@@ -26,8 +34,13 @@ FARTHEST = 5.0
 # Two searches have found the same maximum if their log densities differ by less, in nats.
 SAME = 2.0
 # Fewest searches. One in eight of Lotka-Volterra's ends in a local maximum with outputs, where two
-# may agree on it; one in two with numbers. Later searches there cost little.
-FEWEST_SEARCHES, FEWEST_BY_NUMBERS, MOST_BY_NUMBERS = 3, 6, 10
+# may agree on it. With numbers six in ten do, and one in five of those that are kept from it.
+FEWEST_SEARCHES, FEWEST_BY_NUMBERS = 3, 4
+# Number of later searches, by numbers, that have found nothing above the best maximum.
+N_STOOD = 2
+# Evaluations a dimension for which a search is kept from the modes that are known: it is in another
+# one's basin then, if there is one. From starts far from them alone fewer searches are.
+REPELLED = 1
 # Shares of the evaluations that a search may take, and all of them: rounds need the rest.
 SEARCH_SHARE, SEARCHES_SHARE = 0.25, 0.75
 # Spread of the first places around a maximum, in standard deviations of the linear model's
@@ -187,28 +200,55 @@ class Arrival:
         return np.median(depths) <= KNEE * self.opaque.n_dimensions
 
     def _by_numbers(self):
-        evaluations, ends = self.evaluations, []
-        most, all_searches = int(SEARCH_SHARE * self.most), int(SEARCHES_SHARE * self.most)
-        order = np.argsort(-evaluations.log_densities, kind="stable")
-        for start in order[:MOST_BY_NUMBERS]:
-            x, value = evaluations.X[start], evaluations.log_densities[start]
-            if not np.isfinite(value) or len(self.evaluations) >= all_searches:
-                break
-            region = TrustRegion(self.opaque, x, value, self.scales, self.rng)
-            known = self._known(region)
-            last = min(len(self.evaluations) + most, all_searches)
-            while known is None and not region.has_ended and len(self.evaluations) < last:
-                self.evaluations = region.step(self.evaluations)
-                known = self._known(region)
-                self.say(self.evaluations)
-            mode = region.mode if known is None else known
-            ends.append(mode)
+        dispersed, left = self.evaluations, np.isfinite(self.evaluations.log_densities)
+        highest, n_searches, n_stood = -np.inf, 0, 0
+        while left.any() and len(self.evaluations) < int(SEARCHES_SHARE * self.most):
+            repulsion, heights = None, dispersed.log_densities
+            if n_searches % 2:
+                repulsion = self._repulsion(dispersed)
+                heights = heights - repulsion(dispersed.X)[0]
+            start = int(np.argmax(np.where(left, heights, -np.inf)))
+            left[start] = False
+            begin = dispersed.X[start], dispersed.log_densities[start]
+            mode, has_stalled = self._search(*begin, repulsion)
             self._note(mode)
-            if len(ends) >= FEWEST_BY_NUMBERS and n_agreeing(ends) > 1:
+            n_searches += 1
+            n_stood = 0 if mode.log_density > highest + SAME else n_stood + 1
+            highest = max(highest, mode.log_density)
+            if n_searches >= FEWEST_BY_NUMBERS and n_stood >= N_STOOD:
                 break
-            if region.has_stalled and len(ends) >= FEWEST_SEARCHES:
+            if has_stalled and n_searches >= FEWEST_SEARCHES:
                 # Others would end as early, and not agree.
                 break
+
+    def _search(self, x, value, repulsion):
+        """Return the mode that a search from a point leads to, and whether it has stalled."""
+        n = len(self.evaluations)
+        last = min(n + int(SEARCH_SHARE * self.most), int(SEARCHES_SHARE * self.most))
+        region = TrustRegion(self.opaque, x, value, self.scales, self.rng, repulsion)
+        known = self._known(region)
+        while known is None and len(self.evaluations) < last:
+            if region.has_ended or region.n_evaluations == REPELLED * len(x):
+                region.release()
+            if region.has_ended:
+                break
+            self.evaluations = region.step(self.evaluations)
+            known = self._known(region)
+            self.say(self.evaluations)
+        return (region.mode if known is None else known), region.has_stalled
+
+    def _repulsion(self, dispersed):
+        """Return what keeps a search from the modes that are known.
+
+        It is as high as they are above the usual dispersed place, and as wide as these are away.
+        """
+        values = dispersed.log_densities
+        centres = np.array([mode.x for mode, _ in self.found])
+        best = max(mode.log_density for mode, _ in self.found)
+        height = max(best - np.median(values[np.isfinite(values)]), SAME)
+        away = (dispersed.X[len(self.starts) :, None] - centres) / self.scales
+        width = float(np.sqrt(np.median((away**2).sum(axis=2))))
+        return Repulsion(centres, self.scales, height, width)
 
     def _known(self, region):
         """Return the mode that explains where a search is, or is about to come, or None."""

@@ -23,7 +23,7 @@ from pymc_kmc.learning.composite import draw
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
 from pymc_kmc.learning.emulator import KNEE, shrunk
 from pymc_kmc.learning.evidence import of_emulated, without_noise
-from pymc_kmc.learning.modes import learned_modes
+from pymc_kmc.learning.modes import learned_modes, unseen_share
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Evaluations, Rounds
@@ -174,6 +174,8 @@ def learn(
         run.earlier_modes = getattr(evaluations, "modes", ())
     learned = _learned(run, progressbar)
     _tell(learned, tolerance, 3)
+    if not opaque.returns_outputs:
+        _tell_unseen(learned.modes, 3)
     return learned
 
 
@@ -269,6 +271,22 @@ def _tell(learned, tolerance, stacklevel):
         f"below {tolerance:g} nats twice running and its emulators were sure of all draws; the "
         f"last error at new draws was {learned.error:.2g}. Raise max_evaluations, or pass it to "
         "kmc.KMC(learned) as it is: chains go on learning.",
+        UserWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def _tell_unseen(modes, stacklevel):
+    """Warn where searches have ended at maxima that no other one has found: there may be more."""
+    share = unseen_share(modes)
+    if share == 0.0:
+        return
+    n_searches = sum(mode.n_searches for mode in modes)
+    warnings.warn(
+        f"{n_searches} searches ended at {len(modes)} maxima of the log density, "
+        f"{round(share * n_searches)} of them found by one search alone: about {100 * share:.0f} % "
+        "of further searches would end at maxima that weren't seen, and one of these may be the "
+        "highest. Learn again with other random_seeds, and compare the log densities of `modes`.",
         UserWarning,
         stacklevel=stacklevel,
     )

@@ -58,6 +58,20 @@ def learned_modes(arrival, opaque):
     )
 
 
+def unseen_share(modes):
+    """Return the estimated share of searches that would end at maxima nobody has found.
+
+    That of searches whose maximum no other one has found (Good, 1953): 0 where there were none.
+
+    References
+    ----------
+    Good, I. J. (1953). The population frequencies of species and the estimation of population
+    parameters. *Biometrika* 40, 237-264.
+    """
+    n_searches = [mode.n_searches for mode in modes]
+    return n_searches.count(1) / max(sum(n_searches), 1)
+
+
 def sentences(modes):
     """Return what is to be said of modes that were left out: one sentence or none, in a list."""
     out = [mode for mode in modes if mode.was_left_out]

@@ -53,7 +53,9 @@ CURVATURE_STEP = 0.05
 ENOUGH = 0.5
 # A check is passed with an error below this, in nats, and this share of the depth; number of checks
 # in a row.
-CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
+CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 3
+# Number of evaluations in a row that were predicted, after which an ascent is believed.
+N_PREDICTED = 2
 # Number of evaluations in a row that were predicted and no rise, after which checks begin: optimism
 # sees rises for long where a kernel's variance is that of far and deep values.
 N_FLAT = 2
@@ -102,6 +104,56 @@ class Mode(NamedTuple):
         return abs(predicted - depth) < MEMBER_ERROR + MEMBER_SHARE * max(depth, 0.0)
 
 
+class Repulsion(NamedTuple):
+    """What is taken off the log density about modes that are known, so that others are found.
+
+    Attributes
+    ----------
+    centres : ndarray, shape (k, d)
+    scales : ndarray, shape (d,)
+        Of the variables.
+    height : float
+        What is taken off at a centre, in nats.
+    width : float
+        Standard deviation of the Gaussian that is taken off, in scales.
+    """
+
+    centres: np.ndarray
+    scales: np.ndarray
+    height: float
+    width: float
+
+    def __call__(self, X):
+        """Return what is taken off at points (n, d), shape (n,), and its gradient (n, d)."""
+        away = (X[:, None] - self.centres) / self.scales
+        parts = self.height * np.exp(-0.5 * (away**2).sum(axis=2) / self.width**2)
+        gradient = -(parts[:, :, None] * away).sum(axis=1) / (self.scales * self.width**2)
+        return parts.sum(axis=1), gradient
+
+
+class Repelled:
+    """A composite with a :class:`Repulsion`."""
+
+    def __init__(self, composite, repulsion):
+        self.composite, self.repulsion = composite, repulsion
+
+    def __call__(self, X, penalty=0.0):
+        """Return :class:`~pymc_kmc.learning.composite.Values` at points (n, d)."""
+        return self._lowered(X, self.composite(X, penalty=penalty))
+
+    def optimistic(self, X, n_sds):
+        """Return them with standard deviations added."""
+        return self._lowered(X, self.composite.optimistic(X, n_sds))
+
+    def _lowered(self, X, values):
+        off, gradient = self.repulsion(X)
+        return values._replace(
+            penalised=values.penalised - off,
+            gradient=values.gradient - gradient,
+            mean=values.mean - off,
+        )
+
+
 def agrees(predicted, value, highest):
     """Say whether a log density was predicted: within an error, and a share of its depth."""
     return abs(value - predicted) < CHECK_ERROR + CHECK_SHARE * max(highest - value, 0.0)
@@ -120,10 +172,13 @@ class TrustRegion:
     scales : ndarray, shape (d,)
         Of the variables.
     rng : numpy.random.Generator
+    repulsion : Repulsion, optional
+        From modes that are known, until the search is released.
     """
 
-    def __init__(self, model, x, log_density, scales, rng):
-        self.model, self.x, self.log_density, self.rng = model, x, log_density, rng
+    def __init__(self, model, x, log_density, scales, rng, repulsion=None):
+        self.model, self.rng, self.repulsion = model, rng, repulsion
+        self.x, self.log_density = x, log_density
         self.covariance = np.diag(scales**2)
         self.radius = FIRST_RADIUS
         self.emulators = [NodeEmulator(node, memory=0.0) for node in model.nodes]
@@ -158,11 +213,11 @@ class TrustRegion:
         evaluations : Evaluations
             All that there are, of other searches too.
         """
-        composite = self._fit(evaluations)
+        composite = self._seen(evaluations)
         d = len(self.x)
         if self.n_evaluations >= max(self.n_renewed + RENEWAL, FIRST_RENEWAL * d):
             self._renew(composite)
-            composite = self._fit(evaluations)
+            composite = self._seen(evaluations)
         while True:
             x, rise, optimistic_rise = self._maximum(composite)
             if optimistic_rise > ENOUGH or self.radius > LAST_RADIUS:
@@ -176,37 +231,59 @@ class TrustRegion:
             x = self.x + cholesky_factor(self.covariance) @ self.rng.standard_normal(d)
         new = Evaluations.at(self.model, x[None])
         self.n_evaluations += 1
-        value, predicted = new.log_densities[0], composite(x[None]).mean[0]
+        off, off_here = self._off(x), self._off(self.x)
+        value, predicted = new.log_densities[0] - off, composite(x[None]).mean[0]
+        here = self.log_density - off_here
         highest = evaluations.log_densities.max()
         self.n_predicted = self.n_predicted + 1 if agrees(predicted, value, highest) else 0
-        rises = value - self.log_density > ENOUGH
-        is_flat = not rises and agrees(predicted, value, max(self.log_density, value))
+        rises = value - here > ENOUGH
+        is_flat = not rises and agrees(predicted, value, max(here, value))
         self.n_flat = self.n_flat + 1 if is_flat else 0
         if checks:
-            self._check(value, predicted)
+            self._check(value, predicted, here)
         else:
-            self._resize((value - self.log_density) / max(rise, HOPE * optimistic_rise))
+            self._resize((value - here) / max(rise, HOPE * optimistic_rise))
             if rises:
                 # Checks that were passed before were passed elsewhere.
                 self.n_passed = 0
         # Under noise the next fit says where the best point is.
-        if value > self.log_density and not self.is_noisy:
-            self.x, self.log_density = x, value
+        if value > here and not self.is_noisy:
+            self.x, self.log_density = x, new.log_densities[0]
         self.heights.append(self.log_density)
         return evaluations.joined(new)
 
     def ascent(self, evaluations):
         """Return where the emulated log density leads to from here, and its value there.
 
+        Under repulsion from where this leads to: back to the known modes, if there is nothing else.
         None where the last evaluations were not predicted: it isn't to be believed then.
         """
-        if self.n_predicted < N_CHECKS:
+        if self.n_predicted < N_PREDICTED:
             return None
         composite, factor = self._fit(evaluations), cholesky_factor(self.covariance)
-        loss, start = self._loss(partial(composite, penalty=0.0), factor), np.zeros(len(self.x))
-        options = {"maxiter": N_ITERATIONS}
-        found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
-        return self.x + factor @ found.x, -found.fun
+        place, options = np.zeros(len(self.x)), {"maxiter": N_ITERATIONS}
+        climbed = [] if self.repulsion is None else [Repelled(composite, self.repulsion)]
+        for density in [*climbed, composite]:
+            loss = self._loss(partial(density, penalty=0.0), factor)
+            found = minimize(loss, place, jac=True, method="L-BFGS-B", options=options)
+            place = found.x
+        return self.x + factor @ place, -found.fun
+
+    def release(self):
+        """Go on without the repulsion, if there is one."""
+        if self.repulsion is None:
+            return
+        self.repulsion = None
+        self.radius, self.n_passed, self.n_flat = FIRST_RADIUS, 0, 0
+
+    def _off(self, x):
+        """Return what is taken off at a point."""
+        return 0.0 if self.repulsion is None else float(self.repulsion(x[None])[0][0])
+
+    def _seen(self, evaluations):
+        """Return the composite that is climbed."""
+        composite = self._fit(evaluations)
+        return composite if self.repulsion is None else Repelled(composite, self.repulsion)
 
     def _fit(self, evaluations):
         """Return the composite of the nearest evaluations."""
@@ -226,7 +303,8 @@ class TrustRegion:
             # A failed estimate's place is no place to go on from, whatever is predicted there.
             is_finite = np.isfinite(evaluations.log_densities[near])
             means = np.where(is_finite, composite(X).mean, -np.inf)
-            best = int(np.argmax(means))
+            off = 0.0 if self.repulsion is None else self.repulsion(X)[0]
+            best = int(np.argmax(means - off))
             self.x, self.log_density = X[best], means[best]
         return composite
 
@@ -283,8 +361,8 @@ class TrustRegion:
 
         return loss
 
-    def _check(self, value, predicted):
-        if agrees(predicted, value, self.log_density):
+    def _check(self, value, predicted, here):
+        if agrees(predicted, value, here):
             self.n_passed += 1
         else:
             self.n_passed, self.radius = 0, FIRST_RADIUS

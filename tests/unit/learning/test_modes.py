@@ -1,12 +1,14 @@
 """What is said of the maxima that searches have found."""
 
 import dataclasses
+import warnings
 
 import numpy as np
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.modes import LearnedMode, sentences
+from pymc_kmc.learning.learn import _tell_unseen
+from pymc_kmc.learning.modes import LearnedMode, sentences, unseen_share
 from tests.learned import learned_curve, on_grid
 
 
@@ -30,6 +32,19 @@ def test_a_mode_that_was_left_out_is_named():
     assert said == f"A second maximum, 51 nats of mass lower, was left out: {place}"
     (said,) = sentences((BEST, mode(2.0, rate=5.0), out))
     assert said.startswith("Another maximum, 51 nats of mass lower, was left out: rate = 0.312")
+
+
+def test_maxima_found_once_tell_of_others():
+    once, often = BEST, BEST._replace(n_searches=3)
+    assert unseen_share(()) == 0.0
+    assert unseen_share((often,)) == 0.0
+    assert unseen_share((once, often)) == 0.25
+    with pytest.warns(UserWarning, match="4 searches ended at 2 maxima .* 1 of them .* 25 %"):
+        _tell_unseen((once, often), 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _tell_unseen((often, often), 1)
+        _tell_unseen((), 1)
 
 
 def test_many_are_one_sentence():

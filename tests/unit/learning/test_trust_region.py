@@ -7,7 +7,14 @@ import pymc_kmc as kmc
 from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.emulator import KNEE, NodeEmulator
 from pymc_kmc.learning.rounds import Evaluations
-from pymc_kmc.learning.trust_region import FIRST_RADIUS, N_CHECKS, Mode, TrustRegion
+from pymc_kmc.learning.trust_region import (
+    FIRST_RADIUS,
+    N_CHECKS,
+    Mode,
+    Repelled,
+    Repulsion,
+    TrustRegion,
+)
 from tests.learned import scalar
 from tests.opaque_numbers import PRIOR_SD, number, opaque, prior, search_from
 
@@ -218,3 +225,70 @@ def test_in_many_dimensions_a_search_ends_where_rounds_do_better():
     few, _ = search_from(np.zeros(4), opaque(number(gaussian, 4)), 12)
     few.heights = few.heights[:1] * len(few.heights)
     assert not few.has_stalled
+
+
+def test_repulsion_has_its_gradient():
+    repulsion = Repulsion(np.array([[0.0, 1.0], [2.0, -1.0]]), np.array([1.0, 3.0]), 40.0, 2.0)
+    X = np.random.default_rng(1).standard_normal((4, 2))
+    off, gradient = repulsion(X)
+    assert off.shape == (4,) and np.all(off > 0)
+    assert repulsion(repulsion.centres[:1])[0][0] > repulsion.height
+    for j, step in enumerate(1e-6 * np.eye(2)):
+        ends = repulsion(X + step)[0], repulsion(X - step)[0]
+        np.testing.assert_allclose(gradient[:, j], (ends[0] - ends[1]) / 2e-6, rtol=1e-5)
+
+
+def test_what_is_climbed_under_repulsion_has_its_gradient():
+    model, rng = opaque(number(gaussian, 4)), np.random.default_rng(1)
+    draws = rng.standard_normal((20, 4))
+    evaluations = Evaluations.at(model, draws)
+    emulator = NodeEmulator(model.nodes[0]).fit(*evaluations, draws, evaluations.inputs)
+    density = Repelled(
+        Composite(model, [emulator]), Repulsion(np.ones((1, 4)), np.ones(4), 30.0, 1.0)
+    )
+    X = rng.standard_normal((3, 4))
+    for values in (density, lambda X: density.optimistic(X, 1.0)):
+        at = values(X)
+        for j, step in enumerate(1e-5 * np.eye(4)):
+            ends = [values(X + sign * step).penalised for sign in (1, -1)]
+            slopes = (ends[0] - ends[1]) / 2e-5
+            np.testing.assert_allclose(at.gradient[:, j], slopes, rtol=1e-3, atol=1e-3)
+
+
+def test_a_search_is_kept_from_a_known_mode_and_goes_on_when_released():
+    """From a start that belongs to one mode to another, whose hill begins behind the start."""
+
+    def two(x):
+        return np.logaddexp(-0.5 * x @ x, 10.0 - 0.5 * (x - 8.0) @ (x - 8.0))
+
+    model = opaque(number(two))
+    start = np.array([[2.0, 2.0]])
+    repulsion = Repulsion(np.zeros((1, 2)), np.ones(2), 40.0, 4.0)
+    ends = []
+    for keeps in (None, repulsion):
+        evaluations = Evaluations.at(model, start)
+        x, value = start[0], evaluations.log_densities[0]
+        region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), keeps)
+        while not region.has_ended and region.n_evaluations < 100:
+            if region.n_evaluations == 8:
+                region.release()
+            evaluations = region.step(evaluations)
+        # The value is the log density's, with nothing taken off.
+        i = int(np.argmin(np.abs(evaluations.X - region.x).sum(axis=1)))
+        assert region.log_density == evaluations.log_densities[i]
+        assert region.repulsion is None
+        ends.append(region.x)
+    np.testing.assert_allclose(ends[0], 0.0, atol=1.0)
+    np.testing.assert_allclose(ends[1], 8.0, atol=1.0)
+
+
+def test_an_ascent_under_repulsion_leads_back_where_there_is_nothing_else():
+    model = opaque(number(lambda x: -0.5 * x @ x))
+    evaluations = Evaluations.at(model, 2.0 * np.random.default_rng(0).standard_normal((40, 2)))
+    repulsion = Repulsion(np.zeros((1, 2)), np.ones(2), 40.0, 3.0)
+    x, value = evaluations.X[0], evaluations.log_densities[0]
+    region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), repulsion)
+    region.n_predicted = N_CHECKS
+    place, height = region.ascent(evaluations)
+    np.testing.assert_allclose(place, 0.0, atol=0.3)
+    assert height == pytest.approx(prior(np.zeros(2)), abs=0.3)
