@@ -52,8 +52,9 @@ UNCERTAIN_TOLERANCE = 3.0
 OWN_TOLERANCE = 2.0
 # Largest difference between draws and those that emulators can't exclude, of a mean in standard
 # deviations or of a log standard deviation: a number, and so many times what the emulators are off
-# by at draws, in nats. Bananas whose arms weren't known had .4 to 7, and 2 to 20 times. Student's t
-# in eight dimensions has .5 to .8, 1.2 to 1.6 times, when it is learned; others hardly .15.
+# by at draws, in nats. Bananas whose arms weren't known mostly had .3 to 7, and 2 to 20 times.
+# Student's t in eight dimensions has .3 to .8, up to 1.6 times, when it is learned; others hardly
+# .2, unless there is a region of which nothing is known.
 LARGEST_GAP, GAP_OF_OWN = 0.2, 1.5
 # Noise, in standard deviations of its mean square, that is not taken for an error.
 NOISE_SDS = 2.0
