@@ -34,8 +34,9 @@ FARTHEST = 5.0
 # Two searches have found the same maximum if their log densities differ by less, in nats.
 SAME = 2.0
 # Fewest searches. One in eight of Lotka-Volterra's ends in a local maximum with outputs, where two
-# may agree on it. With numbers six in ten do, and one in five of those that are kept from it.
-FEWEST_SEARCHES, FEWEST_BY_NUMBERS = 3, 4
+# may agree on it. With numbers six in ten do, and one in five of those that are kept from it. One
+# of two equal modes is missed in 2 runs of 24.
+FEWEST_SEARCHES, FEWEST_BY_NUMBERS = 3, 6
 # Number of later searches, by numbers, that have found nothing above the best maximum.
 N_STOOD = 2
 # Evaluations a dimension for which a search is kept from the modes that are known: it is in another

@@ -277,16 +277,16 @@ def _tell(learned, tolerance, stacklevel):
 
 
 def _tell_unseen(modes, stacklevel):
-    """Warn where searches have ended at maxima that no other one has found: there may be more."""
-    share = unseen_share(modes)
-    if share == 0.0:
+    """Warn where one search alone has ended at the highest of several maxima: there may be more."""
+    best = max(modes, key=lambda mode: mode.log_density, default=None)
+    if best is None or len(modes) == 1 or best.n_searches > 1:
         return
     n_searches = sum(mode.n_searches for mode in modes)
     warnings.warn(
-        f"{n_searches} searches ended at {len(modes)} maxima of the log density, "
-        f"{round(share * n_searches)} of them found by one search alone: about {100 * share:.0f} % "
-        "of further searches would end at maxima that weren't seen, and one of these may be the "
-        "highest. Learn again with other random_seeds, and compare the log densities of `modes`.",
+        f"{n_searches} searches ended at {len(modes)} maxima of the log density, one alone at the "
+        f"highest: about {100 * unseen_share(modes):.0f} % of further searches would end at maxima "
+        "that weren't seen, and one of these may be higher. Learn again with other random_seeds, "
+        "and compare the log densities of `modes`.",
         UserWarning,
         stacklevel=stacklevel,
     )

@@ -73,10 +73,15 @@ def unseen_share(modes):
 
 
 def sentences(modes):
-    """Return what is to be said of modes that were left out: one sentence or none, in a list."""
-    out = [mode for mode in modes if mode.was_left_out]
-    if not out:
-        return []
+    """Return what is to be said of modes that were left out, and of those that weren't seen."""
+    out, share = [mode for mode in modes if mode.was_left_out], unseen_share(modes)
+    said = _of_left_out(modes, out) if out else []
+    if len(modes) > 1 and share > 0.0:
+        said.append(f"About {100 * share:.0f} % of further searches would find other maxima.")
+    return said
+
+
+def _of_left_out(modes, out):
     largest = max(out, key=lambda mode: mode.log_mass)
     lower = max(mode.log_mass for mode in modes) - largest.log_mass
     place = _place(largest.variables)

@@ -14,7 +14,7 @@ from tests.learned import learned_curve, on_grid
 
 def mode(log_mass, was_left_out=False, **variables):
     variables = {name: np.array(value) for name, value in variables.items()}
-    return LearnedMode(np.zeros(2), 0.0, np.eye(2), 1, log_mass, was_left_out, variables)
+    return LearnedMode(np.zeros(2), log_mass, np.eye(2), 2, log_mass, was_left_out, variables)
 
 
 BEST = mode(3.0, rate=1.0)
@@ -35,15 +35,23 @@ def test_a_mode_that_was_left_out_is_named():
 
 
 def test_maxima_found_once_tell_of_others():
-    once, often = BEST, BEST._replace(n_searches=3)
+    once, often = BEST._replace(n_searches=1), BEST._replace(n_searches=3)
     assert unseen_share(()) == 0.0
     assert unseen_share((often,)) == 0.0
     assert unseen_share((once, often)) == 0.25
-    with pytest.warns(UserWarning, match="4 searches ended at 2 maxima .* 1 of them .* 25 %"):
-        _tell_unseen((once, often), 1)
+    (said,) = sentences((once, often))
+    assert said == "About 25 % of further searches would find other maxima."
+
+
+def test_a_highest_maximum_that_one_search_alone_has_found_is_a_warning():
+    once, often = BEST._replace(n_searches=1), BEST._replace(n_searches=3)
+    lower = once._replace(log_density=-9.0)
+    with pytest.warns(UserWarning, match="4 searches ended at 2 maxima .* alone .* 25 %"):
+        _tell_unseen((often._replace(log_density=-9.0), once), 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _tell_unseen((often, often), 1)
+        _tell_unseen((often, lower), 1)
+        _tell_unseen((once,), 1)
         _tell_unseen((), 1)
 
 

@@ -77,7 +77,7 @@ def test_many_dimensions_are_learned_from_little_more_than_a_quadratic_has_coeff
     with pm.Model():
         x = pm.Flat("x", shape=d)
         pm.Potential("p", kmc.BlackBox("log density", log_density, x))
-        learned = kmc.learn(progressbar=False, n_landmarks=50)
+        learned = kmc.learn(progressbar=False)
     assert learned.has_converged
     assert learned.n_evaluations < 2.5 * (d + 1) * (d + 2) // 2
     z = learned.positions @ Q.T / np.sqrt(variances)
