@@ -5,11 +5,11 @@ first evaluated at dispersed starts and at draws of the prior: where these are n
 posterior's draws are, that was all; else searches go on from the best of them
 (:mod:`pymc_kmc.learning.trust_region`). A search that comes to where an earlier one has ended is
 stopped, and so is one whose evaluations are predicted, once that is where the emulated log density
-leads to: later searches are cheap. Every second search may end in a local maximum. So there are
-several, and with outputs two of them must agree on the best one. With numbers every second one
-begins far from the modes that are known and is kept from them at first, by something that is taken
-off the log density there (deflation; Farrell et al., 2015); the best maximum must have stood for
-two more searches.
+leads to: later searches are cheap. Every second search may end in a local maximum: there are
+several, and two of them must agree on the best one. By numbers in many dimensions all may end in
+the same one. There every second search begins far from the modes that are known and is kept from
+them at first, by something that is taken off the log density there (deflation; Farrell et al.,
+2015); the best maximum must have stood for two more searches.
 
 References
 ----------
@@ -25,7 +25,7 @@ from pymc.initial_point import make_initial_point_fn
 from pymc_kmc.learning.emulator import KNEE, shrunk
 from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE, Evaluations, begin
 from pymc_kmc.learning.search import search, side_by_side, values_of
-from pymc_kmc.learning.trust_region import Mode, Repulsion, TrustRegion
+from pymc_kmc.learning.trust_region import N_CHECKS, Mode, Repulsion, TrustRegion
 
 # Draws of the prior where outputs are numbers.
 N_PRIOR = 16
@@ -34,10 +34,12 @@ FARTHEST = 5.0
 # Two searches have found the same maximum if their log densities differ by less, in nats.
 SAME = 2.0
 # Fewest searches. One in eight of Lotka-Volterra's ends in a local maximum with outputs, where two
-# may agree on it. With numbers six in ten do, and one in five of those that are kept from it. One
-# of two equal modes is missed in 2 runs of 24.
-FEWEST_SEARCHES, FEWEST_BY_NUMBERS = 3, 6
-# Number of later searches, by numbers, that have found nothing above the best maximum.
+# may agree on it. With numbers six in ten do, and one in five of those that are kept from it.
+FEWEST_SEARCHES, FEWEST_BY_NUMBERS, MOST_BY_NUMBERS = 3, 6, 10
+# Dimensions above which searches by numbers are kept from known modes, and their least number. In
+# four or five it costs 60 evaluations, and finds no more.
+FEW_DIMENSIONS, FEWEST_REPELLED = 6, 4
+# Number of later ones that have found nothing above the best maximum.
 N_STOOD = 2
 # Evaluations a dimension for which a search is kept from the modes that are known: it is in another
 # one's basin then, if there is one. From starts far from them alone fewer searches are.
@@ -202,10 +204,10 @@ class Arrival:
 
     def _by_numbers(self):
         dispersed, left = self.evaluations, np.isfinite(self.evaluations.log_densities)
-        highest, n_searches, n_stood = -np.inf, 0, 0
+        repels, ends = self.opaque.n_dimensions > FEW_DIMENSIONS, []
         while left.any() and len(self.evaluations) < int(SEARCHES_SHARE * self.most):
             repulsion, heights = None, dispersed.log_densities
-            if n_searches % 2:
+            if repels and len(ends) % 2:
                 repulsion = self._repulsion(dispersed)
                 heights = heights - repulsion(dispersed.X)[0]
             start = int(np.argmax(np.where(left, heights, -np.inf)))
@@ -213,12 +215,10 @@ class Arrival:
             begin = dispersed.X[start], dispersed.log_densities[start]
             mode, has_stalled = self._search(*begin, repulsion)
             self._note(mode)
-            n_searches += 1
-            n_stood = 0 if mode.log_density > highest + SAME else n_stood + 1
-            highest = max(highest, mode.log_density)
-            if n_searches >= FEWEST_BY_NUMBERS and n_stood >= N_STOOD:
+            ends.append(mode)
+            if (has_stood(ends) if repels else have_agreed(ends)) or len(ends) >= MOST_BY_NUMBERS:
                 break
-            if has_stalled and n_searches >= FEWEST_SEARCHES:
+            if has_stalled and len(ends) >= FEWEST_SEARCHES:
                 # Others would end as early, and not agree.
                 break
 
@@ -226,7 +226,8 @@ class Arrival:
         """Return the mode that a search from a point leads to, and whether it has stalled."""
         n = len(self.evaluations)
         last = min(n + int(SEARCH_SHARE * self.most), int(SEARCHES_SHARE * self.most))
-        region = TrustRegion(self.opaque, x, value, self.scales, self.rng, repulsion)
+        n_checks = N_CHECKS if len(x) <= FEW_DIMENSIONS else N_CHECKS + 1
+        region = TrustRegion(self.opaque, x, value, self.scales, self.rng, n_checks, repulsion)
         known = self._known(region)
         while known is None and len(self.evaluations) < last:
             if region.has_ended or region.n_evaluations == REPELLED * len(x):
@@ -318,6 +319,18 @@ def n_agreeing(modes):
     """Return how many searches have ended as high as the best one."""
     values = np.array([mode.log_density for mode in modes])
     return int(np.sum(values > values.max() - SAME))
+
+
+def have_agreed(modes):
+    """Say whether enough searches by numbers have ended, two of them at the best maximum."""
+    return len(modes) >= FEWEST_BY_NUMBERS and n_agreeing(modes) > 1
+
+
+def has_stood(modes):
+    """Say whether the best maximum, of enough searches, has stood for some more."""
+    values = np.array([mode.log_density for mode in modes])
+    first = int(np.argmax(values > values.max() - SAME))
+    return len(modes) >= FEWEST_REPELLED and len(modes) - 1 - first >= N_STOOD
 
 
 def prior_points(opaque, n, rng):

@@ -53,7 +53,7 @@ CURVATURE_STEP = 0.05
 ENOUGH = 0.5
 # A check is passed with an error below this, in nats, and this share of the depth; number of checks
 # in a row.
-CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 3
+CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
 # Number of evaluations in a row that were predicted, after which an ascent is believed.
 N_PREDICTED = 2
 # Number of evaluations in a row that were predicted and no rise, after which checks begin: optimism
@@ -154,9 +154,13 @@ class Repelled:
         )
 
 
-def agrees(predicted, value, highest):
-    """Say whether a log density was predicted: within an error, and a share of its depth."""
-    return abs(value - predicted) < CHECK_ERROR + CHECK_SHARE * max(highest - value, 0.0)
+def agrees(predicted, value, highest, noise=0.0):
+    """Say whether a log density was predicted: within an error, and a share of its depth.
+
+    The error has room for the noise, given its standard deviation.
+    """
+    error = CHECK_ERROR + noise
+    return abs(value - predicted) < error + CHECK_SHARE * max(highest - value, 0.0)
 
 
 class TrustRegion:
@@ -172,12 +176,14 @@ class TrustRegion:
     scales : ndarray, shape (d,)
         Of the variables.
     rng : numpy.random.Generator
+    n_checks : int
+        Number of checks in a row that end it.
     repulsion : Repulsion, optional
         From modes that are known, until the search is released.
     """
 
-    def __init__(self, model, x, log_density, scales, rng, repulsion=None):
-        self.model, self.rng, self.repulsion = model, rng, repulsion
+    def __init__(self, model, x, log_density, scales, rng, n_checks=N_CHECKS, repulsion=None):
+        self.model, self.rng, self.n_checks, self.repulsion = model, rng, n_checks, repulsion
         self.x, self.log_density = x, log_density
         self.covariance = np.diag(scales**2)
         self.radius = FIRST_RADIUS
@@ -192,9 +198,15 @@ class TrustRegion:
         return Mode(self.x, self.log_density, self.covariance)
 
     @property
+    def noise(self):
+        """Standard deviation of the values' noise, as the emulators see it."""
+        noisy = [emulator for emulator in self.emulators if emulator.node.is_noisy]
+        return float(np.sqrt(sum(emulator.noise for emulator in noisy)))
+
+    @property
     def has_ended(self):
         """Whether nothing more is to be gained."""
-        return self.n_passed >= N_CHECKS or self.radius < SMALLEST_RADIUS or self.has_stalled
+        return self.n_passed >= self.n_checks or self.radius < SMALLEST_RADIUS or self.has_stalled
 
     @property
     def has_stalled(self):
@@ -234,10 +246,10 @@ class TrustRegion:
         off, off_here = self._off(x), self._off(self.x)
         value, predicted = new.log_densities[0] - off, composite(x[None]).mean[0]
         here = self.log_density - off_here
-        highest = evaluations.log_densities.max()
-        self.n_predicted = self.n_predicted + 1 if agrees(predicted, value, highest) else 0
+        highest, noise = evaluations.log_densities.max(), self.noise
+        self.n_predicted = self.n_predicted + 1 if agrees(predicted, value, highest, noise) else 0
         rises = value - here > ENOUGH
-        is_flat = not rises and agrees(predicted, value, max(here, value))
+        is_flat = not rises and agrees(predicted, value, max(here, value), noise)
         self.n_flat = self.n_flat + 1 if is_flat else 0
         if checks:
             self._check(value, predicted, here)
@@ -362,7 +374,7 @@ class TrustRegion:
         return loss
 
     def _check(self, value, predicted, here):
-        if agrees(predicted, value, here):
+        if agrees(predicted, value, here, self.noise):
             self.n_passed += 1
         else:
             self.n_passed, self.radius = 0, FIRST_RADIUS

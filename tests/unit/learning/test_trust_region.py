@@ -268,7 +268,7 @@ def test_a_search_is_kept_from_a_known_mode_and_goes_on_when_released():
     for keeps in (None, repulsion):
         evaluations = Evaluations.at(model, start)
         x, value = start[0], evaluations.log_densities[0]
-        region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), keeps)
+        region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), repulsion=keeps)
         while not region.has_ended and region.n_evaluations < 100:
             if region.n_evaluations == 8:
                 region.release()
@@ -287,7 +287,7 @@ def test_an_ascent_under_repulsion_leads_back_where_there_is_nothing_else():
     evaluations = Evaluations.at(model, 2.0 * np.random.default_rng(0).standard_normal((40, 2)))
     repulsion = Repulsion(np.zeros((1, 2)), np.ones(2), 40.0, 3.0)
     x, value = evaluations.X[0], evaluations.log_densities[0]
-    region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), repulsion)
+    region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), repulsion=repulsion)
     region.n_predicted = N_CHECKS
     place, height = region.ascent(evaluations)
     np.testing.assert_allclose(place, 0.0, atol=0.3)
