@@ -470,9 +470,10 @@ def test_a_pool_that_is_killed_dies_quietly(ends, monkeypatch):
     """A thread of the pool fails visibly where it finds a future that was cancelled."""
     failures = []
     monkeypatch.setattr(threading, "excepthook", failures.append)
-    executor = LazyExecutor(two_processes)
+    # Other tests' pools may still have threads.
+    others, executor = set(threading.enumerate()), LazyExecutor(two_processes)
     executor.submit(abs, 0).result()
-    before = set(threading.enumerate())
+    its_own = set(threading.enumerate()) - others
     results = executor.results(time.sleep, [(0,), *30 * [(60,)]], 0.3, True)
     assert next(results) is None
     if ends == "the time is up":
@@ -480,7 +481,7 @@ def test_a_pool_that_is_killed_dies_quietly(ends, monkeypatch):
             next(results)
     else:
         results.close()
-    for thread in before:
+    for thread in its_own:
         if "Executor" in type(thread).__name__:
             thread.join(10.0)
             assert not thread.is_alive()
