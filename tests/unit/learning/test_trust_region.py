@@ -218,7 +218,7 @@ def test_in_many_dimensions_a_search_ends_where_rounds_do_better():
         return -0.5 * np.sum(precision * x**2)
 
     region, evaluations = search_from(np.full(d, 2.0), opaque(number(ill_conditioned, d)), 300)
-    assert region.has_stalled and region.has_ended
+    assert region.has_ended
     assert region.n_evaluations == len(evaluations) - 1 < (d + 1) * (d + 2) // 2
     # From 141 nats to where draws of temperature 2 are.
     assert ill_conditioned(region.x) > -KNEE * d
