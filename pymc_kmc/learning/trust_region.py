@@ -59,9 +59,9 @@ N_PREDICTED = 2
 # Number of evaluations in a row that were predicted and no rise, after which checks begin: optimism
 # sees rises for long where a kernel's variance is that of far and deep values.
 N_FLAT = 2
-# In more dimensions than this a search ends, while it has made fewer evaluations than a quadratic
-# has coefficients, with so many a dimension that have brought less than this, in nats a dimension:
-# a posterior's draws are half a nat a dimension deep, and rounds learn coefficients faster.
+# In more dimensions than this a search ends with so many evaluations a dimension that have brought
+# less than this, in nats a dimension: a posterior's draws are half a nat a dimension deep, and
+# rounds learn a quadratic's coefficients faster.
 FEW_DIMENSIONS, STALLING, STALLED = 10, 2, 0.1
 # Number of draws that tell an emulator its coordinates.
 N_DRAWS = 256
@@ -212,8 +212,7 @@ class TrustRegion:
     def has_stalled(self):
         """Whether so little is gained that rounds do better."""
         d, n = len(self.x), self.n_evaluations
-        is_known = n >= (d + 1) * (d + 2) // 2
-        if self.is_noisy or d <= FEW_DIMENSIONS or is_known or n < STALLING * d:
+        if self.is_noisy or d <= FEW_DIMENSIONS or n < STALLING * d:
             return False
         return self.heights[-1] - self.heights[-1 - STALLING * d] < STALLED * d
 
