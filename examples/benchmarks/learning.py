@@ -546,9 +546,8 @@ def main(arguments=None):
         )
     header = ["target", "learning", "tuning", "both, aim", "in chains", "ESS / 1000", "to 400"]
     header += ["mean", "sd", "learned mean", "learned sd", "own s", "own ms"]
-    print()
+    print(f"\nTo {EFFECTIVE}, share of what is taken in chains: {np.median(shares):.3f} (median)\n")
     print(markdown(header, rows))
-    print(f"\nTo {EFFECTIVE}, share of what is taken in chains: {np.median(shares):.3f} (median)")
 
 
 if __name__ == "__main__":

@@ -122,6 +122,11 @@ class EmulatedDensity:
         left_out = {"_composite": None, "_compiled": None, "_function": None, "_last": (None, None)}
         return vars(self) | left_out
 
+    def __deepcopy__(self, memo):
+        # PyMC copies a step's state before a chain; not all its models can be copied. Nothing here
+        # changes but other steps' values, which each iteration brings anew.
+        return self
+
     def follow(self, point):
         """Take the values of the other variables from PyMC's `point`."""
         self._point = {name: np.array(point[name]) for name in self.composite.model.others}
@@ -139,9 +144,11 @@ class EmulatedDensity:
         return gradients if np.ndim(X) == 2 else gradients[0]
 
     def predict(self, X, return_std=False):
-        """Return the log density at x (d,), and its standard deviation if wanted."""
+        """Return the log density at X, (d,) or (n, d), and its standard deviation if wanted."""
         values = self._values(X)
-        mean, sd = float(values.mean[0]), float(np.sqrt(values.variance[0]))
+        mean, sd = values.mean, np.sqrt(values.variance)
+        if np.ndim(X) == 1:
+            mean, sd = float(mean[0]), float(sd[0])
         return (mean, sd) if return_std else mean
 
     def weight(self, value):

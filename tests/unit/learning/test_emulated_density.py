@@ -94,6 +94,23 @@ def test_it_is_compiled_anew_in_another_process():
     assert again.hamiltonian.log_density(x) == before
 
 
+def test_many_points_are_predicted_at_once():
+    density, X = density_of(vector_model()), np.random.default_rng(4).normal(size=(3, 4))
+    mean, sd = density.predict(X, return_std=True)
+    for x, *expected in zip(X, mean, sd, strict=True):
+        np.testing.assert_allclose(density.predict(x, return_std=True), expected)
+
+
+def test_models_with_initial_values_are_sampled():
+    """PyMC copies a step's state, and can't copy such a model."""
+    learned = learned_curve()
+    with curve() as model:
+        model.rvs_to_initial_values[model["size"]] = np.array(2.0)
+        step = kmc.KMC(learned)
+        idata = pm.sample(step=step, tune=20, draws=20, chains=1, progressbar=False)
+    assert idata.posterior.sizes["draw"] == 20
+
+
 def test_what_numba_cannot_compile_is_python(monkeypatch):
     def fail(*arguments):
         raise NotImplementedError("no such function")
