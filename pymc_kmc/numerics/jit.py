@@ -1,6 +1,7 @@
 """Compilation with numba, whose results are kept on disk wherever there is a folder for them."""
 
 import logging
+from contextlib import contextmanager
 
 import numba
 from numba.core import event
@@ -52,6 +53,17 @@ def is_interrupt(error):
     if isinstance(error, SystemError):
         error = error.__cause__
     return isinstance(error, KeyboardInterrupt)
+
+
+@contextmanager
+def interruptible():
+    """Make Ctrl-C while compiled code runs the KeyboardInterrupt that it is."""
+    try:
+        yield
+    except SystemError as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
 
 
 class _Announcement(event.Listener):

@@ -30,7 +30,7 @@ from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
 from pymc_kmc.numerics.checks import check_choice, check_flag, check_rng
-from pymc_kmc.numerics.jit import is_interrupt
+from pymc_kmc.numerics.jit import interruptible
 from pymc_kmc.steps.arguments import check_compile_kwargs, check_initial_point
 from pymc_kmc.steps.chain_warnings import (
     STUCK_AFTER,
@@ -281,7 +281,8 @@ class AdaptiveStep(BlockedStep):
         """End tuning: from here on the kernel is fixed, or its adaptation dies out."""
         is_untuned = self.progress.n_iterations == 0
         if self.tune and self.is_learning and not is_untuned:
-            self._end_tuning()
+            with interruptible():
+                self._end_tuning()
         # Asked of `_adapts`: with tune=0 PyMC sets `tune` of a step that isn't in a compound.
         self.progress.is_untuned = self._adapts and is_untuned
         self.tune = False
@@ -289,12 +290,8 @@ class AdaptiveStep(BlockedStep):
     def step(self, point):
         """Do one iteration from PyMC's `point`."""
         self._check_place()
-        try:
+        with interruptible():
             return self._iterate(point)
-        except SystemError as error:
-            if is_interrupt(error):
-                raise KeyboardInterrupt from error
-            raise
 
     def _check_place(self):
         """Raise a RuntimeError where another thread of this process has gone on with a chain."""

@@ -135,6 +135,22 @@ def test_an_interrupt_of_compiled_code_keeps_the_draws():
     assert draws.posterior.sizes["draw"] == 15
 
 
+def test_an_interrupt_of_the_last_fit_is_one(monkeypatch):
+    """PyMC ends tuning outside of an iteration."""
+    with pm.Model() as model:
+        pm.Normal("x")
+        step = kmc.AdaptiveMetropolis()
+    step.set_rng(np.random.default_rng(0))
+    step.step(model.initial_point())
+
+    def fit():
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
+    monkeypatch.setattr(step, "_end_tuning", fit)
+    with pytest.raises(KeyboardInterrupt):
+        step.stop_tuning()
+
+
 def test_other_errors_of_compiled_code_are_errors():
     with pm.Model() as model:
         pm.Normal("x")
