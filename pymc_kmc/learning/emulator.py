@@ -19,16 +19,18 @@ from pymc_kmc.surrogates.exact_gp import ExactGP, Hyperparameters
 # Depth of a log density below its best, in nats a dimension, from which on it is compressed: draws
 # at temperature 2 are hardly deeper.
 KNEE = 3.0
-# Standard deviation of a deep value's error, as a share of what is beyond the knee.
-DEEP_ERROR = 0.1
+# Standard deviation of a deep value's error, as a share of what is beyond the knee. With .1 noisy
+# values' deep ones bent the process where draws are: 400 evaluations in place of 280.
+DEEP_ERROR = 0.25
 # Largest depth of a value that isn't compressed, in knees.
 DEEPEST_PLAIN = 1e4
 # Depth of a value that is -inf, in units of the deepest finite one.
 INFINITE = 2.0
 # Depth of values that are -inf or NaN, in nats, where nothing else is known.
 DEEPEST = 1e6
-# Growth of the number of values after which spaces and transforms compete again.
-COMPETE_AGAIN = 1.5
+# Growth of the number of values after which spaces and transforms compete again: with 1.5 a
+# transform that was wrong was kept for 150 evaluations.
+COMPETE_AGAIN = 1.2
 # Number of values from which on parameters are kept until the number has grown by this factor: a
 # search for them takes some 15 times as long as a fit with those that are known.
 MANY, SEARCH_AGAIN = 300, 1.15
