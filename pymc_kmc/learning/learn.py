@@ -268,9 +268,9 @@ def _tell(learned, tolerance, stacklevel):
         return
     warnings.warn(
         f"Learning ended after {len(learned.evaluations)} evaluations before its error was "
-        f"below {tolerance:g} nats in three rounds running and its emulators were sure of all draws; the "
-        f"last error at new draws was {learned.error:.2g}. Raise max_evaluations, or pass it to "
-        "kmc.KMC(learned) as it is: chains go on learning.",
+        f"below {tolerance:g} nats in three rounds running and its emulators were sure of all "
+        f"draws; the last error at new draws was {learned.error:.2g}. Raise max_evaluations, or "
+        "pass it to kmc.KMC(learned) as it is: chains go on learning.",
         UserWarning,
         stacklevel=stacklevel,
     )

@@ -6,7 +6,8 @@ former are predicted first, which gives an honest error. Half the variance is ta
 that is drawn from; a quarter of the batch is where draws come without that, for a posterior's arms
 may be rightly continued and still uncertain. T follows the error: where predictions are
 off by ten nats, a density ten times flatter is drawn from. At T = 1, with an error below the
-tolerance in three rounds running, and emulators that are sure of the draws, the posterior is learned.
+tolerance in three rounds running, and emulators that are sure of the draws, the posterior is
+learned.
 """
 
 from functools import partial
@@ -40,8 +41,8 @@ EXPLORING, N_EXPLORING_TRANSITIONS = 1.7, 10
 EXPLORING_NOISE = 2.5
 # Bounds of the temperature's factor from one round to the next.
 COOLING = (0.4, 1.6)
-# Number of rounds in a row with a small error. With two a dose-response model had an ESS of 817 (250)
-# after 76 evaluations, with three 842 (586) after 84: a tail was unknown.
+# Number of rounds in a row with a small error. With two a dose-response model had an ESS of 817
+# (250) after 76 evaluations, with three 842 (586) after 84: a tail was unknown.
 N_CALM = 3
 # Error at all other places that is small enough, in tolerances: a surrogate that is right where it
 # draws may know nothing of mass beyond. Half of it took 500 to 1000 evaluations of Student's t.
