@@ -369,7 +369,8 @@ def _draws(composite, state, rng):
     Chains that haven't mixed go on, with twice as many transitions between draws: along a curved
     ridge, for instance. Where learning hasn't converged that isn't worth its seconds.
     """
-    starts = state.draws[rng.choice(len(state.draws), N_CHAINS)]
+    starts = _finite(composite, state)
+    starts = starts[rng.choice(len(starts), N_CHAINS)]
     factor, maps, between = state.factor, state.maps, N_BETWEEN
     last = draw(composite, starts, factor, state.step_size, N_BURNED, rng, maps=maps)
     while True:
@@ -383,6 +384,21 @@ def _draws(composite, state, rng):
             return draws, factor
         factor = cholesky_factor(shrunk(X.reshape(-1, X.shape[2])))
         between *= 2
+
+
+def _finite(composite, state):
+    """Return the state's draws where the composite is a number, or else the best evaluation.
+
+    Where a search has taken all evaluations, its maximum's Gaussian may reach where outputs
+    overflow: a chain would stay there.
+    """
+    with np.errstate(all="ignore"):
+        values = composite(state.draws)
+    usable = np.isfinite(values.penalised) & np.isfinite(values.gradient).all(axis=1)
+    if usable.any():
+        return state.draws[usable]
+    X, _, _, log_densities = state.evaluations
+    return X[[np.argmax(log_densities)]]
 
 
 def potential_scale_reduction(X):

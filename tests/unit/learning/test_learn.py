@@ -13,7 +13,8 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.learn import _can_be_renewed, potential_scale_reduction
+from pymc_kmc.learning.composite import Values
+from pymc_kmc.learning.learn import _can_be_renewed, _finite, potential_scale_reduction
 from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
@@ -417,3 +418,15 @@ def test_a_progress_bar_needs_lines_that_can_be_renewed(
     monkeypatch.setattr(module, "get_console", lambda: console)
     monkeypatch.setattr(module, "find_spec", lambda name: has_widgets or None)
     assert _can_be_renewed() == expected
+
+
+@pytest.mark.parametrize(("edge", "starts"), [(1.5, [[0.0], [1.0]]), (-np.inf, [[0.5]])])
+def test_chains_start_where_the_emulated_log_density_is_a_number(edge, starts):
+    # Else they stay there, and a summary of them was an error of NumPy's.
+    def composite(X):
+        value = np.where(X[:, 0] < edge, 0.0, np.nan)
+        return Values(value, value[:, None], value, value)
+
+    evaluations = np.array([[0.5], [3.0]]), None, None, np.array([-1.0, -2.0])
+    state = SimpleNamespace(draws=np.array([[0.0], [2.0], [1.0]]), evaluations=evaluations)
+    assert _finite(composite, state).tolist() == starts
