@@ -281,10 +281,9 @@ class Rounds:
         said = composite(places)
         knee = Knee.of(evaluations.log_densities, self.model.n_dimensions)
         errors = knee(new.log_densities) - knee(said.mean)
-        heights = draws.values.mean
-        floor = heights.max() - EXPLORING * (heights.max() - np.quantile(heights, DEEP_SHARE))
-        beyond = np.maximum(new.log_densities, floor) - np.maximum(said.mean, floor)
-        beyond = beyond[n_fresh:] if n_fresh < n_new else errors
+        beyond = errors
+        if n_fresh < n_new:
+            beyond = errors_in_reach(new.log_densities, said.mean, draws.values.mean)[n_fresh:]
         uncertain_error = float(np.sqrt(np.mean(beyond**2)))
         errors = errors[:n_fresh]
         centre = np.median(np.concatenate([*learned.errors[-1:], errors]))
@@ -370,3 +369,18 @@ class Rounds:
             half = self.n_chains // 2
             starts[:half] = learned.draws[rng.choice(len(learned.draws), half, replace=False)]
         return starts
+
+
+def errors_in_reach(values, predicted, heights):
+    """Return the errors of predictions; what is much deeper than draws counts as equally deep.
+
+    Parameters
+    ----------
+    values, predicted : ndarray, shape (n,)
+        Log densities.
+    heights : ndarray, shape (k,)
+        Those of draws.
+    """
+    best = heights.max()
+    floor = best - EXPLORING * (best - np.quantile(heights, DEEP_SHARE))
+    return np.fmax(values, floor) - np.fmax(predicted, floor)

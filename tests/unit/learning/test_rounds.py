@@ -8,7 +8,7 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
-from pymc_kmc.learning.rounds import LARGEST_BATCH, Rounds
+from pymc_kmc.learning.rounds import LARGEST_BATCH, Rounds, errors_in_reach
 from pymc_kmc.model.opaque import OpaqueNode
 from pymc_kmc.surrogates.exact_gp import ExactGP
 
@@ -31,6 +31,16 @@ def test_draws_in_many_dimensions_are_not_far_below_the_knee():
         for d in (10, 50)
     ]
     assert hottest == [50.0, 6.0]
+
+
+def test_how_deep_a_place_is_does_not_count_far_below_the_draws():
+    heights = -np.linspace(0.0, 10.0, 101)  # one in a hundred is deeper than 9.9
+    values = np.array([-1.0, -100.0, -np.inf, -5.0, -40.0])
+    predicted = np.array([-2.0, -30.0, np.nan, -60.0, -5.0])
+    off = 1.7 * 9.9 - 5.0
+    np.testing.assert_allclose(
+        errors_in_reach(values, predicted, heights), [1.0, 0.0, 0.0, off, -off]
+    )
 
 
 def fitted(emulator, n, rng):
