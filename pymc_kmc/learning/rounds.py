@@ -22,11 +22,18 @@ from pymc_kmc.learning.search import values_of
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.mode_maps import ModeMaps
 
-# Number of chains that draw, at least and a dimension, and of their transitions in a round.
-N_CHAINS, CHAINS_A_DIMENSION, N_TRANSITIONS = 32, 2, 25
-# Evaluations a round: at least, a dimension, as a share of those that there are, and at most. Where
-# hundreds tell a quadratic's coefficients, eight more change little of what the next would be.
-BATCH_SIZE, BATCH_A_DIMENSION, BATCH_SHARE, LARGEST_BATCH = 8, 0.5, 1 / 32, 32
+# Number of chains that draw, at least and a dimension.
+N_CHAINS, CHAINS_A_DIMENSION = 32, 2
+# Number of their transitions in a round, at least and a dimension. With 25 in 44 dimensions chains
+# that began in a funnel's neck, where a search had ended, were there when learning ended.
+N_TRANSITIONS, TRANSITIONS_A_DIMENSION = 25, 1
+# Share of the chains that go on from the last draws.
+KEPT = 0.75
+# Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
+# that there are, and at most. Where hundreds tell a quadratic's coefficients, eight more change
+# little of what the next would be.
+BATCH_SIZE, BATCH_A_DIMENSION, BATCH_A_NODE = 8, 0.5, 0.5
+BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
 # Largest temperature: where nothing is known, the first.
 LARGEST_TEMPERATURE = 50.0
 # The largest in more than so many dimensions: draws at temperature T are some T d / 2 nats deep,
@@ -232,8 +239,13 @@ class Rounds:
         """Return the number of the next round's evaluations."""
         if self.batch_size is not None:
             return self.batch_size
-        d, n = self.model.n_dimensions, len(evaluations)
-        wanted = max(BATCH_SIZE, BATCH_A_DIMENSION * d, BATCH_SHARE * n)
+        nodes = self.model.nodes
+        wanted = max(
+            BATCH_SIZE,
+            BATCH_A_DIMENSION * max(len(node.moves_with) for node in nodes),
+            BATCH_A_NODE * len(nodes),
+            BATCH_SHARE * len(evaluations),
+        )
         return int(min(wanted, LARGEST_BATCH))
 
     def fit(self, evaluations, draws):
@@ -259,7 +271,8 @@ class Rounds:
         composite = self.fit(evaluations, learned.draws)
         starts = self._starts(learned)
         size, maps = learned.step_size, learned.maps
-        draws = draw(composite, starts, factor, size, N_TRANSITIONS, rng, T, maps)
+        n = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
+        draws = draw(composite, starts, factor, size, n, rng, T, maps)
         exploring = EXPLORING_NOISE if self.is_noisy else EXPLORING
         wide = hopeful = draws
         if T < exploring:
@@ -356,19 +369,28 @@ class Rounds:
         return np.sqrt(max(error**2 - may_be_noise, 0.0))
 
     def _starts(self, learned):
-        """Return starts of the chains: the last draws, and evaluated points by their density."""
+        """Return starts of the chains: the last draws, and evaluated points by their density.
+
+        Mass that isn't known yet may be at what the last round evaluated. Earlier points were there
+        for its draws to go on from: the highest density of all may be in a funnel's neck.
+        """
         rng, (X, _, outputs, values) = self.rng, learned.evaluations
         T = learned.temperature
         tempered = values / T
         if self.model.is_sum:
             terms = np.where(np.isfinite(values), outputs.sum(axis=1), 0.0)
             tempered = values - terms + terms / T
-        weights = np.exp(tempered - tempered.max())
-        starts = X[rng.choice(len(X), self.n_chains, p=weights / weights.sum())]
+        n_kept = 0
         if learned.composite is not None:
-            half = self.n_chains // 2
-            starts[:half] = learned.draws[rng.choice(len(learned.draws), half, replace=False)]
-        return starts
+            n_last = len(self.history[-1].predicted)
+            X, tempered = X[-n_last:], tempered[-n_last:]
+            n_kept = int(KEPT * self.n_chains) if np.isfinite(tempered).any() else self.n_chains
+        kept = learned.draws[rng.permutation(len(learned.draws))[:n_kept]]
+        if n_kept == self.n_chains:
+            return kept
+        weights = np.exp(tempered - tempered.max())
+        new = rng.choice(len(X), self.n_chains - n_kept, p=weights / weights.sum())
+        return np.vstack([kept, X[new]])
 
 
 def errors_in_reach(values, predicted, heights):

@@ -6,9 +6,11 @@ known stay exact. The next evaluation is where the log density plus a standard d
 largest, in a box about the best point: its axes are those of the emulated log density's curvature,
 its size follows from how well the last rise was predicted (a trust region; Nocedal and Wright,
 2006, section 4.1; with Gaussian processes, Eriksson et al., 2019). Where no rise is predicted, or
-the last evaluations were predicted and brought none, a draw from the Gaussian with that curvature
-is evaluated: the search has ended if two in a row were predicted too, for a Gaussian process of few
-values is too sure of itself. Under noise the best point is the one with the largest predicted mean.
+the last evaluations were predicted and brought none, a place in the direction of which least is
+known is evaluated: the search has ended if two in a row were predicted too. A Gaussian process of
+few values is too sure of itself: where none are, it goes on with the curvature that it began with,
+and a ridge that still rises is a maximum to it. Under noise the best point is the one with the
+largest predicted mean.
 
 References
 ----------
@@ -56,6 +58,9 @@ ENOUGH = 0.5
 CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
 # Number of evaluations in a row that were predicted, after which an ascent is believed.
 N_PREDICTED = 2
+# Distance of a check, and of the points that tell which direction is known least, in standard
+# deviations: one off, a direction of no curvature looks like one that has some.
+CHECK_DISTANCE, CHECK_REACH = 2.5, 3.0
 # Number of evaluations in a row that were predicted and no rise, after which checks begin: optimism
 # sees rises for long where a kernel's variance is that of far and deep values.
 N_FLAT = 2
@@ -239,7 +244,7 @@ class TrustRegion:
             if not self.n_renewed:
                 # The scales that a search begins with are no curvature.
                 self._renew(composite)
-            x = self.x + cholesky_factor(self.covariance) @ self.rng.standard_normal(d)
+            x = self._least_known(evaluations.X)
         new = Evaluations.at(self.model, x[None])
         self.n_evaluations += 1
         off, off_here = self._off(x), self._off(self.x)
@@ -262,6 +267,15 @@ class TrustRegion:
             self.x, self.log_density = x, new.log_densities[0]
         self.heights.append(self.log_density)
         return evaluations.joined(new)
+
+    def _least_known(self, X):
+        """Return a place some standard deviations off, where points (n, d) about here tell least."""
+        factor = cholesky_factor(self.covariance)
+        Z = np.linalg.solve(factor, (X - self.x).T)
+        weights = np.exp(-0.5 * (Z**2).sum(axis=0) / CHECK_REACH**2)
+        _, directions = np.linalg.eigh((weights * Z) @ Z.T)
+        side = self.rng.choice([-CHECK_DISTANCE, CHECK_DISTANCE])
+        return self.x + side * factor @ directions[:, 0]
 
     def ascent(self, evaluations):
         """Return where the emulated log density leads to from here, and its value there.

@@ -8,7 +8,13 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
-from pymc_kmc.learning.rounds import LARGEST_BATCH, Rounds, errors_in_reach
+from pymc_kmc.learning.rounds import (
+    LARGEST_BATCH,
+    Evaluations,
+    Rounds,
+    begin,
+    errors_in_reach,
+)
 from pymc_kmc.model.opaque import OpaqueNode
 from pymc_kmc.surrogates.exact_gp import ExactGP
 
@@ -16,12 +22,45 @@ TERM = OpaqueNode("term", 1, True, False, slice(0, 2), slice(0, 1), np.arange(2)
 
 
 @pytest.mark.parametrize(
-    ("d", "n", "expected"), [(3, 20, 8), (8, 250, 8), (8, 500, 15), (50, 100, 25), (50, 5000, 32)]
+    ("d", "n_nodes", "n", "expected"),
+    [(3, 1, 20, 8), (8, 1, 250, 8), (8, 1, 500, 15), (50, 1, 100, 25), (50, 1, 5000, 32)]
+    + [(2, 20, 100, 10), (2, 100, 100, 32), (50, 2, 100, 25)],
 )
-def test_batches_grow_with_what_is_to_be_learned(d, n, expected):
-    model = SimpleNamespace(nodes=[TERM], n_dimensions=d)
+def test_batches_grow_with_what_is_to_be_learned(d, n_nodes, n, expected):
+    """Many nodes of two dimensions each need no more than a node does, but for their sum's error."""
+    node = TERM._replace(moves_with=np.arange(d))
+    model = SimpleNamespace(nodes=n_nodes * [node], n_dimensions=d * n_nodes)
     assert Rounds(model, None, 0.3, None).n_next(range(n)) == expected <= LARGEST_BATCH
     assert Rounds(model, 6, 0.3, None).n_next(range(n)) == 6
+
+
+def learned_with(model, values, draws):
+    """A state after a round of three evaluations, the last of those with these log densities."""
+    rounds = Rounds(model, None, 0.3, np.random.default_rng(0))
+    rounds.history.append(SimpleNamespace(predicted=np.zeros(3)))
+    n = len(values)
+    X = np.arange(float(n))[:, None]
+    evaluations = Evaluations(X, X, np.zeros((n, 1)), np.array(values, dtype=float))
+    return rounds, begin(evaluations, draws, np.eye(1), 1.0)
+
+
+def test_chains_go_on_from_the_last_draws_and_from_what_was_evaluated_since():
+    """The highest density of all may be in a funnel's neck, where a search has ended."""
+    model = SimpleNamespace(nodes=[TERM], n_dimensions=1, is_sum=False)
+    draws = 100.0 + np.arange(32.0)[:, None]
+    rounds, first = learned_with(model, [50.0, 0.0, -1.0, -2.0, -np.inf], draws)
+    np.testing.assert_array_equal(rounds._starts(first), np.zeros((32, 1)))
+    starts = rounds._starts(first._replace(composite=object()))[:, 0]
+    assert len(np.unique(starts[:24])) == 24
+    assert (starts[:24] >= 100).all()
+    assert set(starts[24:]) <= {2.0, 3.0}
+
+
+def test_chains_all_go_on_from_the_last_draws_where_a_round_has_failed():
+    model = SimpleNamespace(nodes=[TERM], n_dimensions=1, is_sum=True)
+    rounds, state = learned_with(model, [0.0, *3 * [-np.inf]], np.arange(32.0)[:, None])
+    starts = rounds._starts(state._replace(composite=object()))
+    np.testing.assert_array_equal(np.sort(starts[:, 0]), np.arange(32.0))
 
 
 def test_draws_in_many_dimensions_are_not_far_below_the_knee():
