@@ -27,8 +27,6 @@ N_CHAINS, CHAINS_A_DIMENSION = 32, 2
 # Number of their transitions in a round, at least and a dimension. With 25 in 44 dimensions chains
 # that began in a funnel's neck, where a search had ended, were there when learning ended.
 N_TRANSITIONS, TRANSITIONS_A_DIMENSION = 25, 1
-# Share of the chains that go on from the last draws.
-KEPT = 0.75
 # Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
 # that there are, and at most. Where hundreds tell a quadratic's coefficients, eight more change
 # little of what the next would be.
@@ -269,7 +267,7 @@ class Rounds:
         rng, T = self.rng, learned.temperature
         evaluations, factor = learned.evaluations, learned.factor
         composite = self.fit(evaluations, learned.draws)
-        starts = self._starts(learned)
+        starts = self._starts(learned, composite)
         size, maps = learned.step_size, learned.maps
         n = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
         draws = draw(composite, starts, factor, size, n, rng, T, maps)
@@ -368,11 +366,11 @@ class Rounds:
         may_be_noise = self.noise**2 * (1.0 + NOISE_SDS * np.sqrt(2.0 / n))
         return np.sqrt(max(error**2 - may_be_noise, 0.0))
 
-    def _starts(self, learned):
+    def _starts(self, learned, composite):
         """Return starts of the chains: the last draws, and evaluated points by their density.
 
-        Mass that isn't known yet may be at what the last round evaluated. Earlier points were there
-        for its draws to go on from: the highest density of all may be in a funnel's neck.
+        Places that are higher than all draws have little volume, such as a funnel's neck where a
+        search has ended; but for those of the last round, which draws can't know yet.
         """
         rng, (X, _, outputs, values) = self.rng, learned.evaluations
         T = learned.temperature
@@ -382,9 +380,12 @@ class Rounds:
             tempered = values - terms + terms / T
         n_kept = 0
         if learned.composite is not None:
-            n_last = len(self.history[-1].predicted)
-            X, tempered = X[-n_last:], tempered[-n_last:]
-            n_kept = int(KEPT * self.n_chains) if np.isfinite(tempered).any() else self.n_chains
+            n_kept = self.n_chains // 2
+            heights = composite(learned.draws, T, penalty=0.0).penalised
+            n_before = len(X) - len(self.history[-1].predicted)
+            tempered[:n_before][tempered[:n_before] > np.nanmax(heights)] = -np.inf
+            if not np.isfinite(tempered).any():
+                n_kept = self.n_chains
         kept = learned.draws[rng.permutation(len(learned.draws))[:n_kept]]
         if n_kept == self.n_chains:
             return kept

@@ -44,22 +44,34 @@ def learned_with(model, values, draws):
     return rounds, begin(evaluations, draws, np.eye(1), 1.0)
 
 
-def test_chains_go_on_from_the_last_draws_and_from_what_was_evaluated_since():
+def composite_of(values):
+    """A composite that has these log densities at draws."""
+    return lambda X, temperature, penalty: SimpleNamespace(penalised=np.asarray(values))
+
+
+def test_chains_do_not_begin_again_above_all_draws():
     """The highest density of all may be in a funnel's neck, where a search has ended."""
     model = SimpleNamespace(nodes=[TERM], n_dimensions=1, is_sum=False)
     draws = 100.0 + np.arange(32.0)[:, None]
-    rounds, first = learned_with(model, [50.0, 0.0, -1.0, -2.0, -np.inf], draws)
-    np.testing.assert_array_equal(rounds._starts(first), np.zeros((32, 1)))
-    starts = rounds._starts(first._replace(composite=object()))[:, 0]
-    assert len(np.unique(starts[:24])) == 24
-    assert (starts[:24] >= 100).all()
-    assert set(starts[24:]) <= {2.0, 3.0}
+    rounds, first = learned_with(model, [50.0, 0.5, 0.0, -1.0, 0.0, -np.inf, 0.0], draws)
+    np.testing.assert_array_equal(rounds._starts(first, None), np.zeros((32, 1)))
+    later = first._replace(composite=object())
+    starts = rounds._starts(later, composite_of(np.linspace(-8.0, 1.0, 32)))[:, 0]
+    kept, new = starts[:16], starts[16:]
+    assert len(np.unique(kept)) == 16
+    assert (kept >= 100).all()
+    assert set(new) <= {1.0, 2.0, 3.0, 4.0, 6.0}
+    # What the last round has found is no neck: draws can't have known it.
+    rounds, first = learned_with(model, [0.0, 0.0, 0.0, 0.0, 50.0, 0.0, 0.0], draws)
+    later = first._replace(composite=object())
+    starts = rounds._starts(later, composite_of(np.linspace(-8.0, 1.0, 32)))[:, 0]
+    np.testing.assert_array_equal(starts[16:], 4.0)
 
 
-def test_chains_all_go_on_from_the_last_draws_where_a_round_has_failed():
+def test_chains_all_go_on_from_the_last_draws_where_there_is_nothing_else():
     model = SimpleNamespace(nodes=[TERM], n_dimensions=1, is_sum=True)
-    rounds, state = learned_with(model, [0.0, *3 * [-np.inf]], np.arange(32.0)[:, None])
-    starts = rounds._starts(state._replace(composite=object()))
+    rounds, state = learned_with(model, [5.0, *3 * [-np.inf]], np.arange(32.0)[:, None])
+    starts = rounds._starts(state._replace(composite=object()), composite_of(np.zeros(32)))
     np.testing.assert_array_equal(np.sort(starts[:, 0]), np.arange(32.0))
 
 

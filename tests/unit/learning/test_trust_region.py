@@ -8,6 +8,7 @@ from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.emulator import KNEE, NodeEmulator
 from pymc_kmc.learning.rounds import Evaluations
 from pymc_kmc.learning.trust_region import (
+    CHECK_DISTANCE,
     FIRST_RADIUS,
     N_CHECKS,
     Mode,
@@ -90,6 +91,22 @@ def test_a_check_that_fails_restarts_the_search():
     assert region.radius == FIRST_RADIUS
     np.testing.assert_array_equal(region.x, x)
     assert region.log_density == value
+
+
+def test_a_check_is_where_points_nearby_tell_least():
+    """Curvature that nothing has told is what the search began with, 1: it was taken for known."""
+    rng = np.random.default_rng(0)
+    region = TrustRegion(opaque(number(gaussian, 4)), MEAN, 0.0, np.ones(4), rng)
+    region.covariance = COVARIANCE
+    factor = np.linalg.cholesky(COVARIANCE)
+    untold = np.array([0.6, 0.0, 0.0, -0.8])
+    known = rng.standard_normal((30, 4))
+    known -= np.outer(known @ untold, untold)
+    far = 30.0 * rng.standard_normal((30, 4))
+    place = region._least_known(MEAN + np.vstack([known, far]) @ factor.T)
+    z = np.linalg.solve(factor, place - MEAN)
+    assert np.linalg.norm(z) == pytest.approx(CHECK_DISTANCE)
+    assert abs(z @ untold) == pytest.approx(CHECK_DISTANCE, abs=1e-6)
 
 
 def test_a_rise_forgets_checks():
