@@ -94,8 +94,9 @@ def learn(
         that returns such an executor. What is learned doesn't depend on it. Black boxes and noisy
         likelihoods that have an executor use their own; other Ops run in this process.
     batch_size : int, optional
-        Evaluations a round, those that can run at once. By default 8, and up to 32 in more than 16
-        dimensions or where there are more than 256 evaluations.
+        Evaluations a round, those that can run at once. By default 8, and up to 32 where something
+        opaque has more than 16 parameters, where there are more than 16 opaque nodes, or more than
+        256 evaluations.
     starts : int
         Number of dispersed starting points, PyMC's jittered ones.
     tolerance : float

@@ -269,8 +269,8 @@ class Rounds:
         composite = self.fit(evaluations, learned.draws)
         starts = self._starts(learned, composite)
         size, maps = learned.step_size, learned.maps
-        n = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
-        draws = draw(composite, starts, factor, size, n, rng, T, maps)
+        n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
+        draws = draw(composite, starts, factor, size, n_transitions, rng, T, maps)
         exploring = EXPLORING_NOISE if self.is_noisy else EXPLORING
         wide = hopeful = draws
         if T < exploring:

@@ -269,7 +269,7 @@ class TrustRegion:
         return evaluations.joined(new)
 
     def _least_known(self, X):
-        """Return a place some standard deviations off, where points (n, d) about here tell least."""
+        """Return a place off in the direction of which points (n, d) about here tell least."""
         factor = cholesky_factor(self.covariance)
         Z = np.linalg.solve(factor, (X - self.x).T)
         weights = np.exp(-0.5 * (Z**2).sum(axis=0) / CHECK_REACH**2)

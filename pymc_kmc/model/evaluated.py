@@ -28,6 +28,10 @@ class Evaluated(NamedTuple):
     def __len__(self):
         return len(self.X)
 
+    def __repr__(self):
+        names = ", ".join(self.names)
+        return f"Evaluated({len(self)} evaluations, {self.outputs.shape[1]} outputs each: {names})"
+
 
 class EvaluationLog:
     """Evaluations in the order in which they were made.

@@ -52,6 +52,7 @@ def test_an_early_interruption_keeps_evaluations():
     with pytest.raises(KeyboardInterrupt) as caught:
         kmc.learn(scalar(Failing(log_likelihood, 10, KeyboardInterrupt())), **QUIET)
     assert len(caught.value.evaluations) == 7
+    assert repr(caught.value.evaluations).startswith("Evaluated(7 evaluations, ")
     assert "made: 7;" in caught.value.__notes__[0]
 
 

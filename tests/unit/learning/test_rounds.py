@@ -27,7 +27,7 @@ TERM = OpaqueNode("term", 1, True, False, slice(0, 2), slice(0, 1), np.arange(2)
     + [(2, 20, 100, 10), (2, 100, 100, 32), (50, 2, 100, 25)],
 )
 def test_batches_grow_with_what_is_to_be_learned(d, n_nodes, n, expected):
-    """Many nodes of two dimensions each need no more than a node does, but for their sum's error."""
+    """Many nodes of two dimensions need no more than one does, but for the error of their sum."""
     node = TERM._replace(moves_with=np.arange(d))
     model = SimpleNamespace(nodes=n_nodes * [node], n_dimensions=d * n_nodes)
     assert Rounds(model, None, 0.3, None).n_next(range(n)) == expected <= LARGEST_BATCH
