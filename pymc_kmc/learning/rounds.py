@@ -367,31 +367,45 @@ class Rounds:
         return np.sqrt(max(error**2 - may_be_noise, 0.0))
 
     def _starts(self, learned, composite):
-        """Return starts of the chains: the last draws, and evaluated points by their density.
-
-        Places that are higher than all draws have little volume, such as a funnel's neck where a
-        search has ended; but for those of the last round, which draws can't know yet.
-        """
-        rng, (X, _, outputs, values) = self.rng, learned.evaluations
-        T = learned.temperature
+        """Return starts of the chains: the last draws, and evaluated points by their density."""
+        rng, (X, _, outputs, values), T = self.rng, learned.evaluations, learned.temperature
         tempered = values / T
+        n_kept = 0 if learned.composite is None else self.n_chains // 2
         if self.model.is_sum:
             terms = np.where(np.isfinite(values), outputs.sum(axis=1), 0.0)
-            tempered = values - terms + terms / T
-        n_kept = 0
-        if learned.composite is not None:
-            n_kept = self.n_chains // 2
-            heights = composite(learned.draws, T, penalty=0.0).penalised
-            n_before = len(X) - len(self.history[-1].predicted)
-            tempered[:n_before][tempered[:n_before] > np.nanmax(heights)] = -np.inf
-            if not np.isfinite(tempered).any():
-                n_kept = self.n_chains
-        kept = learned.draws[rng.permutation(len(learned.draws))[:n_kept]]
-        if n_kept == self.n_chains:
-            return kept
+            known = values - terms
+            tempered = known + terms / T
+            if n_kept:
+                are_necks = self._are_necks(known, terms, learned.draws, composite, T)
+                tempered = np.where(are_necks, -np.inf, tempered)
+        if not np.isfinite(tempered).any():
+            return learned.draws
+        kept = learned.draws[rng.choice(len(learned.draws), n_kept, replace=False)]
         weights = np.exp(tempered - tempered.max())
         new = rng.choice(len(X), self.n_chains - n_kept, p=weights / weights.sum())
         return np.vstack([kept, X[new]])
+
+    def _are_necks(self, known, terms, draws, composite, T):
+        """Say which points are higher than all draws, and more by the prior than by what is opaque.
+
+        A funnel's neck is, and has hardly any mass. A mode that draws have missed is higher by what
+        is opaque.
+
+        Parameters
+        ----------
+        known, terms : ndarray, shape (n,)
+            Parts of the points' log densities: what is known, the prior, and the opaque terms.
+        draws : ndarray, shape (k, d)
+        composite : Composite
+        T : float
+            Temperature of the terms.
+        """
+        values = composite(draws, T, penalty=0.0)
+        no_terms = np.zeros((len(draws), sum(node.n_outputs for node in self.model.nodes)))
+        known_of_draws, _, _ = self.model.log_density(draws, no_terms)
+        terms_of_draws = values.mean - known_of_draws
+        rises = known - np.nanmedian(known_of_draws) > terms - np.nanmedian(terms_of_draws)
+        return rises & (known + terms / T > np.nanmax(values.penalised))
 
 
 def errors_in_reach(values, predicted, heights):

@@ -8,9 +8,9 @@ its size follows from how well the last rise was predicted (a trust region; Noce
 2006, section 4.1; with Gaussian processes, Eriksson et al., 2019). Where no rise is predicted, or
 the last evaluations were predicted and brought none, a place in the direction of which least is
 known is evaluated: the search has ended if two in a row were predicted too. A Gaussian process of
-few values is too sure of itself: where none are, it goes on with the curvature that it began with,
-and a ridge that still rises is a maximum to it. Under noise the best point is the one with the
-largest predicted mean.
+few values is too sure of itself: in directions that no value tells of it has the curvature that its
+coordinates began with, and takes a ridge that still rises for a maximum. Under noise the best point
+is the one with the largest predicted mean.
 
 References
 ----------
@@ -59,7 +59,7 @@ CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
 # Number of evaluations in a row that were predicted, after which an ascent is believed.
 N_PREDICTED = 2
 # Distance of a check, and of the points that tell which direction is known least, in standard
-# deviations: one off, a direction of no curvature looks like one that has some.
+# deviations: one away, no curvature is half a nat from the usual one, within a check's error.
 CHECK_DISTANCE, CHECK_REACH = 2.5, 3.0
 # Number of evaluations in a row that were predicted and no rise, after which checks begin: optimism
 # sees rises for long where a kernel's variance is that of far and deep values.
@@ -269,7 +269,7 @@ class TrustRegion:
         return evaluations.joined(new)
 
     def _least_known(self, X):
-        """Return a place off in the direction of which points (n, d) about here tell least."""
+        """Return a place in the direction of which points (n, d) about here tell least."""
         factor = cholesky_factor(self.covariance)
         Z = np.linalg.solve(factor, (X - self.x).T)
         weights = np.exp(-0.5 * (Z**2).sum(axis=0) / CHECK_REACH**2)

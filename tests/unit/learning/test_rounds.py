@@ -34,45 +34,52 @@ def test_batches_grow_with_what_is_to_be_learned(d, n_nodes, n, expected):
     assert Rounds(model, 6, 0.3, None).n_next(range(n)) == 6
 
 
-def learned_with(model, values, draws):
-    """A state after a round of three evaluations, the last of those with these log densities."""
-    rounds = Rounds(model, None, 0.3, np.random.default_rng(0))
-    rounds.history.append(SimpleNamespace(predicted=np.zeros(3)))
-    n = len(values)
-    X = np.arange(float(n))[:, None]
-    evaluations = Evaluations(X, X, np.zeros((n, 1)), np.array(values, dtype=float))
-    return rounds, begin(evaluations, draws, np.eye(1), 1.0)
+# Of 32 draws: what is known of their log densities, and what opaque terms add.
+KNOWN, TERMS = np.linspace(-4.0, 0.0, 32), np.linspace(-5.0, 0.0, 32)
 
 
-def composite_of(values):
-    """A composite that has these log densities at draws."""
-    return lambda X, temperature, penalty: SimpleNamespace(penalised=np.asarray(values))
-
-
-def test_chains_do_not_begin_again_above_all_draws():
-    """The highest density of all may be in a funnel's neck, where a search has ended."""
-    model = SimpleNamespace(nodes=[TERM], n_dimensions=1, is_sum=False)
+def new_starts(known, terms, temperature, is_first=False, is_sum=True):
+    """Starts of chains at points 0, 1, 2, ... with these parts of their log densities."""
     draws = 100.0 + np.arange(32.0)[:, None]
-    rounds, first = learned_with(model, [50.0, 0.5, 0.0, -1.0, 0.0, -np.inf, 0.0], draws)
-    np.testing.assert_array_equal(rounds._starts(first, None), np.zeros((32, 1)))
-    later = first._replace(composite=object())
-    starts = rounds._starts(later, composite_of(np.linspace(-8.0, 1.0, 32)))[:, 0]
-    kept, new = starts[:16], starts[16:]
-    assert len(np.unique(kept)) == 16
-    assert (kept >= 100).all()
-    assert set(new) <= {1.0, 2.0, 3.0, 4.0, 6.0}
-    # What the last round has found is no neck: draws can't have known it.
-    rounds, first = learned_with(model, [0.0, 0.0, 0.0, 0.0, 50.0, 0.0, 0.0], draws)
-    later = first._replace(composite=object())
-    starts = rounds._starts(later, composite_of(np.linspace(-8.0, 1.0, 32)))[:, 0]
-    np.testing.assert_array_equal(starts[16:], 4.0)
+
+    def composite(X, T, penalty):
+        np.testing.assert_array_equal(X, draws)
+        return SimpleNamespace(penalised=KNOWN + TERMS / T, mean=KNOWN + TERMS)
+
+    def log_density(X, outputs):
+        return KNOWN + outputs.sum(axis=1), None, None
+
+    model = SimpleNamespace(nodes=[TERM], n_dimensions=1, is_sum=is_sum, log_density=log_density)
+    X = np.arange(float(len(known)))[:, None]
+    outputs = np.array(terms)[:, None]
+    evaluations = Evaluations(X, X, outputs, np.array(known) + np.array(terms))
+    learned = begin(evaluations, draws, np.eye(1), temperature)
+    if not is_first:
+        learned = learned._replace(composite=object())
+    starts = Rounds(model, None, 0.3, np.random.default_rng(0))._starts(learned, composite)[:, 0]
+    assert len(starts) == 32
+    kept = starts[starts >= 100]
+    assert len(np.unique(kept)) == len(kept)
+    return set(starts[starts < 100])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_chains_do_not_begin_again_in_a_neck(temperature):
+    """Points above all draws by what is known, the prior: a search's end, with hardly any mass."""
+    known, terms = [50.0, -1.0, -60.0], [-3.0, -2.0, 0.0]
+    assert new_starts(known, terms, temperature) == {1.0}
+    assert new_starts(known, terms, temperature, is_first=True) == {0.0}
+    # Nothing is known of what isn't a sum.
+    assert new_starts(known, terms, temperature, is_sum=False) == {0.0}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_chains_begin_at_a_mode_that_draws_have_missed(temperature):
+    assert new_starts([0.5, -1.0], [40.0, -2.0], temperature) == {0.0}
 
 
 def test_chains_all_go_on_from_the_last_draws_where_there_is_nothing_else():
-    model = SimpleNamespace(nodes=[TERM], n_dimensions=1, is_sum=True)
-    rounds, state = learned_with(model, [5.0, *3 * [-np.inf]], np.arange(32.0)[:, None])
-    starts = rounds._starts(state._replace(composite=object()), composite_of(np.zeros(32)))
-    np.testing.assert_array_equal(np.sort(starts[:, 0]), np.arange(32.0))
+    assert new_starts([-np.inf, 50.0, -np.inf], [0.0, -3.0, 0.0], 1.0) == set()
 
 
 def test_draws_in_many_dimensions_are_not_far_below_the_knee():
