@@ -28,8 +28,8 @@ N_CHAINS, CHAINS_A_DIMENSION = 32, 2
 # that began in a funnel's neck, where a search had ended, were there when learning ended.
 N_TRANSITIONS, TRANSITIONS_A_DIMENSION = 25, 1
 # Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
-# that there are, and at most. Where hundreds tell a quadratic's coefficients, eight more change
-# little of what the next would be.
+# above the knee, and at most. Where hundreds tell a quadratic's coefficients, eight more change
+# little of what the next would be; a search's deep ones tell little of them.
 BATCH_SIZE, BATCH_A_DIMENSION, BATCH_A_NODE = 8, 0.5, 0.5
 BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
 # Largest temperature: where nothing is known, the first.
@@ -37,6 +37,9 @@ LARGEST_TEMPERATURE = 50.0
 # The largest in more than so many dimensions: draws at temperature T are some T d / 2 nats deep,
 # and those deeper than the knee count too little to tell a quadratic's coefficients.
 FEW_DIMENSIONS, LARGEST_OF_MANY = 10, 2.0 * KNEE
+# The largest where searches have found modes. Errors grow with the temperature, and it with errors:
+# without a bound draws left modes for good that searches had found.
+LARGEST_AT_MODES = 3.0
 # Temperature of the places that are evaluated because they are uncertain, at least: posterior draws
 # of an emulator that is wrong outside of them are not dispersed enough to find that out.
 EXPLORING, N_EXPLORING_TRANSITIONS = 1.7, 10
@@ -237,12 +240,13 @@ class Rounds:
         """Return the number of the next round's evaluations."""
         if self.batch_size is not None:
             return self.batch_size
-        nodes = self.model.nodes
+        nodes, values = self.model.nodes, evaluations.log_densities
+        knee = Knee.of(values, self.model.n_dimensions)
         wanted = max(
             BATCH_SIZE,
             BATCH_A_DIMENSION * max(len(node.moves_with) for node in nodes),
             BATCH_A_NODE * len(nodes),
-            BATCH_SHARE * len(evaluations),
+            BATCH_SHARE * np.sum(values > knee.best - knee.depth),
         )
         return int(min(wanted, LARGEST_BATCH))
 
@@ -292,29 +296,37 @@ class Rounds:
         said = composite(places)
         knee = Knee.of(evaluations.log_densities, self.model.n_dimensions)
         errors = knee(new.log_densities) - knee(said.mean)
-        beyond = errors
+        beyond, is_refuted = errors, False
         if n_fresh < n_new:
-            beyond = errors_in_reach(new.log_densities, said.mean, draws.values.mean)[n_fresh:]
+            floor = floor_of(draws.values.mean)
+            values = new.log_densities[n_fresh:]
+            beyond = errors_in_reach(values, said.mean[n_fresh:], floor)
+            # A doubt about places that turn out to be deep tells nothing of where draws are.
+            is_refuted = is_doubted and np.all(values <= floor)
         uncertain_error = float(np.sqrt(np.mean(beyond**2)))
         errors = errors[:n_fresh]
         centre = np.median(np.concatenate([*learned.errors[-1:], errors]))
         error = float(np.sqrt(np.mean((errors - centre) ** 2)))
         excess = self._excess(error, n_fresh)
-        is_calm = is_sure and excess < self.enough and not is_doubted
+        is_right = is_sure and excess < self.enough
         uncertain_excess = self._excess(uncertain_error, len(beyond))
-        is_calm &= uncertain_excess < UNCERTAIN_TOLERANCE * self.enough
+        is_known = uncertain_excess < UNCERTAIN_TOLERANCE * self.enough
+        n_calm = 0
+        if is_right and (is_refuted or (is_known and not is_doubted)):
+            n_calm = learned.n_calm + (not is_refuted)
         self.history.append(
             Round(len(evaluations), T, error, uncertain_error, n_fresh, said.mean, said.variance)
         )
         covariance = factor @ factor.T
+        hottest = min(self.largest_temperature, LARGEST_AT_MODES if learned.modes else np.inf)
         return Learned(
             evaluations,
             composite,
             draws.X,
             cholesky_factor(MEMORY * covariance + (1 - MEMORY) * shrunk(draws.X)),
-            float(np.clip(T * np.clip(excess / T, *COOLING), 1.0, self.largest_temperature)),
+            float(np.clip(T * np.clip(excess / T, *COOLING), 1.0, hottest)),
             error,
-            learned.n_calm + 1 if is_calm else 0,
+            n_calm,
             draws.step_size,
             (*learned.errors, errors),
             learned.modes,
@@ -408,16 +420,12 @@ class Rounds:
         return rises & (known + terms / T > np.nanmax(values.penalised))
 
 
-def errors_in_reach(values, predicted, heights):
-    """Return the errors of predictions; what is much deeper than draws counts as equally deep.
-
-    Parameters
-    ----------
-    values, predicted : ndarray, shape (n,)
-        Log densities.
-    heights : ndarray, shape (k,)
-        Those of draws.
-    """
+def floor_of(heights):
+    """Return the log density below which all counts as equally deep, given draws' (k,)."""
     best = heights.max()
-    floor = best - EXPLORING * (best - np.quantile(heights, DEEP_SHARE))
+    return best - EXPLORING * (best - np.quantile(heights, DEEP_SHARE))
+
+
+def errors_in_reach(values, predicted, floor):
+    """Return the errors of predicted log densities (n,); all below the floor is equally deep."""
     return np.fmax(values, floor) - np.fmax(predicted, floor)

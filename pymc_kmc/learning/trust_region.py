@@ -58,9 +58,9 @@ ENOUGH = 0.5
 CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
 # Number of evaluations in a row that were predicted, after which an ascent is believed.
 N_PREDICTED = 2
-# Distance of a check, and of the points that tell which direction is known least, in standard
-# deviations: one away, no curvature is half a nat from the usual one, within a check's error.
-CHECK_DISTANCE, CHECK_REACH = 2.5, 3.0
+# Distance of a check, in standard deviations: one away, no curvature is half a nat from the usual
+# one, within a check's error. Number of directions from which the one that is known least is taken.
+CHECK_DISTANCE, N_DIRECTIONS = 2.5, 128
 # Number of evaluations in a row that were predicted and no rise, after which checks begin: optimism
 # sees rises for long where a kernel's variance is that of far and deep values.
 N_FLAT = 2
@@ -244,17 +244,16 @@ class TrustRegion:
             if not self.n_renewed:
                 # The scales that a search begins with are no curvature.
                 self._renew(composite)
-            x = self._least_known(evaluations.X)
+            x = self._least_known(composite)
         new = Evaluations.at(self.model, x[None])
         self.n_evaluations += 1
         off, off_here = self._off(x), self._off(self.x)
         value, predicted = new.log_densities[0] - off, composite(x[None]).mean[0]
         here = self.log_density - off_here
-        highest, noise = evaluations.log_densities.max(), self.noise
-        self.n_predicted = self.n_predicted + 1 if agrees(predicted, value, highest, noise) else 0
+        was_predicted = agrees(predicted, value, max(here, value), self.noise)
+        self.n_predicted = self.n_predicted + 1 if was_predicted else 0
         rises = value - here > ENOUGH
-        is_flat = not rises and agrees(predicted, value, max(here, value), noise)
-        self.n_flat = self.n_flat + 1 if is_flat else 0
+        self.n_flat = self.n_flat + 1 if was_predicted and not rises else 0
         if checks:
             self._check(value, predicted, here)
         else:
@@ -268,14 +267,12 @@ class TrustRegion:
         self.heights.append(self.log_density)
         return evaluations.joined(new)
 
-    def _least_known(self, X):
-        """Return a place in the direction of which points (n, d) about here tell least."""
-        factor = cholesky_factor(self.covariance)
-        Z = np.linalg.solve(factor, (X - self.x).T)
-        weights = np.exp(-0.5 * (Z**2).sum(axis=0) / CHECK_REACH**2)
-        _, directions = np.linalg.eigh((weights * Z) @ Z.T)
-        side = self.rng.choice([-CHECK_DISTANCE, CHECK_DISTANCE])
-        return self.x + side * factor @ directions[:, 0]
+    def _least_known(self, composite):
+        """Return the place at a check's distance whose log density is known least."""
+        directions = self.rng.standard_normal((N_DIRECTIONS, len(self.x)))
+        directions /= np.linalg.norm(directions, axis=1)[:, None]
+        places = self.x + CHECK_DISTANCE * directions @ cholesky_factor(self.covariance).T
+        return places[np.argmax(composite(places).variance)]
 
     def ascent(self, evaluations):
         """Return where the emulated log density leads to from here, and its value there.
