@@ -296,24 +296,21 @@ class Rounds:
         said = composite(places)
         knee = Knee.of(evaluations.log_densities, self.model.n_dimensions)
         errors = knee(new.log_densities) - knee(said.mean)
-        beyond, is_refuted = errors, False
+        beyond, of_mass = errors, errors
         if n_fresh < n_new:
-            floor = floor_of(draws.values.mean)
-            values = new.log_densities[n_fresh:]
-            beyond = errors_in_reach(values, said.mean[n_fresh:], floor)
-            # A doubt about places that turn out to be deep tells nothing of where draws are.
-            is_refuted = is_doubted and np.all(values <= floor)
-        uncertain_error = float(np.sqrt(np.mean(beyond**2)))
+            heights = draws.values.mean
+            values, predicted = new.log_densities[n_fresh:], said.mean[n_fresh:]
+            beyond, of_mass = errors_in_reach(values, predicted, heights)
+        uncertain_error, missed = (float(np.sqrt(np.mean(e**2))) for e in (beyond, of_mass))
         errors = errors[:n_fresh]
         centre = np.median(np.concatenate([*learned.errors[-1:], errors]))
         error = float(np.sqrt(np.mean((errors - centre) ** 2)))
         excess = self._excess(error, n_fresh)
-        is_right = is_sure and excess < self.enough
-        uncertain_excess = self._excess(uncertain_error, len(beyond))
-        is_known = uncertain_excess < UNCERTAIN_TOLERANCE * self.enough
-        n_calm = 0
-        if is_right and (is_refuted or (is_known and not is_doubted)):
-            n_calm = learned.n_calm + (not is_refuted)
+        loose = UNCERTAIN_TOLERANCE * self.enough
+        is_right = is_sure and excess < self.enough and self._excess(missed, len(beyond)) < loose
+        # What was thought to have mass and has none says nothing of the end, or against it.
+        is_calm = not is_doubted and self._excess(uncertain_error, len(beyond)) < loose
+        n_calm = learned.n_calm + is_calm if is_right else 0
         self.history.append(
             Round(len(evaluations), T, error, uncertain_error, n_fresh, said.mean, said.variance)
         )
@@ -420,12 +417,24 @@ class Rounds:
         return rises & (known + terms / T > np.nanmax(values.penalised))
 
 
-def floor_of(heights):
-    """Return the log density below which all counts as equally deep, given draws' (k,)."""
+def errors_in_reach(values, predicted, heights):
+    """Return the errors of predictions, and those of them that mass depends on.
+
+    All that is much deeper than draws counts as equally deep. No mass is missing where a place was
+    thought to be higher than that and isn't.
+
+    Parameters
+    ----------
+    values, predicted : ndarray, shape (n,)
+        Log densities.
+    heights : ndarray, shape (k,)
+        Those of draws.
+
+    Returns
+    -------
+    tuple of ndarray, shape (n,)
+    """
     best = heights.max()
-    return best - EXPLORING * (best - np.quantile(heights, DEEP_SHARE))
-
-
-def errors_in_reach(values, predicted, floor):
-    """Return the errors of predicted log densities (n,); all below the floor is equally deep."""
-    return np.fmax(values, floor) - np.fmax(predicted, floor)
+    floor = best - EXPLORING * (best - np.quantile(heights, DEEP_SHARE))
+    errors = np.fmax(values, floor) - np.fmax(predicted, floor)
+    return errors, np.where(values > floor, errors, 0.0)
