@@ -231,8 +231,6 @@ class Rounds:
     def __init__(self, model, batch_size, tolerance, rng):
         self.model, self.batch_size, self.tolerance, self.rng = model, batch_size, tolerance, rng
         self.emulators = [NodeEmulator(node, grows=True) for node in model.nodes]
-        is_small = model.n_dimensions <= FEW_DIMENSIONS
-        self.largest_temperature = LARGEST_TEMPERATURE if is_small else LARGEST_OF_MANY
         self.n_chains = max(N_CHAINS, CHAINS_A_DIMENSION * model.n_dimensions)
         self.history: list[Round] = []
 
@@ -249,6 +247,13 @@ class Rounds:
             BATCH_SHARE * np.sum(values > knee.best - knee.depth),
         )
         return int(min(wanted, LARGEST_BATCH))
+
+    def hottest(self, modes):
+        """Return the largest temperature, given the modes that searches have found."""
+        if modes:
+            return LARGEST_AT_MODES
+        is_small = self.model.n_dimensions <= FEW_DIMENSIONS
+        return LARGEST_TEMPERATURE if is_small else LARGEST_OF_MANY
 
     def fit(self, evaluations, draws):
         """Fit the emulators; return the composite."""
@@ -315,7 +320,7 @@ class Rounds:
             Round(len(evaluations), T, error, uncertain_error, n_fresh, said.mean, said.variance)
         )
         covariance = factor @ factor.T
-        hottest = min(self.largest_temperature, LARGEST_AT_MODES if learned.modes else np.inf)
+        hottest = self.hottest(learned.modes)
         return Learned(
             evaluations,
             composite,

@@ -30,8 +30,12 @@ def test_batches_grow_with_what_is_to_be_learned(d, n_nodes, n, expected):
     """Many nodes of two dimensions need no more than one does, but for the error of their sum."""
     node = TERM._replace(moves_with=np.arange(d))
     model = SimpleNamespace(nodes=n_nodes * [node], n_dimensions=d * n_nodes)
-    assert Rounds(model, None, 0.3, None).n_next(range(n)) == expected <= LARGEST_BATCH
-    assert Rounds(model, 6, 0.3, None).n_next(range(n)) == 6
+    # A search's evaluations, thousands of nats deep, are no reason for more.
+    deep = -1e4 * np.ones(3000)
+    values = np.concatenate([-0.5 * (np.arange(n) % 5), deep])
+    evaluations = SimpleNamespace(log_densities=values)
+    assert Rounds(model, None, 0.3, None).n_next(evaluations) == expected <= LARGEST_BATCH
+    assert Rounds(model, 6, 0.3, None).n_next(evaluations) == 6
 
 
 # Of 32 draws: what is known of their log densities, and what opaque terms add.
@@ -84,11 +88,16 @@ def test_chains_all_go_on_from_the_last_draws_where_there_is_nothing_else():
 
 def test_draws_in_many_dimensions_are_not_far_below_the_knee():
     """In 50 dimensions 1000 evaluations at temperature 50 told next to nothing."""
-    hottest = [
-        Rounds(SimpleNamespace(nodes=[TERM], n_dimensions=d), None, 0.3, None).largest_temperature
-        for d in (10, 50)
-    ]
-    assert hottest == [50.0, 6.0]
+    model = SimpleNamespace(nodes=[TERM], n_dimensions=50)
+    assert Rounds(model, None, 0.3, None).hottest(()) == 6.0
+
+
+def test_draws_stay_near_modes_that_searches_have_found():
+    """Errors grow with the temperature, and it with them: two of eight chains left for good."""
+    model = SimpleNamespace(nodes=[TERM], n_dimensions=8)
+    rounds = Rounds(model, None, 0.3, None)
+    assert rounds.hottest(()) == 50.0
+    assert rounds.hottest((object(),)) == 3.0
 
 
 def test_how_deep_a_place_is_does_not_count_far_below_the_draws():
@@ -96,9 +105,10 @@ def test_how_deep_a_place_is_does_not_count_far_below_the_draws():
     values = np.array([-1.0, -100.0, -np.inf, -5.0, -40.0])
     predicted = np.array([-2.0, -30.0, np.nan, -60.0, -5.0])
     off = 1.7 * 9.9 - 5.0
-    np.testing.assert_allclose(
-        errors_in_reach(values, predicted, heights), [1.0, 0.0, 0.0, off, -off]
-    )
+    errors, missed = errors_in_reach(values, predicted, heights)
+    np.testing.assert_allclose(errors, [1.0, 0.0, 0.0, off, -off])
+    # The last place has no mass, whatever it was thought to have.
+    np.testing.assert_allclose(missed, [1.0, 0.0, 0.0, off, 0.0])
 
 
 def fitted(emulator, n, rng):
