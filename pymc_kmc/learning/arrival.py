@@ -229,10 +229,11 @@ class Arrival:
         n_checks = N_CHECKS if len(x) <= FEW_DIMENSIONS else N_CHECKS + 1
         region = TrustRegion(self.opaque, x, value, self.scales, self.rng, n_checks, repulsion)
         known = self._known(region)
+        highest = max((mode.log_density for mode, _ in self.found), default=-np.inf)
         while known is None and len(self.evaluations) < last:
             if region.has_ended or region.n_evaluations == REPELLED * len(x):
                 region.release()
-            if region.has_ended:
+            if region.has_ended or region.is_hopeless(highest, last - len(self.evaluations)):
                 break
             self.evaluations = region.step(self.evaluations)
             known = self._known(region)

@@ -68,6 +68,9 @@ N_FLAT = 2
 # less than this, in nats a dimension: a posterior's draws are half a nat a dimension deep, and
 # rounds learn a quadratic's coefficients faster.
 FEW_DIMENSIONS, STALLING, STALLED = 10, 2, 0.1
+# Nats a dimension below a known maximum from which on a search ends that would not come there at its
+# late rate; number of evaluations that tell the rate, at least and a dimension.
+FAR_BELOW, LATE, LATE_A_DIMENSION = 3.0, 24, 3
 # Number of draws that tell an emulator its coordinates.
 N_DRAWS = 256
 # Most iterations of a maximisation.
@@ -220,6 +223,15 @@ class TrustRegion:
         if self.is_noisy or d <= FEW_DIMENSIONS or n < STALLING * d:
             return False
         return self.heights[-1] - self.heights[-1 - STALLING * d] < STALLED * d
+
+    def is_hopeless(self, height, n_left):
+        """Say whether so many evaluations would not lead to a height, at the late rate of rise."""
+        d, short = len(self.x), height - self.log_density
+        n = max(LATE, LATE_A_DIMENSION * d)
+        if self.n_evaluations < n + d:
+            return False
+        rise = self.heights[-1] - self.heights[-1 - n]
+        return short > max(FAR_BELOW * d, rise / n * n_left)
 
     def step(self, evaluations) -> Evaluations:
         """Make one evaluation; return all.

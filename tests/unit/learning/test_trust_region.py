@@ -258,6 +258,23 @@ def test_in_many_dimensions_a_search_ends_where_rounds_do_better():
     assert not few.has_stalled
 
 
+@pytest.mark.parametrize(
+    ("height", "n_left", "is_hopeless"),
+    [(100.0, 44, False), (100.0, 30, True), (19.9, 1, False), (-np.inf, 10, False)],
+)
+def test_a_search_that_would_not_come_to_a_known_maximum_is_hopeless(height, n_left, is_hopeless):
+    """Two nats an evaluation, now at 14, which is not far below 20 in two dimensions."""
+    model = opaque(number(lambda x: -0.5 * x @ x))
+    region = TrustRegion(model, np.zeros(2), 14.0, np.ones(2), np.random.default_rng(0))
+    region.heights = [*(-1e3 * np.ones(20)), *(2.0 * np.arange(25.0) - 34.0)]
+    region.n_evaluations = 25
+    assert not region.is_hopeless(height, n_left)
+    region.n_evaluations = 26
+    assert region.is_hopeless(height, n_left) == is_hopeless
+    region.heights[-25:] = 25 * [14.0]
+    assert region.is_hopeless(height, n_left) == (height == 100.0)
+
+
 def test_repulsion_has_its_gradient():
     repulsion = Repulsion(np.array([[0.0, 1.0], [2.0, -1.0]]), np.array([1.0, 3.0]), 40.0, 2.0)
     X = np.random.default_rng(1).standard_normal((4, 2))
