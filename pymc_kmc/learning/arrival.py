@@ -214,7 +214,6 @@ class Arrival:
             left[start] = False
             begin = dispersed.X[start], dispersed.log_densities[start]
             mode, has_stalled = self._search(*begin, repulsion)
-            self._note(mode)
             ends.append(mode)
             if (has_stood(ends) if repels else have_agreed(ends)) or len(ends) >= MOST_BY_NUMBERS:
                 break
@@ -223,7 +222,7 @@ class Arrival:
                 break
 
     def _search(self, x, value, repulsion):
-        """Return the mode that a search from a point leads to, and whether it has stalled."""
+        """Note the mode that a search from a point leads to; return it, and whether it stalled."""
         n = len(self.evaluations)
         last = min(n + int(SEARCH_SHARE * self.most), int(SEARCHES_SHARE * self.most))
         n_checks = N_CHECKS if len(x) <= FEW_DIMENSIONS else N_CHECKS + 1
@@ -233,12 +232,17 @@ class Arrival:
         while known is None and len(self.evaluations) < last:
             if region.has_ended or region.n_evaluations == REPELLED * len(x):
                 region.release()
-            if region.has_ended or region.is_hopeless(highest, last - len(self.evaluations)):
+            if region.has_ended:
                 break
+            if region.is_hopeless(highest, last - len(self.evaluations)):
+                # Where it is now is no maximum.
+                return region.mode, False
             self.evaluations = region.step(self.evaluations)
             known = self._known(region)
             self.say(self.evaluations)
-        return (region.mode if known is None else known), region.has_stalled
+        mode = region.mode if known is None else known
+        self._note(mode)
+        return mode, region.has_stalled
 
     def _repulsion(self, dispersed):
         """Return what keeps a search from the modes that are known.
