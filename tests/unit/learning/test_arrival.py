@@ -98,6 +98,27 @@ def test_a_search_at_a_known_mode_costs_nothing():
     assert arrival.found[0].n_searches == 2
 
 
+def test_a_search_that_is_given_up_is_no_maximum(monkeypatch):
+    arrival = Arrival(opaque(number(two_modes)), N_STARTS, 400, np.random.default_rng(0))
+    x = np.array([3.0, 3.0])
+    arrival.evaluations = Evaluations.at(arrival.opaque, x[None])
+    known = Mode(np.array([AWAY, 0.0]), 500.0, np.eye(2))
+    arrival._note(known)
+    asked = []
+
+    def is_hopeless(self, height, n_left):
+        asked.append((height, n_left))
+        return len(asked) > 3
+
+    monkeypatch.setattr(TrustRegion, "is_hopeless", is_hopeless)
+    arrival.say = lambda evaluations: None
+    end, has_stalled = arrival._search(x, arrival.evaluations.log_densities[0], None)
+    assert asked == [(500.0, 100 - n) for n in range(4)]
+    assert arrival.found == [(known, 1)]
+    assert end.log_density < 500.0
+    assert not has_stalled
+
+
 def test_the_same_seed_makes_the_same_evaluations(arrivals):
     _, again = arrived(two_modes, SEEDS[0])
     np.testing.assert_array_equal(again.evaluations.X, arrivals[0][1].evaluations.X)
