@@ -68,8 +68,8 @@ N_FLAT = 2
 # less than this, in nats a dimension: a posterior's draws are half a nat a dimension deep, and
 # rounds learn a quadratic's coefficients faster.
 FEW_DIMENSIONS, STALLING, STALLED = 10, 2, 0.1
-# Nats a dimension below a known maximum from which on a search is given up that would not come there
-# at its late rate; number of evaluations that tell the rate, at least and a dimension.
+# Nats a dimension below a known maximum from which on a search is given up that at its late rate
+# would not come there; number of evaluations that tell the rate, at least and a dimension.
 FAR_BELOW, LATE, LATE_A_DIMENSION = 3.0, 24, 3
 # Number of draws that tell an emulator its coordinates.
 N_DRAWS = 256
