@@ -198,6 +198,8 @@ class TrustRegion:
         self.emulators = [NodeEmulator(node, memory=0.0) for node in model.nodes]
         self.is_noisy = any(node.is_noisy for node in model.nodes)
         self.heights = [log_density]
+        self.is_kept_away = repulsion is not None
+        self.own: list[int] = []
         self.n_evaluations = self.n_renewed = self.n_passed = self.n_predicted = self.n_flat = 0
 
     @property
@@ -241,6 +243,8 @@ class TrustRegion:
         evaluations : Evaluations
             All that there are, of other searches too.
         """
+        if not self.own:
+            self.own.append(int(np.argmin(((evaluations.X - self.x) ** 2).sum(axis=1))))
         composite = self._seen(evaluations)
         d = len(self.x)
         if self.n_evaluations >= max(self.n_renewed + RENEWAL, FIRST_RENEWAL * d):
@@ -259,6 +263,7 @@ class TrustRegion:
             x = self._least_known(composite)
         new = Evaluations.at(self.model, x[None])
         self.n_evaluations += 1
+        self.own.append(len(evaluations))
         off, off_here = self._off(x), self._off(self.x)
         value, predicted = new.log_densities[0] - off, composite(x[None]).mean[0]
         here = self.log_density - off_here
@@ -332,10 +337,12 @@ class TrustRegion:
             emulator.fit(*local, draws, inputs, top=int(np.argmin(away[near])))
         composite = Composite(self.model, self.emulators)
         if self.is_noisy:
-            # The largest of noisy values is the luckiest: the best one is where the mean is.
-            X = evaluations.X[near]
+            # The largest of noisy values is the luckiest: the best one is where the mean is. Where a
+            # search is kept from known modes, of its own places.
+            among = np.intersect1d(near, self.own) if self.is_kept_away else near
+            X = evaluations.X[among]
             # A failed estimate's place is no place to go on from, whatever is predicted there.
-            is_finite = np.isfinite(evaluations.log_densities[near])
+            is_finite = np.isfinite(evaluations.log_densities[among])
             means = np.where(is_finite, composite(X).mean, -np.inf)
             off = 0.0 if self.repulsion is None else self.repulsion(X)[0]
             best = int(np.argmax(means - off))
