@@ -337,8 +337,8 @@ class TrustRegion:
             emulator.fit(*local, draws, inputs, top=int(np.argmin(away[near])))
         composite = Composite(self.model, self.emulators)
         if self.is_noisy:
-            # The largest of noisy values is the luckiest: the best one is where the mean is. Where a
-            # search is kept from known modes, of its own places.
+            # The largest of noisy values is the luckiest: the best one is where the mean is. A
+            # search that is kept from known modes has its own places.
             among = np.intersect1d(near, self.own) if self.is_kept_away else near
             X = evaluations.X[among]
             # A failed estimate's place is no place to go on from, whatever is predicted there.
