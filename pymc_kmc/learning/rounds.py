@@ -315,7 +315,7 @@ class Rounds:
         is_right = is_sure and excess < self.enough and self._excess(missed, len(beyond)) < loose
         # What was thought to have mass and has none says nothing of the end, or against it.
         is_calm = not is_doubted and self._excess(uncertain_error, len(beyond)) < loose
-        n_calm = learned.n_calm + is_calm if is_right else 0
+        n_calm = learned.n_calm + int(is_calm) if is_right else 0
         self.history.append(
             Round(len(evaluations), T, error, uncertain_error, n_fresh, said.mean, said.variance)
         )
