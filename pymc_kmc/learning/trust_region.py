@@ -199,6 +199,7 @@ class TrustRegion:
         self.is_noisy = any(node.is_noisy for node in model.nodes)
         self.heights = [log_density]
         self.is_kept_away = repulsion is not None
+        # Which of all evaluations are its own: its start first.
         self.own: list[int] = []
         self.n_evaluations = self.n_renewed = self.n_passed = self.n_predicted = self.n_flat = 0
 

@@ -7,7 +7,9 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from pymc_kmc.learning import rounds as rounds_module
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
+from pymc_kmc.learning.placing import Hopes
 from pymc_kmc.learning.rounds import (
     LARGEST_BATCH,
     Evaluations,
@@ -15,8 +17,10 @@ from pymc_kmc.learning.rounds import (
     begin,
     errors_in_reach,
 )
+from pymc_kmc.learning.trust_region import Mode
 from pymc_kmc.model.opaque import OpaqueNode
 from pymc_kmc.surrogates.exact_gp import ExactGP
+from tests.opaque_numbers import number, opaque
 
 TERM = OpaqueNode("term", 1, True, False, slice(0, 2), slice(0, 1), np.arange(2), ())
 
@@ -109,6 +113,46 @@ def test_how_deep_a_place_is_does_not_count_far_below_the_draws():
     np.testing.assert_allclose(errors, [1.0, 0.0, 0.0, off, -off])
     # The last place has no mass, whatever it was thought to have.
     np.testing.assert_allclose(missed, [1.0, 0.0, 0.0, off, 0.0])
+
+
+@pytest.fixture
+def known():
+    """Rounds on a Gaussian that is known exactly, and their state after one with small errors."""
+    rng = np.random.default_rng(0)
+    model = opaque(number(lambda x: -0.5 * x @ x))
+    evaluations = Evaluations.at(model, 1.5 * rng.standard_normal((40, 2)))
+    draws = rng.standard_normal((64, 2))
+    state = begin(evaluations, draws, np.eye(2), 1.0, [Mode(np.zeros(2), 0.0, np.eye(2))])
+    return Rounds(model, None, 0.3, rng), state._replace(n_calm=1)
+
+
+@pytest.mark.parametrize(
+    ("gap", "error", "missed", "n_calm"),
+    [(0.0, 0.0, 0.0, 2), (9.0, 0.0, 0.0, 1), (0.0, 5.0, 0.0, 1), (9.0, 5.0, 5.0, 0)],
+)
+def test_what_has_no_mass_says_nothing_of_the_end(monkeypatch, known, gap, error, missed, n_calm):
+    """Doubts and errors where no mass is don't count; errors where mass is begin anew."""
+    rounds, state = known
+
+    def hopes(composite, draws, factor, rng, maps):
+        return Hopes(draws, gap)
+
+    def errors(values, predicted, heights):
+        return np.full(len(values), error), np.full(len(values), missed)
+
+    monkeypatch.setattr(rounds_module, "hopes", hopes)
+    monkeypatch.setattr(rounds_module, "errors_in_reach", errors)
+    after = rounds.next(state)
+    assert after.n_calm == n_calm
+    assert type(after.n_calm) is int
+
+
+@pytest.mark.parametrize(("has_modes", "temperature"), [(True, 3.0), (False, 4.0)])
+def test_errors_heat_up_to_a_bound_where_there_are_modes(known, has_modes, temperature):
+    rounds, state = known
+    state = state._replace(temperature=2.5, modes=state.modes if has_modes else ())
+    rounds.model.evaluate = lambda X: -1e3 * (np.arange(len(X)) % 2.0)[:, None]
+    assert rounds.next(state).temperature == temperature
 
 
 def fitted(emulator, n, rng):
