@@ -132,6 +132,20 @@ def test_a_rise_forgets_checks():
     assert region.n_passed == 0
 
 
+def test_a_rise_that_was_predicted_is_not_flat():
+    predicted = 0
+    for seed in range(3):
+        model = opaque(number(lambda x: -0.5 * x @ x))
+        region, evaluations = search_from([9.0, -7.0], model, 3, seed)
+        for _ in range(12):
+            before = region.log_density
+            evaluations = region.step(evaluations)
+            if region.log_density > before + 1.0:
+                predicted += region.n_predicted > 0
+                assert region.n_flat == 0
+    assert predicted > 0
+
+
 def test_a_search_that_begins_at_the_maximum_learns_its_covariance(found):
     _, evaluations = found
     best = int(np.argmax(evaluations.log_densities))
