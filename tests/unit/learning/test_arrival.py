@@ -5,7 +5,16 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.arrival import FEWEST_BY_NUMBERS, N_PRIOR, Arrival, n_agreeing
+from pymc_kmc.learning.arrival import (
+    FEWEST_BY_NUMBERS,
+    FEWEST_IN_NOISE,
+    FEWEST_REPELLED,
+    N_PRIOR,
+    N_STOOD,
+    Arrival,
+    has_stood,
+    n_agreeing,
+)
 from pymc_kmc.learning.rounds import Evaluations
 from pymc_kmc.learning.trust_region import Mode, TrustRegion
 from tests.opaque_numbers import number, opaque, prior
@@ -117,6 +126,61 @@ def test_a_search_that_is_given_up_is_no_maximum(monkeypatch):
     assert arrival.found == [(known, 1)]
     assert end.log_density < 500.0
     assert not has_stalled
+
+
+def noisy_groups(sizes):
+    """Noisy log likelihoods, each of a vector of its own."""
+    with pm.Model() as model:
+        for i, size in enumerate(sizes):
+            x = pm.Normal(f"x{i}", 0.0, 10.0, shape=size)
+            kmc.PseudoMarginalPotential(f"y{i}", noisy_bell, x)
+    return model
+
+
+def noisy_bell(x, rng):
+    return -0.5 * np.sum(x**2) + rng.normal(-0.005, 0.1)
+
+
+def bell(x):
+    return -0.5 * np.sum(x**2)
+
+
+@pytest.mark.parametrize(
+    ("model", "are_kept_away", "fewest"),
+    [
+        (lambda: number(bell, 6), [False] * 4, FEWEST_BY_NUMBERS),
+        (lambda: number(bell, 7), [False, True, False, True], FEWEST_REPELLED),
+        (lambda: noisy_groups([7]), [False, True, True, True], FEWEST_IN_NOISE),
+        # Twelve dimensions, but no log likelihood of more than four.
+        (lambda: noisy_groups([4, 4, 4]), [False] * 4, FEWEST_BY_NUMBERS),
+    ],
+    ids=["six", "seven", "noisy", "groups"],
+)
+def test_searches_are_kept_from_known_modes(model, are_kept_away, fewest, monkeypatch):
+    found = opaque(model())
+    arrival = Arrival(found, N_STARTS, 1000, np.random.default_rng(0))
+    assert [arrival._is_kept_away(n) for n in range(4)] == are_kept_away
+    repulsions, end = [], Mode(np.zeros(found.n_dimensions), 0.0, np.eye(found.n_dimensions))
+
+    def search(x, value, repulsion):
+        repulsions.append(repulsion)
+        arrival._note(end)
+        return end, False
+
+    monkeypatch.setattr(arrival, "_search", search)
+    arrival.say = lambda evaluations: None
+    arrival._disperse()
+    arrival._by_numbers()
+    assert [repulsion is not None for repulsion in repulsions[:4]] == are_kept_away
+    assert len(repulsions) == fewest
+
+
+def test_a_best_maximum_has_stood_for_later_searches():
+    low, high = (Mode(np.zeros(2), value, np.eye(2)) for value in (0.0, 50.0))
+    assert has_stood([high] + [low] * N_STOOD, 1 + N_STOOD)
+    assert not has_stood([high] + [low] * N_STOOD, 2 + N_STOOD)
+    assert not has_stood([low] * 5 + [high] + [low] * (N_STOOD - 1), 3)
+    assert has_stood([low] * 5 + [high] + [low] * N_STOOD, 3)
 
 
 def test_the_same_seed_makes_the_same_evaluations(arrivals):
