@@ -32,12 +32,13 @@ def opaque(model):
     return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
 
 
-def search_from(x, model, most, seed=1):
+def search_from(x, model, most, seed=1, **arguments):
     """Search from x with at most so many evaluations; return the search and all evaluations."""
     x = np.asarray(x, dtype=float)
     evaluations = Evaluations.at(model, x[None])
     value = evaluations.log_densities[0]
-    region = TrustRegion(model, x, value, np.ones(len(x)), np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    region = TrustRegion(model, x, value, np.ones(len(x)), rng, **arguments)
     while not region.has_ended and region.n_evaluations < most:
         evaluations = region.step(evaluations)
     return region, evaluations

@@ -188,14 +188,30 @@ class TrustRegion:
         Number of checks in a row that end it.
     repulsion : Repulsion, optional
         From modes that are known, until the search is released.
+    n_shared : int, optional
+        Number of evaluations, the first ones, that it climbs by besides its own; all by default.
+        What other searches have evaluated then tells only whether it is on the way to their modes.
     """
 
-    def __init__(self, model, x, log_density, scales, rng, n_checks=N_CHECKS, repulsion=None):
+    def __init__(
+        self,
+        model,
+        x,
+        log_density,
+        scales,
+        rng,
+        n_checks=N_CHECKS,
+        repulsion=None,
+        n_shared=None,
+    ):
         self.model, self.rng, self.n_checks, self.repulsion = model, rng, n_checks, repulsion
         self.x, self.log_density = x, log_density
         self.covariance = np.diag(scales**2)
         self.radius = FIRST_RADIUS
-        self.emulators = [NodeEmulator(node, memory=0.0) for node in model.nodes]
+        self.n_shared = n_shared
+        self.emulators, self.emulators_of_all = (
+            [NodeEmulator(node, memory=0.0) for node in model.nodes] for _ in range(2)
+        )
         self.is_noisy = any(node.is_noisy for node in model.nodes)
         self.heights = [log_density]
         self.is_kept_away = repulsion is not None
@@ -269,7 +285,11 @@ class TrustRegion:
         value, predicted = new.log_densities[0] - off, composite(x[None]).mean[0]
         here = self.log_density - off_here
         was_predicted = agrees(predicted, value, max(here, value), self.noise)
-        self.n_predicted = self.n_predicted + 1 if was_predicted else 0
+        was_known = was_predicted
+        if not self._climbs_by_all(evaluations):
+            said = self._fit_to_all(evaluations)(x[None]).mean[0]
+            was_known = agrees(said, value, max(here, value), self.noise)
+        self.n_predicted = self.n_predicted + 1 if was_known else 0
         rises = value - here > ENOUGH
         self.n_flat = self.n_flat + 1 if was_predicted and not rises else 0
         if checks:
@@ -300,7 +320,7 @@ class TrustRegion:
         """
         if self.n_predicted < N_PREDICTED:
             return None
-        composite, factor = self._fit(evaluations), cholesky_factor(self.covariance)
+        composite, factor = self._fit_to_all(evaluations), cholesky_factor(self.covariance)
         place, options = np.zeros(len(self.x)), {"maxiter": N_ITERATIONS}
         climbed = [] if self.repulsion is None else [Repelled(composite, self.repulsion)]
         for density in [*climbed, composite]:
@@ -325,18 +345,38 @@ class TrustRegion:
         composite = self._fit(evaluations)
         return composite if self.repulsion is None else Repelled(composite, self.repulsion)
 
-    def _fit(self, evaluations):
-        """Return the composite of the nearest evaluations."""
+    def _climbs_by_all(self, evaluations):
+        """Whether all evaluations are the search's own or shared."""
+        if self.n_shared is None:
+            return True
+        return len(evaluations) <= self.n_shared + sum(i >= self.n_shared for i in self.own)
+
+    def _fit_to_all(self, evaluations):
+        """Return the composite of the nearest evaluations, whoever made them."""
+        if self._climbs_by_all(evaluations):
+            return self._fit(evaluations)
+        return self._nearest(evaluations, np.arange(len(evaluations)), self.emulators_of_all)[0]
+
+    def _nearest(self, evaluations, among, emulators):
+        """Return the composite of the nearest of some evaluations, and which these are."""
         factor = cholesky_factor(self.covariance)
-        away = (np.linalg.solve(factor, (evaluations.X - self.x).T) ** 2).sum(axis=0)
+        away = (np.linalg.solve(factor, (evaluations.X[among] - self.x).T) ** 2).sum(axis=0)
         n = FEWEST_NEAR + NEAR_A_DIMENSION * len(self.x)
-        near = np.sort(np.argsort(away, kind="stable")[:n])
+        nearest = np.sort(np.argsort(away, kind="stable")[:n])
         draws = np.random.default_rng(0).standard_normal((N_DRAWS, len(self.x))) @ factor.T + self.x
         inputs = self.model.inputs(draws)
+        near = among[nearest]
         local = [part[near] for part in evaluations]
-        for emulator in self.emulators:
-            emulator.fit(*local, draws, inputs, top=int(np.argmin(away[near])))
-        composite = Composite(self.model, self.emulators)
+        for emulator in emulators:
+            emulator.fit(*local, draws, inputs, top=int(np.argmin(away[nearest])))
+        return Composite(self.model, emulators), near
+
+    def _fit(self, evaluations):
+        """Return the composite that is climbed, of the nearest evaluations."""
+        among = np.arange(len(evaluations))
+        if not self._climbs_by_all(evaluations):
+            among = np.union1d(among[: self.n_shared], self.own)
+        composite, near = self._nearest(evaluations, among, self.emulators)
         if self.is_noisy:
             # The largest of noisy values is the luckiest: the best one is where the mean is. A
             # search that is kept from known modes has its own places.

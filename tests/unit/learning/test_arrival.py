@@ -6,9 +6,10 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.arrival import (
+    FEWEST_ALIKE,
+    FEWEST_APART,
     FEWEST_BY_NUMBERS,
     FEWEST_IN_NOISE,
-    FEWEST_REPELLED,
     N_PRIOR,
     N_STOOD,
     Arrival,
@@ -16,7 +17,7 @@ from pymc_kmc.learning.arrival import (
     n_agreeing,
 )
 from pymc_kmc.learning.rounds import Evaluations
-from pymc_kmc.learning.trust_region import Mode, TrustRegion
+from pymc_kmc.learning.trust_region import FAR_BELOW, Mode, TrustRegion
 from tests.opaque_numbers import number, opaque, prior
 
 AWAY = 4.0
@@ -149,7 +150,7 @@ def bell(x):
     ("model", "are_kept_away", "fewest"),
     [
         (lambda: number(bell, 6), [False] * 4, FEWEST_BY_NUMBERS),
-        (lambda: number(bell, 7), [False, True, False, True], FEWEST_REPELLED),
+        (lambda: number(bell, 7), [False] * 4, FEWEST_ALIKE),
         (lambda: noisy_groups([7]), [False, True, True, True], FEWEST_IN_NOISE),
         # Twelve dimensions, but no log likelihood of more than four.
         (lambda: noisy_groups([4, 4, 4]), [False] * 4, FEWEST_BY_NUMBERS),
@@ -173,6 +174,39 @@ def test_searches_are_kept_from_known_modes(model, are_kept_away, fewest, monkey
     arrival._by_numbers()
     assert [repulsion is not None for repulsion in repulsions[:4]] == are_kept_away
     assert len(repulsions) == fewest
+
+
+def test_fewer_searches_are_enough_where_some_end_far_below():
+    arrival = Arrival(opaque(number(bell, 8)), N_STARTS, 1000, np.random.default_rng(0))
+    x, covariance = np.zeros(8), np.eye(8)
+    far, near = (Mode(x, -depth, covariance) for depth in (8 * FAR_BELOW + 1, 8 * FAR_BELOW - 1))
+    best = Mode(x, 0.0, covariance)
+    for other, fewest in ((far, FEWEST_APART), (near, FEWEST_ALIKE)):
+        for n in range(2, fewest):
+            assert not arrival._are_enough([best] + [other] * (n - 1))
+        assert arrival._are_enough([best] + [other] * (fewest - 1))
+
+
+def test_in_many_dimensions_searches_climb_by_their_own_evaluations(monkeypatch):
+    shared = []
+    make = TrustRegion.__init__
+
+    def init(self, *args):
+        make(self, *args)
+        shared.append(self.n_shared)
+
+    monkeypatch.setattr(TrustRegion, "__init__", init)
+    for model, n_shared in (
+        (number(bell, 7), N_STARTS + N_PRIOR),
+        (number(bell, 6), None),
+        (noisy_groups([7]), None),
+    ):
+        shared.clear()
+        arrival = Arrival(opaque(model), N_STARTS, 1000, np.random.default_rng(0))
+        arrival.say = lambda evaluations: None
+        arrival._disperse()
+        arrival._by_numbers()
+        assert set(shared) == {n_shared}
 
 
 def test_a_best_maximum_has_stood_for_later_searches():
