@@ -201,11 +201,11 @@ def test_a_chain_that_is_lost_in_a_tail_says_so(seed, caplog):
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name != "KMC"])
 def test_heavy_tails_are_told_by_every_step_of_local_moves(name, caplog):
-    """Of 60 chains of KAMH and of AdaptiveMetropolis 59 and 58 are told."""
+    """Of 24 chains of KMCFinite 22 are told, 23 of KMCLite: two of four but for a rate of .002."""
     with pm.Model():
         pm.Cauchy("x", 0.0, 1.0)
-        sample(STEPS[name](), draws=1000, tune=1000, random_seed=0)
-    assert "heavy tails along x" in told(caplog)
+        sample(STEPS[name](), draws=1000, tune=1000, chains=4, random_seed=0)
+    assert told(caplog).count("heavy tails along x") >= 2
 
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name != "KMC"])
