@@ -412,9 +412,20 @@ def test_a_search_that_climbs_alone_does_not_see_what_others_evaluated(two_searc
     assert regions[1].emulators[0].usable.size == 11
 
 
+class Wrong:
+    """A composite of which all is off by 1000 nats."""
+
+    def __init__(self, composite):
+        self.composite = composite
+
+    def __call__(self, X):
+        values = self.composite(X)
+        return values._replace(mean=values.mean + 1000.0)
+
+
 def test_a_search_that_climbs_alone_counts_what_all_evaluations_predicted(two_searches):
     model, evaluations = two_searches
-    # In the midst of another's evaluations, its own are a start alone: it can't predict.
+    # In the midst of another's evaluations; its own are a start alone.
     evaluations = evaluations.joined(Evaluations.at(model, np.array([[2.6, -0.4]])))
     x, value = evaluations.X[-1], evaluations.log_densities[-1]
     region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), n_shared=10)
@@ -422,6 +433,13 @@ def test_a_search_that_climbs_alone_counts_what_all_evaluations_predicted(two_se
         evaluations = region.step(evaluations)
     assert region.own == [31, 32, 33]
     assert region.n_predicted == 2
+    misled = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), n_shared=10)
+    fit = misled._fit_to_all
+    misled._fit_to_all = lambda evaluations: Wrong(fit(evaluations))
+    seen = evaluations
+    for _ in range(2):
+        seen = misled.step(seen)
+    assert misled.n_predicted == 0
     place, height = region.ascent(evaluations)
     np.testing.assert_allclose(place, [3.0, 0.0], atol=0.3)
     assert height == pytest.approx(prior(np.array([3.0, 0.0])), abs=0.3)
