@@ -52,6 +52,9 @@ N_STOOD = 2
 REPELLED = 1
 # Shares of the evaluations that a search may take, and all of them: rounds need the rest.
 SEARCH_SHARE, SEARCHES_SHARE = 0.25, 0.75
+# Evaluations a dimension that a search by numbers may take anyway: one of Lotka-Volterra's that
+# comes to the right basin takes some 190.
+LEAST_A_SEARCH = 24
 # Spread of the first places around a maximum, in standard deviations of the linear model's
 # posterior, and temperature of the first round there.
 FIRST_SPREAD, FIRST_TEMPERATURE = 1.5, 2.0
@@ -260,7 +263,8 @@ class Arrival:
     def _search(self, x, value, repulsion):
         """Note the mode that a search from a point leads to; return it, and whether it stalled."""
         n = len(self.evaluations)
-        last = min(n + int(SEARCH_SHARE * self.most), int(SEARCHES_SHARE * self.most))
+        most = max(int(SEARCH_SHARE * self.most), LEAST_A_SEARCH * len(x))
+        last = min(n + most, int(SEARCHES_SHARE * self.most))
         n_checks = N_CHECKS + int(self._may_hide_modes)
         climbs_alone = self._may_hide_modes and not self._is_noisy
         n_shared = self.n_dispersed if climbs_alone else None

@@ -13,7 +13,8 @@ account (Järvenpää et al., 2021, have the expected loss of a posterior instea
 *Beyond what is known*: an emulator may be wrong about where mass ends, and right wherever it draws.
 Its variance knows. With half of it taken off draws stay where the emulator is sure; with a standard
 deviation added they go wherever mass can't be excluded. If the moments of the two differ by more
-than its error at its own draws may explain, the posterior isn't known.
+than its error at its own draws may explain, the posterior isn't known. Then places on the way there
+are evaluated.
 
 References
 ----------
@@ -25,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.composite import PENALTY, Draws, draw
+from pymc_kmc.learning.composite import PENALTY, Draws, Values, draw
 
 # A standard deviation counts at most so many nats: with no bound draws leave for places of which
 # nothing is known, ever farther.
@@ -33,6 +34,10 @@ MOST_HOPE = 2.0
 # Hopeful draws are made in stretches of so many transitions; the first half leads
 # there. Fifty transitions hardly come along a banana's arms.
 N_STRETCHES, N_TRANSITIONS = 10, 10
+# Places with a larger standard deviation, in nats, are not evaluated. A polynomial that bends up
+# far away leads draws there: what is found, thousands of nats down, tells nothing of where mass
+# ends. With no bound a banana's arms stayed cut off; 3 and 10 do as well.
+MOST_UNCERTAIN = 5.0
 
 
 class Hopes(NamedTuple):
@@ -41,7 +46,8 @@ class Hopes(NamedTuple):
     Attributes
     ----------
     draws : Draws
-        From the log density with its standard deviation added.
+        On the way from the emulators' own to those from the log density with its standard deviation
+        added, as far as it is not too uncertain there for an evaluation to tell where mass ends.
     gap : float
         Largest change of a mean, in standard deviations, or of a log standard deviation, from the
         draws' own density to this one.
@@ -68,11 +74,11 @@ def hopes(composite, draws, factor, rng, maps=None) -> Hopes:
     def density(X, temperature):
         return composite.hopeful(X, MOST_HOPE)
 
-    last, parts = draws, []
+    last, way = draws, [draws]
     for _ in range(N_STRETCHES):
         last = draw(density, last.X, factor, last.step_size, N_TRANSITIONS, rng, maps=maps)
-        parts.append(last)
-    parts = parts[N_STRETCHES // 2 :]
+        way.append(last)
+    parts = way[-(N_STRETCHES // 2) :]
     X = np.vstack([part.X for part in parts])
     # The draws' own moments by weights: two sets of draws would differ by chance.
     log_weights = np.concatenate(
@@ -88,7 +94,15 @@ def hopes(composite, draws, factor, rng, maps=None) -> Hopes:
     gap = max(
         np.max(np.abs(X.mean(axis=0) - mean) / sd), np.max(np.abs(np.log(X.std(axis=0) / sd)))
     )
-    return Hopes(last, float(gap))
+    return Hopes(_within(way, MOST_UNCERTAIN), float(gap))
+
+
+def _within(parts, most):
+    """Return the draws whose log density has at most this standard deviation, all in one."""
+    X = np.vstack([part.X for part in parts])
+    values = [np.concatenate(field) for field in zip(*[part.values for part in parts], strict=True)]
+    keep = Values(*values).variance <= most**2
+    return Draws(X[keep], Values(*[field[keep] for field in values]), parts[-1].step_size)
 
 
 def uncertain(emulators, inputs_at, draws, picked, n):

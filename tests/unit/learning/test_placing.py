@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.learning.composite import PENALTY, Draws, Values, draw
-from pymc_kmc.learning.placing import hopes, informative
+from pymc_kmc.learning.placing import MOST_UNCERTAIN, hopes, informative
 
 
 class Ridge:
@@ -46,6 +46,18 @@ def test_hopes_differ_from_draws_where_something_is_not_known(unknown, lowest, h
     assert lowest <= found.gap <= highest
     if unknown:
         assert found.draws.X[:, 0].mean() > draws.X[:, 0].mean() + 0.3
+
+
+def test_hopeful_places_are_no_farther_than_an_evaluation_tells_of():
+    rng = np.random.default_rng(0)
+    composite = Ridge(8.0)
+    draws = draw(composite, rng.standard_normal((64, 2)), np.eye(2), 0.5, 50, rng)
+    found = hopes(composite, draws, np.eye(2), rng).draws
+    sd = np.sqrt(found.values.variance)
+    # The draws themselves are sure, and those that hope leads to are up to some 20 nats uncertain.
+    assert 4.5 < sd.max() <= MOST_UNCERTAIN
+    assert len(found.X) == len(sd) > len(draws.X)
+    np.testing.assert_allclose(composite(found.X).variance, found.values.variance)
 
 
 class Line:
