@@ -217,10 +217,6 @@ class Arrival:
         """Whether something opaque depends on so many numbers that searches may miss its modes."""
         return max(len(node.moves_with) for node in self.opaque.nodes) > FEW_DIMENSIONS
 
-    @property
-    def _is_noisy(self):
-        return any(node.is_noisy for node in self.opaque.nodes)
-
     def _by_numbers(self):
         dispersed, left = self.evaluations, np.isfinite(self.evaluations.log_densities)
         self.n_dispersed, ends = len(dispersed), []
@@ -246,7 +242,7 @@ class Arrival:
         Under noise others go on from the best place nearby, a known mode. Climbing alone they take
         twice as many evaluations, for the same share of ends in another basin.
         """
-        return self._may_hide_modes and self._is_noisy and n_before > 0
+        return self._may_hide_modes and self.opaque.is_noisy and n_before > 0
 
     def _are_enough(self, ends):
         """Say whether searches have ended at enough modes."""
@@ -254,7 +250,7 @@ class Arrival:
             return True
         if not self._may_hide_modes:
             return have_agreed(ends)
-        if self._is_noisy:
+        if self.opaque.is_noisy:
             return has_stood(ends, FEWEST_IN_NOISE)
         values = [mode.log_density for mode in ends]
         are_alike = np.ptp(values) < FAR_BELOW * self.opaque.n_dimensions
@@ -266,7 +262,7 @@ class Arrival:
         most = max(int(SEARCH_SHARE * self.most), LEAST_A_SEARCH * len(x))
         last = min(n + most, int(SEARCHES_SHARE * self.most))
         n_checks = N_CHECKS + int(self._may_hide_modes)
-        climbs_alone = self._may_hide_modes and not self._is_noisy
+        climbs_alone = self._may_hide_modes and not self.opaque.is_noisy
         n_shared = self.n_dispersed if climbs_alone else None
         region = TrustRegion(
             self.opaque, x, value, self.scales, self.rng, n_checks, repulsion, n_shared

@@ -212,7 +212,7 @@ class TrustRegion:
         self.emulators, self.emulators_of_all = (
             [NodeEmulator(node, memory=0.0) for node in model.nodes] for _ in range(2)
         )
-        self.is_noisy = any(node.is_noisy for node in model.nodes)
+        self.is_noisy = model.is_noisy
         self.heights = [log_density]
         self.is_kept_away = repulsion is not None
         # Which of all evaluations are its own: its start first.

@@ -282,6 +282,11 @@ class OpaqueModel:
         """Whether the log density is a known part, the prior, and a sum of opaque terms."""
         return not self.is_whole and all(node.is_term for node in self.nodes)
 
+    @property
+    def is_noisy(self):
+        """Whether something opaque is an estimate."""
+        return any(node.is_noisy for node in self.nodes)
+
     # Many points at a time
 
     def inputs(self, X):
