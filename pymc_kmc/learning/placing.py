@@ -36,7 +36,7 @@ MOST_HOPE = 2.0
 N_STRETCHES, N_TRANSITIONS = 10, 10
 # Places with a larger standard deviation, in nats, are not evaluated. A polynomial that bends up
 # far away leads draws there: what is found, thousands of nats down, tells nothing of where mass
-# ends. With no bound a banana's arms stayed cut off; 3 and 10 do as well.
+# ends. With no bound one banana of ten had its arms cut off; 3 and 10 cost other models the same.
 MOST_UNCERTAIN = 5.0
 
 
@@ -100,8 +100,8 @@ def hopes(composite, draws, factor, rng, maps=None) -> Hopes:
 def _within(parts, most):
     """Return the draws whose log density has at most this standard deviation, all in one."""
     X = np.vstack([part.X for part in parts])
-    values = [np.concatenate(field) for field in zip(*[part.values for part in parts], strict=True)]
-    keep = Values(*values).variance <= most**2
+    values = Values(*map(np.concatenate, zip(*[part.values for part in parts], strict=True)))
+    keep = values.variance <= most**2
     return Draws(X[keep], Values(*[field[keep] for field in values]), parts[-1].step_size)
 
 

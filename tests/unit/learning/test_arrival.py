@@ -108,8 +108,10 @@ def test_a_search_at_a_known_mode_costs_nothing():
     assert arrival.found[0].n_searches == 2
 
 
-def test_a_search_that_is_given_up_is_no_maximum(monkeypatch):
-    arrival = Arrival(opaque(number(two_modes)), N_STARTS, 400, np.random.default_rng(0))
+@pytest.mark.parametrize(("most", "left"), [(400, 100), (100, 48), (40, 29)])
+def test_a_search_that_is_given_up_is_no_maximum(most, left, monkeypatch):
+    """It is judged by what is left to it: a quarter of all, 24 a dimension; three quarters."""
+    arrival = Arrival(opaque(number(two_modes)), N_STARTS, most, np.random.default_rng(0))
     x = np.array([3.0, 3.0])
     arrival.evaluations = Evaluations.at(arrival.opaque, x[None])
     known = Mode(np.array([AWAY, 0.0]), 500.0, np.eye(2))
@@ -123,7 +125,7 @@ def test_a_search_that_is_given_up_is_no_maximum(monkeypatch):
     monkeypatch.setattr(TrustRegion, "is_hopeless", is_hopeless)
     arrival.say = lambda evaluations: None
     end, has_stalled = arrival._search(x, arrival.evaluations.log_densities[0], None)
-    assert asked == [(500.0, 100 - n) for n in range(4)]
+    assert asked == [(500.0, left - n) for n in range(4)]
     assert arrival.found == [(known, 1)]
     assert end.log_density < 500.0
     assert not has_stalled
