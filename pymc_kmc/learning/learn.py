@@ -175,7 +175,9 @@ def learn(
         run.earlier_modes = getattr(evaluations, "modes", ())
     learned = _learned(run, progressbar)
     _tell(learned, tolerance, 3)
-    if not opaque.returns_outputs:
+    if run.arrival.may_have_missed:
+        _tell_missed(learned.modes, 3)
+    elif not opaque.returns_outputs:
         _tell_unseen(learned.modes, 3)
     return learned
 
@@ -288,6 +290,19 @@ def _tell_unseen(modes, stacklevel):
         f"highest: about {100 * unseen_share(modes):.0f} % of further searches would end at maxima "
         "that weren't seen, and one of these may be higher. Learn again with other random_seeds, "
         "and compare the log densities of `modes`.",
+        UserWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def _tell_missed(modes, stacklevel):
+    """Warn where under noise all searches have ended alike: there may be a higher maximum."""
+    n_searches, heights = sum(mode.n_searches for mode in modes), [m.log_density for m in modes]
+    warnings.warn(
+        f"All {n_searches} searches that ended at a maximum ended at about the same height, log "
+        f"densities of {min(heights):.1f} to {max(heights):.1f}. Under noise, with so many "
+        "parameters, all may have missed a higher one. Learn again with other random_seeds, and "
+        "compare the log densities of `modes`.",
         UserWarning,
         stacklevel=stacklevel,
     )

@@ -214,7 +214,7 @@ class TrustRegion:
         )
         self.is_noisy = model.is_noisy
         self.heights = [log_density]
-        self.is_kept_away = repulsion is not None
+        self.has_own_places = repulsion is not None or n_shared is not None
         # Which of all evaluations are its own: its start first.
         self.own: list[int] = []
         self.n_evaluations = self.n_renewed = self.n_passed = self.n_predicted = self.n_flat = 0
@@ -379,8 +379,8 @@ class TrustRegion:
         composite, near = self._nearest(evaluations, among, self.emulators)
         if self.is_noisy:
             # The largest of noisy values is the luckiest: the best one is where the mean is. A
-            # search that is kept from known modes has its own places.
-            among = np.intersect1d(near, self.own) if self.is_kept_away else near
+            # search that is to come elsewhere than others goes on from its own places.
+            among = np.intersect1d(near, self.own) if self.has_own_places else near
             X = evaluations.X[among]
             # A failed estimate's place is no place to go on from, whatever is predicted there.
             is_finite = np.isfinite(evaluations.log_densities[among])

@@ -10,6 +10,8 @@ from pymc_kmc.learning.arrival import (
     FEWEST_APART,
     FEWEST_BY_NUMBERS,
     FEWEST_IN_NOISE,
+    HIDING_NOISE,
+    MOST_IN_NOISE,
     N_PRIOR,
     N_STOOD,
     Arrival,
@@ -124,7 +126,7 @@ def test_a_search_that_is_given_up_is_no_maximum(most, left, monkeypatch):
 
     monkeypatch.setattr(TrustRegion, "is_hopeless", is_hopeless)
     arrival.say = lambda evaluations: None
-    end, has_stalled = arrival._search(x, arrival.evaluations.log_densities[0], None)
+    end, has_stalled = arrival._search(x, arrival.evaluations.log_densities[0], None, False)
     assert asked == [(500.0, left - n) for n in range(4)]
     assert arrival.found == [(known, 1)]
     assert end.log_density < 500.0
@@ -165,7 +167,7 @@ def test_searches_are_kept_from_known_modes(model, are_kept_away, fewest, monkey
     assert [arrival._is_kept_away(n) for n in range(4)] == are_kept_away
     repulsions, end = [], Mode(np.zeros(found.n_dimensions), 0.0, np.eye(found.n_dimensions))
 
-    def search(x, value, repulsion):
+    def search(x, value, repulsion, climbs_alone):
         repulsions.append(repulsion)
         arrival._note(end)
         return end, False
@@ -176,6 +178,51 @@ def test_searches_are_kept_from_known_modes(model, are_kept_away, fewest, monkey
     arrival._by_numbers()
     assert [repulsion is not None for repulsion in repulsions[:4]] == are_kept_away
     assert len(repulsions) == fewest
+
+
+@pytest.mark.parametrize(
+    ("noise", "depth", "n"),
+    [
+        (2.0 * HIDING_NOISE, 0.0, MOST_IN_NOISE),
+        (0.5 * HIDING_NOISE, 0.0, FEWEST_IN_NOISE),
+        # One end is far below the others: searches have come to different basins.
+        (2.0 * HIDING_NOISE, 7.0 * FAR_BELOW + 1.0, FEWEST_IN_NOISE),
+    ],
+    ids=["alike", "little", "apart"],
+)
+def test_where_noise_hides_slopes_and_all_maxima_are_alike_some_searches_climb_alone(
+    noise, depth, n, monkeypatch
+):
+    """Of Lotka-Volterra with noise of one nat all eight missed the right mode on 2 seeds of 25."""
+    arrival = Arrival(opaque(noisy_groups([7])), N_STARTS, 1000, np.random.default_rng(0))
+    asked = []
+
+    def search(x, value, repulsion, climbs_alone):
+        arrival.noise = noise
+        at, lower = (np.zeros(7), 0.0) if asked else (np.full(7, 9.0), depth)
+        asked.append((climbs_alone, repulsion is not None))
+        end = Mode(at, -lower, np.eye(7))
+        arrival._note(end)
+        return end, False
+
+    monkeypatch.setattr(arrival, "_search", search)
+    arrival.say = lambda evaluations: None
+    arrival._disperse()
+    arrival._by_numbers()
+    assert asked[:FEWEST_IN_NOISE] == [(False, False)] + [(False, True)] * (FEWEST_IN_NOISE - 1)
+    assert asked[FEWEST_IN_NOISE:] == [(True, False)] * (n - FEWEST_IN_NOISE)
+    assert arrival.may_have_missed == (n == MOST_IN_NOISE)
+
+
+def test_a_search_tells_the_noise():
+    arrival = Arrival(opaque(noisy_groups([2])), N_STARTS, 400, np.random.default_rng(0))
+    arrival.say = lambda evaluations: None
+    arrival._disperse()
+    arrival._by_numbers()
+    assert 0.03 < arrival.noise < HIDING_NOISE
+    # Few parameters: searches don't miss modes there.
+    arrival.noise = 1.0
+    assert not arrival.may_have_missed
 
 
 def test_fewer_searches_are_enough_where_some_end_far_below():

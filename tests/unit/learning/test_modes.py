@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.learn import _tell_unseen
+from pymc_kmc.learning.arrival import Arrival
+from pymc_kmc.learning.learn import _tell_missed, _tell_unseen
 from pymc_kmc.learning.modes import LearnedMode, sentences, unseen_share
 from tests.learned import learned_curve, on_grid
+from tests.opaque_numbers import number
 
 
 def mode(log_mass, was_left_out=False, **variables):
@@ -53,6 +55,16 @@ def test_a_highest_maximum_that_one_search_alone_has_found_is_a_warning():
         _tell_unseen((often, lower), 1)
         _tell_unseen((once,), 1)
         _tell_unseen((), 1)
+
+
+def test_maxima_that_are_alike_under_noise_are_a_warning(monkeypatch):
+    lower = BEST._replace(log_density=-9.0)
+    with pytest.warns(UserWarning, match="All 4 searches .* -9.0 to 3.0. Under noise"):
+        _tell_missed((BEST, lower), 1)
+    monkeypatch.setattr(Arrival, "may_have_missed", True)
+    with pytest.warns(UserWarning, match="may have missed a higher one") as told:
+        kmc.learn(number(lambda x: -0.5 * x @ x), max_evaluations=60, progressbar=False)
+    assert told[0].filename == __file__
 
 
 def test_many_are_one_sentence():

@@ -183,16 +183,17 @@ def test_the_luckiest_estimate_is_not_believed(noisy):
         assert region.log_density not in evaluations.log_densities
 
 
-@pytest.mark.parametrize("is_kept_away", [True, False])
-def test_under_noise_a_search_that_was_kept_away_does_not_jump_back(noisy, is_kept_away):
+@pytest.mark.parametrize("kind", ["kept away", "alone", "sharing"])
+def test_under_noise_a_search_for_other_modes_does_not_jump_back(noisy, kind):
     """A known maximum is near enough to be emulated: searches for others ended there at once."""
     model, evaluations = noisy
     start = np.array([[4.0, 4.0]])
     evaluations = evaluations.joined(Evaluations.at(model, start))
-    repulsion = Repulsion(np.zeros((1, 2)), np.ones(2), 20.0, 1.5) if is_kept_away else None
-    value = evaluations.log_densities[-1]
+    repulsion = Repulsion(np.zeros((1, 2)), np.ones(2), 20.0, 1.5) if kind == "kept away" else None
+    value, n_shared = evaluations.log_densities[-1], 40 if kind == "alone" else None
+    rng = np.random.default_rng(1)
     region = TrustRegion(
-        model, start[0], value, np.ones(2), np.random.default_rng(1), repulsion=repulsion
+        model, start[0], value, np.ones(2), rng, repulsion=repulsion, n_shared=n_shared
     )
     first = len(evaluations) - 1
     evaluations = region.step(evaluations)
@@ -201,7 +202,7 @@ def test_under_noise_a_search_that_was_kept_away_does_not_jump_back(noisy, is_ke
     assert region.own == [first, first + 1, first + 2]
     region._fit(evaluations)
     is_own = (evaluations.X[region.own] == region.x).all(axis=1).any()
-    assert is_own == is_kept_away
+    assert is_own == (kind != "sharing")
 
 
 def test_a_mode_has_the_mass_of_its_gaussian():
