@@ -41,8 +41,6 @@ log = logging.getLogger("pymc.pymc_kmc")
 
 # Default most evaluations: what scalars in eight dimensions need with a margin.
 MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
-# Factor of it where noise hides errors: chains that have to go on learning take 800.
-MORE_IN_NOISE = 1.4
 # Error of the log density at new draws at which learning ends, in nats.
 TOLERANCE = 0.3
 # Dispersed starts.
@@ -89,8 +87,7 @@ def learn(
         ``KMC(learned)`` beside steps that move them follows: what was learned is true for all
         their values.
     max_evaluations : int, optional
-        Most evaluations of the model, 16 and `starts` at least; by default 200 and 100 a dimension,
-        and 1.4 times as many if an estimate's noise is above the tolerance.
+        Most evaluations of the model, 16 and `starts` at least; by default 200 and 100 a dimension.
         A round, or a search for outputs, that has begun is ended.
     executor : concurrent.futures.Executor or callable, optional
         Runs the evaluations of a batch at once, on processes, threads or a cluster, or a function
@@ -152,8 +149,7 @@ def learn(
         check_count(batch_size, "batch_size")
         if batch_size < 2:
             raise ValueError(f"batch_size={batch_size} must be 2 at least: half is predicted first")
-    is_default = max_evaluations is None
-    if is_default:
+    if max_evaluations is None:
         max_evaluations = most_evaluations(dimensions(model, variables))
     check_count(max_evaluations, "max_evaluations")
     if evaluations is None and max_evaluations < (fewest := starts + N_PRIOR):
@@ -168,8 +164,6 @@ def learn(
             "evaluations. The whole density is learned."
         )
     run = _Run(opaque, max_evaluations, batch_size, starts, tolerance, rng)
-    if is_default:
-        run.more_in_noise = MORE_IN_NOISE
     if evaluations is not None:
         try:
             run.evaluations = remember(evaluations, opaque, run.arrival.starts)
@@ -358,8 +352,6 @@ class _Run:
         self.tolerance, self.rng = tolerance, rng
         self.evaluations: Evaluations | None = None
         self.earlier_modes: tuple = ()
-        # Factor of the most evaluations where noise hides errors.
-        self.more_in_noise = 1.0
         # Whether an interruption has what was learned until then for an answer.
         self.is_asked = True
         self.n_before = opaque.n_evaluations
@@ -376,7 +368,7 @@ class _Run:
             if self.earlier_modes:
                 have_mass = [mode for mode in self.earlier_modes if not mode.was_left_out]
                 state = state._replace(modes=tuple(have_mass))
-            while not (state.has_converged or self._has_spent(state, rounds)):
+            while not state.has_converged and len(state.evaluations) < self.most:
                 state = rounds.next(state)
                 display.say("rounds", state.evaluations, state.error)
         except (KeyboardInterrupt, SystemError) as error:
@@ -385,11 +377,6 @@ class _Run:
                 raise
             warnings.warn("Learning was interrupted.", UserWarning, stacklevel=4)
         return state, rounds
-
-    def _has_spent(self, state, rounds):
-        """Say whether no more evaluations are to be made."""
-        is_noisy = state.composite is not None and rounds.is_noisy
-        return len(state.evaluations) >= self.most * (self.more_in_noise if is_noisy else 1.0)
 
 
 def _draws(composite, state, rng):

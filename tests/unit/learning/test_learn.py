@@ -4,7 +4,6 @@ import dataclasses
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from time import perf_counter, sleep
 from types import SimpleNamespace
 
@@ -16,15 +15,13 @@ import pytest
 import pymc_kmc as kmc
 from pymc_kmc.learning.composite import Values
 from pymc_kmc.learning.learn import _can_be_renewed, _finite, potential_scale_reduction
-from pymc_kmc.learning.rounds import Learned, Rounds
+from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
 from tests.bananas import Banana
 from tests.learned import OBSERVED, curve, decay, on_grid, scalar
 
 LINE = np.linspace(0.0, 1.0, 4)
-# The package exports a function of its name.
-learning = import_module("pymc_kmc.learning.learn")
 
 
 def exact_moments():
@@ -238,23 +235,6 @@ def test_too_few_evaluations_are_told():
         learned = kmc.learn(scalar(), max_evaluations=24, progressbar=False)
     assert not learned.has_converged
     assert len(learned.evaluations) < 24 + 8
-
-
-@pytest.mark.parametrize("noise", [0.1, 1.0])
-@pytest.mark.parametrize("most", [None, 60])
-def test_noise_that_hides_errors_has_more_evaluations_unless_told(noise, most, monkeypatch):
-    monkeypatch.setattr(learning, "MOST_EVALUATIONS", 40)
-    monkeypatch.setattr(learning, "MOST_A_DIMENSION", 10)
-    monkeypatch.setattr(Learned, "has_converged", False)
-    with pm.Model() as model:
-        x = pm.Normal("x", 0.0, 1.0, shape=2)
-        kmc.PseudoMarginalPotential(
-            "p", lambda x, rng: -0.5 * x @ x + rng.normal(-0.5 * noise**2, noise), x
-        )
-    with pytest.warns(UserWarning, match="ended after"):
-        learned = kmc.learn(model, max_evaluations=most, progressbar=False)
-    end = 60 * (learning.MORE_IN_NOISE if noise == 1.0 and most is None else 1.0)
-    assert end <= len(learned.evaluations) < end + 8
 
 
 def test_an_interruption_returns_what_was_learned():
