@@ -9,7 +9,7 @@ leads to: later searches are cheap. Every second search may end in a local maxim
 several, and two of them must agree on the best one. Where a number depends on many parameters all
 may end in the same one: a search that sees what others evaluated is led to their ends. There each
 climbs by its own evaluations, and the others' tell only whether it is on the way to a known mode.
-Under noise that is too little to climb by: searches after the first begin far from the modes that
+Under noise that takes more evaluations: searches after the first begin far from the modes that
 are known and are kept from them at first, by something that is taken off the log density there
 (deflation; Farrell et al., 2015). Where all of them end alike some more climb alone from such
 places. The best maximum must have stood for two more searches.
@@ -238,8 +238,9 @@ class Arrival:
             start = int(np.argmax(np.where(left, heights, -np.inf)))
             left[start] = False
             begin = dispersed.X[start], dispersed.log_densities[start]
-            keeps = None if climbs_alone else repulsion
-            mode, has_stalled = self._search(*begin, keeps, climbs_alone)
+            # Those that climb alone only begin far from known modes.
+            kept_by = None if climbs_alone else repulsion
+            mode, has_stalled = self._search(*begin, kept_by, climbs_alone)
             ends.append(mode)
             if self._are_enough(ends):
                 break
@@ -250,8 +251,8 @@ class Arrival:
     def _is_kept_away(self, n_before):
         """Say whether a search, after so many, is kept from the modes that they found.
 
-        Under noise others go on from the best place nearby, a known mode. Climbing alone they take
-        twice as many evaluations, for the same share of ends in another basin.
+        Under noise others go on from the best place nearby, a known mode. Were all to climb alone,
+        as many seeds would end in the wrong basin, after more evaluations.
         """
         return self._may_hide_modes and self.opaque.is_noisy and n_before > 0
 

@@ -150,6 +150,23 @@ def bell(x):
     return -0.5 * np.sum(x**2)
 
 
+def searches_of(arrival, search_from, monkeypatch):
+    """Search by numbers with `search_from` in place of a search; return what it was asked."""
+    asked = []
+
+    def search(x, value, repulsion, climbs_alone):
+        end = search_from(len(asked))
+        asked.append((climbs_alone, repulsion is not None))
+        arrival._note(end)
+        return end, False
+
+    monkeypatch.setattr(arrival, "_search", search)
+    arrival.say = lambda evaluations: None
+    arrival._disperse()
+    arrival._by_numbers()
+    return asked
+
+
 @pytest.mark.parametrize(
     ("model", "are_kept_away", "fewest"),
     [
@@ -165,19 +182,10 @@ def test_searches_are_kept_from_known_modes(model, are_kept_away, fewest, monkey
     found = opaque(model())
     arrival = Arrival(found, N_STARTS, 1000, np.random.default_rng(0))
     assert [arrival._is_kept_away(n) for n in range(4)] == are_kept_away
-    repulsions, end = [], Mode(np.zeros(found.n_dimensions), 0.0, np.eye(found.n_dimensions))
-
-    def search(x, value, repulsion, climbs_alone):
-        repulsions.append(repulsion)
-        arrival._note(end)
-        return end, False
-
-    monkeypatch.setattr(arrival, "_search", search)
-    arrival.say = lambda evaluations: None
-    arrival._disperse()
-    arrival._by_numbers()
-    assert [repulsion is not None for repulsion in repulsions[:4]] == are_kept_away
-    assert len(repulsions) == fewest
+    end = Mode(np.zeros(found.n_dimensions), 0.0, np.eye(found.n_dimensions))
+    asked = searches_of(arrival, lambda n_before: end, monkeypatch)
+    assert [is_kept for _, is_kept in asked[:4]] == are_kept_away
+    assert len(asked) == fewest
 
 
 @pytest.mark.parametrize(
@@ -195,20 +203,13 @@ def test_where_noise_hides_slopes_and_all_maxima_are_alike_some_searches_climb_a
 ):
     """Of Lotka-Volterra with noise of one nat all eight missed the right mode on 2 seeds of 25."""
     arrival = Arrival(opaque(noisy_groups([7])), N_STARTS, 1000, np.random.default_rng(0))
-    asked = []
 
-    def search(x, value, repulsion, climbs_alone):
+    def search_from(n_before):
         arrival.noise = noise
-        at, lower = (np.zeros(7), 0.0) if asked else (np.full(7, 9.0), depth)
-        asked.append((climbs_alone, repulsion is not None))
-        end = Mode(at, -lower, np.eye(7))
-        arrival._note(end)
-        return end, False
+        at, lower = (np.zeros(7), 0.0) if n_before else (np.full(7, 9.0), depth)
+        return Mode(at, -lower, np.eye(7))
 
-    monkeypatch.setattr(arrival, "_search", search)
-    arrival.say = lambda evaluations: None
-    arrival._disperse()
-    arrival._by_numbers()
+    asked = searches_of(arrival, search_from, monkeypatch)
     assert asked[:FEWEST_IN_NOISE] == [(False, False)] + [(False, True)] * (FEWEST_IN_NOISE - 1)
     assert asked[FEWEST_IN_NOISE:] == [(True, False)] * (n - FEWEST_IN_NOISE)
     assert arrival.may_have_missed == (n == MOST_IN_NOISE)
