@@ -34,7 +34,7 @@ MOST_HOPE = 2.0
 # Hopeful draws are made in stretches of so many transitions; the first half leads
 # there. Fifty transitions hardly come along a banana's arms.
 N_STRETCHES, N_TRANSITIONS = 10, 10
-# Places with a larger standard deviation, in nats, are not evaluated. A polynomial that bends up
+# Places with a larger standard deviation, in nats, are not on the way. A polynomial that bends up
 # far away leads draws there: what is found, thousands of nats down, tells nothing of where mass
 # ends. With no bound one banana of ten had its arms cut off; 3 and 10 cost other models the same.
 MOST_UNCERTAIN = 5.0
@@ -48,12 +48,15 @@ class Hopes(NamedTuple):
     draws : Draws
         On the way from the emulators' own to those from the log density with its standard deviation
         added, as far as it is not too uncertain there for an evaluation to tell where mass ends.
+    beyond : ndarray, shape (k, d)
+        Those that are too uncertain, the one with the highest log density first.
     gap : float
         Largest change of a mean, in standard deviations, or of a log standard deviation, from the
         draws' own density to this one.
     """
 
     draws: Draws
+    beyond: np.ndarray
     gap: float
 
 
@@ -94,15 +97,17 @@ def hopes(composite, draws, factor, rng, maps=None) -> Hopes:
     gap = max(
         np.max(np.abs(X.mean(axis=0) - mean) / sd), np.max(np.abs(np.log(X.std(axis=0) / sd)))
     )
-    return Hopes(_within(way, MOST_UNCERTAIN), float(gap))
+    return Hopes(*_split(way, MOST_UNCERTAIN), float(gap))
 
 
-def _within(parts, most):
-    """Return the draws whose log density has at most this standard deviation, all in one."""
+def _split(parts, most):
+    """Return the draws whose log density has at most this standard deviation, and other places."""
     X = np.vstack([part.X for part in parts])
     values = Values(*map(np.concatenate, zip(*[part.values for part in parts], strict=True)))
     keep = values.variance <= most**2
-    return Draws(X[keep], Values(*[field[keep] for field in values]), parts[-1].step_size)
+    beyond = X[~keep][np.argsort(-values.mean[~keep], kind="stable")]
+    within = Draws(X[keep], Values(*[field[keep] for field in values]), parts[-1].step_size)
+    return within, beyond
 
 
 def uncertain(emulators, inputs_at, draws, picked, n):

@@ -23,8 +23,14 @@ to be filled with values in all directions.
 The bend is for what a kernel can't know: how a curved ridge goes on. A Gaussian kernel forgets
 within a length scale, and what it says of a banana's arms is the trend, which is far off there.
 
+Where it is asked for, the covariance is extended by one part more: functions of single coordinates
+and of few of them (:mod:`pymc_kmc.surrogates.additive_kernel`), or terms for heavy tails
+(:mod:`pymc_kmc.surrogates.radial_terms`). The former's coordinates are those of x itself, in
+standard deviations: parameters, not combinations of them, are what such functions are of.
+
 Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 (d + m))` for each of some
-15 trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance.
+15 trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance. Functions
+of few coordinates have d exponentials in place of one, :math:`O(n^2 d)` a trial.
 
 References
 ----------
@@ -38,6 +44,11 @@ import numpy as np
 from scipy.linalg import LinAlgError, blas, cho_solve, cholesky, lapack
 from scipy.optimize import minimize
 
+from pymc_kmc.surrogates.additive_kernel import AdditiveKernel
+from pymc_kmc.surrogates.radial_terms import RadialTerms
+
+# What the covariance may be extended by.
+EXTENSIONS = {"additive": AdditiveKernel, "radial": RadialTerms}
 # Prior variances of the trend's constant, linear and quadratic coefficients, in units of its scale:
 # a quadratic log density has coefficients of -1/2 and correlations between -1 and 1; its centre may
 # be ten standard deviations off.
@@ -49,6 +60,8 @@ LOG_BEND = (-16.0, 4.0)
 LOG_VARIANCE = (-16.0, 12.0)
 LOG_NOISE = (-18.0, 6.0)
 LOG_LENGTH = (-2.5, 3.5)
+# Logarithm of b where there is to be no bend: with short length scales one of -16 is one.
+NO_BEND = -60.0
 # Logarithms of s, b, a and sigma^2 that the search starts from: a kernel bends the trend, or a
 # polynomial does. From the first alone a banana's polynomial is missed one time in three.
 KERNEL_START, POLYNOMIAL_START = (0.0, -4.0, 0.0, -7.0), (0.0, 0.0, -4.0, -7.0)
@@ -65,28 +78,37 @@ FEWEST_ROWS = 8
 
 
 class Hyperparameters(NamedTuple):
-    """Logarithms of the parameters of the covariance function; of the length scales, shape (d,)."""
+    """Logarithms of the parameters of the covariance function.
+
+    Those of the length scales have shape (d,). What it is extended by has its own, or is None.
+    """
 
     log_scale: float
     log_bend: float
     log_variance: float
     log_noise: float
     log_lengths: np.ndarray
+    extension: AdditiveKernel | RadialTerms | None = None
 
     @classmethod
-    def start(cls, values, n_dimensions):
-        """Return where a search begins: all parameters but the length scales, given."""
-        return cls(*values, np.full(n_dimensions, usual_log_length(n_dimensions)))
+    def start(cls, values, n_dimensions, extension=None):
+        """Return where a search begins: s, b, a and sigma^2 given, and all else as usual."""
+        lengths = np.full(n_dimensions, usual_log_length(n_dimensions))
+        extension = extension and EXTENSIONS[extension].start(n_dimensions)
+        return cls(*values, lengths, extension)
 
     @classmethod
-    def unpacked(cls, vector):
-        """Return the parameters of a vector (4 + d,)."""
-        return cls(*vector[:4], vector[4:])
+    def unpacked(cls, vector, n_dimensions, extension=None):
+        """Return the parameters of a vector (4 + d,), followed by those of an extension, if any."""
+        n = 4 + n_dimensions
+        extension = extension and EXTENSIONS[extension].unpacked(vector[n:])
+        return cls(*vector[:4], vector[4:n], extension)
 
     @property
     def packed(self):
-        """All in a vector (4 + d,)."""
-        return np.append(self[:4], self.log_lengths)
+        """All in a vector (4 + d,), or longer."""
+        more = [] if self.extension is None else self.extension.packed
+        return np.concatenate([self[:4], self.log_lengths, more])
 
     @property
     def relevances(self):
@@ -150,7 +172,24 @@ class ExactGP:
         """Return the coordinates of points (n, d)."""
         return (X - self.centre) @ self.whitening.T
 
-    def fit(self, X, Y, noise=None, last=None):
+    @property
+    def extension(self):
+        """Name of what the fit's covariance is extended by, or None."""
+        kind = type(self.hyperparameters_.extension)
+        return {kind: name for name, kind in EXTENSIONS.items()}.get(kind)
+
+    @property
+    def scales(self):
+        """Standard deviations of the points' own coordinates, by the whitening, shape (d,)."""
+        return np.linalg.norm(np.linalg.inv(self.whitening), axis=1)
+
+    def axes(self, extension):
+        """Return the map (d, d) from coordinates to those of an extension."""
+        if extension is None or not EXTENSIONS[extension].is_along_axes:
+            return np.eye(len(self.centre))
+        return np.linalg.inv(self.whitening) / self.scales[:, None]
+
+    def fit(self, X, Y, noise=None, last=None, extension=None):
         """Fit to outputs at points.
 
         Parameters
@@ -161,7 +200,9 @@ class ExactGP:
         noise : ndarray, shape (n,), optional
             Variance of each value's own noise.
         last : ExactGP, optional
-            A fit to fewer points, whose parameters the search starts from.
+            A fit to fewer points, with the same extension, whose parameters the search starts from.
+        extension : {"additive", "radial"}, optional
+            What the covariance is extended by.
 
         Returns
         -------
@@ -169,17 +210,21 @@ class ExactGP:
         """
         noise = np.zeros(len(X)) if noise is None else noise
         Z = self.coordinates(X)
-        likelihood = MarginalLikelihood(Z, Y, noise)
+        likelihood = MarginalLikelihood(Z, Y, noise, extension, self.axes(extension))
+        bends = extension is None or EXTENSIONS[extension].bends
         if last is None or last.Z_.shape[1] != Z.shape[1]:
             starts = [
-                Hyperparameters.start(values, Z.shape[1])
-                for values in (KERNEL_START, POLYNOMIAL_START)
+                Hyperparameters.start(values, Z.shape[1], extension)
+                for values in (KERNEL_START, POLYNOMIAL_START)[: 1 + bends]
             ]
             most = N_TRIALS
         else:
             starts, most = [last.hyperparameters_], N_TRIALS_AGAIN
         log_noise = (-18.0, -12.0) if self.deterministic else LOG_NOISE
-        bounds = [LOG_SCALE, LOG_BEND, LOG_VARIANCE, log_noise, *[LOG_LENGTH] * Z.shape[1]]
+        log_bend = LOG_BEND if bends else (NO_BEND, NO_BEND)
+        bounds = [LOG_SCALE, log_bend, LOG_VARIANCE, log_noise, *[LOG_LENGTH] * Z.shape[1]]
+        if extension is not None:
+            bounds += starts[0].extension.bounds
         searches = [
             minimize(
                 likelihood.loss,
@@ -192,7 +237,8 @@ class ExactGP:
             for start in starts
         ]
         found = min(searches, key=lambda search: search.fun)
-        return self.given(Z, Y, noise, Hyperparameters.unpacked(found.x))
+        parameters = Hyperparameters.unpacked(found.x, Z.shape[1], extension)
+        return self.given(Z, Y, noise, parameters)
 
     def given(self, Z, Y, noise, hyperparameters):
         """Fit to outputs (n, m) at coordinates (n, d), with parameters that are known.
@@ -201,11 +247,12 @@ class ExactGP:
         -------
         self
         """
-        likelihood = MarginalLikelihood(Z, Y, noise)
         self.hyperparameters_ = hyperparameters
+        likelihood = MarginalLikelihood(Z, Y, noise, self.extension, self.axes(self.extension))
         self.log_evidence_ = likelihood.log_evidence(hyperparameters)
         self.factor_ = _factor(likelihood.covariance(hyperparameters)[0])
         self.Z_, self.Y_, self.noise_ = Z, Y, noise
+        self.U_ = likelihood.U
         self.weights_ = cho_solve((self.factor_, True), Y)
         # By the inverse of the factor, not of K: variances are small differences of large numbers.
         self.inverse_factor_ = lapack.dtrtri(self.factor_, lower=1)[0]
@@ -230,10 +277,15 @@ class ExactGP:
         inner, weighted = Z @ self.Z_.T, (Z * parameters.relevances) @ self.Z_.T
         gaussian = parameters.gaussian(Z, self.Z_)
         k = parameters.trend(inner) + parameters.bend(weighted) + gaussian
+        U = Z @ self.axes(self.extension).T
+        if parameters.extension is not None:
+            k += parameters.extension(U, self.U_)
         whitened = _whitened(k, self.inverse_factor_)
         norms, weighted_norms = np.sum(Z**2, axis=1), Z**2 @ parameters.relevances
         prior = parameters.trend(norms) + parameters.bend(weighted_norms)
         prior += np.exp(parameters.log_variance)
+        if parameters.extension is not None:
+            prior += parameters.extension.prior(U)
         variance = np.maximum(prior - np.einsum("ij,ij->i", whitened, whitened), 0.0)
         return Prediction(
             k @ self.weights_,
@@ -261,11 +313,14 @@ class ExactGP:
 
     def covariance(self, X):
         """Return the covariance of an output's values at points (k, d), without noise, (k, k)."""
-        parameters = self.hyperparameters_
+        parameters, axes = self.hyperparameters_, self.axes(self.extension)
 
         def kernel(A, B):
             bend = parameters.bend((A * parameters.relevances) @ B.T)
-            return parameters.trend(A @ B.T) + bend + parameters.gaussian(A, B)
+            k = parameters.trend(A @ B.T) + bend + parameters.gaussian(A, B)
+            if parameters.extension is not None:
+                k += parameters.extension(A @ axes.T, B @ axes.T)
+            return k
 
         Z = self.coordinates(X)
         k = kernel(Z, self.Z_)
@@ -310,6 +365,10 @@ class Prediction(NamedTuple):
         result = (by_k * parameters.trend_slope(inner)) @ process.Z_
         result += relevances * ((by_k * parameters.bend_slope(weighted)) @ process.Z_)
         result += precisions * (by_gaussian @ process.Z_ - by_gaussian.sum(axis=1)[:, None] * Z)
+        if parameters.extension is not None:
+            axes = process.axes(process.extension)
+            points = Z @ axes.T, process.U_
+            result += parameters.extension.pullback(*points, by_k, of_variance) @ axes
         slopes = np.outer(parameters.trend_slope(norms), np.ones(Z.shape[1]))
         slopes += np.outer(parameters.bend_slope(weighted_norms), relevances)
         result += 2.0 * of_variance[:, None] * slopes * Z
@@ -319,22 +378,30 @@ class Prediction(NamedTuple):
 class MarginalLikelihood:
     """The loss that the parameters minimise: -log evidence with a weak prior, and its gradient."""
 
-    def __init__(self, Z, Y, noise):
+    def __init__(self, Z, Y, noise, extension=None, axes=None):
         # Of more outputs than values the products with each other are all that counts.
         self.Y, self.noise, self.n_outputs = _compressed(Y.T).T, noise, Y.shape[1]
         self.Z, self.inner = Z, Z @ Z.T
-        self.start = Hyperparameters.start(KERNEL_START, Z.shape[1]).packed
+        self.extension, self.U = extension, Z if axes is None else Z @ axes.T
+        self.start = Hyperparameters.start(KERNEL_START, Z.shape[1], extension).packed
 
     def covariance(self, parameters):
-        """Return the values' covariance (n, n), and what trend, bend and kernel are of it."""
+        """Return the values' covariance (n, n), and the parts of it.
+
+        These are trend, bend, kernel and what it is extended by, None without that.
+        """
         trend = parameters.trend(self.inner)
         bend = parameters.bend((self.Z * parameters.relevances) @ self.Z.T)
         gaussian = parameters.gaussian(self.Z, self.Z)
         K = trend + bend + gaussian
+        more = None
+        if parameters.extension is not None:
+            more = parameters.extension(self.U, self.U)
+            K += more
         # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
         own = np.exp(parameters.log_noise) + self.noise + JITTER * np.diag(K)
         K[np.diag_indices_from(K)] += own
-        return K, trend, bend, gaussian
+        return K, trend, bend, gaussian, more
 
     def log_evidence(self, parameters):
         factor = _factor(self.covariance(parameters)[0])
@@ -345,10 +412,11 @@ class MarginalLikelihood:
         )
 
     def loss(self, vector):
-        """Return the loss and its gradient at packed parameters (4 + d,)."""
-        parameters = Hyperparameters.unpacked(vector)
+        """Return the loss and its gradient at packed parameters."""
+        d = self.Z.shape[1]
+        parameters = Hyperparameters.unpacked(vector, d, self.extension)
         try:
-            K, trend, bend, gaussian = self.covariance(parameters)
+            K, trend, bend, gaussian, more = self.covariance(parameters)
             factor = _factor(K)
         except LinAlgError:
             return 1e10, np.zeros_like(vector)
@@ -373,11 +441,19 @@ class MarginalLikelihood:
                 *(np.exp(-2 * parameters.log_lengths) * sums - 2.0 * relevances * products),
             ]
         )
+        lengths = [slice(4, 4 + d)]
+        if more is not None:
+            extension = parameters.extension
+            by_extension = extension.parameters_gradient(self.U, slope, more)
+            gradient = np.concatenate([gradient, by_extension])
+            if extension.n_lengths:
+                lengths.append(slice(-extension.n_lengths, None))
         away = (vector - self.start) / PRIOR_SD
-        spread = (parameters.log_lengths - parameters.log_lengths.mean()) / LENGTHS_SD
-        loss += 0.5 * np.sum(away**2) + 0.5 * np.sum(spread**2)
+        spreads = [(vector[each] - vector[each].mean()) / LENGTHS_SD for each in lengths]
+        loss += 0.5 * np.sum(away**2) + sum(0.5 * np.sum(spread**2) for spread in spreads)
         gradient += away / PRIOR_SD
-        gradient[4:] += spread / LENGTHS_SD
+        for each, spread in zip(lengths, spreads, strict=True):
+            gradient[each] += spread / LENGTHS_SD
         return loss, gradient
 
 

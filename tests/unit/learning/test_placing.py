@@ -60,6 +60,16 @@ def test_hopeful_places_are_no_farther_than_an_evaluation_tells_of():
     np.testing.assert_allclose(composite(found.X).variance, found.values.variance)
 
 
+def test_places_beyond_are_those_too_uncertain_the_highest_first():
+    rng = np.random.default_rng(0)
+    composite = Ridge(8.0)
+    draws = draw(composite, rng.standard_normal((64, 2)), np.eye(2), 0.5, 50, rng)
+    beyond = composite(hopes(composite, draws, np.eye(2), rng).beyond)
+    assert len(beyond.mean) > 10
+    assert beyond.variance.min() > MOST_UNCERTAIN**2
+    assert np.all(np.diff(beyond.mean) <= 0.0)
+
+
 class Line:
     """An emulator of a line with an unknown constant, slope, and anything beyond 5."""
 

@@ -12,6 +12,7 @@ from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
 from pymc_kmc.learning.placing import Hopes
 from pymc_kmc.learning.rounds import (
     LARGEST_BATCH,
+    LONG_DOUBT,
     Evaluations,
     Rounds,
     begin,
@@ -135,7 +136,7 @@ def test_what_has_no_mass_says_nothing_of_the_end(monkeypatch, known, gap, error
     rounds, state = known
 
     def hopes(composite, draws, factor, rng, maps):
-        return Hopes(draws, gap)
+        return Hopes(draws, np.zeros((0, 2)), gap)
 
     def errors(values, predicted, heights):
         return np.full(len(values), error), np.full(len(values), missed)
@@ -145,6 +146,25 @@ def test_what_has_no_mass_says_nothing_of_the_end(monkeypatch, known, gap, error
     after = rounds.next(state)
     assert after.n_calm == n_calm
     assert type(after.n_calm) is int
+
+
+@pytest.mark.parametrize(("n_doubts", "is_far"), [(0, False), (LONG_DOUBT - 1, True)])
+def test_doubts_that_stay_are_asked_far_away(monkeypatch, known, n_doubts, is_far):
+    """One place too uncertain for the usual ones is evaluated then, and may be far off."""
+    rounds, state = known
+
+    def hopes(composite, draws, factor, rng, maps):
+        return Hopes(draws, np.array([[70.0, 80.0], [60.0, 60.0]]), 9.0)
+
+    monkeypatch.setattr(rounds_module, "hopes", hopes)
+    after = rounds.next(state._replace(n_doubts=n_doubts))
+    assert after.n_doubts == n_doubts + 1
+    new = after.evaluations.X[len(state.evaluations) :]
+    assert np.sum(np.all(new == [70.0, 80.0], axis=1)) == int(is_far)
+    assert len(new) == 8
+    assert np.abs(new[:4]).max() < 10.0  # those at fresh draws are the first
+    monkeypatch.setattr(rounds_module, "hopes", lambda *a: Hopes(a[1], np.zeros((0, 2)), 0.0))
+    assert rounds.next(after._replace(temperature=1.0)).n_doubts == 0
 
 
 @pytest.mark.parametrize(("has_modes", "temperature"), [(True, 3.0), (False, 4.0)])

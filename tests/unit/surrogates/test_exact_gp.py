@@ -1,10 +1,27 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.surrogates.exact_gp import ExactGP, MarginalLikelihood
+from pymc_kmc.surrogates.exact_gp import (
+    EXTENSIONS,
+    ExactGP,
+    Hyperparameters,
+    MarginalLikelihood,
+)
 
 WHITENING = np.array([[1.0, 0.0], [0.3, 0.5]])
 CENTRE = np.array([0.5, -1.0])
+
+
+# Parameters of what extends the covariance.
+OF_EXTENSIONS = {None: [], "additive": [0.4, -0.7, 0.2, -0.5], "radial": [0.1, -0.6]}
+
+
+def extended(process, extension):
+    """The same process, its covariance extended."""
+    parameters = [*process.hyperparameters_.packed, *OF_EXTENSIONS[extension]]
+    again = ExactGP(process.whitening, process.centre)
+    data = process.Z_, process.Y_, process.noise_
+    return again.given(*data, Hyperparameters.unpacked(np.array(parameters), 2, extension))
 
 
 @pytest.fixture
@@ -90,10 +107,12 @@ def test_a_ridge_that_bends_along_one_of_eight_coordinates_goes_on(rng):
     np.testing.assert_allclose(prediction.mean[:, 0], ridge(arms), atol=0.5)
 
 
-@pytest.mark.parametrize("bends", [False, True])
-def test_gradients_are_those_of_means_and_variances(bends, process, points, rng):
+@pytest.mark.parametrize("kind", ["as it is", "bends", *EXTENSIONS])
+def test_gradients_are_those_of_means_and_variances(kind, process, points, rng):
     X, weights, factors = rng.normal(size=(4, 2)), rng.normal(size=(4, 3)), rng.normal(size=4)
-    if bends:
+    if kind in EXTENSIONS:
+        process = extended(process, kind)
+    elif kind == "bends":
         x, y = points.T
         quartic = np.column_stack([(x**2 + y - 1.0) ** 2, x**3 - x, x**4 + y**2])
         process = ExactGP(WHITENING, CENTRE).fit(points, quartic)
@@ -124,20 +143,24 @@ def test_values_left_out_are_predicted_as_from_all_others(process, points, outpu
         np.testing.assert_allclose(variance[i], K[i, i] - solved @ K[others, i], rtol=1e-3)
 
 
-def test_the_covariance_has_the_variances_on_its_diagonal(process, rng):
+@pytest.mark.parametrize("extension", [None, *EXTENSIONS])
+def test_the_covariance_has_the_variances_on_its_diagonal(extension, process, rng):
     X = rng.normal(size=(5, 2))
+    process = extended(process, extension)
     np.testing.assert_allclose(
         np.diag(process.covariance(X)), process.predict(X).variance, rtol=1e-6, atol=1e-8
     )
 
 
-def test_the_loss_has_its_gradient(points, outputs, rng):
-    likelihood = MarginalLikelihood(points, outputs, rng.uniform(0, 0.1, size=len(points)))
-    parameters = np.array([-0.5, -0.8, 0.3, -3.0, 0.4, 1.1])
+@pytest.mark.parametrize("extension", [None, *EXTENSIONS])
+def test_the_loss_has_its_gradient(extension, points, outputs, rng):
+    noise, axes = rng.uniform(0, 0.1, size=len(points)), rng.normal(size=(2, 2))
+    likelihood = MarginalLikelihood(points, outputs, noise, extension, axes)
+    parameters = np.array([-0.5, -0.8, 0.3, -3.0, 0.4, 1.1, *OF_EXTENSIONS[extension]])
     _, gradient = likelihood.loss(parameters)
     differences = [
         (likelihood.loss(parameters + step)[0] - likelihood.loss(parameters - step)[0]) / 2e-5
-        for step in 1e-5 * np.eye(6)
+        for step in 1e-5 * np.eye(len(parameters))
     ]
     np.testing.assert_allclose(gradient, differences, rtol=1e-4)
 

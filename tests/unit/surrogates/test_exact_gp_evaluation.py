@@ -1,20 +1,27 @@
 import numpy as np
 import pytest
 
+from pymc_kmc.surrogates.additive_kernel import AdditiveKernel
 from pymc_kmc.surrogates.exact_gp import ExactGP, Hyperparameters
 from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, packed, pulled_at
+from pymc_kmc.surrogates.radial_terms import RadialTerms
 
 SIZES = [(3, 25, 4), (1, 7, 1), (9, 40, 2)]  # of coordinates, places, outputs
 IS_LOG = [False, False, True]
 
 
-@pytest.fixture(scope="module")
-def processes():
+@pytest.fixture(scope="module", params=[None, "additive", "radial"])
+def processes(request):
     """Fitted ones with all parts of the covariance at work, and their scales and offsets."""
     rng, found = np.random.default_rng(1), []
     for d, n, m in SIZES:
         Z = rng.normal(size=(n, d))
-        parameters = Hyperparameters(0.3, -1.0, 0.5, -3.0, rng.normal(1.0, 0.3, d))
+        extension = {
+            None: None,
+            "additive": AdditiveKernel(0.7, -1.0, rng.normal(0.3, 0.3, d)),
+            "radial": RadialTerms(0.3, -0.5),
+        }[request.param]
+        parameters = Hyperparameters(0.3, -1.0, 0.5, -3.0, rng.normal(1.0, 0.3, d), extension)
         process = ExactGP(rng.normal(size=(d, d)), rng.normal(size=d))
         process.given(Z, rng.normal(size=(n, m)), np.zeros(n), parameters)
         found.append((process, rng.uniform(0.005, 0.02, m), rng.normal(size=m)))
