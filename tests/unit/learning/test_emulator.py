@@ -14,6 +14,12 @@ def normal(X):
     return -0.5 * (X**2).sum(axis=1)
 
 
+def mixture(X):
+    """Radial terms gain a tenth of a nat a value."""
+    ends = [-0.5 * ((X - mean) ** 2).sum(axis=1) for mean in (-1.0, 1.0)]
+    return np.logaddexp(*ends)
+
+
 def separate(X):
     return -0.25 * (X**2).sum(axis=1) + np.tanh(4.0 * X).sum(axis=1)
 
@@ -31,7 +37,8 @@ def emulated(function, n, grows=True):
 
 
 @pytest.mark.parametrize(
-    ("function", "extension"), [(normal, None), (separate, "additive"), (heavy, "radial")]
+    ("function", "extension"),
+    [(normal, None), (mixture, None), (separate, "additive"), (heavy, "radial")],
 )
 def test_a_covariance_is_extended_where_that_tells_more(function, extension):
     assert emulated(function, FEWEST_EXTENDED + 50).process.extension == extension
