@@ -25,8 +25,8 @@ LARGEST_LOG = 300.0
 _C0, _C1, _C2 = TREND_VARIANCES
 _N_TERMS = len(DEGREES_OF_FREEDOM)
 # What extends a covariance, as numbers.
-_EXTENSIONS = {None: 0, "additive": 1, "radial": 2}
 _ADDITIVE, _RADIAL = 1, 2
+_EXTENSIONS = {None: 0, "additive": _ADDITIVE, "radial": _RADIAL}
 
 
 class Packed(NamedTuple):
@@ -40,9 +40,10 @@ class Packed(NamedTuple):
         functions of few coordinates their variance and ratio (2,), the inverse length scales of x
         (k,), and the places in length scales (k, n). Of radial terms their coefficients (4, m), the
         variance of the damped quadratic, and the places' dampings (4, n).
-    layout : ndarray of int, shape (n_processes, 6)
-        Of each where its numbers begin, k, n, m, whether it is of logarithms, and what extends its
-        covariance: 0 is nothing, 1 functions of few coordinates, 2 radial terms.
+    layout : ndarray of int, shape (n_processes, 7)
+        Of each where its numbers begin, k, n, m, whether it is of logarithms, what extends its
+        covariance, and where the numbers of that begin. What extends it is nothing, 0, functions of
+        few coordinates, 1, or radial terms, 2.
     """
 
     numbers: np.ndarray
@@ -74,19 +75,20 @@ def packed(processes) -> Packed:
             process.weights_ * scales,
             offset,
         )
-        extension = parameters.extension
+        extension, more = parameters.extension, ()
         if process.extension == "additive":
             variance, ratio, shrinking = extension.factors
             places = (process.U_ * shrinking).T
-            parts += np.array([variance, ratio]), shrinking / process.scales, places
+            more = np.array([variance, ratio]), shrinking / process.scales, places
         elif process.extension == "radial":
             of_terms, of_damped = extension.variances
             coefficients = of_terms * terms(process.U_).T @ process.weights_
-            parts += coefficients * scales, of_damped, dampings(process.U_).T
-        flat = np.concatenate([np.ravel(part) for part in parts])
+            more = coefficients * scales, of_damped, dampings(process.U_).T
+        flat = np.concatenate([np.ravel(part) for part in (*parts, *more)])
         numbers.append(flat)
-        sizes = k, n, process.weights_.shape[1]
-        layout.append([begin, *sizes, int(is_log), _EXTENSIONS[process.extension]])
+        sizes, kind = (k, n, process.weights_.shape[1]), _EXTENSIONS[process.extension]
+        rest = begin + sum(np.size(part) for part in parts)
+        layout.append([begin, *sizes, int(is_log), kind, rest])
         begin += len(flat)
     return Packed(np.concatenate(numbers), np.array(layout, dtype=np.int64))
 
@@ -115,8 +117,7 @@ def _parts(numbers, layout, i):
 @njit(error_model="numpy")
 def _extension(numbers, layout, i):
     """Return the numbers of what extends the covariance of process i."""
-    begin, k, n, m = layout[i, 0], layout[i, 1], layout[i, 2], layout[i, 3]
-    return numbers[begin + k + k * k + k * n + 2 * k + 3 + n * m + m :]
+    return numbers[layout[i, 6] :]
 
 
 @njit(error_model="numpy")
