@@ -25,15 +25,17 @@ from pymc_kmc.numerics.coordinates import IDENTITY, Coordinates
 from pymc_kmc.numerics.evaluation import PythonParameters
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, geometric_mean
 from pymc_kmc.numerics.threads import single_threaded_blas
+from pymc_kmc.surrogates.exact_gp_evaluation import packed
 
 # Operations that the gradients of a proposal may take for each emulator: two milliseconds, a fifth
 # of an evaluation of ten.
-BUDGET = 8e6
-# Operations of a gradient besides the emulators' places, and besides those of each emulator: some
-# four microseconds and one.
-OVERHEAD, OVERHEAD_OF_ONE = 16e3, 4e3
-# Gradients of a proposal, at least: some twenty trajectories.
-FEWEST_GRADIENTS = 200
+BUDGET = 12e6
+# Operations of a gradient besides the emulators', and besides those of each emulator: two
+# microseconds, and two thirds of one.
+OVERHEAD, OVERHEAD_OF_ONE = 12e3, 4e3
+# Gradients of a proposal, at least: some twelve trajectories. Glass has an ESS of 560 with 200, 520
+# with 100, 440 with 60, 300 with 30.
+FEWEST_GRADIENTS = 100
 # Rounds whose evaluations tell how far the target is from what was learned.
 N_WEIGHED = 2
 
@@ -62,7 +64,7 @@ class EmulatedDensity:
     def __init__(self, model, names, states, variance, coordinates):
         self.model, self.names, self.states = model, names, states
         self.variance_, self.coordinates = variance, coordinates
-        self._composite = self._compiled = self._function = self._point = None
+        self._composite = self._compiled = self._function = self._point = self._packed = None
         self._last = None, None
         self.n_features_in_ = len(coordinates.origin)
 
@@ -79,6 +81,16 @@ class EmulatedDensity:
             pairs = zip(opaque.nodes, self.states, strict=True)
             self._composite = Composite(opaque, [NodeEmulator.restored(*pair) for pair in pairs])
         return self._composite
+
+    @property
+    def packed(self):
+        """The emulators' :class:`Packed`, which goes with the density to other processes.
+
+        Made anew there it might be rounded otherwise.
+        """
+        if self._packed is None:
+            self._packed = packed([emulator.packable for emulator in self.composite.emulators])
+        return self._packed
 
     @property
     def hamiltonian(self):
@@ -102,7 +114,7 @@ class EmulatedDensity:
 
     def _compile(self):
         composite, mode = self.composite, get_mode("NUMBA")
-        x, *graphs = emulated_graph(composite.model, composite.emulators)
+        x, *graphs = emulated_graph(composite.model, composite.emulators, self.packed)
         # -inf where a parameter is impossible, in place of an exception.
         mode = mode.including("local_check_parameter_to_ninf_switch")
         self._function = compile_function([x], graphs, {"mode": mode})
@@ -225,7 +237,7 @@ def on_emulators(posterior, model) -> FittedSurrogate:
             density.hamiltonian,
             X,
             np.random.default_rng(0),
-            n_gradients(posterior.emulators),
+            n_gradients(density.packed.operations),
         )
         fitted = FittedSurrogate(density, IDENTITY, transitions, LogWeights(density.hamiltonian))
         evaluations = posterior.evaluations
@@ -237,15 +249,14 @@ def on_emulators(posterior, model) -> FittedSurrogate:
         return fitted.weighed(evaluations.X[len(evaluations) - n_last :][finite], values[finite])
 
 
-def n_gradients(states):
+def n_gradients(operations):
     """Return how many gradients of emulators a proposal may take.
 
     Parameters
     ----------
-    states : tuple of EmulatorState
+    operations : ndarray, shape (n_emulators,)
+        For value and gradient of each.
     """
-    operations = OVERHEAD + sum(
-        OVERHEAD_OF_ONE + len(state.Z) * (3 * state.Z.shape[1] + 2 * state.Y.shape[1])
-        for state in states
-    )
-    return max(int(len(states) * BUDGET / operations), FEWEST_GRADIENTS)
+    n = len(operations)
+    total = OVERHEAD + n * OVERHEAD_OF_ONE + np.sum(operations)
+    return max(int(n * BUDGET / total), FEWEST_GRADIENTS)

@@ -40,8 +40,9 @@ MANY, SEARCH_AGAIN = 300, 1.15
 # terms 1.5 for a Student t.
 FEWEST_EXTENDED, EXTENSION_GAIN = 100, 0.5
 # Most coordinates of an extension: 2000 values in 50 take a second for each trial of the additive
-# kernel's parameters.
-MOST_EXTENDED = {"additive": 20, "radial": 1000}
+# kernel's parameters. Most outputs: where moves are made, each takes a square of all knots with the
+# additive kernel.
+MOST_EXTENDED = {"additive": (20, 1), "radial": (1000, 1000)}
 # Weight of the last covariance in that of a space's coordinates, where draws go on from the last.
 MEMORY = 0.5
 # Largest logarithm of a positive output.
@@ -423,9 +424,9 @@ def _extended(found, best):
         Returns the same of candidates and an extension.
     """
     (space, _), (evidence, process, *_) = found
-    n_dimensions = process.Z_.shape[1]
+    sizes = process.Z_.shape[1], process.Y_.shape[1]
     for name in EXTENSIONS:
-        if n_dimensions <= MOST_EXTENDED[name]:
+        if all(np.less_equal(sizes, MOST_EXTENDED[name])):
             more = best([(space, None)], name)
             if more[1][0] > max(evidence + EXTENSION_GAIN * process.Y_.size, found[1][0]):
                 found = more

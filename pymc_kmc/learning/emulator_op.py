@@ -13,7 +13,7 @@ from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch import basic as numba_basic
 
 from pymc_kmc.numerics.code_cache import sources_digest
-from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, packed, pulled_at
+from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, pulled_at
 
 
 class EmulatorOp(Op):
@@ -34,7 +34,7 @@ class EmulatorOp(Op):
         self.n_outputs = n_outputs
 
     def make_node(self, point, numbers, layout, place):
-        outputs = pt.tensor(dtype="float64", shape=(self.n_outputs,)), pt.dmatrix()
+        outputs = pt.tensor(dtype="float64", shape=(self.n_outputs,)), pt.dvector()
         return Apply(self, [point, numbers, layout, place], outputs)
 
     def perform(self, node, inputs, output_storage):
@@ -60,8 +60,8 @@ class EmulatorPullOp(Op):
 
     __props__ = ()
 
-    def make_node(self, point, by_outputs, outputs, slopes, numbers, layout, place):
-        inputs = [point, by_outputs, outputs, slopes, numbers, layout, place]
+    def make_node(self, point, by_outputs, outputs, memory, numbers, layout, place):
+        inputs = [point, by_outputs, outputs, memory, numbers, layout, place]
         return Apply(self, inputs, [point.type()])
 
     def perform(self, node, inputs, output_storage):
@@ -86,13 +86,13 @@ def _funcify_emulator(op, **kwargs):
 @numba_basic.register_funcify_and_cache_key(EmulatorPullOp)
 def _funcify_pull(op, **kwargs):
     @numba_basic.numba_njit
-    def pull(point, by_outputs, outputs, slopes, numbers, layout, place):
-        return pulled_at(point, by_outputs, outputs, slopes, numbers, layout, place.item())
+    def pull(point, by_outputs, outputs, memory, numbers, layout, place):
+        return pulled_at(point, by_outputs, outputs, memory, numbers, layout, place.item())
 
     return pull, _key(op)
 
 
-def emulated_graph(opaque, emulators):
+def emulated_graph(opaque, emulators, packed):
     """Return a model's log density and its gradient with emulated outputs, as graphs of a vector.
 
     Parameters
@@ -100,13 +100,14 @@ def emulated_graph(opaque, emulators):
     opaque : OpaqueModel
     emulators : list of NodeEmulator
         Fitted.
+    packed : Packed
 
     Returns
     -------
     x : TensorVariable, shape (d,)
     log_density, gradient : TensorVariable
     """
-    numbers, layout = map(pytensor.shared, packed([e.packable for e in emulators]))
+    numbers, layout = map(pytensor.shared, packed)
     x = pt.tensor("x", dtype="float64", shape=(opaque.n_dimensions,))
 
     def emulate(i, inputs):

@@ -69,6 +69,40 @@ def exp_in_place(values, scratch, n):
         values[i] = values[i] * half * (half * (1.0 + odd))
 
 
+# exp(t) for t >= -32 is the 2^7-th power of exp(t / 128), for which the Taylor polynomial of degree
+# nine around the middle of [-1/4, 0] has a remainder of 3e-16 of the value.
+_GAUSSIAN_LOW, _GAUSSIAN_SQUARINGS = -32.0, 7
+_GAUSSIAN_SHRINKING = 0.5**_GAUSSIAN_SQUARINGS
+_GAUSSIAN_MIDDLE = -0.5 * _GAUSSIAN_LOW * _GAUSSIAN_SHRINKING
+_G9, _G8, _G7, _G6, _G5, _G4, _G3, _G2, _G1, _G0 = (
+    math.exp(-_GAUSSIAN_MIDDLE) / math.factorial(k) for k in range(9, -1, -1)
+)
+
+
+@njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
+def gaussian_of(distance):
+    """Return exp(-distance^2 / 2), or 1.3e-14 where it is less.
+
+    Relative error below 1e-13; NaN stays NaN. In a loop it takes two thirds of the time of
+    :func:`exp_in_place`, for no exponent is put together from bits.
+    """
+    t = -0.5 * distance * distance
+    t = _GAUSSIAN_LOW if t < _GAUSSIAN_LOW else t
+    r = t * _GAUSSIAN_SHRINKING + _GAUSSIAN_MIDDLE
+    p = _G9 * r + _G8
+    p = p * r + _G7
+    p = p * r + _G6
+    p = p * r + _G5
+    p = p * r + _G4
+    p = p * r + _G3
+    p = p * r + _G2
+    p = p * r + _G1
+    p = p * r + _G0
+    for _ in range(_GAUSSIAN_SQUARINGS):
+        p *= p
+    return p
+
+
 # Cody & Waite reduction by pi, which is split in four; the first three parts have 28 bits each,
 # so that their products with k are exact for |k| < 2^24 (the constants are those of SLEEF,
 # Shibata & Petrogalli, 2020). What is left, |r| <= pi / 2, goes through the Taylor polynomial of

@@ -1,29 +1,31 @@
-r"""A kernel of functions of single coordinates, of pairs of them, of triples, and so on.
+r"""A kernel of functions of single coordinates and of pairs of them.
 
 With one Gaussian kernel a coordinate, :math:`g_j = \exp(-(u_j - u'_j)^2 / (2 l_j^2))`, it is
 
-.. math:: v P(u, u'), \qquad P = \frac{\prod_j (1 + r g_j) - 1}{r}
-          = \sum_j g_j + r \sum_{i < j} g_i g_j + r^2 \sum_{h < i < j} g_h g_i g_j + \dots
+.. math:: v P(u, u'), \qquad P = \sum_j g_j + r \sum_{i < j} g_i g_j
 
-(Duvenaud, Nickisch and Rasmussen, 2011, equations 6 and 7, with the variances of orders a geometric
-series, as of Stitson et al., 1999). With a small ratio r, functions of nine coordinates are told by
-some hundreds of values, for each is one of few coordinates; a Gaussian kernel of all nine has to be
-filled with values in all directions.
+(Duvenaud, Nickisch and Rasmussen, 2011, equations 6 and 7, with two orders). Functions of nine
+coordinates are told by some hundreds of values, for each is one of few coordinates; a Gaussian
+kernel of all nine has to be filled with values in all directions. What three coordinates do
+together is left to that: Glass has a ratio r of .003, and with all orders in a geometric series
+those above the second made .01 of 1.6 nats.
+
+*Where moves are made* such a function is told by Gaussians about knots of a grid, and products of
+two (:meth:`AdditiveKernel.on_grids`): some tens of knots an axis take the place of all the points
+it was fitted to.
 
 References
 ----------
 Duvenaud, D., Nickisch, H. and Rasmussen, C. E. (2011). Additive Gaussian processes. *Advances in
 Neural Information Processing Systems* 24.
-
-Stitson, M., Gammerman, A., Vapnik, V., Vovk, V., Watkins, C. and Weston, J. (1999). Support vector
-regression with ANOVA decomposition kernels. *Advances in Kernel Methods*, 285-292. MIT Press.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import pinvh
 
-from pymc_kmc.numerics.elementary import exp_in_place
+from pymc_kmc.numerics.elementary import gaussian_of
 from pymc_kmc.numerics.evaluation import SUM_FLAGS
 from pymc_kmc.numerics.jit import njit
 
@@ -31,6 +33,14 @@ from pymc_kmc.numerics.jit import njit
 LOG_VARIANCE, LOG_RATIO, LOG_LENGTH = (-16.0, 12.0), (-12.0, 4.0), (-2.5, 3.5)
 # Those that a search begins with: single coordinates above all.
 START = (0.0, -2.0, 0.3)
+
+# Distance of knots, in length scales. On Glass, 1102 points in nine dimensions, it puts 177 knots,
+# and draws are off by 3e-4 nats at most; with .6 by .02, with .75 by .4.
+SPACING = 0.5
+# Knots about a point, from the last below it.
+ABOUT = (-1.0, 0.0, 1.0, 2.0)
+# Share of the largest eigenvalue of the knots' covariance below which one is taken for rounding.
+ROUNDING = 1e-13
 
 
 class AdditiveKernel(NamedTuple):
@@ -84,7 +94,8 @@ class AdditiveKernel(NamedTuple):
     def prior(self, U):
         """Return the variances at points (n, d), shape (n,); they are the same everywhere."""
         variance, ratio, _ = self.factors
-        return np.full(len(U), variance * np.expm1(U.shape[1] * np.log1p(ratio)) / ratio)
+        d = U.shape[1]
+        return np.full(len(U), variance * d * (1.0 + 0.5 * ratio * (d - 1)))
 
     def parameters_gradient(self, U, by_covariances, covariances):
         """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters.
@@ -98,7 +109,7 @@ class AdditiveKernel(NamedTuple):
         columns = _columns(U * shrinking)
         by_ratio, by_lengths = _parameter_sums(columns, variance * by_covariances, ratio)
         by_variance = np.sum(by_covariances * covariances)
-        return np.concatenate([[by_variance, by_ratio - by_variance], by_lengths])
+        return np.concatenate([[by_variance, by_ratio], by_lengths])
 
     def pullback(self, U, V, by_covariances, by_prior):
         """Return the gradient by U of what depends on its covariances and its variances.
@@ -117,6 +128,58 @@ class AdditiveKernel(NamedTuple):
         columns = _columns(U * shrinking), _columns(V * shrinking)
         return _pulled(*columns, variance * by_covariances, ratio) * shrinking
 
+    def on_grids(self, U, weights):
+        """Return sums of covariances with points, by Gaussians about knots of each coordinate.
+
+        With the Gaussians g of all knots (M,) a sum is ``linear @ g + g @ pairs @ g / 2``.
+
+        Parameters
+        ----------
+        U : ndarray, shape (n, d)
+        weights : ndarray, shape (n, m)
+
+        Returns
+        -------
+        knots : list of ndarray
+            Of each coordinate, in length scales; M in all.
+        linear : ndarray, shape (m, M)
+        pairs : ndarray, shape (m, M, M)
+        """
+        variance, ratio, shrinking = self.factors
+        grids = [_Grid.about(column) for column in (U * shrinking).T]
+        shares = np.vstack([grid.shares for grid in grids])
+        pairs = np.stack([(shares * column) @ shares.T for column in weights.T])
+        axis = np.repeat(np.arange(len(grids)), [len(grid.knots) for grid in grids])
+        pairs[:, axis[:, None] == axis] = 0.0
+        linear = variance * (shares @ weights).T
+        return [grid.knots for grid in grids], linear, variance * ratio * pairs
+
+
+class _Grid(NamedTuple):
+    """Gaussians of unit length about knots of a line, in place of those about points.
+
+    Attributes
+    ----------
+    knots : ndarray, shape (M,)
+    shares : ndarray, shape (M, n)
+        Of a point's Gaussian; weighted by them, the knots' sum to it (Nystroem's method).
+    """
+
+    knots: np.ndarray
+    shares: np.ndarray
+
+    @classmethod
+    def about(cls, points):
+        """Return the grid for points (n,)."""
+        cells = np.unique(np.floor(points / SPACING)[:, None] + ABOUT)
+        knots = SPACING * cells
+        inverse = pinvh(_gaussians(knots, knots), rtol=ROUNDING)
+        return cls(knots, inverse @ _gaussians(knots, points))
+
+
+def _gaussians(a, b):
+    return np.exp(-0.5 * (a[:, None] - b) ** 2)
+
 
 def _columns(U):
     """Return coordinates (d, n) one after the other."""
@@ -124,63 +187,60 @@ def _columns(U):
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
-def gaussians_at(u, V, ratio, gaussians, products):
-    """Write the Gaussian kernels g (d, k) of a point and places, and P (k,).
+def _gaussians_at(u, V, gaussians, sums, pairs):
+    """Write the Gaussian kernels g (d, k) of a point and places, and their sums (k,).
 
     Parameters
     ----------
     u : ndarray, shape (d,)
     V : ndarray, shape (d, k)
         Both in length scales.
-    ratio : float
+    gaussians : ndarray, shape (d, k)
+    sums, pairs : ndarray, shape (k,)
+        Of g, and of products of two.
     """
     d, k = V.shape
-    scratch = np.empty(k)
-    products[:] = 0.0
+    sums[:] = 0.0
+    pairs[:] = 0.0
     for a in range(d):
-        row, gaussian = V[a], gaussians[a]
+        row, gaussian, at = V[a], gaussians[a], u[a]
         for j in range(k):
-            away = u[a] - row[j]
-            gaussian[j] = -0.5 * away * away
-        exp_in_place(gaussian, scratch, k)
-        for j in range(k):
-            # By this recursion small ratios lose no digits.
-            products[j] += gaussian[j] * (1.0 + ratio * products[j])
+            g = gaussian_of(at - row[j])
+            gaussian[j] = g
+            pairs[j] += g * sums[j]
+            sums[j] += g
 
 
-@njit(error_model="numpy")
+@njit(fastmath=SUM_FLAGS, error_model="numpy")
 def _products(U, V, ratio):
     """Return P of points (d, n) and (d, k), shape (n, k)."""
     d, k = V.shape
     n = U.shape[1]
-    found, gaussians = np.empty((n, k)), np.empty((d, k))
+    found, gaussians, pairs = np.empty((n, k)), np.empty((d, k)), np.empty(k)
     for i in range(n):
-        gaussians_at(np.ascontiguousarray(U[:, i]), V, ratio, gaussians, found[i])
+        _gaussians_at(np.ascontiguousarray(U[:, i]), V, gaussians, found[i], pairs)
+        for j in range(k):
+            found[i, j] += ratio * pairs[j]
     return found
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
 def _parameter_sums(U, by_products, ratio):
-    """Return sums of `by_products` (n, n) times derivatives of P.
-
-    By log r of r P, and by each log l.
-    """
+    """Return sums of `by_products` (n, n) times derivatives of P, by log r and by each log l."""
     d, n = U.shape
-    gaussians, products, rest = np.empty((d, n)), np.empty(n), np.empty(n)
+    gaussians, sums, pairs = np.empty((d, n)), np.empty(n), np.empty(n)
     by_ratio, by_lengths = 0.0, np.zeros(d)
     for i in range(n):
-        gaussians_at(np.ascontiguousarray(U[:, i]), U, ratio, gaussians, products)
+        _gaussians_at(np.ascontiguousarray(U[:, i]), U, gaussians, sums, pairs)
+        by = by_products[i]
         for j in range(n):
-            rest[j] = by_products[i, j] * (1.0 + ratio * products[j])
+            by_ratio += by[j] * ratio * pairs[j]
         for a in range(d):
-            u, row, gaussian, total, weighted = U[a, i], U[a], gaussians[a], 0.0, 0.0
+            u, row, gaussian, total = U[a, i], U[a], gaussians[a], 0.0
             for j in range(n):
-                away = u - row[j]
-                share = rest[j] * gaussian[j] / (1.0 + ratio * gaussian[j])
-                total += share
-                weighted += share * away * away
-            by_ratio += total
-            by_lengths[a] += weighted
+                away, g = u - row[j], gaussian[j]
+                total += by[j] * g * (1.0 + ratio * (sums[j] - g)) * away * away
+            by_lengths[a] += total
     return by_ratio, by_lengths
 
 
@@ -189,15 +249,15 @@ def _pulled(U, V, by_products, ratio):
     """Return the gradient of ``sum(by_products * P)`` by points (d, n), shape (n, d)."""
     d, k = V.shape
     n = U.shape[1]
-    gaussians, products, pulled = np.empty((d, k)), np.empty(k), np.empty((n, d))
+    gaussians, sums, pairs = np.empty((d, k)), np.empty(k), np.empty(k)
+    pulled = np.empty((n, d))
     for i in range(n):
-        gaussians_at(np.ascontiguousarray(U[:, i]), V, ratio, gaussians, products)
-        for j in range(k):
-            products[j] = by_products[i, j] * (1.0 + ratio * products[j])
+        _gaussians_at(np.ascontiguousarray(U[:, i]), V, gaussians, sums, pairs)
+        by = by_products[i]
         for a in range(d):
             u, row, gaussian, total = U[a, i], V[a], gaussians[a], 0.0
             for j in range(k):
-                share = products[j] * gaussian[j] / (1.0 + ratio * gaussian[j])
-                total += share * (row[j] - u)
+                g = gaussian[j]
+                total += by[j] * g * (1.0 + ratio * (sums[j] - g)) * (row[j] - u)
             pulled[i, a] = total
     return pulled

@@ -5,28 +5,29 @@ weights B of a fitted :class:`~pymc_kmc.surrogates.exact_gp.ExactGP`, an output 
 
 .. math:: o_k + \sum_j k(z, Z_j) B_{jk},
 
-or its exponential where the process is of logarithms. Several processes share one vector of
-numbers: compiled code that takes it serves every model.
+or its exponential where the process is of logarithms. What a sum over places can be replaced by is
+replaced once: the trend by the quadratic that it is, the damped quadratics of radial terms too, and
+functions of single coordinates and of pairs by their values on grids. That leaves the Gaussian
+kernel of all coordinates and the bend, where they say anything. Several processes share one vector
+of numbers: compiled code that takes it serves every model.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.numerics.elementary import exp_in_place
+from pymc_kmc.numerics.elementary import exp_in_place, gaussian_of
 from pymc_kmc.numerics.evaluation import SUM_FLAGS
 from pymc_kmc.numerics.jit import njit
-from pymc_kmc.surrogates.additive_kernel import gaussians_at
 from pymc_kmc.surrogates.exact_gp import TREND_VARIANCES
 from pymc_kmc.surrogates.radial_terms import DEGREES_OF_FREEDOM, dampings, terms
 
 # Largest logarithm of an output.
 LARGEST_LOG = 300.0
+# A part of the covariance is left out that changes no output at a place by more than this, in
+# standard deviations of the output there.
+NEGLIGIBLE = 1e-4
 _C0, _C1, _C2 = TREND_VARIANCES
-_N_TERMS = len(DEGREES_OF_FREEDOM)
-# What extends a covariance, as numbers.
-_ADDITIVE, _RADIAL = 1, 2
-_EXTENSIONS = {None: 0, "additive": _ADDITIVE, "radial": _RADIAL}
 
 
 class Packed(NamedTuple):
@@ -35,19 +36,29 @@ class Packed(NamedTuple):
     Attributes
     ----------
     numbers : ndarray
-        One process after the other: m (k,), W (k, k), Z (k, n), precisions and relevances of the
-        coordinates (k,), the variances of trend, bend and kernel (3,), B (n, m) and o (m,). Of
-        functions of few coordinates their variance and ratio (2,), the inverse length scales of x
-        (k,), and the places in length scales (k, n). Of radial terms their coefficients (4, m), the
-        variance of the damped quadratic, and the places' dampings (4, n).
+        One process after the other: m (k,), W (k, k), the q quadratics of (1, z) (q, m, k + 1,
+        k + 1), the coefficients of radial terms (q - 1, m), Z (k, n), precisions and relevances of
+        the coordinates (k,), the variances of bend and kernel (2,), B (n, m). Of functions of few
+        coordinates the inverse length scales of x and the numbers of knots (k,), the M knots in
+        length scales, and the coefficients of their Gaussians (m, M) and of pairs (m, M, M).
     layout : ndarray of int, shape (n_processes, 7)
-        Of each where its numbers begin, k, n, m, whether it is of logarithms, what extends its
-        covariance, and where the numbers of that begin. What extends it is nothing, 0, functions of
-        few coordinates, 1, or radial terms, 2.
+        Of each where its numbers begin, k, n, m, q, M, and whether it is of logarithms. The first
+        quadratic is the trend's, with the offset; others are damped. Where neither bend nor kernel
+        say anything n is 0.
     """
 
     numbers: np.ndarray
     layout: np.ndarray
+
+    @property
+    def operations(self):
+        """Multiplications and the like for value and gradient of each process, shape (i,)."""
+        _, k, n, m, q, knots, _ = self.layout.T
+        return q * m * k * k + n * (OF_A_PLACE + 4 * k + 2 * m) + knots * (OF_A_KNOT + m * knots)
+
+
+# Operations for a place, and for a knot, besides those for each coordinate or output: Gaussians.
+OF_A_PLACE, OF_A_KNOT = 16, 24
 
 
 def packed(processes) -> Packed:
@@ -61,85 +72,134 @@ def packed(processes) -> Packed:
     """
     numbers, layout, begin = [], [], 0
     for process, scales, offset, is_log in processes:
-        n, k = process.Z_.shape
-        parameters = process.hyperparameters_
-        variances = np.exp([2.0 * parameters.log_scale, 2.0 * parameters.log_bend])
+        d, extension = len(process.centre), process.hyperparameters_.extension
+        B = process.weights_ * scales
+        constant, places = _places(process, B)
+        quadratics, coefficients = [_trend(process, B, offset + constant)], np.zeros(0)
+        knots, *of_knots = [np.zeros(0)] * d, np.zeros(0), np.zeros(0)
+        shrinking = np.zeros(d)
+        if process.extension == "additive":
+            knots, *of_knots = extension.on_grids(process.U_, B)
+            shrinking = extension.factors[2] / process.scales
+        elif process.extension == "radial":
+            of_terms, of_damped = extension.variances
+            coefficients = of_terms * terms(process.U_).T @ B
+            quadratics += [
+                _quadratic(process.Z_, of_damped * column[:, None] * B)
+                for column in dampings(process.U_).T
+            ]
         parts = (
             process.centre,
             process.whitening,
-            process.Z_.T,
-            np.exp(-2.0 * parameters.log_lengths),
-            parameters.relevances,
-            variances,
-            np.exp([parameters.log_variance]),
-            process.weights_ * scales,
-            offset,
+            *quadratics,
+            coefficients,
+            *places,
+            shrinking,
+            [len(of_one) for of_one in knots],
+            *knots,
+            *of_knots,
         )
-        extension, more = parameters.extension, ()
-        if process.extension == "additive":
-            variance, ratio, shrinking = extension.factors
-            places = (process.U_ * shrinking).T
-            more = np.array([variance, ratio]), shrinking / process.scales, places
-        elif process.extension == "radial":
-            of_terms, of_damped = extension.variances
-            coefficients = of_terms * terms(process.U_).T @ process.weights_
-            more = coefficients * scales, of_damped, dampings(process.U_).T
-        flat = np.concatenate([np.ravel(part) for part in (*parts, *more)])
+        flat = np.concatenate([np.ravel(part) for part in parts]).astype(float)
         numbers.append(flat)
-        sizes, kind = (k, n, process.weights_.shape[1]), _EXTENSIONS[process.extension]
-        rest = begin + sum(np.size(part) for part in parts)
-        layout.append([begin, *sizes, int(is_log), kind, rest])
+        (_, n), n_knots = places[0].shape, sum(map(len, knots))
+        layout.append([begin, d, n, B.shape[1], len(quadratics), n_knots, int(is_log)])
         begin += len(flat)
     return Packed(np.concatenate(numbers), np.array(layout, dtype=np.int64))
 
 
+def _quadratic(Z, weights):
+    """Return matrices (m, d + 1, d + 1) of weighted sums of (1 + z'Z_j)^2, as forms of (1, z)."""
+    points = np.column_stack([np.ones(len(Z)), Z])
+    return np.stack([(points * column[:, None]).T @ points for column in weights.T])
+
+
+def _trend(process, B, constant):
+    """Return the trend with a constant (m,) as forms of (1, z), shape (m, d + 1, d + 1)."""
+    variance = np.exp(2.0 * process.hyperparameters_.log_scale)
+    forms = _quadratic(process.Z_, variance * _C2 * B)
+    forms[:, 0] *= 0.5 * _C1 / _C2
+    forms[:, 1:, 0] *= 0.5 * _C1 / _C2
+    forms[:, 0, 0] = variance * _C0 * B.sum(axis=0) + constant
+    return forms
+
+
+def _places(process, B):
+    """Return the constant (m,) that is left of negligible parts, and what is told by places."""
+    parameters, Z = process.hyperparameters_, process.Z_
+    spread = NEGLIGIBLE * np.std(process.Y_, axis=0) * np.abs(B).max(axis=0)
+    spread /= np.maximum(np.abs(process.weights_).max(axis=0), 1e-300)
+    parts = (
+        parameters.bend((Z * parameters.relevances) @ Z.T) @ B,
+        parameters.gaussian(Z, Z) @ B,
+    )
+    medians = [np.median(part, axis=0) for part in parts]
+    matter = [
+        bool(np.any(np.abs(part - median) > spread))
+        for part, median in zip(parts, medians, strict=True)
+    ]
+    constant = np.zeros(B.shape[1])
+    for median, matters in zip(medians, matter, strict=True):
+        constant += 0.0 if matters else median
+    variances = np.exp([2.0 * parameters.log_bend, parameters.log_variance]) * matter
+    kept = slice(None) if any(matter) else slice(0)
+    precisions = np.exp(-2.0 * parameters.log_lengths)
+    return constant, (Z[kept].T, precisions, parameters.relevances, variances, B[kept])
+
+
 @njit(error_model="numpy")
-def _parts(numbers, layout, i):
-    """Return the arrays of process i."""
-    begin, k, n, m = layout[i, 0], layout[i, 1], layout[i, 2], layout[i, 3]
+def _smooth_parts(numbers, layout, i):
+    """Return centre, whitening, quadratics and coefficients of radial terms of process i."""
+    begin, k, m, q = layout[i, 0], layout[i, 1], layout[i, 3], layout[i, 4]
     centre = numbers[begin : begin + k]
     begin += k
     whitening = numbers[begin : begin + k * k].reshape((k, k))
     begin += k * k
+    size = q * m * (k + 1) * (k + 1)
+    quadratics = numbers[begin : begin + size].reshape((q, m, k + 1, k + 1))
+    begin += size
+    coefficients = numbers[begin : begin + (q - 1) * m].reshape((q - 1, m))
+    return centre, whitening, quadratics, coefficients, begin + (q - 1) * m
+
+
+@njit(error_model="numpy")
+def _place_parts(numbers, layout, i, begin):
+    """Return places, precisions, relevances, variances and weights of process i."""
+    k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
     Z = numbers[begin : begin + k * n].reshape((k, n))
     begin += k * n
     precisions = numbers[begin : begin + k]
     begin += k
     relevances = numbers[begin : begin + k]
     begin += k
-    variances = numbers[begin : begin + 3]
-    begin += 3
+    variances = numbers[begin : begin + 2]
+    begin += 2
     weights = numbers[begin : begin + n * m].reshape((n, m))
-    begin += n * m
-    return centre, whitening, Z, precisions, relevances, variances, weights, numbers[begin:][:m]
+    return Z, precisions, relevances, variances, weights, begin + n * m
 
 
 @njit(error_model="numpy")
-def _extension(numbers, layout, i):
-    """Return the numbers of what extends the covariance of process i."""
-    return numbers[layout[i, 6] :]
-
-
-@njit(error_model="numpy")
-def _additive_parts(numbers, layout, i):
-    """Return the arrays of functions of few coordinates, empty ones if there are none."""
-    numbers, begin, n = _extension(numbers, layout, i), 2, layout[i, 2]
-    k = layout[i, 1] if layout[i, 5] == _ADDITIVE else 0
-    factors = numbers[:2]
+def _knot_parts(numbers, layout, i, begin):
+    """Return inverse length scales, numbers of knots, knots and coefficients of process i."""
+    k, m, size = layout[i, 1], layout[i, 3], layout[i, 5]
     scales = numbers[begin : begin + k]
     begin += k
-    return factors, scales, numbers[begin : begin + k * n].reshape((k, n))
+    counts = numbers[begin : begin + k]
+    begin += k
+    knots = numbers[begin : begin + size]
+    begin += size
+    linear = numbers[begin : begin + m * size].reshape((m, size))
+    begin += m * size
+    pairs = numbers[begin : begin + m * size * size].reshape((m, size, size))
+    return scales, counts, knots, linear, pairs
 
 
 @njit(error_model="numpy")
-def _radial_parts(numbers, layout, i):
-    """Return the arrays of radial terms, empty ones if there are none."""
-    numbers, n, m = _extension(numbers, layout, i), layout[i, 2], layout[i, 3]
-    size = _N_TERMS if layout[i, 5] == _RADIAL else 0
-    begin = size * m
-    coefficients = numbers[:begin].reshape((size, m))
-    variance = numbers[begin : begin + 1]
-    return coefficients, variance, numbers[begin + 1 :][: size * n].reshape((size, n))
+def _memory_parts(memory, layout, i):
+    """Return what :func:`outputs_at` leaves: derivatives by z and by x, and slopes at places."""
+    k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
+    by_z = memory[: m * k].reshape((m, k))
+    by_x = memory[m * k : 2 * m * k].reshape((m, k))
+    return by_z, by_x, memory[2 * m * k :].reshape((2, n))
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
@@ -156,80 +216,125 @@ def outputs_at(x, numbers, layout, i):
     Returns
     -------
     outputs : ndarray, shape (m,)
-    slopes : ndarray, shape (3, n), (3 + k, n) or (4, n)
-        Derivatives of the covariances with the n places by the inner product, by the weighted one,
-        and by minus half of the weighted square of the distance; of functions of few coordinates
-        by each in length scales, of radial terms along z, in units of z.
+    memory : ndarray, shape (2 m k + 2 n,)
+        Derivatives of the outputs, or of their logarithms, by z and by x as far as they are no sums
+        over places, and the slopes of bend and kernel at the places.
     """
-    centre, whitening, Z, precisions, relevances, variances, weights, offset = _parts(
-        numbers, layout, i
-    )
-    k, n = Z.shape
-    factors, scales, V = _additive_parts(numbers, layout, i)
-    coefficients, damped_variance, damping = _radial_parts(numbers, layout, i)
-    slopes = np.zeros((3 + len(scales) + min(len(coefficients), 1), n))
-    inner, weighted, gaussian, square = slopes[0], slopes[1], slopes[2], 0.0
+    centre, whitening, quadratics, coefficients, begin = _smooth_parts(numbers, layout, i)
+    k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
+    memory = np.zeros(2 * m * k + 2 * n)
+    by_z, by_x, slopes = _memory_parts(memory, layout, i)
+    z, square, outputs = np.empty(k), 0.0, np.zeros(m)
     for a in range(k):
-        z = 0.0
+        total = 0.0
         for b in range(k):
-            z += whitening[a, b] * (x[b] - centre[b])
-        square += z * z
-        row, weighted_z, half_precision = Z[a], relevances[a] * z, 0.5 * precisions[a]
-        for j in range(n):
-            away = z - row[j]
-            inner[j] += z * row[j]
-            weighted[j] += weighted_z * row[j]
-            gaussian[j] -= half_precision * away * away
-    exp_in_place(gaussian, np.empty(n), n)
-    covariances, products = np.empty(n), np.empty(n)
-    for j in range(n):
-        products[j] = 1.0 + inner[j]
-        t, w, g = inner[j], weighted[j], variances[2] * gaussian[j]
-        covariances[j] = variances[0] * (_C0 + (_C1 + _C2 * t) * t)
-        covariances[j] += variances[1] * (1.0 + w) * w * w * w + g
-        inner[j] = variances[0] * (_C1 + 2.0 * _C2 * t)
-        weighted[j] = variances[1] * (3.0 + 4.0 * w) * w * w
-        gaussian[j] = g
-    if len(scales):
-        variance, ratio = factors[0], factors[1]
-        u, gaussians = np.empty(k), slopes[3:]
-        for a in range(k):
-            u[a] = (x[a] - centre[a]) * scales[a]
-        gaussians_at(u, V, ratio, gaussians, products)
-        for j in range(n):
-            covariances[j] += variance * products[j]
-            products[j] = variance * (1.0 + ratio * products[j])
-        for a in range(k):
-            row, slope, at = V[a], gaussians[a], u[a]
-            for j in range(n):
-                slope[j] = products[j] * slope[j] / (1.0 + ratio * slope[j]) * (row[j] - at)
-    if len(coefficients):
-        along = slopes[3]
-        for b in range(len(coefficients)):
-            nu, row = DEGREES_OF_FREEDOM[b], damping[b]
-            weight = damped_variance[0] * nu / (nu + square)
-            slope = -2.0 * weight / (nu + square)
-            for j in range(n):
-                covariances[j] += weight * row[j] * products[j] * products[j]
-                inner[j] += 2.0 * weight * row[j] * products[j]
-                along[j] += slope * row[j] * products[j] * products[j]
-    outputs = offset.copy()
-    for j in range(n):
-        for a in range(len(outputs)):
-            outputs[a] += covariances[j] * weights[j, a]
-    for j in range(len(coefficients)):
-        nu = DEGREES_OF_FREEDOM[j]
-        term = 0.5 * nu * np.log1p(square / nu)
-        for a in range(len(outputs)):
-            outputs[a] += coefficients[j, a] * term
-    if layout[i, 4]:
-        for a in range(len(outputs)):
+            total += whitening[a, b] * (x[b] - centre[b])
+        z[a] = total
+        square += total * total
+    _add_quadratics(z, square, quadratics, coefficients, outputs, by_z)
+    Z, precisions, relevances, variances, weights, begin = _place_parts(numbers, layout, i, begin)
+    if n:
+        _add_places(z, Z, precisions, relevances, variances, weights, outputs, slopes)
+    if layout[i, 5]:
+        scales, counts, knots, linear, pairs = _knot_parts(numbers, layout, i, begin)
+        _add_knots(x, centre, scales, counts, knots, linear, pairs, outputs, by_x)
+    if layout[i, 6]:
+        for a in range(m):
             outputs[a] = np.exp(min(outputs[a], LARGEST_LOG))
-    return outputs, slopes
+    return outputs, memory
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
-def pulled_at(x, by_outputs, outputs, slopes, numbers, layout, i):
+def _add_quadratics(z, square, quadratics, coefficients, outputs, by_z):
+    """Add the trend, radial terms and damped quadratics, and their derivatives by z."""
+    k, m = len(z), len(outputs)
+    for b in range(len(quadratics)):
+        weight, along = 1.0, 0.0
+        if b > 0:
+            nu = DEGREES_OF_FREEDOM[b - 1]
+            weight = nu / (nu + square)
+            along = -2.0 * weight / (nu + square)
+            term = 0.5 * nu * np.log1p(square / nu)
+        for a in range(m):
+            form = quadratics[b, a]
+            value = form[0, 0]
+            for r in range(k):
+                row, total = form[1 + r], 0.0
+                for c in range(k):
+                    total += row[1 + c] * z[c]
+                value += z[r] * (2.0 * row[0] + total)
+                by_z[a, r] += 2.0 * weight * (row[0] + total)
+            outputs[a] += weight * value
+            if b > 0:
+                outputs[a] += coefficients[b - 1, a] * term
+                slope = along * value + coefficients[b - 1, a] * weight
+                for r in range(k):
+                    by_z[a, r] += slope * z[r]
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy")
+def _add_places(z, Z, precisions, relevances, variances, weights, outputs, slopes):
+    """Add bend and kernel, and write their slopes.
+
+    These are derivatives by the weighted inner product, and by minus half of the weighted square of
+    the distance.
+    """
+    k, n = Z.shape
+    bend, gaussian = slopes[0], slopes[1]
+    covariances = np.zeros(n)
+    if variances[0] > 0.0:
+        for a in range(k):
+            row, weighted = Z[a], relevances[a] * z[a]
+            for j in range(n):
+                bend[j] += weighted * row[j]
+        for j in range(n):
+            w = bend[j]
+            covariances[j] = variances[0] * (1.0 + w) * w * w * w
+            bend[j] = variances[0] * (3.0 + 4.0 * w) * w * w
+    if variances[1] > 0.0:
+        for a in range(k):
+            row, at, half_precision = Z[a], z[a], 0.5 * precisions[a]
+            for j in range(n):
+                away = at - row[j]
+                gaussian[j] -= half_precision * away * away
+        exp_in_place(gaussian, np.empty(n), n)
+        for j in range(n):
+            gaussian[j] *= variances[1]
+            covariances[j] += gaussian[j]
+    for j in range(n):
+        for a in range(len(outputs)):
+            outputs[a] += covariances[j] * weights[j, a]
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy")
+def _add_knots(x, centre, scales, counts, knots, linear, pairs, outputs, by_x):
+    """Add functions of single coordinates and of pairs, and their derivatives by x."""
+    size = len(knots)
+    gaussians, slopes, begin = np.empty(size), np.empty(size), 0
+    for a in range(len(x)):
+        u, end = (x[a] - centre[a]) * scales[a], begin + int(counts[a])
+        for j in range(begin, end):
+            away = knots[j] - u
+            g = gaussian_of(away)
+            gaussians[j] = g
+            slopes[j] = scales[a] * away * g
+        begin = end
+    for b in range(len(outputs)):
+        begin = 0
+        for a in range(len(x)):
+            end, slope = begin + int(counts[a]), 0.0
+            for j in range(begin, end):
+                row, total = pairs[b, j], 0.0
+                for c in range(size):
+                    total += row[c] * gaussians[c]
+                outputs[b] += gaussians[j] * (linear[b, j] + 0.5 * total)
+                slope += slopes[j] * (linear[b, j] + total)
+            by_x[b, a] += slope
+            begin = end
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy")
+def pulled_at(x, by_outputs, outputs, memory, numbers, layout, i):
     """Return the derivative of ``sum(by_outputs * outputs)`` by the point, shape (k,).
 
     Parameters
@@ -237,45 +342,41 @@ def pulled_at(x, by_outputs, outputs, slopes, numbers, layout, i):
     x, numbers, layout, i
         As of :func:`outputs_at`.
     by_outputs : ndarray, shape (m,)
-    outputs, slopes : ndarray
+    outputs, memory : ndarray
         Results of :func:`outputs_at`.
     """
-    centre, whitening, Z, precisions, relevances, _, weights, _ = _parts(numbers, layout, i)
+    centre, whitening, _, _, begin = _smooth_parts(numbers, layout, i)
+    by_z, by_x, slopes = _memory_parts(memory, layout, i)
+    Z, precisions, relevances, variances, weights, _ = _place_parts(numbers, layout, i, begin)
     k, n = Z.shape
-    by_covariances = np.zeros(n)
-    for j in range(n):
-        total = 0.0
-        for a in range(len(outputs)):
-            by = by_outputs[a] * outputs[a] if layout[i, 4] else by_outputs[a]
-            total += weights[j, a] * by
-        by_covariances[j] = total
-    z, square = np.zeros(k), 0.0
+    m, pulled, along_z = len(outputs), np.zeros(k), np.zeros(k)
+    by = np.empty(m)
+    for a in range(m):
+        by[a] = by_outputs[a] * outputs[a] if layout[i, 6] else by_outputs[a]
+        for r in range(k):
+            along_z[r] += by[a] * by_z[a, r]
+            pulled[r] += by[a] * by_x[a, r]
+    if n:
+        by_covariances = np.zeros(n)
+        for j in range(n):
+            total = 0.0
+            for a in range(m):
+                total += weights[j, a] * by[a]
+            by_covariances[j] = total
+        for a in range(k):
+            z = 0.0
+            for b in range(k):
+                z += whitening[a, b] * (x[b] - centre[b])
+            row, total = Z[a], 0.0
+            if variances[0] > 0.0:
+                for j in range(n):
+                    total += by_covariances[j] * slopes[0, j] * row[j]
+                along_z[a] += relevances[a] * total
+                total = 0.0
+            for j in range(n):
+                total += by_covariances[j] * slopes[1, j] * (row[j] - z)
+            along_z[a] += precisions[a] * total
     for a in range(k):
         for b in range(k):
-            z[a] += whitening[a, b] * (x[b] - centre[b])
-        square += z[a] * z[a]
-    along_z, (coefficients, _, _) = 0.0, _radial_parts(numbers, layout, i)
-    if len(coefficients):
-        for j in range(n):
-            along_z += by_covariances[j] * slopes[3, j]
-    for j in range(len(coefficients)):
-        nu, total = DEGREES_OF_FREEDOM[j], 0.0
-        for a in range(len(outputs)):
-            by = by_outputs[a] * outputs[a] if layout[i, 4] else by_outputs[a]
-            total += coefficients[j, a] * by
-        along_z += total * nu / (nu + square)
-    pulled = np.zeros(k)
-    for a in range(k):
-        row, relevance, precision, total = Z[a], relevances[a], precisions[a], along_z * z[a]
-        for j in range(n):
-            along = (slopes[0, j] + relevance * slopes[1, j]) * row[j]
-            total += by_covariances[j] * (along - precision * slopes[2, j] * (z[a] - row[j]))
-        for b in range(k):
-            pulled[b] += whitening[a, b] * total
-    _, scales, _ = _additive_parts(numbers, layout, i)
-    for a in range(len(scales)):
-        total = 0.0
-        for j in range(n):
-            total += by_covariances[j] * slopes[3 + a, j]
-        pulled[a] += scales[a] * total
+            pulled[b] += whitening[a, b] * along_z[a]
     return pulled

@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymc_kmc.numerics.elementary import cos_in_place, exp_in_place, sin_in_place
+from pymc_kmc.numerics.elementary import (
+    cos_in_place,
+    exp_in_place,
+    gaussian_of,
+    sin_in_place,
+)
 
 
 def exponential(x):
@@ -72,3 +77,11 @@ def test_sine_and_cosine_of_anything(x):
 
 def test_one_bad_entry_leaves_the_others():
     np.testing.assert_allclose(sine([np.nan, 1.0, np.inf])[1], np.sin(1.0), rtol=1e-15)
+
+
+def test_gaussian():
+    x = np.linspace(-9.0, 9.0, 10_001)
+    expected = np.maximum(np.exp(-0.5 * x**2), np.exp(-32.0))
+    np.testing.assert_allclose([gaussian_of(at) for at in x], expected, rtol=1e-13)
+    assert np.isnan(gaussian_of(np.nan))
+    assert gaussian_of(np.inf) == gaussian_of(1e200) == gaussian_of(8.0)

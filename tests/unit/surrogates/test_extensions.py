@@ -15,17 +15,32 @@ def rng():
 
 
 @pytest.mark.parametrize("ratio", [1e-9, 0.1, 2.0])
-def test_the_additive_kernel_is_the_sum_over_all_subsets(ratio, rng):
+def test_the_additive_kernel_is_a_sum_over_coordinates_and_pairs(ratio, rng):
     U, V, log_lengths = rng.normal(size=(5, 4)), rng.normal(size=(3, 4)), rng.normal(size=4)
     kernel = AdditiveKernel(0.3, np.log(ratio), log_lengths)
     g = np.exp(-0.5 * ((U[:, None] - V) / np.exp(log_lengths)) ** 2)
-    expected = sum(
-        ratio ** (k - 1) * g[:, :, list(some)].prod(axis=2)
-        for k in (1, 2, 3, 4)
-        for some in combinations(range(4), k)
-    )
-    np.testing.assert_allclose(kernel(U, V), np.exp(0.3) * expected, rtol=1e-12)
+    pairs = sum(g[:, :, i] * g[:, :, j] for i, j in combinations(range(4), 2))
+    expected = np.exp(0.3) * (g.sum(axis=2) + ratio * pairs)
+    np.testing.assert_allclose(kernel(U, V), expected, rtol=1e-12)
     np.testing.assert_allclose(kernel.prior(U), np.diag(kernel(U, U)), rtol=1e-12)
+
+
+def test_grids_take_the_place_of_points(rng):
+    """Also of some far from all others, and of points beyond them."""
+    U = np.vstack([rng.normal(size=(200, 3)), [[30.0, 0.0, -8.0]]])
+    weights = rng.normal(size=(len(U), 2))
+    kernel = AdditiveKernel(0.0, -1.0, np.array([-0.5, 0.3, 1.5]))
+    knots, linear, pairs = kernel.on_grids(U, weights)
+    X = np.vstack([1.5 * rng.normal(size=(200, 3)), [[30.0, 0.5, -7.0]]])
+    at = np.hstack(
+        [
+            np.exp(-0.5 * (x[:, None] - own) ** 2)
+            for x, own in zip((X * kernel.factors[2]).T, knots, strict=True)
+        ]
+    )
+    found = at @ linear.T + 0.5 * np.einsum("nk,mkl,nl->nm", at, pairs, at)
+    expected = kernel(X, U) @ weights
+    assert np.abs(found - expected).max() < 1e-4 * expected.std()
 
 
 def errors(process, X, values, extension):
