@@ -269,11 +269,12 @@ def _tell(learned, tolerance, stacklevel):
     """Warn of what has not converged."""
     if learned.has_converged:
         return
+    then = "draw from it" if learned.is_close else "go on learning"
     warnings.warn(
         f"Learning ended after {len(learned.evaluations)} evaluations before its error was "
         f"below {tolerance:g} nats in three rounds running and its emulators were sure of all "
         f"draws; the last error at new draws was {learned.error:.2g}. Raise max_evaluations, or "
-        "pass it to kmc.KMC(learned) as it is: chains go on learning.",
+        f"pass it to kmc.KMC(learned) as it is: chains {then}.",
         UserWarning,
         stacklevel=stacklevel,
     )
@@ -460,6 +461,7 @@ def _posterior(run, state, rounds):
         n_evaluations=opaque.n_evaluations - run.n_before,
         error=state.error,
         has_converged=state.has_converged,
+        is_close=state.has_converged or rounds.is_close(state, composite, last, factor),
         rounds=tuple(rounds.history),
         modes=learned_modes(run.arrival, opaque) or run.earlier_modes,
         positions=X,

@@ -43,6 +43,9 @@ class LearnedPosterior:
         Standard deviation of the log density's error at draws that had not been evaluated, in nats.
     has_converged : bool
         Whether the error became small before `max_evaluations`.
+    is_close : bool
+        Whether it is small enough for chains, converged or up to twice as large: they go on
+        learning otherwise.
     rounds : tuple of Round
         What each round found: `n_evaluations` so far, `temperature`, `error`, and `predicted`, the
         log densities of its evaluations before these were made.
@@ -79,6 +82,7 @@ class LearnedPosterior:
     n_evaluations: int
     error: float
     has_converged: bool
+    is_close: bool
     rounds: tuple = field(repr=False)
     modes: tuple = field(repr=False)
     positions: np.ndarray
@@ -224,12 +228,13 @@ class LearnedPosterior:
     @property
     def _sentences(self):
         what = ", ".join(self.opaque)
-        quality = (
-            f"The log density is known to {self.error:.2g} nats at new draws."
-            if self.has_converged
-            else f"The log density is known to {self.error:.2g} nats only at new draws: raise "
-            "max_evaluations; a chain that starts from it goes on learning."
-        )
+        quality = f"The log density is known to {self.error:.2g} nats at new draws"
+        if self.has_converged:
+            quality += "."
+        elif self.is_close:
+            quality += ", which is enough for chains; raise max_evaluations for better averages."
+        else:
+            quality += " only: raise max_evaluations; a chain that starts from it goes on learning."
         n, seconds = self._n_in_all, np.nansum(self.seconds)
         before = n - self.n_evaluations
         earlier = f", {before} of them before this call" if before else ""

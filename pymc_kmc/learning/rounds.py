@@ -77,6 +77,9 @@ LARGEST_GAP, GAP_OF_OWN = 0.1, 1.5
 # be on the way: a polynomial bends up there, round after round if nothing is known of it. A time
 # series took 293 evaluations for 536; from the second doubt on bananas took 197 for 167.
 LONG_DOUBT = 6
+# Errors up to so many times what is small enough are small enough for chains, if learning was ended
+# by its limit: rounds once ended there, and "scalar" had an ESS of 604 then.
+CLOSE = 2.0
 # Noise, in standard deviations of its mean square, that is not taken for an error.
 NOISE_SDS = 2.0
 # Weight of the last metric in the next.
@@ -343,6 +346,31 @@ class Rounds:
             learned.modes,
             n_doubts,
         )
+
+    def is_close(self, learned, composite, draws, factor):
+        """Say whether what was learned is good enough for chains, though rounds were cut short.
+
+        Parameters
+        ----------
+        learned : Learned
+        composite : Composite
+        draws : Draws
+            Its own, at temperature 1.
+        factor : ndarray, shape (d, d)
+            The metric.
+        """
+        if len(learned.errors) < N_CALM:
+            return False
+        own = np.sqrt(np.mean(draws.values.variance))
+        errors = np.concatenate(learned.errors[-N_CALM:])
+        errors -= np.median(errors)
+        error = self._excess(float(np.sqrt(np.mean(errors**2))), len(errors))
+        if own > CLOSE * self._sure or error > CLOSE * self.enough:
+            return False
+        if self.is_noisy:
+            return True
+        gap = hopes(composite, draws, factor, self.rng, learned.maps).gap
+        return gap <= max(LARGEST_GAP, GAP_OF_OWN * own)
 
     def _places(self, n, draws, wide, hopeful, far, n_doubts):
         """Return where to evaluate, and how many of these, the first, are fresh draws.

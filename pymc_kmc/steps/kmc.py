@@ -205,7 +205,7 @@ class KMC(SurrogateStep):
         What a smooth target of eight dimensions needs, and what it takes in 13 to 26 dimensions to
         come from a bad start along a curved way: 1500 to 2500 iterations.
         """
-        if self.posterior is not None and self.posterior.has_converged:
+        if self.posterior is not None and self.posterior.is_close:
             return SETTLING_TUNE
         d = self.n_dimensions
         return int(np.ceil((2000 + 80 * d) / 100) * 100)
@@ -220,7 +220,7 @@ class KMC(SurrogateStep):
         adaptation = KMCAdaptation(self.n_dimensions, fits, is_noisy)
         if self.posterior is not None:
             adaptation.start_from(self.posterior, self._learned_before)
-            if self.target.has_independent_noise and self.posterior.has_converged:
+            if self.target.has_independent_noise and self.posterior.is_close:
                 self.progress.noise.variance.expect(self.posterior.noise**2)
         return adaptation
 
@@ -374,7 +374,7 @@ class KMC(SurrogateStep):
 
     def _has_failed(self):
         """Whether what was learned before the chain is of little use to it."""
-        if not self.posterior.has_converged:
+        if not self.posterior.is_close:
             return True
         recent = self.learned.transitions.probabilities.recent
         # A few estimates say little about their noise.

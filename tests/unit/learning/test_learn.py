@@ -18,6 +18,7 @@ from pymc_kmc.learning.learn import _can_be_renewed, _finite, potential_scale_re
 from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
+from pymc_kmc.steps.kmc import SETTLING_TUNE
 from tests.bananas import Banana
 from tests.learned import OBSERVED, curve, decay, on_grid, scalar
 
@@ -190,17 +191,21 @@ def test_nothing_is_learned_while_mass_elsewhere_is_not_excluded(monkeypatch):
         assert not kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
 
 
-def test_a_long_banana_in_many_dimensions_is_learned_to_its_ends():
-    """It ended in calm before: .7 to .9 of the first, .4 to .8 of the second standard deviation."""
+def long_banana():
     banana = Banana(spread=10.0, bend=0.03)
+
+    def log_density(x):
+        return banana.log_density(x[:2]) - 0.5 * np.sum(x[2:] ** 2)
+
     with pm.Model() as model:
         x = pm.Flat("x", shape=8)
-
-        def log_density(x):
-            return banana.log_density(x[:2]) - 0.5 * np.sum(x[2:] ** 2)
-
         pm.Potential("p", kmc.BlackBox("log density", log_density, x))
-    learned = kmc.learn(model, random_seed=103, progressbar=False)
+    return model
+
+
+def test_a_long_banana_in_many_dimensions_is_learned_to_its_ends():
+    """It ended in calm before: .7 to .9 of the first, .4 to .8 of the second standard deviation."""
+    learned = kmc.learn(long_banana(), random_seed=103, progressbar=False)
     assert learned.has_converged
     assert learned.n_evaluations < 300
     np.testing.assert_allclose(learned.positions.std(axis=0)[:2], [10.0, 4.36], rtol=0.2)
@@ -235,6 +240,24 @@ def test_too_few_evaluations_are_told():
         learned = kmc.learn(scalar(), max_evaluations=24, progressbar=False)
     assert not learned.has_converged
     assert len(learned.evaluations) < 24 + 8
+
+
+def test_what_was_cut_short_may_be_close_enough():
+    with pytest.warns(UserWarning, match="chains draw from it"):
+        learned = kmc.learn(scalar(), max_evaluations=64, progressbar=False)
+    assert learned.is_close and not learned.has_converged
+    assert "enough for chains" in repr(learned)
+    with scalar():
+        assert kmc.KMC(learned).default_tune_steps == SETTLING_TUNE
+
+
+def test_small_errors_are_not_enough_where_mass_may_be_missing():
+    """The arms of a banana that was cut short reach two thirds of the way."""
+    with pytest.warns(UserWarning, match="go on learning"):
+        learned = kmc.learn(long_banana(), max_evaluations=110, progressbar=False)
+    assert learned.error < 0.3
+    assert learned.positions[:, 0].std() < 8.5
+    assert not learned.is_close
 
 
 def test_an_interruption_returns_what_was_learned():

@@ -1,6 +1,7 @@
 """KMC(learned): what a chain does with a posterior that was learned before it."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pymc as pm
@@ -98,6 +99,11 @@ def test_a_learned_posterior_that_did_not_converge_is_learned_on():
     assert not posterior.has_converged
     idata = sample(posterior, tune=200, cores=1)
     assert np.all(idata["warmup_sample_stats"]["kmc_n_evaluations"].sum("draw") > 150)
+
+
+def test_chains_settle_on_what_is_close(learned):
+    idata = sample(replace(learned, has_converged=False), cores=1)
+    assert np.all(idata["warmup_sample_stats"]["kmc_n_evaluations"].sum("draw") <= SETTLING + 1)
 
 
 def test_noise_that_was_learned_is_known_to_the_chains():
