@@ -16,7 +16,7 @@ from importlib.util import find_spec
 
 import numpy as np
 from rich import get_console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from pymc_kmc.learning.arrival import N_PRIOR, Arrival
 from pymc_kmc.learning.composite import draw
@@ -52,6 +52,8 @@ MOST_DIMENSIONS, MOST_BY_NUMBERS = 10, 6
 N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
 # Most transitions between draws, and the potential scale reduction below which chains have mixed.
 MOST_BETWEEN, MIXED = 128, 1.03
+# What the progress bar says last.
+DONE = "Learned"
 # Transitions that chains begin with.
 N_BURNED = 16
 # Temperature of dispersed draws.
@@ -250,11 +252,11 @@ def most_evaluations(n_dimensions):
 def _learned(run, progressbar):
     """Return the :class:`LearnedPosterior` of a run."""
     try:
-        with single_threaded_blas(), _Display(progressbar, run.tolerance) as display:
+        with single_threaded_blas(), _Display(progressbar, run) as display:
             state, rounds = run.learn(display)
-            display.say("drawing", state.evaluations, state.error)
+            display.say("Drawing", state.evaluations, state.error)
             learned = _posterior(run, state, rounds)
-            display.say("done", state.evaluations, state.error)
+            display.say(DONE, state.evaluations, state.error)
             return learned
     except (Exception, KeyboardInterrupt) as error:
         if is_interrupt(error):
@@ -315,34 +317,48 @@ def _can_be_renewed():
 
 
 class _Display:
-    """The progress bar."""
+    """The progress bar; the time left is what all evaluations would take.
 
-    def __init__(self, shows, tolerance):
+    Parameters
+    ----------
+    shows : bool
+    run : _Run
+    """
+
+    def __init__(self, shows, run):
         self.progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             TextColumn("{task.fields[figures]}"),
-            TimeElapsedColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
             disable=not (shows and _can_be_renewed()),
         )
-        self.tolerance = tolerance
+        self.n_known = 0 if run.evaluations is None else len(run.evaluations)
+        self.most = max(run.most - self.n_known, 0)
 
     def __enter__(self):
         self.progress.start()
-        self.task = self.progress.add_task("Learning", total=None, figures="")
+        self.task = self.progress.add_task("Arriving", total=self.most, figures="")
         return self
 
     def __exit__(self, *error):
         self.progress.stop()
 
     def say(self, phase, evaluations=None, error=None):
-        figures = ""
+        done, total, figures = 0, self.most, ""
         if evaluations is not None:
             best = evaluations.log_densities.max()
-            figures = f"{len(evaluations)} evaluations, best log density {best:.1f}"
+            figures = f"{len(evaluations)} evaluations, best {best:.1f}"
+            done = len(evaluations) - self.n_known
         if error is not None:
-            figures += f", error {error:.2g} nats (aim {self.tolerance:g})"
-        self.progress.update(self.task, description=f"Learning: {phase}", figures=figures)
+            figures += f", error {error:.2g} nats"
+        if phase == DONE:
+            total, figures = done, f"{figures}, in"
+        elif figures:
+            figures += ", left at most"
+        self.progress.update(
+            self.task, description=phase, figures=figures, completed=done, total=total
+        )
 
 
 class _Run:
@@ -363,15 +379,15 @@ class _Run:
         rounds = Rounds(self.opaque, self.batch_size, self.tolerance, self.rng)
         state = None
         try:
-            display.say("arriving")
-            say = partial(display.say, "arriving")
+            display.say("Arriving")
+            say = partial(display.say, "Arriving")
             state = self.arrival.state(self.evaluations, say)
             if self.earlier_modes:
                 have_mass = [mode for mode in self.earlier_modes if not mode.was_left_out]
                 state = state._replace(modes=tuple(have_mass))
             while not state.has_converged and len(state.evaluations) < self.most:
                 state = rounds.next(state)
-                display.say("rounds", state.evaluations, state.error)
+                display.say("Learning", state.evaluations, state.error)
         except (KeyboardInterrupt, SystemError) as error:
             may_return = self.is_asked and is_interrupt(error)
             if not may_return or state is None or state.composite is None:

@@ -14,8 +14,13 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.composite import Values
-from pymc_kmc.learning.learn import _can_be_renewed, _finite, potential_scale_reduction
-from pymc_kmc.learning.rounds import Rounds
+from pymc_kmc.learning.learn import (
+    _can_be_renewed,
+    _Display,
+    _finite,
+    potential_scale_reduction,
+)
+from pymc_kmc.learning.rounds import Evaluations, Rounds
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.steps.kmc import SETTLING_TUNE
@@ -240,6 +245,23 @@ def test_too_few_evaluations_are_told():
         learned = kmc.learn(scalar(), max_evaluations=24, progressbar=False)
     assert not learned.has_converged
     assert len(learned.evaluations) < 24 + 8
+
+
+def test_the_progress_bar_says_what_was_learned(capsys):
+    learned = kmc.learn(scalar())
+    n, best = len(learned.evaluations), learned.evaluations.log_densities.max()
+    said = capsys.readouterr().out
+    assert f"Learned {n} evaluations, best {best:.1f}, error {learned.error:.2g} nats, in" in said
+
+
+def test_the_progress_bar_knows_what_is_left_and_what_was_known_before(learned):
+    known = learned.evaluations
+    run = SimpleNamespace(most=len(known) + 30, evaluations=known)
+    with _Display(False, run) as display:
+        display.say("Learning", known.joined(Evaluations(*[part[:10] for part in known])), 0.5)
+        task = display.progress.tasks[0]
+    assert (task.completed, task.total) == (10, 30)
+    assert task.fields["figures"].endswith("error 0.5 nats, left at most")
 
 
 def test_what_was_cut_short_may_be_close_enough():
