@@ -13,7 +13,7 @@ from pymc_kmc.learning.modes import LearnedMode
 from pymc_kmc.learning.rounds import Evaluations, Round
 
 # Number of the file's form. It rises with every change.
-FORM = 4
+FORM = 5
 # The attribute that marks a file, and the one that has the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
 TUPLES = {

@@ -1,11 +1,16 @@
 """What was learned is stored and read again: all of it."""
 
+import hashlib
+from dataclasses import fields
+
 import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
 
 import pymc_kmc as kmc
+from pymc_kmc.learning import storage
+from pymc_kmc.surrogates.exact_gp import EXTENSIONS
 from tests.learned import curve, learned_curve
 
 
@@ -82,3 +87,12 @@ def test_other_files_are_refused(tmp_path, path):
     later.to_netcdf(tmp_path / "later.nc")
     with pytest.raises(ValueError, match="form 99"):
         kmc.LearnedPosterior.from_netcdf(tmp_path / "later.nc")
+
+
+def test_the_form_rises_with_every_change():
+    """What a file has are these fields: other ones are another form."""
+    kinds = {"LearnedPosterior": [field.name for field in fields(kmc.LearnedPosterior)]}
+    kinds |= {name: kind._fields for name, kind in storage.TUPLES.items()}
+    kinds |= {name: kind._fields for name, kind in EXTENSIONS.items()}
+    digest = hashlib.sha256(repr(sorted(kinds.items())).encode()).hexdigest()[:8]
+    assert (storage.FORM, digest) == (5, "38aecd83")
