@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.composite import Composite, draw
+from pymc_kmc.learning.composite import Composite, Draws, Values, draw
 from pymc_kmc.learning.emulator import KNEE, Knee, NodeEmulator, shrunk
 from pymc_kmc.learning.placing import hopes, informative, uncertain
 from pymc_kmc.learning.search import values_of
@@ -369,7 +369,10 @@ class Rounds:
             return False
         if self.is_noisy:
             return True
-        gap = hopes(composite, draws, factor, self.rng, learned.maps).gap
+        # As many as in a round: the more there are, the sooner one leaves for nowhere.
+        X, values, step_size = draws
+        few = Draws(X[: self.n_chains], Values(*[v[: self.n_chains] for v in values]), step_size)
+        gap = hopes(composite, few, factor, self.rng, learned.maps).gap
         return gap <= max(LARGEST_GAP, GAP_OF_OWN * own)
 
     def _places(self, n, draws, wide, hopeful, far, n_doubts):
