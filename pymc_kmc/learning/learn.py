@@ -39,8 +39,8 @@ from pymc_kmc.numerics.threads import single_threaded_blas
 # PyMC's logger has a handler, and its level.
 log = logging.getLogger("pymc.pymc_kmc")
 
-# Default most evaluations: of ten runs of a scalar in eight dimensions seven have converged by then,
-# and two are close.
+# Default most evaluations: of ten runs of a scalar in eight dimensions seven have converged by
+# then, and two are close.
 MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
 # Error of the log density at new draws at which learning ends, in nats.
 TOLERANCE = 0.3
