@@ -274,11 +274,11 @@ def test_what_was_cut_short_may_be_close_enough():
 
 
 def test_small_errors_are_not_enough_where_mass_may_be_missing():
-    """The arms of a banana that was cut short reach two thirds of the way."""
+    """The arms of a banana that was cut short don't reach their ends."""
     with pytest.warns(UserWarning, match="go on learning"):
-        learned = kmc.learn(long_banana(), max_evaluations=110, progressbar=False)
+        learned = kmc.learn(long_banana(), max_evaluations=90, progressbar=False)
     assert learned.error < 0.3
-    assert learned.positions[:, 0].std() < 8.5
+    assert learned.positions[:, 0].std() < 9.0  # of 10
     assert not learned.is_close
 
 
