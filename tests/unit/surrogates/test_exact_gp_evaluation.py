@@ -88,3 +88,16 @@ def test_operations_are_those_of_what_is_left():
     ]
     few, many = packed(processes).operations
     assert few < 100 < many
+
+
+def test_the_constant_of_what_is_left_out_stays():
+    """A kernel that is much wider than the places are apart is a constant."""
+    rng = np.random.default_rng(5)
+    Z = rng.normal(size=(30, 2))
+    Y = 50.0 + Z[:, :1] - Z[:, 1:] ** 2
+    parameters = Hyperparameters(-3.0, -16.0, 8.0, -6.0, np.full(2, 14.0))
+    process = ExactGP(np.eye(2), np.zeros(2)).given(Z, Y, np.zeros(30), parameters)
+    numbers, layout = packed([(process, np.ones(1), np.zeros(1), False)])
+    assert layout[0, 2] == 0
+    found = [outputs_at(z, numbers, layout, 0)[0][0] for z in Z[:5]]
+    np.testing.assert_allclose(found, process.predict(Z[:5]).mean[:, 0], atol=1e-3)
