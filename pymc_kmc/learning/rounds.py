@@ -267,9 +267,9 @@ class Rounds:
 
     def fit(self, evaluations, draws):
         """Fit the emulators; return the composite."""
-        inputs = self.model.inputs(draws)
+        inputs, averages = self.model.inputs(draws), self.is_noisy
         for emulator in self.emulators:
-            emulator.fit(*evaluations, draws, inputs)
+            emulator.fit(*evaluations, draws, inputs, averages=averages)
         return Composite(self.model, self.emulators)
 
     def next(self, learned):
@@ -363,7 +363,12 @@ class Rounds:
             return False
         own = np.sqrt(np.mean(draws.values.variance))
         errors = np.concatenate(learned.errors[-N_CALM:])
-        errors -= np.median(errors)
+        if self.is_noisy:
+            # At places far apart, hardly any of them draws.
+            predicted = np.concatenate([r.predicted for r in self.history[-N_CALM:]])
+            values = learned.evaluations.log_densities[-len(predicted) :]
+            errors, _ = errors_in_reach(values, predicted, draws.values.mean)
+        errors = errors - np.median(errors)
         error = self._excess(float(np.sqrt(np.mean(errors**2))), len(errors))
         if own > CLOSE * self._sure or error > CLOSE * self.enough:
             return False
@@ -406,7 +411,7 @@ class Rounds:
     @property
     def noise(self):
         """Standard deviation of the values' noise, in nats, as the emulators see it."""
-        noisy = [e.process for e in self.emulators if e.node.is_noisy]
+        noisy = [e.process for e in self.emulators if e.node.is_noisy and e.process is not None]
         return float(np.sqrt(sum(np.exp(p.hyperparameters_.log_noise) for p in noisy)))
 
     @property

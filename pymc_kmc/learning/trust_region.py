@@ -219,6 +219,14 @@ class TrustRegion:
         self.own: list[int] = []
         self.n_evaluations = self.n_renewed = self.n_passed = self.n_predicted = self.n_flat = 0
 
+    @classmethod
+    def at(cls, mode, model, rng, n_checks):
+        """Return a search that goes on from a :class:`Mode` that another one has found."""
+        scales = np.sqrt(np.diag(mode.covariance))
+        region = cls(model, mode.x, mode.log_density, scales, rng, n_checks)
+        region.covariance = mode.covariance
+        return region
+
     @property
     def mode(self):
         """The :class:`Mode` that was found so far."""

@@ -6,11 +6,13 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.arrival import (
+    CHECKS_A_DIMENSION,
     FEWEST_ALIKE,
     FEWEST_APART,
     FEWEST_BY_NUMBERS,
     FEWEST_IN_NOISE,
     HIDING_NOISE,
+    LEAST_A_SEARCH,
     MOST_IN_NOISE,
     N_PRIOR,
     N_STOOD,
@@ -202,6 +204,7 @@ def test_where_noise_hides_slopes_and_all_maxima_are_alike_some_searches_climb_a
     noise, depth, n, monkeypatch
 ):
     """Of Lotka-Volterra with noise of one nat all eight missed the right mode on 2 seeds of 25."""
+    monkeypatch.setattr(Arrival, "_climb_on", lambda self: None)
     arrival = Arrival(opaque(noisy_groups([7])), N_STARTS, 1000, np.random.default_rng(0))
 
     def search_from(n_before):
@@ -213,6 +216,44 @@ def test_where_noise_hides_slopes_and_all_maxima_are_alike_some_searches_climb_a
     assert asked[:FEWEST_IN_NOISE] == [(False, False)] + [(False, True)] * (FEWEST_IN_NOISE - 1)
     assert asked[FEWEST_IN_NOISE:] == [(True, False)] * (n - FEWEST_IN_NOISE)
     assert arrival.may_have_missed == (n == MOST_IN_NOISE)
+
+
+def test_under_noise_the_highest_maximum_is_climbed_on_from():
+    found = opaque(noisy_groups([7]))
+    arrival = Arrival(found, N_STARTS, 1000, np.random.default_rng(0))
+    arrival.say = lambda evaluations: None
+    arrival._disperse()
+    top, ridge, away = np.zeros((1, 7)), np.full((1, 7), 2.0), np.full((1, 7), 30.0)
+    heights = [Evaluations.at(found, x).log_densities[0] for x in (top, ridge, away)]
+    arrival._add(Evaluations.at(found, np.vstack([ridge, away])))
+    arrival._note(Mode(away[0], heights[2], np.eye(7)))
+    for _ in range(2):
+        arrival._note(Mode(ridge[0], heights[1], np.eye(7)))
+    n = len(arrival.evaluations)
+    arrival._climb_on()
+    (_, n_away), (best, n_best) = arrival.found
+    assert (n_away, n_best) == (1, 2)
+    # From 14 nats below.
+    assert best.log_density > heights[0] - 2.0
+    assert CHECKS_A_DIMENSION * 7 <= len(arrival.evaluations) - n <= LEAST_A_SEARCH * 7
+
+
+@pytest.mark.parametrize(
+    ("model", "n"),
+    [
+        (lambda: noisy_groups([7]), 1),
+        (lambda: noisy_groups([4, 4]), 0),
+        (lambda: number(bell, 7), 0),
+    ],
+    ids=["noisy", "groups", "without noise"],
+)
+def test_searches_climb_on_where_noise_hides_a_ridge(model, n, monkeypatch):
+    called = []
+    monkeypatch.setattr(Arrival, "_climb_on", lambda self: called.append(1))
+    arrival = Arrival(opaque(model()), N_STARTS, 1000, np.random.default_rng(0))
+    end = Mode(np.zeros(arrival.opaque.n_dimensions), 0.0, np.eye(arrival.opaque.n_dimensions))
+    searches_of(arrival, lambda n_before: end, monkeypatch)
+    assert len(called) == n
 
 
 def test_a_search_tells_the_noise():

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.learning.emulator import FEWEST_EXTENDED, NodeEmulator
+from pymc_kmc.learning.emulator import FEWEST_EXTENDED, KNEE, SHALLOW, NodeEmulator
 from pymc_kmc.model.opaque import OpaqueNode
 
 D = 4
 TERM = OpaqueNode("term", 1, True, False, slice(0, D), slice(0, 1), np.arange(D), ())
+NOISY_TERM = TERM._replace(is_noisy=True)
 
 
 def normal(X):
@@ -56,3 +57,54 @@ def test_an_emulator_restored_predicts_the_same(function):
     X = np.random.default_rng(1).normal(size=(5, D))
     np.testing.assert_array_equal(again.predict(X, X).outputs, emulator.predict(X, X).outputs)
     assert again.process.extension == emulator.process.extension
+
+
+def with_a_cliff(X):
+    """A ridge that rises to a cliff, which values near the best say nothing of."""
+    return 4.0 * X[:, 0] - 0.5 * (X[:, 1:] ** 2).sum(axis=1) - 60.0 * (X[:, 0] > 2.5)
+
+
+def averaged(function, deep, node=NOISY_TERM, averages=True):
+    """Return the emulator of 150 values and those at deep places, and all places and values."""
+    rng = np.random.default_rng(0)
+    near, draws = rng.normal(size=(150, D)), rng.normal(size=(64, D))
+    X = np.vstack([near, deep])
+    values = function(X) + 0.5 * rng.standard_normal(len(X))
+    emulator = NodeEmulator(node, grows=True)
+    emulator.fit(X, X, values[:, None], values, draws, draws, averages=averages)
+    return emulator, X, values
+
+
+def all_round(n=60):
+    """Places some hundred nats deep in a standard normal density."""
+    Z = np.random.default_rng(1).normal(size=(n, D))
+    return 14.0 * Z / np.linalg.norm(Z, axis=1)[:, None]
+
+
+def test_deep_values_are_left_out_where_noise_is_averaged():
+    emulator, _, values = averaged(normal, all_round())
+    is_shallow = values > values.max() - SHALLOW * KNEE * D
+    np.testing.assert_array_equal(emulator.usable, is_shallow)
+    assert is_shallow.sum() == 150
+    left_out = np.isnan(emulator.leave_one_out()[0][:, 0])
+    np.testing.assert_array_equal(left_out, ~is_shallow)
+
+
+def test_deep_values_are_fitted_elsewhere():
+    for node, averages in ((NOISY_TERM, False), (TERM, True)):
+        emulator, _, values = averaged(normal, all_round(), node, averages)
+        assert len(emulator.process.Z_) == len(values)
+
+
+def test_deep_values_are_fitted_where_there_are_few_others():
+    emulator, values = NodeEmulator(NOISY_TERM), -np.linspace(0.0, 1000.0, 200)
+    # Four times the fifteen coefficients of a quadratic.
+    assert np.sum(values >= emulator._floor(values)) == 60
+
+
+def test_a_deep_value_that_the_others_say_is_high_is_fitted():
+    behind = np.random.default_rng(1).normal(size=(30, D)) * [0.1, 1, 1, 1] + [3.5, 0, 0, 0]
+    emulator, X, values = averaged(with_a_cliff, behind)
+    assert emulator.usable[150:].any()
+    floor = values.max() - SHALLOW * KNEE * D
+    np.testing.assert_array_less(emulator.predict(X[150:], X[150:]).outputs[:, 0], floor)

@@ -4,6 +4,7 @@ import dataclasses
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from time import perf_counter, sleep
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from pymc_kmc.learning import rounds
 from pymc_kmc.learning.composite import Values
 from pymc_kmc.learning.learn import (
     _can_be_renewed,
@@ -27,6 +29,8 @@ from pymc_kmc.steps.kmc import SETTLING_TUNE
 from tests.bananas import Banana
 from tests.learned import OBSERVED, curve, decay, on_grid, scalar
 
+# The package's attribute of this name is the function.
+learning = import_module("pymc_kmc.learning.learn")
 LINE = np.linspace(0.0, 1.0, 4)
 
 
@@ -256,7 +260,7 @@ def test_the_progress_bar_says_what_was_learned(capsys):
 
 def test_the_progress_bar_knows_what_is_left_and_what_was_known_before(learned):
     known = learned.evaluations
-    run = SimpleNamespace(most=len(known) + 30, evaluations=known)
+    run = SimpleNamespace(limit=len(known) + 30, evaluations=known)
     with _Display(False, run) as display:
         display.say("Learning", known.joined(Evaluations(*[part[:10] for part in known])), 0.5)
         task = display.progress.tasks[0]
@@ -271,6 +275,32 @@ def test_what_was_cut_short_may_be_close_enough():
     assert "enough for chains" in repr(learned)
     with scalar():
         assert kmc.KMC(learned).default_tune_steps == SETTLING_TUNE
+
+
+def noisy_curve(noise):
+    def estimate(size, rate, rng):
+        error = OBSERVED - decay(size, rate)
+        return -0.5 * np.sum(error**2) / 0.01 + rng.normal(-0.5 * noise**2, noise)
+
+    with pm.Model() as model:
+        size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
+        kmc.PseudoMarginalPotential("p", estimate, size, rate)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("noise", "most", "limit"),
+    [(1.0, None, 1.8 * 40), (1.0, 40, 40), (0.01, None, 40)],
+    ids=["noisy", "told", "hardly noisy"],
+)
+def test_noise_is_averaged_over_more_evaluations(monkeypatch, noise, most, limit):
+    monkeypatch.setattr(learning, "most_evaluations", lambda d: 40)
+    # No error is small enough.
+    monkeypatch.setattr(rounds, "N_CALM", 1000)
+    model = noisy_curve(noise)
+    with pytest.warns(UserWarning, match="Learning ended"):
+        learned = kmc.learn(model, max_evaluations=most, batch_size=4, progressbar=False)
+    assert limit <= len(learned.evaluations) < limit + 4
 
 
 def test_small_errors_are_not_enough_where_mass_may_be_missing():
