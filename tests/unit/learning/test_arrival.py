@@ -238,6 +238,20 @@ def test_under_noise_the_highest_maximum_is_climbed_on_from():
     assert CHECKS_A_DIMENSION * 7 <= len(arrival.evaluations) - n <= LEAST_A_SEARCH * 7
 
 
+@pytest.mark.parametrize(("most", "n"), [(40, 40), (1000, N_STARTS + N_PRIOR + 250)])
+def test_a_climb_that_does_not_end_is_ended(most, n, monkeypatch):
+    monkeypatch.setattr(TrustRegion, "has_ended", False)
+    monkeypatch.setattr(
+        TrustRegion, "step", lambda self, all_: all_.joined(Evaluations(*[p[:1] for p in all_]))
+    )
+    arrival = Arrival(opaque(noisy_groups([7])), N_STARTS, most, np.random.default_rng(0))
+    arrival.say = lambda evaluations: None
+    arrival._disperse()
+    arrival._note(Mode(np.zeros(7), 0.0, np.eye(7)))
+    arrival._climb_on()
+    assert len(arrival.evaluations) == n
+
+
 @pytest.mark.parametrize(
     ("model", "n"),
     [

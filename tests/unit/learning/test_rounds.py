@@ -8,12 +8,14 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning import rounds as rounds_module
+from pymc_kmc.learning.composite import Draws
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
 from pymc_kmc.learning.placing import Hopes
 from pymc_kmc.learning.rounds import (
     LARGEST_BATCH,
     LONG_DOUBT,
     Evaluations,
+    Round,
     Rounds,
     begin,
     errors_in_reach,
@@ -226,3 +228,44 @@ def test_many_dimensions_are_learned_from_little_more_than_a_quadratic_has_coeff
     # 2048 nearly independent draws: z of 5 is .11 standard deviations.
     assert np.abs(z.mean(axis=0)).max() < 0.15
     assert np.abs(np.log(z.std(axis=0))).max() < 0.15
+
+
+def noisy_bell(noise):
+    def estimate(x, rng):
+        return -0.5 * np.sum(x**2) + rng.normal(0.0, noise)
+
+    return opaque(number(estimate, 2, kmc.PseudoMarginalPotential))
+
+
+def places(n):
+    """Places at which a bell is some nats deep, and as many where it is hundreds of nats deep."""
+    rng = np.random.default_rng(0)
+    return np.vstack([rng.standard_normal((n, 2)), rng.choice([-30.0, 30.0], (n, 2))])
+
+
+@pytest.mark.parametrize(("noise", "n_fitted"), [(1.0, 60), (0.01, 120)])
+def test_rounds_leave_deep_values_out_where_noise_is_averaged(noise, n_fitted):
+    model, X = noisy_bell(noise), places(60)
+    rounds = Rounds(model, None, 0.3, np.random.default_rng(0))
+    evaluations = Evaluations.at(model, X)
+    # What the noise is isn't known before.
+    assert [len(e.process.Z_) for e in rounds.fit(evaluations, X[:60]).emulators] == [120]
+    assert [len(e.process.Z_) for e in rounds.fit(evaluations, X[:60]).emulators] == [n_fitted]
+
+
+@pytest.mark.parametrize("depth", [1.0, 500.0])
+def test_under_noise_what_is_far_below_the_draws_is_no_reason_to_go_on(depth):
+    """Places that tell most are far apart: errors there are no errors at draws."""
+    model, X = noisy_bell(1.0), places(60)
+    rounds = Rounds(model, None, 0.3, np.random.default_rng(0))
+    evaluations = Evaluations.at(model, X[:60])
+    composite = rounds.fit(evaluations, X[:60])
+    draws = Draws(X[:60], composite(X[:60]), 0.5)
+    values = np.where(np.arange(30) % 2, -depth, -depth - 20.0)
+    last = Evaluations(*[part[:30] for part in evaluations[:3]], values)
+    # Predicted to be alike.
+    predicted = np.full(10, -depth - 10.0)
+    rounds.history = [Round(0, 1.0, 10.0, 10.0, 10, predicted, np.ones(10))] * 3
+    learned = begin(evaluations.joined(last), X[:60], np.eye(2), 1.0)
+    learned = learned._replace(errors=3 * (np.tile([-10.0, 10.0], 5),), composite=composite)
+    assert rounds.is_close(learned, composite, draws, np.eye(2)) == (depth == 500.0)
