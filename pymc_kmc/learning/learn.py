@@ -12,14 +12,12 @@ Chains move on what was learned (:mod:`pymc_kmc.learning.emulated_density`).
 import logging
 import warnings
 from functools import partial
-from importlib.util import find_spec
 
 import numpy as np
-from rich import get_console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from pymc_kmc.learning.arrival import N_PRIOR, Arrival
 from pymc_kmc.learning.composite import draw
+from pymc_kmc.learning.display import DONE, Display
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
 from pymc_kmc.learning.emulator import KNEE, shrunk
 from pymc_kmc.learning.evidence import of_emulated, without_noise
@@ -57,8 +55,6 @@ MOST_DIMENSIONS, MOST_BY_NUMBERS = 10, 6
 N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
 # Most transitions between draws, and the potential scale reduction below which chains have mixed.
 MOST_BETWEEN, MIXED = 128, 1.03
-# What the progress bar says last.
-DONE = "Learned"
 # Transitions that chains begin with.
 N_BURNED = 16
 # Temperature of dispersed draws.
@@ -261,7 +257,7 @@ def most_evaluations(n_dimensions):
 def _learned(run, progressbar):
     """Return the :class:`LearnedPosterior` of a run."""
     try:
-        with single_threaded_blas(), _Display(progressbar, run) as display:
+        with single_threaded_blas(), Display(progressbar, run) as display:
             state = run.learn(display)
             display.say("Drawing", state.evaluations, state.error)
             learned = _posterior(run, state)
@@ -318,61 +314,6 @@ def _tell_missed(modes, stacklevel):
         UserWarning,
         stacklevel=stacklevel,
     )
-
-
-def _can_be_renewed():
-    """Say whether a line of output can be: rich warns about notebooks without ipywidgets."""
-    return not get_console().is_jupyter or find_spec("ipywidgets") is not None
-
-
-class _Display:
-    """The progress bar; the time left is what all evaluations would take.
-
-    Parameters
-    ----------
-    shows : bool
-    run : _Run
-    """
-
-    def __init__(self, shows, run):
-        self.progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            disable=not (shows and _can_be_renewed()),
-        )
-        self.n_known = 0 if run.evaluations is None else len(run.evaluations)
-        self.run = run
-
-    @property
-    def most(self):
-        """Most evaluations that are to be made."""
-        return max(self.run.limit - self.n_known, 0)
-
-    def __enter__(self):
-        self.progress.start()
-        self.task = self.progress.add_task("Arriving", total=self.most, figures="")
-        return self
-
-    def __exit__(self, *error):
-        self.progress.stop()
-
-    def say(self, phase, evaluations=None, error=None):
-        done, total, figures = 0, self.most, ""
-        if evaluations is not None:
-            best = evaluations.log_densities.max()
-            figures = f"{len(evaluations)} evaluations, best {best:.1f}"
-            done = len(evaluations) - self.n_known
-        if error is not None:
-            figures += f", error {error:.2g} nats"
-        if phase == DONE:
-            total, figures = done, f"{figures}, in"
-        elif figures:
-            figures += ", left at most"
-        self.progress.update(
-            self.task, description=phase, figures=figures, completed=done, total=total
-        )
 
 
 class _Run:

@@ -16,9 +16,8 @@ import pytest
 import pymc_kmc as kmc
 from pymc_kmc.learning import rounds
 from pymc_kmc.learning.composite import Values
+from pymc_kmc.learning.display import Display, can_be_renewed
 from pymc_kmc.learning.learn import (
-    _can_be_renewed,
-    _Display,
     _finite,
     potential_scale_reduction,
 )
@@ -261,7 +260,7 @@ def test_the_progress_bar_says_what_was_learned(capsys):
 def test_the_progress_bar_knows_what_is_left_and_what_was_known_before(learned):
     known = learned.evaluations
     run = SimpleNamespace(limit=len(known) + 30, evaluations=known)
-    with _Display(False, run) as display:
+    with Display(False, run) as display:
         display.say("Learning", known.joined(Evaluations(*[part[:10] for part in known])), 0.5)
         task = display.progress.tasks[0]
     assert (task.completed, task.total) == (10, 30)
@@ -489,10 +488,10 @@ def test_a_progress_bar_needs_lines_that_can_be_renewed(
     is_notebook, has_widgets, expected, monkeypatch
 ):
     console = SimpleNamespace(is_jupyter=is_notebook)
-    module = sys.modules[_can_be_renewed.__module__]
+    module = sys.modules[can_be_renewed.__module__]
     monkeypatch.setattr(module, "get_console", lambda: console)
     monkeypatch.setattr(module, "find_spec", lambda name: has_widgets or None)
-    assert _can_be_renewed() == expected
+    assert can_be_renewed() == expected
 
 
 @pytest.mark.parametrize(("edge", "starts"), [(1.5, [[0.0], [1.0]]), (-np.inf, [[0.5]])])
