@@ -258,6 +258,11 @@ class Arrival:
         """Whether modes may be missed, and noise hides slopes."""
         return self._may_hide_modes and self.opaque.is_noisy
 
+    @property
+    def _most_a_search(self):
+        """Most evaluations of a search by numbers."""
+        return max(int(SEARCH_SHARE * self.most), LEAST_A_SEARCH * self.opaque.n_dimensions)
+
     def _climb_on(self):
         """Go on from the highest maximum until it has passed more checks.
 
@@ -267,8 +272,7 @@ class Arrival:
         i = int(np.argmax([mode.log_density for mode, _ in self.found]))
         mode, n_searches = self.found.pop(i)
         region = TrustRegion.at(mode, self.opaque, self.rng, CHECKS_A_DIMENSION * d)
-        most = max(int(SEARCH_SHARE * self.most), LEAST_A_SEARCH * d)
-        last = min(n + most, self.most)
+        last = min(n + self._most_a_search, self.most)
         while not region.has_ended and len(self.evaluations) < last:
             self.evaluations = region.step(self.evaluations)
             self.say(self.evaluations)
@@ -311,8 +315,7 @@ class Arrival:
     def _search(self, x, value, repulsion, climbs_alone):
         """Note the mode that a search from a point leads to; return it, and whether it stalled."""
         n = len(self.evaluations)
-        most = max(int(SEARCH_SHARE * self.most), LEAST_A_SEARCH * len(x))
-        last = min(n + most, int(SEARCHES_SHARE * self.most))
+        last = min(n + self._most_a_search, int(SEARCHES_SHARE * self.most))
         n_checks = N_CHECKS + int(self._may_hide_modes)
         n_shared = self.n_dispersed if climbs_alone else None
         region = TrustRegion(
