@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.rounds import Evaluations
+from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.trust_region import TrustRegion
 from pymc_kmc.model.opaque import OpaqueModel
 

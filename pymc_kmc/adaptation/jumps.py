@@ -7,6 +7,9 @@ from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 # Largest squared jump that counts, in means under independence: a few very long jumps are not what
 # makes a chain mix.
 LONGEST_JUMP = 3.0
+# Number of lags at which states are paired for independence: a hundred states give its jumps within
+# 10 %.
+N_LAGS = 8
 
 
 class Whitening:
@@ -29,7 +32,7 @@ class Whitening:
 
         Parameters
         ----------
-        start : ndarray, shape (d,)
+        start : ndarray, shape (d,) or that of the ends
         ends : ndarray, shape (..., d)
 
         Returns
@@ -39,3 +42,23 @@ class Whitening:
         z0, z = (start - self.mean) @ self.matrix, (ends - self.mean) @ self.matrix
         jumps = np.concatenate([(z - z0) ** 2 / 2, (z**2 - z0**2) ** 2 / 4], axis=-1)
         return np.minimum(jumps, LONGEST_JUMP)
+
+    def independent_jumps(self, states):
+        """Return the mean squared jumps between states far from each other in time.
+
+        They are less than 1, for long ones are capped, and much less where tails are heavy or the
+        squares of a coordinate are nearly the same, as in two modes.
+
+        Parameters
+        ----------
+        states : ndarray, shape (n, d)
+            In the order of the chain.
+
+        Returns
+        -------
+        ndarray, shape (2 d,)
+        """
+        n = len(states)
+        lags = np.unique(np.linspace(0, n, N_LAGS + 2)[1:-1].round().astype(int).clip(1, n - 1))
+        others = (np.roll(states, lag, axis=0) for lag in lags)
+        return np.mean([self.squared_jumps(states, other) for other in others], axis=(0, 1))

@@ -38,13 +38,15 @@ LENGTH_FACTORS = (1.0, 2.0, 4.0)
 WORTH = 1.25
 # Largest number of leapfrog steps before a U-turn.
 MOST_STEPS = 40
-# Sequences end where starts and ends are correlated by exp(-ENOUGH). Ends at exp(-5) left chains in
-# corners that second moments don't show.
+# Sequences end where starts and ends are correlated by exp(-ENOUGH): second moments don't show all
+# of a chain's corners.
 ENOUGH = 6.0
 # Number of transitions in a simulated sequence.
 N_SIMULATED = 8
 # Squared jumps above this share of independence are not to be told from it.
 LARGEST_JUMP = 0.95
+# Squared jumps below this are all the same: squares that are constant don't bind.
+LEAST_JUMP = 0.01
 # Smallest number of simulated sequences; at least two a dimension, or some coordinate of many seems
 # to move least by chance.
 N_STARTS = 50
@@ -134,13 +136,15 @@ def learn_transitions(hamiltonian, states, rng, n_gradients=None):
     u_turns = [_u_turn(hamiltonian, start, step_size, rng) for start in starts]
     shortest = int(np.clip(np.median(u_turns), 2, MOST_STEPS))
     whitening = Whitening(states)
+    independent = whitening.independent_jumps(states)
     best, lengths = 0.0, None
     for factor in LENGTH_FACTORS:
         n_steps = int(factor * shortest)
         most = int(np.clip(n_gradients / (1 + MEAN_LENGTH * n_steps), 1, MOST_TRANSITIONS))
         # Decorrelation is taken for exponential in the number of transitions.
         n_simulated = min(most, N_SIMULATED)
-        jump = _smallest_jump(hamiltonian, whitening, starts, step_size, n_simulated, n_steps, rng)
+        jumps = _mean_jumps(hamiltonian, whitening, starts, step_size, n_simulated, n_steps, rng)
+        jump = np.min((jumps + LEAST_JUMP) / (independent + LEAST_JUMP))
         rate = -np.log1p(-min(jump, LARGEST_JUMP)) / n_simulated
         decorrelation = min(rate * most, ENOUGH)
         if lengths is None or decorrelation > WORTH * best:
@@ -166,10 +170,10 @@ def _u_turn(hamiltonian, start, step_size, rng):
     return nearer[0] + 1 if len(nearer) else 2 * MOST_STEPS
 
 
-def _smallest_jump(hamiltonian, whitening, starts, step_size, n_transitions, n_steps, rng):
-    """Return the mean squared jump of the coordinate that moves least, or of its square."""
+def _mean_jumps(hamiltonian, whitening, starts, step_size, n_transitions, n_steps, rng):
+    """Return the mean squared jumps of sequences: of each coordinate, and of its square (2 d,)."""
     jumps = np.zeros(2 * starts.shape[1])
     for start in starts:
         end = transition_sequence(hamiltonian, start, step_size, n_transitions, n_steps, rng)
         jumps += whitening.squared_jumps(start, end.position) / len(starts)
-    return jumps.min()
+    return jumps

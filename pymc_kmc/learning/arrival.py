@@ -26,7 +26,8 @@ import numpy as np
 from pymc.initial_point import make_initial_point_fn
 
 from pymc_kmc.learning.emulator import KNEE, shrunk
-from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE, Evaluations, begin
+from pymc_kmc.learning.evaluations import Evaluations
+from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE, begin
 from pymc_kmc.learning.search import search, side_by_side, values_of
 from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, Mode, Repulsion, TrustRegion
 

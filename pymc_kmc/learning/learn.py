@@ -20,11 +20,12 @@ from pymc_kmc.learning.composite import draw
 from pymc_kmc.learning.display import DONE, Display
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
 from pymc_kmc.learning.emulator import KNEE, shrunk
+from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.evidence import of_emulated, without_noise
 from pymc_kmc.learning.modes import learned_modes, unseen_share
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
-from pymc_kmc.learning.rounds import Evaluations, Rounds
+from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.likelihoods.checks import check_model, check_variables
 from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.opaque import OpaqueModel

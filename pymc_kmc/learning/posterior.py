@@ -8,9 +8,9 @@ import xarray as xr
 from pymc_kmc.learning import storage
 from pymc_kmc.learning.averages import Averages, calibration, control_variates, flattened
 from pymc_kmc.learning.emulated import Emulated
+from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import sentences
-from pymc_kmc.learning.rounds import Evaluations
 from pymc_kmc.notebook import figures, paragraph, result
 from pymc_kmc.numerics.checks import check_count
 from pymc_kmc.numerics.mode_maps import ModeMaps

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.posterior import LearnedPosterior
-from pymc_kmc.learning.rounds import Evaluations
 from pymc_kmc.model.evaluated import Evaluated
 
 # Relative difference of outputs at one place that rounding on another machine may explain.

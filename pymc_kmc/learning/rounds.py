@@ -17,8 +17,8 @@ import numpy as np
 
 from pymc_kmc.learning.composite import Composite, Draws, Values, draw
 from pymc_kmc.learning.emulator import KNEE, Knee, NodeEmulator, shrunk
+from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.placing import hopes, informative, uncertain
-from pymc_kmc.learning.search import values_of
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.mode_maps import ModeMaps
 
@@ -86,44 +86,6 @@ NOISE_SDS = 2.0
 MEMORY = 0.5
 # First step size at dimension 1; it falls with the fourth root of the dimension.
 FIRST_STEP_SIZE = 0.5
-
-
-class Evaluations(NamedTuple):
-    """Where the opaque nodes were evaluated.
-
-    Attributes
-    ----------
-    X : ndarray, shape (n, d)
-        Unconstrained positions.
-    inputs : ndarray, shape (n, k)
-        Of the opaque nodes.
-    outputs : ndarray, shape (n, m)
-        NaN where a black box failed.
-    log_densities : ndarray, shape (n,)
-        Of the model; -inf where a black box failed.
-    """
-
-    X: np.ndarray
-    inputs: np.ndarray
-    outputs: np.ndarray
-    log_densities: np.ndarray
-
-    def __len__(self):
-        return len(self.X)
-
-    @classmethod
-    def of(cls, model, X, outputs):
-        """Return the evaluations of an :class:`OpaqueModel` at X with these outputs."""
-        return cls(X, model.inputs(X), outputs, values_of(model, X, outputs))
-
-    @classmethod
-    def at(cls, model, X):
-        """Evaluate an :class:`OpaqueModel` at points (n, d)."""
-        return cls.of(model, X, model.evaluate(X))
-
-    def joined(self, other):
-        """Return these and others, in this order."""
-        return Evaluations(*[np.concatenate(pair) for pair in zip(self, other, strict=True)])
 
 
 class Round(NamedTuple):
@@ -290,6 +252,8 @@ class Rounds:
         size, maps = learned.step_size, learned.maps
         n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
         draws = draw(composite, starts, factor, size, n_transitions, rng, T, maps)
+        n_new = self.n_next(evaluations)
+        fresh = self._fresh(n_new, draws)
         exploring = EXPLORING_NOISE if self.is_noisy else EXPLORING
         wide = hopeful = draws
         if T < exploring:
@@ -306,8 +270,7 @@ class Rounds:
             n_doubts = n_doubts + 1 if gap > max(LARGEST_GAP, GAP_OF_OWN * own) else 0
             if n_doubts >= LONG_DOUBT:
                 far = beyond[:1]
-        n_new = self.n_next(evaluations)
-        places, n_fresh = self._places(n_new, draws, wide, hopeful, far, n_doubts)
+        places, n_fresh = self._places(n_new, fresh, draws, wide, hopeful, far, n_doubts)
         new = Evaluations.at(self.model, places)
         evaluations = evaluations.joined(new)
         said = composite(places)
@@ -380,13 +343,27 @@ class Rounds:
         gap = hopes(composite, few, factor, self.rng, learned.maps).gap
         return gap <= max(LARGEST_GAP, GAP_OF_OWN * own)
 
-    def _places(self, n, draws, wide, hopeful, far, n_doubts):
+    def _fresh(self, n, draws):
+        """Return the draws that are evaluated, of n places in all; an executor begins with them.
+
+        None of noisy terms, whose places are those that tell most.
+        """
+        if self._is_average:
+            return draws.X[:0]
+        fresh = draws.X[self.rng.choice(len(draws.X), n // 2, replace=False)]
+        if self.model.runs_ahead:
+            self.model.begin(fresh)
+        return fresh
+
+    def _places(self, n, fresh, draws, wide, hopeful, far, n_doubts):
         """Return where to evaluate, and how many of these, the first, are fresh draws.
 
         Parameters
         ----------
         n : int
             Number of places.
+        fresh : ndarray, shape (k, d)
+            Draws that are evaluated.
         draws, wide, hopeful : Draws
             At the temperature, at a higher one, and where mass may be beyond.
         far : ndarray, shape (k, d)
@@ -395,15 +372,14 @@ class Rounds:
             Whether the hopeful ones deserve all that isn't at fresh draws.
         """
         at = self.model.inputs
-        if self.is_noisy and self.model.is_sum:
+        if self._is_average:
             candidates = np.vstack([wide.X, hopeful.X])
             return informative(self.emulators, at, draws.X, candidates, n), n
-        n_fresh = n // 2
+        n_fresh = len(fresh)
         n_hopeful = n - n_fresh if n_doubts else (n - n_fresh) // 2
         n_wide = n - n_fresh - n_hopeful
         n_hopeful -= len(far)
-        places = draws.X[self.rng.choice(len(draws.X), n_fresh, replace=False)]
-        places = np.vstack([places, far])
+        places = np.vstack([fresh, far])
         for among, k in ((wide, n_wide), (hopeful, n_hopeful)):
             places = np.vstack([places, uncertain(self.emulators, at, among, places, k)])
         return places, n_fresh
@@ -418,6 +394,11 @@ class Rounds:
     def is_noisy(self):
         """Whether noise hides errors that are to be found."""
         return self.noise > self.tolerance
+
+    @property
+    def _is_average(self):
+        """Whether places tell by what many of them say together, not each by itself."""
+        return self.is_noisy and self.model.is_sum
 
     @property
     def enough(self):

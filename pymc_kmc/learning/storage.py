@@ -8,9 +8,10 @@ import xarray as xr
 
 from pymc_kmc.learning.emulated import Emulated, EmulatedNode
 from pymc_kmc.learning.emulator import EmulatorState
+from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import LearnedMode
-from pymc_kmc.learning.rounds import Evaluations, Round
+from pymc_kmc.learning.rounds import Round
 
 # Number of the file's form. It rises with every change.
 FORM = 5

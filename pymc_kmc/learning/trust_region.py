@@ -28,7 +28,7 @@ from scipy.optimize import minimize
 
 from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.emulator import NodeEmulator
-from pymc_kmc.learning.rounds import Evaluations
+from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
 # Number of nearest evaluations that are emulated: at least, and per dimension. With 30 at least,

@@ -20,7 +20,7 @@ from pymc_kmc.learning.arrival import (
     has_stood,
     n_agreeing,
 )
-from pymc_kmc.learning.rounds import Evaluations
+from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.trust_region import FAR_BELOW, Mode, TrustRegion
 from tests.opaque_numbers import number, opaque, prior
 

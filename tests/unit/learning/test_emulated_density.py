@@ -17,7 +17,7 @@ from pymc_kmc.learning.emulated_density import (
 )
 from pymc_kmc.learning.emulated_parameters import EmulatedParameters
 from pymc_kmc.learning.emulator import NodeEmulator
-from pymc_kmc.learning.rounds import Evaluations
+from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.evaluation import PythonParameters, is_compiled

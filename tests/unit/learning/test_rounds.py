@@ -10,11 +10,11 @@ import pymc_kmc as kmc
 from pymc_kmc.learning import rounds as rounds_module
 from pymc_kmc.learning.composite import Draws
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
+from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.placing import Hopes
 from pymc_kmc.learning.rounds import (
     LARGEST_BATCH,
     LONG_DOUBT,
-    Evaluations,
     Round,
     Rounds,
     begin,
@@ -167,6 +167,23 @@ def test_doubts_that_stay_are_asked_far_away(monkeypatch, known, n_doubts, is_fa
     assert np.abs(new[:4]).max() < 10.0  # those at fresh draws are the first
     monkeypatch.setattr(rounds_module, "hopes", lambda *a: Hopes(a[1], np.zeros((0, 2)), 0.0))
     assert rounds.next(after._replace(temperature=1.0)).n_doubts == 0
+
+
+def test_an_executor_begins_with_fresh_draws_while_other_places_are_looked_for(monkeypatch, known):
+    rounds, state = known
+    model, looked, begun = rounds.model, [], []
+
+    def hopes(composite, draws, factor, rng, maps):
+        looked.append(len(begun))
+        return Hopes(draws, np.zeros((0, 2)), 0.0)
+
+    monkeypatch.setattr(rounds_module, "hopes", hopes)
+    monkeypatch.setattr(type(model), "runs_ahead", True)
+    monkeypatch.setattr(model, "begin", begun.append)
+    new = rounds.next(state).evaluations.X[len(state.evaluations) :]
+    assert looked == [1]
+    np.testing.assert_array_equal(*begun, new[:4])
+    assert len(new) == 8
 
 
 @pytest.mark.parametrize(("has_modes", "temperature"), [(True, 3.0), (False, 4.0)])

@@ -6,7 +6,7 @@ import pytest
 import pymc_kmc as kmc
 from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.emulator import KNEE, NodeEmulator
-from pymc_kmc.learning.rounds import Evaluations
+from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.trust_region import (
     CHECK_DISTANCE,
     FIRST_RADIUS,
