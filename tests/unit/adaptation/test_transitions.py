@@ -7,8 +7,11 @@ from pymc_kmc.adaptation import transitions
 from pymc_kmc.adaptation.transitions import (
     ADDITIVE_SIZE,
     BUDGET,
+    ENOUGH,
     GRADIENT_OVERHEAD,
+    LARGEST_JUMP,
     MOST_TRANSITIONS,
+    N_SIMULATED,
     learn_transitions,
     whitened_hamiltonian,
 )
@@ -59,6 +62,26 @@ def test_the_same_generator_gives_the_same_lengths_and_sequences(fitted, moves):
     first, second = (sequence(moves, X[0], LONGEST, np.random.default_rng(9)) for _ in range(2))
     np.testing.assert_array_equal(first.position, second.position)
     assert first[1:] == second[1:]
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "two modes", "heavy tails"])
+def test_independent_ends_need_the_shortest_sequences(monkeypatch, fitted, kind):
+    """Capped jumps of independent ends are below 1; squares that are constant don't jump at all."""
+    rng = np.random.default_rng(18)
+    states = rng.standard_normal((400, 2))
+    if kind == "two modes":
+        states[:, 0] = np.repeat([-1.0, 1.0], 200)
+        states[:200, 1] = states[200:, 1]  # uncorrelated, so that the squares are constant
+    if kind == "heavy tails":
+        states = rng.standard_t(3, (400, 2))
+
+    def independent(hamiltonian, whitening, *rest):
+        return whitening.independent_jumps(states)
+
+    monkeypatch.setattr(transitions, "_mean_jumps", independent)
+    rate = -np.log1p(-LARGEST_JUMP) / N_SIMULATED
+    surrogate, _ = fitted
+    assert learned(surrogate, states, seed=19).n_transitions == np.ceil(ENOUGH / rate)
 
 
 def mean_number_of_steps(moves, position, seed=15):
