@@ -36,6 +36,8 @@ BUDGETS = 100, 250, 500, 1000
 PLAUSIBLE = 0.16, 0.84
 #: Draws of the prior that tell them, and of PyVBMC's posterior.
 N_PRIOR, N_DRAWS = 1000, 20_000
+#: Log density, in nats, that PyVBMC is told where it is -inf, which it doesn't take.
+LOWEST = -1e5
 
 
 def by_learning(model, budget, seed):
@@ -59,7 +61,7 @@ def by_vbmc(model, budget, seed):
         nonlocal n_evaluations
         n_evaluations += 1
         x = np.ravel(x)[None]
-        return float(opaque.log_density(x, opaque.evaluate(x))[0][0])
+        return max(float(opaque.log_density(x, opaque.evaluate(x))[0][0]), LOWEST)
 
     options = {"max_fun_evals": budget, "display": "off"}
     np.random.seed(seed)  # noqa: NPY002  PyVBMC draws from NumPy's global generator.

@@ -82,7 +82,8 @@ def test_the_mixture_is_in_detailed_balance(name):
 
 @pytest.mark.parametrize("name", STEPS)
 def test_the_mixtures_balance_can_fail(name):
-    worst, _, _ = balance(frozen_step(name, is_broken=True), 6000)
+    """With as many pairs."""
+    worst, _, _ = balance(frozen_step(name, is_broken=True), 10_000)
     assert worst > 7
 
 
