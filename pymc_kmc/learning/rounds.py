@@ -78,7 +78,8 @@ LARGEST_GAP, GAP_OF_OWN = 0.1, 1.5
 # series took 293 evaluations for 536; from the second doubt on bananas took 197 for 167.
 LONG_DOUBT = 6
 # Errors up to so many times what is small enough are small enough for chains, if learning was ended
-# by its limit: rounds once ended there, and "scalar" had an ESS of 604 then.
+# by its limit: rounds once ended there, and "scalar" had an ESS of 604 then. Three bananas of 12
+# whose arms were cut short had such errors at draws, and larger ones at uncertain places.
 CLOSE = 2.0
 # Noise, in standard deviations of its mean square, that is not taken for an error.
 NOISE_SDS = 2.0
@@ -337,6 +338,9 @@ class Rounds:
             return False
         if self.is_noisy:
             return True
+        loose = CLOSE * UNCERTAIN_TOLERANCE * self.enough
+        if any(found.uncertain_error > loose for found in self.history[-N_CALM:]):
+            return False
         # As many as in a round: the more there are, the sooner one leaves for nowhere.
         X, values, step_size = draws
         few = Draws(X[: self.n_chains], Values(*[v[: self.n_chains] for v in values]), step_size)

@@ -286,3 +286,18 @@ def test_under_noise_what_is_far_below_the_draws_is_no_reason_to_go_on(depth):
     learned = begin(evaluations.joined(last), X[:60], np.eye(2), 1.0)
     learned = learned._replace(errors=3 * (np.tile([-10.0, 10.0], 5),), composite=composite)
     assert rounds.is_close(learned, composite, draws, np.eye(2)) == (depth == 500.0)
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_close"), [((1.7, 0.2, 1.0), True), ((0.2, 1.9, 0.2), False)]
+)
+def test_errors_at_uncertain_places_are_a_reason_to_go_on(known, errors, is_close):
+    """Twice what is small enough, .9 nats there, in each of the last three rounds."""
+    rounds, state = known
+    composite = rounds.fit(state.evaluations, state.draws)
+    draws = Draws(state.draws, composite(state.draws), 0.5)
+    none = np.zeros(8)
+    rounds.history = [Round(40, 1.0, 0.1, 5.0, 4, none, none)]
+    rounds.history += [Round(40, 1.0, 0.1, error, 4, none, none) for error in errors]
+    state = state._replace(errors=4 * (np.full(4, 0.1),), composite=composite)
+    assert rounds.is_close(state, composite, draws, np.eye(2)) == is_close
