@@ -12,10 +12,10 @@ ONE_CHAIN = QUIET | {"chains": 1, "cores": 1}
 
 
 @contextmanager
-def short_sequences():
-    """Let KMC move an eighth as far on its surrogate, in this process and in forks of it."""
+def short_sequences(share=1 / 8):
+    """Let KMC move that far on its surrogate, in this process and in forks of it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transitions, "BUDGET", transitions.BUDGET / 8)
+        patch.setattr(transitions, "BUDGET", share * transitions.BUDGET)
         yield
 
 

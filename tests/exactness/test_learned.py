@@ -12,7 +12,7 @@ TIMES = np.arange(4.0)
 RIGHT = np.array([1.0, 0.45, 0.3, 0.1])
 #: What is learned of a curve that is that much higher is two standard deviations off.
 TOO_HIGH = np.array([-0.1, -0.15, -0.05, -0.1])
-DRAWS, CHAINS, BATCH = 6000, 4, 200
+DRAWS, CHAINS, BATCH = 4000, 4, 200
 
 
 def decay(rate):

@@ -23,7 +23,7 @@ from tests.models import (
 )
 from tests.steps import STEPS
 
-VARIANCES = [0.0, 1.0, 2.0, 3.0]
+VARIANCES = [0.0, 1.0, 3.0]
 # All steps keep their estimates in one place and differ in their proposals alone: what depends on
 # other things, as the noise that other steps renew, is tested with one random walk and one step on
 # a surrogate. Noise that depends on the parameter has Geweke's test in test_steps.py.
@@ -32,8 +32,8 @@ ONE_OF_EACH_KIND = ["AdaptiveMetropolis", "KMC"]
 
 # Draws of a chain. Noise sets the effective sample size of all steps, some hundreds to thousands;
 # steps on surrogates have more of it, and cost more.
-N_DRAWS = 15_000
-FEWER_DRAWS = dict.fromkeys(["KMC", "KMCLite", "KMCFinite"], 8000)
+N_DRAWS = 12_000
+FEWER_DRAWS = dict.fromkeys(["KMC", "KMCLite", "KMCFinite"], 6000)
 
 
 def n_draws_of(name):
@@ -48,8 +48,7 @@ def sample(step, *, seed, draws=N_DRAWS, tune=500, chains=1, **kwargs):
 @pytest.mark.parametrize(
     ("name", "variance"),
     [("AdaptiveMetropolis", variance) for variance in VARIANCES]
-    + [(name, variance) for name in ("KMC", "KMCLite", "KMCFinite") for variance in (1.0, 3.0)]
-    + [("KAMH", 1.0), ("KAMH", 3.0)],
+    + [("KMC", 1.0), ("KMC", 3.0), ("KMCLite", 3.0), ("KMCFinite", 3.0), ("KAMH", 3.0)],
 )
 def test_alone(name, variance):
     with noisy_gaussian(variance):
@@ -65,29 +64,27 @@ def test_noise_that_depends_on_the_parameter(name):
 
 
 # That every step makes the same draws with every start method is tested in tests/contract.
-@pytest.mark.parametrize(
-    ("name", "start_method"), [("AdaptiveMetropolis", "spawn"), ("KMC", "fork")]
-)
-def test_on_two_cores(name, start_method):
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
+def test_on_two_cores(name):
     with noisy_gaussian(2.0):
-        idata = sample(STEPS[name](), seed=4, draws=5000, chains=2, cores=2, mp_ctx=start_method)
+        idata = sample(STEPS[name](), seed=4, draws=5000, chains=2, cores=2, mp_ctx="fork")
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 
 @pytest.mark.parametrize(
     ("name", "other", "variance"),
     [
-        (name, other, variance)
-        for name in ONE_OF_EACH_KIND
-        for other, variance in ((pm.Metropolis, 3.0), (pm.Slice, 1.0), (pm.NUTS, 2.0))
-    ]
-    + [("KMCLite", pm.Metropolis, 3.0), ("KMCFinite", pm.NUTS, 2.0)],
+        ("AdaptiveMetropolis", pm.Metropolis, 3.0),
+        ("AdaptiveMetropolis", pm.Slice, 1.0),
+        ("AdaptiveMetropolis", pm.NUTS, 2.0),
+        ("KMC", pm.Slice, 1.0),
+        ("KMC", pm.NUTS, 2.0),
+    ],
 )
 def test_beside_pymc_steps(name, other, variance):
-    draws = min(n_draws_of(name), 12_000 if other is pm.NUTS else N_DRAWS)
     with noisy_gaussian(variance, companion=True) as model:
         step = [STEPS[name](vars=[model["x"]]), other([model["z"]])]
-        idata = sample(step, seed=5, draws=draws)
+        idata = sample(step, seed=5, draws=n_draws_of(name))
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
     # z | x ~ N(x / 2, 1). z itself is not compared: NUTS's draws are antithetic, which hides the
     # slow part of z, x / 2, from the estimate of its Monte-Carlo error.

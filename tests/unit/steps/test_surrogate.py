@@ -125,13 +125,7 @@ SURROGATES = {
 }
 
 
-@pytest.fixture
-def short_sequences(monkeypatch):
-    """KMC moves an eighth as far on its surrogate: what Python runs takes less time."""
-    monkeypatch.setattr(transitions, "BUDGET", transitions.BUDGET / 8)
-
-
-@pytest.mark.usefixtures("short_sequences")
+@pytest.mark.usefixtures("with_short_sequences")
 @pytest.mark.parametrize("step_class", [kmc.KMC, kmc.KMCLite, kmc.KMCFinite])
 @pytest.mark.parametrize("surrogate", SURROGATES)
 def test_any_surrogate_drives_any_step(surrogate, step_class):
@@ -151,7 +145,7 @@ def test_any_surrogate_drives_any_step(surrogate, step_class):
     assert max(worst_moment(z[..., i], 0.0, 1.0) for i in range(2)) < TOLERANCE
 
 
-@pytest.mark.usefixtures("short_sequences")
+@pytest.mark.usefixtures("with_short_sequences")
 @pytest.mark.parametrize("step_class", [kmc.KMC, kmc.KMCLite, kmc.KMCFinite])
 def test_a_users_own_makes_the_draws_of_the_compiled_one(step_class, monkeypatch):
     """The same surrogate, with what can be compiled and without, at the same cost."""
