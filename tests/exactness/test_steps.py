@@ -59,7 +59,7 @@ FEWER_DRAWS = {"KMC": 1200, "KMCLite": 2500}
 # goes on from an exact, independent draw every 25 iterations: a step that leaves the posterior
 # where it is keeps such draws exact, however long it needs from one tail to the other. Without the
 # kinetic energy in the ratio, or with end points pushed outwards by 1.3, |z| is above 8.
-FROM_EXACT_DRAWS = {"n_draws": 6000, "restart_every": 25}
+FROM_EXACT_DRAWS = {"n_draws": 10_000, "restart_every": 25}
 
 
 def make(name, **kwargs):
@@ -325,7 +325,7 @@ def noise(mean, sd, rng):
     """Log of a variable with mean 1 whose variance depends on the parameters.
 
     It is bounded. Log-normal noise of variance 3 has rare estimates at which a chain stays long:
-    one chain of seven stayed for 1677 of 12,000 iterations, and such a chain's errors can't be
+    one chain of seven stayed for 1677 of its 12,000 iterations, and such a chain's errors can't be
     estimated from the others.
     """
     probability = OFTEN / (1.0 + np.exp(-2.0 * mean)) * np.exp(-0.1 * sd)
@@ -342,7 +342,7 @@ def joint_model():
     return model
 
 
-def geweke(step, rng, n_tune=600, n_draws=8000):
+def geweke(step, rng, n_tune=600, n_draws=12_000):
     """Alternate the step on parameters and noise given data with data given parameters.
 
     The noise has mean 1 given the parameters and the data don't depend on it, so that in the long
@@ -450,7 +450,7 @@ def test_a_wrong_surrogate_is_slower_and_not_biased(name):
 
         return chains(step, Gaussian(), seed=9, n_tune=0, n_draws=n_draws)
 
-    good, bad = run(False, 3000), run(True, 8000)
+    good, bad = run(False, 3000), run(True, 12_000)
     assert_standard_normal(good)
     assert_standard_normal(bad)
     efficiency = [min(effective_sizes(z).values()) / z[..., 0].size for z in (good, bad)]
@@ -468,7 +468,7 @@ def frozen(make_step, n_tune=400):
     return step
 
 
-def worst_of_balance(step, n=12_000):
+def worst_of_balance(step, n=20_000):
     """Return the largest error of one step's balance, from exact draws, in standard errors."""
     banana = CurvedRidge.banana
     X = banana.draws(n, np.random.default_rng(11))

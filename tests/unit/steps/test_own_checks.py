@@ -192,25 +192,29 @@ def test_a_short_chain_that_escapes_says_so(name, caplog):
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name != "KMC"])
 def test_heavy_tails_are_told_by_every_step_of_local_moves(name, caplog):
-    """Of 40 chains of GadMALA and of GadRWM 34 are told, of other steps more: one of four but for
-    a probability of .05 %.
+    """Of 40 chains of GadMALA and of GadRWM 34 are told, of other steps more: two of six but for
+    a probability of .04 %.
     """
     with pm.Model():
         pm.Cauchy("x", 0.0, 1.0)
-        sample(STEPS[name](), draws=1000, tune=1000, chains=4, random_seed=0)
-    assert "heavy tails along x" in told(caplog)
+        sample(STEPS[name](), draws=1000, tune=1000, chains=6, random_seed=0)
+    assert told(caplog).count("heavy tails along x") >= 2
 
 
-@pytest.mark.parametrize("name", ["AdaptiveMetropolis", "GadMALA", "KMCLite"])
+@pytest.mark.parametrize("name", [name for name in STEPS if name != "KMC"])
 def test_usual_tails_are_not_worth_a_word(name, caplog):
     """A Laplace's were told in 1 of 30 chains of GadMALA, 3 of 60 of AdaptiveMetropolis, none of
-    60 of KAMH. At one in twenty three of four chains are with a probability of .05 %.
+    60 of KAMH. At one in twenty two of three chains are with a probability of .7 %.
     """
-    with pm.Model():
-        pm.Laplace("x", 0.0, 1.0)
-        pm.Normal("y")
-        sample(STEPS[name](), draws=2000, tune=1000, chains=4, random_seed=1)
-    assert told(caplog).count("heavy tails") < 3
+    n_told = 0
+    for seed in (1, 2, 3):
+        caplog.clear()
+        with pm.Model():
+            pm.Laplace("x", 0.0, 1.0)
+            pm.Normal("y")
+            sample(STEPS[name](), draws=2000, tune=1000, random_seed=seed)
+        n_told += "heavy tails" in told(caplog)
+    assert n_told < 2
 
 
 def test_a_chain_that_never_moves_says_so_soon(caplog):
