@@ -53,6 +53,8 @@ class EmulatedDensity:
         Of the values' noise.
     coordinates : Coordinates
         In which the density has about unit curvature, for moves on it.
+    structure : Structure, optional
+        What stood where the model was evaluated.
 
     Attributes
     ----------
@@ -61,8 +63,8 @@ class EmulatedDensity:
 
     constant_ = 0.0
 
-    def __init__(self, model, names, states, variance, coordinates):
-        self.model, self.names, self.states = model, names, states
+    def __init__(self, model, names, states, variance, coordinates, structure=None):
+        self.model, self.names, self.states, self.structure = model, names, states, structure
         self.variance_, self.coordinates = variance, coordinates
         self._composite = self._compiled = self._function = self._point = self._packed = None
         self._last = None, None
@@ -75,7 +77,8 @@ class EmulatedDensity:
             by_name = {variable.name: variable for variable in self.model.value_vars}
             variables = [by_name[name] for name in self.names]
             # No noise is drawn, and nothing evaluated but an Op whose type doesn't say its shape.
-            opaque = OpaqueModel(variables, self.model, np.random.default_rng(0))
+            rng = np.random.default_rng(0)
+            opaque = OpaqueModel(variables, self.model, rng, structure=self.structure)
             if self._point is not None:
                 opaque.follow(self._point)
             pairs = zip(opaque.nodes, self.states, strict=True)
@@ -231,7 +234,12 @@ def on_emulators(posterior, model) -> FittedSurrogate:
         metric = geometric_mean(covariance, np.linalg.inv(information))
         coordinates = Coordinates(X.mean(axis=0), np.linalg.inv(cholesky_factor(metric)))
         density = EmulatedDensity(
-            model, posterior.names, posterior.emulators, noise**2, coordinates
+            model,
+            posterior.names,
+            posterior.emulators,
+            noise**2,
+            coordinates,
+            posterior.structure,
         )
         transitions = learn_transitions(
             density.hamiltonian,

@@ -219,8 +219,8 @@ class NodeEmulator:
         X : ndarray, shape (n, d)
         U : ndarray, shape (n, k)
             All opaque inputs.
-        outputs : ndarray, shape (n, m)
-            All opaque outputs.
+        outputs : ndarray, shape (n, k)
+            All that opaque nodes returned.
         log_densities : ndarray, shape (n,)
             Of the model.
         draws, draws_inputs : ndarray, shape (n', d) and (n', k)
@@ -233,7 +233,7 @@ class NodeEmulator:
             those that the fit takes for higher than they are.
         """
         node = self.node
-        Y = outputs[:, node.outputs]
+        Y = node.emulated(outputs)
         heights = Y[:, 0] if node.is_term else log_densities
         highest = np.inf if top is None else heights[top]
         usable = (Y < np.inf).all(axis=1)
@@ -384,6 +384,13 @@ class NodeEmulator:
         prediction = self.process.predict(self._points(X, U))
         outputs = self._outputs(prediction.mean)
         return EmulatedOutputs(outputs, prediction.variance, prediction, self, X)
+
+    def sampled(self, prediction, rng):
+        """Return outputs (k, m) that an :class:`EmulatedOutputs` says are possible, one draw."""
+        factor = self.process.output_factor_
+        errors = rng.standard_normal((len(prediction.variance), len(factor))) @ factor
+        spread = np.sqrt(np.maximum(prediction.variance, 0.0))[:, None]
+        return self._outputs(prediction.prediction.mean + spread * errors)
 
     def _outputs(self, mean):
         """Return outputs (k, m), given what the process says of them."""

@@ -14,7 +14,7 @@ from tests.learned import OBSERVED, curve, decay, scalar
 from tests.models import noisy_gaussian
 
 # The package has a function of the same name.
-learning = import_module("pymc_kmc.learning.learn")
+learning = import_module("pymc_kmc.learning.unasked")
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "random_seed": 4}
 
 
@@ -49,8 +49,13 @@ def test_a_log_likelihood_is_learned_where_searches_agree():
 def test_a_log_likelihood_that_is_not_learned_is_left_to_the_chains(caplog, monkeypatch):
     monkeypatch.setattr(learning, "most_evaluations", lambda d: 30)
     with scalar(), caplog.at_level(logging.INFO):
-        assert kmc.KMC(n_landmarks=50).posterior is None
-    assert "learned of loglik can't be trusted; chains learn by themselves" in caplog.text
+        step = kmc.KMC(n_landmarks=50)
+    assert step.posterior is None
+    assert "chains can't start from what was learned of loglik" in caplog.text
+    assert "each chain learns by itself, from these evaluations and its own" in caplog.text
+    n = len(step.evaluations)
+    assert n >= 30
+    np.testing.assert_array_equal(step.evaluations_[0], step.evaluations.X)
 
 
 @pytest.mark.parametrize(
