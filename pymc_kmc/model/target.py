@@ -366,12 +366,15 @@ class TargetDensity(LogDensity):
         noise_only = evaluation.log_likelihood_estimate == -np.inf
         if isfinite(log_density) or (log_density == -np.inf and noise_only):
             return
+        remedy = "Give another start, pm.sample(initvals={...}), or mend the term."
+        if self.simulators:
+            remedy += " A pm.Simulator is to return inf, not NaN, where a simulation fails."
         values = "\n".join(f"  {name}: {np.asarray(value)}" for name, value in point.items())
         raise SamplingError(
             f"The log density of the model is {log_density} at the chain's starting point:\n"
             f"{values}\n"
             f"Terms of the log density there:\n{explain_terms(self.model, point)}\n"
-            "Give another start, pm.sample(initvals={...}), or mend the term."
+            f"{remedy}"
         )
 
 

@@ -53,13 +53,17 @@ def of_start(target, evaluation):
 
 def of_invalid(target, point, evaluation):
     """Return a message about a log density of NaN or +inf at a proposal."""
+    remedy = "Return -inf from the likelihood where a parameter is impossible"
+    if target.likelihoods:
+        remedy += ", and from an estimator whose estimate is zero"
+    if target.simulators:
+        remedy += ", and inf from a pm.Simulator whose simulation fails"
     values = target.point(point, evaluation.position)
     shown = ", ".join(f"{name}={values[name]}" for name in target.names)
     return (
         f"The log density was {evaluation.log_density} at a proposal ({shown}), which was "
         "rejected. kmc_n_invalid in the sample statistics counts such proposals; this warning is "
-        "given once a chain. Return -inf from the likelihood where a parameter is impossible"
-        f"{', and from an estimator where its estimate is zero' * bool(target.likelihoods)}."
+        f"given once a chain. {remedy}."
     )
 
 
