@@ -9,7 +9,7 @@ With an estimated likelihood some tuning iterations probe the noise (:mod:`pymc_
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from math import exp
+from math import exp, isfinite
 from os import getpid
 from threading import get_ident
 from time import perf_counter
@@ -387,7 +387,7 @@ class AdaptiveStep(BlockedStep):
         """Return a factor of a first covariance (d, d), from evaluations around a chain's start."""
         target, values = self.target, [start.log_density]
         if target.is_noisy and start.log_density > -np.inf:
-            values += [self._look_at(start.position) for _ in range(N_STARTS)]
+            values += filter(isfinite, [self._look_at(start.position) for _ in range(N_STARTS)])
         return first_shape(
             self._look_at,
             start.position,
