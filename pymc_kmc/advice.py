@@ -188,6 +188,7 @@ def estimate_noise(
             suggested_number(term, estimates, excess, rng)
             for term, estimates in zip(terms, measured, strict=True)
         ]
+        failures = [record.failures() for record in target.simulations]
     finally:
         target.give_back(noise_of_the_model)
     factor = np.sum(suggested) / total.n_replicates
@@ -201,7 +202,7 @@ def estimate_noise(
         total.proposal_variance,
         total.ideal_acceptance,
         float(factor),
-        tuple(advise(total, factor, is_of_run=len(points) > 1)),
+        tuple(filter(None, [*advise(total, factor, is_of_run=len(points) > 1), *failures])),
     )
 
 

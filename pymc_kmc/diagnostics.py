@@ -30,6 +30,7 @@ from pymc_kmc.likelihoods.n_replicates import (
     TARGET_VARIANCE,
     remedy_of_zeros,
 )
+from pymc_kmc.likelihoods.simulations import MANY_FAILURES, MEANING_OF_FAILURES
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.runs import Phase, Run
 
@@ -63,6 +64,7 @@ MEANINGS = {
     "ideal": "acceptance rate of perfect proposals under the likelihood's noise",
     "noise variance": "variance of the log likelihood's estimate",
     "zero estimates": "share of the likelihood's estimates that were zero, while tuning",
+    "failed simulations": "share of simulations with NaN or infinite results, of weight 0",
     "surrogate error": "standard deviation of fresh values around the surrogate, noise left out",
     "longest stay": "iterations at one place",
     "invalid": "evaluations that were NaN or +inf",
@@ -144,7 +146,8 @@ def diagnose(idata: Any) -> Diagnosis:
         of the target a draw; `acceptance`, the share of draws that moved; `ideal`, the acceptance
         rate that perfect proposals would have under the likelihood's noise; `noise variance`, of
         the log estimate; `zero estimates`, the share of estimates that were zero where the chain
-        was while tuning; `surrogate error`, the standard deviation, in nats, of fresh values around
+        was while tuning; `failed simulations`, the share of a chain's simulations that had NaN or
+        infinite results; `surrogate error`, the standard deviation, in nats, of fresh values around
         the surrogate, noise left out; `longest stay`, iterations at one place; `invalid`,
         evaluations that were NaN or +inf; `fits` of the surrogate, 0 where it was given;
         `random walks`, their share of the moves; `transitions`, on the surrogate for each
@@ -245,6 +248,7 @@ def _chains(sampling: Phase) -> pd.DataFrame:
         "ideal": values("kmc_ideal_acceptance")[:, -1],
         "noise variance": noise,
         "zero estimates": values("kmc_zero_share")[:, -1],
+        "failed simulations": values("kmc_failed_share")[:, -1],
         "surrogate error": _surrogate_errors(values("kmc_prediction_error"), noise),
         "longest stay": values("kmc_steps_since_accept").max(axis=1),
         "invalid": values("kmc_n_invalid")[:, -1],
@@ -294,8 +298,11 @@ def _findings(chains: pd.DataFrame, effective: Effective, others: frozenset[str]
     if chains["invalid"].max() > 0:
         yield (
             f"The log density was NaN or +inf {chains['invalid'].sum():.0f} times: return -inf "
-            "where a parameter is impossible."
+            "where a parameter is impossible or an estimate is zero."
         )
+    failed = chains["failed simulations"].max()
+    if failed >= MANY_FAILURES:
+        yield f"{100 * failed:.0f} % of the simulations failed. {MEANING_OF_FAILURES}"
     posterior = effective.summary
     n_chains = chains.index.get_level_values(0).nunique()
     fewest = min(posterior["ess_bulk"], posterior["ess_tail"]) / n_chains

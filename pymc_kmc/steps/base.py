@@ -9,7 +9,7 @@ With an estimated likelihood some tuning iterations probe the noise (:mod:`pymc_
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from math import exp
+from math import exp, isfinite
 from os import getpid
 from threading import get_ident
 from time import perf_counter
@@ -36,6 +36,7 @@ from pymc_kmc.steps.chain_warnings import (
     STUCK_AFTER,
     ChainWarnings,
     is_stuck,
+    of_failures,
     of_invalid,
     of_no_tuning,
     of_own_checks,
@@ -126,6 +127,7 @@ class AdaptiveStep(BlockedStep):
         "kmc_loglik": (np.float64, []),
         "kmc_move": (np.int64, []),
         "kmc_evaluation_time": (np.float64, []),
+        "kmc_failed_share": (np.float64, []),
         "kmc_ideal_acceptance": (np.float64, []),
         "kmc_n_evaluations": (np.int64, []),
         "kmc_n_invalid": (np.int64, []),
@@ -351,6 +353,7 @@ class AdaptiveStep(BlockedStep):
             "kmc_loglik": end.log_likelihood_estimate,
             "kmc_move": int(proposal.move.kind),
             "kmc_evaluation_time": seconds,
+            "kmc_failed_share": target.failed_share,
             "kmc_ideal_acceptance": self._measured_ideal_acceptance,
             "kmc_n_evaluations": target.n_evaluations - n_before,
             "kmc_n_invalid": progress.n_invalid,
@@ -369,7 +372,7 @@ class AdaptiveStep(BlockedStep):
         messages = []
         if progress.n_iterations == 0:
             target.check_start(point)
-            messages.append(("start", of_start(target.current(point))))
+            messages.append(("start", of_start(target, target.current(point))))
             if self._wants_shape and self.is_learning:
                 self._set_shape(self._first_shape(target.current(point)))
         if progress.is_untuned and not self.is_learning:
@@ -384,7 +387,7 @@ class AdaptiveStep(BlockedStep):
         """Return a factor of a first covariance (d, d), from evaluations around a chain's start."""
         target, values = self.target, [start.log_density]
         if target.is_noisy and start.log_density > -np.inf:
-            values += [self._look_at(start.position) for _ in range(N_STARTS)]
+            values += filter(isfinite, [self._look_at(start.position) for _ in range(N_STARTS)])
         return first_shape(
             self._look_at,
             start.position,
@@ -442,6 +445,7 @@ class AdaptiveStep(BlockedStep):
         progress = self.progress
         messages.append(("fit", self._complaint()))
         if self.target.is_noisy and not self.tune:
+            messages.append(("failed", of_failures(self.target)))
             messages.append(("noise", progress.noise.complaint))
         if self.target.rejecting and not self.tune:
             messages.append(("rejected", of_rejections(self.target)))

@@ -58,6 +58,7 @@ def test_a_good_run_has_nothing_to_complain_of(noisy):
         ({"kmc_noise_variance": 0.01}, "better than they need to be, variance 0.01"),
         ({"kmc_noise_variance": np.nan, "kmc_ideal_acceptance": np.nan}, "was not measured"),
         ({"kmc_zero_share": 0.9}, "Zeros limit the chains: 90 %.* Use about 22 times"),
+        ({"kmc_failed_share": 0.4}, "40 % of the simulations failed. They count as infinitely far"),
         ({"kmc_prediction_error": ERRORS}, "surrogate limits chains: .* deviation (4.9|5) nats"),
         ({"kmc_prediction_error": ERRORS, "kmc_n_fits": 0}, "The given surrogate is not of"),
         (
@@ -147,6 +148,22 @@ def test_zero_estimates_are_what_is_blamed():
     assert "were zero where the chain was" in warnings_of(statistics)[0]
 
 
+def test_failed_simulations_are_found_in_chains_of_other_processes():
+    def simulator(x, rng, size):
+        return np.where(rng.random((size, 1)) < 0.8, x + rng.standard_normal((size, 2)), np.nan)
+
+    with pm.Model():
+        x = pm.Normal("x")
+        kmc.ABCPotential("abc", simulator, x, observed=[0.3, 0.5], epsilon=1.0)
+        two = {"chains": 2, "cores": 2, "mp_ctx": "fork"}
+        idata = pm.sample(50, tune=50, step=kmc.AdaptiveMetropolis(), **QUIET | two)
+    diagnosis = kmc.diagnose(idata)
+    # Some 1000 simulations a chain: 4.5 standard errors.
+    np.testing.assert_allclose(diagnosis.chains["failed simulations"], 0.2, atol=0.06)
+    assert any("% of the simulations failed." in finding for finding in diagnosis.findings)
+    assert "share of simulations with NaN" in diagnosis._repr_html_()
+
+
 @pytest.mark.parametrize("n_chains", [1, 2])
 def test_constants_make_no_warnings(n_chains):
     draws = np.random.default_rng(2).standard_normal((n_chains, 50, 2))
@@ -200,7 +217,8 @@ class Tags(HTMLParser):
 
 
 def test_a_notebook_shows_the_same(noisy):
-    diagnosis = kmc.diagnose(with_statistics(noisy, kmc_n_invalid=7))
+    # Rows without any value are left out.
+    diagnosis = kmc.diagnose(with_statistics(noisy, kmc_n_invalid=7, kmc_failed_share=0.1))
     diagnosis = dataclasses.replace(diagnosis, findings=(*diagnosis.findings, "a < b & c"))
     tags = Tags()
     tags.feed(diagnosis._repr_html_())
