@@ -210,6 +210,11 @@ class KMC(SurrogateStep):
         d = self.n_dimensions
         return int(np.ceil((2000 + 80 * d) / 100) * 100)
 
+    @property
+    def n_learning_evaluations(self):
+        """Evaluations that were made before the chains, once for all of them."""
+        return 0 if self.posterior is None else self.posterior.n_evaluations
+
     def _start_chain(self):
         is_noisy, surrogate = self.target.is_noisy, self.given_surrogate
         if surrogate is None:
