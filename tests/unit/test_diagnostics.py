@@ -251,7 +251,8 @@ def test_evaluations_are_counted_where_they_went():
     assert 0.8 * n_learned <= found.learning <= n_learned  # the box is tried out, too
     assert 2 * 8 <= found.tuning <= 2 * 10 and found.drawing == 100
     assert str(found).startswith(f"{found.learning + found.tuning + 100} evaluations: ")
-    old = idata.sample_stats.drop_vars(["kmc_n_tuning_evaluations", "kmc_n_learning_evaluations"])
+    old = xr.Dataset(idata.sample_stats.data_vars)
+    old = old.drop_vars(["kmc_n_tuning_evaluations", "kmc_n_learning_evaluations"])
     trace = SimpleNamespace(posterior=idata.posterior, sample_stats=old)
     assert "the run doesn't say" in str(kmc.diagnose(trace).evaluations)
 
