@@ -24,10 +24,10 @@ TOO_NOISY, NEEDLESSLY_GOOD = 3.0, 0.1
 LONG_STAY = 200
 # Variance of the log estimate below which it doesn't hold a chain for long.
 HARMLESS_NOISE = 1.0
-# Ratio of a chain's noise variance to the median of the others' from which on it is far above:
-# those of two chains, from 20 pairs of estimates each, differ as much in 3 cases of a thousand under
-# Gaussian noise; from 10 pairs, 1000 iterations of tuning, in 4 of a hundred.
-FAR_ABOVE = 4.0
+# Ratio of a chain's noise variance to the median of the others' from which on it is far above: two
+# chains that tuned for 1000 iterations, 10 pairs of estimates, differ as much by Gaussian noise
+# in one case of a thousand.
+FAR_ABOVE = 10.0
 # Share of the effective draws of the middle below which the tails are much less known.
 FEW_IN_TAILS = 0.2
 # Milliseconds of an evaluation from which on learning once, some seconds, saves time.
