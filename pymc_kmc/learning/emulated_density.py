@@ -15,6 +15,7 @@ from pymc_kmc.adaptation.fitting import fisher_information
 from pymc_kmc.adaptation.transitions import learn_transitions
 from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
 from pymc_kmc.learning.composite import Composite
+from pymc_kmc.learning.display import Compiling
 from pymc_kmc.learning.emulated_parameters import EmulatedParameters
 from pymc_kmc.learning.emulator import NodeEmulator, shrunk
 from pymc_kmc.learning.emulator_op import emulated_graph
@@ -228,7 +229,7 @@ def on_emulators(posterior, model) -> FittedSurrogate:
         That was learned.
     """
     X, noise = posterior.positions, posterior.noise
-    with single_threaded_blas():
+    with single_threaded_blas(), Compiling():
         covariance = shrunk(X)
         information = fisher_information(posterior.gradients, covariance)
         metric = geometric_mean(covariance, np.linalg.inv(information))

@@ -123,8 +123,10 @@ class KMC(SurrogateStep):
         Whether the step calls :func:`~pymc_kmc.learn` when it is made, where that is safe: black
         boxes depend on the step's variables alone, are not noisy, and either return outputs, with
         ten values of the variables at most, or a log likelihood, with six at most, on whose maximum
-        searches agree. `step.posterior` is what was learned. If false, or elsewhere, each
-        chain learns by itself.
+        searches agree. `step.posterior` is what was learned, `step.evaluations` all that was
+        evaluated for it. If false, or where that can't be trusted, each chain learns by itself,
+        from these evaluations too. Other seeds learn anew: ``KMC(rng=2)``, since PyMC gives a step
+        no seed before it samples.
     n_landmarks : int
         Kernel functions of the surrogate: its flexibility, and what a move costs. Where they are
         too few for the log density, it has up to twice as many.
@@ -212,6 +214,13 @@ class KMC(SurrogateStep):
             return SETTLING_TUNE
         d = self.n_dimensions
         return int(np.ceil((2000 + 80 * d) / 100) * 100)
+
+    @property
+    def n_learning_evaluations(self):
+        """Evaluations that were made before the chains, once for all of them."""
+        if self.posterior is not None:
+            return self.posterior.n_evaluations
+        return 0 if self.evaluations is None else len(self.evaluations)
 
     def _start_chain(self):
         is_noisy, surrogate = self.target.is_noisy, self.given_surrogate

@@ -119,4 +119,4 @@ def test_the_script_runs(tmp_path):
     assert "chain 0: 400 of 400 iterations, sampling\n" in printed
     assert "theta[Ba]" in printed
     assert "What tells window glass from other glass? " in printed
-    assert "acceptance" in printed  # of kmc.diagnose
+    assert "effective draws" in printed  # of kmc.diagnose
