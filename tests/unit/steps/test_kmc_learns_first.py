@@ -37,6 +37,10 @@ def test_it_is_learned_where_the_step_is_made(caplog):
     assert function.n_calls == step.posterior.n_evaluations < 100
     assert "KMC: learning curve for all chains" in caplog.text
     assert step.default_tune_steps == 50
+    # What was learned goes to other processes with the step, which learn nothing.
+    copy = cloudpickle.loads(cloudpickle.dumps(step))
+    np.testing.assert_array_equal(copy.posterior.positions, step.posterior.positions)
+    assert function.n_calls == step.posterior.n_evaluations
 
 
 def test_a_log_likelihood_is_learned_where_searches_agree():
@@ -83,14 +87,6 @@ def test_the_draws_are_those_of_what_learn_returns():
         learned = kmc.learn(progressbar=False)
         asked = pm.sample(step=kmc.KMC(learned), **options)
     np.testing.assert_array_equal(unasked.posterior["rate"], asked.posterior["rate"])
-
-
-def test_other_processes_learn_nothing():
-    """What was learned goes to them with the step."""
-    with curve():
-        step = kmc.KMC(n_landmarks=50)
-    copy = cloudpickle.loads(cloudpickle.dumps(step))
-    np.testing.assert_array_equal(copy.posterior.positions, step.posterior.positions)
 
 
 def test_the_variables_may_have_any_order():
