@@ -1,8 +1,8 @@
 """Random compositions around a black box: what is learned is right, or said to be doubtful.
 
 A box's outputs, terms or log likelihood are clipped, switched, replaced where they are NaN,
-indexed, weighted, mixed, used twice and boxed again; likelihoods are of many kinds. Moments and evidence are
-compared with sums over a grid of the model's own log density, which is asked point by point.
+indexed, weighted, mixed, used twice and boxed again; likelihoods are of many kinds. Moments and
+evidence are compared with sums over a grid of the model's own log density, asked point by point.
 `FAULTS_EXAMPLES=200 pytest tests/faults/test_compositions.py` tries more.
 """
 
@@ -10,7 +10,7 @@ import os
 from collections import Counter
 
 import pytensor
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, note, settings
 
 from tests.compositions import built, compositions
 from tests.honesty import TooRough, deviation, exact_moments, learn
@@ -38,10 +38,11 @@ def test_moments_are_right_or_doubted():
     )
     @given(compositions())
     def check(text):
+        note(text)
         found, message = outcome(text)
         assume(found != "too rough")
         outcomes[found] += 1
-        assert found != "wrong", f"{message}\n{text}"
+        assert found != "wrong", message
 
     check()
     assert outcomes["right"] >= SURE * outcomes.total(), outcomes
