@@ -18,7 +18,6 @@ from pymc_kmc.learning import state
 from pymc_kmc.learning.composite import Values
 from pymc_kmc.learning.display import Display, can_be_renewed
 from pymc_kmc.learning.drawing import _finite, potential_scale_reduction
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
