@@ -26,6 +26,7 @@ from pymc_kmc.learning.modes import drawn_modes, searched_modes, unseen_share
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Rounds
+from pymc_kmc.learning.search import are_constant
 from pymc_kmc.likelihoods.checks import check_model, check_variables
 from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.opaque import OpaqueModel, StructureError
@@ -47,6 +48,8 @@ MORE_IN_NOISE = 1.8
 TOLERANCE = 0.3
 # Dispersed starts.
 N_STARTS = 4
+# R-hat of draws of what was learned above which weights between maxima are unknown.
+UNMIXED = 1.1
 # Temperature of dispersed draws.
 DISPERSED = 2.0
 
@@ -174,6 +177,8 @@ def learn(
         run.earlier_modes = getattr(evaluations, "modes", ())
     learned = learned_by(run, progressbar)
     tell(learned, tolerance, 3)
+    if (doubt := doubt_of(learned, opaque)) is not None:
+        warnings.warn(f"What was learned may be wrong: {doubt}.", UserWarning, stacklevel=2)
     if run.arrival.may_have_missed:
         _tell_missed(learned.modes, 3)
     elif not opaque.returns_outputs:
@@ -223,6 +228,20 @@ def tell(learned, tolerance, stacklevel):
         UserWarning,
         stacklevel=stacklevel,
     )
+
+
+def doubt_of(learned, opaque):
+    """Return why what has converged may be wrong all the same, or None."""
+    returned = learned.evaluations.outputs
+    for node in opaque.nodes:
+        if not node.is_term and are_constant(returned[:, node.returned]):
+            return f"{node.name} returned the same at all {len(returned)} places"
+    if learned.has_converged and learned.r_hat > UNMIXED:
+        return (
+            f"chains on the emulators haven't mixed between its maxima (R-hat {learned.r_hat:.2f}),"
+            " so that averages and log evidence depend on where they began"
+        )
+    return None
 
 
 def _tell_unseen(modes, stacklevel):

@@ -101,11 +101,23 @@ def unseen_share(modes):
 
 def sentences(modes):
     """Return what is to be said of modes that were left out, and of those that weren't seen."""
-    out, share = [mode for mode in modes if mode.was_left_out], unseen_share(modes)
-    said = _of_left_out(modes, out) if out else []
-    if len(modes) > 1 and share > 0.0:
-        said.append(f"About {100 * share:.0f} % of further searches would find other maxima.")
-    return said
+    out = [mode for mode in modes if mode.was_left_out]
+    return [*(_of_left_out(modes, out) if out else []), _of_unseen(modes)]
+
+
+def _of_unseen(modes):
+    """Return where was searched, and what may have been missed."""
+    n, k = sum(mode.n_searches for mode in modes), sum(mode.n_searches > 0 for mode in modes)
+    missed = "one much narrower than the prior may have been missed"
+    if not n:
+        return f"No search for maxima was needed; {missed}."
+    share = unseen_share(modes)
+    elsewhere = f"about {100 * share:.0f} %" if share else f"less than about {100 / n:.0f} %"
+    searches, maxima = f"{n} search{'es' * (n > 1)}", "one maximum" if k == 1 else f"{k} maxima"
+    return (
+        f"{searches} from all over the prior ended at {maxima}: {elsewhere} of further ones would "
+        f"find others, and {missed}."
+    )
 
 
 def _of_left_out(modes, out):

@@ -9,6 +9,7 @@ from pymc_kmc.learning.learn import (
     TOLERANCE,
     Run,
     dimensions,
+    doubt_of,
     learned_by,
     most_evaluations,
     tell,
@@ -26,9 +27,6 @@ log = logging.getLogger("pymc.pymc_kmc")
 # Largest number of dimensions in which a step learns unasked, outputs or numbers: nothing larger
 # was measured, and by numbers all searches may end in a local maximum, as eight dimensions show.
 MOST_DIMENSIONS, MOST_BY_NUMBERS = 10, 6
-# R-hat of draws of what was learned above which chains don't start from them: R-hat of chains that
-# begin there would not see it.
-UNMIXED = 1.1
 # What becomes of what isn't trusted.
 AS_THEY_ARE = "each chain learns by itself, from these evaluations and its own"
 
@@ -116,11 +114,8 @@ def why_not_trusted(learned, run):
     """Return why chains can't start from what was learned, or None where they can."""
     if run.rounds.is_hopeless:
         return "predictions didn't improve, as where outputs jump"
-    if learned.r_hat > UNMIXED:
-        return (
-            "draws of it don't mix between its maxima, whose weights are unknown "
-            f"(R-hat {learned.r_hat:.2f})"
-        )
+    if (doubt := doubt_of(learned, run.opaque)) is not None:
+        return doubt
     if run.opaque.returns_outputs:
         return None
     if not learned.has_converged:
