@@ -98,8 +98,8 @@ def test_a_sum_that_does_not_hold_is_given_up():
 def test_what_is_finite_where_outputs_are_not_is_learned_as_a_number():
     def build():
         x = pm.Normal("x", 0, 1)
-        box = kmc.BlackBox("f", lambda x: -(x**2) if x > -0.5 else np.nan, x)
-        pm.Potential("p", pt.switch(pt.isnan(box), -3.0, box))
+        box = kmc.BlackBox("f", lambda x: -(x**2) if x > -0.5 else -np.inf, x)
+        pm.Potential("p", pt.switch(pt.isinf(box), -3.0, box))
 
     opaque = take_apart(build)
     with pytest.raises(StructureError, match="finite where f is not"):
