@@ -160,8 +160,9 @@ class BlackBoxOp(Op):
         return f"BlackBox{{{self.name}}}"
 
     def __repr__(self):
+        parameters = ", ".join(self._function_parameters)
         text = (
-            f"<BlackBox {self.name!r} of {', '.join(self._function_parameters)}, shape {self.shape}: "
+            f"<BlackBox {self.name!r} of {parameters}, shape {self.shape}: "
             f"{self.n_evaluations} evaluations in this process"
         )
         if self.rejects:
