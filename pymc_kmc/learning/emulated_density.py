@@ -7,7 +7,6 @@ without Python.
 """
 
 import numpy as np
-from numba.core.errors import NumbaError
 from pytensor.compile.mode import get_mode
 
 from pymc_kmc.adaptation.fitted import FittedSurrogate, LogWeights
@@ -68,6 +67,7 @@ class EmulatedDensity:
         self.model, self.names, self.states, self.structure = model, names, states, structure
         self.variance_, self.coordinates = variance, coordinates
         self._composite = self._compiled = self._function = self._point = self._packed = None
+        self._can_compile = True
         self._last = None, None
         self.n_features_in_ = len(coordinates.origin)
 
@@ -105,9 +105,9 @@ class EmulatedDensity:
     def parameters(self):
         """What evaluates the density in its coordinates, compiled anew in each process.
 
-        PythonParameters where numba can't compile the model.
+        PythonParameters where the model can't be compiled.
         """
-        if self._function is None:
+        if self._compiled is None and self._can_compile:
             self._compile()
         if self._compiled is None:
             return PythonParameters(InCoordinates(self, self.coordinates))
@@ -118,15 +118,17 @@ class EmulatedDensity:
 
     def _compile(self):
         composite, mode = self.composite, get_mode("NUMBA")
-        x, *graphs = emulated_graph(composite.model, composite.emulators, self.packed)
         # -inf where a parameter is impossible, in place of an exception.
         mode = mode.including("local_check_parameter_to_ninf_switch")
-        self._function = compile_function([x], graphs, {"mode": mode})
         try:
+            x, *graphs = emulated_graph(composite.model, composite.emulators, self.packed)
+            self._function = compile_function([x], graphs, {"mode": mode})
             arguments = np.zeros(self.n_features_in_), *self._shared
             self._compiled = CompiledDensity.of(self._function, arguments)
-        except (NumbaError, NotImplementedError):
+        except Exception:
+            # Many an exception of PyTensor's, numba's or LLVM's; NumPy evaluates the model too.
             self._compiled = None
+        self._can_compile = self._compiled is not None
 
     @property
     def _shared(self):
@@ -136,6 +138,7 @@ class EmulatedDensity:
     def __getstate__(self):
         # Addresses have no meaning in another process.
         left_out = {"_composite": None, "_compiled": None, "_function": None, "_last": (None, None)}
+        left_out["_can_compile"] = True
         return vars(self) | left_out
 
     def __deepcopy__(self, memo):
