@@ -306,10 +306,8 @@ class NodeEmulator:
         (self.space, _), (_, self.process, self.offset, self.scales, covariance) = found
         self._covariances[self.space[0]] = covariance
         self.usable = usable
-        if competes:
-            self.n_competed = len(X)
-        if not keeps:
-            self.n_searched = len(X)
+        self.n_competed = len(X) if competes else self.n_competed
+        self.n_searched = self.n_searched if keeps else len(X)
         return self
 
     def _kept(self, usable, outputs, draws):
@@ -328,9 +326,8 @@ class NodeEmulator:
         return self
 
     def _candidates(self, spaces, U):
-        node = self.node
+        node, names = self.node, ["variables"]
         inputs = U[:, node.inputs]
-        names = ["variables"]
         varies = np.ptp(inputs, axis=0) > 0
         self.varying = np.flatnonzero(varies)
         same = inputs.shape[1] == len(node.moves_with) and np.array_equal(
@@ -451,12 +448,9 @@ class NodeEmulator:
         return by_outputs * self.scales * (outputs if self.is_log else 1.0)
 
     def _points(self, X, U):
-        name, _ = self.space
-        return (
-            X[:, self.node.moves_with]
-            if name == "variables"
-            else U[:, self.node.inputs][:, self.varying]
-        )
+        if self.space[0] == "variables":
+            return X[:, self.node.moves_with]
+        return U[:, self.node.inputs][:, self.varying]
 
     @property
     def packable(self):

@@ -212,10 +212,10 @@ def test_lengths_are_numbers_or_tensors():
 def test_a_length_other_than_the_datas_is_told():
     with pytest.raises(TypeError, match=r"shape \(7,\); it returned an array of shape \(3,\)"):
         data_model(lambda slope, x: slope * x[:3])
-    for shape in ({}, {"shape": 7}):
-        model = data_model(lambda slope, x: slope * (FIRST if shape == {} else x), **shape)
+    same, other = (lambda slope, x: slope * FIRST), (lambda slope, x: slope * x)
+    for function, shape, n, got in ((same, {}, 12, 7), (other, {"shape": 7}, 7, 12)):
+        model = data_model(function, **shape)
         renew(model)
-        n, got = (12, 7) if shape == {} else (7, 12)
         with pytest.raises(kmc.BlackBoxError, match=rf"shape \({n},\); it returned .*\({got},\)"):
             model.compile_logp(**QUICK)({"slope": np.array(1.0)})
 
