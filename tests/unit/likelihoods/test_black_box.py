@@ -212,12 +212,19 @@ def test_lengths_are_numbers_or_tensors():
 def test_a_length_other_than_the_datas_is_told():
     with pytest.raises(TypeError, match=r"shape \(7,\); it returned an array of shape \(3,\)"):
         data_model(lambda slope, x: slope * x[:3])
-    for shape in ({}, {"shape": 7}):
-        model = data_model(lambda slope, x: slope * (FIRST if shape == {} else x), **shape)
-        renew(model)
-        n, got = (12, 7) if shape == {} else (7, 12)
-        with pytest.raises(kmc.BlackBoxError, match=rf"shape \({n},\); it returned .*\({got},\)"):
-            model.compile_logp(**QUICK)({"slope": np.array(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "expected", "returned"),
+    [(lambda slope, x: slope * FIRST, {}, 12, 7), (proportional, {"shape": 7}, 7, 12)],
+    ids=["symbolic", "fixed"],
+)
+def test_a_length_other_than_the_new_datas_is_told(function, options, expected, returned):
+    model = data_model(function, **options)
+    renew(model)
+    message = rf"shape \({expected},\); it returned an array of shape \({returned},\)"
+    with pytest.raises(kmc.BlackBoxError, match=message):
+        model.compile_logp(**QUICK)({"slope": np.array(1.0)})
 
 
 # Checks when the model is built
