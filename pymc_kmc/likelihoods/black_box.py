@@ -18,7 +18,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.pytensorf import constant_fold
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.type import discrete_dtypes
@@ -227,8 +227,8 @@ def _entries(shape):
 def _folded(length):
     """Return a length as a number, or else as a function of data alone, where it is one."""
     (folded,) = constant_fold([length], raise_not_constant=False)
-    if isinstance(folded, Constant):
-        return int(folded.data)
+    if not isinstance(folded, Variable):
+        return int(folded)
     return length if any(map(is_free, ancestors([folded]))) else folded
 
 

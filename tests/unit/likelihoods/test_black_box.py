@@ -212,12 +212,19 @@ def test_lengths_are_numbers_or_tensors():
 def test_a_length_other_than_the_datas_is_told():
     with pytest.raises(TypeError, match=r"shape \(7,\); it returned an array of shape \(3,\)"):
         data_model(lambda slope, x: slope * x[:3])
-    same, other = (lambda slope, x: slope * FIRST), (lambda slope, x: slope * x)
-    for function, shape, n, got in ((same, {}, 12, 7), (other, {"shape": 7}, 7, 12)):
-        model = data_model(function, **shape)
-        renew(model)
-        with pytest.raises(kmc.BlackBoxError, match=rf"shape \({n},\); it returned .*\({got},\)"):
-            model.compile_logp(**QUICK)({"slope": np.array(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "expected", "returned"),
+    [(lambda slope, x: slope * FIRST, {}, 12, 7), (proportional, {"shape": 7}, 7, 12)],
+    ids=["symbolic", "fixed"],
+)
+def test_a_length_other_than_the_new_datas_is_told(function, options, expected, returned):
+    model = data_model(function, **options)
+    renew(model)
+    message = rf"shape \({expected},\); it returned an array of shape \({returned},\)"
+    with pytest.raises(kmc.BlackBoxError, match=message):
+        model.compile_logp(**QUICK)({"slope": np.array(1.0)})
 
 
 # Checks when the model is built
@@ -581,28 +588,3 @@ def test_the_target_knows_those_that_reject():
         op.evaluate(3.0)
         op.evaluate(1.0)
     assert target.rejections() == [("b", 2, 1)]
-
-
-def test_outputs_that_are_kept_are_not_computed_again():
-    """By PyMC's posterior predictive; log likelihoods need a model of what was kept."""
-    calls = []
-
-    def counted(x):
-        calls.append(x)
-        return x * np.arange(3.0)
-
-    with pm.Model():
-        mean = pm.Deterministic("mean", kmc.BlackBox("f", counted, pm.Normal("x"), shape=3))
-        pm.Normal("y", mean, 1.0, observed=[0.1, 0.9, 2.2])
-        idata = sample(kmc.AdaptiveMetropolis(), tune=20, draws=30, chains=1)
-        n_calls = len(calls)
-        predicted = pm.sample_posterior_predictive(idata, random_seed=1, progressbar=False)
-        assert len(calls) == n_calls
-        expected = pm.compute_log_likelihood(idata, extend_inferencedata=False, progressbar=False)
-    assert len(calls) > n_calls
-    n_calls = len(calls)
-    with pm.Model():
-        pm.Normal("y", pm.Flat("mean", shape=3), 1.0, observed=[0.1, 0.9, 2.2])
-        found = pm.compute_log_likelihood(idata, extend_inferencedata=False, progressbar=False)
-    assert len(calls) == n_calls and predicted.posterior_predictive["y"].shape == (1, 30, 3)
-    np.testing.assert_allclose(found["y"], expected["y"])
