@@ -28,7 +28,7 @@ from pymc.initial_point import make_initial_point_fn
 
 from pymc_kmc import notebook
 from pymc_kmc.adaptation.noise_variance import ideal_acceptance
-from pymc_kmc.diagnostics import NEEDLESSLY_GOOD, TOO_NOISY
+from pymc_kmc.findings import NEEDLESSLY_GOOD, TOO_NOISY
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.likelihoods.n_replicates import (
     LARGEST_FACTOR,
@@ -188,6 +188,7 @@ def estimate_noise(
             suggested_number(term, estimates, excess, rng)
             for term, estimates in zip(terms, measured, strict=True)
         ]
+        failures = [record.failures() for record in target.simulations]
     finally:
         target.give_back(noise_of_the_model)
     factor = np.sum(suggested) / total.n_replicates
@@ -201,7 +202,7 @@ def estimate_noise(
         total.proposal_variance,
         total.ideal_acceptance,
         float(factor),
-        tuple(advise(total, factor, is_of_run=len(points) > 1)),
+        tuple(filter(None, [*advise(total, factor, is_of_run=len(points) > 1), *failures])),
     )
 
 

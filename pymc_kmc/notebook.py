@@ -4,11 +4,14 @@ Everything that is text is escaped here and nowhere else. Colours are the notebo
 half-transparent: fit for a light and a dark theme. A table wider than the page scrolls by itself.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from html import escape
 
 import numpy as np
 import pandas as pd
+
+# Numbers from here on have an exponent.
+LARGEST_WHOLE = 1e6
 
 STYLE = """
 .kmc-result {max-width: 60em; line-height: 1.45; color: inherit}
@@ -57,7 +60,7 @@ def sentences(lines: Iterable[str], if_none: str = "") -> str:
     return paragraph(if_none) if if_none else ""
 
 
-def table(frame: pd.DataFrame, digits: int = 3, meanings: Mapping[str, str] | None = None) -> str:
+def table(frame: pd.DataFrame, digits: int = 3) -> str:
     """Return numbers as a table, NaN as nothing, in a box that scrolls where it is too wide.
 
     Parameters
@@ -66,14 +69,11 @@ def table(frame: pd.DataFrame, digits: int = 3, meanings: Mapping[str, str] | No
         Numbers, with names of rows and columns.
     digits : int
         Number of significant digits.
-    meanings : dict of str to str, optional
-        What a mouse over the name of a row shows.
     """
-    meanings = meanings or {}
     head = "".join(f"<th>{escape(str(name))}</th>" for name in frame.columns)
     rows = "".join(
-        f"<tr>{_row_name(str(name), meanings)}"
-        + "".join(f"<td>{_number(value, digits)}</td>" for value in values)
+        f"<tr><th>{escape(str(name))}</th>"
+        + "".join(f"<td>{number(value, digits)}</td>" for value in values)
         + "</tr>"
         for name, values in zip(frame.index, frame.to_numpy(dtype=float), strict=True)
     )
@@ -83,10 +83,9 @@ def table(frame: pd.DataFrame, digits: int = 3, meanings: Mapping[str, str] | No
     )
 
 
-def _row_name(name: str, meanings: Mapping[str, str]) -> str:
-    title = f' title="{escape(meanings[name])}"' if name in meanings else ""
-    return f"<th{title}>{escape(name)}</th>"
-
-
-def _number(value: float, digits: int) -> str:
-    return "" if np.isnan(value) else f"{value:.{digits}g}"
+def number(value: float, digits: int = 3) -> str:
+    """Return a number with so many significant digits, a count whole; NaN as nothing."""
+    if np.isnan(value):
+        return ""
+    is_count = 10**digits <= abs(value) < LARGEST_WHOLE
+    return f"{value:.0f}" if is_count else f"{value:.{digits}g}"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.adaptation import transitions
+from pymc_kmc.learning import emulated_density
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 ONE_CHAIN = QUIET | {"chains": 1, "cores": 1}
@@ -15,7 +16,12 @@ ONE_CHAIN = QUIET | {"chains": 1, "cores": 1}
 def short_sequences(share=1 / 8):
     """Let KMC move that far on its surrogate, in this process and in forks of it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transitions, "BUDGET", share * transitions.BUDGET)
+        for module, name in (
+            (transitions, "BUDGET"),
+            (emulated_density, "BUDGET"),
+            (emulated_density, "FEWEST_GRADIENTS"),
+        ):
+            patch.setattr(module, name, share * getattr(module, name))
         yield
 
 

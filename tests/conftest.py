@@ -1,10 +1,35 @@
-"""What tests of several folders ask for."""
+"""What tests of several folders ask for, and which of them one line of PyMC is enough for."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
 from tests.chains import short_sequences
+
+UNIT = Path(__file__).parent / "unit"
+# Rooms that know nothing of PyMC: arrays in, arrays out. `numerics` isn't one of them: its cache of
+# compiled code stands on inner parts of numba, whose version comes with that of PyMC.
+ROOMS_OF_ARRAYS = [UNIT / name for name in ("adaptation", "moves", "surrogates")]
+ROOMS_OF_ARRAYS += [UNIT / "test_dynamics.py"]
+# A test file there that imports one of these has a model.
+OF_MODELS = {"pymc", "pymc_kmc", "pytensor", "pytensor.tensor", "arviz"}
+
+
+def pytest_collection_modifyitems(items):
+    """Mark whole files as `one_line`; single tests bear that marker where they are written."""
+    for item in items:
+        if is_of_arrays(item) or item.path.name.endswith("_benchmark.py"):
+            item.add_marker("one_line")
+
+
+def is_of_arrays(item):
+    """Say whether a test is of a room of arrays, and none of its file's tests has a model."""
+    in_room = any(item.path.is_relative_to(room) for room in ROOMS_OF_ARRAYS)
+    if not (in_room and isinstance(item, pytest.Function)):
+        return False
+    imported = {getattr(value, "__name__", "") for value in vars(item.module).values()}
+    return not imported & OF_MODELS
 
 
 @pytest.fixture

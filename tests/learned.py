@@ -6,6 +6,11 @@ import numpy as np
 import pymc as pm
 
 import pymc_kmc as kmc
+from pymc_kmc.learning.emulated_density import EmulatedDensity
+from pymc_kmc.learning.emulator import NodeEmulator
+from pymc_kmc.learning.evaluations import Evaluations
+from pymc_kmc.model.opaque import OpaqueModel
+from pymc_kmc.numerics.coordinates import Coordinates
 
 TIMES = np.array([0.0, 0.5, 1.0, 2.0, 4.0])
 OBSERVED = 3.0 * np.exp(-0.7 * TIMES) + np.array([0.1, -0.05, 0.08, -0.1, 0.02])
@@ -50,3 +55,16 @@ def on_grid(n=400):
 def learned_curve():
     """What is learned of the curve, once a process."""
     return kmc.learn(curve(), progressbar=False)
+
+
+def density_of(model):
+    """A density with emulators that were fitted to forty places, rightly or not."""
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    d, rng = opaque.n_dimensions, np.random.default_rng(1)
+    X = rng.normal(size=(40, d))
+    evaluations = Evaluations.at(opaque, X)
+    emulators = [NodeEmulator(node).fit(*evaluations, X, opaque.inputs(X)) for node in opaque.nodes]
+    coordinates = Coordinates(rng.normal(size=d), np.eye(d) + 0.3 * rng.normal(size=(d, d)))
+    names = tuple(variable.name for variable in opaque.variables)
+    states = tuple(emulator.state for emulator in emulators)
+    return EmulatedDensity(model, names, states, 0.0, coordinates)

@@ -23,23 +23,28 @@ solutions of nonlinear partial differential equations. *SIAM Journal on Scientif
 from typing import NamedTuple
 
 import numpy as np
-from pymc.initial_point import make_initial_point_fn
 
 from pymc_kmc.learning.emulator import KNEE, shrunk
 from pymc_kmc.learning.evaluations import Evaluations
-from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE, begin
-from pymc_kmc.learning.search import search, side_by_side, values_of
+from pymc_kmc.learning.maxima import is_same
+from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE
+from pymc_kmc.learning.search import search, side_by_side
+from pymc_kmc.learning.starts import jittered_points, prior_points, spread_out
+from pymc_kmc.learning.state import begin
 from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, Mode, Repulsion, TrustRegion
 
-# Draws of the prior where outputs are numbers.
-N_PRIOR = 16
+# Draws of the prior, which cost nothing, and how many of them are evaluated where outputs are
+# numbers: those that fill the prior evenly.
+N_POOL, N_PRIOR = 256, 16
 # Largest distance of a start from the prior's median, in its scales: a search goes one at a time.
 FARTHEST = 5.0
 # Two searches have found the same maximum if their log densities differ by less, in nats.
 SAME = 2.0
 # Fewest searches. One in eight of Lotka-Volterra's ends in a local maximum with outputs, where two
 # may agree on it. With numbers six in ten do, and one in five of those that are kept from it.
-FEWEST_SEARCHES, FEWEST_BY_NUMBERS, MOST_BY_NUMBERS = 3, 6, 10
+FEWEST_SEARCHES, FEWEST_BY_NUMBERS, MOST_BY_NUMBERS = 4, 6, 10
+# Number of searches by numbers after which one that stalls is the last: others would end as early.
+FEWEST_STALLED = 3
 # Numbers that something opaque depends on above which searches may all miss its best mode.
 FEW_DIMENSIONS = 6
 # There searches climb by their own evaluations, and under noise they are kept from known modes.
@@ -93,7 +98,7 @@ class Arrival:
     ----------
     opaque : OpaqueModel
     n_starts : int
-        Of PyMC's jittered initial points.
+        Number of dispersed starts.
     most : int
         Largest number of evaluations of all learning.
     rng : numpy.random.Generator
@@ -101,19 +106,29 @@ class Arrival:
     Attributes
     ----------
     starts : ndarray, shape (n_starts, d)
+        One of PyMC's jittered initial points, a draw of the prior, and so on in turn.
     found : list of Found
         The modes, one an entry, in the order in which they were found.
     """
 
     def __init__(self, opaque, n_starts, most, rng):
         self.opaque, self.most, self.rng = opaque, most, rng
-        self.prior = prior_points(opaque, N_PRIOR, rng)
+        self.prior = prior_points(opaque, N_POOL, rng)
         self.starts = self._within_prior(jittered_points(opaque, n_starts, rng))
-        self.evaluations: Evaluations | None = None
-        self.found: list[Found] = []
-        self.n_dispersed = 0
+        if self.prior is not None:
+            self.starts[1::2] = spread_out(self.prior, n_starts // 2, rng)
+        self.n_searches = 0
+        self.begin_again()
         # Standard deviation that the last search's emulators saw, in nats.
         self.noise = 0.0
+
+    def begin_again(self):
+        """Begin anew from the same starts, with all that the model has evaluated."""
+        self.evaluations: Evaluations | None = None
+        if len(log := self.opaque.log):
+            self.evaluations = Evaluations.of(self.opaque, log.X, log.outputs)
+        self.found: list[Found] = []
+        self.n_searches = self.n_dispersed = 0
 
     @property
     def scales(self):
@@ -157,30 +172,64 @@ class Arrival:
         return self._at_modes(0) if self.found else self._at_best(LARGEST_TEMPERATURE)
 
     def _add(self, new):
-        self.evaluations = new if self.evaluations is None else self.evaluations.joined(new)
+        """Add evaluations, each place once."""
+        if self.evaluations is None:
+            self.evaluations = new
+            return
+        known = {x.tobytes() for x in self.evaluations.X}
+        is_new = np.array([x.tobytes() not in known for x in new.X])
+        self.evaluations = self.evaluations.joined(Evaluations(*[part[is_new] for part in new]))
 
     # Outputs
 
     def _by_outputs(self):
-        opaque, ends = self.opaque, []
-        most = max(int(SEARCH_SHARE * self.most), 2 * opaque.n_dimensions)
+        opaque, n_starts = self.opaque, len(self.starts)
+        starts = self.starts
+        if self.prior is not None:
+            # Where the first ones disagree.
+            starts = np.vstack([starts, spread_out(self.prior, n_starts, self.rng)])
         searches = [
-            search(opaque, start, self.scales, rng, most)
-            for start, rng in zip(self.starts, self.rng.spawn(len(self.starts)), strict=True)
+            self._search_by_outputs(start, rng)
+            for start, rng in zip(starts, self.rng.spawn(len(starts)), strict=True)
         ]
         begin = opaque.begin if opaque.runs_ahead else None
-        while searches and not (len(ends) >= FEWEST_SEARCHES and n_agreeing(ends) > 1):
-            n = max(FEWEST_SEARCHES - len(ends), 1)
-            for X, outputs, fitted in side_by_side(searches[:n], self._evaluate, begin):
-                if fitted is None:
-                    continue
-                values = values_of(opaque, X, outputs)
-                i = int(np.argmax(values))
-                mode = Mode(X[i], values[i], self._covariance(X[i], fitted))
-                ends.append(mode)
-                self._note(mode)
-            searches = searches[n:]
+        n = min(max(FEWEST_SEARCHES, 1), n_starts)
+        while searches and not self._have_agreed and self._may_search:
+            side_by_side(searches[:n], self._evaluate, begin)
+            searches, n = searches[n:], 1
         self._check_finite()
+
+    @property
+    def _may_search(self):
+        n = 0 if self.evaluations is None else len(self.evaluations)
+        return n < int(SEARCHES_SHARE * self.most)
+
+    @property
+    def _have_agreed(self):
+        """Whether enough searches for outputs have ended, two of them at the best maximum."""
+        if self.n_searches < FEWEST_SEARCHES or not self.found:
+            return False
+        return max(self.found, key=lambda found: found.mode.log_density).n_searches > 1
+
+    def _search_by_outputs(self, start, rng):
+        """Make one search, a generator as :func:`search`, and note the mode that it leads to."""
+        opaque = self.opaque
+        most = max(int(SEARCH_SHARE * self.most), 2 * opaque.n_dimensions)
+        X, outputs, fitted = yield from search(
+            opaque, start, self.scales, rng, most, self._is_known
+        )
+        self.n_searches += 1
+        if fitted is not None:
+            values = opaque.values(X, outputs)
+            i = int(np.argmax(values))
+            self._note(Mode(X[i], values[i], self._covariance(X[i], fitted)))
+
+    def _is_known(self, x, value):
+        """Say whether a known mode explains a place."""
+        return any(self._explains(mode, x, value) for mode, _ in self.found)
+
+    def _explains(self, mode, x, value):
+        return mode.explains(self.opaque.nearest_copy(x, mode.x), value)
 
     def _evaluate(self, X):
         """Evaluate at points (n, d); return the outputs."""
@@ -207,10 +256,11 @@ class Arrival:
 
     def _disperse(self):
         """Evaluate starts and draws of the prior."""
-        places = self.prior
-        if places is None:
+        if self.prior is None:
             # Nothing to draw from: more starts.
             places = jittered_points(self.opaque, N_PRIOR, self.rng)
+        else:
+            places = spread_out(self.prior, N_PRIOR, self.rng)
         self._add(Evaluations.at(self.opaque, np.vstack([self.starts, places])))
         self.say(self.evaluations)
         self._check_finite()
@@ -221,7 +271,8 @@ class Arrival:
         evaluations = self.evaluations
         values = evaluations.log_densities
         if self.opaque.is_sum:
-            values = np.where(np.isfinite(values), evaluations.outputs.sum(axis=1), -np.inf)
+            terms = self.opaque.emulated(evaluations.outputs).sum(axis=1)
+            values = np.where(np.isfinite(values), terms, -np.inf)
         depths = values.max() - values
         return np.median(depths) <= KNEE * self.opaque.n_dimensions
 
@@ -239,20 +290,32 @@ class Arrival:
                 repulsion = self._repulsion(dispersed)
                 heights = heights - repulsion(dispersed.X)[0]
             climbs_alone = self._climbs_alone(len(ends))
-            start = int(np.argmax(np.where(left, heights, -np.inf)))
+            among = left if self._may_hide_modes else self._far_from_known(dispersed.X, left)
+            start = int(np.argmax(np.where(among, heights, -np.inf)))
             left[start] = False
             begin = dispersed.X[start], dispersed.log_densities[start]
             # Those that climb alone only begin far from known modes.
             kept_by = None if climbs_alone else repulsion
             mode, has_stalled = self._search(*begin, kept_by, climbs_alone)
+            self.n_searches += 1
             ends.append(mode)
             if self._are_enough(ends):
                 break
-            if has_stalled and len(ends) >= FEWEST_SEARCHES:
-                # Others would end as early, and not agree.
+            if has_stalled and len(ends) >= FEWEST_STALLED:
                 break
         if self._is_hidden and self.found:
             self._climb_on()
+
+    def _far_from_known(self, X, left):
+        """Return which of the places X that are left are far from where searches began and ended.
+
+        Half of them are: a mode that is low from afar has a search in its turn.
+        """
+        if not self.found:
+            return left
+        known = np.vstack([X[~left], [mode.x for mode, _ in self.found]])
+        away = np.min(np.linalg.norm((X[:, None] - known) / self.scales, axis=2), axis=1)
+        return left & (away >= np.median(away[left]))
 
     @property
     def _is_hidden(self):
@@ -358,14 +421,14 @@ class Arrival:
             return None
         ends = [(region.x, region.log_density), region.ascent(self.evaluations)]
         for mode, _ in self.found:
-            if any(end is not None and mode.explains(*end) for end in ends):
+            if any(end is not None and self._explains(mode, *end) for end in ends):
                 return mode
         return None
 
     def _note(self, mode, n_searches=1):
         """Count searches that ended at a mode."""
         for i, (known, n) in enumerate(self.found):
-            if known.explains(mode.x, mode.log_density) or mode.explains(*known[:2]):
+            if is_same(mode, known, self.opaque.nearest_copy):
                 better = max(known, mode, key=lambda m: m.log_density)
                 self.found[i] = Found(better, n + n_searches)
                 return
@@ -431,40 +494,3 @@ def has_stood(modes, fewest):
     values = np.array([mode.log_density for mode in modes])
     first = int(np.argmax(values > values.max() - SAME))
     return len(modes) >= fewest and len(modes) - 1 - first >= N_STOOD
-
-
-def prior_points(opaque, n, rng):
-    """Return n draws of the prior on the unconstrained scale, (n, d); None where it has none."""
-    try:
-        function = make_initial_point_fn(
-            model=opaque.model,
-            overrides=dict.fromkeys(opaque.random_variables, "prior"),
-            return_transformed=True,
-        )
-        rows = _rows(opaque, function, n, rng)
-    except (NotImplementedError, ValueError, TypeError):
-        return None
-    return rows if np.isfinite(rows).all() else None
-
-
-def jittered_points(opaque, n, rng):
-    """Return n of PyMC's jittered initial points on the unconstrained scale, (n, d).
-
-    Every second one is its predecessor reflected at the initial point, whose distribution is the
-    same: modes on both sides of it, mirror images for instance, are both near to a start.
-    """
-    model = opaque.model
-    function = make_initial_point_fn(
-        model=model, jitter_rvs=set(opaque.random_variables), return_transformed=True
-    )
-    points = np.repeat(_rows(opaque, function, (n + 1) // 2, rng), 2, axis=0)[:n]
-    points[1::2] = 2.0 * _vector(opaque, opaque.initial_point) - points[1::2]
-    return points
-
-
-def _rows(opaque, function, n, rng):
-    return np.array([_vector(opaque, function(int(rng.integers(2**30)))) for _ in range(n)])
-
-
-def _vector(opaque, point):
-    return np.concatenate([np.ravel(point[v.name]).astype(float) for v in opaque.variables])

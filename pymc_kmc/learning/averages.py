@@ -43,7 +43,7 @@ import pandas as pd
 POWERS, SMALLEST_SHARE = (1.0, 0.5, 0.25, 0.0), 0.5
 # Number of evaluations that the calibration's prior, a calibrated emulator, counts for.
 PRIOR_EVALUATIONS = 4.0
-# Number of draws that one independent draw is worth.
+# Number of draws that one independent draw is worth, where chains have mixed.
 INEFFICIENCY = 1.25
 # Draws for each control variate, at least: a regression on more of them fits noise.
 DRAWS_PER_CONTROL = 20
@@ -66,10 +66,20 @@ class Averages:
         Ratio of the emulators' errors to what they say of them.
     unknown : float
         Standard deviation of an error of the log density that the emulators know nothing of.
+    inefficiency : float
+        Number of draws that one independent draw is worth.
     """
 
-    def __init__(self, variances, controls, covariance, calibration, unknown=0.0):
-        self.weights = _weights(variances)
+    def __init__(
+        self,
+        variances,
+        controls,
+        covariance,
+        calibration,
+        unknown=0.0,
+        inefficiency=INEFFICIENCY,
+    ):
+        self.weights, self._inefficiency = _weights(variances), inefficiency
         self._controls, self._unknown = controls, unknown
         first = self.weights[: len(covariance)]
         self._first = first / first.sum()
@@ -113,7 +123,7 @@ class Averages:
         means = self.weights @ self._controls
         centred = self._controls - means
         slopes = np.linalg.lstsq(roots * centred, roots * influences, rcond=None)[0]
-        sampling = INEFFICIENCY * (self.weights**2 @ (influences - centred @ slopes) ** 2)
+        sampling = self._inefficiency * (self.weights**2 @ (influences - centred @ slopes) ** 2)
         return means @ slopes, np.sqrt(self.surrogate_variance(influences) + sampling)
 
     def table(self, values, labels, quantiles):
@@ -189,6 +199,19 @@ def control_variates(X, gradients):
         i = j = np.arange(d if 2 * d <= most else 0)
     second = Z[:, i] * gradients[:, j] + Z[:, j] * gradients[:, i] + 2.0 * (i == j)
     return np.hstack([gradients, second])
+
+
+def inefficiency(r_hat, n):
+    """Return the number of draws that one independent draw is worth, 1.25 at least.
+
+    Parameters
+    ----------
+    r_hat : float
+        Potential scale reduction of chains of n draws; n, where each stays where it is.
+    n : int
+    """
+    between = max(r_hat**2 - (n - 1.0) / n, 0.0)  # variance of chains' means, in that within
+    return max(INEFFICIENCY, n * between / ((n - 1.0) / n + between))
 
 
 def calibration(errors, sds):

@@ -130,6 +130,20 @@ class Composite:
 
         return self._values(X, 1.0, hope)
 
+    def sampled(self, X, n, rng):
+        """Return n log densities of each of k points that are possible, (n, k).
+
+        Outputs are drawn, not their log densities: these are no linear function of them far away.
+        """
+        inputs = self.model.inputs(X)
+        predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
+        pairs = list(zip(self.emulators, predictions, strict=True))
+        values = np.empty((n, len(X)))
+        for row in values:
+            outputs = np.hstack([emulator.sampled(said, rng) for emulator, said in pairs])
+            row[:] = self.model.log_density(X, outputs)[0]
+        return values
+
     def _values(self, X, temperature, of_variance):
         """Return values to which a function of the variance is added.
 

@@ -91,7 +91,7 @@ def emulated(composite, evaluations, draws) -> Emulated:
         held_out_variance += variance * np.einsum("ij,ij->i", spread, spread)
         columns = _columns(node.n_outputs)
         parts = (
-            evaluations.outputs[:, node.outputs],
+            node.emulated(evaluations.outputs),
             outputs,
             emulator.standard_deviations(outputs, variance),
             prediction.outputs,

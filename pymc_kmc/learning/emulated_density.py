@@ -7,7 +7,6 @@ without Python.
 """
 
 import numpy as np
-from numba.core.errors import NumbaError
 from pytensor.compile.mode import get_mode
 
 from pymc_kmc.adaptation.fitted import FittedSurrogate, LogWeights
@@ -15,6 +14,7 @@ from pymc_kmc.adaptation.fitting import fisher_information
 from pymc_kmc.adaptation.transitions import learn_transitions
 from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
 from pymc_kmc.learning.composite import Composite
+from pymc_kmc.learning.display import Compiling
 from pymc_kmc.learning.emulated_parameters import EmulatedParameters
 from pymc_kmc.learning.emulator import NodeEmulator, shrunk
 from pymc_kmc.learning.emulator_op import emulated_graph
@@ -53,6 +53,8 @@ class EmulatedDensity:
         Of the values' noise.
     coordinates : Coordinates
         In which the density has about unit curvature, for moves on it.
+    structure : Structure, optional
+        What stood where the model was evaluated.
 
     Attributes
     ----------
@@ -61,10 +63,11 @@ class EmulatedDensity:
 
     constant_ = 0.0
 
-    def __init__(self, model, names, states, variance, coordinates):
-        self.model, self.names, self.states = model, names, states
+    def __init__(self, model, names, states, variance, coordinates, structure=None):
+        self.model, self.names, self.states, self.structure = model, names, states, structure
         self.variance_, self.coordinates = variance, coordinates
         self._composite = self._compiled = self._function = self._point = self._packed = None
+        self._can_compile = True
         self._last = None, None
         self.n_features_in_ = len(coordinates.origin)
 
@@ -75,7 +78,8 @@ class EmulatedDensity:
             by_name = {variable.name: variable for variable in self.model.value_vars}
             variables = [by_name[name] for name in self.names]
             # No noise is drawn, and nothing evaluated but an Op whose type doesn't say its shape.
-            opaque = OpaqueModel(variables, self.model, np.random.default_rng(0))
+            rng = np.random.default_rng(0)
+            opaque = OpaqueModel(variables, self.model, rng, structure=self.structure)
             if self._point is not None:
                 opaque.follow(self._point)
             pairs = zip(opaque.nodes, self.states, strict=True)
@@ -101,9 +105,9 @@ class EmulatedDensity:
     def parameters(self):
         """What evaluates the density in its coordinates, compiled anew in each process.
 
-        PythonParameters where numba can't compile the model.
+        PythonParameters where the model can't be compiled.
         """
-        if self._function is None:
+        if self._compiled is None and self._can_compile:
             self._compile()
         if self._compiled is None:
             return PythonParameters(InCoordinates(self, self.coordinates))
@@ -114,15 +118,17 @@ class EmulatedDensity:
 
     def _compile(self):
         composite, mode = self.composite, get_mode("NUMBA")
-        x, *graphs = emulated_graph(composite.model, composite.emulators, self.packed)
         # -inf where a parameter is impossible, in place of an exception.
         mode = mode.including("local_check_parameter_to_ninf_switch")
-        self._function = compile_function([x], graphs, {"mode": mode})
         try:
+            x, *graphs = emulated_graph(composite.model, composite.emulators, self.packed)
+            self._function = compile_function([x], graphs, {"mode": mode})
             arguments = np.zeros(self.n_features_in_), *self._shared
             self._compiled = CompiledDensity.of(self._function, arguments)
-        except (NumbaError, NotImplementedError):
+        except Exception:
+            # Many an exception of PyTensor's, numba's or LLVM's; NumPy evaluates the model too.
             self._compiled = None
+        self._can_compile = self._compiled is not None
 
     @property
     def _shared(self):
@@ -132,6 +138,7 @@ class EmulatedDensity:
     def __getstate__(self):
         # Addresses have no meaning in another process.
         left_out = {"_composite": None, "_compiled": None, "_function": None, "_last": (None, None)}
+        left_out["_can_compile"] = True
         return vars(self) | left_out
 
     def __deepcopy__(self, memo):
@@ -225,13 +232,18 @@ def on_emulators(posterior, model) -> FittedSurrogate:
         That was learned.
     """
     X, noise = posterior.positions, posterior.noise
-    with single_threaded_blas():
+    with single_threaded_blas(), Compiling():
         covariance = shrunk(X)
         information = fisher_information(posterior.gradients, covariance)
         metric = geometric_mean(covariance, np.linalg.inv(information))
         coordinates = Coordinates(X.mean(axis=0), np.linalg.inv(cholesky_factor(metric)))
         density = EmulatedDensity(
-            model, posterior.names, posterior.emulators, noise**2, coordinates
+            model,
+            posterior.names,
+            posterior.emulators,
+            noise**2,
+            coordinates,
+            posterior.structure,
         )
         transitions = learn_transitions(
             density.hamiltonian,

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_kmc.numerics.linear_algebra import cholesky_factor
-from pymc_kmc.surrogates.exact_gp import EXTENSIONS, ExactGP, Hyperparameters
+from pymc_kmc.numerics.linear_algebra import cholesky_factor, shrunk
+from pymc_kmc.surrogates.exact_gp import EXTENSIONS, SIMPLEST, ExactGP, Hyperparameters
 
 # Depth of a log density below its best, in nats a dimension, from which on it is compressed: draws
 # at temperature 2 are hardly deeper.
@@ -52,7 +52,8 @@ FEWEST_EXTENDED, EXTENSION_GAIN = 100, 0.5
 MOST_EXTENDED = {"additive": (20, 1), "radial": (1000, 1000)}
 # Weight of the last covariance in that of a space's coordinates, where draws go on from the last.
 MEMORY = 0.5
-# Largest logarithm of a positive output.
+# Largest output, less than infinite: its square is finite. Largest logarithm of a positive one.
+LARGEST_OUTPUT = 1e150
 LARGEST_LOG = 300.0
 # What a process may be of: outputs, or their logarithms; terms, deep ones compressed or not.
 TRANSFORMS = {False: ("none", "log"), True: ("compressed", "none")}
@@ -219,8 +220,8 @@ class NodeEmulator:
         X : ndarray, shape (n, d)
         U : ndarray, shape (n, k)
             All opaque inputs.
-        outputs : ndarray, shape (n, m)
-            All opaque outputs.
+        outputs : ndarray, shape (n, k)
+            All that opaque nodes returned.
         log_densities : ndarray, shape (n,)
             Of the model.
         draws, draws_inputs : ndarray, shape (n', d) and (n', k)
@@ -233,12 +234,12 @@ class NodeEmulator:
             those that the fit takes for higher than they are.
         """
         node = self.node
-        Y = outputs[:, node.outputs]
+        Y = node.emulated(outputs)
         heights = Y[:, 0] if node.is_term else log_densities
         highest = np.inf if top is None else heights[top]
         usable = (Y < np.inf).all(axis=1)
         if not node.is_term:
-            usable &= np.isfinite(Y).all(axis=1)
+            usable = (np.abs(Y) < LARGEST_OUTPUT).all(axis=1)
         data = X, U, Y, log_densities
         if not (averages and node.is_term and node.is_noisy):
             return self._fit_to(usable, *data, draws, draws_inputs, highest)
@@ -265,10 +266,14 @@ class NodeEmulator:
         n = min(FEWEST_FITTED * n_coefficients, len(heights))
         return min(knee.best - SHALLOW * knee.depth, np.sort(heights)[-n])
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _fit_to(self, usable, X, U, Y, log_densities, draws, draws_inputs, highest):
         """Fit to those evaluations that are usable."""
         node = self.node
+        first = Y[np.argmax(usable)], draws
         X, U, Y, log_densities = X[usable], U[usable], Y[usable], log_densities[usable]
+        if not np.isfinite(Y).any() or not np.isfinite(log_densities).any():
+            return self._kept(usable, *first)
         spaces = {
             "variables": (X[:, node.moves_with], draws[:, node.moves_with]),
             "inputs": (U[:, node.inputs], draws_inputs[:, node.inputs]),
@@ -292,23 +297,37 @@ class NodeEmulator:
         if competes:
             # From the search's own start too: the last parameters may be a local maximum.
             found = best([(space, None) for space in self._candidates(spaces, U)], None)
-            if self.grows and len(X) >= FEWEST_EXTENDED:
+            if self.grows and len(X) >= FEWEST_EXTENDED and found[1][1] is not None:
                 found = _extended(found, best)
         else:
             found = best([], last)
+        if found[1][1] is None:
+            return self._kept(usable, *first)
         (self.space, _), (_, self.process, self.offset, self.scales, covariance) = found
         self._covariances[self.space[0]] = covariance
         self.usable = usable
-        if competes:
-            self.n_competed = len(X)
-        if not keeps:
-            self.n_searched = len(X)
+        self.n_competed = len(X) if competes else self.n_competed
+        self.n_searched = self.n_searched if keeps else len(X)
+        return self
+
+    def _kept(self, usable, outputs, draws):
+        """Keep the last fit; without one take outputs (m,) for what is expected everywhere."""
+        if self.process is not None:
+            self.usable = np.pad(self.usable, (0, max(len(usable) - len(self.usable), 0)))
+            return self
+        draws, m = draws[:, self.node.moves_with], len(outputs)
+        whitening = np.linalg.inv(cholesky_factor(shrunk(draws)))
+        process = ExactGP(whitening, draws.mean(axis=0), not self.node.is_noisy)
+        parameters = Hyperparameters.start(SIMPLEST, d := draws.shape[1])
+        self.process = process.given(np.zeros((1, d)), np.zeros((1, m)), np.zeros(1), parameters)
+        self.space, self.varying = ("variables", "none"), np.arange(0)
+        self.offset, self.scales = np.where(np.isfinite(outputs), outputs, 0.0), np.ones(m)
+        self.usable = np.arange(len(usable)) == np.argmax(usable)
         return self
 
     def _candidates(self, spaces, U):
-        node = self.node
+        node, names = self.node, ["variables"]
         inputs = U[:, node.inputs]
-        names = ["variables"]
         varies = np.ptp(inputs, axis=0) > 0
         self.varying = np.flatnonzero(varies)
         same = inputs.shape[1] == len(node.moves_with) and np.array_equal(
@@ -361,12 +380,15 @@ class NodeEmulator:
             scales = np.where(scales > 0, scales, 1.0)
             targets = (Y - offset) / scales
             jacobian -= len(Y) * np.log(scales).sum()
-        if keeps:
-            process = ExactGP(last.whitening, last.centre, last.deterministic)
-            process.given(process.coordinates(P), targets, noise, last.hyperparameters_)
-        else:
-            process = ExactGP(whitening, centre, not self.node.is_noisy)
-            process.fit(P, targets, noise, last, extension)
+        try:
+            if keeps:
+                process = ExactGP(last.whitening, last.centre, last.deterministic)
+                process.given(process.coordinates(P), targets, noise, last.hyperparameters_)
+            else:
+                process = ExactGP(whitening, centre, not self.node.is_noisy)
+                process.fit(P, targets, noise, last, extension)
+        except np.linalg.LinAlgError:
+            return -np.inf, None, None, None, covariance
         return process.log_evidence_ + jacobian, process, offset, scales, covariance
 
     @property
@@ -384,6 +406,13 @@ class NodeEmulator:
         prediction = self.process.predict(self._points(X, U))
         outputs = self._outputs(prediction.mean)
         return EmulatedOutputs(outputs, prediction.variance, prediction, self, X)
+
+    def sampled(self, prediction, rng):
+        """Return outputs (k, m) that an :class:`EmulatedOutputs` says are possible, one draw."""
+        factor = self.process.output_factor_
+        errors = rng.standard_normal((len(prediction.variance), len(factor))) @ factor
+        spread = np.sqrt(np.maximum(prediction.variance, 0.0))[:, None]
+        return self._outputs(prediction.prediction.mean + spread * errors)
 
     def _outputs(self, mean):
         """Return outputs (k, m), given what the process says of them."""
@@ -419,12 +448,9 @@ class NodeEmulator:
         return by_outputs * self.scales * (outputs if self.is_log else 1.0)
 
     def _points(self, X, U):
-        name, _ = self.space
-        return (
-            X[:, self.node.moves_with]
-            if name == "variables"
-            else U[:, self.node.inputs][:, self.varying]
-        )
+        if self.space[0] == "variables":
+            return X[:, self.node.moves_with]
+        return U[:, self.node.inputs][:, self.varying]
 
     @property
     def packable(self):
@@ -470,14 +496,3 @@ def _extended(found, best):
             if more[1][0] > max(evidence + EXTENSION_GAIN * process.Y_.size, found[1][0]):
                 found = more
     return found
-
-
-def shrunk(X):
-    """Return a covariance (d, d) of points that is shrunk towards its diagonal."""
-    n, d = X.shape
-    covariance = np.cov(X.T).reshape(d, d)
-    share = d / (d + n)
-    variances = np.diag(covariance)
-    # Each coordinate's own scale: these may differ by sixteen orders of magnitude.
-    floors = 1e-10 * np.where(variances > 0, variances, max(variances.mean(), 1e-300))
-    return (1 - share) * covariance + np.diag(share * variances + floors)

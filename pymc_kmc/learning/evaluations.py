@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.search import values_of
-
 
 class Evaluations(NamedTuple):
     """Where the opaque nodes were evaluated.
@@ -17,7 +15,7 @@ class Evaluations(NamedTuple):
     inputs : ndarray, shape (n, k)
         Of the opaque nodes.
     outputs : ndarray, shape (n, m)
-        NaN where a black box failed.
+        All that they returned; NaN where a black box failed.
     log_densities : ndarray, shape (n,)
         Of the model; -inf where a black box failed.
     """
@@ -33,7 +31,7 @@ class Evaluations(NamedTuple):
     @classmethod
     def of(cls, model, X, outputs):
         """Return the evaluations of an :class:`OpaqueModel` at X with these outputs."""
-        return cls(X, model.inputs(X), outputs, values_of(model, X, outputs))
+        return cls(X, model.inputs(X), outputs, model.values(X, outputs))
 
     @classmethod
     def at(cls, model, X):

@@ -48,7 +48,7 @@ class LogEvidence(NamedTuple):
 
 
 def of_emulated(composite, draws, penalised, variances, rng) -> LogEvidence:
-    """Return the log of the integral of an emulated density.
+    """Return the log of the integral of an emulated density, over one turn of an angle.
 
     Parameters
     ----------
@@ -58,10 +58,39 @@ def of_emulated(composite, draws, penalised, variances, rng) -> LogEvidence:
         Log density that was drawn from, and the log density's variance, there.
     rng : numpy.random.Generator
     """
-    found = bridge(draws, penalised, lambda X: composite(X).penalised, rng)
-    taken_off = log_mean(PENALTY * variances)
+    is_inside = one_turn(draws, composite.model.periods)
+    inside = is_inside(draws)
+
+    def log_density(X):
+        return np.where(is_inside(X), composite(X).penalised, -np.inf)
+
+    found = bridge(draws[inside], penalised[inside], log_density, rng)
+    taken_off = log_mean(PENALTY * variances[inside])
     error = np.hypot(found.error, taken_off.error)
     return LogEvidence(found.value + taken_off.value, float(error))
+
+
+def one_turn(draws, periods):
+    """Return a function that says which points lie within one turn of all angles.
+
+    The turn is the one about the draws' mean direction that most of them are in.
+
+    Parameters
+    ----------
+    draws : ndarray, shape (n, d)
+    periods : ndarray, shape (d,)
+        Infinite where a coordinate is no angle.
+    """
+    angles = np.flatnonzero(np.isfinite(periods))
+    X, turns = draws[:, angles], periods[angles]
+    directions = np.exp(2j * np.pi * X / turns).mean(axis=0)
+    middle = np.angle(directions) / (2.0 * np.pi) * turns
+    middle += turns * np.round(np.median((X - middle) / turns, axis=0))
+
+    def is_inside(X):
+        return np.all(np.abs(X[:, angles] - middle) <= 0.5 * turns, axis=1)
+
+    return is_inside
 
 
 def without_noise(evidence, noise, n) -> LogEvidence:

@@ -18,21 +18,20 @@ import numpy as np
 from pymc_kmc.learning.arrival import N_PRIOR, Arrival
 from pymc_kmc.learning.composite import draw
 from pymc_kmc.learning.display import DONE, Display
+from pymc_kmc.learning.drawing import N_BURNED, drawn
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
-from pymc_kmc.learning.emulator import KNEE, shrunk
 from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.evidence import of_emulated, without_noise
-from pymc_kmc.learning.modes import learned_modes, unseen_share
+from pymc_kmc.learning.modes import drawn_modes, searched_modes, unseen_share
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Rounds
+from pymc_kmc.learning.search import are_constant
 from pymc_kmc.likelihoods.checks import check_model, check_variables
 from pymc_kmc.likelihoods.executors import check_executor
-from pymc_kmc.model.opaque import OpaqueModel
-from pymc_kmc.model.opaque_parts import may_be_learned
+from pymc_kmc.model.opaque import OpaqueModel, StructureError
 from pymc_kmc.numerics.checks import check_count, check_flag, check_positive, check_rng
 from pymc_kmc.numerics.jit import is_interrupt
-from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.threads import single_threaded_blas
 
 # PyMC's logger has a handler, and its level.
@@ -49,15 +48,8 @@ MORE_IN_NOISE = 1.8
 TOLERANCE = 0.3
 # Dispersed starts.
 N_STARTS = 4
-# Largest number of dimensions in which a step learns unasked, outputs or numbers: nothing larger
-# was measured, and by numbers all searches may end in a local maximum, as eight dimensions show.
-MOST_DIMENSIONS, MOST_BY_NUMBERS = 10, 6
-# Draws of what was learned: chains, transitions between draws, draws a chain.
-N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
-# Most transitions between draws, and the potential scale reduction below which chains have mixed.
-MOST_BETWEEN, MIXED = 128, 1.03
-# Transitions that chains begin with.
-N_BURNED = 16
+# R-hat of draws of what was learned above which weights between maxima are unknown.
+UNMIXED = 1.1
 # Temperature of dispersed draws.
 DISPERSED = 2.0
 
@@ -170,7 +162,9 @@ def learn(
             "This model's log density has a gradient: pm.NUTS() or kmc.GadMALA() may need fewer "
             "evaluations. The whole density is learned."
         )
-    run = _Run(opaque, max_evaluations, batch_size, starts, tolerance, rng)
+    elif opaque.why_whole:
+        log.info(f"The whole log density is learned as one number: {opaque.why_whole}.")
+    run = Run(opaque, max_evaluations, batch_size, starts, tolerance, rng)
     run.most_in_noise = most_in_noise
     if evaluations is not None:
         try:
@@ -181,67 +175,15 @@ def learn(
         # What tries them out isn't counted, as a black box's own trials aren't.
         run.n_before = opaque.n_evaluations
         run.earlier_modes = getattr(evaluations, "modes", ())
-    learned = _learned(run, progressbar)
-    _tell(learned, tolerance, 3)
+    learned = learned_by(run, progressbar)
+    tell(learned, tolerance, 3)
+    if (doubt := doubt_of(learned, opaque)) is not None:
+        warnings.warn(f"What was learned may be wrong: {doubt}.", UserWarning, stacklevel=2)
     if run.arrival.may_have_missed:
         _tell_missed(learned.modes, 3)
     elif not opaque.returns_outputs:
         _tell_unseen(learned.modes, 3)
     return learned
-
-
-def learn_unasked(model, variables):
-    """Learn a model's posterior for a step of these variables, where that is safe.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    variables : list of TensorVariable
-        The step's.
-
-    Returns
-    -------
-    LearnedPosterior or None
-        None where the step has many dimensions, nothing in the model is opaque, something opaque is
-        noisy or depends on other variables, or a log likelihood was learned and can't be trusted.
-    """
-    d = dimensions(model, variables)
-    if d > MOST_DIMENSIONS or not may_be_learned(model, variables):
-        return None
-    rng = np.random.default_rng(0)
-    opaque = OpaqueModel(variables, model, rng.spawn(1)[0])
-    if not opaque.returns_outputs and d > MOST_BY_NUMBERS:
-        return None
-    names = ", ".join(node.name for node in opaque.nodes)
-    log.info(f"KMC: learning {names} for all chains")
-    run = _Run(opaque, most_evaluations(d), None, N_STARTS, TOLERANCE, rng)
-    run.is_asked = False
-    learned = _learned(run, True)
-    if opaque.returns_outputs:
-        _tell(learned, TOLERANCE, 5)
-    elif not (learned.has_converged and searches_agree(learned)):
-        log.info(
-            f"KMC: after {learned.n_evaluations} evaluations what was learned of {names} can't be "
-            "trusted; chains learn by themselves, each from its own start"
-        )
-        return None
-    return learned
-
-
-def searches_agree(learned):
-    """Say whether two searches have found the best maximum, and rounds nothing far above it.
-
-    Where searches were needed: then they know where the posterior's mass is.
-
-    Parameters
-    ----------
-    learned : LearnedPosterior
-    """
-    if not learned.modes:
-        return True
-    best = max(learned.modes, key=lambda mode: mode.log_density)
-    rise = learned.evaluations.log_densities.max() - best.log_density
-    return best.n_searches > 1 and rise < KNEE * learned.n_dimensions
 
 
 def dimensions(model, variables):
@@ -255,7 +197,7 @@ def most_evaluations(n_dimensions):
     return MOST_EVALUATIONS + MOST_A_DIMENSION * n_dimensions
 
 
-def _learned(run, progressbar):
+def learned_by(run, progressbar):
     """Return the :class:`LearnedPosterior` of a run."""
     try:
         with single_threaded_blas(), Display(progressbar, run) as display:
@@ -273,7 +215,7 @@ def _learned(run, progressbar):
         run.opaque.end()
 
 
-def _tell(learned, tolerance, stacklevel):
+def tell(learned, tolerance, stacklevel):
     """Warn of what has not converged."""
     if learned.has_converged:
         return
@@ -286,6 +228,20 @@ def _tell(learned, tolerance, stacklevel):
         UserWarning,
         stacklevel=stacklevel,
     )
+
+
+def doubt_of(learned, opaque):
+    """Return why what has converged may be wrong all the same, or None."""
+    returned = learned.evaluations.outputs
+    for node in opaque.nodes:
+        if not node.is_term and are_constant(returned[:, node.returned]):
+            return f"{node.name} returned the same at all {len(returned)} places"
+    if learned.has_converged and learned.r_hat > UNMIXED:
+        return (
+            f"chains on the emulators haven't mixed between its maxima (R-hat {learned.r_hat:.2f}),"
+            " so that averages and log evidence depend on where they began"
+        )
+    return None
 
 
 def _tell_unseen(modes, stacklevel):
@@ -317,19 +273,23 @@ def _tell_missed(modes, stacklevel):
     )
 
 
-class _Run:
+class Run:
     """One call of :func:`learn`."""
 
     def __init__(self, opaque, most, batch_size, n_starts, tolerance, rng):
         self.opaque, self.most, self.rng = opaque, most, rng
         self.most_in_noise = most
-        self.rounds = Rounds(opaque, batch_size, tolerance, rng)
+        self.arrival = Arrival(opaque, n_starts, most, rng)
+        self._settings = batch_size, tolerance, rng
+        self._begin_rounds()
         self.evaluations: Evaluations | None = None
         self.earlier_modes: tuple = ()
         # Whether an interruption has what was learned until then for an answer.
         self.is_asked = True
         self.n_before = opaque.n_evaluations
-        self.arrival = Arrival(opaque, n_starts, most, rng)
+
+    def _begin_rounds(self):
+        self.rounds = Rounds(self.opaque, *self._settings, self.arrival.prior)
 
     @property
     def limit(self):
@@ -338,6 +298,18 @@ class _Run:
 
     def learn(self, display):
         """Return the last state of learning."""
+        while True:
+            try:
+                return self._learn(display)
+            except StructureError as error:
+                log.info(f"KMC: {error}")
+                # Nothing is evaluated again.
+                self.arrival.begin_again()
+                self._begin_rounds()
+                if self.evaluations is not None:
+                    self.evaluations = self.arrival.evaluations
+
+    def _learn(self, display):
         rounds, state = self.rounds, None
         try:
             display.say("Arriving")
@@ -347,6 +319,8 @@ class _Run:
                 have_mass = [mode for mode in self.earlier_modes if not mode.was_left_out]
                 state = state._replace(modes=tuple(have_mass))
             while not state.has_converged and len(state.evaluations) < self.limit:
+                if rounds.is_hopeless:
+                    break
                 state = rounds.next(state)
                 display.say("Learning", state.evaluations, state.error)
         except (KeyboardInterrupt, SystemError) as error:
@@ -357,77 +331,20 @@ class _Run:
         return state
 
 
-def _draws(composite, state, rng):
-    """Return many chains' draws from a composite, a list of :class:`Draws`, and their metric.
-
-    Chains that haven't mixed go on, with twice as many transitions between draws: along a curved
-    ridge, for instance. Where learning hasn't converged that isn't worth its seconds.
-    """
-    starts = _finite(composite, state)
-    starts = starts[rng.choice(len(starts), N_CHAINS)]
-    factor, maps, between = state.factor, state.maps, N_BETWEEN
-    last = draw(composite, starts, factor, state.step_size, N_BURNED, rng, maps=maps)
-    while True:
-        draws = []
-        for _ in range(N_EACH):
-            last = draw(composite, last.X, factor, last.step_size, between, rng, maps=maps)
-            draws.append(last)
-        X = np.stack([part.X for part in draws])
-        is_last = between >= MOST_BETWEEN or not state.has_converged
-        if is_last or potential_scale_reduction(X) < MIXED:
-            return draws, factor
-        factor = cholesky_factor(shrunk(X.reshape(-1, X.shape[2])))
-        between *= 2
-
-
-def _finite(composite, state):
-    """Return the state's draws where the composite is a number, or else the best evaluation.
-
-    Where a search has taken all evaluations, its maximum's Gaussian may reach where outputs
-    overflow: a chain would stay there.
-    """
-    with np.errstate(all="ignore"):
-        values = composite(state.draws)
-    usable = np.isfinite(values.penalised) & np.isfinite(values.gradient).all(axis=1)
-    if usable.any():
-        return state.draws[usable]
-    X, _, _, log_densities = state.evaluations
-    return X[[np.argmax(log_densities)]]
-
-
-def potential_scale_reduction(X):
-    """Return the largest factor by which longer chains might shrink the draws' scale.
-
-    Parameters
-    ----------
-    X : ndarray, shape (n, c, d)
-        Draws of c chains.
-
-    References
-    ----------
-    Gelman, A. and Rubin, D. B. (1992). Inference from iterative simulation using multiple
-    sequences. *Statistical Science* 7, 457-472.
-    """
-    within = X.var(axis=0, ddof=1).mean(axis=0)
-    between = X.mean(axis=0).var(axis=0, ddof=1)
-    n = len(X)
-    return float(np.sqrt(np.max((n - 1) / n + between / np.maximum(within, 1e-300))))
-
-
 def _posterior(run, state):
     """Draw from what was learned; return the :class:`LearnedPosterior`."""
     rng, rounds = run.rng, run.rounds
     composite = rounds.fit(state.evaluations, state.draws)
-    draws, factor = _draws(composite, state, rng)
-    last = draws[-1]
-    wide = draw(composite, last.X, factor, last.step_size, N_BURNED, rng, DISPERSED, state.maps)
-    order = rng.permutation(N_CHAINS * N_EACH)
-    X = np.vstack([part.X for part in draws])[order]
+    found, opaque = drawn(composite, state, rng), run.opaque
+    last, factor = found.parts[-1], found.factor
+    wide = draw(composite, last.X, factor, last.step_size, N_BURNED, rng, DISPERSED, found.maps)
+    order = rng.permutation(len(found.parts) * len(last.X))
+    X = np.vstack([part.X for part in found.parts])[order]
     values, penalised, variances = (
-        np.concatenate([getattr(part.values, name) for part in draws])[order]
+        np.concatenate([getattr(part.values, name) for part in found.parts])[order]
         for name in ("mean", "penalised", "variance")
     )
-    opaque = run.opaque
+    modes = searched_modes(run.arrival, opaque) or run.earlier_modes
     evidence = of_emulated(composite, X, penalised, variances, rng)
     evidence = without_noise(evidence, rounds.noise, len(state.evaluations))
     return LearnedPosterior(
@@ -440,7 +357,7 @@ def _posterior(run, state):
         has_converged=state.has_converged,
         is_close=state.has_converged or rounds.is_close(state, composite, last, factor),
         rounds=tuple(rounds.history),
-        modes=learned_modes(run.arrival, opaque) or run.earlier_modes,
+        modes=(*modes, *drawn_modes(found.modes, modes, opaque)),
         positions=X,
         wide_positions=wide.X,
         log_densities=values,
@@ -450,7 +367,9 @@ def _posterior(run, state):
         emulated=emulated(composite, state.evaluations, X[:N_DRAWS]),
         emulated_log_evidence=evidence,
         emulators=tuple(emulator.state for emulator in composite.emulators),
+        structure=opaque.structure,
         step_size=last.step_size,
+        r_hat=found.r_hat,
         noise=rounds.noise,
         given=opaque.others,
     )

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kmc.learning.maxima import is_same
+
 # Most variables, and elements of each, that a sentence has.
 MOST_NAMED, MOST_ELEMENTS = 4, 4
 
@@ -19,7 +21,7 @@ class LearnedMode(NamedTuple):
     covariance : ndarray, shape (d, d)
         Of the Gaussian with the log density's curvature there.
     n_searches : int
-        Number of searches that ended there.
+        Number of searches that ended there; 0 where draws of the emulators have found it.
     log_mass : float
         Logarithm of the integral of that Gaussian.
     was_left_out : bool
@@ -37,11 +39,18 @@ class LearnedMode(NamedTuple):
     variables: dict
 
 
-def learned_modes(arrival, opaque):
-    """Return a :class:`LearnedMode` for each maximum that an arrival has found, as a tuple."""
-    if not arrival.found:
+def learned_modes(found, opaque):
+    """Return a tuple of :class:`LearnedMode`.
+
+    Parameters
+    ----------
+    found : list of (Mode, int, bool)
+        A maximum, the number of searches that ended there, and whether it was left out.
+    opaque : OpaqueModel
+    """
+    if not found:
         return ()
-    natural = opaque.natural(np.array([mode.x for mode, _ in arrival.found]))
+    natural = opaque.natural(np.array([mode.x for mode, _, _ in found]))
     return tuple(
         LearnedMode(
             mode.x,
@@ -49,13 +58,31 @@ def learned_modes(arrival, opaque):
             mode.covariance,
             n,
             float(mode.log_mass),
-            not has_mass,
+            was_left_out,
             {name: np.asarray(values[i]) for name, values in natural.items()},
         )
-        for i, ((mode, n), has_mass) in enumerate(
-            zip(arrival.found, arrival.have_mass, strict=True)
-        )
+        for i, (mode, n, was_left_out) in enumerate(found)
     )
+
+
+def searched_modes(arrival, opaque):
+    """Return the maxima that an arrival has found."""
+    pairs = zip(arrival.found, arrival.have_mass, strict=True)
+    return learned_modes([(mode, n, not has_mass) for (mode, n), has_mass in pairs], opaque)
+
+
+def drawn_modes(drawn, known, opaque):
+    """Return the maxima between which draws have jumped, besides those that searches have found.
+
+    Parameters
+    ----------
+    drawn : sequence of Mode
+    known : tuple of LearnedMode
+    opaque : OpaqueModel
+    """
+    copy = opaque.nearest_copy
+    new = [mode for mode in drawn if not any(is_same(mode, each, copy) for each in known)]
+    return learned_modes([(mode, 0, False) for mode in new], opaque)
 
 
 def unseen_share(modes):
@@ -74,11 +101,23 @@ def unseen_share(modes):
 
 def sentences(modes):
     """Return what is to be said of modes that were left out, and of those that weren't seen."""
-    out, share = [mode for mode in modes if mode.was_left_out], unseen_share(modes)
-    said = _of_left_out(modes, out) if out else []
-    if len(modes) > 1 and share > 0.0:
-        said.append(f"About {100 * share:.0f} % of further searches would find other maxima.")
-    return said
+    out = [mode for mode in modes if mode.was_left_out]
+    return [*(_of_left_out(modes, out) if out else []), _of_unseen(modes)]
+
+
+def _of_unseen(modes):
+    """Return where was searched, and what may have been missed."""
+    n, k = sum(mode.n_searches for mode in modes), sum(mode.n_searches > 0 for mode in modes)
+    missed = "one much narrower than the prior may have been missed"
+    if not n:
+        return f"No search for maxima was needed; {missed}."
+    share = unseen_share(modes)
+    elsewhere = f"about {100 * share:.0f} %" if share else f"less than about {100 / n:.0f} %"
+    searches, maxima = f"{n} search{'es' * (n > 1)}", "one maximum" if k == 1 else f"{k} maxima"
+    return (
+        f"{searches} from all over the prior ended at {maxima}: {elsewhere} of further ones would "
+        f"find others, and {missed}."
+    )
 
 
 def _of_left_out(modes, out):

@@ -6,11 +6,19 @@ import numpy as np
 import xarray as xr
 
 from pymc_kmc.learning import storage
-from pymc_kmc.learning.averages import Averages, calibration, control_variates, flattened
+from pymc_kmc.learning.averages import (
+    Averages,
+    calibration,
+    control_variates,
+    flattened,
+    inefficiency,
+)
+from pymc_kmc.learning.drawing import N_EACH
 from pymc_kmc.learning.emulated import Emulated
 from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import sentences
+from pymc_kmc.model.opaque import Structure
 from pymc_kmc.notebook import figures, paragraph, result
 from pymc_kmc.numerics.checks import check_count
 from pymc_kmc.numerics.mode_maps import ModeMaps
@@ -66,8 +74,13 @@ class LearnedPosterior:
     emulated : Emulated
         What the emulators say at evaluations, predicted from all others, and at draws.
     emulators : tuple of EmulatorState
+    structure : Structure
+        Which opaque nodes are terms of a sum, and which values their inputs depend on.
     step_size : float
         Of the transitions that made the draws, in coordinates in which these have unit covariance.
+    r_hat : float
+        Potential scale reduction of the chains that drew: above 1.03 they haven't mixed, and
+        averages are as uncertain as their standard errors say.
     noise : float
         Standard deviation of the values' noise, in nats.
     given : dict of str to ndarray
@@ -94,7 +107,9 @@ class LearnedPosterior:
     emulated: Emulated = field(repr=False)
     emulated_log_evidence: LogEvidence
     emulators: tuple = field(repr=False)
+    structure: Structure = field(repr=False)
     step_size: float = field(repr=False)
+    r_hat: float
     noise: float
     given: dict
 
@@ -186,7 +201,8 @@ class LearnedPosterior:
         ratio = calibration(errors[near], said.held_out_sd[near])
         controls = control_variates(self.positions, self.gradients)
         unknown = 0.0 if self.has_converged else self.error
-        return Averages(self.variances, controls, said.covariance, ratio, unknown)
+        worth = inefficiency(self.r_hat, N_EACH)
+        return Averages(self.variances, controls, said.covariance, ratio, unknown, worth)
 
     # Stored
 

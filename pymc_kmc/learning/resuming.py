@@ -15,7 +15,7 @@ def keep(error, opaque):
 
     It gets the attribute `evaluations`, an :class:`Evaluated`, and a note below its message.
     """
-    evaluated = opaque.log.evaluated(v.name for v in opaque.variables)
+    evaluated = opaque.evaluated()
     if not len(evaluated):
         return
     error.evaluations = evaluated
@@ -45,7 +45,7 @@ def remember(earlier, opaque, starts):
     evaluated = _checked(earlier, opaque)
     if isinstance(earlier, LearnedPosterior):
         _try_out(earlier, opaque)
-    opaque.log.remember(evaluated)
+    opaque.log.remember(evaluated.X, evaluated.outputs, evaluated.seconds)
     if isinstance(earlier, Evaluated) and opaque.log.find(starts[:1])[1].all():
         return None
     return Evaluations.of(opaque, evaluated.X, evaluated.outputs)
@@ -55,14 +55,15 @@ def _checked(earlier, opaque):
     """Return earlier evaluations, an :class:`Evaluated`, if they are the same model's."""
     if isinstance(earlier, LearnedPosterior):
         found = earlier.evaluations
-        earlier = Evaluated(earlier.names, found.X, found.outputs, earlier.seconds)
+        values = found.log_densities
+        earlier = Evaluated(earlier.names, found.X, found.outputs, values, earlier.seconds)
     if not isinstance(earlier, Evaluated):
         raise TypeError(
             f"evaluations={earlier!r} must be what kmc.learn() has returned, or the attribute "
             "`evaluations` of an exception that it has raised"
         )
     names = tuple(v.name for v in opaque.variables)
-    m = sum(node.n_outputs for node in opaque.nodes)
+    m = opaque.nodes[-1].returned.stop
     n_dimensions, n_outputs = earlier.X.shape[1], earlier.outputs.shape[1]
     if earlier.names != names or n_dimensions != opaque.n_dimensions or n_outputs != m:
         raise ValueError(

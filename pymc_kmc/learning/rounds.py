@@ -8,10 +8,13 @@ may be rightly continued and still uncertain. T follows the error: where predict
 off by ten nats, a density ten times flatter is drawn from. At T = 1, with an error below the
 tolerance in three rounds running, and emulators that are sure of the draws, the posterior is
 learned.
+
+Some chains begin at draws of the prior in every round: where one comes to places as high as the
+draws, it stays. So a mode that the emulators know of is found without an evaluation. Where they
+can't tell whether a draw of the prior is as high, one such place a round is evaluated.
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,14 +22,21 @@ from pymc_kmc.learning.composite import Composite, Draws, Values, draw
 from pymc_kmc.learning.emulator import KNEE, Knee, NodeEmulator, shrunk
 from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.placing import hopes, informative, uncertain
+from pymc_kmc.learning.state import N_CALM, Learned, Round
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
-from pymc_kmc.numerics.mode_maps import ModeMaps
 
 # Number of chains that draw, at least and a dimension.
 N_CHAINS, CHAINS_A_DIMENSION = 32, 2
 # Number of their transitions in a round, at least and a dimension. With 25 in 44 dimensions chains
 # that began in a funnel's neck, where a search had ended, were there when learning ended.
 N_TRANSITIONS, TRANSITIONS_A_DIMENSION = 25, 1
+# Number of chains that begin at draws of the prior, as a share of the others.
+SCOUTS = 0.25
+# Number of draws from what the emulators say of a place: below a probability of some 5 %, it isn't
+# taken for possible.
+N_SAMPLED = 16
+# Batches that are smaller have no place for one that is far from all draws.
+SMALLEST_WITH_FAR = 4
 # Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
 # above the knee, and at most. Where hundreds tell a quadratic's coefficients, eight more change
 # little of what the next would be; a search's deep ones tell little of them.
@@ -49,9 +59,6 @@ EXPLORING, N_EXPLORING_TRANSITIONS = 1.7, 10
 EXPLORING_NOISE = 2.5
 # Bounds of the temperature's factor from one round to the next.
 COOLING = (0.4, 1.6)
-# Number of rounds in a row with a small error. With two a dose-response model had an ESS of 817
-# (250) after 76 evaluations, with three 842 (586) after 84: a tail was unknown.
-N_CALM = 3
 # Error at all other places that is small enough, in tolerances: a surrogate that is right where it
 # draws may know nothing of mass beyond. Half of it took 500 to 1000 evaluations of Student's t.
 UNCERTAIN_TOLERANCE = 3.0
@@ -81,111 +88,14 @@ LONG_DOUBT = 6
 # by its limit: rounds once ended there, and "scalar" had an ESS of 604 then. Three bananas of 12
 # whose arms were cut short had such errors at draws, and larger ones at uncertain places.
 CLOSE = 2.0
+# Number of rounds after which outputs are given up whose errors at uncertain places were too large,
+# in the median of the later half, for being close: smooth ones take six to twelve in all, and are
+# close long before.
+PATIENCE = 8
 # Noise, in standard deviations of its mean square, that is not taken for an error.
 NOISE_SDS = 2.0
 # Weight of the last metric in the next.
 MEMORY = 0.5
-# First step size at dimension 1; it falls with the fourth root of the dimension.
-FIRST_STEP_SIZE = 0.5
-
-
-class Round(NamedTuple):
-    """What a round found.
-
-    Attributes
-    ----------
-    n_evaluations : int
-        Number of all evaluations at its end.
-    temperature : float
-    error : float
-        Of predictions at fresh draws, in nats, with the noise.
-    uncertain_error : float
-        Of those elsewhere; all that is much deeper than draws are counts as equally deep.
-    n_fresh : int
-        Number of its evaluations at draws; they are the first.
-    predicted : ndarray, shape (k,)
-        Log densities at its evaluations, before these were made.
-    variance : ndarray, shape (k,)
-        Of these predictions, without noise.
-    """
-
-    n_evaluations: int
-    temperature: float
-    error: float
-    uncertain_error: float
-    n_fresh: int
-    predicted: np.ndarray
-    variance: np.ndarray
-
-
-class Learned(NamedTuple):
-    """The state of learning after a round.
-
-    Attributes
-    ----------
-    evaluations : Evaluations
-    composite : Composite
-        Fitted to all evaluations but the last round's.
-    draws : ndarray, shape (n, d)
-        The last round's, at its temperature.
-    factor : ndarray, shape (d, d)
-        Of the draws' covariance.
-    temperature : float
-        Of the next round.
-    error : float
-        Of predictions at fresh draws, in nats.
-    n_calm : int
-        Number of rounds in a row with a small error, at temperature 1.
-    step_size : float
-    errors : tuple of ndarray
-        Of each round's fresh draws.
-    modes : tuple of Mode
-        That have mass; empty where no search was needed.
-    n_doubts : int
-        How often in a row the emulators could not exclude mass elsewhere.
-    """
-
-    evaluations: Evaluations
-    composite: Composite | None
-    draws: np.ndarray
-    factor: np.ndarray
-    temperature: float
-    error: float
-    n_calm: int
-    step_size: float
-    errors: tuple
-    modes: tuple
-    n_doubts: int = 0
-
-    @property
-    def has_converged(self):
-        """Whether the error is small."""
-        return self.n_calm >= N_CALM
-
-    @property
-    def maps(self):
-        """Maps between the modes, or None."""
-        return ModeMaps.between(self.modes, self.draws)
-
-
-def begin(evaluations, draws, covariance, temperature, modes=()):
-    """Return the state before the first round.
-
-    Parameters
-    ----------
-    evaluations : Evaluations
-    draws : ndarray, shape (n, d)
-        Places where the surrogate is to be good.
-    covariance : ndarray, shape (d, d)
-        Of such places.
-    temperature : float
-    modes : sequence of Mode
-        That have mass.
-    """
-    step_size = FIRST_STEP_SIZE * draws.shape[1] ** -0.25
-    factor = cholesky_factor(covariance)
-    start = evaluations, None, draws, factor, temperature, np.inf, 0, step_size, ()
-    return Learned(*start, tuple(modes))
 
 
 class Rounds:
@@ -199,10 +109,13 @@ class Rounds:
     tolerance : float
         Error that is small enough, in nats.
     rng : numpy.random.Generator
+    prior : ndarray, shape (n, d), optional
+        Draws of the prior.
     """
 
-    def __init__(self, model, batch_size, tolerance, rng):
+    def __init__(self, model, batch_size, tolerance, rng, prior=None):
         self.model, self.batch_size, self.tolerance, self.rng = model, batch_size, tolerance, rng
+        self.prior = np.zeros((0, model.n_dimensions)) if prior is None else prior
         self.emulators = [NodeEmulator(node, grows=True) for node in model.nodes]
         self.n_chains = max(N_CHAINS, CHAINS_A_DIMENSION * model.n_dimensions)
         self.history: list[Round] = []
@@ -252,7 +165,11 @@ class Rounds:
         starts = self._starts(learned, composite)
         size, maps = learned.step_size, learned.maps
         n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
-        draws = draw(composite, starts, factor, size, n_transitions, rng, T, maps)
+        scouts = self._scouts()
+        draws = draw(
+            composite, np.vstack([starts, scouts]), factor, size, n_transitions, rng, T, maps
+        )
+        draws = without_stragglers(draws, len(starts))
         n_new = self.n_next(evaluations)
         fresh = self._fresh(n_new, draws)
         exploring = EXPLORING_NOISE if self.is_noisy else EXPLORING
@@ -271,6 +188,8 @@ class Rounds:
             n_doubts = n_doubts + 1 if gap > max(LARGEST_GAP, GAP_OF_OWN * own) else 0
             if n_doubts >= LONG_DOUBT:
                 far = beyond[:1]
+            elif n_new >= SMALLEST_WITH_FAR:
+                far = self.not_excluded(composite, draws)[:1]
         places, n_fresh = self._places(n_new, fresh, draws, wide, hopeful, far, n_doubts)
         new = Evaluations.at(self.model, places)
         evaluations = evaluations.joined(new)
@@ -282,13 +201,15 @@ class Rounds:
             heights = draws.values.mean
             values, predicted = new.log_densities[n_fresh:], said.mean[n_fresh:]
             beyond, of_mass = errors_in_reach(values, predicted, heights)
+            # That the emulators knew nothing of far places was known.
+            beyond = beyond[len(far) :]
         uncertain_error, missed = (float(np.sqrt(np.mean(e**2))) for e in (beyond, of_mass))
         errors = errors[:n_fresh]
         centre = np.median(np.concatenate([*learned.errors[-1:], errors]))
         error = float(np.sqrt(np.mean((errors - centre) ** 2)))
         excess = self._excess(error, n_fresh)
         loose = UNCERTAIN_TOLERANCE * self.enough
-        is_right = is_sure and excess < self.enough and self._excess(missed, len(beyond)) < loose
+        is_right = is_sure and excess < self.enough and self._excess(missed, len(of_mass)) < loose
         # What was thought to have mass and has none says nothing of the end, or against it.
         is_calm = not n_doubts and self._excess(uncertain_error, len(beyond)) < loose
         n_calm = learned.n_calm + int(is_calm) if is_right else 0
@@ -346,6 +267,42 @@ class Rounds:
         few = Draws(X[: self.n_chains], Values(*[v[: self.n_chains] for v in values]), step_size)
         gap = hopes(composite, few, factor, self.rng, learned.maps).gap
         return gap <= max(LARGEST_GAP, GAP_OF_OWN * own)
+
+    @property
+    def is_hopeless(self):
+        """Whether outputs can't be learned, as where they jump: rounds go by and errors don't."""
+        if not self.model.returns_outputs or len(self.history) < PATIENCE:
+            return False
+        late = [found.uncertain_error for found in self.history[-PATIENCE // 2 :]]
+        return bool(np.median(late) > CLOSE * UNCERTAIN_TOLERANCE * self.enough)
+
+    def _scouts(self):
+        """Return draws of the prior that chains begin at."""
+        n = min(int(SCOUTS * self.n_chains), len(self.prior))
+        return self.prior[self.rng.choice(len(self.prior), n, replace=False)]
+
+    def not_excluded(self, composite, draws):
+        """Return draws of the prior that may be as high as draws are, the likeliest first.
+
+        Parameters
+        ----------
+        composite : Composite
+        draws : Draws
+            At temperature 1.
+
+        Returns
+        -------
+        ndarray, shape (k, d)
+        """
+        if not len(self.prior):
+            return self.prior
+        with np.errstate(all="ignore"):
+            values = composite.sampled(self.prior, N_SAMPLED, self.rng)
+        is_high = values >= lowest_of_mass(draws.values.mean)
+        # Where the emulators are sure there is nothing to be found out.
+        share = is_high.mean(axis=0)
+        order = np.argsort(-share, kind="stable")
+        return self.prior[order[(share[order] > 0.0) & (share[order] < 1.0)]]
 
     def _fresh(self, n, draws):
         """Return the draws that are evaluated, of n places in all; an executor begins with them.
@@ -425,7 +382,8 @@ class Rounds:
         tempered = values / T
         n_kept = 0 if learned.composite is None else self.n_chains // 2
         if self.model.is_sum:
-            terms = np.where(np.isfinite(values), outputs.sum(axis=1), 0.0)
+            terms = self.model.emulated(outputs).sum(axis=1)
+            terms = np.where(np.isfinite(values), terms, 0.0)
             known = values - terms
             tempered = known + terms / T
             if n_kept:
@@ -461,6 +419,20 @@ class Rounds:
         return rises & (known + terms / T > np.nanmax(values.penalised))
 
 
+def lowest_of_mass(heights):
+    """Return the log density below which hardly any mass is, given those (k,) of draws."""
+    best = heights.max()
+    return best - EXPLORING * (best - np.quantile(heights, DEEP_SHARE))
+
+
+def without_stragglers(draws, n):
+    """Return the first n draws, and those of the others that have come as high as they are."""
+    heights = draws.values.penalised
+    keep = heights >= lowest_of_mass(heights[:n])
+    keep[:n] = True
+    return Draws(draws.X[keep], Values(*[field[keep] for field in draws.values]), draws.step_size)
+
+
 def errors_in_reach(values, predicted, heights):
     """Return the errors of predictions, and those of them that mass depends on.
 
@@ -478,7 +450,6 @@ def errors_in_reach(values, predicted, heights):
     -------
     tuple of ndarray, shape (n,)
     """
-    best = heights.max()
-    floor = best - EXPLORING * (best - np.quantile(heights, DEEP_SHARE))
+    floor = lowest_of_mass(heights)
     errors = np.fmax(values, floor) - np.fmax(predicted, floor)
     return errors, np.where(values > floor, errors, 0.0)

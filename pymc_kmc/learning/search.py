@@ -5,8 +5,9 @@ variables, by weighted regression on the nearest evaluated points; the model's o
 likelihood around them are exact. The log density that follows is maximised in a box, whose size
 follows from how well its last rise was predicted (a trust region; Nocedal and Wright, 2006, section
 4.1; for least squares without derivatives, Cartis and Roberts, 2019). A step costs one evaluation,
-and tells as many numbers as there are outputs. Searches from
-several starts are made side by side: a batch of evaluations has one of each.
+and tells as many numbers as there are outputs. Where all outputs stay the same there is nothing
+to regress on: the search steps out, ever farther. Searches from several starts are made side by
+side: a batch of evaluations has one of each.
 
 References
 ----------
@@ -40,6 +41,8 @@ FREE = 3.0
 N_ITERATIONS = 60
 # Largest logarithm of an output.
 LARGEST_LOG = 300.0
+# Steps of a search whose outputs all stay the same: beyond four scales hardly a prior has mass.
+STEPS_OUT = (1.0, -1.0, 2.0, -2.0, 4.0, -4.0)
 
 
 class LinearModel(NamedTuple):
@@ -113,7 +116,7 @@ def linear_model(model, moves, X, outputs, best, radius, scales):
     return LinearModel(model, moves, is_log, X[best], values[best], jacobian)
 
 
-def search(model, start, scales, rng, most):
+def search(model, start, scales, rng, most, is_known=lambda x, value: False):
     """Search for a maximum of the log density: a generator.
 
     It yields the points (k, d) to be evaluated next and is sent their outputs (k, m), and whether
@@ -130,6 +133,9 @@ def search(model, start, scales, rng, most):
     rng : numpy.random.Generator
     most : int
         Largest number of evaluations.
+    is_known : callable
+        ``is_known(x, log_density)`` says whether the place belongs to a maximum that is known: the
+        search ends there.
 
     Returns
     -------
@@ -137,16 +143,27 @@ def search(model, start, scales, rng, most):
     outputs : ndarray, shape (n, m)
         Of all evaluations.
     fitted : LinearModel or None
-        Around the best point; None where the log density was nowhere finite.
+        Around the best point; None where the log density was nowhere finite, or the outputs were
+        the same everywhere.
     """
     moves = np.unique(np.concatenate([node.moves_with for node in model.nodes]))
     X = np.tile(start, (1 + len(moves), 1))
     signs = rng.choice([-1.0, 1.0], size=len(moves))
     X[1 + np.arange(len(moves)), moves] += FIRST_STEP * scales[moves] * signs
     outputs, is_alone = yield X
+    direction = rng.standard_normal(len(moves)) / np.sqrt(len(moves))
+    for step in STEPS_OUT:
+        if not are_constant(outputs):
+            break
+        point = start.copy()
+        point[moves] += step * scales[moves] * direction
+        new, is_alone = yield point[None]
+        X, outputs = np.vstack([X, point]), np.vstack([outputs, new])
+    if are_constant(outputs):
+        return X, outputs, None
     radius, fitted, was_bad = FIRST_RADIUS, None, False
     while len(X) < most and radius >= SMALLEST_RADIUS:
-        values = values_of(model, X, outputs)
+        values = model.values(X, outputs)
         best = int(np.argmax(values))
         if not np.isfinite(values[best]):
             break
@@ -156,14 +173,14 @@ def search(model, start, scales, rng, most):
             radii.append(2.0 * radius if 2.0 * radius <= LARGEST_RADIUS else 0.5 * radius)
         found = [fitted.maximum(size, scales) for size in radii]
         rises = [predicted - fitted(X[best][None])[0][0] for _, predicted in found]
-        if rises[0] < ENOUGH:
+        if rises[0] < ENOUGH or is_known(X[best], values[best]):
             break
         points = [end for end, _ in found]
         if is_alone and was_bad:
             points.append(_beside(X[best], moves, 0.5 * radius * scales, rng))
         new, is_alone = yield np.array(points)
         X, outputs = np.vstack([X, points]), np.vstack([outputs, new])
-        reached = values_of(model, X[-len(points) :], new)[: len(radii)]
+        reached = model.values(X[-len(points) :], new)[: len(radii)]
         k = int(np.argmax(reached))
         share = (reached[k] - values[best]) / rises[k]
         was_bad = not share >= BAD
@@ -177,6 +194,11 @@ def search(model, start, scales, rng, most):
             is_widest = radii[k] == max(radii)
             radius = min(2.0 * radii[k], LARGEST_RADIUS) if share > GOOD and is_widest else radii[k]
     return X, outputs, fitted
+
+
+def are_constant(outputs):
+    """Say whether no output (n, m) has changed from one place to another."""
+    return bool(np.all((outputs == outputs[0]) | (np.isnan(outputs) & np.isnan(outputs[0]))))
 
 
 def _beside(x, moves, radii, rng):
@@ -237,17 +259,3 @@ def side_by_side(searches, evaluate, begin=None):
                 if begin is not None:
                     begin(wanted[i])
     return found
-
-
-def values_of(model, X, outputs):
-    """Return log densities (n,) with evaluated outputs (n, m).
-
-    -inf where these are missing, and where a chain would reject the place: at NaN and +inf.
-    """
-    with np.errstate(all="ignore"):
-        values = model.log_density(X, outputs)[0]
-    is_valid = values < np.inf
-    if not is_valid.all():
-        i = int(np.argmin(is_valid))
-        model.tell_invalid(X[i], values[i])
-    return np.where(is_valid & ~np.isnan(outputs).any(axis=1), values, -np.inf)

@@ -11,10 +11,11 @@ from pymc_kmc.learning.emulator import EmulatorState
 from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import LearnedMode
-from pymc_kmc.learning.rounds import Round
+from pymc_kmc.learning.state import Round
+from pymc_kmc.model.opaque import Structure
 
 # Number of the file's form. It rises with every change.
-FORM = 5
+FORM = 6
 # The attribute that marks a file, and the one that has the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
 TUPLES = {
@@ -27,6 +28,7 @@ TUPLES = {
         LearnedMode,
         LogEvidence,
         Round,
+        Structure,
     )
 }
 

@@ -5,6 +5,12 @@ With a simulator of data sets y given parameters :math:`\theta`, summary statist
 
 .. math:: L_\epsilon(\theta) = E\left[K(\rho(s(y), s(y^*)) / \epsilon) \mid \theta\right].
 
+A simulation that fails, whose distance is NaN or infinite, has K = 0. With the probability
+:math:`p(\theta)` that a simulation succeeds,
+
+.. math:: L_\epsilon(\theta) = p(\theta)\, E\left[K(\rho(s(y), s(y^*)) / \epsilon) \mid \theta,
+    \text{success}\right].
+
 The average of K over n simulated data sets is an unbiased estimate of it, for any n. Chains that
 keep the estimate of their state therefore have the ABC posterior as their distribution (Andrieu and
 Roberts, 2009; Marjoram et al., 2003, is the case n = 1 with the uniform kernel). As epsilon goes to
@@ -32,7 +38,12 @@ from pymc_kmc.likelihoods.checks import WrongResult, as_real_scalar
 from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.potential import add_potential
-from pymc_kmc.likelihoods.simulations import Summaries, as_floats, noise_of_simulator
+from pymc_kmc.likelihoods.simulations import (
+    Combination,
+    Summaries,
+    as_floats,
+    noise_of_simulator,
+)
 from pymc_kmc.numerics.checks import check_choice
 
 
@@ -59,6 +70,13 @@ def ABCPotential(  # noqa: N802
     steps of this package sample the ABC posterior exactly, whatever `n_simulations`; a larger
     number makes them mix better. A step of this package must sample at least one of the model's
     variables.
+
+    A simulation fails if its distance from the observed data is NaN or infinite: with the default
+    distance, if a summary statistic is. It is infinitely far, its weight is 0, and an estimate
+    whose simulations all fail is 0. The ABC likelihood of parameters at which simulations succeed
+    with probability p therefore has p as a factor. Return NaN where a simulation comes to nothing.
+    ``kmc_failed_share`` in the sample statistics is the share that failed; a chain warns where it
+    is notable.
 
     Parameters
     ----------
@@ -87,8 +105,9 @@ def ABCPotential(  # noqa: N802
         else 0; max(0, 1 - r^2). The constant factors of densities are left out.
     distance : callable, optional
         ``distance(simulated_summary, observed_summary)`` returns a float of at least 0, by default
-        the Euclidean norm of the difference. With a simulator that takes ``size=`` it gets arrays
-        with a first axis, of length 1 for the observed summary, and returns an array of distances.
+        the Euclidean norm of the difference; NaN or infinity for a simulation that failed. With a
+        simulator that takes ``size=`` it gets arrays with a first axis, of length 1 for the
+        observed summary, and returns an array of distances.
     n_simulations : int or "auto"
         Number of data sets an estimate. "auto" finds the number, up to 1000, while tuning, such
         that the log of the estimate has variance `target_variance` at the chain's state. It is
@@ -128,8 +147,7 @@ def ABCPotential(  # noqa: N802
     EstimatorError
         If the simulator raises, at the model's initial point or later while sampling, or if data
         simulated later aren't an array of the right shape. The message has the parameters and the
-        seed. NaN among simulated summaries rejects the proposal; such proposals are counted and
-        reported.
+        seed.
 
     Warns
     -----
@@ -237,8 +255,7 @@ def log_gaussian(r):
 
 
 def log_uniform(r):
-    # The sum keeps NaN.
-    return np.where(r > 1.0, -np.inf, 0.0) + 0.0 * np.minimum(r, 1.0)
+    return np.where(r > 1.0, -np.inf, 0.0)
 
 
 def log_epanechnikov(r):
@@ -253,8 +270,10 @@ LOG_KERNELS = {
 }
 
 
-class KernelAverage:
-    """Log of the average kernel weight of distances. It records the smallest distance of a chain.
+class KernelAverage(Combination):
+    """Log of the average kernel weight of distances; a failed simulation's weight is 0.
+
+    It records the smallest distance of a chain.
 
     Parameters
     ----------
@@ -267,39 +286,37 @@ class KernelAverage:
 
     Attributes
     ----------
-    n_distances : int
-        Number of distances since :meth:`forget`.
     smallest : float
-        Smallest of them.
+        Smallest distance since :meth:`forget`.
     """
 
-    n_distances: int
     smallest: float
 
     def __init__(self, name, kernel, epsilon):
-        self.name = name
+        super().__init__(name)
         self.kernel = kernel
         self.epsilon = epsilon
-        self.forget()
 
-    def __call__(self, distances):
-        distances = np.asarray(distances)
-        self.n_distances += len(distances)
-        self.smallest = float(np.fmin.reduce(distances, initial=self.smallest))  # passes over NaN
+    def log_estimate(self, results, succeeded):
+        distances = np.where(succeeded, results, np.inf)
+        self.smallest = min(self.smallest, float(distances.min()))
         return log_mean_exp(LOG_KERNELS[self.kernel](distances / self.epsilon))
 
     def forget(self):
-        """Drop the record of the last chain."""
-        self.n_distances = 0
+        super().forget()
         self.smallest = np.inf
 
     def explain(self):
-        """Return a warning if epsilon is smaller than all distances, else an empty string."""
-        if self.n_distances == 0 or self.smallest <= self.epsilon:
+        """Return why a chain may not move: failed simulations, or a small epsilon."""
+        return " ".join(filter(None, (self.failures(), self._explain_epsilon())))
+
+    def _explain_epsilon(self):
+        """Return a sentence if epsilon is smaller than all distances, else an empty string."""
+        if not self.epsilon < self.smallest < np.inf:
             return ""
         facts = (
-            f"The smallest of {self.n_distances} distances of data sets simulated for "
-            f"{self.name!r} was {self.smallest:.3g}, and epsilon={self.epsilon:g}"
+            f"The smallest of {self.n_simulations - self.n_failed} distances of data sets "
+            f"simulated for {self.name!r} was {self.smallest:.3g}, and epsilon={self.epsilon:g}"
         )
         if self.kernel == "gaussian":
             return f"{facts}: if chains always stick, use a larger one or fewer summaries."

@@ -10,18 +10,27 @@ Drawn forward, the Bernoulli variable is 0 there, and the tensor is NaN.
 
 import numbers
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Literal
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.pytensorf import constant_fold
+from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorVariable
+from pytensor.tensor.type import discrete_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp, black_box_ops
 from pymc_kmc.likelihoods.checks import check_callable, check_model, check_name, is_positive_integer
-from pymc_kmc.likelihoods.parameters import as_tensors, evaluate_at_initial_point, names_of
+from pymc_kmc.likelihoods.parameters import (
+    as_tensors,
+    evaluate_at_initial_point,
+    is_free,
+    names_of,
+)
 from pymc_kmc.numerics.checks import check_choice, check_flag
 
 # Relative difference of two calls with the same parameters that rounding may explain, as where
@@ -33,7 +42,7 @@ def BlackBox(  # noqa: N802
     name: str,
     function: Callable,
     *params: TensorVariable,
-    shape: int | tuple[int, ...] = (),
+    shape: int | TensorVariable | Sequence[int | TensorVariable] = (),
     executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
     on_error: Literal["raise", "reject"] = "raise",
@@ -57,8 +66,10 @@ def BlackBox(  # noqa: N802
     *params : TensorVariable
         Arguments of the function, in this order: the model's variables or expressions of them. It
         gets their values on the natural (constrained) scale with their shapes, scalars as numbers.
-    shape : int or tuple of int
-        Shape of what the function returns, by default a number.
+    shape : int, tuple of int, or TensorVariable
+        Shape of what the function returns, by default a number. Lengths that go with the data are
+        tensors of integers: ``shape=x.shape`` or ``shape=(x.shape[0], 2)`` of an ``x = pm.Data``,
+        of which `pymc.set_data` may change the length.
     executor : concurrent.futures.Executor or callable, optional
         Executor that runs the function, or a function that returns one, which is called once in
         each process that needs it. With a process pool use ``pm.sample(cores=1)``: PyMC's own
@@ -118,14 +129,17 @@ def BlackBox(  # noqa: N802
     check_name(name)
     check_choice(on_error, "on_error", ("raise", "reject"))
     vectorized = check_flag(vectorized, "vectorized")
-    shape = as_shape(name, shape)
+    shape, lengths = as_shape(name, shape)
     params = as_tensors(name, params, "function")
     check_callable(name, "function", function, len(params))
+    names = names_of(params)
+    if lengths is not None:
+        params, names = [*params, lengths], [*names, "shape"]
     op = BlackBoxOp(
         name,
         function,
         shape,
-        names_of(params),
+        names,
         executor=executor,
         timeout=timeout,
         on_error=on_error,
@@ -138,8 +152,11 @@ def BlackBox(  # noqa: N802
         succeeded = outputs[1]
         with model:
             observed = pm.Bernoulli(f"{name}_succeeded", p=succeeded, observed=1)
+        stand_in = pt.constant(stand_in)
+        if lengths is not None:
+            stand_in = _repeated(stand_in, lengths)
         # `observed` is 1 in a log density, and `succeeded` where it is drawn.
-        otherwise = pt.switch(observed, pt.constant(stand_in), np.nan)
+        otherwise = pt.switch(observed, stand_in, np.nan)
         value = pt.switch(pt.eq(succeeded, 1.0), value, otherwise)
     value.name = name
     return value
@@ -165,14 +182,66 @@ def black_boxes(model: pm.Model | None = None) -> list[BlackBoxOp]:
 
 
 def as_shape(name, shape):
-    """Return a shape as a tuple of int, or raise a ValueError."""
-    lengths = (shape,) if isinstance(shape, numbers.Integral) else shape
-    if not isinstance(lengths, tuple | list) or not all(map(is_positive_integer, lengths)):
+    """Return a shape as a tuple of int, and as a tensor where the model's data decide about it.
+
+    Parameters
+    ----------
+    name : str
+        Of the black box, for messages.
+    shape : int, TensorVariable, or sequence of these
+
+    Returns
+    -------
+    shape : tuple of int or None
+        None for a length that isn't known before the data are.
+    lengths : TensorVariable or None
+        The lengths as a vector of int64; None if all are known.
+
+    Raises
+    ------
+    ValueError
+        If it isn't a shape.
+    """
+    lengths = [shape] if isinstance(shape, numbers.Integral) else shape
+    if isinstance(shape, TensorVariable):
+        lengths = _entries(shape)
+    if not isinstance(lengths, tuple | list) or not all(map(_is_length, lengths)):
         raise ValueError(
-            f"shape of {name!r} must be a tuple of positive whole numbers, () for a number, got "
-            f"{shape!r}."
+            f"shape of {name!r} must be a tuple of positive whole numbers or of tensors of such "
+            f"(x.shape of an x = pm.Data), () for a number, got {shape!r}."
         )
-    return tuple(int(length) for length in lengths)
+    lengths = [_folded(n) if isinstance(n, TensorVariable) else int(n) for n in lengths]
+    known = tuple(None if isinstance(n, TensorVariable) else n for n in lengths)
+    return known, pt.stack(lengths).astype("int64") if None in known else None
+
+
+def _entries(shape):
+    """Return the entries of a number or of a vector of static length; None of another tensor."""
+    if shape.ndim == 0:
+        return [shape]
+    if shape.ndim > 1 or shape.type.shape[0] is None:
+        return None
+    return [shape[i] for i in range(shape.type.shape[0])]
+
+
+def _folded(length):
+    """Return a length as a number, or else as a function of data alone, where it is one."""
+    (folded,) = constant_fold([length], raise_not_constant=False)
+    if isinstance(folded, Constant):
+        return int(folded.data)
+    return length if any(map(is_free, ancestors([folded]))) else folded
+
+
+def _is_length(length):
+    if isinstance(length, TensorVariable):
+        return length.ndim == 0 and length.dtype in discrete_dtypes
+    return is_positive_integer(length)
+
+
+def _repeated(values, lengths):
+    """Return values as often as it takes to fill an array of a shape (ndim,)."""
+    places = pt.arange(pt.prod(lengths)) % values.size
+    return values.ravel()[places].reshape(lengths, ndim=values.ndim)
 
 
 def try_out(op, values):

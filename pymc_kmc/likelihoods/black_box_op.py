@@ -92,8 +92,9 @@ class BlackBoxOp(Op):
         Name of the black box, for messages.
     function : callable
         ``function(*param_values)``, see :func:`BlackBox`.
-    shape : tuple of int
-        Shape of its outputs.
+    shape : tuple of int or None
+        Shape of its outputs; None for lengths that the data decide about. With one the last
+        parameter is the whole shape, a vector of integers, which the function doesn't get.
     parameter_names : sequence of str
         Names of the parameters, for messages.
     executor, timeout, on_error, vectorized
@@ -128,6 +129,7 @@ class BlackBoxOp(Op):
         check_executor(executor, timeout)
         self.name = name
         self.shape = shape
+        self.takes_shape = None in shape
         self.parameter_names = tuple(parameter_names)
         self.timeout = timeout
         self.rejects = on_error == "reject"
@@ -149,12 +151,18 @@ class BlackBoxOp(Op):
         """Number of points that were rejected."""
         return sum(self.reasons.values())
 
+    @property
+    def _function_parameters(self):
+        """Names of what the function gets."""
+        return self.parameter_names[: -1 if self.takes_shape else None]
+
     def __str__(self):
         return f"BlackBox{{{self.name}}}"
 
     def __repr__(self):
+        parameters = ", ".join(self._function_parameters)
         text = (
-            f"<BlackBox {self.name!r} of {', '.join(self.parameter_names)}, shape {self.shape}: "
+            f"<BlackBox {self.name!r} of {parameters}, shape {self.shape}: "
             f"{self.n_evaluations} evaluations in this process"
         )
         if self.rejects:
@@ -179,7 +187,7 @@ class BlackBoxOp(Op):
     def pullback(self, inputs, outputs, cotangents):
         raise NotImplementedError(
             f"The black box {self.name!r} has no gradient. Sample the variables that it depends on "
-            f"({', '.join(self.parameter_names)}) with a step that needs none: kmc.KMC(), "
+            f"({', '.join(self._function_parameters)}) with a step that needs none: kmc.KMC(), "
             "pm.Slice(), pm.DEMetropolisZ()"
         )
 
@@ -241,7 +249,7 @@ class BlackBoxOp(Op):
         """
         inputs = [np.asarray(values) for values in inputs]
         n = self._n_points(inputs)
-        outputs = np.full((n, *self.shape), np.nan)
+        outputs = np.full((n, *self._arguments(inputs)[1]), np.nan)
         succeeded = np.zeros(n, dtype=bool)
         for i, result in enumerate(self._checked(inputs, n)):
             if result is not None:
@@ -261,8 +269,10 @@ class BlackBoxOp(Op):
             For a black box that has none of its own.
         """
         inputs = [np.asarray(values) for values in inputs]
-        for result in self._checked(inputs, self._n_points(inputs), executor):
-            yield np.full(self.shape, np.nan) if result is None else result
+        results = self._checked(inputs, self._n_points(inputs), executor)
+        shape = self._arguments(inputs)[1]
+        for result in results:
+            yield np.full(shape, np.nan) if result is None else result
 
     def runs_ahead(self, executor=None):
         """Say whether evaluations can begin on an executor before :meth:`each` asks for them.
@@ -285,8 +295,16 @@ class BlackBoxOp(Op):
         if self._executor is not None:
             self._executor.abandon()
 
+    def _arguments(self, inputs):
+        """Return what the function gets for n points, and the shape of its outputs at each."""
+        if not self.takes_shape:
+            return inputs, self.shape
+        *inputs, lengths = inputs
+        return inputs, tuple(lengths.max(axis=0, initial=0).tolist())  # all rows are equal
+
     def _calls(self, inputs, n):
-        return [([values[i] for values in inputs], self.shape) for i in range(n)]
+        inputs, shape = self._arguments(inputs)
+        return [([values[i] for values in inputs], shape) for i in range(n)]
 
     def _checked(self, inputs, n, executor=None):
         """Yield an array for each of n points, None where the evaluation was rejected."""
@@ -308,10 +326,11 @@ class BlackBoxOp(Op):
             If it returns something other than real numbers of the right shape.
         """
         self.n_evaluations += 1
+        inputs, shape = self._arguments([value[None] for value in values])
         if self.vectorized:
-            result = self._call([value[None] for value in values], (1, *self.shape))
+            result = self._call(inputs, (1, *shape))
         else:
-            result = self._call(values, self.shape)
+            result = self._call([values[0] for values in inputs], shape)
         if isinstance(result, Failure):
             error = self._error(result, values)
             if isinstance(result.error, WrongResult):
@@ -333,13 +352,14 @@ class BlackBoxOp(Op):
         if not self.vectorized:
             yield from self._run(self._calls(inputs, n), executor)
             return
+        inputs, shape = self._arguments(inputs)
         if n > 1:
-            (results,) = self._run([(inputs, (n, *self.shape))], executor)
+            (results,) = self._run([(inputs, (n, *shape))], executor)
             if not isinstance(results, Failure):
                 yield from results
                 return
         # One by one: it is the point that failed that is to be named.
-        calls = [([v[i : i + 1] for v in inputs], (1, *self.shape)) for i in range(n)]
+        calls = [([v[i : i + 1] for v in inputs], (1, *shape)) for i in range(n)]
         for result in self._run(calls, executor):
             yield result if isinstance(result, Failure) else result[0]
 
@@ -422,7 +442,8 @@ class BlackBoxOp(Op):
         form = {"separator": ", ", "floatmode": "unique", "max_line_width": np.inf}
         return ", ".join(
             f"{name}={np.array2string(np.asarray(value), **form)}"
-            for name, value in zip(self.parameter_names, values, strict=True)
+            # A call has all but the shape.
+            for name, value in zip(self.parameter_names, values, strict=False)
         )
 
 

@@ -11,6 +11,7 @@ from pymc_kmc._compat import expect_numba_fallback
 from pymc_kmc.likelihoods.checks import WrongResult
 from pymc_kmc.likelihoods.executors import ExecutorError, Failure
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, choose_n_replicates
+from pymc_kmc.likelihoods.simulations import Combination
 
 # Values remembered, by parameters and noise. A Metropolis step of another variable asks for two in
 # turn; Slice and NUTS come back to their starting point after a few more.
@@ -52,9 +53,9 @@ class NoisyLogLikelihood(Op):
     replicates : Replicates
         Runs the user's function for each row of noise.
     combine : callable
-        ``combine(results) -> float`` makes the log estimate of the replicates' results. It may
-        have a method ``explain() -> str`` that says why a chain doesn't move, and a method
-        ``forget()`` that drops the record of the last chain.
+        ``combine(results) -> float`` makes the log estimate of the replicates' results. A
+        :class:`~pymc_kmc.likelihoods.simulations.Combination` also keeps a record of a chain's
+        simulations.
     parameter_names : sequence of str
         Names of the parameters, for messages.
     what : str
@@ -180,15 +181,15 @@ class NoisyLogLikelihood(Op):
             if value is not None:
                 self._memory[key] = value
 
-    def start_chain(self):
-        """Let `combine` drop its record of the last chain."""
-        if hasattr(self.combine, "forget"):
-            self.combine.forget()
+    @property
+    def simulations(self):
+        """Record of the chain's simulations; None if the results aren't those of simulations."""
+        return self.combine if isinstance(self.combine, Combination) else None
 
-    def explain(self):
-        """Return why a chain may not move, as far as `combine` knows, or an empty string."""
-        explain = getattr(self.combine, "explain", None)
-        return explain() if explain else ""
+    def start_chain(self):
+        """Drop the record of the last chain."""
+        if self.simulations is not None:
+            self.simulations.forget()
 
     def choose_n_replicates(self, start, parameters, rng):
         """Find the number of replicates for the target variance at `parameters`.

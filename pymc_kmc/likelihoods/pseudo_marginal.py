@@ -77,13 +77,17 @@ def PseudoMarginalPotential(  # noqa: N802
     estimator : callable
         ``estimator(*param_values, rng=numpy.random.Generator) -> float``, the log of an unbiased,
         non-negative estimate of the likelihood. Everything random in it must come from `rng`.
-        ``-inf`` is a legal value; NaN and ``+inf`` reject the proposal and are reported.
+        ``-inf`` is an estimate of zero, a legal value. NaN and ``+inf`` reject the proposal and are
+        reported: what they stand for isn't known.
     *params : TensorVariable
         Arguments of the estimator, in this order: the model's variables or expressions of them.
         It gets their values on the natural (constrained) scale with their shapes, scalars as
         numbers.
     n_replicates : int or "auto"
-        Number of independent estimates that are averaged. "auto" finds the number, up to 1000,
+        Number of independent estimates that are averaged. ``-inf`` of one counts as zero in the
+        average. NaN of one makes the average NaN, so that the draws would depend on
+        `n_replicates`: return ``-inf`` where an estimate is zero, as that of a particle filter
+        all of whose particles have died. "auto" finds the number, up to 1000,
         while tuning, such that the log of the average has variance `target_variance` at the
         chain's state. It is fixed after tuning, and reported as ``kmc_n_replicates`` in the sample
         statistics. With `correlation` the variance is half the mean squared difference between

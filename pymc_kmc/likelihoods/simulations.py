@@ -2,10 +2,14 @@
 
 A simulator makes one data set in a call. If it takes ``size=``, it makes `size` data sets, along a
 first axis; all of them then go through the summary and the distance together.
+
+A simulation fails where its result, a summary or a distance, is NaN or infinite. Observed data are
+finite: a failed simulation is infinitely far from them, and its weight in an estimate is 0.
 """
 
 import inspect
 import warnings
+from abc import ABC, abstractmethod
 
 import numpy as np
 
@@ -16,6 +20,18 @@ from pymc_kmc.likelihoods.noise import choose_noise
 # Number of data sets at the initial point, all of them equal, from which on a simulator seems to be
 # constant: a rare event may be missed in two.
 ALL_EQUAL = 10
+# Share of failed simulations from which on a chain's user is told. Where fewer fail, the likelihood
+# changes by a factor of .95 to 1.
+MANY_FAILURES = 0.05
+# Failed simulations of a chain from which on their share is known well enough for a warning: its
+# relative standard error is a third.
+ENOUGH_FAILURES = 10
+# What failed simulations mean, and what can be done about them; for warnings and `diagnose`.
+MEANING_OF_FAILURES = (
+    "They count as infinitely far from the data: the likelihood of parameters has the share of "
+    "simulations that succeed there as a factor. If failures are the simulator's fault and no part "
+    "of the model, mend it."
+)
 
 
 class Summaries:
@@ -152,6 +168,95 @@ class Summaries:
         if self.summary is None:
             return as_floats(data, "is")
         return as_floats(self.summary(data), "has as its summary")
+
+
+class Combination(ABC):
+    """Makes the log estimate of an estimate's simulations, and counts a chain's failed ones.
+
+    Parameters
+    ----------
+    name : str
+        Name of the potential, for messages.
+
+    Attributes
+    ----------
+    n_simulations : int
+        Number of simulations since :meth:`forget`.
+    n_failed : int
+        Number of them that failed.
+    """
+
+    n_simulations: int
+    n_failed: int
+
+    def __init__(self, name):
+        self.name = name
+        self.forget()
+
+    def __call__(self, results):
+        """Return the log estimate.
+
+        Parameters
+        ----------
+        results : sequence of float or ndarray, length n
+            A distance or a summary for each simulation.
+
+        Returns
+        -------
+        float
+        """
+        results = np.asarray(results)
+        succeeded = np.isfinite(results.reshape(len(results), -1)).all(axis=1)
+        self.n_simulations += len(results)
+        self.n_failed += len(results) - int(succeeded.sum())
+        return self.log_estimate(results, succeeded)
+
+    @abstractmethod
+    def log_estimate(self, results, succeeded):
+        """Return the log estimate.
+
+        Parameters
+        ----------
+        results : ndarray, shape (n, ...)
+        succeeded : ndarray of bool, shape (n,)
+
+        Returns
+        -------
+        float
+        """
+
+    def forget(self):
+        """Drop the record of the last chain."""
+        self.n_simulations = self.n_failed = 0
+
+    @property
+    def has_many_failures(self):
+        """Whether a notable share of simulations failed."""
+        return is_notable(self.n_failed, self.n_simulations)
+
+    def failures(self):
+        """Return a sentence if a notable share of simulations failed, else an empty string."""
+        if not self.has_many_failures:
+            return ""
+        return (
+            f"{self.n_failed} of {self.n_simulations} simulations for {self.name!r} failed, with "
+            "NaN or infinite results."
+        )
+
+    def explain(self):
+        """Return why a chain may not move, or an empty string."""
+        return self.failures()
+
+    def warn(self):
+        """Return a warning of failed simulations if they are many, else an empty string."""
+        if self.n_failed < ENOUGH_FAILURES or not self.has_many_failures:
+            return ""
+        return f"{self.failures()} {MEANING_OF_FAILURES}"
+
+
+def is_notable(n_failed, n):
+    """Say whether a share of failures is worth mentioning."""
+    return 0 < n_failed >= MANY_FAILURES * n
 
 
 def check_data(data):

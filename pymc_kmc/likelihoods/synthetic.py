@@ -18,6 +18,13 @@ section 3.3; Price et al., 2018, section 2.2): with :math:`d = s - \hat\mu` and 
 where :math:`|A|_+` is the determinant of A if it is positive definite, else 0. Plugging
 :math:`\hat\mu` and :math:`M / (n - 1)` into the Gaussian density is biased.
 
+A simulation that fails, with NaN or infinite summaries, is no value of a Gaussian. Summaries are
+taken to be Gaussian *given* success, which has probability :math:`p(\theta)`. The observed data
+are no failure: their likelihood is :math:`p(\theta)` times the Gaussian density. If k of n
+simulations succeed, k / n times the estimate of the density from these k is unbiased for it, given
+that k > p + 3. With fewer the estimate is 0. Without the factor, parameters at which nearly all
+simulations fail would be as good as others: that is the likelihood given success.
+
 References
 ----------
 Ghurye, S. G. and Olkin, I. (1969). Unbiased estimation of some multivariate probability densities
@@ -43,7 +50,12 @@ from scipy.special import gammaln
 from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
 from pymc_kmc.likelihoods.potential import add_potential
-from pymc_kmc.likelihoods.simulations import Summaries, noise_of_simulator
+from pymc_kmc.likelihoods.simulations import (
+    Combination,
+    Summaries,
+    is_notable,
+    noise_of_simulator,
+)
 from pymc_kmc.numerics.checks import check_choice
 
 LOG_2_PI = float(np.log(2.0 * np.pi))
@@ -76,6 +88,13 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     summaries exactly, whatever `n_simulations`. If the summaries aren't Gaussian, their
     distribution is an approximation that depends a little on `n_simulations`. With
     ``density="plugin"`` it depends on `n_simulations` in any case.
+
+    A simulation fails if one of its summary statistics is NaN or infinite. The moments are those of
+    the simulations that succeed, and the estimate gets their share as a factor: the likelihood is
+    the probability of success times the density of the summaries given success. Where fewer than
+    p + 4 succeed the estimate is 0, so that the posterior depends on `n_simulations` if that
+    happens often. ``kmc_failed_share`` in the sample statistics is the share that failed; a chain
+    warns where it is notable, and says how many estimates had too few.
 
     Parameters
     ----------
@@ -140,8 +159,8 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     EstimatorError
         If the simulator raises, at the model's initial point or later while sampling, or if data
         simulated later aren't an array of the right shape. The message has the parameters and the
-        seed. A proposal whose simulated summaries have NaN among them, or a covariance that isn't
-        positive definite, is rejected, counted and reported.
+        seed. A proposal whose simulated summaries have a covariance that isn't positive definite is
+        rejected, counted and reported.
 
     Warns
     -----
@@ -200,7 +219,7 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     return add_potential(
         name,
         Replicates(summaries, noise, executor, timeout),
-        SyntheticLogDensity(summaries.observed.ravel(), density),
+        SyntheticLogDensity(name, summaries.observed.ravel(), density),
         params,
         n_replicates=n_simulations,
         target_variance=target_variance,
@@ -211,24 +230,67 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     )
 
 
-class SyntheticLogDensity:
+class SyntheticLogDensity(Combination):
     """Log density of the observed summary under a Gaussian fitted to simulated summaries.
+
+    The log of the share of simulations that succeeded is added.
 
     Parameters
     ----------
+    name : str
+        Name of the potential, for messages.
     observed : ndarray, shape (p,)
         Observed summary.
     density : str
         A key of `LOG_DENSITIES`.
+
+    Attributes
+    ----------
+    n_estimates : int
+        Number of estimates since :meth:`forget`.
+    n_too_few : int
+        Number of them that are 0 because too few simulations succeeded.
     """
 
-    def __init__(self, observed, density):
+    n_estimates: int
+    n_too_few: int
+
+    def __init__(self, name, observed, density):
+        super().__init__(name)
         self.observed = observed
         self.density = density
 
-    def __call__(self, summaries):
+    def log_estimate(self, results, succeeded):
+        self.n_estimates += 1
+        summaries = results.reshape(len(results), -1)[succeeded]
+        n, p = summaries.shape
+        if n < p + MORE_THAN_SUMMARIES:
+            self.n_too_few += 1
+            return -np.inf
+        return np.log(n / len(results)) + self._log_density(summaries)
+
+    def forget(self):
+        super().forget()
+        self.n_estimates = self.n_too_few = 0
+
+    @property
+    def has_many_failures(self):
+        """Whether a notable share of simulations failed, or of estimates for that reason."""
+        return super().has_many_failures or is_notable(self.n_too_few, self.n_estimates)
+
+    def failures(self):
+        facts = super().failures()
+        if not is_notable(self.n_too_few, self.n_estimates):
+            return facts
+        fewest = self.observed.size + MORE_THAN_SUMMARIES
+        return (
+            f"{facts} {self.n_too_few} of {self.n_estimates} estimates were zero because fewer "
+            f"than {fewest} of their simulations succeeded: the posterior then depends on "
+            "n_simulations. Use more."
+        )
+
+    def _log_density(self, summaries):
         n = len(summaries)
-        summaries = np.reshape(summaries, (n, -1))
         mean = summaries.mean(axis=0)
         deviations = summaries - mean
         scatter = deviations.T @ deviations

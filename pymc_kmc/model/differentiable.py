@@ -1,9 +1,10 @@
 """A log density with its gradient, for steps in Python and for loops compiled by numba.
 
 PyTensor's numba backend makes a compiled function of one tuple: the inputs, then the values of the
-shared variables. A compiled loop calls it by its *address*, which is an argument of the loop. The
-loop is therefore compiled for the types of that tuple alone: numba keeps it on disk, and it serves
-every model with variables of these types. Nothing goes through Python.
+shared variables. Code that PyTensor can't keep on disk has them as arguments one by one, and gets a
+function of the tuple around it. A compiled loop calls it by its *address*, which is an argument of
+the loop. The loop is therefore compiled for the types of that tuple alone: numba keeps it on disk,
+and it serves every model with variables of these types. Nothing goes through Python.
 """
 
 from typing import Any, NamedTuple
@@ -62,6 +63,8 @@ class CompiledDensity(NamedTuple):
             return None
         dispatcher(*arguments)
         argument = numba.typeof(arguments)
+        if any(tuple(given) == tuple(argument) for given in dispatcher.overloads):
+            dispatcher = _of_a_tuple(dispatcher, argument)
         for (given,), compiled in dispatcher.overloads.items():
             result = [(array.dtype, array.ndim) for array in compiled.signature.return_type]
             expected = [(array.dtype, array.ndim) for array in RESULT]
@@ -70,6 +73,17 @@ class CompiledDensity(NamedTuple):
                 address = compiled.library.get_pointer_to_function(name)
                 return cls(address, argument, dispatcher)
         return None
+
+
+def _of_a_tuple(dispatcher, argument):
+    """Return a function of several arguments as a compiled one of their tuple."""
+
+    @numba.njit
+    def density(arguments):
+        return dispatcher(*arguments)
+
+    density.compile((argument,))
+    return density
 
 
 @intrinsic

@@ -14,8 +14,10 @@ class Evaluated(NamedTuple):
         Names of the value variables.
     X : ndarray, shape (n, d)
         Unconstrained positions.
-    outputs : ndarray, shape (n, m)
-        NaN where a black box has rejected the place.
+    outputs : ndarray, shape (n, k)
+        All that opaque nodes returned; NaN where a black box has rejected the place.
+    log_densities : ndarray, shape (n,)
+        Of the model; -inf where a chain would reject the place.
     seconds : ndarray, shape (n,)
         That an evaluation took; of a batch that ran at once, the mean.
     """
@@ -23,6 +25,7 @@ class Evaluated(NamedTuple):
     names: tuple
     X: np.ndarray
     outputs: np.ndarray
+    log_densities: np.ndarray
     seconds: np.ndarray
 
     def __len__(self):
@@ -50,12 +53,26 @@ class EvaluationLog:
     def __len__(self):
         return len(self._X)
 
-    def remember(self, earlier):
-        """Begin with an :class:`Evaluated` of the same nodes: it isn't evaluated again."""
-        X = np.ascontiguousarray(earlier.X, dtype=float)
-        for x, output, seconds in zip(X, earlier.outputs, earlier.seconds, strict=True):
-            self.add(x[None], output[None], seconds)
-            self._known[x.tobytes()] = output
+    @property
+    def X(self):
+        """Unconstrained positions (n, d)."""
+        return np.reshape(self._X, (len(self), self._shapes[0]))
+
+    @property
+    def outputs(self):
+        """All that opaque nodes returned, (n, k)."""
+        return np.reshape(self._outputs, (len(self), self._shapes[1]))
+
+    @property
+    def seconds(self):
+        """That each evaluation took, (n,)."""
+        return np.array(self._seconds, dtype=float)
+
+    def remember(self, X, outputs, seconds):
+        """Begin with evaluations (n, d), (n, k) and (n,) of the same nodes."""
+        X = np.ascontiguousarray(X, dtype=float)
+        for x, output, each in zip(X, outputs, seconds, strict=True):
+            self.add(x[None], output[None], each)
 
     def find(self, X):
         """Return the outputs (n, m) of points (n, d), and which of them are remembered, (n,)."""
@@ -67,8 +84,13 @@ class EvaluationLog:
                 outputs[i], is_known[i] = found, True
         return outputs, is_known
 
-    def add(self, X, outputs, seconds):
-        """Add evaluations (n, d) and (n, m) that took so many seconds each."""
+    def add(self, X, outputs, seconds, is_known=True):
+        """Add evaluations (n, d) and (n, k) that took so many seconds each.
+
+        Those that are known aren't evaluated again.
+        """
+        if is_known:
+            self._known |= {x.tobytes(): row for x, row in zip(X, outputs, strict=True)}
         self._X += list(X)
         self._outputs += list(outputs)
         self._seconds += len(X) * [seconds]
@@ -77,13 +99,3 @@ class EvaluationLog:
         """Return the seconds (n,) of evaluations at points (n, d); NaN where there were none."""
         found = {x.tobytes(): seconds for x, seconds in zip(self._X, self._seconds, strict=True)}
         return np.array([found.get(x.tobytes(), np.nan) for x in X], dtype=float)
-
-    def evaluated(self, names) -> Evaluated:
-        """Return what was added."""
-        n_dimensions, n_outputs = self._shapes
-        return Evaluated(
-            tuple(names),
-            np.reshape(self._X, (len(self), n_dimensions)),
-            np.reshape(self._outputs, (len(self), n_outputs)),
-            np.array(self._seconds, dtype=float),
-        )

@@ -14,12 +14,15 @@ whole: one with a `pymc.Simulator`, one in which a node that may fail or is esti
 or one without an opaque node at all. Then L is o, a number, and u is x. A node that another one
 feeds is a function of what the other one sees; the other one is emulated too if L depends on it
 besides.
+
+Two things are read off the graph by trying it out at a few points: which outputs are terms of a
+sum, of which that sum alone is emulated, and which variables a node's inputs depend on. Every
+evaluation proves both anew. Where they don't hold they are given up, and a
+:class:`StructureError` says so.
 """
 
-import warnings
 from functools import cached_property
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -28,53 +31,30 @@ from pytensor.graph.replace import clone_replace
 
 from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.model.columns import Columns
-from pymc_kmc.model.evaluated import EvaluationLog
-from pymc_kmc.model.log_density import LogDensity, check_continuous, check_proper
-from pymc_kmc.model.opaque_parts import given_others, opaque_parts, others_behind
+from pymc_kmc.model.evaluated import Evaluated, EvaluationLog
+from pymc_kmc.model.log_density import LogDensity
+from pymc_kmc.model.opaque_parts import (
+    InseparableError,
+    given_others,
+    opaque_parts,
+    others_behind,
+)
 from pymc_kmc.model.rows import function, of_rows
-
-# Points and outputs at which is tried whether an output is a term of a sum.
-N_TRIED = 3
-# Size of the change of a variable that shows which inputs depend on it, and of the points' spread.
-NUDGE, SPREAD = 1e-3, 0.1
-# Relative error of a derivative by a term of a sum, which is 1.
-ROUNDING = 1e-9
-
-
-class OpaqueNode(NamedTuple):
-    """A part of the log density without usable gradient.
-
-    Attributes
-    ----------
-    name : str
-        Of the black box or likelihood, or of the Op.
-    n_outputs : int
-        Number of values that are emulated: 1 for a term of the log density.
-    is_term : bool
-        Whether it is a term of the log density: its outputs are added to the rest.
-    is_noisy : bool
-        Whether its value is an estimate.
-    inputs : slice
-        Its inputs among all opaque inputs.
-    outputs : slice
-        Its outputs among all opaque outputs.
-    moves_with : ndarray of int
-        Positions of the unconstrained values that its inputs depend on.
-    shape : tuple of int
-        Of its outputs: () for a term of the log density.
-    """
-
-    name: str
-    n_outputs: int
-    is_term: bool
-    is_noisy: bool
-    inputs: slice
-    outputs: slice
-    moves_with: np.ndarray
-    shape: tuple
+from pymc_kmc.model.structure import (
+    ROUNDING_OF_SUM,
+    OpaqueNode,
+    Structure,
+    StructureError,
+    dependence,
+    dependent_besides,
+    spread_out,
+    term_weights,
+    tried_points,
+)
+from pymc_kmc.model.unconstrained import UnconstrainedModel
 
 
-class OpaqueModel:
+class OpaqueModel(UnconstrainedModel):
     """A model's log density, taken apart into what is known and what is opaque.
 
     Parameters
@@ -88,6 +68,8 @@ class OpaqueModel:
         Draws the noise of estimates.
     executor : concurrent.futures.Executor or callable, optional
         Runs a batch's evaluations of black boxes and noisy likelihoods that have none of their own.
+    structure : Structure, optional
+        That evaluations of the same model have left, in place of what is read off its graph.
 
     Attributes
     ----------
@@ -97,7 +79,8 @@ class OpaqueModel:
         Whether nothing in the model is opaque.
     is_whole : bool
         Whether the whole density is one opaque node.
-    n_dimensions : int
+    why_whole : str or None
+        Why it can't be taken apart, where it has opaque nodes.
     n_evaluations : int
         Number of points at which the opaque nodes were evaluated.
     log : EvaluationLog
@@ -105,37 +88,41 @@ class OpaqueModel:
         an earlier model that it was told to remember aren't made again.
     """
 
-    def __init__(self, variables, model, rng, executor=None):
-        check_continuous(variables)
-        check_proper(variables, model)
+    def __init__(self, variables, model, rng, executor=None, structure=None):
+        log_density, others = given_others(model, variables)
+        super().__init__(variables, model, others)
         self._executor = None if executor is None else LazyExecutor(executor)
-        self.model, self.variables, self.rng = model, list(variables), rng
-        self.initial_point = model.initial_point(0)
-        shapes = [np.shape(self.initial_point[v.name]) for v in variables]
-        self._columns = Columns(shapes, [v.dtype for v in variables])
-        self.n_dimensions = sum(self._columns.sizes)
-        self.n_evaluations = 0
-        self._has_told_invalid = False
-        log_density, self._others = given_others(model, self.variables)
-        parts = opaque_parts(log_density, self.variables)
-        self._parts_found = parts or []
-        self.has_gradient = parts == []
-        self.is_whole = not parts
+        self.rng, self.n_evaluations = rng, 0
+        self.why_whole, self._parts_found = None, []
+        try:
+            self._parts_found = opaque_parts(log_density, self.variables)
+            self.has_gradient = not self._parts_found
+        except InseparableError as error:
+            self.why_whole, self.has_gradient = str(error), False
+        self.is_whole = not self._parts_found
         if behind := others_behind(log_density, self.variables, self._others, self.is_whole):
             raise ValueError(
                 f"{behind} are not learned, and what is opaque in the model depends on them: pass "
                 "all that it depends on in vars, or sample with kmc.KMC(learn=False), which learns "
                 "in the chain."
             )
-        if self.is_whole:
-            self._target = LogDensity(self.variables, model, self.initial_point)
-            everything = np.arange(self.n_dimensions)
-            noisy, inputs = self._target.is_noisy, slice(0, self.n_dimensions)
-            name = "log density"
-            self.nodes = [OpaqueNode(name, 1, True, noisy, inputs, slice(0, 1), everything, ())]
-        else:
+        if not self.is_whole:
             self._compile(log_density)
-        self.log = EvaluationLog(self.n_dimensions, self.nodes[-1].outputs.stop)
+        if self.is_whole or (structure is not None and structure.is_whole):
+            self._take_whole()
+        elif structure is not None:
+            pairs = zip(self.nodes, structure.are_terms, strict=True)
+            self._describe([node.weights if is_term else None for node, is_term in pairs])
+            pairs = zip(self.nodes, structure.moves_with, strict=True)
+            self.nodes = [node._replace(moves_with=moves) for node, moves in pairs]
+        self.log = EvaluationLog(self.n_dimensions, self.nodes[-1].returned.stop)
+
+    def _take_whole(self):
+        """Let the whole density be one opaque node."""
+        self.is_whole, d = True, self.n_dimensions
+        self._target = LogDensity(self.variables, self.model, self.initial_point)
+        found = "log density", 1, True, self._target.is_noisy, slice(0, d), slice(0, 1)
+        self.nodes = [OpaqueNode(*found, np.arange(d), (), slice(0, 1), np.ones(1))]
 
     def _compile(self, log_density):
         variables, parts = self.variables, self._parts_found
@@ -155,7 +142,9 @@ class OpaqueModel:
         self._holes = Columns([tuple(map(int, shape)) for shape in shapes])
         rows = self._part_inputs(*self._columns.split(start[None]))
         self._arguments = Columns([row.shape[1:] for row in rows])
-        self._describe(start, shapes)
+        self._tried = tried_points(start)
+        self._depends = dependence(self.inputs, self._tried)
+        self._describe(term_weights(self._given, self._tried[1:], self._holes.sizes))
 
     def _fillings(self, outputs):
         """Return what stands in the place of the parts, given their outputs; none has failed."""
@@ -190,21 +179,11 @@ class OpaqueModel:
             output = emulate(i, inputs)
             shape = self._holes.shapes[i]
             if node.is_term:
-                # Only the sum of a term's outputs matters.
-                output = pt.full(shape, output[0] / max(np.prod(shape, dtype=int), 1))
+                # Only the weighted sum of a term's outputs matters.
+                output = output[0] * spread_out(node.weights)
             outputs.append(output.reshape(shape))
         log_density = clone_replace(self._graph, self._fillings(outputs))
         return clone_replace(log_density, self._pieces(x)).astype("float64")
-
-    def _pieces(self, x):
-        """Return the variables as parts of a vector x (d,)."""
-        columns = self._columns
-        parts = zip(self.variables, columns.ends[:-1], columns.sizes, columns.shapes, strict=True)
-        pieces = {}
-        for variable, begin, size, shape in parts:
-            piece = x[begin : begin + size].reshape(shape).astype(variable.dtype)
-            pieces[variable] = variable.type.filter_variable(piece)
-        return pieces
 
     @cached_property
     def _pull(self):
@@ -215,12 +194,6 @@ class OpaqueModel:
         pulled = grad(weighted, variables, disconnected_inputs="ignore")
         return of_rows([*variables, *weights], pulled)
 
-    @cached_property
-    def _natural(self):
-        """The function behind :meth:`natural`."""
-        values = self.model.replace_rvs_by_values(self.random_variables)
-        return of_rows(self.variables, clone_replace(values, self._others))
-
     def _output_shapes(self, start):
         """Return the shapes of the parts' outputs; an evaluation tells those that types don't."""
         shapes = [part.output.type.shape for part in self._parts_found]
@@ -230,37 +203,28 @@ class OpaqueModel:
                 shapes[self._parts_found.index(part)] = np.shape(value)
         return shapes
 
-    def _describe(self, start, shapes):
-        """Find out which parts are terms of a sum, and on what their inputs depend."""
-        sizes = [int(np.prod(shape)) for shape in shapes]
-        rng = np.random.default_rng(0)
-        points = start + SPREAD * rng.standard_normal((N_TRIED, len(start)))
-        derivatives = self._derivatives(points, rng.standard_normal((N_TRIED, sum(sizes))))
-        inputs = self.inputs(points)
-        depends = np.empty((len(start), inputs.shape[1]), dtype=bool)
-        for j in range(len(start)):
-            moved = points.copy()
-            moved[:, j] += NUDGE
-            depends[j] = np.any(self.inputs(moved) != inputs, axis=0)
-        self.nodes, self._raw = [], []
-        first_input = first_output = first_raw = n_arrays = 0
-        for part, shape, size in zip(self._parts_found, shapes, sizes, strict=True):
+    def _describe(self, weights):
+        """Make the nodes, given the weights of terms."""
+        depends, self.nodes = self._depends, []
+        first_input = first_output = first_returned = n_arrays = 0
+        for part, shape, size, own in zip(
+            self._parts_found, self._holes.shapes, self._holes.sizes, weights, strict=True
+        ):
             n_inputs = sum(self._arguments.sizes[n_arrays : n_arrays + len(part.inputs)])
-            raw = slice(first_raw, first_raw + size)
-            is_term = bool(np.allclose(derivatives[:, raw], 1.0, rtol=ROUNDING, atol=0.0))
-            n_outputs = 1 if is_term else size
+            is_term = own is not None
             taken = slice(first_input, first_input + n_inputs)
             moves_with = np.flatnonzero(depends[:, taken].any(axis=1))
-            given = slice(first_output, first_output + n_outputs)
-            found = part.name, n_outputs, is_term, part.is_noisy, taken, given, moves_with
-            self.nodes.append(OpaqueNode(*found, () if is_term else tuple(map(int, shape))))
-            self._raw.append(raw)
+            if not len(moves_with):
+                moves_with = np.arange(self.n_dimensions)
+            outputs = slice(first_output, first_output + (1 if is_term else size))
+            returned = slice(first_returned, first_returned + size)
+            places = taken, outputs, moves_with, () if is_term else tuple(map(int, shape))
+            n_outputs = outputs.stop - outputs.start
+            found = part.name, n_outputs, is_term, part.is_noisy, *places, returned, own
+            self.nodes.append(OpaqueNode(*found))
             n_arrays += len(part.inputs)
-            first_input, first_output = taken.stop, given.stop
-            first_raw = raw.stop
-
-    def _derivatives(self, X, raw):
-        return self._given(X, raw)[2]
+            first_input, first_output = taken.stop, outputs.stop
+            first_returned = returned.stop
 
     def _given(self, X, raw):
         """Return log densities (n,), and derivatives by variables (n, d) and by all of `raw`."""
@@ -270,7 +234,14 @@ class OpaqueModel:
         return found[0].astype(float), self._columns.join(by_variables), self._holes.join(by_holes)
 
     def _outputs_at(self, x):
+        """Return what the parts that are evaluated together return at a point (d,)."""
         return self._part_outputs(*[row[0] for row in self._columns.split(x[None])])
+
+    @property
+    def structure(self):
+        """The :class:`Structure` that has stood so far."""
+        parts = [(node.is_term, node.moves_with) for node in self.nodes]
+        return Structure(self.is_whole, *map(tuple, zip(*parts, strict=True)))
 
     @property
     def returns_outputs(self):
@@ -324,16 +295,53 @@ class OpaqueModel:
         """
         if self.is_whole:
             return outputs[:, 0], np.zeros_like(X), np.ones_like(outputs)
-        raw = np.zeros((len(X), self._raw[-1].stop))
-        for node, place in zip(self.nodes, self._raw, strict=True):
-            # Only the sum of a term's outputs matters.
-            end = place.start + 1 if node.is_term else place.stop
-            raw[:, place.start : end] = outputs[:, node.outputs]
+        raw = np.empty((len(X), self.nodes[-1].returned.stop))
+        for node in self.nodes:
+            own = outputs[:, node.outputs]
+            raw[:, node.returned] = own * spread_out(node.weights) if node.is_term else own
         value, by_x, by_raw = self._given(X, raw)
         by_outputs = np.empty_like(outputs)
-        for node, place in zip(self.nodes, self._raw, strict=True):
-            by_outputs[:, node.outputs] = by_raw[:, place.start : place.start + node.n_outputs]
+        for node in self.nodes:
+            own = by_raw[:, node.returned]
+            if node.is_term:
+                own = own @ spread_out(node.weights)[:, None]
+            by_outputs[:, node.outputs] = own
         return value, by_x, by_outputs
+
+    def emulated(self, returned):
+        """Return what is emulated (n, m), of what the nodes return (n, k)."""
+        return np.hstack([node.emulated(returned) for node in self.nodes])
+
+    def values(self, X, returned):
+        """Return the model's log density (n,), given what the opaque nodes return.
+
+        -inf where a chain would reject the place: where a black box has failed, at NaN and at +inf.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+        returned : ndarray, shape (n, k)
+        """
+        if self.is_whole or not len(X):
+            values = returned[:, 0]
+        else:
+            with np.errstate(all="ignore"):
+                values, _, _ = self._given(X, returned)
+            values = np.where(self._has_failed(returned), -np.inf, values)
+        is_valid = values < np.inf
+        if not is_valid.all():
+            i = int(np.argmin(is_valid))
+            # A black box that rejects has told itself.
+            if all(part.flag is None for part in self._parts_found):
+                self.tell_invalid(X[i], values[i])
+        return np.where(is_valid, values, -np.inf)
+
+    def _has_failed(self, returned):
+        failed = np.zeros(len(returned), dtype=bool)
+        for node, part in zip(self.nodes, self._parts_found, strict=True):
+            if part.flag is not None:
+                failed |= np.isnan(returned[:, node.returned]).any(axis=1)
+        return failed
 
     def evaluate(self, X):
         """Evaluate the opaque nodes where they aren't known: what is paid for.
@@ -344,14 +352,68 @@ class OpaqueModel:
 
         Returns
         -------
-        ndarray, shape (n, m)
-            NaN where a black box failed.
+        ndarray, shape (n, k)
+            All that they return; NaN where a black box failed.
+
+        Raises
+        ------
+        StructureError
+            If what was read off the graph doesn't hold here. All is logged, and the nodes are
+            others from now on.
         """
-        outputs, is_known = self.log.find(X)
+        returned, is_known = self.log.find(X)
         new = np.flatnonzero(~is_known)
         if len(new):
-            outputs[new] = self._evaluate(X[new])
-        return outputs
+            returned[new] = self._evaluate(X[new])
+        self._prove(X, returned)
+        return returned
+
+    def _prove(self, X, returned):
+        """Check what was read off the graph at evaluated places; give up what doesn't hold."""
+        if self.is_whole:
+            return
+        values = self.values(X, returned)
+        is_finite = np.isfinite(values)
+        if (is_finite & ~np.isfinite(returned).all(axis=1)).any():
+            self._give_up_parts()
+        sums = [n for n in self.nodes if n.is_term and n.returned.stop - n.returned.start > 1]
+        if sums:
+            with np.errstate(all="ignore"):
+                summed, _, _ = self.log_density(X, self.emulated(returned))
+            sizes = 1.0 + sum(np.abs(node.emulated(np.abs(returned)))[:, 0] for node in sums)
+            wrong = ~(np.abs(summed - values) <= ROUNDING_OF_SUM * (sizes + np.abs(values)))
+            if wrong[is_finite].any():
+                self._describe([None if n in sums else n.weights for n in self.nodes])
+                raise StructureError(
+                    "the log density is not everywhere a sum of what "
+                    f"{', '.join(n.name for n in sums)} returns: each value is learned"
+                )
+        self._prove_dependence(X)
+
+    def _give_up_parts(self):
+        names = ", ".join(node.name for node in self.nodes)
+        if self._others:
+            raise ValueError(
+                f"The log density is finite where {names} is not, and other variables are held: "
+                "learn all of them, without vars, or sample with kmc.KMC(learn=False)."
+            )
+        log = self.log
+        densities = self.values(log.X, log.outputs)
+        self._take_whole()
+        self.log = EvaluationLog(self.n_dimensions, 1)
+        self.log.remember(log.X, densities[:, None], log.seconds)
+        raise StructureError(
+            f"the log density is finite where {names} is not: it is learned as one number"
+        )
+
+    def _prove_dependence(self, X):
+        inputs, start = self.inputs(X), self._tried[0]
+        for node in self.nodes:
+            more = dependent_besides(self.inputs, X, inputs, start, node)
+            if len(more):
+                self._depends[more, node.inputs] = True
+                self._describe([node.weights for node in self.nodes])
+                raise StructureError(f"{node.name} depends on more variables than it seemed")
 
     @property
     def runs_ahead(self):
@@ -378,15 +440,16 @@ class OpaqueModel:
     def _evaluate(self, X):
         """Evaluate at points (n, d), and log what was evaluated before an error too."""
         self.n_evaluations += len(X)
-        outputs = np.full((len(X), self.nodes[-1].outputs.stop), np.nan)
+        outputs = np.full((len(X), self.nodes[-1].returned.stop), np.nan)
         begin, done = perf_counter(), np.zeros(len(X), dtype=bool)
         try:
             for i, node, row in self._rows(X):
-                outputs[i, node.outputs] = np.sum(row) if node.is_term else np.ravel(row)
+                outputs[i, node.returned] = np.ravel(row)
                 done[i] = node is self.nodes[-1]
         finally:
             seconds = (perf_counter() - begin) / max(done.sum(), 1)
-            self.log.add(X[done], outputs[done], seconds)
+            # An estimate is another one each time.
+            self.log.add(X[done], outputs[done], seconds, is_known=not self.is_noisy)
         return outputs
 
     def _rows(self, X):
@@ -421,37 +484,10 @@ class OpaqueModel:
         calls = [(self._noise([likelihood])[0], values) for values in zip(*arguments, strict=True)]
         return likelihood.op.each(calls, self._executor)
 
-    @property
-    def random_variables(self):
-        """The model's random variables that belong to its value variables, in the model's order."""
-        model = self.model
-        return [v for v in model.free_RVs if model.rvs_to_values[v] in self.variables]
-
-    @property
-    def others(self):
-        """Values of the other variables, by their names."""
-        return {variable.name: shared.get_value() for variable, shared in self._others.items()}
-
-    def follow(self, point):
-        """Take the values of the other variables from a point, a dict of arrays by their names."""
-        for variable, shared in self._others.items():
-            # A copy: in worker processes PyMC writes the next point into the same memory.
-            shared.set_value(np.array(point[variable.name]), borrow=True)
-
-    def tell_invalid(self, x, log_density):
-        """Warn, once, that the log density is NaN or +inf at an evaluated position (d,)."""
-        if self._has_told_invalid or any(part.flag is not None for part in self._parts_found):
-            return  # a black box that rejects has told itself
-        self._has_told_invalid = True
-        natural = self.natural(x[None]).items()
-        place = ", ".join(f"{name}={value[0]}" for name, value in natural)
-        warnings.warn(
-            f"The log density was {log_density} where it was evaluated ({place}), which is taken "
-            "for impossible; this warning is given once. Return -inf from the likelihood where a "
-            "parameter is impossible.",
-            UserWarning,
-            stacklevel=2,
-        )
+    def evaluated(self):
+        """Return all evaluations that have ended, an :class:`Evaluated`."""
+        log, names = self.log, tuple(variable.name for variable in self.variables)
+        return Evaluated(names, log.X, log.outputs, self.values(log.X, log.outputs), log.seconds)
 
     def end(self):
         """End the workers of an executor that was made here, and what nobody will ask for."""
@@ -461,19 +497,4 @@ class OpaqueModel:
             self._executor.forget()
 
     def _noise(self, sources):
-        return tuple([source.scheme.draw(source.n_start, self.rng) for source in sources])
-
-    def natural(self, X):
-        """Return its free variables on their natural scale.
-
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-
-        Returns
-        -------
-        dict of str to ndarray, shape (n, ...)
-        """
-        arrays = self._natural(*self._columns.split(X))
-        free = self.random_variables
-        return {variable.name: array for variable, array in zip(free, arrays, strict=True)}
+        return tuple(source.scheme.draw(source.n_start, self.rng) for source in sources)

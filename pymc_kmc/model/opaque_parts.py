@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import pytensor.tensor as pt
 from pymc.pytensorf import make_shared_replacements
 from pytensor.gradient import NullTypeGradError, grad
 from pytensor.graph.fg import FunctionGraph
@@ -9,7 +10,7 @@ from pytensor.graph.null_type import NullType
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors, toposort
-from pytensor.tensor.type import continuous_dtypes
+from pytensor.tensor.type import TensorType, continuous_dtypes, discrete_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.model.noise_sources import EstimatedLikelihood, estimated_likelihoods, simulators
@@ -105,17 +106,25 @@ def opaque_nodes(log_density, variables):
 
 
 def _has_gradient(node, varying):
-    """Say whether a node's outputs can be differentiated by those inputs that vary."""
-    wanted = [v for v in node.inputs if v in varying and _is_continuous(v)]
-    outputs = [v for v in node.outputs if _is_continuous(v)]
-    if not wanted or not outputs:
+    """Say whether a node's outputs can be differentiated by those inputs that vary.
+
+    The derivatives of integers are zero, and an Op has to say so.
+    """
+    outputs = [v for v in node.outputs if _is_number(v)]
+    if not outputs:
         return True
     try:
+        inputs, wanted = _differentiable(node.inputs, varying)
+        if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+            outputs = [v for v in node.op.make_node(*inputs).outputs if _is_number(v)]
         gradients = [
             gradient
             for output in outputs
             for gradient in grad(
-                output.sum(), wanted, disconnected_inputs="ignore", null_gradients="return"
+                output.astype("float64").sum(),
+                wanted,
+                disconnected_inputs="ignore",
+                null_gradients="return",
             )
         ]
     except (NotImplementedError, NullTypeGradError, AttributeError):
@@ -123,12 +132,35 @@ def _has_gradient(node, varying):
     return not any(isinstance(gradient.type, NullType) for gradient in gradients)
 
 
+def _differentiable(inputs, varying):
+    """Return inputs with those that vary as functions of floats, and these floats."""
+    found, floats = [], []
+    for v in inputs:
+        if v in varying and _is_continuous(v):
+            floats.append(v)
+        elif v in varying and _is_number(v):  # an integer
+            floats.append(pt.tensor(dtype="float64", shape=v.type.shape))
+            v = v.type.filter_variable(floats[-1].astype(v.dtype))
+        found.append(v)
+    return found, floats
+
+
+def _is_number(variable):
+    if not isinstance(variable.type, TensorType):
+        return False
+    return variable.type.dtype in continuous_dtypes or variable.type.dtype in discrete_dtypes
+
+
 def _is_continuous(variable):
     return getattr(variable.type, "dtype", None) in continuous_dtypes
 
 
+class InseparableError(Exception):
+    """A log density has an opaque node that can't be taken out; the message says which, and why."""
+
+
 def opaque_parts(log_density, variables):
-    """Return the opaque parts of a graph, or None where it can't be taken apart.
+    """Return the opaque parts of a graph.
 
     Parameters
     ----------
@@ -137,10 +169,15 @@ def opaque_parts(log_density, variables):
 
     Returns
     -------
-    list of OpaquePart or None
+    list of OpaquePart
+
+    Raises
+    ------
+    InseparableError
+        If it can't be taken apart.
     """
-    if simulators(log_density):
-        return None
+    if found := simulators(log_density):
+        raise InseparableError(f"{found[0].name} is a pm.Simulator, whose value is an estimate")
     likelihoods = estimated_likelihoods(log_density)
     noisy = [likelihood.output.owner for likelihood in likelihoods]
     parts = [
@@ -148,24 +185,26 @@ def opaque_parts(log_density, variables):
         for likelihood in likelihoods
     ]
     _, varying = dependent(variables, log_density)
+    matters = set(ancestors([log_density]))
     for node in opaque_nodes(log_density, variables):
         if node in noisy:
             continue
-        op, outputs, flag = node.op, node.outputs, None
-        if isinstance(op, BlackBoxOp) and op.rejects:
-            outputs, flag = outputs[:1], outputs[1]
-        inputs = [v for v in node.inputs if v in varying]
-        if len(outputs) != 1 or not all(map(_is_continuous, [*outputs, *inputs])):
-            return None
+        op, outputs, flag = node.op, [v for v in node.outputs if v in matters], None
         name = op.name if isinstance(op, BlackBoxOp) else str(op)
-        parts.append(OpaquePart(name, outputs[0], inputs, op, flag))
+        if isinstance(op, BlackBoxOp) and op.rejects:
+            outputs, flag = node.outputs[:1], node.outputs[1]
+        if not all(map(_is_continuous, outputs)):
+            raise InseparableError(f"{name} returns integers, between which nothing is smooth")
+        inputs = [v for v in node.inputs if v in varying]
+        names = [name] if len(outputs) == 1 else [f"{name}[{i}]" for i in range(len(outputs))]
+        parts += [OpaquePart(*pair, inputs, op, flag) for pair in zip(names, outputs, strict=True)]
     return _unfed(parts, log_density, varying)
 
 
 def _unfed(parts, log_density, varying):
     """Let nodes that others feed see what these see; leave out those that feed others alone.
 
-    None where one of such a pair may fail or is estimated.
+    An InseparableError where one of such a pair may fail or is estimated.
     """
     outputs = {part.output for part in parts}
     feeding = {part.output: outputs.intersection(ancestors(part.inputs)) for part in parts}
@@ -173,8 +212,10 @@ def _unfed(parts, log_density, varying):
         return parts
     fed = {output for output, others in feeding.items() if others}
     involved = fed.union(*feeding.values())
-    if any(part.flag is not None or part.is_noisy for part in parts if part.output in involved):
-        return None
+    for part in parts:
+        if part.output in involved and (part.flag is not None or part.is_noisy):
+            what = "is an estimate" if part.is_noisy else "may fail"
+            raise InseparableError(f"{part.name} {what}, and feeds another or is fed by one")
     _, behind = dependent(outputs, log_density)
     seen = set(ancestors([log_density], outputs))
     return [
@@ -243,10 +284,10 @@ def others_behind(log_density, variables, others, is_whole=False):
     return sorted(names[v] for v in shared.intersection(behind))
 
 
-def may_be_learned(model, variables):
-    """Say whether a model has opaque parts that can be taken out, none of them noisy.
+def why_not_learned(model, variables):
+    """Return why nothing of a model can be learned apart from its chains, or None where it can be.
 
-    Nothing is compiled: an :class:`~pymc_kmc.model.opaque.OpaqueModel` knows for sure.
+    An empty sentence where nothing is opaque. Nothing is compiled.
 
     Parameters
     ----------
@@ -255,7 +296,14 @@ def may_be_learned(model, variables):
         That are to be learned.
     """
     log_density, others = given_others(model, variables)
-    parts = opaque_parts(log_density, variables)
-    if not parts or any(part.is_noisy for part in parts):
-        return False
-    return not others_behind(log_density, variables, others)
+    try:
+        parts = opaque_parts(log_density, variables)
+    except InseparableError as error:
+        return str(error)
+    if not parts:
+        return ""
+    if noisy := [part.name for part in parts if part.is_noisy]:
+        return f"{', '.join(noisy)} is an estimate with noise"
+    if behind := others_behind(log_density, variables, others):
+        return f"{', '.join(part.name for part in parts)} depends on {', '.join(behind)} too"
+    return None

@@ -5,6 +5,7 @@ Nothing is compiled, and a node costs a microsecond or two and its arithmetic.
 
 from functools import reduce
 
+import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
@@ -47,7 +48,10 @@ def function(inputs, outputs, linker=PerformLinker):
 def of_rows(inputs, outputs):
     """Return a function of many points at a time: every output gets a first axis."""
     rows = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in inputs]
-    vectorized = vectorize_graph(outputs, dict(zip(inputs, rows, strict=True)))
+    try:
+        vectorized = vectorize_graph(outputs, dict(zip(inputs, rows, strict=True)))
+    except Exception:  # whatever PyTensor can't vectorize: sparse matrices, for one
+        return _row_by_row(inputs, outputs)
     n = rows[0].shape[0]
     # What doesn't depend on the inputs has no rows.
     full = [
@@ -55,3 +59,16 @@ def of_rows(inputs, outputs):
         for new, old in zip(vectorized, outputs, strict=True)
     ]
     return function(rows, full, NumPyLinker)
+
+
+def _row_by_row(inputs, outputs):
+    """Return a function of many points that evaluates one after another."""
+    at_one = function(inputs, outputs, NumPyLinker)
+
+    def at_all(*arrays):
+        found = [at_one(*map(np.asarray, row)) for row in zip(*arrays, strict=True)]
+        if not found:
+            return [np.empty((0, *[n or 0 for n in v.type.shape]), v.dtype) for v in outputs]
+        return [np.stack(values) for values in zip(*found, strict=True)]
+
+    return at_all

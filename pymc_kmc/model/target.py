@@ -334,9 +334,18 @@ class TargetDensity(LogDensity):
             )
         ]
 
-    def explain_stillness(self):
-        """Return why a chain may not move, as far as the noisy likelihoods know."""
-        return " ".join(filter(None, (likelihood.op.explain() for likelihood in self.likelihoods)))
+    @property
+    def simulations(self):
+        """Records of this chain's simulations, of each likelihood made of simulations."""
+        records = (likelihood.op.simulations for likelihood in self.likelihoods)
+        return [record for record in records if record is not None]
+
+    @property
+    def failed_share(self):
+        """Share of this chain's simulations that failed; NaN without any."""
+        records = self.simulations
+        n = sum(record.n_simulations for record in records)
+        return sum(record.n_failed for record in records) / n if n else np.nan
 
     def check_start(self, point):
         """Raise an error unless the chain can start at `point`.
@@ -357,12 +366,15 @@ class TargetDensity(LogDensity):
         noise_only = evaluation.log_likelihood_estimate == -np.inf
         if isfinite(log_density) or (log_density == -np.inf and noise_only):
             return
+        remedy = "Give another start, pm.sample(initvals={...}), or mend the term."
+        if self.simulators:
+            remedy += " A pm.Simulator is to return inf, not NaN, where a simulation fails."
         values = "\n".join(f"  {name}: {np.asarray(value)}" for name, value in point.items())
         raise SamplingError(
             f"The log density of the model is {log_density} at the chain's starting point:\n"
             f"{values}\n"
             f"Terms of the log density there:\n{explain_terms(self.model, point)}\n"
-            "Give another start, pm.sample(initvals={...}), or mend the term."
+            f"{remedy}"
         )
 
 

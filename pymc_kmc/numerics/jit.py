@@ -97,5 +97,10 @@ class _Announcement(event.Listener):
         """Nothing to say."""
 
 
+def is_announced():
+    """Say whether the user is told about what is compiled: not after PyMC's logger was silenced."""
+    return _log.isEnabledFor(logging.INFO)
+
+
 _announcement = _Announcement()
 event.register("numba:compile", _announcement)

@@ -17,6 +17,8 @@ MORE_JITTER = 100.0
 LAST_JITTER = 1e-4
 #: Eigenvalue, relative to the largest, to which smaller ones are lifted in powers of a matrix.
 EIGENVALUE_FLOOR = 1e-12
+#: Smallest variance of a coordinate that isn't constant: its reciprocal's square is finite.
+SMALLEST_VARIANCE = 1e-100
 
 
 def symmetric(A):
@@ -30,14 +32,14 @@ def cholesky_factor(A):
     Returns
     -------
     L : ndarray or None
-        None if the matrix is too far from positive semi-definite.
+        None if the matrix is too far from positive semi-definite, or isn't finite.
     """
     scale = np.trace(A) / len(A)
     jitter = 0.0
     while jitter <= LAST_JITTER:
         shifted = A if jitter == 0.0 else A + jitter * scale * np.eye(len(A))
         L, info = scipy.linalg.lapack.dpotrf(shifted, lower=1, clean=1)
-        if info == 0 and np.isfinite(L[-1, -1]):
+        if info == 0 and np.isfinite(L.diagonal()).all():
             return L
         jitter = FIRST_JITTER if jitter == 0.0 else MORE_JITTER * jitter
     return None
@@ -167,6 +169,25 @@ def symmetric_power(matrix, power):
     eigenvalues, eigenvectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     eigenvalues = np.maximum(eigenvalues, EIGENVALUE_FLOOR * eigenvalues[-1])
     return (eigenvectors * eigenvalues**power) @ eigenvectors.T
+
+
+def shrunk(X):
+    """Return a covariance (d, d) of points that is shrunk towards its diagonal.
+
+    The identity, where they don't differ or overflow: nothing is known of scales then.
+    """
+    n, d = X.shape
+    if n < 2:
+        return np.eye(d)
+    with np.errstate(over="ignore", invalid="ignore"):
+        covariance = np.cov(X.T).reshape(d, d)
+    variances = np.diag(covariance)
+    if not np.isfinite(covariance).all() or variances.max(initial=0.0) < SMALLEST_VARIANCE:
+        return np.eye(d)
+    share = d / (d + n)
+    # Each coordinate's own scale: these may differ by sixteen orders of magnitude.
+    floors = 1e-10 * np.where(variances > SMALLEST_VARIANCE, variances, variances.mean())
+    return (1 - share) * covariance + np.diag(share * variances + floors)
 
 
 def geometric_mean(A, B):

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from pymc_kmc.diagnostics import LONG_STAY, TOO_NOISY
+from pymc_kmc.findings import LONG_STAY, TOO_NOISY
 from pymc_kmc.plots.moves import NEVER_DRAWS
 from pymc_kmc.plots.panels import Panels, bins, check_step, draws_of, mark_tuning, run_values
 from pymc_kmc.runs import Run

@@ -9,7 +9,7 @@ With an estimated likelihood some tuning iterations probe the noise (:mod:`pymc_
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from math import exp
+from math import exp, isfinite
 from os import getpid
 from threading import get_ident
 from time import perf_counter
@@ -21,8 +21,6 @@ from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_kmc.adaptation.first_shape import first_shape
 from pymc_kmc.likelihoods.checks import check_model, check_variables
@@ -31,11 +29,12 @@ from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
 from pymc_kmc.numerics.checks import check_choice, check_flag, check_rng
 from pymc_kmc.numerics.jit import interruptible
+from pymc_kmc.steps import progress_bar
 from pymc_kmc.steps.arguments import check_compile_kwargs, check_initial_point
 from pymc_kmc.steps.chain_warnings import (
-    STUCK_AFTER,
     ChainWarnings,
     is_stuck,
+    of_failures,
     of_invalid,
     of_no_tuning,
     of_own_checks,
@@ -64,6 +63,8 @@ class ChainProgress:
     """What every step counts along a chain; updated in place."""
 
     n_iterations: int = 0
+    n_tuned: int = 0
+    n_tuning_evaluations: int = 0
     steps_since_accept: int = 0
     n_invalid: int = 0
     recent_acceptance: float = 0.0
@@ -123,20 +124,30 @@ class AdaptiveStep(BlockedStep):
         "acceptance_rate": (np.float64, []),
         "model_logp": (np.float64, []),
         "kmc_accepted": (bool, []),
+        "kmc_default_tune": (np.int64, []),
         "kmc_loglik": (np.float64, []),
         "kmc_move": (np.int64, []),
         "kmc_evaluation_time": (np.float64, []),
+        "kmc_failed_share": (np.float64, []),
         "kmc_ideal_acceptance": (np.float64, []),
         "kmc_n_evaluations": (np.int64, []),
         "kmc_n_invalid": (np.int64, []),
+        "kmc_n_learning_evaluations": (np.int64, []),
         "kmc_n_replicates": (np.int64, []),
+        "kmc_n_tuned": (np.int64, []),
+        "kmc_n_tuning_evaluations": (np.int64, []),
         "kmc_noise_variance": (np.float64, []),
         "kmc_recent_acceptance": (np.float64, []),
         "kmc_steps_since_accept": (np.int64, []),
         "kmc_zero_share": (np.float64, []),
+        "tune": (bool, []),  # ArviZ's groups say it, and leave it out
         "warning": (SamplerWarning, None),
     }
     _state_class = AdaptiveStepState
+    # Iterations of tuning that the step asks for (PyMC 6 reads it); None if it doesn't.
+    default_tune_steps: int | None = None
+    # Evaluations that were made before the chains, once for all of them.
+    n_learning_evaluations = 0
 
     def __new__(cls, *args, **kwargs):
         # Here, because PyMC uses these arguments to make a step of each variable.
@@ -276,6 +287,11 @@ class AdaptiveStep(BlockedStep):
         self.progress = ChainProgress()
         self.target.start_chain(self.rng)
         self.learned = self._start_chain()
+        wants_tuning = self._adapts and self._instead_of_tuning is not None
+        self._before_chain = {
+            "kmc_default_tune": (self.default_tune_steps or 0) if wants_tuning else 0,
+            "kmc_n_learning_evaluations": self.n_learning_evaluations,
+        }
 
     def stop_tuning(self):
         """End tuning: from here on the kernel is fixed, or its adaptation dies out."""
@@ -329,9 +345,8 @@ class AdaptiveStep(BlockedStep):
                 progress.n_invalid += 1
                 messages.append(("invalid", of_invalid(target, point, evaluation)))
 
-        acceptance_rate = exp(min(0.0, log_ratio)) if log_ratio == log_ratio else 0.0
-        if not proposal.is_draw:
-            acceptance_rate = 0.0
+        is_valid = proposal.is_draw and log_ratio == log_ratio
+        acceptance_rate = exp(min(0.0, log_ratio)) if is_valid else 0.0
         if self.rng.random() < acceptance_rate:
             target.accept(evaluation)
             end = evaluation
@@ -343,7 +358,8 @@ class AdaptiveStep(BlockedStep):
             self._observe(evaluation)
         elif self.is_learning:
             self._learn(outcome)
-        self._count(outcome)
+        n_evaluations = target.n_evaluations - n_before
+        self._count(outcome, n_evaluations)
         statistics = {
             "acceptance_rate": acceptance_rate,
             "model_logp": end.log_density,
@@ -351,17 +367,22 @@ class AdaptiveStep(BlockedStep):
             "kmc_loglik": end.log_likelihood_estimate,
             "kmc_move": int(proposal.move.kind),
             "kmc_evaluation_time": seconds,
+            "kmc_failed_share": target.failed_share,
             "kmc_ideal_acceptance": self._measured_ideal_acceptance,
-            "kmc_n_evaluations": target.n_evaluations - n_before,
+            "kmc_n_evaluations": n_evaluations,
             "kmc_n_invalid": progress.n_invalid,
             "kmc_n_replicates": target.n_replicates,
+            "kmc_n_tuned": progress.n_tuned,
+            "kmc_n_tuning_evaluations": progress.n_tuning_evaluations,
             "kmc_noise_variance": progress.noise.variance.value if target.is_noisy else 0.0,
             "kmc_recent_acceptance": progress.recent_acceptance,
             "kmc_steps_since_accept": progress.steps_since_accept,
             "kmc_zero_share": progress.noise.variance.zero_share if target.is_noisy else 0.0,
+            "tune": self.tune,
             "warning": self._warning(messages),
         }
-        return target.point(point, end.position), [statistics | own_statistics]
+        statistics = statistics | self._before_chain | own_statistics
+        return target.point(point, end.position), [statistics]
 
     def _prepare(self, point):
         """Check the chain's start, choose numbers of replicates; return messages about both."""
@@ -369,7 +390,7 @@ class AdaptiveStep(BlockedStep):
         messages = []
         if progress.n_iterations == 0:
             target.check_start(point)
-            messages.append(("start", of_start(target.current(point))))
+            messages.append(("start", of_start(target, target.current(point))))
             if self._wants_shape and self.is_learning:
                 self._set_shape(self._first_shape(target.current(point)))
         if progress.is_untuned and not self.is_learning:
@@ -384,7 +405,7 @@ class AdaptiveStep(BlockedStep):
         """Return a factor of a first covariance (d, d), from evaluations around a chain's start."""
         target, values = self.target, [start.log_density]
         if target.is_noisy and start.log_density > -np.inf:
-            values += [self._look_at(start.position) for _ in range(N_STARTS)]
+            values += filter(isfinite, [self._look_at(start.position) for _ in range(N_STARTS)])
         return first_shape(
             self._look_at,
             start.position,
@@ -427,9 +448,12 @@ class AdaptiveStep(BlockedStep):
             self.progress.last_statistics = statistics
         return statistics
 
-    def _count(self, outcome):
+    def _count(self, outcome, n_evaluations):
         progress = self.progress
         progress.n_iterations += 1
+        if self.tune:
+            progress.n_tuned += 1
+            progress.n_tuning_evaluations += n_evaluations
         progress.checks.observe(outcome.end.position, self.tune)
         if outcome.proposal.is_draw:
             progress.steps_since_accept = 0 if outcome.accepted else progress.steps_since_accept + 1
@@ -442,18 +466,15 @@ class AdaptiveStep(BlockedStep):
         progress = self.progress
         messages.append(("fit", self._complaint()))
         if self.target.is_noisy and not self.tune:
-            messages.append(("noise", progress.noise.complaint))
+            messages += ("failed", of_failures(self.target)), ("noise", progress.noise.complaint)
         if self.target.rejecting and not self.tune:
             messages.append(("rejected", of_rejections(self.target)))
         if not self.tune and progress.checks.is_due():
             messages += of_own_checks(self.target, progress.checks, self._is_local)
         if is_stuck(progress):
-            stillness = of_stillness(self.target, progress.steps_since_accept)
-            messages.append(("stuck", stillness))
+            messages.append(("stuck", of_stillness(self.target, progress.steps_since_accept)))
         messages = [(key, text) for key, text in messages if text is not None]
         return progress.warnings.first(messages, progress.n_iterations) if messages else None
-
-    # Saved state
 
     @property
     def recycled(self):
@@ -464,30 +485,13 @@ class AdaptiveStep(BlockedStep):
     def recycled(self, state):
         self.target.state = state
 
-    # Progress bar
-
     @staticmethod
     def competence(var, has_grad):
         """Never chosen unasked."""
         return Competence.INCOMPATIBLE
 
-    @staticmethod
-    def _progressbar_config(n_chains=1):
-        columns = [
-            TextColumn(
-                "{task.fields[kmc_acceptance]:0.2f}", table_column=Column("Acceptance", ratio=1)
-            ),
-            TextColumn("{task.fields[kmc_still]}", table_column=Column("Since accept", ratio=1)),
-        ]
-        return columns, {"kmc_acceptance": [0.0] * n_chains, "kmc_still": [0] * n_chains}
+    _progressbar_config = staticmethod(progress_bar.columns)
 
     @staticmethod
     def _make_progressbar_update_functions():
-        def update(statistics):
-            return {
-                "kmc_acceptance": statistics["kmc_recent_acceptance"],
-                "kmc_still": statistics["kmc_steps_since_accept"],
-                "failing": statistics["kmc_steps_since_accept"] >= STUCK_AFTER,
-            }
-
-        return (update,)
+        return (progress_bar.update,)

@@ -39,25 +39,31 @@ class ChainWarnings:
         return None
 
 
-def of_start(evaluation):
+def of_start(target, evaluation):
     """Return a message where a chain starts at an estimate of zero, else None."""
     if evaluation.log_density > -np.inf:
         return None
-    return (
-        "The chain starts where the estimate of the log likelihood is -inf. It will move to the "
-        "first proposal with a finite one. If it doesn't, give a better start: "
-        "pm.sample(initvals={...})."
+    return joined(
+        "The chain starts where the estimate of the log likelihood is -inf.",
+        *(record.failures() for record in target.simulations),
+        "It will move to the first proposal with a finite one. If it doesn't, give a better start: "
+        "pm.sample(initvals={...}).",
     )
 
 
 def of_invalid(target, point, evaluation):
     """Return a message about a log density of NaN or +inf at a proposal."""
+    remedy = "Return -inf from the likelihood where a parameter is impossible"
+    if target.likelihoods:
+        remedy += ", and from an estimator whose estimate is zero"
+    if target.simulators:
+        remedy += ", and inf from a pm.Simulator whose simulation fails"
     values = target.point(point, evaluation.position)
     shown = ", ".join(f"{name}={values[name]}" for name in target.names)
     return (
         f"The log density was {evaluation.log_density} at a proposal ({shown}), which was "
         "rejected. kmc_n_invalid in the sample statistics counts such proposals; this warning is "
-        "given once a chain. Return -inf from the likelihood where a parameter is impossible."
+        f"given once a chain. {remedy}."
     )
 
 
@@ -91,6 +97,11 @@ def of_rejections(target):
         f"The black box {'; '.join(failing)}. They were rejected: the prior is cut "
         "off to the parameters where it succeeds (on_error='reject')."
     )
+
+
+def of_failures(target):
+    """Return a message about simulations that failed, where they are many, else None."""
+    return joined(*(record.warn() for record in target.simulations)) or None
 
 
 def of_own_checks(target, checks, is_local):
@@ -157,5 +168,13 @@ def of_stillness(target, n_iterations):
             "If the log of the likelihood estimate has a variance above 3 there, the chain sits on "
             f"a lucky one: use more simulations or particles. Otherwise: {remedy}"
         )
-    reasons = " ".join(filter(None, (target.explain_stillness(), remedy)))
-    return f"No proposal was accepted for {n_iterations} iterations. {reasons}"
+    return joined(
+        f"No proposal was accepted for {n_iterations} iterations.",
+        *(record.explain() for record in target.simulations),
+        remedy,
+    )
+
+
+def joined(*sentences):
+    """Return the sentences that aren't empty, as one text."""
+    return " ".join(filter(None, sentences))

@@ -53,7 +53,7 @@ from pymc_kmc.adaptation.noise_variance import ideal_acceptance
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.learning import LearnedPosterior
 from pymc_kmc.learning.emulated_density import EmulatedDensity, on_emulators
-from pymc_kmc.learning.learn import learn_unasked
+from pymc_kmc.learning.unasked import learn_unasked
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.moves.base import MoveMixture, Row
 from pymc_kmc.numerics.checks import check_count, check_flag
@@ -123,8 +123,10 @@ class KMC(SurrogateStep):
         Whether the step calls :func:`~pymc_kmc.learn` when it is made, where that is safe: black
         boxes depend on the step's variables alone, are not noisy, and either return outputs, with
         ten values of the variables at most, or a log likelihood, with six at most, on whose maximum
-        searches agree. `step.posterior` is what was learned. If false, or elsewhere, each
-        chain learns by itself.
+        searches agree. `step.posterior` is what was learned, `step.evaluations` all that was
+        evaluated for it. If false, or where that can't be trusted, each chain learns by itself,
+        from these evaluations too. Other seeds learn anew: ``KMC(rng=2)``, since PyMC gives a step
+        no seed before it samples.
     n_landmarks : int
         Kernel functions of the surrogate: its flexibility, and what a move costs. Where they are
         too few for the log density, it has up to twice as many.
@@ -184,7 +186,9 @@ class KMC(SurrogateStep):
             raise TypeError(f"posterior={posterior!r} must be what kmc.learn() has returned")
         if posterior is not None and vars is None:
             vars = variables_of(posterior, check_model(kwargs.get("model")))
-        self.posterior = posterior
+        self.posterior, self.evaluations = posterior, None
+        # PyMC seeds a step when it samples, after it was made.
+        self._is_seeded = kwargs.get("rng") is not None
         super().__init__(vars, **kwargs)
 
     def _make_target(self, model, initial_point, compile_kwargs):
@@ -192,7 +196,8 @@ class KMC(SurrogateStep):
         if self.posterior is not None:
             check_same_variables(self.posterior, target, model)
         elif self.learns_first and self.given_surrogate is None and self.adaptation == "tuning":
-            self.posterior = learn_unasked(model, self.vars)
+            rng = self.rng.spawn(1)[0] if self._is_seeded else np.random.default_rng(0)
+            self.posterior, self.evaluations = learn_unasked(model, self.vars, rng)
         self._learned_before = None
         if self.posterior is not None:
             self._learned_before = on_emulators(self.posterior, model)
@@ -210,6 +215,13 @@ class KMC(SurrogateStep):
         d = self.n_dimensions
         return int(np.ceil((2000 + 80 * d) / 100) * 100)
 
+    @property
+    def n_learning_evaluations(self):
+        """Evaluations that were made before the chains, once for all of them."""
+        if self.posterior is not None:
+            return self.posterior.n_evaluations
+        return 0 if self.evaluations is None else len(self.evaluations)
+
     def _start_chain(self):
         is_noisy, surrogate = self.target.is_noisy, self.given_surrogate
         if surrogate is None:
@@ -218,6 +230,8 @@ class KMC(SurrogateStep):
             hamiltonian = whitened_hamiltonian(surrogate)
             fits = GivenSurrogate(surrogate, hamiltonian, learn_transitions)
         adaptation = KMCAdaptation(self.n_dimensions, fits, is_noisy)
+        if self.posterior is None and self.evaluations is not None:
+            adaptation.know(self.evaluations)
         if self.posterior is not None:
             adaptation.start_from(self.posterior, self._learned_before)
             if self.target.has_independent_noise and self.posterior.is_close:

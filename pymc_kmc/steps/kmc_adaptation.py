@@ -81,6 +81,12 @@ class KMCAdaptation:
         jumps = [fitted.transitions.jump(size.share, size.length) for size in KINDS]
         self.transitions.probabilities = self.transitions.probabilities.renewed(jumps)
 
+    def know(self, evaluations):
+        """Let fits learn from evaluations that were made before the chain, too."""
+        values = evaluations.log_densities
+        for row in np.column_stack([evaluations.X, values])[np.isfinite(values)]:
+            self.record.evaluations.append(row)
+
     def start_from(self, posterior, fitted):
         """Start from a :class:`LearnedPosterior`; attributes are changed in place.
 
@@ -90,9 +96,7 @@ class KMCAdaptation:
         fitted : FittedSurrogate
             Its own, or one on its emulators.
         """
-        X, _, _, values = posterior.evaluations
-        for row in np.column_stack([X, values])[np.isfinite(values)]:
-            self.record.evaluations.append(row)
+        self.know(posterior.evaluations)
         n = DRAWS_PER_DIMENSION * posterior.n_dimensions
         pairs = zip(posterior.positions[:n], posterior.log_densities[:n], strict=True)
         for position, value in pairs:

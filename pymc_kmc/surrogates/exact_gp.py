@@ -41,10 +41,11 @@ Press.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import LinAlgError, blas, cho_solve, cholesky, lapack
+from scipy.linalg import LinAlgError, cho_solve, cholesky, lapack
 from scipy.optimize import minimize
 
 from pymc_kmc.surrogates.additive_kernel import AdditiveKernel
+from pymc_kmc.surrogates.exact_gp_prediction import Prediction, whitened_rows
 from pymc_kmc.surrogates.radial_terms import RadialTerms
 
 # What the covariance may be extended by.
@@ -73,8 +74,13 @@ LENGTHS_SD = 1.0
 N_TRIALS, N_TRIALS_AGAIN = 60, 12
 # Added to the diagonal, in units of itself: rounding.
 JITTER = 1e-12
-# Number of rows from which on products with a triangle are faster than those with all its zeros.
-FEWEST_ROWS = 8
+# Largest coordinate, in standard deviations: its eighth power, of which quartic terms' covariances
+# are, is finite.
+FARTHEST = 1e30
+# Loss of parameters that have none: where a covariance can't be factorised or something overflows.
+NO_LOSS = 1e10
+# Parameters with which any finite values have a fit: a trend, no bend, much noise.
+SIMPLEST = (0.0, NO_BEND, 0.0, LOG_NOISE[1])
 
 
 class Hyperparameters(NamedTuple):
@@ -170,7 +176,7 @@ class ExactGP:
 
     def coordinates(self, X):
         """Return the coordinates of points (n, d)."""
-        return (X - self.centre) @ self.whitening.T
+        return np.clip((X - self.centre) @ self.whitening.T, -FARTHEST, FARTHEST)
 
     @property
     def extension(self):
@@ -207,6 +213,11 @@ class ExactGP:
         Returns
         -------
         self
+
+        Raises
+        ------
+        LinAlgError
+            If not even the simplest parameters have a fit: something isn't finite, or overflows.
         """
         noise = np.zeros(len(X)) if noise is None else noise
         Z = self.coordinates(X)
@@ -237,8 +248,10 @@ class ExactGP:
             for start in starts
         ]
         found = min(searches, key=lambda search: search.fun)
-        parameters = Hyperparameters.unpacked(found.x, Z.shape[1], extension)
-        return self.given(Z, Y, noise, parameters)
+        try:
+            return self.given(Z, Y, noise, Hyperparameters.unpacked(found.x, Z.shape[1], extension))
+        except LinAlgError:
+            return self.given(Z, Y, noise, Hyperparameters.start(SIMPLEST, Z.shape[1]))
 
     def given(self, Z, Y, noise, hyperparameters):
         """Fit to outputs (n, m) at coordinates (n, d), with parameters that are known.
@@ -246,6 +259,11 @@ class ExactGP:
         Returns
         -------
         self
+
+        Raises
+        ------
+        LinAlgError
+            If the values' covariance has no Cholesky factor, or something overflows.
         """
         self.hyperparameters_ = hyperparameters
         likelihood = MarginalLikelihood(Z, Y, noise, self.extension, self.axes(self.extension))
@@ -253,12 +271,15 @@ class ExactGP:
         self.factor_ = _factor(likelihood.covariance(hyperparameters)[0])
         self.Z_, self.Y_, self.noise_ = Z, Y, noise
         self.U_ = likelihood.U
-        self.weights_ = cho_solve((self.factor_, True), Y)
+        self.weights_ = cho_solve((self.factor_, True), Y, check_finite=False)
         # By the inverse of the factor, not of K: variances are small differences of large numbers.
         self.inverse_factor_ = lapack.dtrtri(self.factor_, lower=1)[0]
         self.output_factor_ = np.eye(1)
         if Y.shape[1] > 1:
             self.output_factor_ = _compressed(self.inverse_factor_ @ Y) / np.sqrt(len(Y))
+        for array in (self.weights_, self.inverse_factor_, self.output_factor_):
+            if not np.isfinite(array).all():
+                raise LinAlgError("the values, or the inverse of their covariance, overflow")
         return self
 
     def predict(self, X, gradient=True):
@@ -280,7 +301,7 @@ class ExactGP:
         U = Z @ self.axes(self.extension).T
         if parameters.extension is not None:
             k += parameters.extension(U, self.U_)
-        whitened = _whitened(k, self.inverse_factor_)
+        whitened = whitened_rows(k, self.inverse_factor_)
         norms, weighted_norms = np.sum(Z**2, axis=1), Z**2 @ parameters.relevances
         prior = parameters.trend(norms) + parameters.bend(weighted_norms)
         prior += np.exp(parameters.log_variance)
@@ -328,53 +349,6 @@ class ExactGP:
         return kernel(Z, Z) - whitened @ whitened.T
 
 
-class Prediction(NamedTuple):
-    """Predicted outputs at points.
-
-    Attributes
-    ----------
-    mean : ndarray, shape (k, m)
-    variance : ndarray, shape (k,)
-        Factor of the outputs' covariance.
-    """
-
-    mean: np.ndarray
-    variance: np.ndarray
-    process: ExactGP
-    Z: np.ndarray
-    parts: tuple
-
-    def pullback(self, of_mean, of_variance):
-        """Return the gradient of sum(of_mean * mean) + of_variance * variance, shape (k, d).
-
-        Parameters
-        ----------
-        of_mean : ndarray, shape (k, m)
-        of_variance : ndarray, shape (k,)
-        """
-        process, Z = self.process, self.Z
-        parameters = process.hyperparameters_
-        (inner, weighted, gaussian), (norms, weighted_norms), whitened = self.parts
-        relevances, precisions = parameters.relevances, np.exp(-2.0 * parameters.log_lengths)
-        # Derivative by k, of both parts.
-        by_k = of_mean @ process.weights_.T
-        if of_variance.any():
-            solved = _whitened(whitened, process.inverse_factor_, again=True)
-            by_k -= 2.0 * of_variance[:, None] * solved
-        by_gaussian = by_k * gaussian
-        result = (by_k * parameters.trend_slope(inner)) @ process.Z_
-        result += relevances * ((by_k * parameters.bend_slope(weighted)) @ process.Z_)
-        result += precisions * (by_gaussian @ process.Z_ - by_gaussian.sum(axis=1)[:, None] * Z)
-        if parameters.extension is not None:
-            axes = process.axes(process.extension)
-            points = Z @ axes.T, process.U_
-            result += parameters.extension.pullback(*points, by_k, of_variance) @ axes
-        slopes = np.outer(parameters.trend_slope(norms), np.ones(Z.shape[1]))
-        slopes += np.outer(parameters.bend_slope(weighted_norms), relevances)
-        result += 2.0 * of_variance[:, None] * slopes * Z
-        return result @ process.whitening
-
-
 class MarginalLikelihood:
     """The loss that the parameters minimise: -log evidence with a weak prior, and its gradient."""
 
@@ -406,21 +380,28 @@ class MarginalLikelihood:
     def log_evidence(self, parameters):
         factor = _factor(self.covariance(parameters)[0])
         n, m = len(self.Y), self.n_outputs
-        quadratic = np.sum(self.Y * cho_solve((factor, True), self.Y))
-        return (
+        quadratic = np.sum(self.Y * cho_solve((factor, True), self.Y, check_finite=False))
+        evidence = (
             -0.5 * quadratic - m * np.log(np.diag(factor)).sum() - 0.5 * n * m * np.log(2 * np.pi)
         )
+        return evidence if np.isfinite(evidence) else -np.inf
 
     def loss(self, vector):
         """Return the loss and its gradient at packed parameters."""
+        try:
+            loss, gradient = self._loss(vector)
+        except LinAlgError:
+            return NO_LOSS, np.zeros_like(vector)
+        if not (np.isfinite(loss) and np.isfinite(gradient).all()):
+            return NO_LOSS, np.zeros_like(vector)
+        return loss, gradient
+
+    def _loss(self, vector):
         d = self.Z.shape[1]
         parameters = Hyperparameters.unpacked(vector, d, self.extension)
-        try:
-            K, trend, bend, gaussian, more = self.covariance(parameters)
-            factor = _factor(K)
-        except LinAlgError:
-            return 1e10, np.zeros_like(vector)
-        weights = cho_solve((factor, True), self.Y)
+        K, trend, bend, gaussian, more = self.covariance(parameters)
+        factor = _factor(K)
+        weights = cho_solve((factor, True), self.Y, check_finite=False)
         loss = 0.5 * np.sum(self.Y * weights) + self.n_outputs * np.log(np.diag(factor)).sum()
         # d loss / d K
         slope = 0.5 * (self.n_outputs * _inverse(factor) - weights @ weights.T)
@@ -468,20 +449,16 @@ def _squares(A, B):
     return np.maximum(squares, 0.0)
 
 
-def _whitened(A, inverse_factor, again=False):
-    """Return rows (k, n) times the inverse of a factor, transposed, or `again` times itself."""
-    if len(A) < FEWEST_ROWS:
-        return A @ (inverse_factor if again else inverse_factor.T)
-    return blas.dtrmm(1.0, inverse_factor, A.T, lower=1, trans_a=int(again)).T
-
-
 def _compressed(A):
     """Return B with the same ``B.T @ B`` as A (n, m), and no more than m rows."""
     return A if len(A) <= A.shape[1] else np.linalg.qr(A, mode="r")
 
 
 def _factor(K):
-    return cholesky(K, lower=True, check_finite=False)
+    factor = cholesky(K, lower=True, check_finite=False)
+    if not np.isfinite(factor.diagonal()).all():
+        raise LinAlgError("the covariance of the values is not finite")
+    return factor
 
 
 def _inverse(factor):

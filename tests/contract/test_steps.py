@@ -1,11 +1,15 @@
 """Every step class against every promise of PyMC's loop."""
 
+from io import StringIO
+
 import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+from pymc.progress_bar.progress import MCMCProgressBarManager
 from pymc.step_methods.compound import CompoundStep
+from rich.console import Console
 
 import pymc_kmc as kmc
 from tests.models import (
@@ -401,6 +405,33 @@ def test_progress_columns(name):
         _, (statistics,) = step.step(model.initial_point())
         shown = update(statistics)
         assert shown.keys() - {"failing"} == keys.keys()
+
+
+@any_step
+def test_progress_bar_fits_into_80_characters(name):
+    """With PyMC's columns: speed and times whole, of four chains that do four things."""
+    with toy(name, 1.0) as model:
+        step = STEPS[name]()
+        _, (statistics,) = step.step(model.initial_point())
+    progress = MCMCProgressBarManager(step, chains=4, draws=20_000, tune=2000)._backend._progress
+    (update,) = step._make_progressbar_update_functions()
+    doing = [{"tune": False, "kmc_recent_acceptance": 1.0}, {"kmc_n_fits": 123}]
+    doing += [{"tune": False, "kmc_steps_since_accept": 9999}, {"kmc_n_learning_evaluations": 9}]
+    for each in doing:
+        progress.add_task(
+            "",
+            total=22_000,
+            draw=21_999,
+            sampling_speed=12345.67,
+            speed_unit="draws/s",
+            **{"failing": False} | update(statistics | each),
+        )
+    output = StringIO()
+    Console(width=80, file=output).print(progress.make_tasks_table(progress.tasks))
+    lines = [line for line in output.getvalue().splitlines() if "12345.67" in line]
+    assert len(lines) == 4 and not any("…" in line for line in lines)
+    assert all("21999" in line and "12345.67 draws/s" in line for line in lines)
+    assert "acc 1.0" in lines[0] and "fit 123" in lines[1] and "stuck" in lines[2]
 
 
 @any_step

@@ -111,6 +111,7 @@ def test_noise_does_not_shrink_the_random_walk(variance):
     assert statistics[-1]["kmc_scale"] > 0.5
 
 
+@pytest.mark.one_line
 def test_the_check_can_fail():
     """Drawing the accepted estimate anew, as PyMC's own Metropolis does, is found out."""
     rng = np.random.default_rng(0)
@@ -126,6 +127,7 @@ def test_the_check_can_fail():
     assert worst_moment(draws, POSTERIOR_MEAN, POSTERIOR_SD) > 2 * TOLERANCE
 
 
+@pytest.mark.one_line
 def test_the_estimator_is_unbiased():
     """With variance 1 of the log, 200,000 estimates' mean is right to 1.3 %, 4.5 errors."""
     rng = np.random.default_rng(1)

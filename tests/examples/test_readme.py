@@ -20,7 +20,7 @@ def section(heading):
 def test_code_runs_as_printed(capsys):
     namespace = run_quickly(BLOCKS, "README.md")
     assert namespace["idata"].posterior["rate"].shape == (2, 30)
-    assert "acceptance" in capsys.readouterr().out
+    assert "effective draws" in capsys.readouterr().out
 
 
 def test_links_are_there():

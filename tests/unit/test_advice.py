@@ -119,6 +119,18 @@ def test_zero_and_invalid_estimates_are_counted():
     assert "NaN or +inf" in noise.advice[0] and "their log -inf" in noise.advice[1]
 
 
+def test_failed_simulations_are_named():
+    def simulator(x, rng, size):
+        return np.where(rng.random((size, 1)) < 0.5, x + rng.standard_normal((size, 1)), np.nan)
+
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        kmc.ABCPotential("abc", simulator, x, observed=[0.3], epsilon=1.0, n_simulations=1)
+    noise = kmc.estimate_noise(model, n=20, rng=9)
+    assert "simulations for 'abc' failed" in noise.advice[-1]
+    assert noise.likelihoods.loc["abc", "invalid"] == 0.0
+
+
 def test_nothing_but_zeros():
     noise = kmc.estimate_noise(model_of(lambda scale, rng: -np.inf), n=10)
     assert np.isnan(noise.variance)

@@ -15,6 +15,8 @@ import pytest
 import xarray as xr
 
 import pymc_kmc as kmc
+from pymc_kmc.diagnostics import LABELS
+from pymc_kmc.notebook import number
 from pymc_kmc.runs import Run
 from tests.chains import run
 from tests.models import noisy_gaussian
@@ -32,8 +34,9 @@ def noisy():
 
 
 def with_statistics(idata, **values):
+    """The same run with other statistics; its tuning is as long as the step asks for."""
     changed = copy.deepcopy(idata)
-    for name, value in values.items():
+    for name, value in ({"kmc_default_tune": 1000} | values).items():
         changed.sample_stats[name].values[:] = value
     return changed
 
@@ -41,7 +44,8 @@ def with_statistics(idata, **values):
 def test_a_good_run_has_nothing_to_complain_of(noisy):
     diagnosis = kmc.diagnose(with_statistics(noisy, kmc_proposal_time=0.0))
     assert diagnosis.findings == ()
-    assert "Nothing to complain of." in str(diagnosis)
+    assert str(diagnosis).startswith("Good: R-hat is at most 1.0")
+    assert "effective draws of everything.\n8,0" in str(diagnosis)
     chains, statistics = diagnosis.chains, noisy.sample_stats
     assert list(chains.index) == [0, 1]
     np.testing.assert_allclose(chains["acceptance"], statistics["kmc_accepted"].mean("draw"))
@@ -58,6 +62,7 @@ def test_a_good_run_has_nothing_to_complain_of(noisy):
         ({"kmc_noise_variance": 0.01}, "better than they need to be, variance 0.01"),
         ({"kmc_noise_variance": np.nan, "kmc_ideal_acceptance": np.nan}, "was not measured"),
         ({"kmc_zero_share": 0.9}, "Zeros limit the chains: 90 %.* Use about 22 times"),
+        ({"kmc_failed_share": 0.4}, "40 % of the simulations failed. They count as infinitely far"),
         ({"kmc_prediction_error": ERRORS}, "surrogate limits chains: .* deviation (4.9|5) nats"),
         ({"kmc_prediction_error": ERRORS, "kmc_n_fits": 0}, "The given surrogate is not of"),
         (
@@ -66,6 +71,7 @@ def test_a_good_run_has_nothing_to_complain_of(noisy):
         ),
         ({"kmc_steps_since_accept": 400, "kmc_noise_variance": 0.2}, "far above its surrogate"),
         ({"kmc_n_invalid": 7}, "NaN or .inf 14 times"),
+        ({"kmc_default_tune": 2100}, "shorter than the step asks for, 1000 .* for 2100"),
         ({"kmc_proposal_time": 9.0, "kmc_evaluation_time": 1.0}, "takes 1e.03 ms, less than a"),
     ],
 )
@@ -147,6 +153,22 @@ def test_zero_estimates_are_what_is_blamed():
     assert "were zero where the chain was" in warnings_of(statistics)[0]
 
 
+def test_failed_simulations_are_found_in_chains_of_other_processes():
+    def simulator(x, rng, size):
+        return np.where(rng.random((size, 1)) < 0.8, x + rng.standard_normal((size, 2)), np.nan)
+
+    with pm.Model():
+        x = pm.Normal("x")
+        kmc.ABCPotential("abc", simulator, x, observed=[0.3, 0.5], epsilon=1.0)
+        two = {"chains": 2, "cores": 2, "mp_ctx": "fork"}
+        idata = pm.sample(50, tune=50, step=kmc.AdaptiveMetropolis(), **QUIET | two)
+    diagnosis = kmc.diagnose(idata)
+    # Some 1000 simulations a chain: 4.5 standard errors.
+    np.testing.assert_allclose(diagnosis.chains["failed simulations"], 0.2, atol=0.06)
+    assert any("% of the simulations failed." in finding for finding in diagnosis.findings)
+    assert "share of simulations with NaN" in diagnosis._repr_html_()
+
+
 @pytest.mark.parametrize("n_chains", [1, 2])
 def test_constants_make_no_warnings(n_chains):
     draws = np.random.default_rng(2).standard_normal((n_chains, 50, 2))
@@ -164,8 +186,92 @@ def test_chains_that_disagree_and_are_short(noisy):
     apart = copy.deepcopy(noisy)
     apart.posterior["x"].values[1] += 5.0
     findings = kmc.diagnose(apart).findings
-    assert any("chains disagree" in finding for finding in findings)
-    assert any("effective draws a chain are few" in finding for finding in findings)
+    assert any("Chains disagree" in finding for finding in findings)
+    assert any("effective draws are few, 400 would do" in finding for finding in findings)
+
+
+def test_the_verdict_says_what_is_missing_and_why(noisy):
+    noise = {"kmc_noise_variance": 6.0, "kmc_ideal_acceptance": 0.08}
+    few = with_statistics(noisy, **noise).sel(draw=slice(0, 300))
+    verdict = kmc.diagnose(few).verdict
+    assert re.match(r"Not yet: .*'x' has \d+ effective draws.*, fewer than 400, because ", verdict)
+    stuck = with_statistics(noisy, kmc_steps_since_accept=400)
+    verdict = kmc.diagnose(stuck).verdict
+    assert verdict.startswith("In doubt: ")
+    assert verdict.endswith("but a chain stayed at one place for 400 iterations.")
+    one = copy.deepcopy(noisy).sel(chain=[0])
+    one.posterior["x"].values[:] = np.random.default_rng(4).standard_normal((1, 3000))
+    one = kmc.diagnose(one).verdict
+    assert one.startswith("Good, as far as one chain can tell: at least ")
+    apart = copy.deepcopy(noisy)
+    apart.posterior["x"].values[1] += 5.0
+    verdict = kmc.diagnose(apart).verdict
+    assert re.match(r"Not yet: R-hat is \d.*because chains disagree about the posterior\.", verdict)
+
+
+def test_one_chain_with_far_noisier_estimates_is_in_doubt(noisy):
+    """5.2 beside .1 passed, where perfect proposals are accepted often all the same."""
+    changed = with_statistics(noisy, kmc_noise_variance=0.15, kmc_proposal_time=0.0)
+    assert kmc.diagnose(changed).findings == ()
+    changed.sample_stats["kmc_noise_variance"].values[1] = 5.2
+    changed.sample_stats["kmc_ideal_acceptance"].values[:] = 0.6
+    diagnosis = kmc.diagnose(changed)
+    assert "but chain 1 has far noisier estimates than the others" in diagnosis.verdict
+    (finding,) = diagnosis.findings
+    assert "variance 5.2 for 0.15 to 0.15" in finding
+
+
+def test_tails_that_are_less_known_than_the_middle():
+    """Two chains whose sign is drawn anew each time and whose size hardly changes."""
+    rng, shape = np.random.default_rng(3), (2, 4000)
+    size = np.exp(0.02 * np.cumsum(rng.standard_normal(shape), axis=1))
+    x = size * rng.choice([-1, 1], shape)
+    statistics = {"kmc_accepted": (("chain", "draw"), np.ones(shape, dtype=bool))}
+    idata = SimpleNamespace(
+        posterior=xr.Dataset({"x": (("chain", "draw"), x)}), sample_stats=xr.Dataset(statistics)
+    )
+    diagnosis = kmc.diagnose(idata)
+    assert any(re.match("The tails are less known.*'x'", each) for each in diagnosis.findings)
+
+
+def test_learning_once_is_named_where_chains_learned_by_themselves(noisy):
+    costly = {"kmc_evaluation_time": 0.1, "kmc_proposal_time": 0.0}
+    hint = "kmc.KMC(kmc.learn(model)) learns once"
+    for statistics, says in [
+        ({"kmc_default_tune": 2100}, True),
+        ({"kmc_prediction_error": ERRORS}, True),
+        ({"kmc_n_tuning_evaluations": 5000}, True),
+        ({}, False),
+        ({"kmc_default_tune": 2100, "kmc_n_learning_evaluations": 90}, False),
+        ({"kmc_default_tune": 2100, "kmc_evaluation_time": 1e-4}, False),
+    ]:
+        findings = kmc.diagnose(with_statistics(noisy, **costly | statistics)).findings
+        assert any(hint in finding for finding in findings) == says, statistics
+
+
+def test_evaluations_are_counted_where_they_went():
+    """A learned posterior's, those of tuning, which PyMC discards, and those of drawing."""
+    calls = []
+
+    def curve(a):
+        calls.append(a)
+        return a * np.arange(1.0, 4.0)
+
+    with pm.Model():
+        a = pm.Normal("a")
+        pm.Normal("y", kmc.BlackBox("curve", curve, a, shape=3), observed=[1.0, 2.0, 3.0])
+        before = len(calls)
+        step = kmc.KMC()
+        n_learned = len(calls) - before
+        idata = pm.sample(step=step, tune=60, draws=50, chains=2, **QUIET)
+    found = kmc.diagnose(idata).evaluations
+    assert 0.8 * n_learned <= found.learning <= n_learned  # the box is tried out, too
+    assert 2 * 8 <= found.tuning <= 2 * 10 and found.drawing == 100
+    assert str(found).startswith(f"{found.learning + found.tuning + 100} evaluations: ")
+    old = xr.Dataset(idata.sample_stats.data_vars)
+    old = old.drop_vars(["kmc_n_tuning_evaluations", "kmc_n_learning_evaluations"])
+    trace = SimpleNamespace(posterior=idata.posterior, sample_stats=old)
+    assert "the run doesn't say" in str(kmc.diagnose(trace).evaluations)
 
 
 def test_steps_that_report_less():
@@ -178,7 +284,8 @@ def test_steps_that_report_less():
     assert diagnosis.chains["transitions"].isna().all()
     assert not any("surrogate" in finding for finding in diagnosis.findings)
     html = diagnosis._repr_html_()
-    assert "chain 0, step 1</th>" in html and ">transitions<" not in html and "nan" not in html
+    assert "chain 0, step 1</th>" in html and "moves on the surrogate" not in html
+    assert ">nan<" not in html
 
 
 class Tags(HTMLParser):
@@ -200,7 +307,8 @@ class Tags(HTMLParser):
 
 
 def test_a_notebook_shows_the_same(noisy):
-    diagnosis = kmc.diagnose(with_statistics(noisy, kmc_n_invalid=7))
+    # Rows without any value are left out.
+    diagnosis = kmc.diagnose(with_statistics(noisy, kmc_n_invalid=7, kmc_failed_share=0.1))
     diagnosis = dataclasses.replace(diagnosis, findings=(*diagnosis.findings, "a < b & c"))
     tags = Tags()
     tags.feed(diagnosis._repr_html_())
@@ -208,21 +316,21 @@ def test_a_notebook_shows_the_same(noisy):
     assert tags.open == []
     text = "\n".join(tags.text)
     assert all(finding in text for finding in diagnosis.findings)
+    assert diagnosis.verdict in text and str(diagnosis.evaluations) in text
     for name, values in diagnosis.chains.items():
-        row = "\n".join([name, *(f"{value:.3g}" for value in values)])
+        row = "\n".join([LABELS[name], *map(number, values)])
         assert row in text
+        assert " ".join(row.split()) in " ".join(str(diagnosis).split())
     assert f"{diagnosis.posterior['ess_bulk']:.4g}" in text
 
 
 def test_good_and_bad_figures_are_told_apart(noisy):
     diagnosis = kmc.diagnose(noisy)
     bad = dataclasses.replace(
-        diagnosis, posterior={"r_hat": 1.2, "ess_bulk": 50.0, "ess_tail": 500.0}
+        diagnosis, posterior={"r_hat": 1.2, "ess_bulk": 399.0, "ess_tail": 500.0}
     )
     assert diagnosis._repr_html_().count('class="good"') == 3
     assert bad._repr_html_().count('class="bad"') == 2
-    calm = dataclasses.replace(diagnosis, findings=())
-    assert "Nothing to complain of." in calm._repr_html_()
 
 
 @pytest.mark.parametrize("keeps_tuning", [False, True])

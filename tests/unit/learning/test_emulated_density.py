@@ -11,18 +11,13 @@ from pymc_kmc.dynamics import transition_sequence
 from pymc_kmc.learning import emulated_density
 from pymc_kmc.learning.emulated_density import (
     FEWEST_GRADIENTS,
-    EmulatedDensity,
     n_gradients,
     on_emulators,
 )
 from pymc_kmc.learning.emulated_parameters import EmulatedParameters
-from pymc_kmc.learning.emulator import NodeEmulator
-from pymc_kmc.learning.evaluations import Evaluations
-from pymc_kmc.model.opaque import OpaqueModel
-from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.evaluation import PythonParameters, is_compiled
 from pymc_kmc.surrogates import exact_gp_evaluation
-from tests.learned import curve, learned_curve
+from tests.learned import curve, density_of, learned_curve
 from tests.unit.model.test_opaque import TAKEN_APART, differentiable, noisy_model, vector_model
 
 
@@ -36,19 +31,6 @@ def single_precision():
         box = kmc.BlackBox("decay", lambda r: np.exp(-r * np.arange(3)), rate, shape=(3,))
         pm.Normal("y", box, np.float32(0.1), observed=np.ones(3, dtype="float32"))
     return model
-
-
-def density_of(model):
-    """A density with emulators that were fitted to forty places, rightly or not."""
-    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
-    d, rng = opaque.n_dimensions, np.random.default_rng(1)
-    X = rng.normal(size=(40, d))
-    evaluations = Evaluations.at(opaque, X)
-    emulators = [NodeEmulator(node).fit(*evaluations, X, opaque.inputs(X)) for node in opaque.nodes]
-    coordinates = Coordinates(rng.normal(size=d), np.eye(d) + 0.3 * rng.normal(size=(d, d)))
-    names = tuple(variable.name for variable in opaque.variables)
-    states = tuple(emulator.state for emulator in emulators)
-    return EmulatedDensity(model, names, states, 0.0, coordinates)
 
 
 @pytest.mark.parametrize(
@@ -113,13 +95,20 @@ def test_models_with_initial_values_are_sampled():
     assert idata.posterior.sizes["draw"] == 20
 
 
-def test_what_numba_cannot_compile_is_python(monkeypatch):
-    def fail(*arguments):
-        raise NotImplementedError("no such function")
+@pytest.mark.parametrize("error", [NotImplementedError, KeyError, OSError])
+@pytest.mark.parametrize("where", ["emulated_graph", "compile_function", "CompiledDensity.of"])
+def test_what_cannot_be_compiled_is_python(where, error, monkeypatch):
+    tried = []
 
-    monkeypatch.setattr(emulated_density.CompiledDensity, "of", fail)
+    def fail(*arguments):
+        tried.append(arguments)
+        raise error("no such function")
+
+    monkeypatch.setattr(f"{emulated_density.__name__}.{where}", fail)
     density = density_of(vector_model())
     assert not is_compiled(density.parameters)
+    assert not is_compiled(density.parameters)
+    assert len(tried) == 1
     x = np.full(4, 0.2)
     assert density.hamiltonian.log_density(x) == pytest.approx(density.log_density(x))
 

@@ -7,7 +7,9 @@ from pymc_kmc.learning.emulator import FEWEST_EXTENDED, KNEE, SHALLOW, NodeEmula
 from pymc_kmc.model.opaque import OpaqueNode
 
 D = 4
-TERM = OpaqueNode("term", 1, True, False, slice(0, D), slice(0, 1), np.arange(D), ())
+TERM = OpaqueNode(
+    "term", 1, True, False, slice(0, D), slice(0, 1), np.arange(D), (), slice(0, 1), np.ones(1)
+)
 NOISY_TERM = TERM._replace(is_noisy=True)
 
 

@@ -15,17 +15,18 @@ from pymc_kmc.learning.placing import Hopes
 from pymc_kmc.learning.rounds import (
     LARGEST_BATCH,
     LONG_DOUBT,
-    Round,
     Rounds,
-    begin,
     errors_in_reach,
 )
+from pymc_kmc.learning.state import Round, begin
 from pymc_kmc.learning.trust_region import Mode
 from pymc_kmc.model.opaque import OpaqueNode
 from pymc_kmc.surrogates.exact_gp import ExactGP
 from tests.opaque_numbers import number, opaque
 
-TERM = OpaqueNode("term", 1, True, False, slice(0, 2), slice(0, 1), np.arange(2), ())
+TERM = OpaqueNode(
+    "term", 1, True, False, slice(0, 2), slice(0, 1), np.arange(2), (), slice(0, 1), np.ones(1)
+)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,13 @@ def new_starts(known, terms, temperature, is_first=False, is_sum=True):
     def log_density(X, outputs):
         return KNOWN + outputs.sum(axis=1), None, None
 
-    model = SimpleNamespace(nodes=[TERM], n_dimensions=1, is_sum=is_sum, log_density=log_density)
+    model = SimpleNamespace(
+        nodes=[TERM],
+        n_dimensions=1,
+        is_sum=is_sum,
+        log_density=log_density,
+        emulated=lambda returned: returned,
+    )
     X = np.arange(float(len(known)))[:, None]
     outputs = np.array(terms)[:, None]
     evaluations = Evaluations(X, X, outputs, np.array(known) + np.array(terms))
@@ -226,6 +233,7 @@ def test_parameters_of_few_values_are_sought_each_time(n, grows):
     assert fitted(emulator, n + 5, rng).process.hyperparameters_ is not first.hyperparameters_
 
 
+@pytest.mark.one_line
 def test_many_dimensions_are_learned_from_little_more_than_a_quadratic_has_coefficients():
     """Searches to the end alone take 500 evaluations and more."""
     d = 16

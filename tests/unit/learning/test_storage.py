@@ -73,7 +73,7 @@ def test_learning_goes_on_from_a_file(path):
     np.testing.assert_array_equal(more.evaluations.X[:n], loaded.evaluations.X)
     np.testing.assert_array_equal(more.seconds[:n], loaded.seconds)
     assert_same(more.modes, loaded.modes)
-    assert more.n_evaluations < 50
+    assert more.n_evaluations < n
     assert f"Cost: {len(more.evaluations)} evaluations of the model in all, {n} of" in repr(more)
 
 
@@ -95,4 +95,4 @@ def test_the_form_rises_with_every_change():
     kinds |= {name: kind._fields for name, kind in storage.TUPLES.items()}
     kinds |= {name: kind._fields for name, kind in EXTENSIONS.items()}
     digest = hashlib.sha256(repr(sorted(kinds.items())).encode()).hexdigest()[:8]
-    assert (storage.FORM, digest) == (5, "38aecd83")
+    assert (storage.FORM, digest) == (6, "d6005f21")

@@ -17,7 +17,7 @@ from scipy.stats import multivariate_normal, norm
 import pymc_kmc as kmc
 from pymc_kmc.likelihoods.abc import KernelAverage
 from tests.estimates import check_mean, estimates
-from tests.targets import metropolis_chain, warnings_of
+from tests.targets import column, metropolis_chain, run, warnings_of
 
 OBSERVED = np.array([0.5, -0.3, 0.4, 0.2])
 EPSILON = 0.7
@@ -89,7 +89,9 @@ def test_weights_of_kernels(kernel):
     average = KernelAverage("abc", kernel, 2.0)
     for distance in (0.0, 0.5, 1.9, 2.0, 2.1, np.inf):
         assert np.exp(average([distance])) == pytest.approx(weight(kernel, distance / 2.0))
-    assert np.isnan(average([0.1, np.nan]))
+    for failed in (np.nan, np.inf):
+        assert np.exp(average([0.5, failed])) == pytest.approx(0.5 * weight(kernel, 0.25))
+        assert average([failed]) == average([failed, failed]) == -np.inf
     expected = np.mean([weight(kernel, r) for r in (0.25, 0.75, 3.0)])
     assert average([0.5, 1.5, 6.0]) == pytest.approx(np.log(expected))
 
@@ -290,12 +292,106 @@ def test_a_wrong_shape_later_on_has_them_too():
     assert "PCG64(" in str(caught.value) and "x=" in str(caught.value)
 
 
-def test_nan_rejects_counts_and_warns():
-    places, statistics = metropolis_chain(model_with(FailingOne(np.full(4, np.nan))))
+def half_failing(simulate, value=np.nan):
+    """The simulator, of one data set or of many; half of them are lost."""
+
+    def one(x, rng):
+        return simulate(x, rng) if rng.random() < 0.5 else np.full(4, value)
+
+    def all_at_once(x, rng, size):
+        return np.where(rng.random((size, 1)) < 0.5, simulate(x, rng, size), value)
+
+    return one if simulate is simulator else all_at_once
+
+
+def no_distance(simulated, observed):
+    """NaN where the first value is positive."""
+    distance = np.linalg.norm(simulated - observed, axis=-1)
+    return np.where(simulated[..., 0] > 0, np.nan, distance)[()]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("simulate", [simulator, many])
+@pytest.mark.parametrize("n", [1, 6])
+def test_a_failed_simulation_is_infinitely_far(simulate, n, value):
+    """Unbiased for half of the likelihood, whatever the number of simulations."""
+    expected = multivariate_normal(OBSERVED, (1 + EPSILON**2) * np.eye(4)).pdf(np.full(4, 0.2))
+    expected *= 0.5 * (2 * np.pi * EPSILON**2) ** 2
+    op = potential(half_failing(simulate, value), n_simulations=n)
+    check_mean(estimates(op, 0.2, 6000 // n), expected, 0.2)
+    record = op.simulations
+    # 6000 and the ones that the model's building makes: 4.5 standard errors are .03.
+    assert record.n_failed / record.n_simulations == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("simulate", [simulator, many])
+def test_a_distance_may_say_that_a_simulation_failed(simulate):
+    op = potential(simulate, distance=no_distance, n_simulations=5)
+    # The first value given that it is negative, by Gaussian conditioning.
+    v = 1 / (1 + 1 / EPSILON**2)
+    mean = v * (0.2 + OBSERVED[0] / EPSILON**2)
+    first = norm(0.2, np.sqrt(1 + EPSILON**2)).pdf(OBSERVED[0]) * norm(mean, v**0.5).cdf(0.0)
+    rest = multivariate_normal(OBSERVED[1:], (1 + EPSILON**2) * np.eye(3)).pdf(np.full(3, 0.2))
+    expected = first * rest * (2 * np.pi * EPSILON**2) ** 2
+    check_mean(estimates(op, 0.2, 3000), expected, PRECISION)
+
+
+def chain_with_failures(simulate, n_tune=60, n=60, **options):
+    """Places while tuning and after it, the statistics of both, and the step."""
+    model = model_with(simulate, **options)
+    step = kmc.AdaptiveMetropolis(model=model)
+    step.set_rng(np.random.default_rng(3))
+    before, statistics = run(step, model.initial_point(), n_tune)
+    step.stop_tuning()
+    after, more = run(step, before[-1], n)
+    return column(before + after, "x"), statistics + more, step
+
+
+@pytest.mark.parametrize("kind", [Failing, FailingOne])
+def test_where_all_simulations_fail_is_a_plain_rejection(kind):
+    wanted = (10, 4) if kind is Failing else 4
+    simulate = kind(np.full(wanted, np.nan))
+    options = {"executor": ThreadPoolExecutor} if kind is FailingOne else {}
+    places, statistics, step = chain_with_failures(simulate, n_simulations=10, **options)
     assert max(places) <= 0.5
-    assert statistics[-1]["kmc_n_invalid"] > 5
+    assert statistics[-1]["kmc_n_invalid"] == 0
+    (record,) = step.target.simulations
+    assert record.n_failed > 100 and record.n_failed % 10 == 0
+    assert statistics[-1]["kmc_failed_share"] == record.n_failed / record.n_simulations
     messages = warnings_of(statistics)
-    assert sum("log density was nan" in message for message in messages) == 1
+    assert sum("simulations for 'abc' failed" in message for message in messages) == 1
+    # Counted by chain.
+    step.set_rng(np.random.default_rng(4))
+    assert np.isnan(step.target.failed_share)
+
+
+def test_rare_failures_are_counted_and_not_warned_about():
+    def rarely(x, rng, size):
+        return np.where(rng.random((size, 1)) < 0.98, many(x, rng, size), np.nan)
+
+    _, statistics, _ = chain_with_failures(rarely, n_simulations=20)
+    assert 0.01 < statistics[-1]["kmc_failed_share"] < 0.03
+    assert not any("failed" in message for message in warnings_of(statistics))
+
+
+def test_a_start_whose_simulations_all_fail_is_named_and_may_be_left():
+    def failing(x, rng, size):
+        return np.full((size, 4), np.nan) if x < 0 else many(x, rng, size)
+
+    places, statistics, _ = chain_with_failures(failing, initval=-0.5, n_tune=100)
+    first = warnings_of(statistics)[0]
+    assert "starts where the estimate of the log likelihood is -inf. 10 of 10 simul" in first
+    assert max(places) > 0
+
+
+def test_a_chain_that_sticks_where_all_simulations_fail_names_them():
+    def lost(x, rng, size):
+        return np.full((size, 4), np.nan)
+
+    _, statistics, _ = chain_with_failures(lost, n_tune=520, n=0)
+    (message,) = [m for m in warnings_of(statistics) if "No proposal was accepted" in m]
+    assert "simulations for 'abc' failed, with NaN or infinite results" in message
+    assert "distances" not in message
 
 
 def test_an_epsilon_that_nothing_reaches_is_named_with_the_smallest_distance():
@@ -322,9 +418,9 @@ def test_a_small_epsilon_is_named_for_a_gaussian_kernel_too():
     average = KernelAverage("abc", "gaussian", 0.1)
     assert average.explain() == ""
     average([3.0, 2.0, np.nan])
-    assert "smallest of 3 distances" in average.explain() and "was 2," in average.explain()
+    assert "smallest of 2 distances" in average.explain() and "was 2," in average.explain()
     average([0.05])
-    assert average.explain() == ""
+    assert "epsilon" not in average.explain()
     average.forget()
     assert average.smallest == np.inf
 

@@ -124,6 +124,102 @@ def test_what_is_remembered_is_not_written_into():
     np.testing.assert_array_equal(op.evaluate(1.0)[0], [0, 1, 2])
 
 
+# Lengths that go with the data
+
+FIRST, SECOND = np.linspace(0, 1, 7), np.linspace(0, 2, 12)
+
+
+def proportional(slope, x):
+    if slope > 5:
+        raise ZeroDivisionError("too steep")
+    return slope * x
+
+
+def data_model(function=proportional, **options):
+    """The box's length is that of the data, 7 at first."""
+    with pm.Model(coords={"obs": np.arange(7)}) as model:
+        x, y = pm.Data("x", FIRST, dims="obs"), pm.Data("y", 3 * FIRST, dims="obs")
+        slope = pm.Normal("slope", 0, 10)
+        options = {"shape": x.shape} | options
+        mean = kmc.BlackBox("mean", function, slope, x, **options)
+        pm.Normal("like", mean, 0.5, observed=y, dims="obs")
+    return model
+
+
+def renew(model):
+    pm.set_data({"x": SECOND, "y": -4 * SECOND}, model, coords={"obs": np.arange(12)})
+
+
+def rows(slopes, X):
+    return slopes[:, None] * X
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"on_error": "reject"}, {"function": rows, "vectorized": True}, {"executor": two_threads}],
+    ids=["plain", "reject", "vectorized", "executor"],
+)
+def test_the_length_goes_with_the_data(options):
+    model = data_model(**options)
+    density = model.compile_logp(**QUICK)
+    for x, slope in ((FIRST, 3.0), (SECOND, -4.0)):
+        if x is SECOND:
+            renew(model)
+        for value in (slope, 1.5):
+            expected = -0.5 * (value / 10) ** 2 - np.log(10) - 0.5 * np.log(2 * np.pi)
+            residuals = (value - slope) * x / 0.5
+            expected += np.sum(-0.5 * residuals**2 - np.log(0.5) - 0.5 * np.log(2 * np.pi))
+            assert density({"slope": np.array(value)}) == pytest.approx(expected)
+    if "on_error" in options:
+        with pytest.warns(
+            UserWarning, match=r"too steep\nParameters: slope=6., x=.*, shape=\[12\]"
+        ):
+            assert density({"slope": np.array(6.0)}) == -np.inf
+    (op,) = kmc.black_boxes(model)
+    assert repr(op).startswith("<BlackBox 'mean' of slope, x, shape (None,): ")
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_draws_given_new_data(learn):
+    """The posterior is normal; a false alarm in 1e5 draws of 500 that are nearly independent."""
+    model = data_model()
+    renew(model)
+    with model:
+        idata = sample(kmc.KMC() if learn else kmc.KMC(learn=False), draws=500, tune=300)
+    precision = np.sum(SECOND**2) / 0.25 + 0.01
+    mean, sd = -4 * np.sum(SECOND**2) / 0.25 / precision, precision**-0.5
+    draws = idata.posterior["slope"].values
+    assert abs(draws.mean() - mean) < 4.4 * sd / 200**0.5
+    assert draws.std() == pytest.approx(sd, rel=0.25)
+
+
+def test_lengths_are_numbers_or_tensors():
+    with pm.Model() as model:
+        x = pm.Data("x", FIRST)
+        a = pm.Normal("a", shape=7)
+        for shape in ((x.shape[0], 2), [x.shape[0], np.int64(2)]):
+            value = kmc.BlackBox("f", lambda a, x: np.outer(x, [1, 2]), a, x, shape=shape)
+            assert value.type.shape == (None, 2)
+        assert kmc.BlackBox("g", lambda a: a, a, shape=a.shape).type.shape == (7,)
+        assert kmc.BlackBox("h", lambda a: a, a, shape=pt.constant(7)).type.shape == (7,)
+        pm.Potential("p", value.sum())
+    pm.set_data({"x": SECOND}, model)
+    assert model.compile_logp(**QUICK)(model.initial_point()) == pytest.approx(
+        3 * SECOND.sum() - 3.5 * np.log(2 * np.pi)
+    )
+
+
+def test_a_length_other_than_the_datas_is_told():
+    with pytest.raises(TypeError, match=r"shape \(7,\); it returned an array of shape \(3,\)"):
+        data_model(lambda slope, x: slope * x[:3])
+    same, other = (lambda slope, x: slope * FIRST), (lambda slope, x: slope * x)
+    for function, shape, n, got in ((same, {}, 12, 7), (other, {"shape": 7}, 7, 12)):
+        model = data_model(function, **shape)
+        renew(model)
+        with pytest.raises(kmc.BlackBoxError, match=rf"shape \({n},\); it returned .*\({got},\)"):
+            model.compile_logp(**QUICK)({"slope": np.array(1.0)})
+
+
 # Checks when the model is built
 
 
@@ -158,6 +254,9 @@ def test_wrong_type_or_shape_is_found_when_the_model_is_built(function, message)
         ({"shape": 0}, ValueError, "shape of 'f' must be .* got 0"),
         ({"shape": (2, -1)}, ValueError, r"shape of 'f' must be .* got \(2, -1\)"),
         ({"shape": "3"}, ValueError, "shape of 'f' must be .* got '3'"),
+        ({"shape": (None,)}, ValueError, r"x.shape of an x = pm.Data.* got \(None,\)"),
+        ({"shape": pt.dscalar()}, ValueError, "shape of 'f' must be .* got"),
+        ({"shape": pt.lvector()}, ValueError, "shape of 'f' must be .* got"),
         ({"on_error": "ignore"}, ValueError, "on_error='ignore' is unknown"),
         ({"vectorized": "no"}, ValueError, "vectorized='no' must be True or False"),
         ({"timeout": 5}, ValueError, "timeout=5 needs executor="),
@@ -482,3 +581,28 @@ def test_the_target_knows_those_that_reject():
         op.evaluate(3.0)
         op.evaluate(1.0)
     assert target.rejections() == [("b", 2, 1)]
+
+
+def test_outputs_that_are_kept_are_not_computed_again():
+    """By PyMC's posterior predictive; log likelihoods need a model of what was kept."""
+    calls = []
+
+    def counted(x):
+        calls.append(x)
+        return x * np.arange(3.0)
+
+    with pm.Model():
+        mean = pm.Deterministic("mean", kmc.BlackBox("f", counted, pm.Normal("x"), shape=3))
+        pm.Normal("y", mean, 1.0, observed=[0.1, 0.9, 2.2])
+        idata = sample(kmc.AdaptiveMetropolis(), tune=20, draws=30, chains=1)
+        n_calls = len(calls)
+        predicted = pm.sample_posterior_predictive(idata, random_seed=1, progressbar=False)
+        assert len(calls) == n_calls
+        expected = pm.compute_log_likelihood(idata, extend_inferencedata=False, progressbar=False)
+    assert len(calls) > n_calls
+    n_calls = len(calls)
+    with pm.Model():
+        pm.Normal("y", pm.Flat("mean", shape=3), 1.0, observed=[0.1, 0.9, 2.2])
+        found = pm.compute_log_likelihood(idata, extend_inferencedata=False, progressbar=False)
+    assert len(calls) == n_calls and predicted.posterior_predictive["y"].shape == (1, 30, 3)
+    np.testing.assert_allclose(found["y"], expected["y"])

@@ -6,7 +6,7 @@ import pytest
 
 import pymc_kmc as kmc
 from tests.models import FailingEstimator
-from tests.targets import sample
+from tests.targets import column, metropolis_chain, sample, warnings_of
 
 
 def test_parameters_arrive_on_their_natural_scale_with_their_shapes():
@@ -126,6 +126,24 @@ def test_minus_infinity_is_a_plain_rejection(caplog):
     assert (idata.posterior["x"] <= 0.5).all()
     assert idata.sample_stats["kmc_n_invalid"].values.max() == 0
     assert "log density was" not in caplog.text
+
+
+@pytest.mark.parametrize(("value", "is_invalid"), [(np.nan, True), (-np.inf, False)])
+def test_nan_of_one_replicate_is_invalid_and_minus_infinity_is_averaged(value, is_invalid):
+    """Half of the replicates return the value, but for the start's."""
+
+    def estimator(x, rng):
+        return value if abs(x) > 0.01 and rng.random() < 0.5 else 0.0
+
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        kmc.PseudoMarginalPotential("loglik", estimator, x, n_replicates=4)
+    places, statistics = metropolis_chain(model, n=100, seed=5)
+    assert (statistics[-1]["kmc_n_invalid"] > 50) == is_invalid
+    kept = np.exp(column(statistics, "kmc_loglik"))
+    assert (kept == 1).all() if is_invalid else {0.25, 0.5, 0.75} <= set(kept.round(12))
+    messages = [m for m in warnings_of(statistics) if "from an estimator whose estimate is" in m]
+    assert len(messages) == is_invalid
 
 
 def test_a_start_at_minus_infinity_that_noise_may_lift_is_warned_about(caplog):

@@ -14,7 +14,7 @@ from scipy.stats import multivariate_normal, norm
 import pymc_kmc as kmc
 from pymc_kmc.likelihoods.synthetic import SyntheticLogDensity
 from tests.estimates import TOLERANCE, check_mean, estimates
-from tests.targets import metropolis_chain
+from tests.targets import metropolis_chain, run, warnings_of
 
 COVARIANCE = np.array([[1.0, 0.6], [0.6, 2.0]])
 FACTOR = np.linalg.cholesky(COVARIANCE)
@@ -50,7 +50,7 @@ def test_unbiased(simulate, n):
 @pytest.mark.parametrize("p", [1, 3])
 def test_unbiased_with_other_numbers_of_summaries(p):
     rng = np.random.default_rng(4)
-    density = SyntheticLogDensity(np.full(p, 0.8), "unbiased")
+    density = SyntheticLogDensity("synthetic", np.full(p, 0.8), "unbiased")
     values = [density(rng.standard_normal((p + 4, p))) for _ in range(8000)]
     check_mean(np.array(values), norm.pdf(0.8) ** p, PRECISION)
 
@@ -89,23 +89,77 @@ def test_against_the_formulas(density):
             * np.linalg.det(M) ** (-(n - p - 2) / 2)
             * np.linalg.det(inner) ** ((n - p - 3) / 2)
         )
-    value = SyntheticLogDensity(OBSERVED, density)(list(summaries))
+    value = SyntheticLogDensity("synthetic", OBSERVED, density)(list(summaries))
     assert value == pytest.approx(np.log(expected))
 
 
 def test_far_away_the_unbiased_estimate_is_zero():
     summaries = np.random.default_rng(6).standard_normal((10, 2))
-    assert SyntheticLogDensity(np.full(2, 50.0), "unbiased")(summaries) == -np.inf
-    assert SyntheticLogDensity(np.full(2, 50.0), "plugin")(summaries) < -100
+    assert SyntheticLogDensity("synthetic", np.full(2, 50.0), "unbiased")(summaries) == -np.inf
+    assert SyntheticLogDensity("synthetic", np.full(2, 50.0), "plugin")(summaries) < -100
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1.0])
-def test_no_covariance_no_density(value):
+def test_no_covariance_no_density():
     """NaN: such proposals are rejected, counted and reported."""
     summaries = np.random.default_rng(7).standard_normal((10, 2))
-    summaries[:, 1] = value
-    with np.errstate(invalid="ignore"):
-        assert np.isnan(SyntheticLogDensity(OBSERVED, "unbiased")(summaries))
+    summaries[:, 1] = 1.0
+    assert np.isnan(SyntheticLogDensity("synthetic", OBSERVED, "unbiased")(summaries))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("n", [12, 40])
+def test_unbiased_with_simulations_that_fail(n, value):
+    """The density given success, times its probability, .8: fewer than 6 of 12 succeed in .4 %."""
+
+    def failing(x, rng, size):
+        return np.where(rng.random((size, 1)) < 0.8, many(x, rng, size), [0.0, value])
+
+    expected = 0.8 * multivariate_normal([0.3, 0.3], COVARIANCE).pdf(OBSERVED)
+    check_mean(estimates(potential(failing, n_simulations=n), 0.3, 4000), expected, PRECISION)
+
+
+@pytest.mark.parametrize("density", ["unbiased", "plugin"])
+def test_failed_simulations_are_left_out_and_their_share_is_a_factor(density):
+    summaries = np.random.default_rng(8).standard_normal((10, 2))
+    log_density = SyntheticLogDensity("synthetic", OBSERVED, density)
+    expected = log_density(summaries[:6]) + np.log(0.6)
+    summaries[6:, 0] = np.nan
+    assert log_density(summaries) == pytest.approx(expected)
+    assert (log_density.n_simulations, log_density.n_failed) == (16, 4)
+    assert log_density.warn() == "" and "4 of 16 simulations" in log_density.explain()
+
+
+def test_too_few_simulations_left_are_an_estimate_of_zero_that_is_named():
+    summaries = np.random.default_rng(9).standard_normal((10, 2))
+    summaries[5:, 0] = np.nan
+    log_density = SyntheticLogDensity("synthetic", OBSERVED, "unbiased")
+    assert [log_density(summaries), log_density(summaries)] == [-np.inf, -np.inf]
+    warning = log_density.warn()
+    assert "10 of 20 simulations for 'synthetic' failed" in warning
+    assert "2 of 2 estimates were zero because fewer than 6 of their simulations" in warning
+    log_density.forget()
+    assert log_density.warn() == log_density.explain() == ""
+    # A few failures may leave many estimates with too few.
+    one_fails = np.random.default_rng(9).standard_normal((6, 2))
+    for i in range(400):
+        log_density(np.where(i % 16, one_fails, np.nan))
+    assert "25 of 400 estimates were zero" in log_density.warn()
+
+
+def test_a_chain_with_failed_simulations_says_so_and_rejects_nothing_as_invalid():
+    def failing(x, rng, size):
+        return np.where(rng.random((size, 1)) < 0.8, many(x, rng, size), np.nan)
+
+    with pm.Model() as model:
+        x = pm.Normal("x", initval=0.2)
+        kmc.SyntheticLikelihoodPotential("synthetic", failing, x, observed=OBSERVED)
+        step = kmc.AdaptiveMetropolis()
+    step.set_rng(np.random.default_rng(3))
+    step.stop_tuning()
+    _, statistics = run(step, model.initial_point(), 50)
+    assert statistics[-1]["kmc_n_invalid"] == 0
+    assert 0.15 < statistics[-1]["kmc_failed_share"] < 0.25
+    assert sum("simulations for 'synthetic' failed" in m for m in warnings_of(statistics)) == 1
 
 
 def chain(simulate, **options):

@@ -3,9 +3,10 @@
 import numpy as np
 import pymc as pm
 import pytest
+from pymc.exceptions import SamplingError
 
 import pymc_kmc as kmc
-from tests.targets import target_of
+from tests.targets import column, metropolis_chain, target_of, warnings_of
 
 
 def simulator_model(companion=False):
@@ -60,6 +61,37 @@ def test_a_simulator_beside_a_potential():
     target.accept(evaluation)
     again = target.evaluate(evaluation.position, evaluation.noise)
     assert again.log_density == evaluation.log_density
+
+
+def failing_simulator_model(value, initval):
+    """A simulator that fails where x exceeds .5."""
+
+    def simulate(rng, x, size):
+        return np.full(size, value) if x > 0.5 else rng.normal(x, 1.0, size=size)
+
+    with pm.Model() as model:
+        x = pm.Normal("x", initval=initval)
+        pm.Simulator("y", simulate, x, epsilon=2.0, observed=[1.0, 0.5])
+    return model
+
+
+def test_a_failed_simulation_of_pymc_is_rejected_and_nan_counts_as_invalid():
+    places, statistics = metropolis_chain(failing_simulator_model(np.nan, 0.2))
+    assert max(places) <= 0.5 and len(set(places)) > 10
+    assert statistics[-1]["kmc_n_invalid"] > 5
+    (message,) = [m for m in warnings_of(statistics) if "log density was nan" in m]
+    assert "inf from a pm.Simulator whose simulation fails" in message
+    places, statistics = metropolis_chain(failing_simulator_model(np.inf, 0.2))
+    assert max(places) <= 0.5 and len(set(places)) > 10
+    assert not column(statistics, "kmc_n_invalid").any()
+    assert np.isnan(statistics[-1]["kmc_failed_share"])
+
+
+def test_a_start_where_a_simulation_of_pymc_fails():
+    with pytest.raises(SamplingError, match="is to return inf, not NaN, where a simulation fails"):
+        metropolis_chain(failing_simulator_model(np.nan, 0.6), n=1)
+    places, _ = metropolis_chain(failing_simulator_model(np.inf, 0.6))
+    assert min(places) < 0.5
 
 
 def test_likelihoods_are_found_in_the_order_of_their_names():

@@ -90,7 +90,7 @@ def test_the_parts_are_the_whole(build):
     opaque = take_apart(model)
     assert not opaque.is_whole
     X = np.random.default_rng(1).normal(size=(5, opaque.n_dimensions))
-    values = opaque.log_density(X, opaque.evaluate(X))[0]
+    values = opaque.log_density(X, opaque.emulated(opaque.evaluate(X)))[0]
     whole = model.compile_logp()
     for x, value in zip(X, values, strict=True):
         point, first = {}, 0
@@ -107,7 +107,7 @@ def test_derivatives_are_those_of_differences(build):
     opaque = take_apart(build())
     rng = np.random.default_rng(2)
     X = rng.normal(size=(3, opaque.n_dimensions))
-    outputs = opaque.evaluate(X)
+    outputs = opaque.emulated(opaque.evaluate(X))
     _, by_x, by_outputs = opaque.log_density(X, outputs)
     weights = rng.normal(size=opaque.inputs(X).shape)
     pulled = opaque.pull(X, weights)
@@ -235,7 +235,7 @@ def test_what_cannot_be_taken_apart_is_opaque_as_a_whole(build):
     assert opaque.has_gradient == (build is differentiable)
     assert opaque.nodes[0].name == "log density"
     X = np.array([[0.3], [-0.2]])
-    outputs = opaque.evaluate(X)
+    outputs = opaque.emulated(opaque.evaluate(X))
     np.testing.assert_array_equal(opaque.log_density(X, outputs)[0], outputs[:, 0])
 
 

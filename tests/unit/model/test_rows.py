@@ -5,6 +5,7 @@ import pytensor.tensor as pt
 from pytensor.scalar.basic import Add, Mul
 from pytensor.tensor.elemwise import Elemwise
 
+from pymc_kmc.model import rows
 from pymc_kmc.model.rows import of_rows
 
 
@@ -26,3 +27,20 @@ def test_what_does_not_depend_on_a_point_has_rows_too():
     x = pt.dvector("x")
     function = of_rows([x], [pt.constant(2.0)])
     np.testing.assert_array_equal(function(np.zeros((3, 2)))[0], [2.0, 2.0, 2.0])
+
+
+def test_what_cannot_be_vectorized_is_evaluated_point_by_point(monkeypatch):
+    """As a CAR's sparse matrix; an error of PyTensor's."""
+
+    def fail(*arguments):
+        raise ValueError("axis 0 is out of bounds")
+
+    x, y = pt.dvector("x"), pt.dscalar("y")
+    outputs = [x * y, x.sum() + y, pt.constant(2.0)]
+    points = np.random.default_rng(0).standard_normal((4, 3)), np.arange(4.0)
+    expected = of_rows([x, y], outputs)(*points)
+    monkeypatch.setattr(rows, "vectorize_graph", fail)
+    function = of_rows([x, y], outputs)
+    for found, right in zip(function(*points), expected, strict=True):
+        np.testing.assert_allclose(found, right)
+    assert [v.shape for v in function(points[0][:0], points[1][:0])] == [(0, 0), (0,), (0,)]

@@ -14,7 +14,7 @@ from tests.learned import OBSERVED, curve, decay, scalar
 from tests.models import noisy_gaussian
 
 # The package has a function of the same name.
-learning = import_module("pymc_kmc.learning.learn")
+learning = import_module("pymc_kmc.learning.unasked")
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "random_seed": 4}
 
 
@@ -37,6 +37,10 @@ def test_it_is_learned_where_the_step_is_made(caplog):
     assert function.n_calls == step.posterior.n_evaluations < 100
     assert "KMC: learning curve for all chains" in caplog.text
     assert step.default_tune_steps == 50
+    # What was learned goes to other processes with the step, which learn nothing.
+    copy = cloudpickle.loads(cloudpickle.dumps(step))
+    np.testing.assert_array_equal(copy.posterior.positions, step.posterior.positions)
+    assert function.n_calls == step.posterior.n_evaluations
 
 
 def test_a_log_likelihood_is_learned_where_searches_agree():
@@ -49,8 +53,13 @@ def test_a_log_likelihood_is_learned_where_searches_agree():
 def test_a_log_likelihood_that_is_not_learned_is_left_to_the_chains(caplog, monkeypatch):
     monkeypatch.setattr(learning, "most_evaluations", lambda d: 30)
     with scalar(), caplog.at_level(logging.INFO):
-        assert kmc.KMC(n_landmarks=50).posterior is None
-    assert "learned of loglik can't be trusted; chains learn by themselves" in caplog.text
+        step = kmc.KMC(n_landmarks=50)
+    assert step.posterior is None
+    assert "chains can't start from what was learned of loglik" in caplog.text
+    assert "each chain learns by itself, from these evaluations and its own" in caplog.text
+    n = len(step.evaluations)
+    assert n >= 30
+    np.testing.assert_array_equal(step.evaluations_[0], step.evaluations.X)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +87,6 @@ def test_the_draws_are_those_of_what_learn_returns():
         learned = kmc.learn(progressbar=False)
         asked = pm.sample(step=kmc.KMC(learned), **options)
     np.testing.assert_array_equal(unasked.posterior["rate"], asked.posterior["rate"])
-
-
-def test_other_processes_learn_nothing():
-    """What was learned goes to them with the step."""
-    with curve():
-        step = kmc.KMC(n_landmarks=50)
-    copy = cloudpickle.loads(cloudpickle.dumps(step))
-    np.testing.assert_array_equal(copy.posterior.positions, step.posterior.positions)
 
 
 def test_the_variables_may_have_any_order():

@@ -1,0 +1,107 @@
+"""Draws of what was learned: many short chains on the emulators, mixed between maxima too."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_kmc.learning.composite import draw
+from pymc_kmc.learning.emulator import shrunk
+from pymc_kmc.learning.maxima import maxima
+from pymc_kmc.numerics.linear_algebra import cholesky_factor
+from pymc_kmc.numerics.mode_maps import ModeMaps
+
+# Draws of what was learned: chains, transitions between draws, draws a chain.
+N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
+# Most transitions between draws, and the potential scale reduction below which chains have mixed.
+MOST_BETWEEN, MIXED = 128, 1.03
+# Transitions that chains begin with.
+N_BURNED = 16
+
+
+class Drawn(NamedTuple):
+    """Draws from a composite.
+
+    Attributes
+    ----------
+    parts : list of Draws
+        One after the other, each of all chains.
+    factor : ndarray, shape (d, d)
+        The metric.
+    modes : tuple of Mode
+        Between which chains jumped.
+    maps : ModeMaps or None
+        Between these.
+    r_hat : float
+        Potential scale reduction of the chains.
+    """
+
+    parts: list
+    factor: np.ndarray
+    modes: tuple
+    maps: ModeMaps | None
+    r_hat: float
+
+
+def drawn(composite, state, rng) -> Drawn:
+    """Return many chains' draws from a composite.
+
+    Chains that haven't mixed go on, with twice as many transitions between draws: along a curved
+    ridge, for instance. Where the emulators have several maxima above the draws, chains jump
+    between these. Where learning hasn't converged more draws aren't worth their seconds.
+    """
+    starts = _finite(composite, state)
+    starts = starts[rng.choice(len(starts), N_CHAINS)]
+    factor, modes, maps, between = state.factor, tuple(state.modes), state.maps, N_BETWEEN
+    last = draw(composite, starts, factor, state.step_size, N_BURNED, rng, maps=maps)
+    while True:
+        parts = []
+        for _ in range(N_EACH):
+            last = draw(composite, last.X, factor, last.step_size, between, rng, maps=maps)
+            parts.append(last)
+        X = np.stack([part.X for part in parts])
+        r_hat = potential_scale_reduction(X)
+        if r_hat < MIXED:
+            break
+        if between == N_BETWEEN:
+            found = tuple(maxima(composite, last.X))
+            if len(found) > 1:
+                modes, maps = found, ModeMaps.between(found, X.reshape(-1, X.shape[2]))
+        if between >= MOST_BETWEEN or not state.has_converged:
+            break
+        factor = cholesky_factor(shrunk(X.reshape(-1, X.shape[2])))
+        between *= 2
+    return Drawn(parts, factor, modes, maps, r_hat)
+
+
+def _finite(composite, state):
+    """Return the state's draws where the composite is a number, or else the best evaluation.
+
+    Where a search has taken all evaluations, its maximum's Gaussian may reach where outputs
+    overflow: a chain would stay there.
+    """
+    with np.errstate(all="ignore"):
+        values = composite(state.draws)
+    usable = np.isfinite(values.penalised) & np.isfinite(values.gradient).all(axis=1)
+    if usable.any():
+        return state.draws[usable]
+    X, _, _, log_densities = state.evaluations
+    return X[[np.argmax(log_densities)]]
+
+
+def potential_scale_reduction(X):
+    """Return the largest factor by which longer chains might shrink the draws' scale.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, c, d)
+        Draws of c chains.
+
+    References
+    ----------
+    Gelman, A. and Rubin, D. B. (1992). Inference from iterative simulation using multiple
+    sequences. *Statistical Science* 7, 457-472.
+    """
+    within = X.var(axis=0, ddof=1).mean(axis=0)
+    between = X.mean(axis=0).var(axis=0, ddof=1)
+    n = len(X)
+    return float(np.sqrt(np.max((n - 1) / n + between / np.maximum(within, 1e-300))))

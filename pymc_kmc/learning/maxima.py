@@ -1,0 +1,94 @@
+"""Maxima of an emulated log density: found from draws, without an evaluation."""
+
+import numpy as np
+from scipy.optimize import minimize
+
+from pymc_kmc.learning.trust_region import Mode
+
+# Number of draws that are climbed from, far apart from each other.
+N_CLIMBS = 16
+# Most iterations of a climb.
+N_ITERATIONS = 100
+# Step of the differences that give curvatures, and the smallest one, in units of the draws' scales.
+CURVATURE_STEP, SMALLEST_CURVATURE = 1e-3, 1e-2
+# Difference of logarithms of masses from which on the smaller maximum is left out.
+NEGLIGIBLE = 7.0
+
+
+def maxima(composite, X):
+    """Return the maxima that an emulated log density has above draws, those with mass.
+
+    Parameters
+    ----------
+    composite : Composite
+    X : ndarray, shape (n, d)
+
+    Returns
+    -------
+    list of Mode
+    """
+    scales = np.where((spread := X.std(axis=0)) > 0, spread, 1.0)
+    found: list[Mode] = []
+    copy = composite.model.nearest_copy
+    for x in far_apart(X, scales, N_CLIMBS):
+        mode = _climb(composite, x, scales)
+        if mode is None or any(is_same(mode, known, copy) for known in found):
+            continue
+        found.append(mode)
+    largest = max((mode.log_mass for mode in found), default=0.0)
+    return [mode for mode in found if mode.log_mass > largest - NEGLIGIBLE]
+
+
+def is_same(mode, other, nearest_copy):
+    """Say whether one of two modes explains the other one.
+
+    Parameters
+    ----------
+    mode, other : Mode or LearnedMode
+    nearest_copy : callable
+        :meth:`OpaqueModel.nearest_copy`.
+    """
+    return any(
+        Mode(one.x, one.log_density, one.covariance).explains(
+            nearest_copy(another.x, one.x), another.log_density
+        )
+        for one, another in ((other, mode), (mode, other))
+    )
+
+
+def far_apart(X, scales, n):
+    """Return n of the points (k, d), each as far as can be from those before it."""
+    Z = X / scales
+    chosen = [int(np.argmin(np.sum((Z - np.median(Z, axis=0)) ** 2, axis=1)))]
+    away = np.full(len(X), np.inf)
+    while len(chosen) < min(n, len(X)):
+        away = np.minimum(away, np.sum((Z - Z[chosen[-1]]) ** 2, axis=1))
+        chosen.append(int(np.argmax(away)))
+    return X[chosen]
+
+
+def _climb(composite, x, scales):
+    """Return the :class:`Mode` above a point (d,); None where there is no number."""
+
+    def loss(z):
+        with np.errstate(all="ignore"):
+            values = composite((x + z * scales)[None], penalty=0.0)
+        value, gradient = values.penalised[0], values.gradient[0] * scales
+        if not np.isfinite(value) or not np.isfinite(gradient).all():
+            return 1e10, np.zeros(len(z))
+        return -value, -gradient
+
+    options = {"maxiter": N_ITERATIONS}
+    found = minimize(loss, np.zeros(len(x)), jac=True, method="L-BFGS-B", options=options)
+    if not found.fun < 1e10:
+        return None
+    top, steps = x + found.x * scales, CURVATURE_STEP * np.diag(scales)
+    with np.errstate(all="ignore"):
+        ahead, behind = (composite(top + s * steps, penalty=0.0).gradient for s in (1, -1))
+    H = -(ahead - behind) * scales / (2.0 * CURVATURE_STEP)
+    H = 0.5 * (H + H.T)
+    if not np.isfinite(H).all():
+        return None
+    values, vectors = np.linalg.eigh(H)
+    covariance = (vectors / np.maximum(values, SMALLEST_CURVATURE)) @ vectors.T
+    return Mode(top, float(-found.fun), covariance * np.outer(scales, scales))

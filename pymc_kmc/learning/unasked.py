@@ -1,0 +1,144 @@
+"""What a step learns before its chains, unasked, and whether they can start from it."""
+
+import logging
+from typing import NamedTuple
+
+from pymc_kmc.learning.emulator import KNEE
+from pymc_kmc.learning.learn import (
+    N_STARTS,
+    TOLERANCE,
+    Run,
+    dimensions,
+    doubt_of,
+    learned_by,
+    most_evaluations,
+    tell,
+)
+from pymc_kmc.learning.posterior import LearnedPosterior
+from pymc_kmc.likelihoods.black_box_op import BlackBoxError
+from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
+from pymc_kmc.model.evaluated import Evaluated
+from pymc_kmc.model.opaque import OpaqueModel
+from pymc_kmc.model.opaque_parts import why_not_learned
+
+# PyMC's logger has a handler, and its level.
+log = logging.getLogger("pymc.pymc_kmc")
+
+# Largest number of dimensions in which a step learns unasked, outputs or numbers: nothing larger
+# was measured, and by numbers all searches may end in a local maximum, as eight dimensions show.
+MOST_DIMENSIONS, MOST_BY_NUMBERS = 10, 6
+# What becomes of what isn't trusted.
+AS_THEY_ARE = "each chain learns by itself, from these evaluations and its own"
+
+
+class Unasked(NamedTuple):
+    """What a step has learned before its chains, unasked.
+
+    Attributes
+    ----------
+    posterior : LearnedPosterior or None
+        None where nothing was learned that chains can start from.
+    evaluations : Evaluated or None
+        All that were made; None where none were.
+    """
+
+    posterior: LearnedPosterior | None = None
+    evaluations: Evaluated | None = None
+
+
+def learn_unasked(model, variables, rng) -> Unasked:
+    """Learn a model's posterior for a step of these variables, where that is safe.
+
+    A line of the log says why nothing was learned, or why chains can't start from it. A failure of
+    learning is no failure of the step; one of a black box is.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    variables : list of TensorVariable
+        The step's.
+    rng : numpy.random.Generator
+    """
+    why = why_not_learned(model, variables)
+    if why == "":
+        return Unasked()
+    d = dimensions(model, variables)
+    if why is None and d > MOST_DIMENSIONS:
+        why = f"{d} values are more than the {MOST_DIMENSIONS} that are learned unasked"
+    if why is not None:
+        log.info(f"KMC: nothing is learned beforehand, each chain learns by itself: {why}")
+        return Unasked()
+    opaque = None
+    try:
+        opaque = OpaqueModel(variables, model, rng.spawn(1)[0])
+        if not opaque.returns_outputs and d > MOST_BY_NUMBERS:
+            log.info(
+                f"KMC: nothing is learned beforehand, each chain learns by itself: a log "
+                f"likelihood of {d} values may have maxima that searches miss, and more than "
+                f"{MOST_BY_NUMBERS} aren't learned unasked. kmc.KMC(kmc.learn()) does"
+            )
+            return Unasked()
+        return _unasked(opaque, rng)
+    except (BlackBoxError, EstimatorError):
+        raise
+    except Exception as error:
+        evaluations = None if opaque is None else opaque.evaluated()
+        n = 0 if evaluations is None else len(evaluations)
+        log.info(
+            f"KMC: learning beforehand failed after {n} evaluations ({type(error).__name__}: "
+            f"{error}); {AS_THEY_ARE}"
+        )
+        return Unasked(None, evaluations)
+
+
+def _unasked(opaque, rng):
+    """Learn an :class:`OpaqueModel` for a step."""
+    names = ", ".join(node.name for node in opaque.nodes)
+    log.info(f"KMC: learning {names} for all chains")
+    run = Run(opaque, most_evaluations(opaque.n_dimensions), None, N_STARTS, TOLERANCE, rng)
+    run.is_asked = False
+    learned = learned_by(run, True)
+    doubt = why_not_trusted(learned, run)
+    if opaque.returns_outputs and doubt is None:
+        tell(learned, TOLERANCE, 6)
+    if doubt is None:
+        return Unasked(learned, opaque.evaluated())
+    log.info(
+        f"KMC: after {learned.n_evaluations} evaluations chains can't start from what was learned "
+        f"of {names}: {doubt}; {AS_THEY_ARE}. kmc.KMC(kmc.learn(max_evaluations=...)) goes on"
+    )
+    return Unasked(None, opaque.evaluated())
+
+
+def why_not_trusted(learned, run):
+    """Return why chains can't start from what was learned, or None where they can."""
+    if run.rounds.is_hopeless:
+        return "predictions didn't improve, as where outputs jump"
+    if (doubt := doubt_of(learned, run.opaque)) is not None:
+        return doubt
+    if run.opaque.returns_outputs:
+        return None
+    if not learned.has_converged:
+        error = f"{learned.error:.2g} nats, {TOLERANCE:g} would do"
+        return f"the log density's error is {error}, at the limit of {run.limit} evaluations"
+    if not searches_agree(learned):
+        heights = sorted((mode.log_density for mode in learned.modes), reverse=True)
+        lower = f", {heights[0] - heights[1]:.1f} nats apart" if len(heights) > 1 else ""
+        return f"searches disagree about the best of {len(heights)} maxima{lower}"
+    return None
+
+
+def searches_agree(learned):
+    """Say whether two searches have found the best maximum, and rounds nothing far above it.
+
+    Where searches were needed: then they know where the posterior's mass is.
+
+    Parameters
+    ----------
+    learned : LearnedPosterior
+    """
+    if not learned.modes:
+        return True
+    best = max(learned.modes, key=lambda mode: mode.log_density)
+    rise = learned.evaluations.log_densities.max() - best.log_density
+    return best.n_searches > 1 and rise < KNEE * learned.n_dimensions

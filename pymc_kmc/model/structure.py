@@ -1,0 +1,189 @@
+"""What is read off a model's graph by trying it out: terms of a sum, and what inputs depend on.
+
+Whoever evaluates proves it anew at every place (:class:`~pymc_kmc.model.opaque.OpaqueModel`).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+# Points at which the graph is tried out, and their distances from the initial one in each variable:
+# near it, as far as PyMC's jitter, and as far as priors reach.
+N_TRIED, SPREADS = 12, (0.1, 1.0, 3.0)
+# Sizes of outputs with which is tried whether they are terms of a sum: bounds, kinks and saturation
+# lie anywhere between. A number is emulated as it is in any case: that of a log density is tried.
+SIZES, SIZES_OF_NUMBER = (1.0, 1e2, 1e4), (1.0,)
+# Relative error of a constant derivative, and of a log density that is computed in two ways.
+ROUNDING, ROUNDING_OF_SUM = 1e-9, 1e-7
+
+
+class StructureError(Exception):
+    """What was read off a model's graph doesn't hold at a place that was evaluated."""
+
+
+class OpaqueNode(NamedTuple):
+    """A part of the log density without usable gradient.
+
+    Attributes
+    ----------
+    name : str
+        Of the black box or likelihood, or of the Op.
+    n_outputs : int
+        Number of values that are emulated: 1 for a term of the log density.
+    is_term : bool
+        Whether it is a term of the log density: a weighted sum of what it returns is added to the
+        rest, and is emulated.
+    is_noisy : bool
+        Whether its value is an estimate.
+    inputs : slice
+        Its inputs among all opaque inputs.
+    outputs : slice
+        Its emulated outputs among all emulated outputs.
+    moves_with : ndarray of int
+        Positions of the unconstrained values that its inputs depend on.
+    shape : tuple of int
+        Of its outputs: () for a term of the log density.
+    returned : slice
+        What it returns, raveled, among all returned values.
+    weights : ndarray or None
+        Of what a term returns in the log density; None where it isn't a term.
+    """
+
+    name: str
+    n_outputs: int
+    is_term: bool
+    is_noisy: bool
+    inputs: slice
+    outputs: slice
+    moves_with: np.ndarray
+    shape: tuple
+    returned: slice = slice(0, 1)
+    weights: np.ndarray | None = None
+
+    def emulated(self, returned):
+        """Return what is emulated (n, n_outputs), of all returned values (n, k)."""
+        own = returned[:, self.returned]
+        if not self.is_term:
+            return own
+        with np.errstate(invalid="ignore"):  # infinities of both signs
+            return (own * self.weights).sum(axis=1, keepdims=True)
+
+
+class Structure(NamedTuple):
+    """What was read off a model's graph, and has stood where it was evaluated.
+
+    Attributes
+    ----------
+    is_whole : bool
+        Whether the density is opaque as a whole.
+    are_terms : tuple of bool
+        Which nodes are terms of a sum.
+    moves_with : tuple of ndarray
+        Positions of the unconstrained values that each node's inputs depend on.
+    """
+
+    is_whole: bool
+    are_terms: tuple
+    moves_with: tuple
+
+
+def tried_points(start):
+    """Return points at which a graph is tried out, (n, d); the first one is `start` (d,)."""
+    rng = np.random.default_rng(0)
+    spreads = np.repeat(SPREADS, -(-N_TRIED // len(SPREADS)))[:N_TRIED, None]
+    return np.vstack([start, start + spreads * rng.standard_normal((N_TRIED, len(start)))])
+
+
+def term_weights(given, X, sizes):
+    """Return the weights of each part's outputs in the log density; None where it is no term.
+
+    Parameters
+    ----------
+    given : callable
+        ``given(X, outputs)`` returns log densities (n,), and derivatives by X and by all outputs.
+    X : ndarray, shape (n, d)
+        Where it is tried.
+    sizes : list of int
+        Numbers of the parts' outputs.
+
+    Returns
+    -------
+    list
+        An ndarray (k,), or None, a part.
+    """
+    rng = np.random.default_rng(1)
+    found = []
+    for scales in (SIZES, SIZES_OF_NUMBER):
+        raw = np.resize(scales, len(X))[:, None] * rng.standard_normal((len(X), sum(sizes)))
+        with np.errstate(all="ignore"):
+            values, _, derivatives = given(X, raw)
+        # Where the log density isn't finite a derivative says nothing.
+        found.append(derivatives[np.isfinite(values)])
+    weights, begin = [], 0
+    for size in sizes:
+        tried = found[int(size == 1)][:, begin : begin + size]
+        begin += size
+        if size == 1:
+            tried = tried[tried != 0.0][:, None]
+        first = tried[0] if len(tried) else np.zeros(size)
+        same = np.allclose(tried, first, rtol=ROUNDING, atol=0.0)
+        weights.append(first if same and first.any() else None)
+    return weights
+
+
+def dependence(inputs_at, X):
+    """Return which opaque inputs move with which variable where a graph is tried, (d, k).
+
+    Parameters
+    ----------
+    inputs_at : callable
+        Returns the opaque inputs (n, k) at points (n, d).
+    X : ndarray, shape (n, d)
+    """
+    inputs = inputs_at(X)
+    depends = np.empty((X.shape[1], inputs.shape[1]), dtype=bool)
+    for j in range(len(depends)):
+        moved = X.copy()
+        moved[:, j] = np.roll(X[:, j], 1)
+        depends[j] = _differ(inputs_at(moved), inputs).any(axis=0)
+    return depends
+
+
+def dependent_besides(inputs_at, X, inputs, start, node):
+    """Return positions of variables that a node's inputs depend on besides those that are known.
+
+    Parameters
+    ----------
+    inputs_at : callable
+    X : ndarray, shape (n, d)
+        Places to look at.
+    inputs : ndarray, shape (n, k)
+        Opaque inputs there.
+    start : ndarray, shape (d,)
+        Where variables are held that nothing is said to depend on.
+    node : OpaqueNode
+    """
+    held = np.setdiff1d(np.arange(len(start)), node.moves_with)
+    own, last = X.copy(), inputs[:, node.inputs]
+    own[:, held] = start[held]
+    if not len(held) or not _differ(inputs_at(own)[:, node.inputs], last).any():
+        return np.array([], dtype=int)
+    # One after another: at least one of them changes something.
+    own, found = X.copy(), []
+    for j in held:
+        own[:, j] = start[j]
+        now = inputs_at(own)[:, node.inputs]
+        if _differ(now, last).any():
+            found.append(j)
+        last = now
+    return np.array(found)
+
+
+def spread_out(weights):
+    """Return what a term's outputs (k,) are, in units of their weighted sum."""
+    return weights / (weights @ weights)
+
+
+def _differ(a, b):
+    """Return where two arrays differ; NaN is equal to NaN."""
+    return ~((a == b) | (np.isnan(a) & np.isnan(b)))

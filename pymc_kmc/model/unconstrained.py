@@ -1,0 +1,120 @@
+"""A model seen as a function of one vector, its variables on their unconstrained scale."""
+
+import warnings
+from functools import cached_property
+
+import numpy as np
+from pymc.distributions.transforms import CircularTransform
+from pytensor.graph.replace import clone_replace
+
+from pymc_kmc.model.columns import Columns
+from pymc_kmc.model.log_density import check_continuous, check_proper
+from pymc_kmc.model.rows import of_rows
+
+
+class UnconstrainedModel:
+    """A model's variables as a vector.
+
+    Parameters
+    ----------
+    variables : list of TensorVariable
+        Value variables of the model, continuous ones.
+    model : pymc.Model
+    others : dict of TensorVariable to shared variable
+        The model's other value variables, and what stands in their place.
+
+    Attributes
+    ----------
+    initial_point : dict of str to ndarray
+    n_dimensions : int
+    """
+
+    def __init__(self, variables, model, others):
+        check_continuous(variables)
+        check_proper(variables, model)
+        self.model, self.variables = model, list(variables)
+        self.initial_point = model.initial_point(0)
+        shapes = [np.shape(self.initial_point[v.name]) for v in variables]
+        self._columns = Columns(shapes, [v.dtype for v in variables])
+        self.n_dimensions = sum(self._columns.sizes)
+        self._others, self._has_told_invalid = others, False
+
+    @property
+    def random_variables(self):
+        """The model's random variables that belong to its value variables, in the model's order."""
+        model = self.model
+        return [v for v in model.free_RVs if model.rvs_to_values[v] in self.variables]
+
+    @property
+    def others(self):
+        """Values of the other variables, by their names."""
+        return {variable.name: shared.get_value() for variable, shared in self._others.items()}
+
+    def follow(self, point):
+        """Take the values of the other variables from a point, a dict of arrays by their names."""
+        for variable, shared in self._others.items():
+            # A copy: in worker processes PyMC writes the next point into the same memory.
+            shared.set_value(np.array(point[variable.name]), borrow=True)
+
+    @cached_property
+    def periods(self):
+        """Period of each unconstrained value, (d,): that of an angle, infinite for others."""
+        periods = []
+        for variable, size in zip(self.variables, self._columns.sizes, strict=True):
+            transform = self.model.rvs_to_transforms[self.model.values_to_rvs[variable]]
+            is_angle = isinstance(transform, CircularTransform)
+            periods += size * [2.0 * np.pi if is_angle else np.inf]
+        return np.array(periods)
+
+    def nearest_copy(self, x, to):
+        """Return a place (d,) with its angles as near as can be to those of another place."""
+        x, angles = np.array(x), np.isfinite(self.periods)
+        turn = self.periods[angles]
+        x[angles] -= turn * np.round((x - to)[angles] / turn)
+        return x
+
+    def _pieces(self, x):
+        """Return the variables as parts of a vector x (d,)."""
+        columns = self._columns
+        parts = zip(self.variables, columns.ends[:-1], columns.sizes, columns.shapes, strict=True)
+        pieces = {}
+        for variable, begin, size, shape in parts:
+            piece = x[begin : begin + size].reshape(shape).astype(variable.dtype)
+            pieces[variable] = variable.type.filter_variable(piece)
+        return pieces
+
+    @cached_property
+    def _natural(self):
+        """The function behind :meth:`natural`."""
+        values = self.model.replace_rvs_by_values(self.random_variables)
+        return of_rows(self.variables, clone_replace(values, self._others))
+
+    def natural(self, X):
+        """Return its free variables on their natural scale.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d)
+
+        Returns
+        -------
+        dict of str to ndarray, shape (n, ...)
+        """
+        arrays = self._natural(*self._columns.split(X))
+        free = self.random_variables
+        return {variable.name: array for variable, array in zip(free, arrays, strict=True)}
+
+    def tell_invalid(self, x, log_density):
+        """Warn, once, that the log density is NaN or +inf at an evaluated position (d,)."""
+        if self._has_told_invalid:
+            return
+        self._has_told_invalid = True
+        natural = self.natural(x[None]).items()
+        place = ", ".join(f"{name}={value[0]}" for name, value in natural)
+        warnings.warn(
+            f"The log density was {log_density} where it was evaluated ({place}), which is taken "
+            "for impossible; this warning is given once. Return -inf from the likelihood where a "
+            "parameter is impossible.",
+            UserWarning,
+            stacklevel=2,
+        )
