@@ -131,21 +131,21 @@ def two_outputs(records):
     return model
 
 
-# Model, how far from 0 there may be mass, and seeds.
+# Model, how far from 0 there may be mass, and seeds, among them those that missed a mode.
 MUST_BE_RIGHT = {
-    "clipped terms": (clipped_terms, 50.0, 3),
-    "two modes of outputs": (two_modes_of_outputs, 15.0, 4),
-    "two modes of a number": (lambda: two_modes_of_a_number(1.0), 12.0, 5),
-    "two modes of a number's negative": (lambda: two_modes_of_a_number(-1.0), 12.0, 5),
-    "two modes of half a number's negative": (lambda: two_modes_of_a_number(-0.5), 12.0, 2),
+    "clipped terms": (clipped_terms, 50.0, (0, 1)),
+    "two modes of outputs": (two_modes_of_outputs, 15.0, (0, 1, 2)),
+    "two modes of a number": (lambda: two_modes_of_a_number(1.0), 12.0, (0, 4)),
+    "two modes of a number's negative": (lambda: two_modes_of_a_number(-1.0), 12.0, (0, 1, 4)),
+    "two modes of half a number's negative": (lambda: two_modes_of_a_number(-0.5), 12.0, (0,)),
 }
 MUST_BE_HONEST = {
-    "a dead zone": (dead_zone, 12.0, 4),
-    "a step before the box": (floor_before_the_box, 12.0, 2),
-    "an integer beside a box": (lambda: integer_output(True), 12.0, 1),
-    "an integer": (lambda: integer_output(False), 12.0, 1),
-    "two outputs, one recorded": (lambda: two_outputs(True), 12.0, 1),
-    "two outputs, one not used": (lambda: two_outputs(False), 12.0, 1),
+    "a dead zone": (dead_zone, 12.0, (1, 2, 3)),
+    "a step before the box": (floor_before_the_box, 12.0, (0,)),
+    "an integer beside a box": (lambda: integer_output(True), 12.0, (0,)),
+    "an integer": (lambda: integer_output(False), 12.0, (0,)),
+    "two outputs, one recorded": (lambda: two_outputs(True), 12.0, (0,)),
+    "two outputs, one not used": (lambda: two_outputs(False), 12.0, (0,)),
 }
 EXACT = {}
 
@@ -159,7 +159,7 @@ def exact(name):
 
 
 def seeded(models):
-    return [(name, seed) for name, (*_, n_seeds) in models.items() for seed in range(n_seeds)]
+    return [(name, seed) for name, (*_, seeds) in models.items() for seed in seeds]
 
 
 @pytest.mark.parametrize(("name", "seed"), seeded(MUST_BE_RIGHT))
