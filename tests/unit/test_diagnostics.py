@@ -166,7 +166,7 @@ def test_failed_simulations_are_found_in_chains_of_other_processes():
     # Some 1000 simulations a chain: 4.5 standard errors.
     np.testing.assert_allclose(diagnosis.chains["failed simulations"], 0.2, atol=0.06)
     assert any("% of the simulations failed." in finding for finding in diagnosis.findings)
-    assert "share of simulations with NaN" in diagnosis._repr_html_()
+    assert "share of simulations that failed" in diagnosis._repr_html_()
 
 
 @pytest.mark.parametrize("n_chains", [1, 2])
