@@ -54,8 +54,8 @@ coverage: venv
 
 faults: venv
 	@$(VENV)/bin/python -m tests.faults $(FAULTS_ARGS)
-	@FAULTS_EXAMPLES=100 $(VENV)/bin/python -m pytest -q tests/faults/test_models.py
 	@FAULTS_EXAMPLES=200 $(VENV)/bin/python -m pytest -q tests/faults/test_compositions.py
+	@FAULTS_EXAMPLES=100 $(VENV)/bin/python -m pytest -q tests/faults/test_models.py tests/faults/test_distributions.py
 
 lint: venv
 	@$(VENV)/bin/ruff check .
