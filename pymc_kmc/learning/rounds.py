@@ -428,7 +428,7 @@ def lowest_of_mass(heights):
 def without_stragglers(draws, n):
     """Return the first n draws, and those of the others that have come as high as they are."""
     heights = draws.values.penalised
-    keep = heights >= lowest_of_mass(heights[:n])
+    keep = np.isfinite(heights) & (heights >= lowest_of_mass(heights[:n]))
     keep[:n] = True
     return Draws(draws.X[keep], Values(*[field[keep] for field in draws.values]), draws.step_size)
 
