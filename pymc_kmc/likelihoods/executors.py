@@ -404,10 +404,13 @@ class LazyExecutor:
 
         Its worker processes are killed.
         """
-        self.abandon()
         if self._make is None or os.getpid() not in self._executors:
+            self.abandon()
             return
         executor = self._executors.pop(os.getpid())
+        if isinstance(executor, ProcessPoolExecutor):
+            self._begun = {}  # they all fail with its processes; a cancelled one would fail visibly
+        self.abandon()
         # A hanging process would keep the interpreter from exiting. Python 3.14 has
         # ProcessPoolExecutor.kill_workers for this.
         processes = list((getattr(executor, "_processes", None) or {}).values())
