@@ -59,7 +59,7 @@ def drawn(composite, state, rng) -> Drawn:
             last = draw(composite, last.X, factor, last.step_size, between, rng, maps=maps)
             parts.append(last)
         X = np.stack([part.X for part in parts])
-        r_hat = potential_scale_reduction(X)
+        r_hat = potential_scale_reduction(on_circles(X, composite.model.periods))
         if r_hat < MIXED:
             break
         if between == N_BETWEEN:
@@ -86,6 +86,13 @@ def _finite(composite, state):
         return state.draws[usable]
     X, _, _, log_densities = state.evaluations
     return X[[np.argmax(log_densities)]]
+
+
+def on_circles(X, periods):
+    """Return draws (n, c, d) with angles as points on circles: any number of turns is the same."""
+    angles = np.isfinite(periods)
+    turns = 2.0 * np.pi * X[..., angles] / periods[angles]
+    return np.concatenate([X[..., ~angles], np.cos(turns), np.sin(turns)], axis=-1)
 
 
 def potential_scale_reduction(X):
