@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from pymc_kmc.learning.composite import Composite, Draws, Values, draw
-from pymc_kmc.learning.emulator import KNEE, Knee, NodeEmulator, shrunk
+from pymc_kmc.learning.emulator import KNEE, SHALLOW, Knee, NodeEmulator, shrunk
 from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.placing import hopes, informative, uncertain
 from pymc_kmc.learning.state import N_CALM, Learned, Round
@@ -162,6 +162,7 @@ class Rounds:
         rng, T = self.rng, learned.temperature
         evaluations, factor = learned.evaluations, learned.factor
         composite = self.fit(evaluations, learned.draws)
+        learned = self._without_refuted(learned, composite)
         starts = self._starts(learned, composite)
         size, maps = learned.step_size, learned.maps
         n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
@@ -280,6 +281,14 @@ class Rounds:
         """Return draws of the prior that chains begin at."""
         n = min(int(SCOUTS * self.n_chains), len(self.prior))
         return self.prior[self.rng.choice(len(self.prior), n, replace=False)]
+
+    def _without_refuted(self, learned, composite):
+        """Leave out draws where the last evaluations have refuted that there is mass."""
+        heights = composite(learned.draws, learned.temperature).penalised
+        keep = are_high(heights, len(heights), learned.draws.shape[1])
+        if learned.composite is None or keep.sum() < self.n_chains // 2:
+            return learned
+        return learned._replace(draws=learned.draws[keep])
 
     def not_excluded(self, composite, draws):
         """Return draws of the prior that may be as high as draws are, the likeliest first.
@@ -425,10 +434,18 @@ def lowest_of_mass(heights):
     return best - EXPLORING * (best - np.quantile(heights, DEEP_SHARE))
 
 
+def are_high(heights, n, n_dimensions):
+    """Return which log densities (k,) are no deeper below the first n than mass is.
+
+    A chain that is stuck far down is no measure of how deep that is.
+    """
+    highest = np.nanmax(np.where(np.isfinite(heights[:n]), heights[:n], np.nan))
+    return np.isfinite(heights) & (heights >= highest - SHALLOW * KNEE * n_dimensions)
+
+
 def without_stragglers(draws, n):
     """Return the first n draws, and those of the others that have come as high as they are."""
-    heights = draws.values.penalised
-    keep = np.isfinite(heights) & (heights >= lowest_of_mass(heights[:n]))
+    keep = are_high(draws.values.penalised, n, draws.X.shape[1])
     keep[:n] = True
     return Draws(draws.X[keep], Values(*[field[keep] for field in draws.values]), draws.step_size)
 

@@ -149,7 +149,7 @@ def test_an_executor_that_was_made_here_is_ended():
 def test_what_was_evaluated_is_not_evaluated_again(learned):
     more = kmc.learn(curve(), evaluations=learned, progressbar=False)
     n = len(learned.evaluations)
-    assert more.n_evaluations < n
+    assert more.n_evaluations < 50
     np.testing.assert_array_equal(more.evaluations.X[:n], learned.evaluations.X)
     assert len(more.evaluations) == n + more.n_evaluations
     assert_right(more)

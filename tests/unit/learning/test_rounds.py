@@ -309,3 +309,21 @@ def test_errors_at_uncertain_places_are_a_reason_to_go_on(known, errors, is_clos
     rounds.history += [Round(40, 1.0, 0.1, error, 4, none, none) for error in errors]
     state = state._replace(errors=4 * (np.full(4, 0.1),), composite=composite)
     assert rounds.is_close(state, composite, draws, np.eye(2)) == is_close
+
+
+def test_draws_are_left_out_where_mass_was_refuted():
+    """A chain went where the emulators were wrong; they know better now, and it is stuck there."""
+    draws = np.append(np.linspace(-1.0, 1.0, 40), 50.0)[:, None]
+
+    def composite(X, T):
+        return SimpleNamespace(penalised=-0.5 * X[:, 0] ** 2)
+
+    model = SimpleNamespace(nodes=[TERM], n_dimensions=1)
+    rounds = Rounds(model, None, 0.3, None)
+    learned = begin(None, draws, np.eye(1), 1.0)
+    assert len(rounds._without_refuted(learned, composite).draws) == 41  # nothing was drawn yet
+    learned = learned._replace(composite=object())
+    assert rounds._without_refuted(learned, composite).draws.max() == 1.0
+    # Most are far down: they are on their way.
+    learned = learned._replace(draws=np.append(50.0 + np.arange(30.0), 0.0)[:, None])
+    assert len(rounds._without_refuted(learned, composite).draws) == 31
