@@ -95,8 +95,8 @@ def learn(
         opaque has more than 16 parameters, where there are more than 16 opaque nodes, or more than
         256 evaluations.
     starts : int
-        Number of dispersed starting points: one of PyMC's jittered ones, a draw of the prior, and so
-        on in turn.
+        Number of dispersed starting points: in turn one of PyMC's jittered ones and a draw of the
+        prior.
     tolerance : float
         Error of the log density at new draws at which learning ends, in nats.
     evaluations : LearnedPosterior or Evaluated, optional

@@ -10,11 +10,15 @@ from pymc_kmc.surrogates.exact_gp import EXTENSIONS, ExactGP, Hyperparameters, L
 
 # A first fit, and one to as many more, whose covariance may be extended.
 D, N = 3, FEWEST_EXTENDED // 2 + 5
-TERM = OpaqueNode("term", 1, True, False, slice(0, D), slice(0, 1), np.arange(D), ())
+TERM = OpaqueNode(
+    "term", 1, True, False, slice(0, D), slice(0, 1), np.arange(D), (), weights=np.ones(1)
+)
 NODES = {
     "term": TERM,
     "noisy term": TERM._replace(is_noisy=True),
-    "outputs": TERM._replace(is_term=False, n_outputs=2, outputs=slice(0, 2), shape=(2,)),
+    "outputs": TERM._replace(
+        is_term=False, n_outputs=2, outputs=slice(0, 2), shape=(2,), returned=slice(0, 2)
+    ),
 }
 
 
