@@ -47,6 +47,7 @@ from pymc_kmc.model.structure import (
     StructureError,
     dependence,
     dependent_besides,
+    described_nodes,
     spread_out,
     term_weights,
     tried_points,
@@ -144,7 +145,13 @@ class OpaqueModel(UnconstrainedModel):
         self._arguments = Columns([row.shape[1:] for row in rows])
         self._tried = tried_points(start)
         self._depends = dependence(self.inputs, self._tried)
-        self._describe(term_weights(self._given, self._tried[1:], self._holes.sizes))
+        try:
+            weights = term_weights(self._given, self._tried[1:], self._holes.sizes)
+        except ValueError:
+            # Lengths that don't go together: a black box names the shape that it returned.
+            self.model.compile_logp()(self.initial_point)
+            raise
+        self._describe(weights)
 
     def _fillings(self, outputs):
         """Return what stands in the place of the parts, given their outputs; none has failed."""
@@ -205,26 +212,9 @@ class OpaqueModel(UnconstrainedModel):
 
     def _describe(self, weights):
         """Make the nodes, given the weights of terms."""
-        depends, self.nodes = self._depends, []
-        first_input = first_output = first_returned = n_arrays = 0
-        for part, shape, size, own in zip(
-            self._parts_found, self._holes.shapes, self._holes.sizes, weights, strict=True
-        ):
-            n_inputs = sum(self._arguments.sizes[n_arrays : n_arrays + len(part.inputs)])
-            is_term = own is not None
-            taken = slice(first_input, first_input + n_inputs)
-            moves_with = np.flatnonzero(depends[:, taken].any(axis=1))
-            if not len(moves_with):
-                moves_with = np.arange(self.n_dimensions)
-            outputs = slice(first_output, first_output + (1 if is_term else size))
-            returned = slice(first_returned, first_returned + size)
-            places = taken, outputs, moves_with, () if is_term else tuple(map(int, shape))
-            n_outputs = outputs.stop - outputs.start
-            found = part.name, n_outputs, is_term, part.is_noisy, *places, returned, own
-            self.nodes.append(OpaqueNode(*found))
-            n_arrays += len(part.inputs)
-            first_input, first_output = taken.stop, outputs.stop
-            first_returned = returned.stop
+        self.nodes = described_nodes(
+            self._parts_found, self._arguments.sizes, self._holes, self._depends, weights
+        )
 
     def _given(self, X, raw):
         """Return log densities (n,), and derivatives by variables (n, d) and by all of `raw`."""

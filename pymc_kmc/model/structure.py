@@ -179,6 +179,42 @@ def dependent_besides(inputs_at, X, inputs, start, node):
     return np.array(found)
 
 
+def described_nodes(parts, input_sizes, holes, depends, weights):
+    """Return a list of OpaqueNode, one a part.
+
+    Parameters
+    ----------
+    parts : list of OpaquePart
+    input_sizes : list of int
+        Sizes of all arrays that are inputs of the parts, one part after the other.
+    holes : Columns
+        The parts' outputs.
+    depends : ndarray of bool, shape (d, k)
+        Which opaque inputs move with which unconstrained value.
+    weights : list
+        As :func:`term_weights` returns them.
+    """
+    nodes = []
+    first_input = first_output = first_returned = n_arrays = 0
+    for part, shape, size, own in zip(parts, holes.shapes, holes.sizes, weights, strict=True):
+        n_inputs = sum(input_sizes[n_arrays : n_arrays + len(part.inputs)])
+        is_term = own is not None
+        taken = slice(first_input, first_input + n_inputs)
+        moves_with = np.flatnonzero(depends[:, taken].any(axis=1))
+        if not len(moves_with):
+            moves_with = np.arange(len(depends))
+        outputs = slice(first_output, first_output + (1 if is_term else size))
+        returned = slice(first_returned, first_returned + size)
+        places = taken, outputs, moves_with, () if is_term else tuple(map(int, shape))
+        n_outputs = outputs.stop - outputs.start
+        found = part.name, n_outputs, is_term, part.is_noisy, *places, returned, own
+        nodes.append(OpaqueNode(*found))
+        n_arrays += len(part.inputs)
+        first_input, first_output = taken.stop, outputs.stop
+        first_returned = returned.stop
+    return nodes
+
+
 def spread_out(weights):
     """Return what a term's outputs (k,) are, in units of their weighted sum."""
     return weights / (weights @ weights)

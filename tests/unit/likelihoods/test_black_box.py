@@ -588,3 +588,14 @@ def test_the_target_knows_those_that_reject():
         op.evaluate(3.0)
         op.evaluate(1.0)
     assert target.rejections() == [("b", 2, 1)]
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_a_stated_length_other_than_new_datas_is_told(learn):
+    model = data_model(shape=7)
+    renew(model)
+    shapes = r"'mean' must return .* shape \(7,\); it returned an array of shape \(12,\)"
+    with pytest.raises(kmc.BlackBoxError, match=shapes), model:
+        if learn:
+            kmc.learn(model, progressbar=False)
+        sample(kmc.KMC(), draws=1, tune=1)
