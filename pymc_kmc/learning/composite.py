@@ -192,7 +192,15 @@ class Draws(NamedTuple):
 
 
 def draw(
-    composite, starts, factor, step_size, n_transitions, rng, temperature=1.0, maps=None
+    composite,
+    starts,
+    factor,
+    step_size,
+    n_transitions,
+    rng,
+    temperature=1.0,
+    maps=None,
+    n_steering=None,
 ) -> Draws:
     """Draw by Hamiltonian Monte Carlo, a chain from each start.
 
@@ -208,6 +216,9 @@ def draw(
     temperature : float
     maps : ModeMaps or None
         Between modes: each transition is followed by a jump.
+    n_steering : int, optional
+        Number of chains, the first ones, whose acceptance sets the step size; all by default.
+        Chains that begin where the density is steep would make it too small for the others.
 
     Returns
     -------
@@ -215,10 +226,12 @@ def draw(
     """
     # Trajectories may leave the numbers: such ends are rejected.
     with np.errstate(all="ignore"):
-        return _draw(composite, starts, factor, step_size, n_transitions, rng, temperature, maps)
+        return _draw(
+            composite, starts, factor, step_size, n_transitions, rng, temperature, maps, n_steering
+        )
 
 
-def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature, maps):
+def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature, maps, n_steering):
     X, values = starts.copy(), composite(starts, temperature)
     for _ in range(n_transitions):
         momentum = rng.standard_normal(X.shape)
@@ -233,7 +246,7 @@ def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature,
         change = new_values.penalised - values.penalised
         change -= 0.5 * (new_momentum**2 - momentum**2).sum(axis=1)
         X, values, probability = _accepted(X, values, new_X, new_values, change, rng)
-        full = probability[factors == 1.0]
+        full = probability[:n_steering][factors[:n_steering] == 1.0]
         if len(full):
             step_size *= np.exp(GAIN * (full.mean() - ACCEPTANCE))
         step_size = float(np.clip(step_size, *STEP_SIZES))

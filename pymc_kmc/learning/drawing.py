@@ -14,6 +14,9 @@ from pymc_kmc.numerics.mode_maps import ModeMaps
 N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
 # Most transitions between draws, and the potential scale reduction below which chains have mixed.
 MOST_BETWEEN, MIXED = 128, 1.03
+# Drift of chains' averages, in standard errors, above which they still remember their starts: of a
+# hundred averages that don't drift, one is above it in 1 of 150 calls.
+DRIFT = 4.0
 # Transitions that chains begin with.
 N_BURNED = 16
 
@@ -45,9 +48,10 @@ class Drawn(NamedTuple):
 def drawn(composite, state, rng) -> Drawn:
     """Return many chains' draws from a composite.
 
-    Chains that haven't mixed go on, with twice as many transitions between draws: along a curved
-    ridge, for instance. Where the emulators have several maxima above the draws, chains jump
-    between these. Where learning hasn't converged more draws aren't worth their seconds.
+    Chains that haven't mixed, or whose averages drift from where they began, go on with twice as
+    many transitions between draws: along a curved ridge, for instance. Where the emulators have
+    several maxima above the draws, chains jump between these. Where learning hasn't converged more
+    draws aren't worth their seconds.
     """
     starts = _finite(composite, state)
     starts = starts[rng.choice(len(starts), N_CHAINS)]
@@ -59,10 +63,11 @@ def drawn(composite, state, rng) -> Drawn:
             last = draw(composite, last.X, factor, last.step_size, between, rng, maps=maps)
             parts.append(last)
         X = np.stack([part.X for part in parts])
-        r_hat = potential_scale_reduction(on_circles(X, composite.model.periods))
-        if r_hat < MIXED:
+        turned = on_circles(X, composite.model.periods)
+        r_hat = potential_scale_reduction(turned)
+        if r_hat < MIXED and drift(turned) < DRIFT:
             break
-        if between == N_BETWEEN:
+        if between == N_BETWEEN and r_hat >= MIXED:
             found = tuple(maxima(composite, last.X))
             if len(found) > 1:
                 modes, maps = found, ModeMaps.between(found, X.reshape(-1, X.shape[2]))
@@ -112,3 +117,20 @@ def potential_scale_reduction(X):
     between = X.mean(axis=0).var(axis=0, ddof=1)
     n = len(X)
     return float(np.sqrt(np.max((n - 1) / n + between / np.maximum(within, 1e-300))))
+
+
+def drift(X):
+    """Return how far averages move from the first half of draws to the second, in standard errors.
+
+    The largest, of means and of mean squared deviations.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, c, d)
+        Draws of c chains.
+    """
+    of_both = np.concatenate([X, (X - X.mean(axis=(0, 1))) ** 2], axis=-1)
+    half = len(X) // 2
+    moves = of_both[half:].mean(axis=0) - of_both[:half].mean(axis=0)
+    errors = moves.std(axis=0, ddof=1) / np.sqrt(len(moves))
+    return float(np.max(np.abs(moves.mean(axis=0)) / np.maximum(errors, 1e-300)))

@@ -167,9 +167,8 @@ class Rounds:
         size, maps = learned.step_size, learned.maps
         n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
         scouts = self._scouts()
-        draws = draw(
-            composite, np.vstack([starts, scouts]), factor, size, n_transitions, rng, T, maps
-        )
+        all_starts, steering = np.vstack([starts, scouts]), len(starts)
+        draws = draw(composite, all_starts, factor, size, n_transitions, rng, T, maps, steering)
         draws = without_stragglers(draws, len(starts))
         n_new = self.n_next(evaluations)
         fresh = self._fresh(n_new, draws)

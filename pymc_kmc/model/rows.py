@@ -8,7 +8,9 @@ from functools import reduce
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pymc.logprob.utils import local_check_parameter_to_ninf_switch
 from pytensor.compile.mode import Mode
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
@@ -49,7 +51,8 @@ def of_rows(inputs, outputs):
     """Return a function of many points at a time: every output gets a first axis."""
     rows = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in inputs]
     try:
-        vectorized = vectorize_graph(outputs, dict(zip(inputs, rows, strict=True)))
+        own_checks = _with_switches(inputs, outputs)
+        vectorized = vectorize_graph(own_checks, dict(zip(inputs, rows, strict=True)))
     except Exception:  # whatever PyTensor can't vectorize: sparse matrices, for one
         return _row_by_row(inputs, outputs)
     n = rows[0].shape[0]
@@ -59,6 +62,17 @@ def of_rows(inputs, outputs):
         for new, old in zip(vectorized, outputs, strict=True)
     ]
     return function(rows, full, NumPyLinker)
+
+
+def _with_switches(inputs, outputs):
+    """Return outputs that are -inf where a check of a distribution's parameters fails.
+
+    PyTensor makes one check of all rows out of those of each: a row that fails would take the
+    others with it.
+    """
+    graph = FunctionGraph(inputs, outputs, clone=True, copy_inputs=False)
+    dfs_rewriter(local_check_parameter_to_ninf_switch).rewrite(graph)
+    return graph.outputs
 
 
 def _row_by_row(inputs, outputs):

@@ -1,6 +1,7 @@
 """Draws from an emulated log density."""
 
 import numpy as np
+import pytest
 
 from pymc_kmc.learning.composite import Values, draw
 from tests.bananas import Banana
@@ -28,3 +29,23 @@ def test_draws_come_into_the_arms():
         draws = draw(known, starts, np.diag(SD), 0.5, 150, rng).X
         shares.append(draws.std(axis=0) / SD)
     assert np.mean(shares, axis=0)[1] > 0.86
+
+
+def with_a_cliff(X, temperature=1.0):
+    """A normal density, but numbers end at 20."""
+    values = np.where(X[:, 0] < 20.0, -0.5 * np.sum(X**2, axis=1), -np.inf)
+    return Values(values, np.where(X < 20.0, -X, np.nan), values, np.zeros(len(X)))
+
+
+def test_the_step_size_is_that_of_the_chains_that_are_in_place():
+    """Others begin where no trajectory is accepted; 40 draws have a mean square of 1 +- .16."""
+    in_place, lost = np.zeros((40, 2)), np.full((40, 2), 30.0)
+
+    def sizes(starts, **options):
+        rng = np.random.default_rng(0)
+        return draw(with_a_cliff, starts, np.eye(2), 0.5, 60, rng, **options)
+
+    led = sizes(np.vstack([in_place, lost]), n_steering=40)
+    assert led.step_size == pytest.approx(sizes(in_place).step_size, rel=0.2)
+    assert np.mean(led.X[:40] ** 2) == pytest.approx(1.0, abs=0.5)
+    assert sizes(np.vstack([in_place, lost])).step_size < 0.1

@@ -17,7 +17,13 @@ import pymc_kmc as kmc
 from pymc_kmc.learning import state
 from pymc_kmc.learning.composite import Values
 from pymc_kmc.learning.display import Display, can_be_renewed
-from pymc_kmc.learning.drawing import _finite, potential_scale_reduction
+from pymc_kmc.learning.drawing import (
+    DRIFT,
+    MIXED,
+    _finite,
+    drift,
+    potential_scale_reduction,
+)
 from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
@@ -240,6 +246,17 @@ def test_draws_of_chains_that_have_not_mixed_are_known():
     assert of_mixed == pytest.approx(1.0, abs=0.02)
     # Variances between and within chains are the same.
     assert of_apart == pytest.approx(np.sqrt(2.0), rel=0.1)
+
+
+def test_draws_that_remember_their_starts_are_known():
+    """Chains that begin close together, as those of a step size that was far too small."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((8, 256, 2))
+    assert drift(X) < DRIFT
+    assert drift(X + [0.3, 0.0] * (np.arange(8)[:, None, None] < 2)) > DRIFT
+    narrow = X * np.where(np.arange(8) < 2, 0.75, 1.0)[:, None, None]
+    assert drift(narrow) > DRIFT
+    assert potential_scale_reduction(narrow) < MIXED
 
 
 def test_too_few_evaluations_are_told():

@@ -1,6 +1,8 @@
 """Functions of many points at a time."""
 
 import numpy as np
+import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pytensor.scalar.basic import Add, Mul
 from pytensor.tensor.elemwise import Elemwise
@@ -27,6 +29,20 @@ def test_what_does_not_depend_on_a_point_has_rows_too():
     x = pt.dvector("x")
     function = of_rows([x], [pt.constant(2.0)])
     np.testing.assert_array_equal(function(np.zeros((3, 2)))[0], [2.0, 2.0, 2.0])
+
+
+def test_a_parameter_out_of_its_range_fails_its_own_row_alone():
+    sd = pt.dvector("sd")
+    log_density = pm.logp(pm.Normal.dist(0.0, sd), np.ones(2)).sum()
+    slopes = pytensor.grad(log_density, sd)
+    function = of_rows([sd], [log_density, slopes])
+    points = np.array([[1.0, 2.0], [0.0, 1.0], [np.nan, 1.0], [3.0, 1.0]])
+    values, gradients = function(points)
+    assert list(np.isfinite(values)) == [True, False, False, True]
+    for i in (0, 3):
+        (alone, slope) = function(points[[i]])
+        assert values[i] == alone[0]
+        np.testing.assert_array_equal(gradients[i], slope[0])
 
 
 def test_what_cannot_be_vectorized_is_evaluated_point_by_point(monkeypatch):

@@ -1,0 +1,114 @@
+"""How large the package is: lines of code and of docstrings, files, numeric constants.
+
+    python -m examples.benchmarks.size           # a line a folder, and the whole
+    python -m examples.benchmarks.size --files   # a line a file
+
+A line of code is one with a token that is neither a comment nor part of a docstring. A numeric
+constant is a name in capitals that a module or class assigns numbers to; several on one line count
+each.
+"""
+
+import argparse
+import ast
+import io
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "pymc_kmc"
+WITHOUT_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+FIGURES = ("files", "code", "docstrings", "constants", "functions > 50", "classes > 250")
+LONGEST_FUNCTION, LONGEST_CLASS = 50, 250  # lines of code
+
+
+def docstrings(tree):
+    """Return the line numbers of all docstrings."""
+    lines = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if ast.get_docstring(node, clean=False) is not None:
+                lines.update(range(first.lineno, first.end_lineno + 1))
+    return lines
+
+
+def code(text, without):
+    """Return the line numbers of code."""
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in WITHOUT_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return lines - without
+
+
+def is_number(node):
+    """Say whether an expression is made of numbers."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int | float) and not isinstance(node.value, bool)
+    if isinstance(node, ast.UnaryOp):
+        return is_number(node.operand)
+    if isinstance(node, ast.BinOp):
+        return is_number(node.left) or is_number(node.right)
+    if isinstance(node, ast.Tuple | ast.List):
+        return bool(node.elts) and all(is_number(element) for element in node.elts)
+    return False
+
+
+def constants(tree):
+    """Return the names of numeric constants."""
+    found = []
+    for body in [tree.body, *(n.body for n in ast.walk(tree) if isinstance(n, ast.ClassDef))]:
+        for statement in body:
+            targets = statement.targets if isinstance(statement, ast.Assign) else []
+            for target in targets:
+                values = [(target, statement.value)]
+                if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+                    values = zip(target.elts, statement.value.elts, strict=True)
+                for name, value in values:
+                    if isinstance(name, ast.Name) and name.id.isupper() and is_number(value):
+                        found.append(name.id)
+    return found
+
+
+def of_file(path):
+    """Count what one file has, a Counter of FIGURES."""
+    text = path.read_text()
+    tree = ast.parse(text)
+    said = docstrings(tree)
+    lines = code(text, said)
+    figures = Counter(files=1, code=len(lines), docstrings=len(said))
+    figures["constants"] = len(constants(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            is_class = isinstance(node, ast.ClassDef)
+            n_lines = len(lines & set(range(node.lineno, node.end_lineno + 1)))
+            figures["functions > 50"] += not is_class and n_lines > LONGEST_FUNCTION
+            figures["classes > 250"] += is_class and n_lines > LONGEST_CLASS
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--files", action="store_true", help="a line a file")
+    by_file = parser.parse_args().files
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE)
+        name = str(place if by_file else place.parent)
+        found[name] = found.get(name, Counter()) + of_file(path)
+    found["all"] = sum(found.values(), Counter())
+    width = max(map(len, found))
+    print(" " * width, *FIGURES, sep="  ")
+    for name, figures in found.items():
+        print(name.ljust(width), *[str(figures[f]).rjust(len(f)) for f in FIGURES], sep="  ")
+
+
+if __name__ == "__main__":
+    main()
