@@ -253,7 +253,7 @@ def test_draws_that_remember_their_starts_are_known():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((8, 256, 2))
     assert drift(X) < DRIFT
-    assert drift(X + [0.3, 0.0] * (np.arange(8)[:, None, None] < 2)) > DRIFT
+    assert drift(X + [0.5, 0.0] * (np.arange(8)[:, None, None] < 2)) > DRIFT
     narrow = X * np.where(np.arange(8) < 2, 0.75, 1.0)[:, None, None]
     assert drift(narrow) > DRIFT
     assert potential_scale_reduction(narrow) < MIXED
