@@ -443,9 +443,12 @@ def are_high(heights, n, n_dimensions):
 
 
 def without_stragglers(draws, n):
-    """Return the first n draws, and those of the others that have come as high as they are."""
-    keep = are_high(draws.values.penalised, n, draws.X.shape[1])
-    keep[:n] = True
+    """Return the first n draws, and those of the others that are among them, or as high."""
+    heights = draws.values.penalised
+    in_place = heights[:n][np.isfinite(heights[:n])]
+    keep = np.arange(len(heights)) < n
+    if len(in_place):
+        keep |= heights >= lowest_of_mass(in_place)
     return Draws(draws.X[keep], Values(*[field[keep] for field in draws.values]), draws.step_size)
 
 
