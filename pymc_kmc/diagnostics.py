@@ -107,7 +107,7 @@ class Diagnosis:
     def _table(self) -> pd.DataFrame:
         """Return what is shown: rows with words, without those that say nothing."""
         chains = self.chains
-        if not chains[["noise variance", "zero estimates"]].any(axis=None):
+        if not chains[[name for name in OF_NOISE if name != "ideal"]].any(axis=None):
             chains = chains.drop(columns=OF_NOISE)
         table = chains.T.dropna(how="all").rename(index=LABELS)
         table.columns = [
