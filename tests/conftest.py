@@ -7,19 +7,28 @@ import pytest
 
 from tests.chains import short_sequences
 
-UNIT = Path(__file__).parent / "unit"
+TESTS = Path(__file__).parent
+UNIT = TESTS / "unit"
 # Rooms that know nothing of PyMC: arrays in, arrays out. `numerics` isn't one of them: its cache of
 # compiled code stands on inner parts of numba, whose version comes with that of PyMC.
 ROOMS_OF_ARRAYS = [UNIT / name for name in ("adaptation", "moves", "surrogates")]
 ROOMS_OF_ARRAYS += [UNIT / "test_dynamics.py"]
-# A test file there that imports one of these has a model.
+# Files whose outcome is that of algorithms: all that PyMC has to do there is to give a density.
+# Tests of contracts, of models' log densities and of exactness show on both lines that it does.
+OF_ALGORITHMS = [UNIT / "steps" / "test_own_checks.py"]
+OF_ALGORITHMS += [
+    UNIT / "learning" / f"test_{name}.py"
+    for name in ("arrival", "hard_fits", "learn", "modes", "placing", "rounds", "trust_region")
+]
+# A test file of a room that imports one of these has a model.
 OF_MODELS = {"pymc", "pymc_kmc", "pytensor", "pytensor.tensor", "arviz"}
 
 
 def pytest_collection_modifyitems(items):
     """Mark whole files as `one_line`; single tests bear that marker where they are written."""
     for item in items:
-        if is_of_arrays(item) or item.path.name.endswith("_benchmark.py"):
+        is_benchmark = item.path.name.endswith("_benchmark.py")
+        if is_of_arrays(item) or is_benchmark or item.path in OF_ALGORITHMS:
             item.add_marker("one_line")
 
 

@@ -257,6 +257,7 @@ def test_known_moments_of_other_updates(name, problem):
     assert_standard_normal(z)
 
 
+@pytest.mark.one_line
 def test_known_moments_of_a_funnel():
     """Only the default has coordinates for it."""
     z = chains(lambda: make("KMC"), Funnel(), seed=15, n_tune=1500, n_draws=n_draws_of("KMC"))
@@ -288,6 +289,7 @@ def test_transforms(name):
 
 
 # KMCFinite adapts as KMCLite does; `test_the_papers_schedule` has it too.
+@pytest.mark.one_line
 @pytest.mark.parametrize("name", [name for name in STEPS if name != "KMCFinite"])
 def test_adaptation_that_vanishes(name):
     """The kernel goes on changing while the draws are made."""
@@ -374,6 +376,7 @@ def geweke(step, rng, n_tune=600, n_draws=12_000):
 
 
 # Noise is kept where all steps keep it; KMCFinite differs from KMCLite in its surrogate alone.
+@pytest.mark.one_line
 @pytest.mark.parametrize("name", [name for name in NOISY_STEPS if name != "KMCFinite"])
 def test_geweke(name):
     z = []
