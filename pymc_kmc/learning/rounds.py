@@ -168,8 +168,8 @@ class Rounds:
         n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
         scouts = self._scouts()
         all_starts, steering = np.vstack([starts, scouts]), len(starts)
-        draws = draw(composite, all_starts, factor, size, n_transitions, rng, T, maps, steering)
-        draws = without_stragglers(draws, len(starts))
+        found = draw(composite, all_starts, factor, size, n_transitions, rng, T, maps, steering)
+        draws = first(found, len(starts))
         n_new = self.n_next(evaluations)
         fresh = self._fresh(n_new, draws)
         exploring = EXPLORING_NOISE if self.is_noisy else EXPLORING
@@ -221,7 +221,7 @@ class Rounds:
         return Learned(
             evaluations,
             composite,
-            draws.X,
+            in_place(found, len(starts)),
             cholesky_factor(MEMORY * covariance + (1 - MEMORY) * shrunk(draws.X)),
             float(np.clip(T * np.clip(excess / T, *COOLING), 1.0, hottest)),
             error,
@@ -263,8 +263,7 @@ class Rounds:
         if any(found.uncertain_error > loose for found in self.history[-N_CALM:]):
             return False
         # As many as in a round: the more there are, the sooner one leaves for nowhere.
-        X, values, step_size = draws
-        few = Draws(X[: self.n_chains], Values(*[v[: self.n_chains] for v in values]), step_size)
+        few = first(draws, self.n_chains)
         gap = hopes(composite, few, factor, self.rng, learned.maps).gap
         return gap <= max(LARGEST_GAP, GAP_OF_OWN * own)
 
@@ -442,14 +441,19 @@ def are_high(heights, n, n_dimensions):
     return np.isfinite(heights) & (heights >= highest - SHALLOW * KNEE * n_dimensions)
 
 
-def without_stragglers(draws, n):
-    """Return the first n draws, and those of the others that are among them, or as high."""
+def first(draws, n):
+    """Return the first n draws."""
+    return Draws(draws.X[:n], Values(*[field[:n] for field in draws.values]), draws.step_size)
+
+
+def in_place(draws, n):
+    """Return the places of the first n draws, and of those of the others that are as high."""
     heights = draws.values.penalised
-    in_place = heights[:n][np.isfinite(heights[:n])]
+    usual = heights[:n][np.isfinite(heights[:n])]
     keep = np.arange(len(heights)) < n
-    if len(in_place):
-        keep |= heights >= lowest_of_mass(in_place)
-    return Draws(draws.X[keep], Values(*[field[keep] for field in draws.values]), draws.step_size)
+    if len(usual):
+        keep |= heights >= lowest_of_mass(usual)
+    return draws.X[keep]
 
 
 def errors_in_reach(values, predicted, heights):
