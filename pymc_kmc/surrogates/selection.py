@@ -34,11 +34,9 @@ from pymc_kmc.numerics.checks import (
 from pymc_kmc.numerics.samples import unique_rows
 from pymc_kmc.surrogates.finite import KernelExpFinite
 from pymc_kmc.surrogates.lite import KernelExpLite
-from pymc_kmc.surrogates.nystrom import KernelExpNystrom
 from pymc_kmc.surrogates.selection_paths import (
     FinitePath,
     LitePath,
-    NystromPath,
     contiguous_folds,
 )
 from pymc_kmc.surrogates.selection_search import Search, search_sigma
@@ -47,8 +45,8 @@ from pymc_kmc.surrogates.selection_search import Search, search_sigma
 #: points, can over-fit where few could not.
 MOST_FINAL_FEATURES = 500
 
-#: Features and landmarks of the estimators that :func:`select` makes when it is given a name.
-DEFAULT_FEATURES, DEFAULT_LANDMARKS = 500, 100
+#: Features of the estimator that :func:`select` makes when it is given a name.
+DEFAULT_FEATURES = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,9 +129,8 @@ def select(
     ----------
     X : array_like (n, d)
         States in chain order; repeated ones are merged and weighted.
-    estimator : {"lite", "finite", "nystrom"} or unfitted surrogate
-        A surrogate's own sigma and regularisation are ignored, its other arguments count. For
-        Nystrom the held-out loss is that of ``mean_element=None``.
+    estimator : {"lite", "finite"} or unfitted surrogate
+        A surrogate's own sigma and regularisation are ignored, its other arguments count.
     sample_weight : array_like (n,), optional
         Multiplicities of the rows of X.
     sigmas : array_like, optional
@@ -146,12 +143,11 @@ def select(
     warm_start : SelectionResult or (sigma, regularisation), optional
         An earlier choice to search around.
     max_points : int, optional
-        Most distinct states used, drawn at random; by default 300 (lite), 2000 (finite) or 1000
-        (Nystrom).
+        Most distinct states used, drawn at random; by default 300 (lite) or 2000 (finite).
     max_features : int
-        Most random features or landmark coordinates used while choosing sigma.
+        Most random features used while choosing sigma.
     rng : None, int or numpy.random.Generator
-        Draws the states, features and landmarks that are used.
+        Draws the states and features that are used.
 
     Returns
     -------
@@ -252,12 +248,6 @@ _FAMILIES = {
     "finite": _Family(
         KernelExpFinite, FinitePath, lambda: KernelExpFinite(DEFAULT_FEATURES, None, None), 2000
     ),
-    "nystrom": _Family(
-        KernelExpNystrom,
-        NystromPath,
-        lambda: KernelExpNystrom(None, None, DEFAULT_LANDMARKS, mean_element=None),
-        1000,
-    ),
 }
 
 
@@ -271,9 +261,7 @@ def _family(estimator):
             return family, unfitted
         if isinstance(estimator, str) and estimator == name:
             return family, family.default()
-    raise ValueError(
-        f"estimator={estimator!r} is unknown; pass 'lite', 'finite', 'nystrom' or a surrogate"
-    )
+    raise ValueError(f"estimator={estimator!r} is unknown; pass 'lite', 'finite' or a surrogate")
 
 
 def _warm_sigma(warm_start):

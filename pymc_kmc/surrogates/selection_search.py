@@ -52,7 +52,7 @@ class Search:
 
     Parameters
     ----------
-    path : LitePath, FinitePath or NystromPath
+    path : LitePath or FinitePath
     regularisations : ndarray or None
         Values to choose among; None: relative to the systems' scale.
 

@@ -8,14 +8,12 @@ import pytest
 from pymc_kmc.surrogates import (
     KernelExpFinite,
     KernelExpLite,
-    KernelExpNystrom,
     select,
     unique_states,
 )
 from pymc_kmc.surrogates.selection_paths import (
     FinitePath,
     LitePath,
-    NystromPath,
     contiguous_folds,
     regularisation_path,
 )
@@ -42,9 +40,8 @@ def test_unique_states_keep_order_and_time():
         lambda base: KernelExpLite(3.0, 0.4, penalty="reference", base=base),
         lambda base: KernelExpLite(0.1, 0.4, penalty="rkhs", base=base),
         lambda base: KernelExpFinite(30, 3.0, 0.4, base=base, rng=1),
-        lambda base: KernelExpNystrom(3.0, 0.4, landmarks=banana(6), mean_element=None, base=base),
     ],
-    ids=["lite", "lite-reference", "lite-rkhs", "finite", "nystrom"],
+    ids=["lite", "lite-reference", "lite-rkhs", "finite"],
 )
 def test_closed_form_loss_is_that_of_fitting(make, base):
     """The path's held-out losses are those of fit-and-evaluate, fold by fold."""
@@ -52,7 +49,7 @@ def test_closed_form_loss_is_that_of_fitting(make, base):
     surrogate = make(base)
     sigma = surrogate.sigma
     folds = contiguous_folds(weights, 3)
-    paths = {KernelExpLite: LitePath, KernelExpFinite: FinitePath, KernelExpNystrom: NystromPath}
+    paths = {KernelExpLite: LitePath, KernelExpFinite: FinitePath}
     path = paths[type(surrogate)](surrogate, X, weights, folds, 200, np.random.default_rng(2))
     for fold, system in zip(folds, path.systems(sigma), strict=True):
         rest = np.ones(len(X), dtype=bool)
@@ -67,7 +64,7 @@ def test_closed_form_loss_is_that_of_fitting(make, base):
         assert found == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("estimator", ["lite", "finite", "nystrom"])
+@pytest.mark.parametrize("estimator", ["lite", "finite"])
 def test_choice_is_near_the_best_of_a_grid(estimator):
     X, test = banana(400), banana(4000, seed=9)
     chosen = select(X, estimator, rng=0)
