@@ -116,7 +116,6 @@ def select(
     sample_weight=None,
     *,
     sigmas=None,
-    regularisations=None,
     n_folds=5,
     warm_start=None,
     max_points=None,
@@ -136,8 +135,6 @@ def select(
     sigmas : array_like, optional
         Range of bandwidths: the search stays between the smallest and the largest. A single one
         is kept. By default the range is found from the median squared distance.
-    regularisations : array_like, optional
-        Values to choose among. By default wide, relative to the system's scale.
     n_folds : int
         Number of contiguous blocks that are held out in turn.
     warm_start : SelectionResult or (sigma, regularisation), optional
@@ -179,8 +176,7 @@ def select(
     max_features = check_count(max_features, "max_features")
     max_points = family.most_points if max_points is None else max_points
     max_points = check_count(max_points, "max_points")
-    sigmas = _check_range(sigmas, "sigmas")
-    regularisations = _check_range(regularisations, "regularisations")
+    sigmas = _check_range(sigmas)
 
     X = check_points(X)
     X, weights = unique_rows(X, check_weights(sample_weight, len(X)))
@@ -195,7 +191,7 @@ def select(
     folds = contiguous_folds(weights, n_folds)
     path = family.path(template, X, weights, folds, max_features, rng)
 
-    search = Search(path, regularisations)
+    search = Search(path)
     sigma_at_edge = search_sigma(search, X, sigmas, _warm_sigma(warm_start), rng)
     best = search.best()
     if not np.isfinite(best.loss):
@@ -204,16 +200,15 @@ def select(
         )
     if family.path is FinitePath and min(template.n_features, MOST_FINAL_FEATURES) > max_features:
         path = FinitePath(template, X, weights, folds, MOST_FINAL_FEATURES, rng)
-        final = Search(path, regularisations)
+        final = Search(path)
         if np.isfinite(final.loss(best.sigma)):
             best = final.best()
     at_edge = sigma_at_edge or best.regularisation_at_edge
     if at_edge:
         which = "sigma" if sigma_at_edge else "regularisation"
-        value = best.sigma if sigma_at_edge else best.regularisation
         warnings.warn(
-            f"the best {which} found, {value:.3g}, is at the edge of its range; widen "
-            f"`{which}s`, pass more states, or standardise X",
+            f"the best {which} found, {getattr(best, which):.3g}, is at the edge of its range; "
+            f"{'widen `sigmas`, ' if sigma_at_edge else ''}pass more states, or standardise X",
             UserWarning,
             stacklevel=2,
         )
@@ -271,12 +266,12 @@ def _warm_sigma(warm_start):
     return check_positive(sigma, "warm_start's sigma")
 
 
-def _check_range(values, name):
-    if values is None:
+def _check_range(sigmas):
+    if sigmas is None:
         return None
-    values = np.atleast_1d(np.asarray(values, dtype=np.float64))
-    if values.ndim != 1 or not len(values) or not (np.isfinite(values) & (values > 0)).all():
+    sigmas = np.atleast_1d(np.asarray(sigmas, dtype=np.float64))
+    if sigmas.ndim != 1 or not len(sigmas) or not (np.isfinite(sigmas) & (sigmas > 0)).all():
         raise ValueError(
-            f"{name}={values!r} must be positive and finite; pass e.g. {name}=[0.1, 1.0]"
+            f"sigmas={sigmas!r} must be positive and finite; pass e.g. sigmas=[0.1, 1.0]"
         )
-    return np.unique(values)
+    return np.unique(sigmas)

@@ -125,8 +125,6 @@ def test_the_edge_of_a_given_range_is_reported():
         fixed = select(X, "lite", sigmas=[2.0], rng=0)
     assert not inside.at_edge
     assert fixed.sigma == 2.0
-    with pytest.warns(UserWarning, match="best regularisation"):
-        select(X, "lite", regularisations=free.regularisation * np.array([1e-6, 1e-5]), rng=0)
 
 
 def test_a_range_next_to_the_best_is_extended():
@@ -160,7 +158,7 @@ def test_result_keeps_the_estimators_own_arguments():
         ({"n_folds": 1}, "n_folds=1"),
         ({"n_folds": 20}, "distinct states"),
         ({"sigmas": [1.0, -1.0]}, "sigmas="),
-        ({"regularisations": [np.nan]}, "regularisations="),
+        ({"sigmas": [np.nan]}, "sigmas="),
         ({"max_points": 0}, "max_points=0"),
         ({"estimator": KernelExpFinite.from_basis(np.ones((2, 4)), np.ones(4), 1.0)}, "basis"),
         ({"warm_start": (-1.0, 1.0)}, "warm_start"),
