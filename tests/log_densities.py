@@ -50,9 +50,9 @@ def wavy(d):
     return lambda X: -0.5 * (X**2).sum(axis=1) + np.sin(X * frequencies).sum(axis=1)
 
 
-def fitted(d, kernel="gaussian", n=300, seed=0, **options):
+def fitted(d, kernel="gaussian", n=300, seed=0):
     X = np.random.default_rng(seed).standard_normal((n, d))
-    return LogDensityGP(kernels=(kernel,), rng=0, **options).fit(X, wavy(d)(X), reference=X)
+    return LogDensityGP(kernels=(kernel,), rng=0).fit(X, wavy(d)(X), reference=X)
 
 
 def relative_error(surrogate, problem, X):

@@ -79,7 +79,6 @@ VARIANTS = {
     "GadMALA-multiplicative": lambda: kmc.GadMALA(update="multiplicative"),
     "GadMALA-exact": lambda: kmc.GadMALA(update="multiplicative", variant="exact"),
     "GadMALA-additive": lambda: kmc.GadMALA(update="additive"),
-    "GadMALA-fisher": lambda: kmc.GadMALA(update="fisher"),
     "GadRWM": kmc.GadRWM,
     "GadRWM-additive": lambda: kmc.GadRWM(update="additive"),
 }

@@ -18,7 +18,6 @@ import numpy as np  # noqa: E402
 from pymc_kmc.surrogates import (  # noqa: E402
     KernelExpFinite,
     KernelExpLite,
-    KernelExpNystrom,
     LogDensityGP,
     gradient_at,
     select,
@@ -67,11 +66,9 @@ def numpy_gradient(surrogate):
             return 2.0 / sigma * (weights @ delta)
 
         return gradient
-    if isinstance(surrogate, KernelExpFinite):
-        omega, phase = surrogate.omega_, surrogate.phase_
-        theta = surrogate.parameters_.coefficients
-        return lambda x: -omega @ (theta * np.sin(x @ omega + phase))
-    return surrogate.gradient
+    omega, phase = surrogate.omega_, surrogate.phase_
+    theta = surrogate.parameters_.coefficients
+    return lambda x: -omega @ (theta * np.sin(x @ omega + phase))
 
 
 def numpy_microseconds(surrogate, x, calls=1000):
@@ -87,15 +84,11 @@ def numpy_microseconds(surrogate, x, calls=1000):
 
 
 def surrogate_of(kind, size, X):
-    """A fitted surrogate of ``size`` points, features or landmarks, and the seconds to fit it."""
+    """A fitted surrogate of ``size`` points or features, and the seconds to fit it."""
     if kind == "lite":
         surrogate, X = KernelExpLite(SIGMA, 1.0), X[:size]
-    elif kind == "finite":
-        surrogate, X = KernelExpFinite(size, SIGMA, 1e-3, rng=0), X[:size]
     else:
-        # Landmarks have a coefficient for every coordinate: as many unknowns as in the other rows.
-        surrogate = KernelExpNystrom(SIGMA, 1e-3, size // DIMENSION, mean_element=None, rng=0)
-        X = X[:size]
+        surrogate, X = KernelExpFinite(size, SIGMA, 1e-3, rng=0), X[:size]
     start = time.perf_counter()
     surrogate.fit(X)
     return surrogate, time.perf_counter() - start
@@ -129,7 +122,7 @@ def main():
     print(f"### Gradient inside a compiled trajectory, d = {DIMENSION}, one thread\n")
     print("| surrogate | size | compiled, us | target | NumPy, us | fit, ms |")
     print("|---|---:|---:|---:|---:|---:|")
-    for kind in ("lite", "finite", "nystrom"):
+    for kind in ("lite", "finite"):
         for size in SIZES:
             surrogate, seconds = surrogate_of(kind, size, X)
             compiled = gradient_microseconds(surrogate, X[0])
@@ -138,7 +131,7 @@ def main():
             wanted = f"<= {target:g}" if target else ""
             cells = (kind, size, f"{compiled:.2f}", wanted, f"{plain:.1f}", f"{1e3 * seconds:.1f}")
             print("| " + " | ".join(map(str, cells)) + " |")
-    print("\nSize: n points (lite), m features (finite), landmarks times dimensions (nystrom).")
+    print("\nSize: n points (lite), m features (finite).")
 
     print("\n### Online update of KernelExpFinite, one point\n")
     print("| m | mean, ms | median, ms | worst, ms | target (mean) |")
@@ -162,7 +155,7 @@ def main():
     print("|---|---:|---:|---:|---:|")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a Gaussian's best sigma may be at the edge
-        for kind in ("lite", "finite", "nystrom"):
+        for kind in ("lite", "finite"):
             cells, warm_start = [], None
             for _ in range(2):
                 start = time.perf_counter()

@@ -1,11 +1,4 @@
-r"""Preconditioners of Langevin proposals that are learned from gradients.
-
-:class:`FisherPreconditioner` is that of Titsias (2023): a multiple of the inverse of
-
-.. math:: \lambda I + \sum_n s_n s_n^\top,
-          \quad s_n = \sqrt{\alpha_n} (\nabla \log \pi(y_n) - \nabla \log \pi(x_n)),
-
-by rank-one updates of a square root, with the multiple driven to an acceptance rate.
+"""A preconditioner of Langevin proposals that is learned from draws and gradients.
 
 :class:`DrawsAndGradients` is the matrix in whose coordinates draws and gradients have equal spread:
 the geometric mean of the covariance of the draws and the inverse covariance of the gradients. For a
@@ -16,8 +9,6 @@ generalised speed measure (:mod:`pymc_kmc.adaptation.speed_measure`) finds scale
 
 References
 ----------
-Titsias, M. K. (2023). Optimal preconditioning and Fisher adaptive Langevin sampling. *NeurIPS* 36.
-
 Bhatia, R. (2007). *Positive Definite Matrices*, chapter 4. Princeton University Press.
 """
 
@@ -26,90 +17,9 @@ import numpy as np
 from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
-from pymc_kmc.numerics.jit import njit
 from pymc_kmc.numerics.linear_algebra import geometric_mean
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 from pymc_kmc.numerics.threads import single_threaded_blas
-
-
-class FisherPreconditioner:
-    """The Fisher-adaptive preconditioner of Titsias (2023, algorithm 1).
-
-    Parameters
-    ----------
-    n_dimensions : int
-        Dimension d.
-    target_acceptance : float
-        Acceptance rate that the scale is driven to.
-
-    Attributes
-    ----------
-    root : ndarray, shape (d, d)
-        R with R R' the inverse of lambda I + sum of s s'.
-    step_size, scale : float
-        Factor on `factor`.
-    factor : ndarray, shape (d, d)
-        R divided by the root of the mean eigenvalue of R R'.
-    """
-
-    # lambda, the paper's.
-    DAMPING = 10.0
-    # First scale times sqrt(d), as for the speed measure.
-    FIRST_SCALE = 0.1
-    # A proposal is one step.
-    n_steps = 1
-    # The factor is not learned from windows of the chain.
-    has_window = False
-
-    def __init__(self, n_dimensions, target_acceptance):
-        self.root = np.eye(n_dimensions) / np.sqrt(self.DAMPING)
-        self.scale_adaptation = RobbinsMonroScale(
-            target_acceptance, self.FIRST_SCALE / np.sqrt(n_dimensions)
-        )
-        self.factor = np.eye(n_dimensions)
-
-    @property
-    def step_size(self):
-        """Factor on `factor`."""
-        return self.scale_adaptation.scale
-
-    scale = step_size
-
-    def learn(self, difference, acceptance_rate, weight=1.0):
-        """Learn from a proposal.
-
-        Parameters
-        ----------
-        difference : ndarray, shape (d,), or None
-            Gradient at the proposal less the one at the state; None if it isn't finite.
-        acceptance_rate : float
-        weight : float
-            Factor on the step, less than one where adaptation dies out.
-        """
-        self.scale_adaptation.update(acceptance_rate)
-        if difference is not None and acceptance_rate > 0.0:
-            fisher_update(self.root, np.sqrt(weight * acceptance_rate) * difference)
-            self.factor = self.root / np.sqrt(np.mean(self.root**2) * len(self.root))
-
-
-@njit
-def fisher_update(root, signal):
-    """Make R R' the inverse of (R R')^-1 + s s', in place (Titsias, 2023, algorithm 1).
-
-    Parameters
-    ----------
-    root : ndarray, shape (d, d)
-        R, written to.
-    signal : ndarray, shape (d,)
-        s.
-    """
-    whitened = root.T @ signal
-    square = np.sum(whitened * whitened)
-    step = 1.0 / ((1.0 + np.sqrt(1.0 / (1.0 + square))) * (1.0 + square))
-    direction = root @ whitened
-    for i in range(len(signal)):
-        for j in range(len(signal)):
-            root[i, j] -= step * direction[i] * whitened[j]
 
 
 class DrawsAndGradients:

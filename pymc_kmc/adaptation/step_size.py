@@ -77,10 +77,6 @@ class DualAveraging:
     def __init__(self, target, step_size, bounds=(0.0, np.inf)):
         self.target = target
         self.bounds = bounds
-        self.restart(step_size)
-
-    def restart(self, step_size):
-        """Begin anew at `step_size`: what it belonged to has changed."""
         self.step_size = float(np.clip(step_size, *self.bounds))
         self.averaged_step_size = self.step_size
         # The paper shrinks towards 10 times the first step size to favour long steps; here the

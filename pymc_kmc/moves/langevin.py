@@ -56,7 +56,7 @@ class Langevin(Move):
 
     Parameters
     ----------
-    preconditioner : SpeedMeasure, FisherPreconditioner or DrawsAndGradients
+    preconditioner : SpeedMeasure or DrawsAndGradients
         Has the factor L, the step size and the number of steps.
     """
 

@@ -200,11 +200,11 @@ def check_weights(sample_weight, n):
     return weights
 
 
-def check_distinct(n_distinct, minimum=2):
+def check_distinct(n_distinct):
     """Raise unless there are enough distinct points to fit to."""
-    if n_distinct < minimum:
+    if n_distinct < 2:
         raise ValueError(
-            f"X has {n_distinct} distinct point(s) of positive weight; pass at least {minimum} "
+            f"X has {n_distinct} distinct point(s) of positive weight; pass at least 2 "
             "(a chain that has not moved yet teaches a surrogate nothing)"
         )
 

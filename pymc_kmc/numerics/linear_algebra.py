@@ -1,7 +1,6 @@
 """Factors, solutions, powers and means of symmetric matrices, whatever their condition."""
 
 import math
-import warnings
 
 import numpy as np
 import scipy.linalg
@@ -64,18 +63,6 @@ def solve_positive(A, b):
     values, vectors = np.linalg.eigh(A)
     keep = values > len(A) * np.finfo(float).eps * np.abs(values).max()
     return (vectors[:, keep] / values[keep]) @ (vectors[:, keep].T @ b)
-
-
-def solve_symmetric(A, b):
-    """Solve A x = b for a symmetric A that may be indefinite; least squares if it is singular."""
-    if not np.isfinite(A).all():
-        return solve_positive(A, b)  # raises
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", scipy.linalg.LinAlgWarning)
-            return scipy.linalg.solve(A, b, assume_a="symmetric")
-    except (scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning):
-        return scipy.linalg.lstsq(A, b)[0]
 
 
 def conjugate_gradients(apply, residual, *, start=None, tolerance, n_iterations, precondition=None):

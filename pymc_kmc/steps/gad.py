@@ -38,8 +38,6 @@ References
 Titsias, M. K. and Dellaportas, P. (2019). Gradient-based adaptive Markov chain Monte Carlo.
 *NeurIPS* 32.
 
-Titsias, M. K. (2023). Optimal preconditioning and Fisher adaptive Langevin sampling. *NeurIPS* 36.
-
 Examples
 --------
 >>> import pymc as pm, pymc_kmc as kmc
@@ -53,7 +51,7 @@ Examples
 
 import numpy as np
 
-from pymc_kmc.adaptation.preconditioner import DrawsAndGradients, FisherPreconditioner
+from pymc_kmc.adaptation.preconditioner import DrawsAndGradients
 from pymc_kmc.adaptation.schedules import vanishing_weight
 from pymc_kmc.adaptation.speed_measure import SpeedMeasure
 from pymc_kmc.model.differentiable import DifferentiableTarget
@@ -69,11 +67,11 @@ class GadAdaptation:
     ----------
     make_move : type
         FactorRandomWalk or Langevin.
-    preconditioner : SpeedMeasure, FisherPreconditioner or DrawsAndGradients
+    preconditioner : SpeedMeasure or DrawsAndGradients
 
     Attributes
     ----------
-    preconditioner : SpeedMeasure, FisherPreconditioner or DrawsAndGradients
+    preconditioner : SpeedMeasure or DrawsAndGradients
         The factor, the step size and the number of steps; updated in place.
     move : FactorRandomWalk or Langevin
         Proposes with these.
@@ -167,17 +165,16 @@ class GadMALA(AdaptiveStep):
     ----------
     vars : list of TensorVariable, optional
         The variables to sample, by default all continuous ones of the model.
-    update : {"windowed", "multiplicative", "additive", "fisher"}
+    update : {"windowed", "multiplicative", "additive"}
         How the factor L is learned. "windowed", the default and the fastest on every target
         measured, starts with the generalised speed measure, then takes L from the draws and their
         gradients (:class:`~pymc_kmc.adaptation.preconditioner.DrawsAndGradients`), with as many
         leapfrog steps a proposal as make its draws nearly independent. The others make one step.
         "multiplicative" and "additive" follow the gradient of the generalised speed measure: the
-        natural gradient, or as in the paper. "fisher" is the inverse Fisher information (Titsias,
-        2023).
+        natural gradient, or as in the paper.
     variant : {"fast", "exact"}
         Gradient of the speed measure: with the target's gradients held fixed, or with products of
-        its Hessian and a vector. Not for ``update="fisher"``.
+        its Hessian and a vector.
     **kwargs
         See :class:`~pymc_kmc.steps.base.AdaptiveStep`: `model`, `initial_point`, `compile_kwargs`,
         `blocked`, `rng`, `tune`, `adaptation`.
@@ -188,7 +185,7 @@ class GadMALA(AdaptiveStep):
         If the model's log density has no gradient (no second one, with ``variant="exact"``), or is
         estimated.
     ValueError
-        If `update` or `variant` is unknown, or they don't go together.
+        If `update` or `variant` is unknown.
     """
 
     name = "gad_mala"
@@ -200,20 +197,12 @@ class GadMALA(AdaptiveStep):
     TARGET_ACCEPTANCE = 0.55
     # Step size of the additive rule (the authors' code).
     RATE = 1.5e-4
-    # Acceptance rate of update="fisher" (Roberts and Rosenthal, 1998).
-    FISHER_TARGET_ACCEPTANCE = 0.574
     # Acceptance rate of several leapfrog steps: .7 to .9 did equally well on logistic regressions.
     TRAJECTORY_TARGET_ACCEPTANCE = 0.8
 
     def __init__(self, vars=None, *, update="windowed", variant="fast", **kwargs):
-        updates = ("windowed", "multiplicative", "additive", "fisher")
-        self.update = check_choice(update, "update", updates)
+        self.update = check_choice(update, "update", ("windowed", "multiplicative", "additive"))
         self.variant = check_choice(variant, "variant", ("fast", "exact"))
-        if update == "fisher" and variant == "exact":
-            raise ValueError(
-                "variant='exact' is about the generalised speed measure, which update='fisher' "
-                "does not use; leave it out."
-            )
         super().__init__(vars, **kwargs)
 
     def _make_target(self, model, initial_point, compile_kwargs):
@@ -223,8 +212,6 @@ class GadMALA(AdaptiveStep):
 
     def _start_chain(self):
         d = self.n_dimensions
-        if self.update == "fisher":
-            return GadAdaptation(Langevin, FisherPreconditioner(d, self.FISHER_TARGET_ACCEPTANCE))
         if self.update != "windowed":
             speed_measure = SpeedMeasure(d, self.TARGET_ACCEPTANCE, self.RATE, self.update)
             return GadAdaptation(Langevin, speed_measure)
@@ -240,10 +227,6 @@ class GadMALA(AdaptiveStep):
         evaluation, acceptance_rate = outcome.evaluation, outcome.acceptance_rate
         gradient, noise = outcome.start.gradient, outcome.proposal.details
         is_finite = evaluation is not None and np.isfinite(evaluation.gradient).all()
-        if self.update == "fisher":
-            difference = evaluation.gradient - gradient if is_finite else None
-            preconditioner.learn(difference, acceptance_rate, weight)
-            return
         U = V = None
         if is_finite and not preconditioner.has_window:
             U, V = self._outer_products(preconditioner.factor, noise, gradient, evaluation)

@@ -298,9 +298,7 @@ class KMCLite(KernelHMC):
     surrogate : Surrogate, optional
         A fitted one to use as it is, in the unconstrained raveled coordinates of `vars`; nothing is
         fitted then. Any of :mod:`pymc_kmc.surrogates`, or an object of your own with
-        `n_features_in_`, `log_density(X)` and `gradient(X)`. A chain never fits
-        :class:`~pymc_kmc.surrogates.KernelExpNystrom` by itself: with d coefficients a landmark a
-        fit costs d^3 times as much as one of KMC lite with as many points.
+        `n_features_in_`, `log_density(X)` and `gradient(X)`.
     n_points : int
         Most states that a fit uses.
     sigma : float, optional

@@ -5,7 +5,6 @@ from pymc_kmc.surrogates.finite import FiniteParameters, KernelExpFinite
 from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters
 from pymc_kmc.surrogates.lite import KernelExpLite, LiteParameters
 from pymc_kmc.surrogates.log_density_gp import LogDensityGP
-from pymc_kmc.surrogates.nystrom import KernelExpNystrom, NystromParameters
 from pymc_kmc.surrogates.protocol import NotFittedError, Surrogate
 from pymc_kmc.surrogates.selection import SelectionResult, select, unique_states
 
@@ -13,12 +12,10 @@ __all__ = [
     "FiniteParameters",
     "KernelExpFinite",
     "KernelExpLite",
-    "KernelExpNystrom",
     "LiteParameters",
     "LogDensityGP",
     "LogDensityGPParameters",
     "NotFittedError",
-    "NystromParameters",
     "SelectionResult",
     "Surrogate",
     "gradient_at",

@@ -15,6 +15,9 @@ from pymc_kmc.surrogates.gp_parts import AdditivePart, KernelChoice
 from pymc_kmc.surrogates.kernels import KERNELS, squared_distances
 from pymc_kmc.surrogates.landmarks import select_landmarks
 
+#: Points that are compared on, and kernel functions.
+N_POINTS, N_LANDMARKS = 500, 100
+
 # Maps and length scales of the kernel part
 
 #: Length scales compared, in median distances between points.
@@ -82,8 +85,8 @@ def choose_kernels(options, data, features, residuals, ridges, last, rng):
     """
     n, d = data.Z.shape
     subset = np.arange(n)
-    if n > options.n_comparison_points:
-        subset = np.sort(rng.choice(n, options.n_comparison_points, replace=False))
+    if n > N_POINTS:
+        subset = np.sort(rng.choice(n, N_POINTS, replace=False))
     Z, weights = data.Z[subset], data.weights[subset]
     regression = BayesianRegression(features[subset], residuals[subset], weights, ridges)
 
@@ -101,9 +104,7 @@ def choose_kernels(options, data, features, residuals, ridges, last, rng):
         for additive in parts:
             along_coordinates = additive(Z)
             for kernel, matrix in candidates:
-                _, candidate = select_landmarks(
-                    Z @ matrix.T, weights, options.n_comparison_landmarks, kernel
-                )
+                _, candidate = select_landmarks(Z @ matrix.T, weights, N_LANDMARKS, kernel)
                 candidate = np.hstack([along_coordinates, candidate])
                 fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[::2])
                 if fit.log_evidence > largest:
@@ -113,7 +114,7 @@ def choose_kernels(options, data, features, residuals, ridges, last, rng):
 
     choice, evidence = best(kernels(False), [AdditivePart.none(d)])
     choices = [choice] if evidence > regression.fit().log_evidence else []
-    additive = _additive_part(options, data, last)
+    additive = _additive_part(data, last)
     if additive is not None and choice is not None:
         if last is not None and last.additive.variance > 0:
             parts = [additive.scaled(last.additive.variance, last.additive.length)]
@@ -126,13 +127,13 @@ def choose_kernels(options, data, features, residuals, ridges, last, rng):
     return choices
 
 
-def _additive_part(options, data, last):
+def _additive_part(data, last):
     """The additive part that the points can determine, of variance one, if it is worth it."""
     n, d = data.Z.shape
     n_losses = last.n_additive_losses if last is not None else 0
     if n_losses > 1 and n_losses % RETRIED:
         return None
-    if not options.additive or d < FEWEST_COORDINATES or n < VALUES_PER_GRID_POINT * GRID * d:
+    if d < FEWEST_COORDINATES or n < VALUES_PER_GRID_POINT * GRID * d:
         return None
     inverse = np.linalg.inv(data.whitening)
     X = (data.Z @ inverse.T)[data.weights > HALF]

@@ -24,6 +24,8 @@ from pymc_kmc.surrogates.scores import score_system, solve_with_scores
 #: Depth at which a value counts half, in nats, and a dimension more: a Gaussian's draws lie d / 2
 #: below its maximum.
 DEPTH, DEPTH_PER_DIMENSION = 5.0, 0.5
+#: Depth beyond which values are left out, in units of that.
+DEEPEST = 10.0
 #: Quantile of the values that is the bulk.
 BULK = 0.9
 #: Distance in wall radii beyond which points are left out.
@@ -144,7 +146,7 @@ class FitData(NamedTuple):
     weights: np.ndarray
 
     @classmethod
-    def of(cls, options, X, values, reference, whitening=None, bulk=None):
+    def of(cls, X, values, reference, whitening=None, bulk=None):
         """Choose coordinates and leave values out that are too far away or too deep.
 
         The arguments are those of :func:`fit_log_density`.
@@ -160,7 +162,7 @@ class FitData(NamedTuple):
         inside = (reference - centre) @ whitening.T
         radius = wall_radius(np.sqrt(np.einsum("nd,nd->n", inside, inside).max()))
         bulk = np.quantile(values, BULK) if bulk is None else bulk
-        depth = Depth(bulk, options.depth or DEPTH + DEPTH_PER_DIMENSION * d)
+        depth = Depth(bulk, DEPTH + DEPTH_PER_DIMENSION * d)
         depths = depth(values)
         Z = (X - centre) @ whitening.T
         distance = np.linalg.norm(Z, axis=1)
@@ -168,7 +170,7 @@ class FitData(NamedTuple):
         enough = max(FEWEST_VALUES + FEWEST_PER_DIMENSION * d, int(ENOUGH_VALUES * n_coefficients))
         enough = min(len(X) - 1, enough)
         kept = distance <= max(FARTHEST * radius, np.partition(distance, enough)[enough])
-        kept &= depths <= max(options.drop, np.partition(depths, enough)[enough])
+        kept &= depths <= max(DEEPEST, np.partition(depths, enough)[enough])
         return cls(
             reference=reference,
             centre=centre,
@@ -218,10 +220,10 @@ def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng
     -------
     LogDensityFit
     """
-    data = FitData.of(options, X, values, reference, whitening, bulk)
+    data = FitData.of(X, values, reference, whitening, bulk)
     n, d = data.Z.shape
     is_full = bool(n >= VALUES_PER_COEFFICIENT * (0.5 * d * (d + 3)))
-    trend = Trend.of(d, is_full, options.radial)
+    trend = Trend.of(d, is_full, True)
     features = trend(data.Z)
     residuals = data.values + 0.5 * quadratic_form(data.Z, data.prior)
     n_features = features.shape[1]

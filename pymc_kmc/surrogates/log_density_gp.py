@@ -60,9 +60,7 @@ from pymc_kmc.numerics.checks import (
     check_choice,
     check_count,
     check_points,
-    check_positive,
     check_rng,
-    check_weights,
     in_chunks,
 )
 from pymc_kmc.numerics.evaluation import gradient_in, workspace
@@ -70,10 +68,6 @@ from pymc_kmc.surrogates.gp_evaluation import log_densities
 from pymc_kmc.surrogates.gp_fit import fit_log_density
 from pymc_kmc.surrogates.kernels import KERNELS
 from pymc_kmc.surrogates.protocol import check_fitted
-from pymc_kmc.surrogates.scores import score_matching_loss
-
-#: Step of the central differences that Laplacians are, in the surrogate's coordinates.
-LAPLACIAN_STEP = 1e-5
 
 
 class LogDensityGP:
@@ -89,22 +83,12 @@ class LogDensityGP:
         Most kernel functions.
     kernels : sequence of {"gaussian", "rational_quadratic"}
         Those that compete.
-    depth : float, optional
-        Depth below the best values at which a value counts half, in nats; by default 5 + d / 2.
-    drop : float
-        Depth beyond which values are left out, in units of `depth`.
-    radial : bool
-        Whether radial terms are fitted.
-    additive : bool
-        Whether functions of single coordinates are tried beside the kernel part.
     score_weights : sequence of float
         Weights tried for score matching on the reference points beside the values, in independent
         draws that one point is worth; the one that predicts held-out values best is used. With
         (0,), values alone.
-    n_comparison_points, n_comparison_landmarks : int
-        Sizes of the comparisons that choose the kernel.
     rng : numpy.random.Generator, int or None
-        Draws the points of the comparisons.
+        Draws the points of the comparisons that choose the kernel.
 
     Attributes
     ----------
@@ -148,24 +132,12 @@ class LogDensityGP:
         n_landmarks=300,
         *,
         kernels=("gaussian", "rational_quadratic"),
-        depth=None,
-        drop=10.0,
-        radial=True,
-        additive=True,
         score_weights=(0.0,),
-        n_comparison_points=500,
-        n_comparison_landmarks=100,
         rng=None,
     ):
         self.n_landmarks = n_landmarks
         self.kernels = kernels
-        self.depth = depth
-        self.drop = drop
-        self.radial = radial
-        self.additive = additive
         self.score_weights = score_weights
-        self.n_comparison_points = n_comparison_points
-        self.n_comparison_landmarks = n_comparison_landmarks
         self.rng = rng
 
     def fit(self, X, values, *, reference=None, whitening=None, bulk=None, last=None):
@@ -247,11 +219,6 @@ class LogDensityGP:
 
     def _check_arguments(self):
         check_count(self.n_landmarks, "n_landmarks")
-        check_count(self.n_comparison_points, "n_comparison_points")
-        check_count(self.n_comparison_landmarks, "n_comparison_landmarks")
-        check_positive(self.drop, "drop")
-        if self.depth is not None:
-            check_positive(self.depth, "depth")
         for name in self.kernels:
             check_choice(name, "kernels", tuple(KERNELS))
         if not np.all(np.asarray(self.score_weights, dtype=np.float64) >= 0):
@@ -275,23 +242,6 @@ class LogDensityGP:
         for row, gradient in zip(np.ascontiguousarray(rows), out, strict=True):
             gradient_in(self.parameters_, row, gradient, space)
         return out[0] if single else out
-
-    def loss(self, X, sample_weight=None):
-        """Return the empirical score-matching objective on X (n, d), a mean over its rows.
-
-        Laplacians are central differences of the gradient.
-        """
-        check_fitted(self)
-        X = check_points(X, d=self.n_features_in_)
-        weights = check_weights(sample_weight, len(X))
-        laplacians = np.zeros(len(X))
-        lengths = np.linalg.norm(self.parameters_.whitening, axis=0)
-        for a, step in enumerate(LAPLACIAN_STEP / lengths):
-            shift = np.zeros(X.shape[1])
-            shift[a] = step
-            ahead, behind = self.gradient(X + shift), self.gradient(X - shift)
-            laplacians += (ahead[:, a] - behind[:, a]) / (2.0 * step)
-        return score_matching_loss(self.gradient(X), laplacians, weights)
 
     def updated(self, X, values):
         """Return a surrogate that has learned more values.
@@ -332,29 +282,6 @@ class LogDensityGP:
         surrogate._fit, surrogate.parameters_ = fit, fit.parameters
         return surrogate
 
-    def update(self, X, values):
-        """Learn more values in place, as :meth:`updated` does for a new surrogate.
-
-        Parameters
-        ----------
-        X : array_like, shape (d,) or (n, d)
-        values : float or array_like, shape (n,)
-            Log densities up to the same constant, finite.
-
-        Returns
-        -------
-        LogDensityGP
-            Itself.
-
-        Raises
-        ------
-        ValueError
-            If shapes don't agree or a value isn't finite; nothing is learned then.
-        """
-        surrogate = self.updated(X, values)
-        self._fit, self.parameters_ = surrogate._fit, surrogate.parameters_
-        return self
-
     def predict(self, X, return_std=False):
         """Predict values at X, (d,) or (n, d), the constant of the fitted ones included.
 
@@ -362,7 +289,9 @@ class LogDensityGP:
         ----------
         X : array_like, shape (d,) or (n, d)
         return_std : bool
-            Whether to return the standard deviations too, as of :meth:`predictive_variance`.
+            Whether to return the standard deviations too. Densities are known up to a constant:
+            they are those of differences from the weighted mean of the fitted values. Noise is not
+            in them.
 
         Returns
         -------
@@ -395,17 +324,6 @@ class LogDensityGP:
     def weight(self, value):
         """Return the weight of a value in the fit, between 0 and 1; less with its depth."""
         return float(self._posterior.depth.weight(value))
-
-    def predictive_variance(self, X):
-        """Return the posterior variance of the log density at X, (d,) or (n, d).
-
-        Densities are known up to a constant: it is the variance of the difference from the weighted
-        mean of the fitted values. Noise is not in it.
-        """
-        posterior = self._posterior
-        rows, single = as_rows(X, self.n_features_in_)
-        _, out = posterior.predict(rows, self.parameters_, True)
-        return float(out[0]) if single else out
 
 
 def _check_values(values, n):

@@ -34,11 +34,9 @@ from pymc_kmc.numerics.checks import (
 from pymc_kmc.numerics.samples import unique_rows
 from pymc_kmc.surrogates.finite import KernelExpFinite
 from pymc_kmc.surrogates.lite import KernelExpLite
-from pymc_kmc.surrogates.nystrom import KernelExpNystrom
 from pymc_kmc.surrogates.selection_paths import (
     FinitePath,
     LitePath,
-    NystromPath,
     contiguous_folds,
 )
 from pymc_kmc.surrogates.selection_search import Search, search_sigma
@@ -47,8 +45,8 @@ from pymc_kmc.surrogates.selection_search import Search, search_sigma
 #: points, can over-fit where few could not.
 MOST_FINAL_FEATURES = 500
 
-#: Features and landmarks of the estimators that :func:`select` makes when it is given a name.
-DEFAULT_FEATURES, DEFAULT_LANDMARKS = 500, 100
+#: Features of the estimator that :func:`select` makes when it is given a name.
+DEFAULT_FEATURES = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +116,6 @@ def select(
     sample_weight=None,
     *,
     sigmas=None,
-    regularisations=None,
     n_folds=5,
     warm_start=None,
     max_points=None,
@@ -131,27 +128,23 @@ def select(
     ----------
     X : array_like (n, d)
         States in chain order; repeated ones are merged and weighted.
-    estimator : {"lite", "finite", "nystrom"} or unfitted surrogate
-        A surrogate's own sigma and regularisation are ignored, its other arguments count. For
-        Nystrom the held-out loss is that of ``mean_element=None``.
+    estimator : {"lite", "finite"} or unfitted surrogate
+        A surrogate's own sigma and regularisation are ignored, its other arguments count.
     sample_weight : array_like (n,), optional
         Multiplicities of the rows of X.
     sigmas : array_like, optional
         Range of bandwidths: the search stays between the smallest and the largest. A single one
         is kept. By default the range is found from the median squared distance.
-    regularisations : array_like, optional
-        Values to choose among. By default wide, relative to the system's scale.
     n_folds : int
         Number of contiguous blocks that are held out in turn.
     warm_start : SelectionResult or (sigma, regularisation), optional
         An earlier choice to search around.
     max_points : int, optional
-        Most distinct states used, drawn at random; by default 300 (lite), 2000 (finite) or 1000
-        (Nystrom).
+        Most distinct states used, drawn at random; by default 300 (lite) or 2000 (finite).
     max_features : int
-        Most random features or landmark coordinates used while choosing sigma.
+        Most random features used while choosing sigma.
     rng : None, int or numpy.random.Generator
-        Draws the states, features and landmarks that are used.
+        Draws the states and features that are used.
 
     Returns
     -------
@@ -183,8 +176,7 @@ def select(
     max_features = check_count(max_features, "max_features")
     max_points = family.most_points if max_points is None else max_points
     max_points = check_count(max_points, "max_points")
-    sigmas = _check_range(sigmas, "sigmas")
-    regularisations = _check_range(regularisations, "regularisations")
+    sigmas = _check_range(sigmas)
 
     X = check_points(X)
     X, weights = unique_rows(X, check_weights(sample_weight, len(X)))
@@ -199,7 +191,7 @@ def select(
     folds = contiguous_folds(weights, n_folds)
     path = family.path(template, X, weights, folds, max_features, rng)
 
-    search = Search(path, regularisations)
+    search = Search(path)
     sigma_at_edge = search_sigma(search, X, sigmas, _warm_sigma(warm_start), rng)
     best = search.best()
     if not np.isfinite(best.loss):
@@ -208,16 +200,15 @@ def select(
         )
     if family.path is FinitePath and min(template.n_features, MOST_FINAL_FEATURES) > max_features:
         path = FinitePath(template, X, weights, folds, MOST_FINAL_FEATURES, rng)
-        final = Search(path, regularisations)
+        final = Search(path)
         if np.isfinite(final.loss(best.sigma)):
             best = final.best()
     at_edge = sigma_at_edge or best.regularisation_at_edge
     if at_edge:
         which = "sigma" if sigma_at_edge else "regularisation"
-        value = best.sigma if sigma_at_edge else best.regularisation
         warnings.warn(
-            f"the best {which} found, {value:.3g}, is at the edge of its range; widen "
-            f"`{which}s`, pass more states, or standardise X",
+            f"the best {which} found, {getattr(best, which):.3g}, is at the edge of its range; "
+            f"{'widen `sigmas`, ' if sigma_at_edge else ''}pass more states, or standardise X",
             UserWarning,
             stacklevel=2,
         )
@@ -252,12 +243,6 @@ _FAMILIES = {
     "finite": _Family(
         KernelExpFinite, FinitePath, lambda: KernelExpFinite(DEFAULT_FEATURES, None, None), 2000
     ),
-    "nystrom": _Family(
-        KernelExpNystrom,
-        NystromPath,
-        lambda: KernelExpNystrom(None, None, DEFAULT_LANDMARKS, mean_element=None),
-        1000,
-    ),
 }
 
 
@@ -271,9 +256,7 @@ def _family(estimator):
             return family, unfitted
         if isinstance(estimator, str) and estimator == name:
             return family, family.default()
-    raise ValueError(
-        f"estimator={estimator!r} is unknown; pass 'lite', 'finite', 'nystrom' or a surrogate"
-    )
+    raise ValueError(f"estimator={estimator!r} is unknown; pass 'lite', 'finite' or a surrogate")
 
 
 def _warm_sigma(warm_start):
@@ -283,12 +266,12 @@ def _warm_sigma(warm_start):
     return check_positive(sigma, "warm_start's sigma")
 
 
-def _check_range(values, name):
-    if values is None:
+def _check_range(sigmas):
+    if sigmas is None:
         return None
-    values = np.atleast_1d(np.asarray(values, dtype=np.float64))
-    if values.ndim != 1 or not len(values) or not (np.isfinite(values) & (values > 0)).all():
+    sigmas = np.atleast_1d(np.asarray(sigmas, dtype=np.float64))
+    if sigmas.ndim != 1 or not len(sigmas) or not (np.isfinite(sigmas) & (sigmas > 0)).all():
         raise ValueError(
-            f"{name}={values!r} must be positive and finite; pass e.g. {name}=[0.1, 1.0]"
+            f"sigmas={sigmas!r} must be positive and finite; pass e.g. sigmas=[0.1, 1.0]"
         )
-    return np.unique(values)
+    return np.unique(sigmas)

@@ -10,13 +10,12 @@ import math
 import numpy as np
 import scipy.linalg
 
-from pymc_kmc.numerics.checks import check_choice, check_count, check_points
+from pymc_kmc.numerics.checks import check_choice, check_count
 from pymc_kmc.surrogates import features as _features
 from pymc_kmc.surrogates.base_density import fit_base
 from pymc_kmc.surrogates.finite_sums import ScoreMatchingSums
 from pymc_kmc.surrogates.kernels import squared_distances
 from pymc_kmc.surrogates.lite import penalty_matrix
-from pymc_kmc.surrogates.nystrom import MeanElement, cross_derivatives
 from pymc_kmc.surrogates.scores import score_matching_loss
 
 #: Share of a loss that its rounding error may be, by a generous bound, for the loss to be used.
@@ -186,47 +185,3 @@ class FinitePath:
                 constant=_base_loss(base, X[fold], weights[fold]),
                 weight=part.total_weight,
             )
-
-
-class NystromPath:
-    """Systems of :class:`KernelExpNystrom` without a mean element, on the same landmarks."""
-
-    def __init__(self, template, X, weights, folds, max_features, rng):
-        most = max(1, max_features // X.shape[1])
-        if template.landmarks is not None:
-            Z = check_points(template.landmarks, "landmarks", d=X.shape[1])
-        else:
-            most = min(most, check_count(template.n_landmarks, "n_landmarks"))
-            Z = X
-        if len(Z) > most:
-            Z = Z[np.sort(rng.choice(len(Z), size=most, replace=False))]
-        self.Z = Z
-        self.template, self.X, self.weights, self.folds = template, X, weights, folds
-
-    def systems(self, sigma):
-        """Yield the system of each fold for a bandwidth."""
-        X, Z, weights = self.X, self.Z, self.weights
-        d = X.shape[1]
-        jacobian = cross_derivatives(X, Z, sigma)
-        jacobian *= np.repeat(np.sqrt(weights), d)[:, None]
-        everything = jacobian.T @ jacobian
-        inner = cross_derivatives(Z, Z, sigma)
-        total = weights.sum()
-        for fold in self.folds:
-            rest = _rest(len(X), fold)
-            base = fit_base(self.template.base, X[rest], weights[rest])
-            rows = jacobian[fold.start * d : fold.stop * d]
-            part, held_out = weights[fold].sum(), rows.T @ rows
-            yield System(
-                A=(everything - held_out) / (total - part),
-                P=inner,
-                b=self._right_hand_side(X[rest], weights[rest], base, sigma),
-                T=held_out / part,
-                t=self._right_hand_side(X[fold], weights[fold], base, sigma),
-                constant=_base_loss(base, X[fold], weights[fold]),
-                weight=part,
-            )
-
-    def _right_hand_side(self, X, weights, base, sigma):
-        mean = MeanElement(X, weights / weights.sum(), base, sigma)
-        return -mean.gradient(self.Z).ravel()

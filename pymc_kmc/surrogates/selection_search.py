@@ -52,9 +52,7 @@ class Search:
 
     Parameters
     ----------
-    path : LitePath, FinitePath or NystromPath
-    regularisations : ndarray or None
-        Values to choose among; None: relative to the systems' scale.
+    path : LitePath or FinitePath
 
     Attributes
     ----------
@@ -62,8 +60,8 @@ class Search:
         The :class:`Trial` of each sigma so far.
     """
 
-    def __init__(self, path, regularisations):
-        self.path, self.regularisations = path, regularisations
+    def __init__(self, path):
+        self.path = path
         self.trials = {}
 
     def loss(self, sigma):
@@ -84,11 +82,8 @@ class Search:
 
     def _try(self, sigma):
         systems = list(self.path.systems(sigma))
-        if self.regularisations is None:
-            scale = np.mean([np.trace(s.A) / np.trace(s.P) for s in systems])
-            regularisations = scale * RELATIVE_REGULARISATIONS
-        else:
-            regularisations = self.regularisations
+        scale = np.mean([np.trace(s.A) / np.trace(s.P) for s in systems])
+        regularisations = scale * RELATIVE_REGULARISATIONS
         with np.errstate(all="ignore"):
             losses = np.array([regularisation_path(s, regularisations) for s in systems])
         losses[~np.isfinite(losses)] = np.inf

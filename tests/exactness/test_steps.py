@@ -243,7 +243,6 @@ GAD_OPTIONS = {
         kmc.GadMALA,
         {"update": "multiplicative", "variant": "exact"},
     ),
-    "GadMALA-fisher": (kmc.GadMALA, {"update": "fisher"}),
 }
 
 

@@ -10,7 +10,6 @@ from pymc_kmc.model import log_density
 from pymc_kmc.surrogates import (
     KernelExpFinite,
     KernelExpLite,
-    KernelExpNystrom,
     LogDensityGP,
     select,
 )
@@ -279,7 +278,6 @@ def test_of_a_likelihood(kind, argument, value, error):
 
 OF_OTHERS = [
     ("rng", lambda: KernelExpFinite(10, 1.0, 1.0, rng="a").fit(POINTS), TypeError),
-    ("rng", lambda: KernelExpNystrom(1.0, 1.0, n_landmarks=5, rng="a").fit(POINTS), TypeError),
     ("rng", lambda: LogDensityGP(rng="a").fit(POINTS, POINTS[:, 0]), TypeError),
     ("rng", lambda: select("lite", POINTS, rng="a"), TypeError),
     ("sigma", lambda: KernelExpLite("a", 1.0).fit(POINTS), ValueError),

@@ -3,38 +3,9 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.preconditioner import (
-    DrawsAndGradients,
-    FisherPreconditioner,
-    fisher_update,
-)
+from pymc_kmc.adaptation.preconditioner import DrawsAndGradients
 from pymc_kmc.adaptation.speed_measure import SpeedMeasure
 from tests.matrices import positive_definite
-
-
-def test_fisher_update_is_the_inverse_of_the_sum():
-    rng = np.random.default_rng(0)
-    root = np.linalg.cholesky(positive_definite(1, 5))
-    signals = rng.standard_normal((20, 5))
-    expected = np.linalg.inv(np.linalg.inv(root @ root.T) + signals.T @ signals)
-    for signal in signals:
-        fisher_update(root, signal)
-    np.testing.assert_allclose(root @ root.T, expected, rtol=1e-8)
-
-
-def test_fisher_preconditioner_finds_the_covariance_of_a_gaussian():
-    """Differences of gradients have covariance 2 / the target's, up to the damping."""
-    covariance = 0.1 * positive_definite(2, 4, spread=0.5)
-    precision, rng = np.linalg.inv(covariance), np.random.default_rng(3)
-    preconditioner = FisherPreconditioner(4, 0.574)
-    x = rng.multivariate_normal(np.zeros(4), covariance, size=(4000, 2))
-    for start, end in x:
-        preconditioner.learn(-precision @ (end - start), 0.574)
-    ratio = preconditioner.factor @ preconditioner.factor.T @ precision
-    eigenvalues = np.linalg.eigvals(ratio).real
-    assert eigenvalues.max() / eigenvalues.min() < 1.3
-    mean_eigenvalue = np.trace(preconditioner.factor @ preconditioner.factor.T) / 4
-    assert mean_eigenvalue == pytest.approx(1.0)
 
 
 def draws_and_gradients(d):

@@ -80,15 +80,3 @@ def test_dual_averaging_keeps_its_bounds():
             assert 0.1 <= adaptation.step_size <= 2.0 * (1 + 1e-12)
         assert adaptation.step_size == pytest.approx(bound)
     assert DualAveraging(0.7, 9.0, bounds=(0.1, 2.0)).step_size == 2.0
-
-
-def test_a_restart_forgets():
-    used, fresh = DualAveraging(0.7, 0.3), DualAveraging(0.7, 0.5)
-    for _ in range(50):
-        used.update(0.2)
-    used.restart(0.5)
-    for rate in (0.9, 0.4, 0.8):
-        used.update(rate)
-        fresh.update(rate)
-    assert used.step_size == fresh.step_size
-    assert used.averaged_step_size == fresh.averaged_step_size

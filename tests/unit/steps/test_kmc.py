@@ -107,7 +107,7 @@ def test_evaluations_are_counted_with_probes_and_the_auxiliary_chain():
 def test_a_given_surrogate_is_used_as_it_is():
     X = np.linspace(-2.0, 3.0, 80)[:, None]
     values = -0.5 * ((X[:, 0] - 0.7) / 0.4) ** 2
-    surrogate = LogDensityGP(20, radial=False, rng=0).fit(X, values)
+    surrogate = LogDensityGP(20, rng=0).fit(X, values)
     before = [np.copy(array) for array in surrogate.parameters_]
     with pm.Model():
         pm.Normal("x", 0.7, 0.4, shape=1)

@@ -27,7 +27,7 @@ def narrow_surrogate(name):
     if name == "KMC":
         X = np.linspace(-2.0, 3.0, 80)[:, None]
         values = -0.5 * ((X[:, 0] - CENTRE) / WIDTH) ** 2
-        return LogDensityGP(20, radial=False, rng=0).fit(X, values)
+        return LogDensityGP(20, rng=0).fit(X, values)
     X = CENTRE + WIDTH * np.random.default_rng(0).standard_normal((100, 1))
     if name == "KMCLite":
         return KernelExpLite(1.0, 100.0, base="gaussian").fit(X)

@@ -9,7 +9,6 @@ from pymc_kmc.numerics import checks
 from pymc_kmc.surrogates import (
     KernelExpFinite,
     KernelExpLite,
-    KernelExpNystrom,
     NotFittedError,
     Surrogate,
     gradient_at,
@@ -34,13 +33,6 @@ MAKERS = {
     "finite": lambda base: KernelExpFinite(40, SIGMA, REGULARISATION, base=base, rng=1),
     "finite-rq": lambda base: KernelExpFinite(
         40, SIGMA, REGULARISATION, kernel="rational_quadratic", base=base, rng=1
-    ),
-    "nystrom-landmarks": lambda base: KernelExpNystrom(SIGMA, 0.05, 8, base=base, rng=1),
-    "nystrom-data": lambda base: KernelExpNystrom(
-        SIGMA, REGULARISATION, 8, base=base, mean_element="data", rng=1
-    ),
-    "nystrom-none": lambda base: KernelExpNystrom(
-        SIGMA, REGULARISATION, 8, base=base, mean_element=None, rng=1
     ),
 }
 
@@ -185,8 +177,6 @@ def test_bad_choices():
         (KernelExpLite(1, 1, tolerance=-1), "tolerance=-1"),
         (KernelExpFinite(0, 1, 1), "n_features=0"),
         (KernelExpFinite(10, 1, 1, kernel="matern"), "kernel='matern'"),
-        (KernelExpNystrom(1, 1), "n_landmarks"),
-        (KernelExpNystrom(1, 1, 5, mean_element="all"), "mean_element='all'"),
     ]:
         with pytest.raises(ValueError, match=message):
             surrogate.fit(points())
@@ -250,63 +240,17 @@ def test_finite_minimises_the_penalised_objective(base):
     check_minimum(value, theta)
 
 
-@pytest.mark.parametrize("mean_element", ["data", None])
-def test_nystrom_minimises_the_penalised_objective(mean_element, base):
-    from pymc_kmc.surrogates import nystrom
-
-    X, weights = points(25), np.random.default_rng(3).uniform(0.5, 2.0, size=25)
-    surrogate = KernelExpNystrom(
-        SIGMA, 0.1, landmarks=X[:4], mean_element=mean_element, base=base
-    ).fit(X, weights)
-    inner = nystrom.cross_derivatives(X[:4], X[:4], SIGMA)
-    mean = nystrom.MeanElement(X, weights / weights.sum(), surrogate.base_, SIGMA)
-    products, square = mean.gradient(X[:4]).ravel(), mean.inner(mean)
-
-    def value(c):
-        alpha, beta = c[0], c[1:]
-        parts = nystrom._expansion(alpha, mean, X[:4], beta.reshape(4, 3))
-        _, gradients, laplacians = nystrom.expansion_derivatives(X, *parts, SIGMA)
-        gradients += surrogate.base_.gradient(X)
-        laplacians += surrogate.base_.laplacian
-        norm = alpha**2 * square + 2 * alpha * products @ beta + beta @ inner @ beta
-        return score_matching_loss(gradients, laplacians, weights) + 0.05 * norm
-
-    fitted = np.r_[surrogate.mean_coefficient_, surrogate.coefficients_.ravel()]
-    free = np.ones(len(fitted), dtype=bool)
-    free[0] = mean_element == "data"
-    check_minimum(value, fitted, free)
-
-
-def check_minimum(value, minimiser, free=None):
+def check_minimum(value, minimiser):
     """A quadratic's slope vanishes at the minimiser, in every direction of a random basis."""
     rng = np.random.default_rng(0)
     at = value(minimiser)
     for _ in range(10):
-        direction = rng.normal(size=len(minimiser)) * (1.0 if free is None else free)
+        direction = rng.normal(size=len(minimiser))
         direction *= np.linalg.norm(minimiser) / np.linalg.norm(direction)
         up, down = value(minimiser + 0.1 * direction), value(minimiser - 0.1 * direction)
         curvature = up + down - 2 * at
         assert curvature > 0
         assert abs(up - down) < 1e-5 * curvature
-
-
-def test_kernel_norm_is_that_of_the_reproducing_kernel():
-    """<d_a k(z, .), f> = d_a f(z): the matrices behind the Nystrom penalty."""
-    from pymc_kmc.surrogates import nystrom
-
-    Z, x, h = points(3), points(4, seed=1), 1e-5
-    matrix = nystrom.cross_derivatives(x, Z, SIGMA)
-    kernel = lite_module.gaussian_kernel
-    for b in range(3):
-        for a in range(3):
-            eb, ea = h * np.eye(3)[b], h * np.eye(3)[a]
-            numeric = (
-                kernel(x + eb, Z + ea, SIGMA)
-                - kernel(x + eb, Z - ea, SIGMA)
-                - kernel(x - eb, Z + ea, SIGMA)
-                + kernel(x - eb, Z - ea, SIGMA)
-            ) / (4 * h * h)
-            np.testing.assert_allclose(matrix[b::3, a::3], numeric, atol=1e-5)
 
 
 # -- lite -----------------------------------------------------------------------------------------

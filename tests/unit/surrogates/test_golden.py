@@ -8,7 +8,6 @@ import pytest
 from pymc_kmc.surrogates import (
     KernelExpFinite,
     KernelExpLite,
-    KernelExpNystrom,
     gradient_at,
     log_density_at,
 )
@@ -91,17 +90,3 @@ def test_finite_loss(key):
     )
     agrees(surrogate.gradient(golden["Q"]), golden[f"grad_{key}"])
     agrees(surrogate.loss(golden["X_test"]), golden[f"direct_objective_test_{key}"])
-
-
-@pytest.mark.parametrize("key, landmarks", [("full", "X"), ("nys8", "basis_nys8")])
-def test_nystrom(key, landmarks):
-    golden = load("full_n20_d2")
-    surrogate = KernelExpNystrom(
-        float(golden["sigma"]), float(golden["lmbda"]), landmarks=golden[landmarks]
-    ).fit(golden["X"])
-    agrees(surrogate.log_density(golden["Q"]), golden[f"direct_log_pdf_{key}"])
-    agrees(surrogate.gradient(golden["Q"]), golden[f"direct_grad_{key}"])
-    agrees(surrogate.loss(golden["X_test"]), golden[f"direct_objective_test_{key}"])
-    values, gradients = compiled(surrogate, golden["Q"])
-    agrees(values, golden[f"direct_log_pdf_{key}"])
-    agrees(gradients, golden[f"direct_grad_{key}"])

@@ -8,7 +8,6 @@ import pytest
 from pymc_kmc.surrogates import (
     KernelExpFinite,
     KernelExpLite,
-    KernelExpNystrom,
     LogDensityGP,
     NotFittedError,
     Surrogate,
@@ -18,7 +17,6 @@ from pymc_kmc.surrogates.protocol import check_surrogate
 ESTIMATORS = {
     "lite": lambda: KernelExpLite(4.0, 1.0),
     "finite": lambda: KernelExpFinite(20, 4.0, 0.1, rng=0),
-    "nystrom": lambda: KernelExpNystrom(4.0, 0.1, 5, rng=0),
     "gp": lambda: LogDensityGP(20, rng=0),
 }
 every_estimator = pytest.mark.parametrize("name", ESTIMATORS)

@@ -8,14 +8,12 @@ import pytest
 from pymc_kmc.surrogates import (
     KernelExpFinite,
     KernelExpLite,
-    KernelExpNystrom,
     select,
     unique_states,
 )
 from pymc_kmc.surrogates.selection_paths import (
     FinitePath,
     LitePath,
-    NystromPath,
     contiguous_folds,
     regularisation_path,
 )
@@ -42,9 +40,8 @@ def test_unique_states_keep_order_and_time():
         lambda base: KernelExpLite(3.0, 0.4, penalty="reference", base=base),
         lambda base: KernelExpLite(0.1, 0.4, penalty="rkhs", base=base),
         lambda base: KernelExpFinite(30, 3.0, 0.4, base=base, rng=1),
-        lambda base: KernelExpNystrom(3.0, 0.4, landmarks=banana(6), mean_element=None, base=base),
     ],
-    ids=["lite", "lite-reference", "lite-rkhs", "finite", "nystrom"],
+    ids=["lite", "lite-reference", "lite-rkhs", "finite"],
 )
 def test_closed_form_loss_is_that_of_fitting(make, base):
     """The path's held-out losses are those of fit-and-evaluate, fold by fold."""
@@ -52,7 +49,7 @@ def test_closed_form_loss_is_that_of_fitting(make, base):
     surrogate = make(base)
     sigma = surrogate.sigma
     folds = contiguous_folds(weights, 3)
-    paths = {KernelExpLite: LitePath, KernelExpFinite: FinitePath, KernelExpNystrom: NystromPath}
+    paths = {KernelExpLite: LitePath, KernelExpFinite: FinitePath}
     path = paths[type(surrogate)](surrogate, X, weights, folds, 200, np.random.default_rng(2))
     for fold, system in zip(folds, path.systems(sigma), strict=True):
         rest = np.ones(len(X), dtype=bool)
@@ -67,7 +64,7 @@ def test_closed_form_loss_is_that_of_fitting(make, base):
         assert found == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("estimator", ["lite", "finite", "nystrom"])
+@pytest.mark.parametrize("estimator", ["lite", "finite"])
 def test_choice_is_near_the_best_of_a_grid(estimator):
     X, test = banana(400), banana(4000, seed=9)
     chosen = select(X, estimator, rng=0)
@@ -128,8 +125,6 @@ def test_the_edge_of_a_given_range_is_reported():
         fixed = select(X, "lite", sigmas=[2.0], rng=0)
     assert not inside.at_edge
     assert fixed.sigma == 2.0
-    with pytest.warns(UserWarning, match="best regularisation"):
-        select(X, "lite", regularisations=free.regularisation * np.array([1e-6, 1e-5]), rng=0)
 
 
 def test_a_range_next_to_the_best_is_extended():
@@ -163,7 +158,7 @@ def test_result_keeps_the_estimators_own_arguments():
         ({"n_folds": 1}, "n_folds=1"),
         ({"n_folds": 20}, "distinct states"),
         ({"sigmas": [1.0, -1.0]}, "sigmas="),
-        ({"regularisations": [np.nan]}, "regularisations="),
+        ({"sigmas": [np.nan]}, "sigmas="),
         ({"max_points": 0}, "max_points=0"),
         ({"estimator": KernelExpFinite.from_basis(np.ones((2, 4)), np.ones(4), 1.0)}, "basis"),
         ({"warm_start": (-1.0, 1.0)}, "warm_start"),
