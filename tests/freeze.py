@@ -48,7 +48,8 @@ def outputs():
     with pm.Model() as model:
         rate, size = pm.HalfNormal("rate", 1.0), pm.LogNormal("size", 1.0, 1.0)
         floor = pm.Exponential("floor", 1.0)
-        curve = kmc.BlackBox("curve", decay, rate, size, floor, shape=len(TIMES))
+        options = {"shape": len(TIMES), "on_error": "reject"}  # KMCFinite proposes far places
+        curve = kmc.BlackBox("curve", decay, rate, size, floor, **options)
         pm.Poisson("counts", curve, observed=COUNTS)
     return model
 
@@ -63,7 +64,8 @@ def number():
     with pm.Model() as model:
         rate, size = pm.HalfNormal("rate", 1.0), pm.LogNormal("size", 1.0, 1.0)
         floor = pm.Exponential("floor", 1.0)
-        pm.Potential("fit", kmc.BlackBox("fit", log_likelihood, rate, size, floor))
+        fit = kmc.BlackBox("fit", log_likelihood, rate, size, floor, on_error="reject")
+        pm.Potential("fit", fit)
     return model
 
 
