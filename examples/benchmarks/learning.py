@@ -3,6 +3,7 @@
     python -m examples.benchmarks.learning                                # some minutes
     python -m examples.benchmarks.learning --targets outputs,scalar --seeds 3
     python -m examples.benchmarks.learning --processes 2 --seconds 0.05   # learning on a pool
+    python -m examples.benchmarks.learning --no-chains                    # what learning costs
     python -m examples.benchmarks.learning --quick
 
 Every run is `kmc.learn`, from PyMC's own jittered starts and draws of the prior, then four chains
@@ -437,13 +438,34 @@ def smallest_ess(draws):
     )
 
 
-def run(model, seed, n_draws):
-    """Learn and sample; return figures, draws and what was learned."""
+def learn(model, seed):
+    """Return what is learned, and the seconds of processor time that it took."""
     begin = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         learned = kmc.learn(model, random_seed=seed, progressbar=False)
-    seconds = time.process_time() - begin
+    return learned, time.process_time() - begin
+
+
+def without_chains(names, n_seeds):
+    """Print evaluations, the error that is stated, and own seconds of learning alone."""
+    rows = []
+    for name in names:
+        found = []
+        for seed in range(n_seeds):
+            learned, seconds = learn(MODELS[name](), seed)
+            found.append((learned.n_evaluations, learned.error, seconds))
+            print(name, seed, *[f"{value:.3g}" for value in found[-1]], flush=True)
+        n, error, seconds = np.transpose(found)
+        digits = (0, 2, 0, 3)
+        cells = zip((n, error, seconds, seconds / n), digits, strict=True)
+        rows.append([name, *(cell(values, digits=k) for values, k in cells)])
+    print(markdown(["target", "learning", "error, nats", "own s", "an evaluation"], rows))
+
+
+def run(model, seed, n_draws):
+    """Learn and sample; return figures, draws and what was learned."""
+    learned, seconds = learn(model, seed)
     idata = sample(model, learned, n_draws, seed)
     draws = unconstrained(model, idata.posterior)
     n_evaluations = float(idata.sample_stats["kmc_n_evaluations"].sum())
@@ -504,6 +526,7 @@ def main(arguments=None):
     parser.add_argument("--targets", default=",".join(MODELS), help="some of: %(default)s")
     parser.add_argument("--seeds", type=int, default=10, help="number of runs a target")
     parser.add_argument("--quick", action="store_true", help="one small target, one seed")
+    parser.add_argument("--no-chains", action="store_true", help="learning alone")
     parser.add_argument("--processes", type=int, help="learn on a pool of so many, and here")
     parser.add_argument("--seconds", type=float, default=0.05, help="of its evaluations")
     options = parser.parse_args(arguments)
@@ -513,6 +536,9 @@ def main(arguments=None):
         return
     names = ["dose-response"] if options.quick else options.targets.split(",")
     n_seeds, n_draws = (1, QUICK_DRAWS) if options.quick else (options.seeds, DRAWS)
+    if options.no_chains:
+        without_chains(names, n_seeds)
+        return
     rows, shares = [], []
     for name in names:
         model = MODELS[name]()
