@@ -191,6 +191,18 @@ class Draws(NamedTuple):
     step_size: float
 
 
+def first(draws, n):
+    """Return the first n draws."""
+    return Draws(draws.X[:n], Values(*[field[:n] for field in draws.values]), draws.step_size)
+
+
+def joined(parts):
+    """Return draws that were made one after the other as one."""
+    X, values, step_sizes = zip(*parts, strict=True)
+    all_values = Values(*map(np.concatenate, zip(*values, strict=True)))
+    return Draws(np.vstack(X), all_values, step_sizes[-1])
+
+
 def draw(
     composite,
     starts,
@@ -264,3 +276,10 @@ def _accepted(X, values, new_X, new_values, log_ratio, rng):
     accepted = rng.random(len(X)) < probability
     X = np.where(accepted[:, None], new_X, X)
     return X, new_values.where(accepted, values), probability
+
+
+def on_circles(X, periods):
+    """Return draws (n, c, d) with angles as points on circles: any number of turns is the same."""
+    angles = np.isfinite(periods)
+    turns = 2.0 * np.pi * X[..., angles] / periods[angles]
+    return np.concatenate([X[..., ~angles], np.cos(turns), np.sin(turns)], axis=-1)

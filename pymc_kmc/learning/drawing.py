@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.composite import draw
+from pymc_kmc.learning.composite import draw, on_circles
 from pymc_kmc.learning.emulator import shrunk
 from pymc_kmc.learning.maxima import maxima
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
@@ -91,13 +91,6 @@ def _finite(composite, state):
         return state.draws[usable]
     X, _, _, log_densities = state.evaluations
     return X[[np.argmax(log_densities)]]
-
-
-def on_circles(X, periods):
-    """Return draws (n, c, d) with angles as points on circles: any number of turns is the same."""
-    angles = np.isfinite(periods)
-    turns = 2.0 * np.pi * X[..., angles] / periods[angles]
-    return np.concatenate([X[..., ~angles], np.cos(turns), np.sin(turns)], axis=-1)
 
 
 def potential_scale_reduction(X):

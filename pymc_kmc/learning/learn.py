@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from pymc_kmc.learning.arrival import N_PRIOR, Arrival
-from pymc_kmc.learning.composite import draw
+from pymc_kmc.learning.composite import draw, joined
 from pymc_kmc.learning.display import DONE, Display
 from pymc_kmc.learning.drawing import N_BURNED, drawn
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
@@ -27,6 +27,7 @@ from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import are_constant
+from pymc_kmc.learning.state import N_CALM
 from pymc_kmc.likelihoods.checks import check_model, check_variables
 from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.opaque import OpaqueModel, StructureError
@@ -48,6 +49,8 @@ MORE_IN_NOISE = 1.8
 TOLERANCE = 0.3
 # Dispersed starts.
 N_STARTS = 4
+# Share of the last fit's draws that may be where nothing was evaluated that has mass: tails.
+MOST_UNCHECKED = 0.02
 # R-hat of draws of what was learned above which weights between maxima are unknown.
 UNMIXED = 1.1
 # Temperature of dispersed draws.
@@ -288,6 +291,7 @@ class Run:
         # Whether an interruption has what was learned until then for an answer.
         self.is_asked = True
         self.n_before = opaque.n_evaluations
+        self._drawn: tuple | None = None
 
     def _begin_rounds(self):
         self.rounds = Rounds(self.opaque, *self._settings, self.arrival.prior)
@@ -319,8 +323,8 @@ class Run:
             if self.earlier_modes:
                 have_mass = [mode for mode in self.earlier_modes if not mode.was_left_out]
                 state = state._replace(modes=tuple(have_mass))
-            while not state.has_converged and len(state.evaluations) < self.limit:
-                if rounds.is_hopeless:
+            while len(state.evaluations) < self.limit and not rounds.is_hopeless:
+                if state.has_converged and (state := self._checked(state)).has_converged:
                     break
                 state = rounds.next(state)
                 display.say("Learning", state.evaluations, state.error)
@@ -331,19 +335,38 @@ class Run:
             warnings.warn("Learning was interrupted.", UserWarning, stacklevel=4)
         return state
 
+    def _checked(self, state):
+        """Return the state, not converged where the last fit has mass that no round has checked."""
+        _, found = self.drawn(state)
+        draws = joined(found.parts)
+        unchecked = self.rounds.unchecked(draws, state.evaluations)
+        if unchecked.mean() <= MOST_UNCHECKED:
+            return state
+        # Half of the chains begin where nothing was checked.
+        order = self.rng.permutation(len(unchecked))
+        order, n = order[np.argsort(~unchecked[order], kind="stable")], self.rounds.n_chains
+        some = np.concatenate([order[: n // 2], order[n // 2 - n :]])
+        return state._replace(draws=draws.X[some], n_calm=N_CALM - 1)
+
+    def drawn(self, state):
+        """Return the composite of all evaluations and what was :func:`drawn` from it."""
+        if self._drawn is None or self._drawn[0] is not state:
+            composite = self.rounds.fit(state.evaluations, state.draws)
+            self._drawn = state, composite, drawn(composite, state, self.rng)
+        return self._drawn[1:]
+
 
 def _posterior(run, state):
     """Draw from what was learned; return the :class:`LearnedPosterior`."""
-    rng, rounds = run.rng, run.rounds
-    composite = rounds.fit(state.evaluations, state.draws)
-    found, opaque = drawn(composite, state, rng), run.opaque
+    rng, rounds, opaque = run.rng, run.rounds, run.opaque
+    composite, found = run.drawn(state)
     last, factor = found.parts[-1], found.factor
     wide = draw(composite, last.X, factor, last.step_size, N_BURNED, rng, DISPERSED, found.maps)
-    order = rng.permutation(len(found.parts) * len(last.X))
-    X = np.vstack([part.X for part in found.parts])[order]
+    draws = joined(found.parts)
+    order = rng.permutation(len(draws.X))
+    X, of_draws = draws.X[order], draws.values
     values, penalised, variances = (
-        np.concatenate([getattr(part.values, name) for part in found.parts])[order]
-        for name in ("mean", "penalised", "variance")
+        value[order] for value in (of_draws.mean, of_draws.penalised, of_draws.variance)
     )
     modes = searched_modes(run.arrival, opaque) or run.earlier_modes
     evidence = of_emulated(composite, X, penalised, variances, rng)

@@ -11,14 +11,14 @@ learned.
 
 Some chains begin at draws of the prior in every round: where one comes to places as high as the
 draws, it stays. So a mode that the emulators know of is found without an evaluation. Where they
-can't tell whether a draw of the prior is as high, one such place a round is evaluated.
+can't tell whether a draw of the prior is as high, two such places a round are evaluated.
 """
 
 from functools import partial
 
 import numpy as np
 
-from pymc_kmc.learning.composite import Composite, Draws, Values, draw
+from pymc_kmc.learning.composite import Composite, draw, first, on_circles
 from pymc_kmc.learning.emulator import KNEE, SHALLOW, Knee, NodeEmulator, shrunk
 from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.placing import hopes, informative, uncertain
@@ -35,8 +35,11 @@ SCOUTS = 0.25
 # Number of draws from what the emulators say of a place: below a probability of some 5 %, it isn't
 # taken for possible.
 N_SAMPLED = 16
-# Batches that are smaller have no place for one that is far from all draws.
-SMALLEST_WITH_FAR = 4
+# Number of draws of the prior that are evaluated in a round, if the emulators can't exclude mass:
+# with one, two modes of a number came out as one on a seed of eight.
+N_NOT_EXCLUDED = 2
+# Batches that are smaller have no place for what is far from all draws.
+SMALLEST_WITH_FAR = 6
 # Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
 # above the knee, and at most. Where hundreds tell a quadratic's coefficients, eight more change
 # little of what the next would be; a search's deep ones tell little of them.
@@ -88,9 +91,8 @@ LONG_DOUBT = 6
 # by its limit: rounds once ended there, and "scalar" had an ESS of 604 then. Three bananas of 12
 # whose arms were cut short had such errors at draws, and larger ones at uncertain places.
 CLOSE = 2.0
-# Number of rounds after which outputs are given up whose errors at uncertain places were too large,
-# in the median of the later half, for being close: smooth ones take six to twelve in all, and are
-# close long before.
+# Number of rounds after which outputs are given up if errors of the later half are too large in the
+# median, as where outputs jump: smooth ones have small errors from the third to sixth round on.
 PATIENCE = 8
 # Noise, in standard deviations of its mean square, that is not taken for an error.
 NOISE_SDS = 2.0
@@ -167,9 +169,9 @@ class Rounds:
         size, maps = learned.step_size, learned.maps
         n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
         scouts = self._scouts()
-        all_starts, steering = np.vstack([starts, scouts]), len(starts)
-        found = draw(composite, all_starts, factor, size, n_transitions, rng, T, maps, steering)
-        draws = first(found, len(starts))
+        begin, n = np.vstack([starts, scouts]), len(starts)
+        found = draw(composite, begin, factor, size, n_transitions, rng, T, maps, n_steering=n)
+        draws, all_in_place = first(found, n), in_place(found, n)
         n_new = self.n_next(evaluations)
         fresh = self._fresh(n_new, draws)
         exploring = EXPLORING_NOISE if self.is_noisy else EXPLORING
@@ -189,7 +191,7 @@ class Rounds:
             if n_doubts >= LONG_DOUBT:
                 far = beyond[:1]
             elif n_new >= SMALLEST_WITH_FAR:
-                far = self.not_excluded(composite, draws)[:1]
+                far = self.not_excluded(composite, draws)[:N_NOT_EXCLUDED]
         places, n_fresh = self._places(n_new, fresh, draws, wide, hopeful, far, n_doubts)
         new = Evaluations.at(self.model, places)
         evaluations = evaluations.joined(new)
@@ -221,7 +223,7 @@ class Rounds:
         return Learned(
             evaluations,
             composite,
-            in_place(found, len(starts)),
+            all_in_place,
             cholesky_factor(MEMORY * covariance + (1 - MEMORY) * shrunk(draws.X)),
             float(np.clip(T * np.clip(excess / T, *COOLING), 1.0, hottest)),
             error,
@@ -272,8 +274,31 @@ class Rounds:
         """Whether outputs can't be learned, as where they jump: rounds go by and errors don't."""
         if not self.model.returns_outputs or len(self.history) < PATIENCE:
             return False
-        late = [found.uncertain_error for found in self.history[-PATIENCE // 2 :]]
-        return bool(np.median(late) > CLOSE * UNCERTAIN_TOLERANCE * self.enough)
+        late = self.history[-PATIENCE // 2 :]
+        errors = [max(r.error, r.uncertain_error / UNCERTAIN_TOLERANCE) for r in late]
+        return bool(np.median(errors) > self.enough)
+
+    def unchecked(self, draws, evaluations):
+        """Return which draws are far from all evaluated places that have mass.
+
+        The last fit may see mass where those before it saw none: no prediction was checked there.
+
+        Parameters
+        ----------
+        draws : Draws
+            At temperature 1.
+        evaluations : Evaluations
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+        """
+        periods = self.model.periods
+        have_mass = evaluations.log_densities >= lowest_of_mass(draws.values.mean)
+        X, known = on_circles(draws.X, periods), on_circles(evaluations.X[have_mass], periods)
+        margin, most = X.std(axis=0), np.inf
+        low, high = known.min(axis=0, initial=most), known.max(axis=0, initial=-most)
+        return ((X < low - margin) | (X > high + margin)).any(axis=1)
 
     def _scouts(self):
         """Return draws of the prior that chains begin at."""
@@ -346,7 +371,8 @@ class Rounds:
         n_fresh = len(fresh)
         n_hopeful = n - n_fresh if n_doubts else (n - n_fresh) // 2
         n_wide = n - n_fresh - n_hopeful
-        n_hopeful -= len(far)
+        n_taken = min(n_wide, len(far) // 2)
+        n_wide, n_hopeful = n_wide - n_taken, n_hopeful - (len(far) - n_taken)
         places = np.vstack([fresh, far])
         for among, k in ((wide, n_wide), (hopeful, n_hopeful)):
             places = np.vstack([places, uncertain(self.emulators, at, among, places, k)])
@@ -439,11 +465,6 @@ def are_high(heights, n, n_dimensions):
     """
     highest = np.nanmax(np.where(np.isfinite(heights[:n]), heights[:n], np.nan))
     return np.isfinite(heights) & (heights >= highest - SHALLOW * KNEE * n_dimensions)
-
-
-def first(draws, n):
-    """Return the first n draws."""
-    return Draws(draws.X[:n], Values(*[field[:n] for field in draws.values]), draws.step_size)
 
 
 def in_place(draws, n):

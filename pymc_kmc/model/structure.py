@@ -13,6 +13,9 @@ N_TRIED, SPREADS = 12, (0.1, 1.0, 3.0)
 # Sizes of outputs with which is tried whether they are terms of a sum: bounds, kinks and saturation
 # lie anywhere between. A number is emulated as it is in any case: that of a log density is tried.
 SIZES, SIZES_OF_NUMBER = (1.0, 1e2, 1e4), (1.0,)
+# Number of them where the log density must be finite for a derivative to be called constant: any
+# single derivative is like itself.
+FEWEST_FINITE = 3
 # Relative error of a constant derivative, and of a log density that is computed in two ways.
 ROUNDING, ROUNDING_OF_SUM = 1e-9, 1e-7
 
@@ -126,7 +129,7 @@ def term_weights(given, X, sizes):
         if size == 1:
             tried = tried[tried != 0.0][:, None]
         first = tried[0] if len(tried) else np.zeros(size)
-        same = np.allclose(tried, first, rtol=ROUNDING, atol=0.0)
+        same = len(tried) >= FEWEST_FINITE and np.allclose(tried, first, rtol=ROUNDING, atol=0.0)
         weights.append(first if same and first.any() else None)
     return weights
 

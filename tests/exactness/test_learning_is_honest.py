@@ -106,6 +106,25 @@ def integer_output(has_box):
     return model
 
 
+def sum_of_two_likelihoods():
+    """The last fit of a number had mass at negative values, where nothing was evaluated."""
+    times = np.linspace(0.0, 1.0, 6)
+    noise = np.array([0.3, -0.4, 0.1, 0.5, -0.2, -0.3])
+
+    def curve(a):
+        return 2 * np.tanh(a * (0.5 + times))
+
+    def log_likelihood(a):
+        return -0.5 * np.sum(((curve(1.5) + 0.6 * noise - curve(a)) / 0.6) ** 2)
+
+    with pm.Model() as model:
+        a = pm.StudentT("a", 5)
+        first = -0.5 * kmc.BlackBox("l", lambda a: -2.0 * log_likelihood(a), a)
+        second = kmc.BlackBox("m", log_likelihood, a + 1.0)
+        pm.Potential("p", pt.logaddexp(first, second - 1.0))
+    return model
+
+
 TIMES = np.linspace(0, 3, 9)
 
 
@@ -139,6 +158,7 @@ MUST_BE_RIGHT = {
     "two modes of a number's negative": (lambda: two_modes_of_a_number(-1.0), 12.0, (0, 1, 4)),
     "two modes of half a number's negative": (lambda: two_modes_of_a_number(-0.5), 12.0, (0,)),
 }
+MUST_BE_RIGHT["a sum of two likelihoods"] = (sum_of_two_likelihoods, 15.0, (1, 2))
 MUST_BE_HONEST = {
     "a dead zone": (dead_zone, 12.0, (1, 2, 3)),
     "a step before the box": (floor_before_the_box, 12.0, (0,)),
