@@ -323,8 +323,10 @@ class Run:
             if self.earlier_modes:
                 have_mass = [mode for mode in self.earlier_modes if not mode.was_left_out]
                 state = state._replace(modes=tuple(have_mass))
-            while len(state.evaluations) < self.limit and not rounds.is_hopeless:
+            while True:
                 if state.has_converged and (state := self._checked(state)).has_converged:
+                    break
+                if rounds.is_hopeless or len(state.evaluations) >= self.limit:
                     break
                 state = rounds.next(state)
                 display.say("Learning", state.evaluations, state.error)

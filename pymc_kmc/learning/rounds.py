@@ -39,7 +39,7 @@ N_SAMPLED = 16
 # with one, two modes of a number came out as one on a seed of eight.
 N_NOT_EXCLUDED = 2
 # Batches that are smaller have no place for what is far from all draws.
-SMALLEST_WITH_FAR = 6
+SMALLEST_WITH_FAR = 4
 # Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
 # above the knee, and at most. Where hundreds tell a quadratic's coefficients, eight more change
 # little of what the next would be; a search's deep ones tell little of them.
