@@ -8,7 +8,7 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning import rounds as rounds_module
-from pymc_kmc.learning.composite import Draws
+from pymc_kmc.learning.composite import Draws, Values
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
 from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.placing import Hopes
@@ -327,3 +327,15 @@ def test_draws_are_left_out_where_mass_was_refuted():
     # Most are far down: they are on their way.
     learned = learned._replace(draws=np.append(50.0 + np.arange(30.0), 0.0)[:, None])
     assert len(rounds._without_refuted(learned, composite).draws) == 31
+
+
+def test_draws_far_from_all_that_was_evaluated_are_unchecked():
+    """One evaluated place below has no mass, and says nothing."""
+    draws = np.concatenate([np.linspace(-1.0, 1.0, 95), np.full(5, -8.0)])[:, None]
+    heights = -0.5 * np.clip(draws[:, 0], -1.0, 1.0) ** 2
+    values = Values(heights, np.zeros_like(draws), heights, np.zeros(100))
+    places, log_densities = np.array([[-0.9], [0.2], [0.9], [-8.0]]), np.array([-0.4, 0, -0.4, -50])
+    evaluations = SimpleNamespace(X=places, log_densities=log_densities)
+    rounds = SimpleNamespace(model=SimpleNamespace(periods=np.array([np.inf])))
+    found = Rounds.unchecked(rounds, Draws(draws, values, 1.0), evaluations)
+    assert found.sum() == 5 and found[-5:].all()
