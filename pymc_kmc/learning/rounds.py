@@ -38,8 +38,6 @@ N_SAMPLED = 16
 # Number of draws of the prior that are evaluated in a round, if the emulators can't exclude mass:
 # with one, two modes of a number came out as one on a seed of eight.
 N_NOT_EXCLUDED = 2
-# Batches that are smaller have no place for what is far from all draws.
-SMALLEST_WITH_FAR = 4
 # Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
 # above the knee, and at most. Where hundreds tell a quadratic's coefficients, eight more change
 # little of what the next would be; a search's deep ones tell little of them.
@@ -190,8 +188,10 @@ class Rounds:
             n_doubts = n_doubts + 1 if gap > max(LARGEST_GAP, GAP_OF_OWN * own) else 0
             if n_doubts >= LONG_DOUBT:
                 far = beyond[:1]
-            elif n_new >= SMALLEST_WITH_FAR:
-                far = self.not_excluded(composite, draws)[:N_NOT_EXCLUDED]
+            else:
+                # As many at least are where draws are unsure: these errors tell whether it ends.
+                n_far = min(N_NOT_EXCLUDED, (n_new - len(fresh)) // 2)
+                far = self.not_excluded(composite, draws)[:n_far]
         places, n_fresh = self._places(n_new, fresh, draws, wide, hopeful, far, n_doubts)
         new = Evaluations.at(self.model, places)
         evaluations = evaluations.joined(new)
@@ -204,7 +204,7 @@ class Rounds:
             values, predicted = new.log_densities[n_fresh:], said.mean[n_fresh:]
             beyond, of_mass = errors_in_reach(values, predicted, heights)
             # That the emulators knew nothing of far places was known.
-            beyond = beyond[len(far) :]
+            beyond = beyond[len(far) :] if len(beyond) > len(far) else beyond
         uncertain_error, missed = (float(np.sqrt(np.mean(e**2))) for e in (beyond, of_mass))
         errors = errors[:n_fresh]
         centre = np.median(np.concatenate([*learned.errors[-1:], errors]))
