@@ -85,7 +85,7 @@ def proposal_covariance(x, Z, sigma, gamma2, nu2):
     return _covariance(x[0], np.ascontiguousarray(Z.T), sigma, gamma2, nu2)
 
 
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _covariance(x, points, sigma, gamma2, nu2):
     """The same for `points` (d, n), unchecked; `sigma` is LINEAR for the linear kernel."""
     d, n = points.shape

@@ -186,7 +186,7 @@ def _columns(U):
     return np.ascontiguousarray(U.T)
 
 
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _gaussians_at(u, V, gaussians, sums, pairs):
     """Write the Gaussian kernels g (d, k) of a point and places, and their sums (k,).
 

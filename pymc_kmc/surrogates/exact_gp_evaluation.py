@@ -202,7 +202,7 @@ def _memory_parts(memory, layout, i):
     return by_z, by_x, memory[2 * m * k :].reshape((2, n))
 
 
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def outputs_at(x, numbers, layout, i):
     """Return the outputs of process i at a point, and what :func:`pulled_at` needs.
 
@@ -244,7 +244,7 @@ def outputs_at(x, numbers, layout, i):
     return outputs, memory
 
 
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _add_quadratics(z, square, quadratics, coefficients, outputs, by_z):
     """Add the trend, radial terms and damped quadratics, and their derivatives by z."""
     k, m = len(z), len(outputs)
@@ -272,7 +272,7 @@ def _add_quadratics(z, square, quadratics, coefficients, outputs, by_z):
                     by_z[a, r] += slope * z[r]
 
 
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _add_places(z, Z, precisions, relevances, variances, weights, outputs, slopes):
     """Add bend and kernel, and write their slopes.
 
@@ -306,7 +306,7 @@ def _add_places(z, Z, precisions, relevances, variances, weights, outputs, slope
             outputs[a] += covariances[j] * weights[j, a]
 
 
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _add_knots(x, centre, scales, counts, knots, linear, pairs, outputs, by_x):
     """Add functions of single coordinates and of pairs, and their derivatives by x."""
     size = len(knots)
@@ -333,7 +333,7 @@ def _add_knots(x, centre, scales, counts, knots, linear, pairs, outputs, by_x):
             begin = end
 
 
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def pulled_at(x, by_outputs, outputs, memory, numbers, layout, i):
     """Return the derivative of ``sum(by_outputs * outputs)`` by the point, shape (k,).
 

@@ -329,7 +329,7 @@ def _predict_at(p, q, x):
     return mean, q.variance * variance
 
 
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _solve_lower(factor, rhs):
     """Solve L x = rhs for a lower triangular L, in place."""
     for i in range(len(rhs)):

@@ -85,6 +85,20 @@ def test_the_same_seed_learns_the_same(learned):
     np.testing.assert_array_equal(again.evaluations.X, learned.evaluations.X)
 
 
+def test_learning_goes_on_where_the_last_fit_was_not_checked(learned, monkeypatch):
+    """A last fit with mass that no evaluation has checked is told a round more, once."""
+    asked = []
+
+    def unchecked(rounds, draws, evaluations):
+        asked.append(len(evaluations))
+        return np.full(len(draws.X), len(asked) == 1)
+
+    monkeypatch.setattr(Rounds, "unchecked", unchecked)
+    checked = kmc.learn(curve(), progressbar=False)
+    assert checked.has_converged
+    assert asked[0] == learned.n_evaluations < asked[1] == checked.n_evaluations
+
+
 def running_at_once(ends):
     """The largest number of calls that ran at the same time, given when each began and ended."""
     begun = [(begin, 1) for begin, _ in ends]

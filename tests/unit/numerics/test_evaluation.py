@@ -4,10 +4,15 @@ import os
 import subprocess
 import sys
 import textwrap
+from importlib import import_module
+from pkgutil import walk_packages
 
 import numpy as np
 import pytest
+from numba.core.registry import CPUDispatcher
 
+import pymc_kmc
+from pymc_kmc.learning import emulator_op
 from pymc_kmc.numerics.evaluation import (
     evaluable,
     gradient_in,
@@ -112,3 +117,33 @@ def test_foreign_parameters_are_no_obstacle():
 def test_what_belongs_to_no_surrogate_is_an_error():
     with pytest.raises(TypeError, match="of type tuple belong to no registered surrogate"):
         log_density_at((1.0, 2.0), np.zeros(2))
+
+
+def test_sums_in_any_order_are_inlined_where_they_are_called():
+    """Else the process that compiles and those that load from disk round them differently.
+
+    Outermost functions that nothing compiled calls have one copy. The Ops of emulators call two.
+    """
+    modules = [
+        import_module(found.name)
+        for found in walk_packages(pymc_kmc.__path__, "pymc_kmc.")
+        if not found.name.endswith("__main__")
+    ]
+    compiled = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, CPUDispatcher) and value.py_func.__module__ == module.__name__
+    ]
+    called = {id(emulator_op.outputs_at), id(emulator_op.pulled_at)}
+    for function in compiled:
+        python = function.py_func
+        called |= {id(python.__globals__.get(name)) for name in python.__code__.co_names}
+    copied = [
+        function.__name__
+        for function in compiled
+        if id(function) in called
+        and "reassoc" in (function.targetoptions.get("fastmath") or ())
+        and not function.targetoptions.get("forceinline")
+    ]
+    assert len(compiled) > 30 and not copied
