@@ -21,10 +21,8 @@ from pymc_kmc.likelihoods.executors import (
     TimeLimitError,
     check_executor,
 )
+from pymc_kmc.likelihoods.op_results import Cache, with_values
 
-# Values remembered, by parameters: a function of the graph may be compiled for several steps, and
-# a Slice step comes back to its starting point after a few evaluations.
-MEMORY = 8
 MOST_REJECTIONS = 100  # rejected points kept to look at; all are counted
 
 
@@ -139,7 +137,7 @@ class BlackBoxOp(Op):
         self.rejections = deque(maxlen=MOST_REJECTIONS)
         self._call = CallFunction(function)
         self._executor = None if executor is None else LazyExecutor(executor)
-        self._memory = {}
+        self._cache = Cache()
 
     @property
     def function(self):
@@ -216,15 +214,12 @@ class BlackBoxOp(Op):
         """
         values = [np.asarray(value) for value in values]
         key = tuple([(value.shape, value.tobytes()) for value in values])
-        found = self._memory.pop(key, None)
-        if found is None:
-            outputs, succeeded = self.evaluate_many([value[None] for value in values])
-            found = outputs[0], bool(succeeded[0])
-            while len(self._memory) >= MEMORY:
-                del self._memory[next(iter(self._memory))]
-        self._memory[key] = found  # at the end: the last used is the last forgotten
-        outputs, succeeded = found
+        outputs, succeeded = self._cache.find(key, lambda: self._evaluate(values))
         return np.array(outputs), succeeded  # a copy: PyTensor works in place
+
+    def _evaluate(self, values):
+        outputs, succeeded = self.evaluate_many([value[None] for value in values])
+        return outputs[0], bool(succeeded[0])
 
     def evaluate_many(self, inputs):
         """Return the outputs at several points, on the executor or by one call if vectorized.
@@ -415,7 +410,7 @@ class BlackBoxOp(Op):
         if self.n_rejected == 1:
             warnings.warn(
                 f"The black box {self.name!r} {happened(failure)}\n"
-                f"Parameters: {self._shown(values)}\n"
+                f"Parameters: {with_values(self.parameter_names, values)}\n"
                 "The log density is -inf there: such points are cut out of the prior "
                 "(on_error='reject'). kmc.black_boxes(model) counts them; this warning is given "
                 "once.",
@@ -435,15 +430,7 @@ class BlackBoxOp(Op):
             frames = f"\n{failure.frames}"
         return BlackBoxError(
             f"The black box {self.name!r} {happened(failure)}\n"
-            f"Parameters: {self._shown(values)}{remedy}{frames}"
-        )
-
-    def _shown(self, values):
-        form = {"separator": ", ", "floatmode": "unique", "max_line_width": np.inf}
-        return ", ".join(
-            f"{name}={np.array2string(np.asarray(value), **form)}"
-            # A call has all but the shape.
-            for name, value in zip(self.parameter_names, values, strict=False)
+            f"Parameters: {with_values(self.parameter_names, values)}{remedy}{frames}"
         )
 
 

@@ -11,11 +11,9 @@ from pymc_kmc._compat import expect_numba_fallback
 from pymc_kmc.likelihoods.checks import WrongResult
 from pymc_kmc.likelihoods.executors import ExecutorError, Failure
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, choose_n_replicates
+from pymc_kmc.likelihoods.op_results import Cache, with_values
 from pymc_kmc.likelihoods.simulations import Combination
 
-# Values remembered, by parameters and noise. A Metropolis step of another variable asks for two in
-# turn; Slice and NUTS come back to their starting point after a few more.
-MEMORY = 8
 # Evaluations under one noise after which nothing seems to renew it. A Slice step makes tens of them
 # an iteration, a NUTS tree at most 1023.
 FROZEN_EVALUATIONS = 2000
@@ -102,7 +100,7 @@ class NoisyLogLikelihood(Op):
         self.fewest = fewest
         self.target_variance = target_variance
         self.n_calls = 0
-        self._memory = {}
+        self._cache = Cache()
         self._last_noise = None
         self._n_under_noise = 0
 
@@ -143,14 +141,7 @@ class NoisyLogLikelihood(Op):
         """
         values = [np.asarray(value) for value in parameters]
         key = (noise.tobytes(), *(value.tobytes() for value in values))
-        value = self._memory.pop(key, None)
-        if value is None:
-            value = self._call(noise, values)
-            # Chains in other threads may do the same in between.
-            for oldest in list(self._memory)[: max(0, len(self._memory) - MEMORY + 1)]:
-                self._memory.pop(oldest, None)
-        self._memory[key] = value  # at the end: the last used is the last forgotten
-        return value
+        return self._cache.find(key, lambda: self._call(noise, values))
 
     def each(self, calls, executor=None):
         """Yield the log estimates of calls, which aren't remembered.
@@ -176,10 +167,7 @@ class NoisyLogLikelihood(Op):
     def refresh(self, noise):
         """Keep values under `noise`, the chain's current one, for longest in the memory."""
         noise = noise.tobytes()
-        for key in [key for key in list(self._memory) if key[0] == noise]:
-            value = self._memory.pop(key, None)
-            if value is not None:
-                self._memory[key] = value
+        self._cache.refresh(lambda key: key[0] == noise)
 
     @property
     def simulations(self):
@@ -240,7 +228,7 @@ class NoisyLogLikelihood(Op):
     def _executor_error(self, error, noise, parameters):
         raised = EstimatorError(
             f"The executor of {self.name!r} did not return the {self.what}'s results: {error}\n"
-            f"Parameters: {self._shown(parameters)}\n"
+            f"Parameters: {with_values(self.parameter_names, parameters)}\n"
             f"One of the calls had {self.noise.describe(noise[0])}; error.noise has a row each."
         )
         raised.noise, raised.of_executor = noise, True
@@ -255,17 +243,11 @@ class NoisyLogLikelihood(Op):
             frames = f"\n{failure.frames}"
         raised = EstimatorError(
             f"The {self.what} of {self.name!r} {happened}\n"
-            f"Parameters: {self._shown(parameters)}\n"
+            f"Parameters: {with_values(self.parameter_names, parameters)}\n"
             f"To reproduce it, call the {self.what} with {self.noise.describe(row)}{frames}"
         )
         raised.noise = row
         return raised
-
-    def _shown(self, parameters):
-        return ", ".join(
-            f"{name}={np.array2string(value, separator=', ', floatmode='unique')}"
-            for name, value in zip(self.parameter_names, parameters, strict=True)
-        )
 
     def _watch_for_frozen_noise(self, noise):
         """Warn if the noise is never renewed: the chain would see one realisation of it."""

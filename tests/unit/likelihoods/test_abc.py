@@ -105,7 +105,7 @@ def test_the_same_noise_gives_the_same_estimate(simulate):
     )
     value = op.evaluate(first, 0.3)
     op.evaluate(second, 0.3)
-    op._memory.clear()
+    op._cache.clear()
     assert op.evaluate(first, 0.3) == value
     assert op.evaluate(second, 0.3) != value
     # One new seed is enough.
