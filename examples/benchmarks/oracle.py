@@ -116,7 +116,7 @@ def surrogate_for(kind, base, size, X, seed):
         template = KernelExpLite(1.0, 1.0, penalty="rkhs", base=base)
     else:
         template = KernelExpFinite(size, 1.0, 1.0, base=base, rng=seed)
-    return select(X, template, rng=seed, **SELECTION[kind]).estimator.fit(X)
+    return select(X, template, random_seed=seed, **SELECTION[kind]).estimator.fit(X)
 
 
 def divergence(surrogate, target, rng):

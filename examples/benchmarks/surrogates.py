@@ -159,7 +159,7 @@ def main():
             cells, warm_start = [], None
             for _ in range(2):
                 start = time.perf_counter()
-                warm_start = select(X[:2000], kind, rng=1, warm_start=warm_start)
+                warm_start = select(X[:2000], kind, random_seed=1, warm_start=warm_start)
                 cells.append(f"{time.perf_counter() - start:.2f} | {len(warm_start.table)}")
             print(f"| {kind} | " + " | ".join(cells) + " |")
 

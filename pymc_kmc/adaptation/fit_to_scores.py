@@ -345,7 +345,7 @@ class FitToScores(RepeatedFit):
             weights,
             sigmas=sigmas,
             n_folds=self.N_FOLDS,
-            rng=rng,
+            random_seed=rng,
         )
 
     def _held_out_loss(self, choice, U, weights, directions):

@@ -75,8 +75,8 @@ def partial_posteriors(
     executor : concurrent.futures.Executor or callable, optional
         Where replications run, or a function that makes it, such as ``lambda:
         ProcessPoolExecutor(8)``. The estimate doesn't depend on it.
-    random_seed : int, sequence of int or numpy.random.SeedSequence, optional
-        The same seed gives the same estimate.
+    random_seed : int, sequence of int, numpy.random.SeedSequence or Generator, optional
+        The same seed gives the same estimate; a generator draws one.
     progressbar : bool
 
     Returns
@@ -153,12 +153,14 @@ def _seed_sequence(random_seed):
     if isinstance(random_seed, np.random.SeedSequence):
         # A copy: spawning changes the original, and the same seed must give the same estimate.
         return np.random.SeedSequence(random_seed.entropy, spawn_key=random_seed.spawn_key)
+    if isinstance(random_seed, np.random.Generator):
+        random_seed = int(random_seed.integers(2**63))
     try:
         return np.random.SeedSequence(random_seed)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            "random_seed must be None, a whole number, a sequence of them or a SeedSequence, got "
-            f"{random_seed!r}."
+            "random_seed must be None, a whole number, a sequence of them, a SeedSequence or a "
+            f"numpy.random.Generator, got {random_seed!r}."
         ) from error
 
 

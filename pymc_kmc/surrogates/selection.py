@@ -120,7 +120,7 @@ def select(
     warm_start=None,
     max_points=None,
     max_features=200,
-    rng=None,
+    random_seed=None,
 ):
     """Choose sigma and the regularisation by cross-validated score matching.
 
@@ -143,7 +143,7 @@ def select(
         Most distinct states used, drawn at random; by default 300 (lite) or 2000 (finite).
     max_features : int
         Most random features used while choosing sigma.
-    rng : None, int or numpy.random.Generator
+    random_seed : None, int or numpy.random.Generator
         Draws the states and features that are used.
 
     Returns
@@ -163,12 +163,12 @@ def select(
     Examples
     --------
     >>> X = np.random.default_rng(0).normal(size=(300, 2))
-    >>> result = select(X, "finite", rng=1)
+    >>> result = select(X, "finite", random_seed=1)
     >>> result.at_edge
     False
     >>> surrogate = result.estimator.fit(X)
     """
-    rng = check_rng(rng)
+    rng = check_rng(random_seed, "random_seed")
     family, template = _family(estimator)
     n_folds = check_count(n_folds, "n_folds")
     if n_folds < 2:

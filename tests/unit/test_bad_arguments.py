@@ -279,7 +279,7 @@ def test_of_a_likelihood(kind, argument, value, error):
 OF_OTHERS = [
     ("rng", lambda: KernelExpFinite(10, 1.0, 1.0, rng="a").fit(POINTS), TypeError),
     ("rng", lambda: LogDensityGP(rng="a").fit(POINTS, POINTS[:, 0]), TypeError),
-    ("rng", lambda: select("lite", POINTS, rng="a"), TypeError),
+    ("random_seed", lambda: select("lite", POINTS, random_seed="a"), TypeError),
     ("sigma", lambda: KernelExpLite("a", 1.0).fit(POINTS), ValueError),
     ("sigma", lambda: KernelExpLite(True, 1.0).fit(POINTS), ValueError),
     ("X", lambda: KernelExpLite(1.0, 1.0).fit("a"), ValueError),

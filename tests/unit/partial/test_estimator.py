@@ -77,6 +77,8 @@ def test_the_same_seed_gives_the_same_estimate():
     assert estimate(random_seed=4).estimate == first.estimate
     assert estimate(random_seed=5).estimate != first.estimate
     assert estimate(random_seed=[4, 5]).estimate != first.estimate
+    drawn = [estimate(random_seed=np.random.default_rng(6)).estimate for _ in range(2)]
+    assert drawn[0] == drawn[1]
     assert estimate(random_seed=None).estimate != estimate(random_seed=None).estimate
     # More replications begin with the same ones.
     np.testing.assert_array_equal(

@@ -67,7 +67,7 @@ def test_closed_form_loss_is_that_of_fitting(make, base):
 @pytest.mark.parametrize("estimator", ["lite", "finite"])
 def test_choice_is_near_the_best_of_a_grid(estimator):
     X, test = banana(400), banana(4000, seed=9)
-    chosen = select(X, estimator, rng=0)
+    chosen = select(X, estimator, random_seed=0)
     assert not chosen.at_edge
     surrogate = chosen.estimator
     surrogate.rng = 1
@@ -84,19 +84,19 @@ def test_choice_is_near_the_best_of_a_grid(estimator):
 @pytest.mark.filterwarnings("ignore:the best sigma found")
 def test_seeded_and_warm_started():
     X = banana(500)
-    first, again = (select(X, "finite", rng=3) for _ in range(2))
+    first, again = (select(X, "finite", random_seed=3) for _ in range(2))
     assert (first.sigma, first.regularisation) == (again.sigma, again.regularisation)
-    warm = select(X, "finite", rng=3, warm_start=first)
+    warm = select(X, "finite", random_seed=3, warm_start=first)
     assert len(warm.table) <= len(first.table)
     assert warm.loss < first.loss + first.standard_error
-    assert select(X, "finite", rng=3, warm_start=(first.sigma, 1.0)).loss == warm.loss
+    assert select(X, "finite", random_seed=3, warm_start=(first.sigma, 1.0)).loss == warm.loss
 
 
 def test_repeats_count_as_weights():
     X = banana(80)
     stays = np.random.default_rng(0).integers(1, 5, size=80)
-    repeated = select(np.repeat(X, stays, axis=0), "lite", rng=0)
-    weighted = select(X, "lite", sample_weight=stays, rng=0)
+    repeated = select(np.repeat(X, stays, axis=0), "lite", random_seed=0)
+    weighted = select(X, "lite", sample_weight=stays, random_seed=0)
     assert repeated.n_points == 80
     assert repeated.loss == weighted.loss
     assert repeated.sigma == weighted.sigma
@@ -114,29 +114,29 @@ def test_folds_are_contiguous_and_of_equal_weight():
 
 def test_the_edge_of_a_given_range_is_reported():
     X = banana(200)
-    free = select(X, "lite", rng=0)
+    free = select(X, "lite", random_seed=0)
     with pytest.warns(UserWarning, match="edge of its range"):
-        low = select(X, "lite", sigmas=free.sigma * np.array([0.01, 0.02]), rng=0)
+        low = select(X, "lite", sigmas=free.sigma * np.array([0.01, 0.02]), random_seed=0)
     assert low.at_edge
     assert low.sigma == pytest.approx(0.02 * free.sigma)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        inside = select(X, "lite", sigmas=free.sigma * np.array([0.1, 1.0, 10.0]), rng=0)
-        fixed = select(X, "lite", sigmas=[2.0], rng=0)
+        inside = select(X, "lite", sigmas=free.sigma * np.array([0.1, 1.0, 10.0]), random_seed=0)
+        fixed = select(X, "lite", sigmas=[2.0], random_seed=0)
     assert not inside.at_edge
     assert fixed.sigma == 2.0
 
 
 def test_a_range_next_to_the_best_is_extended():
     X = banana(200)
-    free = select(X, "lite", rng=0)
-    started_far_off = select(X, "lite", warm_start=(free.sigma * 4.0**4, 1.0), rng=0)
+    free = select(X, "lite", random_seed=0)
+    started_far_off = select(X, "lite", warm_start=(free.sigma * 4.0**4, 1.0), random_seed=0)
     assert not started_far_off.at_edge
     assert started_far_off.loss < free.loss + 0.1 * free.standard_error
 
 
 def test_caps():
-    result = select(banana(400), "lite", max_points=50, rng=0)
+    result = select(banana(400), "lite", max_points=50, random_seed=0)
     assert result.n_points == 50
 
 
@@ -144,7 +144,7 @@ def test_result_keeps_the_estimators_own_arguments():
     surrogate = KernelExpLite(1.0, 1.0, penalty="rkhs", base="gaussian").fit(banana(50))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        chosen = select(banana(100), surrogate, rng=0)
+        chosen = select(banana(100), surrogate, random_seed=0)
     assert (chosen.estimator.penalty, chosen.estimator.base) == ("rkhs", "gaussian")
     assert chosen.estimator.sigma == chosen.sigma
     assert not hasattr(chosen.estimator, "parameters_")
