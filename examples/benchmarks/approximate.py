@@ -61,7 +61,7 @@ def by_vbmc(model, budget, seed):
         nonlocal n_evaluations
         n_evaluations += 1
         x = np.ravel(x)[None]
-        return max(float(opaque.log_density(x, opaque.evaluate(x))[0][0]), LOWEST)
+        return max(float(opaque.log_density(x, opaque.evaluate(x).outputs)[0][0]), LOWEST)
 
     options = {"max_fun_evals": budget, "display": "off"}
     np.random.seed(seed)  # noqa: NPY002  PyVBMC draws from NumPy's global generator.

@@ -25,13 +25,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.learning.emulator import KNEE, shrunk
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.maxima import is_same
 from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.learning.starts import jittered_points, prior_points, spread_out
 from pymc_kmc.learning.state import begin
 from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, Mode, Repulsion, TrustRegion
+from pymc_kmc.model.evaluations import Evaluations
 
 # Draws of the prior, which cost nothing, and how many of them are evaluated where outputs are
 # numbers: those that fill the prior evenly.
@@ -125,8 +125,8 @@ class Arrival:
     def begin_again(self):
         """Begin anew from the same starts, with all that the model has evaluated."""
         self.evaluations: Evaluations | None = None
-        if len(log := self.opaque.log):
-            self.evaluations = Evaluations.of(self.opaque, log.X, log.outputs)
+        if len(self.opaque.evaluations):
+            self.evaluations = self.opaque.evaluations
         self.found: list[Found] = []
         self.n_searches = self.n_dispersed = 0
 
@@ -176,9 +176,7 @@ class Arrival:
         if self.evaluations is None:
             self.evaluations = new
             return
-        known = {x.tobytes() for x in self.evaluations.X}
-        is_new = np.array([x.tobytes() not in known for x in new.X])
-        self.evaluations = self.evaluations.joined(Evaluations(*[part[is_new] for part in new]))
+        self.evaluations = self.evaluations.joined(new[self.evaluations.rows(new.X) < 0])
 
     # Outputs
 
@@ -233,7 +231,7 @@ class Arrival:
 
     def _evaluate(self, X):
         """Evaluate at points (n, d); return the outputs."""
-        new = Evaluations.at(self.opaque, X)
+        new = self.opaque.evaluate(X)
         self._add(new)
         self.say(self.evaluations)
         return new.outputs
@@ -261,7 +259,7 @@ class Arrival:
             places = jittered_points(self.opaque, N_PRIOR, self.rng)
         else:
             places = spread_out(self.prior, N_PRIOR, self.rng)
-        self._add(Evaluations.at(self.opaque, np.vstack([self.starts, places])))
+        self._add(self.opaque.evaluate(np.vstack([self.starts, places])))
         self.say(self.evaluations)
         self._check_finite()
 
@@ -457,14 +455,14 @@ class Arrival:
             factor = np.linalg.cholesky(mode.covariance)
             if n_around:
                 around = FIRST_SPREAD * rng.standard_normal((n_around, d)) @ factor.T
-                self._add(Evaluations.at(self.opaque, mode.x + around))
+                self._add(self.opaque.evaluate(mode.x + around))
             draws.append(mode.x + rng.standard_normal((N_DRAWS // len(modes), d)) @ factor.T)
         draws = np.vstack(draws)
         covariance = best.covariance if len(modes) == 1 else shrunk(draws)
         return begin(self.evaluations, draws, covariance, FIRST_TEMPERATURE, modes)
 
     def _at_best(self, temperature):
-        X, _, _, values = self.evaluations
+        X, values = self.evaluations.X, self.evaluations.log_densities
         best = X[np.argsort(-values, kind="stable")[: max(4, len(X) // 2)]]
         return begin(self.evaluations, best, shrunk(best), temperature)
 

@@ -212,18 +212,12 @@ class NodeEmulator:
         emulator.process = process.given(state.Z, state.Y, state.noise, parameters)
         return emulator
 
-    def fit(self, X, U, outputs, log_densities, draws, draws_inputs, top=None, averages=False):
+    def fit(self, evaluations, draws, draws_inputs, top=None, averages=False):
         """Fit to evaluations.
 
         Parameters
         ----------
-        X : ndarray, shape (n, d)
-        U : ndarray, shape (n, k)
-            All opaque inputs.
-        outputs : ndarray, shape (n, k)
-            All that opaque nodes returned.
-        log_densities : ndarray, shape (n,)
-            Of the model.
+        evaluations : Evaluations
         draws, draws_inputs : ndarray, shape (n', d) and (n', k)
             Where the surrogate is to be good.
         top : int, optional
@@ -233,8 +227,8 @@ class NodeEmulator:
             Whether a noisy term's noise is to be averaged: deep values are left out then, but
             those that the fit takes for higher than they are.
         """
-        node = self.node
-        Y = node.emulated(outputs)
+        node, X, U = self.node, evaluations.X, evaluations.inputs
+        Y, log_densities = node.emulated(evaluations.outputs), evaluations.log_densities
         heights = Y[:, 0] if node.is_term else log_densities
         highest = np.inf if top is None else heights[top]
         usable = (Y < np.inf).all(axis=1)

@@ -20,7 +20,6 @@ from pymc_kmc.learning.composite import draw, joined
 from pymc_kmc.learning.display import DONE, Display
 from pymc_kmc.learning.drawing import N_BURNED, drawn
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.evidence import of_emulated, without_noise
 from pymc_kmc.learning.modes import drawn_modes, searched_modes, unseen_share
 from pymc_kmc.learning.posterior import LearnedPosterior
@@ -30,6 +29,7 @@ from pymc_kmc.learning.search import are_constant
 from pymc_kmc.learning.state import N_CALM
 from pymc_kmc.likelihoods.checks import check_model, check_variables
 from pymc_kmc.likelihoods.executors import check_executor
+from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import OpaqueModel, StructureError
 from pymc_kmc.numerics.checks import check_count, check_flag, check_positive, check_rng
 from pymc_kmc.numerics.jit import is_interrupt
@@ -102,11 +102,11 @@ def learn(
         prior.
     tolerance : float
         Error of the log density at new draws at which learning ends, in nats.
-    evaluations : LearnedPosterior or Evaluated, optional
-        Of the same model, what this function has returned or, if it has failed, the attribute
-        `evaluations` of the exception: what was evaluated before is not evaluated again, but
-        for the best place of a learned posterior: other values there are another model's. After an
-        exception the same arguments go on where it was raised.
+    evaluations : LearnedPosterior or Evaluations, optional
+        Of the same model: what this function has returned, or the attribute `evaluations` of that,
+        of the exception that it has raised, or of a step. What was evaluated before is not
+        evaluated again, but for the best place of a learned posterior: other values there are
+        another model's. With the same arguments evaluations are gone on from where they ended.
     random_seed : int
     progressbar : bool
 
@@ -374,10 +374,8 @@ def _posterior(run, state):
     evidence = of_emulated(composite, X, penalised, variances, rng)
     evidence = without_noise(evidence, rounds.noise, len(state.evaluations))
     return LearnedPosterior(
-        names=tuple(v.name for v in opaque.variables),
         opaque=tuple(f"{node.name} ({node.n_outputs} outputs)" for node in opaque.nodes),
         evaluations=state.evaluations,
-        seconds=opaque.log.seconds_at(state.evaluations.X),
         n_evaluations=opaque.n_evaluations - run.n_before,
         error=state.error,
         has_converged=state.has_converged,

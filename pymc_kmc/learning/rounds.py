@@ -20,7 +20,6 @@ import numpy as np
 
 from pymc_kmc.learning.composite import Composite, draw, first, on_circles
 from pymc_kmc.learning.emulator import KNEE, SHALLOW, Knee, NodeEmulator, shrunk
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.placing import hopes, informative, uncertain
 from pymc_kmc.learning.state import N_CALM, Learned, Round
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
@@ -145,7 +144,7 @@ class Rounds:
         """Fit the emulators; return the composite."""
         inputs, averages = self.model.inputs(draws), self.is_noisy
         for emulator in self.emulators:
-            emulator.fit(*evaluations, draws, inputs, averages=averages)
+            emulator.fit(evaluations, draws, inputs, averages=averages)
         return Composite(self.model, self.emulators)
 
     def next(self, learned):
@@ -193,7 +192,7 @@ class Rounds:
                 n_far = min(N_NOT_EXCLUDED, (n_new - len(fresh)) // 2)
                 far = self.not_excluded(composite, draws)[:n_far]
         places, n_fresh = self._places(n_new, fresh, draws, wide, hopeful, far, n_doubts)
-        new = Evaluations.at(self.model, places)
+        new = self.model.evaluate(places)
         evaluations = evaluations.joined(new)
         said = composite(places)
         knee = Knee.of(evaluations.log_densities, self.model.n_dimensions)
@@ -411,11 +410,12 @@ class Rounds:
 
     def _starts(self, learned, composite):
         """Return starts of the chains: the last draws, and evaluated points by their density."""
-        rng, (X, _, outputs, values), T = self.rng, learned.evaluations, learned.temperature
+        rng, evaluations, T = self.rng, learned.evaluations, learned.temperature
+        values = evaluations.log_densities
         tempered = values / T
         n_kept = 0 if learned.composite is None else self.n_chains // 2
         if self.model.is_sum:
-            terms = self.model.emulated(outputs).sum(axis=1)
+            terms = self.model.emulated(evaluations.outputs).sum(axis=1)
             terms = np.where(np.isfinite(values), terms, 0.0)
             known = values - terms
             tempered = known + terms / T
@@ -426,8 +426,8 @@ class Rounds:
             return learned.draws
         kept = learned.draws[rng.choice(len(learned.draws), n_kept, replace=False)]
         weights = np.exp(tempered - tempered.max())
-        new = rng.choice(len(X), self.n_chains - n_kept, p=weights / weights.sum())
-        return np.vstack([kept, X[new]])
+        new = rng.choice(len(weights), self.n_chains - n_kept, p=weights / weights.sum())
+        return np.vstack([kept, evaluations.X[new]])
 
     def _are_necks(self, known, terms, draws, composite, T):
         """Say which points are higher than all draws, and more by the prior than by what is opaque.

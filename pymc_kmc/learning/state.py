@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.learning.composite import Composite
-from pymc_kmc.learning.evaluations import Evaluations
+from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.mode_maps import ModeMaps
 

@@ -28,7 +28,6 @@ from scipy.optimize import minimize
 
 from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.emulator import NodeEmulator
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
 # Number of nearest evaluations that are emulated: at least, and per dimension. With 30 at least,
@@ -260,7 +259,7 @@ class TrustRegion:
         rise = self.heights[-1] - self.heights[-1 - n]
         return short > max(FAR_BELOW * d, rise / n * n_left)
 
-    def step(self, evaluations) -> Evaluations:
+    def step(self, evaluations):
         """Make one evaluation; return all.
 
         Parameters
@@ -286,7 +285,7 @@ class TrustRegion:
                 # The scales that a search begins with are no curvature.
                 self._renew(composite)
             x = self._least_known(composite)
-        new = Evaluations.at(self.model, x[None])
+        new = self.model.evaluate(x[None])
         self.n_evaluations += 1
         self.own.append(len(evaluations))
         off, off_here = self._off(x), self._off(self.x)
@@ -374,9 +373,8 @@ class TrustRegion:
         draws = np.random.default_rng(0).standard_normal((N_DRAWS, len(self.x))) @ factor.T + self.x
         inputs = self.model.inputs(draws)
         near = among[nearest]
-        local = [part[near] for part in evaluations]
         for emulator in emulators:
-            emulator.fit(*local, draws, inputs, top=int(np.argmin(away[nearest])))
+            emulator.fit(evaluations[near], draws, inputs, top=int(np.argmin(away[nearest])))
         return Composite(self.model, emulators), near
 
     def _fit(self, evaluations):

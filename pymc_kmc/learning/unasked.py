@@ -17,7 +17,7 @@ from pymc_kmc.learning.learn import (
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.likelihoods.black_box_op import BlackBoxError
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
-from pymc_kmc.model.evaluated import Evaluated
+from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.model.opaque_parts import why_not_learned
 
@@ -38,12 +38,12 @@ class Unasked(NamedTuple):
     ----------
     posterior : LearnedPosterior or None
         None where nothing was learned that chains can start from.
-    evaluations : Evaluated or None
+    evaluations : Evaluations or None
         All that were made; None where none were.
     """
 
     posterior: LearnedPosterior | None = None
-    evaluations: Evaluated | None = None
+    evaluations: Evaluations | None = None
 
 
 def learn_unasked(model, variables, rng) -> Unasked:
@@ -82,7 +82,7 @@ def learn_unasked(model, variables, rng) -> Unasked:
     except (BlackBoxError, EstimatorError):
         raise
     except Exception as error:
-        evaluations = None if opaque is None else opaque.evaluated()
+        evaluations = None if opaque is None else opaque.evaluations
         n = 0 if evaluations is None else len(evaluations)
         log.info(
             f"KMC: learning beforehand failed after {n} evaluations ({type(error).__name__}: "
@@ -102,12 +102,12 @@ def _unasked(opaque, rng):
     if opaque.returns_outputs and doubt is None:
         tell(learned, TOLERANCE, 6)
     if doubt is None:
-        return Unasked(learned, opaque.evaluated())
+        return Unasked(learned, opaque.evaluations)
     log.info(
         f"KMC: after {learned.n_evaluations} evaluations chains can't start from what was learned "
         f"of {names}: {doubt}; {AS_THEY_ARE}. kmc.KMC(kmc.learn(max_evaluations=...)) goes on"
     )
-    return Unasked(None, opaque.evaluated())
+    return Unasked(None, opaque.evaluations)
 
 
 def why_not_trusted(learned, run):

@@ -186,7 +186,7 @@ class KMC(SurrogateStep):
             raise TypeError(f"posterior={posterior!r} must be what kmc.learn() has returned")
         if posterior is not None and vars is None:
             vars = variables_of(posterior, check_model(kwargs.get("model")))
-        self.posterior, self.evaluations = posterior, None
+        self.posterior, self.evaluations = posterior, getattr(posterior, "evaluations", None)
         # PyMC seeds a step when it samples, after it was made.
         self._is_seeded = kwargs.get("rng") is not None
         super().__init__(vars, **kwargs)

@@ -20,7 +20,6 @@ from pymc_kmc.learning.arrival import (
     has_stood,
     n_agreeing,
 )
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.trust_region import FAR_BELOW, Mode, TrustRegion
 from tests.opaque_numbers import number, opaque, prior
 
@@ -84,7 +83,7 @@ def test_a_search_that_is_led_to_a_known_mode_is_stopped():
     arrival = Arrival(opaque(number(slope)), N_STARTS, 400, np.random.default_rng(0))
     around = np.random.default_rng(1).standard_normal((40, 2)) * [8.0, 1.0]
     start = np.array([[25.0, -5.0]])
-    arrival.evaluations = Evaluations.at(arrival.opaque, np.vstack([around, start]))
+    arrival.evaluations = arrival.opaque.evaluate(np.vstack([around, start]))
     arrival._note(Mode(np.zeros(2), prior(np.zeros(2)), np.diag([50.0, 1.0 / 1.01])))
     x, value = start[0], arrival.evaluations.log_densities[-1]
     region = TrustRegion(arrival.opaque, x, value, np.ones(2), np.random.default_rng(2))
@@ -105,7 +104,7 @@ def slope(x):
 def test_a_search_at_a_known_mode_costs_nothing():
     arrival = Arrival(opaque(number(two_modes)), N_STARTS, 400, np.random.default_rng(0))
     x = np.array([[AWAY, 0.0]])
-    arrival.evaluations = Evaluations.at(arrival.opaque, x)
+    arrival.evaluations = arrival.opaque.evaluate(x)
     arrival._note(Mode(x[0], arrival.evaluations.log_densities[0], np.eye(2)))
     arrival._by_numbers()
     assert len(arrival.evaluations) == 1
@@ -117,7 +116,7 @@ def test_a_search_that_is_given_up_is_no_maximum(most, left, monkeypatch):
     """It is judged by what is left to it: a quarter of all, 24 a dimension; three quarters."""
     arrival = Arrival(opaque(number(two_modes)), N_STARTS, most, np.random.default_rng(0))
     x = np.array([3.0, 3.0])
-    arrival.evaluations = Evaluations.at(arrival.opaque, x[None])
+    arrival.evaluations = arrival.opaque.evaluate(x[None])
     known = Mode(np.array([AWAY, 0.0]), 500.0, np.eye(2))
     arrival._note(known)
     asked = []
@@ -224,8 +223,8 @@ def test_under_noise_the_highest_maximum_is_climbed_on_from():
     arrival.say = lambda evaluations: None
     arrival._disperse()
     top, ridge, away = np.zeros((1, 7)), np.full((1, 7), 2.0), np.full((1, 7), 30.0)
-    heights = [Evaluations.at(found, x).log_densities[0] for x in (top, ridge, away)]
-    arrival._add(Evaluations.at(found, np.vstack([ridge, away])))
+    heights = [found.evaluate(x).log_densities[0] for x in (top, ridge, away)]
+    arrival._add(found.evaluate(np.vstack([ridge, away])))
     arrival._note(Mode(away[0], heights[2], np.eye(7)))
     for _ in range(2):
         arrival._note(Mode(ridge[0], heights[1], np.eye(7)))
@@ -241,9 +240,7 @@ def test_under_noise_the_highest_maximum_is_climbed_on_from():
 @pytest.mark.parametrize(("most", "n"), [(40, 40), (1000, N_STARTS + N_PRIOR + 250)])
 def test_a_climb_that_does_not_end_is_ended(most, n, monkeypatch):
     monkeypatch.setattr(TrustRegion, "has_ended", False)
-    monkeypatch.setattr(
-        TrustRegion, "step", lambda self, all_: all_.joined(Evaluations(*[p[:1] for p in all_]))
-    )
+    monkeypatch.setattr(TrustRegion, "step", lambda self, all_: all_.joined(all_[:1]))
     arrival = Arrival(opaque(noisy_groups([7])), N_STARTS, most, np.random.default_rng(0))
     arrival.say = lambda evaluations: None
     arrival._disperse()

@@ -5,6 +5,7 @@ import pytest
 
 from pymc_kmc.learning.emulator import FEWEST_EXTENDED, KNEE, SHALLOW, NodeEmulator
 from pymc_kmc.model.opaque import OpaqueNode
+from tests.evaluations import evaluations_of
 
 D = 4
 TERM = OpaqueNode(
@@ -36,7 +37,7 @@ def emulated(function, n, grows=True):
     X, draws = rng.standard_t(5.0, size=(n, D)), rng.normal(size=(64, D))
     values = function(X)
     emulator = NodeEmulator(TERM, grows=grows)
-    return emulator.fit(X, X, values[:, None], values, draws, draws)
+    return emulator.fit(evaluations_of(X, values[:, None], values), draws, draws)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def averaged(function, deep, node=NOISY_TERM, averages=True):
     X = np.vstack([near, deep])
     values = function(X) + 0.5 * rng.standard_normal(len(X))
     emulator = NodeEmulator(node, grows=True)
-    emulator.fit(X, X, values[:, None], values, draws, draws, averages=averages)
+    emulator.fit(evaluations_of(X, values[:, None], values), draws, draws, averages=averages)
     return emulator, X, values
 
 

@@ -394,7 +394,7 @@ def test_searches_arrive_from_afar():
 
     def evaluate(X):
         batches.append(len(X))
-        return opaque.evaluate(X)
+        return opaque.evaluate(X).outputs
 
     starts = np.array([[-2.0, 1.5], [3.0, -2.0]])
     searches = [
@@ -406,7 +406,7 @@ def test_searches_arrive_from_afar():
     for X, outputs, fitted in found:
         assert len(X) < 40
         assert np.all(np.abs(fitted.x - means) < 1.0 * sds)
-        np.testing.assert_array_equal(outputs, opaque.evaluate(X))
+        np.testing.assert_array_equal(outputs, opaque.evaluate(X).outputs)
 
 
 def test_searches_that_begin_ahead_are_the_same():

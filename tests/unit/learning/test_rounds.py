@@ -1,5 +1,6 @@
 """Rounds: how many evaluations each makes, and what of many values is kept between fits."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,6 @@ import pymc_kmc as kmc
 from pymc_kmc.learning import rounds as rounds_module
 from pymc_kmc.learning.composite import Draws, Values
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.placing import Hopes
 from pymc_kmc.learning.rounds import (
     LARGEST_BATCH,
@@ -22,6 +22,7 @@ from pymc_kmc.learning.state import Round, begin
 from pymc_kmc.learning.trust_region import Mode
 from pymc_kmc.model.opaque import OpaqueNode
 from pymc_kmc.surrogates.exact_gp import ExactGP
+from tests.evaluations import evaluations_of
 from tests.opaque_numbers import number, opaque
 
 TERM = OpaqueNode(
@@ -70,7 +71,7 @@ def new_starts(known, terms, temperature, is_first=False, is_sum=True):
     )
     X = np.arange(float(len(known)))[:, None]
     outputs = np.array(terms)[:, None]
-    evaluations = Evaluations(X, X, outputs, np.array(known) + np.array(terms))
+    evaluations = evaluations_of(X, outputs, np.array(known) + np.array(terms))
     learned = begin(evaluations, draws, np.eye(1), temperature)
     if not is_first:
         learned = learned._replace(composite=object())
@@ -130,7 +131,7 @@ def known():
     """Rounds on a Gaussian that is known exactly, and their state after one with small errors."""
     rng = np.random.default_rng(0)
     model = opaque(number(lambda x: -0.5 * x @ x))
-    evaluations = Evaluations.at(model, 1.5 * rng.standard_normal((40, 2)))
+    evaluations = model.evaluate(1.5 * rng.standard_normal((40, 2)))
     draws = rng.standard_normal((64, 2))
     state = begin(evaluations, draws, np.eye(2), 1.0, [Mode(np.zeros(2), 0.0, np.eye(2))])
     return Rounds(model, None, 0.3, rng), state._replace(n_calm=1)
@@ -205,7 +206,7 @@ def fitted(emulator, n, rng):
     X = rng.standard_normal((n, 2))
     values = -0.5 * X[:, 0] ** 2 - np.sin(X[:, 1]) ** 2
     draws = rng.standard_normal((64, 2)) * rng.uniform(0.5, 2.0)
-    return emulator.fit(X, X, values[:, None], values, draws, draws)
+    return emulator.fit(evaluations_of(X, values[:, None], values), draws, draws)
 
 
 def test_parameters_of_many_values_are_kept_until_there_are_more():
@@ -272,7 +273,7 @@ def places(n):
 def test_rounds_leave_deep_values_out_where_noise_is_averaged(noise, n_fitted):
     model, X = noisy_bell(noise), places(60)
     rounds = Rounds(model, None, 0.3, np.random.default_rng(0))
-    evaluations = Evaluations.at(model, X)
+    evaluations = model.evaluate(X)
     # What the noise is isn't known before.
     assert [len(e.process.Z_) for e in rounds.fit(evaluations, X[:60]).emulators] == [120]
     assert [len(e.process.Z_) for e in rounds.fit(evaluations, X[:60]).emulators] == [n_fitted]
@@ -283,11 +284,11 @@ def test_under_noise_what_is_far_below_the_draws_is_no_reason_to_go_on(depth):
     """Places that tell most are far apart: errors there are no errors at draws."""
     model, X = noisy_bell(1.0), places(60)
     rounds = Rounds(model, None, 0.3, np.random.default_rng(0))
-    evaluations = Evaluations.at(model, X[:60])
+    evaluations = model.evaluate(X[:60])
     composite = rounds.fit(evaluations, X[:60])
     draws = Draws(X[:60], composite(X[:60]), 0.5)
     values = np.where(np.arange(30) % 2, -depth, -depth - 20.0)
-    last = Evaluations(*[part[:30] for part in evaluations[:3]], values)
+    last = replace(evaluations[:30], log_densities=values)
     # Predicted to be alike.
     predicted = np.full(10, -depth - 10.0)
     rounds.history = [Round(0, 1.0, 10.0, 10.0, 10, predicted, np.ones(10))] * 3
