@@ -14,7 +14,7 @@ Bhatia, R. (2007). *Positive Definite Matrices*, chapter 4. Princeton University
 
 import numpy as np
 
-from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.history import GrowingArray
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
 from pymc_kmc.numerics.linear_algebra import geometric_mean
@@ -67,8 +67,8 @@ class DrawsAndGradients:
 
     def __init__(self, n_dimensions, target_acceptance, speed_measure):
         self.speed_measure = speed_measure
-        self.positions = History(n_dimensions)
-        self.gradients = History(n_dimensions)
+        self.positions = GrowingArray(n_dimensions)
+        self.gradients = GrowingArray(n_dimensions)
         self.schedule = GeometricSchedule(max(self.FIRST_WINDOW, n_dimensions), self.GROWTH)
         self.scale_adaptation = RobbinsMonroScale(target_acceptance, self.FIRST_STEP_SIZE)
         self.has_window = False
