@@ -28,7 +28,7 @@ import numpy as np  # noqa: E402
 import pymc_kmc as kmc  # noqa: E402
 from examples.benchmarks.learning import MODELS, REFERENCE_DRAWS, sample  # noqa: E402
 from examples.benchmarks.targets import markdown  # noqa: E402
-from pymc_kmc.learning.arrival import jittered_points, prior_points  # noqa: E402
+from pymc_kmc.learning.multistart import jittered_points, prior_points  # noqa: E402
 from pymc_kmc.model.opaque import OpaqueModel  # noqa: E402
 
 BUDGETS = 100, 250, 500, 1000

@@ -154,7 +154,7 @@ class FitToScores(RepeatedFit):
     """
 
     # Share of the history that is used: the rest is burn-in. Shares from .5 to .8 did equally well.
-    RECENT = 0.6
+    RECENT_SHARE = 0.6
     # Number of folds of cross-validation: an early history has about as many different parts.
     N_FOLDS = 4
     # Depth below the chain's bulk at which a value counts half, in nats.
@@ -260,7 +260,7 @@ class FitToScores(RepeatedFit):
 
     def _states(self, history, rng):
         """Distinct recent states in order, as many as a fit takes, and their weights."""
-        states, weights = unique_states(history.recent(self.RECENT))
+        states, weights = unique_states(history.recent(self.RECENT_SHARE))
         if len(states) > self.family.n_points:
             kept, weights = systematic_sample(weights, self.family.n_points, rng)
             states = states[kept]
@@ -268,7 +268,7 @@ class FitToScores(RepeatedFit):
 
     def _values(self, evaluations):
         """Where the density was evaluated, its logarithm there, and how much that counts."""
-        recent = evaluations.recent(self.RECENT)
+        recent = evaluations.recent(self.RECENT_SHARE)
         points, values = recent[:, :-1], recent[:, -1]
         scale = self.DEPTH + self.DEPTH_PER_DIMENSION * points.shape[1]
         depth = np.maximum(np.quantile(values, 0.9) - values, 0.0) / scale

@@ -46,7 +46,7 @@ class RepeatedFit(ABC):
     """
 
     # Share of the chain's states that is learned from: the rest is burn-in.
-    RECENT = 2 / 3
+    RECENT_SHARE = 2 / 3
     # Whether learning makes a new surrogate.
     makes_surrogates = True
 
@@ -69,7 +69,7 @@ class RepeatedFit(ABC):
 
     def n_recent(self, history):
         """Return the number of states, the last ones, that are learned from."""
-        return int(np.ceil(self.RECENT * len(history)))
+        return int(np.ceil(self.RECENT_SHARE * len(history)))
 
     def recent(self, history):
         """Return the states that are learned from, (n, d), and their log densities, (n,)."""
@@ -130,9 +130,9 @@ class GivenSurrogate(RepeatedFit):
 
     makes_surrogates = False
 
-    def __init__(self, surrogate, hamiltonian, learn_moves, recent=RepeatedFit.RECENT):
+    def __init__(self, surrogate, hamiltonian, learn_moves, recent=RepeatedFit.RECENT_SHARE):
         super().__init__(learn_moves)
-        self.RECENT = recent
+        self.RECENT_SHARE = recent
         self.given = Fit(surrogate, hamiltonian)
 
     def _fit(self, history, last, rng):

@@ -49,7 +49,7 @@ class DrawsAndGradients:
     # Growth of the chain from one window to the next.
     GROWTH = 1.5
     # Share of the chain that a window is of: the rest is burn-in.
-    RECENT = 0.5
+    RECENT_SHARE = 0.5
     # Weight of the covariances' diagonals, in points.
     PRIOR_POINTS = 5.0
     # A trajectory's length where the target has unit spread: draws and their squares are both
@@ -101,10 +101,10 @@ class DrawsAndGradients:
             self._learn_factor()
 
     def _learn_factor(self):
-        positions = self.positions.recent(self.RECENT)
-        gradients = self.gradients.recent(self.RECENT)
+        positions = self.positions.recent(self.RECENT_SHARE)
+        gradients = self.gradients.recent(self.RECENT_SHARE)
         n_distinct = count_distinct(positions)
-        if n_distinct < max(3, self.RECENT * positions.shape[1] / 2):
+        if n_distinct < max(3, self.RECENT_SHARE * positions.shape[1] / 2):
             return
         share = self.PRIOR_POINTS / (self.PRIOR_POINTS + n_distinct)
         with single_threaded_blas():

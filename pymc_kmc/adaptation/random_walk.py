@@ -73,7 +73,7 @@ class RandomWalkAdaptation:
     # Growth of the history from one covariance to the next: some 50 factorisations in 5000 states.
     GROWTH = 1.1
     # Share of the history that the covariance is of: the rest is burn-in.
-    RECENT = 0.5
+    RECENT_SHARE = 0.5
     # Smallest share of distinct states that a covariance is learned from. A chain that sat on a
     # lucky estimate for long has a history of hardly any spread, and would stay there.
     FEWEST_DISTINCT = 0.02
@@ -130,7 +130,7 @@ class RandomWalkAdaptation:
         if not self.schedule.is_due(len(states)) and warp is self._warp:
             return
         self._warp = warp
-        recent = states.recent(self.RECENT)
+        recent = states.recent(self.RECENT_SHARE)
         fewest = max(2 * recent.shape[1], self.FEWEST_DISTINCT * len(recent))
         if count_distinct(recent) >= fewest:
             with single_threaded_blas():

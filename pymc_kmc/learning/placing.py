@@ -30,7 +30,7 @@ from pymc_kmc.learning.composite import PENALTY, Draws, Values, draw
 
 # A standard deviation counts at most so many nats: with no bound draws leave for places of which
 # nothing is known, ever farther.
-MOST_HOPE = 2.0
+MOST_OPTIMISM = 2.0
 # Hopeful draws are made in stretches of so many transitions; the first half leads
 # there. Fifty transitions hardly come along a banana's arms.
 N_STRETCHES, N_TRANSITIONS = 10, 10
@@ -40,7 +40,7 @@ N_STRETCHES, N_TRANSITIONS = 10, 10
 MOST_UNCERTAIN = 5.0
 
 
-class Hopes(NamedTuple):
+class OptimisticDraws(NamedTuple):
     """What the emulators can't exclude.
 
     Attributes
@@ -60,7 +60,7 @@ class Hopes(NamedTuple):
     gap: float
 
 
-def hopes(composite, draws, factor, rng, maps=None) -> Hopes:
+def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraws:
     """Draw as far as the emulators can't exclude mass.
 
     Parameters
@@ -75,7 +75,7 @@ def hopes(composite, draws, factor, rng, maps=None) -> Hopes:
     """
 
     def density(X, temperature):
-        return composite.hopeful(X, MOST_HOPE)
+        return composite.boundedly_optimistic(X, MOST_OPTIMISM)
 
     last, way = draws, [draws]
     for _ in range(N_STRETCHES):
@@ -97,7 +97,7 @@ def hopes(composite, draws, factor, rng, maps=None) -> Hopes:
     gap = max(
         np.max(np.abs(X.mean(axis=0) - mean) / sd), np.max(np.abs(np.log(X.std(axis=0) / sd)))
     )
-    return Hopes(*_split(way, MOST_UNCERTAIN), float(gap))
+    return OptimisticDraws(*_split(way, MOST_UNCERTAIN), float(gap))
 
 
 def _split(parts, most):

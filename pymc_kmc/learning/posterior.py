@@ -196,17 +196,17 @@ class LearnedPosterior:
 
     @property
     def _averages(self):
-        said = self.emulated
-        errors = self.evaluations.log_densities - said.held_out
+        emulated = self.emulated
+        errors = self.evaluations.log_densities - emulated.held_out
         near = np.zeros(len(errors), dtype=bool)
         for found in self.rounds:
             if found.temperature <= HIGHEST_TEMPERATURE:
                 near[found.n_evaluations - len(found.predicted) : found.n_evaluations] = True
-        ratio = calibration(errors[near], said.held_out_sd[near])
+        ratio = calibration(errors[near], emulated.held_out_sd[near])
         controls = control_variates(self.positions, self.gradients)
         unknown = 0.0 if self.has_converged else self.error
         worth = inefficiency(self.r_hat, N_EACH)
-        return Averages(self.variances, controls, said.covariance, ratio, unknown, worth)
+        return Averages(self.variances, controls, emulated.covariance, ratio, unknown, worth)
 
     # Stored
 

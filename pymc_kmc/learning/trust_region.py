@@ -43,7 +43,7 @@ SMALLEST_RADIUS = 1e-4
 # Shares of the predicted rise from which on the box grows, and below which it shrinks; by how much.
 GOOD, BAD, GROWTH, SHRINKAGE = 0.5, 0.1, 1.7, 0.6
 # Share of the optimistic rise that counts as predicted.
-HOPE = 0.3
+OPTIMISM = 0.3
 # Evaluations after which the curvature is renewed; the first needs some a dimension.
 RENEWAL, FIRST_RENEWAL = 6, 2
 # Bounds of curvatures, in squared inverse units of the last ones.
@@ -51,7 +51,7 @@ CURVATURES = (1e-2, 1e4)
 # Step of the differences that give curvatures, in units of the last ones.
 CURVATURE_STEP = 0.05
 # Optimistic rise, in nats, below which there is none.
-ENOUGH = 0.5
+SMALLEST_RISE = 0.5
 # A check is passed with an error below this, in nats, and this share of the depth; number of checks
 # in a row.
 CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
@@ -276,10 +276,10 @@ class TrustRegion:
             composite = self._seen(evaluations)
         while True:
             x, rise, optimistic_rise = self._maximum(composite)
-            if optimistic_rise > ENOUGH or self.radius > LAST_RADIUS:
+            if optimistic_rise > SMALLEST_RISE or self.radius > LAST_RADIUS:
                 break
             self.radius *= 2.0
-        checks = optimistic_rise <= ENOUGH or self.n_flat >= N_FLAT
+        checks = optimistic_rise <= SMALLEST_RISE or self.n_flat >= N_FLAT
         if checks:
             if not self.n_renewed:
                 # The scales that a search begins with are no curvature.
@@ -294,15 +294,15 @@ class TrustRegion:
         was_predicted = agrees(predicted, value, max(here, value), self.noise)
         was_known = was_predicted
         if not self._climbs_by_all(evaluations):
-            said = self._fit_to_all(evaluations)(x[None]).mean[0]
-            was_known = agrees(said, value, max(here, value), self.noise)
+            predicted_by_all = self._fit_to_all(evaluations)(x[None]).mean[0]
+            was_known = agrees(predicted_by_all, value, max(here, value), self.noise)
         self.n_predicted = self.n_predicted + 1 if was_known else 0
-        rises = value - here > ENOUGH
+        rises = value - here > SMALLEST_RISE
         self.n_flat = self.n_flat + 1 if was_predicted and not rises else 0
         if checks:
             self._check(value, predicted, here)
         else:
-            self._resize((value - here) / max(rise, HOPE * optimistic_rise))
+            self._resize((value - here) / max(rise, OPTIMISM * optimistic_rise))
             if rises:
                 # Checks that were passed before were passed elsewhere.
                 self.n_passed = 0

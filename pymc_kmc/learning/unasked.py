@@ -3,16 +3,16 @@
 import logging
 from typing import NamedTuple
 
-from pymc_kmc.learning.emulator import KNEE
+from pymc_kmc.learning.emulator import COMPRESSION_DEPTH
 from pymc_kmc.learning.learn import (
     N_STARTS,
     TOLERANCE,
     Run,
     dimensions,
-    doubt_of,
     learned_by,
     most_evaluations,
     tell,
+    why_doubtful,
 )
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.likelihoods.black_box_op import BlackBoxError
@@ -98,14 +98,14 @@ def _unasked(opaque, rng):
     run = Run(opaque, most_evaluations(opaque.n_dimensions), None, N_STARTS, TOLERANCE, rng)
     run.is_asked = False
     learned = learned_by(run, True)
-    doubt = why_not_trusted(learned, run)
-    if opaque.returns_outputs and doubt is None:
+    why = why_not_trusted(learned, run)
+    if opaque.returns_outputs and why is None:
         tell(learned, TOLERANCE, 6)
-    if doubt is None:
+    if why is None:
         return Unasked(learned, opaque.evaluations)
     log.info(
         f"KMC: after {learned.n_evaluations} evaluations chains can't start from what was learned "
-        f"of {names}: {doubt}; {AS_THEY_ARE}. kmc.KMC(kmc.learn(max_evaluations=...)) goes on"
+        f"of {names}: {why}; {AS_THEY_ARE}. kmc.KMC(kmc.learn(max_evaluations=...)) goes on"
     )
     return Unasked(None, opaque.evaluations)
 
@@ -114,8 +114,8 @@ def why_not_trusted(learned, run):
     """Return why chains can't start from what was learned, or None where they can."""
     if run.rounds.is_hopeless:
         return "predictions didn't improve, as where outputs jump"
-    if (doubt := doubt_of(learned, run.opaque)) is not None:
-        return doubt
+    if (why := why_doubtful(learned, run.opaque)) is not None:
+        return why
     if run.opaque.returns_outputs:
         return None
     if not learned.has_converged:
@@ -141,4 +141,4 @@ def searches_agree(learned):
         return True
     best = max(learned.modes, key=lambda mode: mode.log_density)
     rise = learned.evaluations.log_densities.max() - best.log_density
-    return best.n_searches > 1 and rise < KNEE * learned.n_dimensions
+    return best.n_searches > 1 and rise < COMPRESSION_DEPTH * learned.n_dimensions

@@ -46,7 +46,7 @@ from pymc_kmc.steps.noise import NoiseMonitor, NoiseProbe
 from pymc_kmc.steps.own_checks import OwnChecks
 
 # Number of iterations that the acceptance rate of the progress bar looks back.
-RECENT = 100
+N_SHOWN = 100
 
 # Acceptance rate of perfect proposals below which measurements can't tell it from 0.
 SMALLEST_IDEAL = 0.02
@@ -457,7 +457,7 @@ class AdaptiveStep(BlockedStep):
         progress.checks.observe(outcome.end.position, self.tune)
         if outcome.proposal.is_draw:
             progress.steps_since_accept = 0 if outcome.accepted else progress.steps_since_accept + 1
-            weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
+            weight = max(1.0 / progress.n_iterations, 1.0 / N_SHOWN)
             change = outcome.acceptance_rate - progress.recent_acceptance
             progress.recent_acceptance += weight * change
 

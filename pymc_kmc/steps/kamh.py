@@ -70,7 +70,7 @@ from pymc_kmc.steps.base import AdaptiveStep
 # Number of iterations a dimension before the first sub-sample (with 20 the worst chains are worse).
 FIRST = 50
 # Share of the history that sub-samples are drawn from: the rest is burn-in (2/3 did equally well).
-RECENT = 0.9
+SUBSAMPLED_SHARE = 0.9
 
 
 class KAMHAdaptation:
@@ -219,7 +219,7 @@ class KAMH(AdaptiveStep):
     def _renew(self):
         """Draw a new sub-sample, and make the proposals that follow it."""
         adapted = self.adapted
-        states = adapted.states.recent(RECENT)
+        states = adapted.states.recent(SUBSAMPLED_SHARE)
         states = states[has_moved(states)]
         if len(states) < 2 * self.n_dimensions:
             return

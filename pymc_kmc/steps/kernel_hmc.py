@@ -207,7 +207,7 @@ class KernelHMC(SurrogateStep):
         if surrogate is not None:
             coordinates = Coordinates.identity(self.n_dimensions)
             hamiltonian = SurrogateHamiltonian(evaluable(surrogate), coordinates)
-            return GivenSurrogate(surrogate, hamiltonian, learn_moves, FitToScores.RECENT)
+            return GivenSurrogate(surrogate, hamiltonian, learn_moves, FitToScores.RECENT_SHARE)
         return FitToScores(
             self._family(), self.base, self.values, self.sigma, self.regularisation, learn_moves
         )

@@ -88,7 +88,7 @@ def test_new_coordinates_have_their_covariance_at_once():
     rng = np.random.default_rng(5)
     for v in 2.0 * rng.standard_normal(400):
         history.append(np.array([v, np.exp(v) * rng.standard_normal()]))
-    states = history.recent(RandomWalkAdaptation.RECENT)
+    states = history.recent(RandomWalkAdaptation.RECENT_SHARE)
     adaptation.learn_covariance(history)
     plain = adaptation.covariance
     warp = learn_warp(states)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.learning.emulator import FEWEST_EXTENDED, KNEE, SHALLOW, NodeEmulator
+from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, FEWEST_EXTENDED, SHALLOW, NodeEmulator
 from pymc_kmc.model.opaque import OpaqueNode
 from tests.evaluations import evaluations_of
 
@@ -86,7 +86,7 @@ def all_round(n=60):
 
 def test_deep_values_are_left_out_where_noise_is_averaged():
     emulator, _, values = averaged(normal, all_round())
-    is_shallow = values > values.max() - SHALLOW * KNEE * D
+    is_shallow = values > values.max() - SHALLOW * COMPRESSION_DEPTH * D
     np.testing.assert_array_equal(emulator.usable, is_shallow)
     assert is_shallow.sum() == 150
     left_out = np.isnan(emulator.leave_one_out()[0][:, 0])
@@ -109,5 +109,5 @@ def test_a_deep_value_that_the_others_say_is_high_is_fitted():
     behind = np.random.default_rng(1).normal(size=(30, D)) * [0.1, 1, 1, 1] + [3.5, 0, 0, 0]
     emulator, X, values = averaged(with_a_cliff, behind)
     assert emulator.usable[150:].any()
-    floor = values.max() - SHALLOW * KNEE * D
+    floor = values.max() - SHALLOW * COMPRESSION_DEPTH * D
     np.testing.assert_array_less(emulator.predict(X[150:], X[150:]).outputs[:, 0], floor)

@@ -311,7 +311,7 @@ def noisy_curve(noise):
 def test_noise_is_averaged_over_more_evaluations(monkeypatch, noise, most, limit):
     monkeypatch.setattr(learning, "most_evaluations", lambda d: 60)
     # No error is small enough.
-    monkeypatch.setattr(state, "N_CALM", 1000)
+    monkeypatch.setattr(state, "N_CONVERGED_ROUNDS", 1000)
     model = noisy_curve(noise)
     with pytest.warns(UserWarning, match="Learning ended"):
         learned = kmc.learn(model, max_evaluations=most, batch_size=4, progressbar=False)

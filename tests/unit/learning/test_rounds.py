@@ -11,10 +11,10 @@ import pymc_kmc as kmc
 from pymc_kmc.learning import rounds as rounds_module
 from pymc_kmc.learning.composite import Draws, Values
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
-from pymc_kmc.learning.placing import Hopes
+from pymc_kmc.learning.placing import OptimisticDraws
 from pymc_kmc.learning.rounds import (
     LARGEST_BATCH,
-    LONG_DOUBT,
+    MANY_GAPS,
     Rounds,
     errors_in_reach,
 )
@@ -101,7 +101,7 @@ def test_chains_all_go_on_from_the_last_draws_where_there_is_nothing_else():
     assert new_starts([-np.inf, 50.0, -np.inf], [0.0, -3.0, 0.0], 1.0) == set()
 
 
-def test_draws_in_many_dimensions_are_not_far_below_the_knee():
+def test_draws_in_many_dimensions_are_not_far_below_the_compression():
     """In 50 dimensions 1000 evaluations at temperature 50 told next to nothing."""
     model = SimpleNamespace(nodes=[TERM], n_dimensions=50)
     assert Rounds(model, None, 0.3, None).hottest(()) == 6.0
@@ -134,58 +134,62 @@ def known():
     evaluations = model.evaluate(1.5 * rng.standard_normal((40, 2)))
     draws = rng.standard_normal((64, 2))
     state = begin(evaluations, draws, np.eye(2), 1.0, [Mode(np.zeros(2), 0.0, np.eye(2))])
-    return Rounds(model, None, 0.3, rng), state._replace(n_calm=1)
+    return Rounds(model, None, 0.3, rng), state._replace(n_converged_rounds=1)
 
 
 @pytest.mark.parametrize(
-    ("gap", "error", "missed", "n_calm"),
+    ("gap", "error", "missed", "n_converged"),
     [(0.0, 0.0, 0.0, 2), (9.0, 0.0, 0.0, 1), (0.0, 5.0, 0.0, 1), (9.0, 5.0, 5.0, 0)],
 )
-def test_what_has_no_mass_says_nothing_of_the_end(monkeypatch, known, gap, error, missed, n_calm):
-    """Doubts and errors where no mass is don't count; errors where mass is begin anew."""
+def test_what_has_no_mass_says_nothing_of_the_end(
+    monkeypatch, known, gap, error, missed, n_converged
+):
+    """Gaps and errors where no mass is don't count; errors where mass is begin anew."""
     rounds, state = known
 
-    def hopes(composite, draws, factor, rng, maps):
-        return Hopes(draws, np.zeros((0, 2)), gap)
+    def optimistic_draws(composite, draws, factor, rng, maps):
+        return OptimisticDraws(draws, np.zeros((0, 2)), gap)
 
     def errors(values, predicted, heights):
         return np.full(len(values), error), np.full(len(values), missed)
 
-    monkeypatch.setattr(rounds_module, "hopes", hopes)
+    monkeypatch.setattr(rounds_module, "optimistic_draws", optimistic_draws)
     monkeypatch.setattr(rounds_module, "errors_in_reach", errors)
     after = rounds.next(state)
-    assert after.n_calm == n_calm
-    assert type(after.n_calm) is int
+    assert after.n_converged_rounds == n_converged
+    assert type(after.n_converged_rounds) is int
 
 
-@pytest.mark.parametrize(("n_doubts", "is_far"), [(0, False), (LONG_DOUBT - 1, True)])
-def test_doubts_that_stay_are_asked_far_away(monkeypatch, known, n_doubts, is_far):
+@pytest.mark.parametrize(("n_gaps", "is_far"), [(0, False), (MANY_GAPS - 1, True)])
+def test_gaps_that_stay_are_looked_into_far_away(monkeypatch, known, n_gaps, is_far):
     """One place too uncertain for the usual ones is evaluated then, and may be far off."""
     rounds, state = known
 
-    def hopes(composite, draws, factor, rng, maps):
-        return Hopes(draws, np.array([[70.0, 80.0], [60.0, 60.0]]), 9.0)
+    def optimistic_draws(composite, draws, factor, rng, maps):
+        return OptimisticDraws(draws, np.array([[70.0, 80.0], [60.0, 60.0]]), 9.0)
 
-    monkeypatch.setattr(rounds_module, "hopes", hopes)
-    after = rounds.next(state._replace(n_doubts=n_doubts))
-    assert after.n_doubts == n_doubts + 1
+    monkeypatch.setattr(rounds_module, "optimistic_draws", optimistic_draws)
+    after = rounds.next(state._replace(n_gaps=n_gaps))
+    assert after.n_gaps == n_gaps + 1
     new = after.evaluations.X[len(state.evaluations) :]
     assert np.sum(np.all(new == [70.0, 80.0], axis=1)) == int(is_far)
     assert len(new) == 8
     assert np.abs(new[:4]).max() < 10.0  # those at fresh draws are the first
-    monkeypatch.setattr(rounds_module, "hopes", lambda *a: Hopes(a[1], np.zeros((0, 2)), 0.0))
-    assert rounds.next(after._replace(temperature=1.0)).n_doubts == 0
+    monkeypatch.setattr(
+        rounds_module, "optimistic_draws", lambda *a: OptimisticDraws(a[1], np.zeros((0, 2)), 0.0)
+    )
+    assert rounds.next(after._replace(temperature=1.0)).n_gaps == 0
 
 
 def test_an_executor_begins_with_fresh_draws_while_other_places_are_looked_for(monkeypatch, known):
     rounds, state = known
     model, looked, begun = rounds.model, [], []
 
-    def hopes(composite, draws, factor, rng, maps):
+    def optimistic_draws(composite, draws, factor, rng, maps):
         looked.append(len(begun))
-        return Hopes(draws, np.zeros((0, 2)), 0.0)
+        return OptimisticDraws(draws, np.zeros((0, 2)), 0.0)
 
-    monkeypatch.setattr(rounds_module, "hopes", hopes)
+    monkeypatch.setattr(rounds_module, "optimistic_draws", optimistic_draws)
     monkeypatch.setattr(type(model), "runs_ahead", True)
     monkeypatch.setattr(model, "begin", begun.append)
     new = rounds.next(state).evaluations.X[len(state.evaluations) :]

@@ -7,7 +7,7 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.composite import Composite
-from pymc_kmc.learning.emulator import KNEE, NodeEmulator
+from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, NodeEmulator
 from pymc_kmc.learning.trust_region import (
     CHECK_DISTANCE,
     FIRST_RADIUS,
@@ -290,7 +290,7 @@ def test_in_many_dimensions_a_search_ends_where_rounds_do_better():
     assert region.has_stalled and region.has_ended
     assert region.n_evaluations == len(evaluations) - 1 < 200
     # From 141 nats to where draws of temperature 2 are.
-    assert ill_conditioned(region.x) > -KNEE * d
+    assert ill_conditioned(region.x) > -COMPRESSION_DEPTH * d
     few, _ = search_from(np.zeros(4), opaque(number(gaussian, 4)), 12)
     few.heights = few.heights[:1] * len(few.heights)
     assert not few.has_stalled

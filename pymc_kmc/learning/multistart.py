@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.emulator import KNEE, shrunk
+from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, shrunk
 from pymc_kmc.learning.maxima import is_same
 from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE
 from pymc_kmc.learning.search import search, side_by_side
@@ -84,14 +84,14 @@ N_DRAWS = 256
 NEGLIGIBLE = 7.0
 
 
-class Found(NamedTuple):
+class FoundMode(NamedTuple):
     """A mode, and the number of searches that came there."""
 
     mode: Mode
     n_searches: int
 
 
-class Arrival:
+class MultiStart:
     """Where learning begins.
 
     Parameters
@@ -107,7 +107,7 @@ class Arrival:
     ----------
     starts : ndarray, shape (n_starts, d)
         One of PyMC's jittered initial points, a draw of the prior, and so on in turn.
-    found : list of Found
+    found : list of FoundMode
         The modes, one an entry, in the order in which they were found.
     """
 
@@ -127,7 +127,7 @@ class Arrival:
         self.evaluations: Evaluations | None = None
         if len(self.opaque.evaluations):
             self.evaluations = self.opaque.evaluations
-        self.found: list[Found] = []
+        self.found: list[FoundMode] = []
         self.n_searches = self.n_dispersed = 0
 
     @property
@@ -146,7 +146,7 @@ class Arrival:
         return np.clip(starts, centre - FARTHEST * self.scales, centre + FARTHEST * self.scales)
 
     def state(self, evaluations, say):
-        """Return the state before the first round, :class:`~pymc_kmc.learning.rounds.Learned`.
+        """Return the state before the first round, :class:`~pymc_kmc.learning.state.LearningState`.
 
         Parameters
         ----------
@@ -272,7 +272,7 @@ class Arrival:
             terms = self.opaque.emulated(evaluations.outputs).sum(axis=1)
             values = np.where(np.isfinite(values), terms, -np.inf)
         depths = values.max() - values
-        return np.median(depths) <= KNEE * self.opaque.n_dimensions
+        return np.median(depths) <= COMPRESSION_DEPTH * self.opaque.n_dimensions
 
     @property
     def _may_hide_modes(self):
@@ -428,9 +428,9 @@ class Arrival:
         for i, (known, n) in enumerate(self.found):
             if is_same(mode, known, self.opaque.nearest_copy):
                 better = max(known, mode, key=lambda m: m.log_density)
-                self.found[i] = Found(better, n + n_searches)
+                self.found[i] = FoundMode(better, n + n_searches)
                 return
-        self.found.append(Found(mode, n_searches))
+        self.found.append(FoundMode(mode, n_searches))
 
     # The state
 
