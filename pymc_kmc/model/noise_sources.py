@@ -8,7 +8,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from pymc_kmc.likelihoods.noise import Noise, Seeds
+from pymc_kmc.likelihoods.noise_schemes import Noise, Seeds
 from pymc_kmc.likelihoods.noisy_log_likelihood import NoisyLogLikelihood
 from pymc_kmc.model.noise_owner import NoiseOwner
 

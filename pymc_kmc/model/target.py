@@ -1,8 +1,8 @@
 r"""The density that a chain samples from: values are recycled, noise is kept, evaluations counted.
 
 If the model has likelihoods that are only estimated, a chain's state is the block's position *and*
-their noise (:mod:`pymc_kmc.likelihoods.noise`). A proposal comes with renewed noise; the accepted
-estimate is recycled and never drawn again (Andrieu and Roberts, 2009). The noise lives in shared
+their noise (:mod:`pymc_kmc.likelihoods.noise_schemes`). A proposal comes with renewed noise; the
+accepted estimate is recycled and never drawn again (Andrieu and Roberts, 2009). Noise is in shared
 variables of the model's graph, which every step of a `CompoundStep` reads: all of them see one
 density on the extended space. The chain's own is kept here, and another chain's in the same process
 is never taken for it (:mod:`pymc_kmc.model.noise_owner`).
@@ -22,7 +22,7 @@ import numpy as np
 import pytensor
 from pymc.exceptions import SamplingError
 
-from pymc_kmc.likelihoods.noise import Noise
+from pymc_kmc.likelihoods.noise_schemes import Noise
 from pymc_kmc.model.log_density import Evaluation, LogDensity
 from pymc_kmc.model.noise_owner import NoiseClaim
 

@@ -4,7 +4,7 @@ An iteration is: propose, evaluate the target once, accept or reject, learn, rep
 is a subclass with four hooks, `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which see
 vectors, not PyMC's points. Everything that an algorithm learns from a chain is in `self.adapted`,
 a plain object: a new chain starts from a new one, and a chain's state can be saved and restored.
-With an estimated likelihood some tuning iterations probe the noise (:mod:`pymc_kmc.steps.noise`).
+With an estimated likelihood some iterations probe noise (:mod:`pymc_kmc.steps.noise_monitor`).
 """
 
 from abc import abstractmethod
@@ -42,7 +42,7 @@ from pymc_kmc.steps.chain_warnings import (
     of_start,
     of_stillness,
 )
-from pymc_kmc.steps.noise import NoiseMonitor, NoiseProbe
+from pymc_kmc.steps.noise_monitor import NoiseMonitor, NoiseProbe
 from pymc_kmc.steps.own_checks import OwnChecks
 
 # Number of iterations that the acceptance rate of the progress bar looks back.

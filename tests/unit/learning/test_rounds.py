@@ -141,7 +141,7 @@ def known():
     ("gap", "error", "missed", "n_converged"),
     [(0.0, 0.0, 0.0, 2), (9.0, 0.0, 0.0, 1), (0.0, 5.0, 0.0, 1), (9.0, 5.0, 5.0, 0)],
 )
-def test_what_has_no_mass_says_nothing_of_the_end(
+def test_what_has_no_mass_says_nothing_of_an_end(
     monkeypatch, known, gap, error, missed, n_converged
 ):
     """Gaps and errors where no mass is don't count; errors where mass is begin anew."""
