@@ -113,13 +113,10 @@ class AdaptiveMetropolis(AdaptiveStep):
         )
         return MetropolisAdaptation(d, RandomWalk(adaptation))
 
-    def proposal_covariance(self, position):
+    def proposal_covariance(self):
         """Return the covariance of the proposals that the last chain of this process has learned.
 
-        Parameters
-        ----------
-        position : array_like, shape (d,)
-            Where they start; it is the same everywhere.
+        It is the same everywhere.
 
         Returns
         -------

@@ -72,10 +72,10 @@ def new_starts(known, terms, temperature, is_first=False, is_sum=True):
     X = np.arange(float(len(known)))[:, None]
     outputs = np.array(terms)[:, None]
     evaluations = evaluations_of(X, outputs, np.array(known) + np.array(terms))
-    learned = begin(evaluations, draws, np.eye(1), temperature)
+    state = begin(evaluations, draws, np.eye(1), temperature)
     if not is_first:
-        learned = learned._replace(composite=object())
-    starts = Rounds(model, None, 0.3, np.random.default_rng(0))._starts(learned, composite)[:, 0]
+        state = state._replace(composite=object())
+    starts = Rounds(model, None, 0.3, np.random.default_rng(0))._starts(state, composite)[:, 0]
     assert len(starts) == 32
     kept = starts[starts >= 100]
     assert len(np.unique(kept)) == len(kept)
@@ -202,7 +202,12 @@ def test_an_executor_begins_with_fresh_draws_while_other_places_are_looked_for(m
 def test_errors_heat_up_to_a_bound_where_there_are_modes(known, has_modes, temperature):
     rounds, state = known
     state = state._replace(temperature=2.5, modes=state.modes if has_modes else ())
-    rounds.model.evaluate = lambda X: -1e3 * (np.arange(len(X)) % 2.0)[:, None]
+
+    def evaluate(X):
+        outputs = -1e3 * (np.arange(len(X)) % 2.0)[:, None]
+        return evaluations_of(X, outputs, rounds.model.values(X, outputs))
+
+    rounds.model.evaluate = evaluate
     assert rounds.next(state).temperature == temperature
 
 
@@ -296,9 +301,9 @@ def test_under_noise_what_is_far_below_the_draws_is_no_reason_to_go_on(depth):
     # Predicted to be alike.
     predicted = np.full(10, -depth - 10.0)
     rounds.history = [Round(0, 1.0, 10.0, 10.0, 10, predicted, np.ones(10))] * 3
-    learned = begin(evaluations.joined(last), X[:60], np.eye(2), 1.0)
-    learned = learned._replace(errors=3 * (np.tile([-10.0, 10.0], 5),), composite=composite)
-    assert rounds.is_close(learned, composite, draws, np.eye(2)) == (depth == 500.0)
+    state = begin(evaluations.joined(last), X[:60], np.eye(2), 1.0)
+    state = state._replace(errors=3 * (np.tile([-10.0, 10.0], 5),), composite=composite)
+    assert rounds.is_close(state, composite, draws, np.eye(2)) == (depth == 500.0)
 
 
 @pytest.mark.parametrize(
@@ -325,13 +330,13 @@ def test_draws_are_left_out_where_mass_was_refuted():
 
     model = SimpleNamespace(nodes=[TERM], n_dimensions=1)
     rounds = Rounds(model, None, 0.3, None)
-    learned = begin(None, draws, np.eye(1), 1.0)
-    assert len(rounds._without_refuted(learned, composite).draws) == 41  # nothing was drawn yet
-    learned = learned._replace(composite=object())
-    assert rounds._without_refuted(learned, composite).draws.max() == 1.0
+    state = begin(None, draws, np.eye(1), 1.0)
+    assert len(rounds._without_refuted(state, composite).draws) == 41  # nothing was drawn yet
+    state = state._replace(composite=object())
+    assert rounds._without_refuted(state, composite).draws.max() == 1.0
     # Most are far down: they are on their way.
-    learned = learned._replace(draws=np.append(50.0 + np.arange(30.0), 0.0)[:, None])
-    assert len(rounds._without_refuted(learned, composite).draws) == 31
+    state = state._replace(draws=np.append(50.0 + np.arange(30.0), 0.0)[:, None])
+    assert len(rounds._without_refuted(state, composite).draws) == 31
 
 
 def test_draws_far_from_all_that_was_evaluated_are_unchecked():
