@@ -140,7 +140,7 @@ def uncertain(emulators, inputs_at, draws, picked, n):
         if k >= n_picked:
             i = n_picked + int(np.argmax(np.diag(covariance)[n_picked:] * scale))
             chosen.append(i)
-        covariance = given(covariance, i, noise)
+        covariance = conditioned(covariance, i, noise)
     return places[chosen]
 
 
@@ -153,7 +153,7 @@ def informative(emulators, inputs_at, draws, places, n):
     for _ in range(n):
         i = first + int(np.argmax(sum(_gain(C, noise, first) for C, noise in known)))
         chosen.append(i)
-        known = [(given(C, i, noise), noise) for C, noise in known]
+        known = [(conditioned(C, i, noise), noise) for C, noise in known]
     return X[chosen]
 
 
@@ -164,7 +164,7 @@ def _gain(covariance, noise, first):
     return np.sum(to_draws**2, axis=0) / (np.diag(covariance)[first:] + noise)
 
 
-def given(covariance, i, noise):
+def conditioned(covariance, i, noise):
     """Return the covariance of places, given an evaluation of the i-th with noise."""
     column = covariance[:, i]
     return covariance - np.outer(column, column) / (column[i] + noise)
