@@ -258,9 +258,9 @@ class FitToScores(RepeatedFit):
         self.n_seen = len(history)
         return replace(last, surrogate=surrogate, transitions=last.transitions.following(surrogate))
 
-    def _states(self, history, rng):
+    def _states(self, states, rng):
         """Distinct recent states in order, as many as a fit takes, and their weights."""
-        states, weights = unique_states(history.recent(self.RECENT_SHARE))
+        states, weights = unique_states(states.recent(self.RECENT_SHARE))
         if len(states) > self.family.n_points:
             kept, weights = systematic_sample(weights, self.family.n_points, rng)
             states = states[kept]

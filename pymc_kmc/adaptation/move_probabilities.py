@@ -111,7 +111,7 @@ class ByAcceptance(MoveProbabilities):
     # Smallest probability of a move.
     SMALLEST = 0.005
     # Beyond this squared jump more of it makes draws no more independent.
-    LARGEST_JUMP = 0.97
+    INDEPENDENT_JUMP = 0.97
     # Squared jumps below this are all the same.
     LEAST = 1e-3
 
@@ -124,7 +124,7 @@ class ByAcceptance(MoveProbabilities):
 
     def _update(self):
         rates = (self.acceptances + 0.5) / (self.counts + 1.0)
-        shares = (rates * np.clip(self.jumps, self.LEAST, self.LARGEST_JUMP)) ** self.POWER
+        shares = (rates * np.clip(self.jumps, self.LEAST, self.INDEPENDENT_JUMP)) ** self.POWER
         free = 1.0 - self.SMALLEST * len(shares)
         self.probabilities = self.SMALLEST + free * shares / shares.sum()
 

@@ -43,7 +43,7 @@ SMALLEST_RADIUS = 1e-4
 # Shares of the predicted rise from which on the box grows, and below which it shrinks; by how much.
 GOOD, BAD, GROWTH, SHRINKAGE = 0.5, 0.1, 1.7, 0.6
 # Share of the optimistic rise that counts as predicted.
-OPTIMISM = 0.3
+OPTIMISM_SHARE = 0.3
 # Evaluations after which the curvature is renewed; the first needs some a dimension.
 RENEWAL, FIRST_RENEWAL = 6, 2
 # Bounds of curvatures, in squared inverse units of the last ones.
@@ -302,7 +302,7 @@ class TrustRegion:
         if checks:
             self._check(value, predicted, here)
         else:
-            self._resize((value - here) / max(rise, OPTIMISM * optimistic_rise))
+            self._resize((value - here) / max(rise, OPTIMISM_SHARE * optimistic_rise))
             if rises:
                 # Checks that were passed before were passed elsewhere.
                 self.n_passed = 0

@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 import pymc_kmc as kmc
 from pymc_kmc.moves.base import MoveKind
-from pymc_kmc.steps import noise
+from pymc_kmc.steps import noise_monitor
 from tests.chains import ONE_CHAIN, column, iterate, run
 from tests.models import noisy_gaussian
 from tests.steps import NOISY_STEPS, STEPS
@@ -20,7 +20,7 @@ def number_of_pairs(step):
 @pytest.mark.parametrize("name", NOISY_STEPS)
 def test_noise_is_estimated(name, monkeypatch, with_short_sequences):
     """The last 40 of 79 pairs or so: within a factor of 2 of the truth with probability .999."""
-    monkeypatch.setattr(noise, "PROBE_EVERY", 10)
+    monkeypatch.setattr(noise_monitor, "PROBE_EVERY", 10)
     with noisy_gaussian(2.0) as model:
         step = STEPS[name](rng=2)
     _, statistics = run(step, model.initial_point(), 800)
