@@ -24,7 +24,7 @@ from pymc_kmc.likelihoods.executors import (
 
 # Values remembered, by parameters: a function of the graph may be compiled for several steps, and
 # a Slice step comes back to its starting point after a few evaluations.
-CACHE_SIZE = 8
+MEMORY = 8
 MOST_REJECTIONS = 100  # rejected points kept to look at; all are counted
 
 
@@ -139,7 +139,7 @@ class BlackBoxOp(Op):
         self.rejections = deque(maxlen=MOST_REJECTIONS)
         self._call = CallFunction(function)
         self._executor = None if executor is None else LazyExecutor(executor)
-        self._cache = {}
+        self._memory = {}
 
     @property
     def function(self):
@@ -216,13 +216,13 @@ class BlackBoxOp(Op):
         """
         values = [np.asarray(value) for value in values]
         key = tuple([(value.shape, value.tobytes()) for value in values])
-        found = self._cache.pop(key, None)
+        found = self._memory.pop(key, None)
         if found is None:
             outputs, succeeded = self.evaluate_many([value[None] for value in values])
             found = outputs[0], bool(succeeded[0])
-            while len(self._cache) >= CACHE_SIZE:
-                del self._cache[next(iter(self._cache))]
-        self._cache[key] = found  # at the end: the last used is the last forgotten
+            while len(self._memory) >= MEMORY:
+                del self._memory[next(iter(self._memory))]
+        self._memory[key] = found  # at the end: the last used is the last forgotten
         outputs, succeeded = found
         return np.array(outputs), succeeded  # a copy: PyTensor works in place
 

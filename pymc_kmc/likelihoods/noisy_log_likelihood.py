@@ -15,7 +15,7 @@ from pymc_kmc.likelihoods.simulations import Combination
 
 # Values remembered, by parameters and noise. A Metropolis step of another variable asks for two in
 # turn; Slice and NUTS come back to their starting point after a few more.
-CACHE_SIZE = 8
+MEMORY = 8
 # Evaluations under one noise after which nothing seems to renew it. A Slice step makes tens of them
 # an iteration, a NUTS tree at most 1023.
 FROZEN_EVALUATIONS = 2000
@@ -102,7 +102,7 @@ class NoisyLogLikelihood(Op):
         self.fewest = fewest
         self.target_variance = target_variance
         self.n_calls = 0
-        self._cache = {}
+        self._memory = {}
         self._last_noise = None
         self._n_under_noise = 0
 
@@ -143,13 +143,13 @@ class NoisyLogLikelihood(Op):
         """
         values = [np.asarray(value) for value in parameters]
         key = (noise.tobytes(), *(value.tobytes() for value in values))
-        value = self._cache.pop(key, None)
+        value = self._memory.pop(key, None)
         if value is None:
             value = self._call(noise, values)
             # Chains in other threads may do the same in between.
-            for oldest in list(self._cache)[: max(0, len(self._cache) - CACHE_SIZE + 1)]:
-                self._cache.pop(oldest, None)
-        self._cache[key] = value  # at the end: the last used is the last forgotten
+            for oldest in list(self._memory)[: max(0, len(self._memory) - MEMORY + 1)]:
+                self._memory.pop(oldest, None)
+        self._memory[key] = value  # at the end: the last used is the last forgotten
         return value
 
     def each(self, calls, executor=None):
@@ -176,10 +176,10 @@ class NoisyLogLikelihood(Op):
     def refresh(self, noise):
         """Keep values under `noise`, the chain's current one, for longest in the memory."""
         noise = noise.tobytes()
-        for key in [key for key in list(self._cache) if key[0] == noise]:
-            value = self._cache.pop(key, None)
+        for key in [key for key in list(self._memory) if key[0] == noise]:
+            value = self._memory.pop(key, None)
             if value is not None:
-                self._cache[key] = value
+                self._memory[key] = value
 
     @property
     def simulations(self):

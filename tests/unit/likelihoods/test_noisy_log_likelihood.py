@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.likelihoods.noisy_log_likelihood import CACHE_SIZE
+from pymc_kmc.likelihoods.noisy_log_likelihood import MEMORY
 from tests.models import FailingEstimator, NoisyEstimator
 from tests.targets import sample
 
@@ -15,19 +15,19 @@ def test_the_last_values_are_remembered():
     estimator = NoisyEstimator(1.0)
     with pm.Model():
         op = kmc.PseudoMarginalPotential("loglik", estimator, pm.Normal("x")).owner.op
-    seeds = op.noise.draw(2 * CACHE_SIZE, np.random.default_rng(1))[:, None]
+    seeds = op.noise.draw(2 * MEMORY, np.random.default_rng(1))[:, None]
     first = op.evaluate(seeds[0], 0.5)
     assert op.evaluate(seeds[0], 0.25) != first
     n_calls = estimator.n_calls
-    for noise in seeds[1 : CACHE_SIZE - 1]:
+    for noise in seeds[1 : MEMORY - 1]:
         op.evaluate(noise, 0.5)
     assert op.evaluate(seeds[0], 0.5) == first
     op.refresh(seeds[0])
-    assert estimator.n_calls == n_calls + CACHE_SIZE - 2
-    op.evaluate(seeds[CACHE_SIZE], 0.5)
+    assert estimator.n_calls == n_calls + MEMORY - 2
+    op.evaluate(seeds[MEMORY], 0.5)
     op.evaluate(seeds[0], 0.25)
-    assert estimator.n_calls == n_calls + CACHE_SIZE - 1
-    for noise in seeds[CACHE_SIZE:]:
+    assert estimator.n_calls == n_calls + MEMORY - 1
+    for noise in seeds[MEMORY:]:
         op.evaluate(noise, 0.5)
     n_calls = estimator.n_calls
     assert op.evaluate(seeds[0], 0.5) == first  # the same value, estimated again
