@@ -89,7 +89,7 @@ class NoiseEstimate:
 
 def estimate_noise(
     model: pm.Model,
-    point: Any = None,
+    at: Any = None,
     n: int = 100,
     *,
     rng: np.random.Generator | int | None = None,
@@ -101,7 +101,7 @@ def estimate_noise(
     model : pymc.Model
         Model with a :func:`pymc_kmc.PseudoMarginalPotential` or another noisy likelihood of this
         package, or a `pymc.Simulator`.
-    point : dict of str to array_like, or what `pm.sample` returned, optional
+    at : dict of str to array_like, or what `pm.sample` returned, optional
         Noise depends on the place, and what counts is the noise where the chain is: give a run of
         this model, a short one will do, and ten of its draws are measured. Before there is one,
         give values of variables by name, as for the `initvals` of `pymc.sample`, where the
@@ -137,10 +137,10 @@ def estimate_noise(
     Raises
     ------
     ValueError
-        If the model has no noisy likelihood, or `point` has unknown names or wrong shapes, or is
+        If the model has no noisy likelihood, or `at` has unknown names or wrong shapes, or is
         a run of another model.
     pymc.exceptions.SamplingError
-        If `point` is impossible, whatever the estimate.
+        If the place is impossible, whatever the estimate.
     EstimatorError
         If an estimator raises.
 
@@ -161,7 +161,7 @@ def estimate_noise(
     if not isinstance(n, numbers.Integral) or n < 2:
         raise ValueError(f"n must be a whole number, 2 or more, got {n!r}.")
     model, rng = check_model(model), check_rng(rng)
-    points = points_of(model, point)
+    points = points_of(model, at)
     target = TargetDensity(model.continuous_value_vars, model, points[0])
     if not target.is_noisy:
         raise ValueError(
@@ -206,16 +206,16 @@ def estimate_noise(
     )
 
 
-def points_of(model, point):
+def points_of(model, at):
     """Return the points at which noise is measured: one, or draws of a run."""
     # A data tree is a mapping, too.
-    if point is None or (isinstance(point, Mapping) and not hasattr(point, "posterior")):
-        return [complete_point(model, point)]
-    draws = Run.draws_of(point)
+    if at is None or (isinstance(at, Mapping) and not hasattr(at, "posterior")):
+        return [complete_point(model, at)]
+    draws = Run.draws_of(at)
     missing = sorted(variable.name for variable in model.free_RVs if variable.name not in draws)
     if missing:
         raise ValueError(
-            f"point has no draws of {missing}: give a run of this model, or values of variables."
+            f"at has no draws of {missing}: give a run of this model, or values of variables."
         )
     stacked = draws.stack(place=("chain", "draw"))
     places = np.linspace(0, stacked.sizes["place"] - 1, N_DRAWS).round().astype(int)
@@ -281,14 +281,14 @@ def complete_point(model, point):
     unknown = sorted(set(point) - set(shapes) - {other.name for other in model.deterministics})
     if unknown:
         raise ValueError(
-            f"point has {unknown}, which are not variables of the model. Its variables are "
+            f"at has {unknown}, which are not variables of the model. Its variables are "
             f"{sorted(shapes)}."
         )
     values = {name: np.asarray(point[name]) for name in shapes if name in point}
     for name, value in values.items():
         if value.shape != tuple(shapes[name]):
             raise ValueError(
-                f"point has a value of {name!r} of shape {value.shape}; it must have shape "
+                f"at has a value of {name!r} of shape {value.shape}; it must have shape "
                 f"{tuple(shapes[name])}."
             )
     return make_initial_point_fn(model=model, overrides=values)(0)

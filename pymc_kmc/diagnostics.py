@@ -23,7 +23,7 @@ import pandas as pd
 from pymc_kmc import findings, notebook
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.runs import Phase, Run
-from pymc_kmc.verdict import LARGEST_R_HAT, Effective, Evaluations, enough_effective, verdict
+from pymc_kmc.verdict import LARGEST_R_HAT, Effective, EvaluationCounts, enough_effective, verdict
 
 # Levels of the quantiles one standard deviation from a Gaussian's median.
 ONE_SD = (0.1587, 0.8413)
@@ -59,7 +59,7 @@ class Diagnosis:
     verdict : str
         Whether the draws can be used, and what is missing: a sentence that begins with "Good",
         "In doubt" or "Not yet".
-    evaluations : Evaluations
+    evaluations : EvaluationCounts
         Of the target by this package's steps: `learning`, before the chains, `tuning` and
         `drawing`; None where the run doesn't say.
     posterior : dict of str to float
@@ -71,7 +71,7 @@ class Diagnosis:
     """
 
     verdict: str
-    evaluations: Evaluations
+    evaluations: EvaluationCounts
     posterior: dict[str, float]
     findings: tuple[str, ...]
     chains: pd.DataFrame
@@ -167,7 +167,7 @@ def diagnose(idata: Any) -> Diagnosis:
     "Not yet: 'x' has ... effective draws..., fewer than 400."
     """
     run = Run.of(idata)
-    sampling, evaluations = run.sampling, Evaluations.of(run)
+    sampling, evaluations = run.sampling, EvaluationCounts.of(run)
     chains, effective = _chains(sampling), Effective.of(sampling.posterior)
     doubts = [*findings.doubts(chains, effective)]
     limits = [*findings.limits(chains, effective, _moved_by_others(sampling))]

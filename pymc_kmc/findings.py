@@ -15,7 +15,7 @@ from pymc_kmc.likelihoods.n_replicates import (
     remedy_of_zeros,
 )
 from pymc_kmc.likelihoods.simulations import MANY_FAILURES, MEANING_OF_FAILURES
-from pymc_kmc.verdict import LARGEST_R_HAT, Effective, Evaluations, enough_effective
+from pymc_kmc.verdict import LARGEST_R_HAT, Effective, EvaluationCounts, enough_effective
 
 # Noise variances: above the first a chain sticks; below the second, estimates are better than they
 # need to be. In between is where an evaluation's cost is used best (Doucet, Pitt, Deligiannidis and
@@ -133,7 +133,7 @@ def limits(chains: pd.DataFrame, effective: Effective, others: frozenset[str]) -
 
 
 def others(
-    chains: pd.DataFrame, effective: Effective, evaluations: Evaluations, is_limited: bool
+    chains: pd.DataFrame, effective: Effective, evaluations: EvaluationCounts, is_limited: bool
 ) -> Iterator[str]:
     """Yield what limits no chain by itself, and remedies for all of it."""
     if chains["invalid"].max() > 0:

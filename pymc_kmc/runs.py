@@ -109,7 +109,7 @@ class Run:
         posterior = getattr(trace, "posterior", None)
         if posterior is None:
             raise TypeError(
-                f"point={trace!r} must be a dict of values by the variables' names, or what "
+                f"at={trace!r} must be a dict of values by the variables' names, or what "
                 "pm.sample returned."
             )
         return _as_dataset(posterior)

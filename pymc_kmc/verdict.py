@@ -83,8 +83,8 @@ def _varies(values: np.ndarray) -> bool:
 
 
 @dataclass(frozen=True)
-class Evaluations:
-    """Evaluations of the target by this package's steps, and what they were for.
+class EvaluationCounts:
+    """How many evaluations of the target this package's steps made, and what for.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Evaluations:
     drawing: int
 
     @classmethod
-    def of(cls, run: Run) -> "Evaluations":
+    def of(cls, run: Run) -> "EvaluationCounts":
         """Return those of a run."""
         # A step that was learned beforehand was learned once for its chains.
         learning = _last(run.sampling, "kmc_n_learning_evaluations").max(axis=0)

@@ -119,11 +119,11 @@ def _compiled(model):
     return evaluate, int(ends[-1])
 
 
-class Learned(NamedTuple):
+class Outcome(NamedTuple):
     """What came of `kmc.learn`: a posterior or its refusal, and what was said."""
 
     posterior: kmc.LearnedPosterior | None
-    said: tuple
+    messages: tuple
     refusal: Exception | None
 
     @property
@@ -131,11 +131,11 @@ class Learned(NamedTuple):
         """Whether a user was told not to rely on the moments."""
         if self.posterior is None or not self.posterior.has_converged:
             return True
-        return bool(self.said)
+        return bool(self.messages)
 
 
 def learn(model, **kwargs):
-    """Return what came of `kmc.learn`, a :class:`Learned`.
+    """Return what came of `kmc.learn`, a :class:`Outcome`.
 
     An exception that the package didn't raise itself is no refusal, and is passed on.
     """
@@ -150,12 +150,12 @@ def learn(model, **kwargs):
             posterior, refusal = None, error
     # PyTensor's own warnings say nothing of what was learned.
     origins = (str(Path(kmc.__file__).parent), __file__)
-    said = [
+    messages = [
         str(w.message)
         for w in caught
         if w.category is UserWarning and w.filename.startswith(origins)
     ]
-    return Learned(posterior, tuple(s for s in said if not OF_PLACES.search(s)), refusal)
+    return Outcome(posterior, tuple(s for s in messages if not OF_PLACES.search(s)), refusal)
 
 
 def deviation(learned, exact):

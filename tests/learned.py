@@ -8,7 +8,6 @@ import pymc as pm
 import pymc_kmc as kmc
 from pymc_kmc.learning.emulated_density import EmulatedDensity
 from pymc_kmc.learning.emulator import NodeEmulator
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.numerics.coordinates import Coordinates
 
@@ -62,8 +61,8 @@ def density_of(model):
     opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
     d, rng = opaque.n_dimensions, np.random.default_rng(1)
     X = rng.normal(size=(40, d))
-    evaluations = Evaluations.at(opaque, X)
-    emulators = [NodeEmulator(node).fit(*evaluations, X, opaque.inputs(X)) for node in opaque.nodes]
+    evaluations = opaque.evaluate(X)
+    emulators = [NodeEmulator(node).fit(evaluations, X, opaque.inputs(X)) for node in opaque.nodes]
     coordinates = Coordinates(rng.normal(size=d), np.eye(d) + 0.3 * rng.normal(size=(d, d)))
     names = tuple(variable.name for variable in opaque.variables)
     states = tuple(emulator.state for emulator in emulators)

@@ -4,7 +4,6 @@ import numpy as np
 import pymc as pm
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.trust_region import TrustRegion
 from pymc_kmc.model.opaque import OpaqueModel
 
@@ -35,7 +34,7 @@ def opaque(model):
 def search_from(x, model, most, seed=1, **arguments):
     """Search from x with at most so many evaluations; return the search and all evaluations."""
     x = np.asarray(x, dtype=float)
-    evaluations = Evaluations.at(model, x[None])
+    evaluations = model.evaluate(x[None])
     value = evaluations.log_densities[0]
     rng = np.random.default_rng(seed)
     region = TrustRegion(model, x, value, np.ones(len(x)), rng, **arguments)

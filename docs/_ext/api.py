@@ -68,14 +68,22 @@ TOPICS = (
         "learning",
         "Learning before sampling",
         "What is opaque in a model, learned once for all chains. See [Learn once](../learning.md).",
-        names=("learn", "LearnedPosterior"),
+        names=("learn", "LearnedPosterior", "Evaluations", "LearnedMode", "LogEvidence"),
     ),
     Topic(
         "before_and_after",
         "Before and after sampling",
         "How noisy a likelihood is, what limits a run's chains, and how near draws are to a "
         "reference.",
-        names=("estimate_noise", "NoiseEstimate", "diagnose", "Diagnosis", "mmd", "MMD"),
+        names=(
+            "estimate_noise",
+            "NoiseEstimate",
+            "diagnose",
+            "Diagnosis",
+            "EvaluationCounts",
+            "mmd",
+            "MMD",
+        ),
     ),
     Topic(
         "plots",

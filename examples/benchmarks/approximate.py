@@ -28,7 +28,7 @@ import numpy as np  # noqa: E402
 import pymc_kmc as kmc  # noqa: E402
 from examples.benchmarks.learning import MODELS, REFERENCE_DRAWS, sample  # noqa: E402
 from examples.benchmarks.targets import markdown  # noqa: E402
-from pymc_kmc.learning.arrival import jittered_points, prior_points  # noqa: E402
+from pymc_kmc.learning.multistart import jittered_points, prior_points  # noqa: E402
 from pymc_kmc.model.opaque import OpaqueModel  # noqa: E402
 
 BUDGETS = 100, 250, 500, 1000
@@ -61,7 +61,7 @@ def by_vbmc(model, budget, seed):
         nonlocal n_evaluations
         n_evaluations += 1
         x = np.ravel(x)[None]
-        return max(float(opaque.log_density(x, opaque.evaluate(x))[0][0]), LOWEST)
+        return max(float(opaque.log_density(x, opaque.evaluate(x).outputs)[0][0]), LOWEST)
 
     options = {"max_fun_evals": budget, "display": "off"}
     np.random.seed(seed)  # noqa: NPY002  PyVBMC draws from NumPy's global generator.

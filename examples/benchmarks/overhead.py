@@ -90,7 +90,7 @@ def make_steps(target, model, size, n_leapfrog, n_tune, rng):
     }
     with model:
         local = kmc.KAMH(rng=1)
-        local.learned.local.distribution = LocalDistribution(X, "gaussian", local.gamma, rng)
+        local.adapted.local.distribution = LocalDistribution(X, "gaussian", local.gamma, rng)
         default = kmc.KMC(rng=1)
         rows = [
             ("AdaptiveMetropolis, tuning", kmc.AdaptiveMetropolis(rng=1), True),

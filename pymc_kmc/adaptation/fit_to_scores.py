@@ -154,7 +154,7 @@ class FitToScores(RepeatedFit):
     """
 
     # Share of the history that is used: the rest is burn-in. Shares from .5 to .8 did equally well.
-    RECENT = 0.6
+    RECENT_SHARE = 0.6
     # Number of folds of cross-validation: an early history has about as many different parts.
     N_FOLDS = 4
     # Depth below the chain's bulk at which a value counts half, in nats.
@@ -185,15 +185,15 @@ class FitToScores(RepeatedFit):
         self.n_seen = 0
         self.last_bandwidth = 1.0
 
-    def _fit(self, record, last, rng):
-        states, weights = self._states(record.states, rng)
+    def _fit(self, history, last, rng):
+        states, weights = self._states(history.states, rng)
         if len(states) < max(2 * self.N_FOLDS, states.shape[1] + 2):
             return None  # the chain has hardly moved
         with warnings.catch_warnings():
             # A bandwidth at the edge of its range is a fact of Gaussian targets: wider is as good.
             warnings.filterwarnings("ignore", message="the best", category=UserWarning)
-            fit = self._fit_to(states, weights, record.evaluations, last, rng)
-        self.n_seen = len(record)
+            fit = self._fit_to(states, weights, history.evaluations, last, rng)
+        self.n_seen = len(history)
         return fit
 
     def _fit_to(self, states, weights, evaluations, last, rng):
@@ -226,14 +226,14 @@ class FitToScores(RepeatedFit):
         metric = Metric(coordinates.matrix @ spread @ coordinates.matrix.T)
         return Fit(surrogate, SurrogateHamiltonian(surrogate.parameters_, coordinates, metric))
 
-    def update(self, record, last, rng):
+    def update(self, history, last, rng):
         """Learn from the states since the last fit or update; hyper-parameters are kept.
 
         The moves' lengths and the log weights stay those of the last fit.
 
         Parameters
         ----------
-        record : Record
+        history : History
             Of the chain; not changed.
         last : FittedSurrogate
             The surrogate in use; not changed.
@@ -245,8 +245,8 @@ class FitToScores(RepeatedFit):
             The one in use, where it could not be updated; `failure` then says why.
         """
         forward = last.hamiltonian.coordinates.forward
-        states, weights = self._states(record.states, rng)
-        new_states = record.states.last(len(record) - self.n_seen)
+        states, weights = self._states(history.states, rng)
+        new_states = history.states.last(len(history) - self.n_seen)
         try:
             with single_threaded_blas():
                 surrogate = self.family.updated(
@@ -255,12 +255,12 @@ class FitToScores(RepeatedFit):
         except (ValueError, np.linalg.LinAlgError) as error:
             self.failure = f"{type(error).__name__}: {error}"
             return last
-        self.n_seen = len(record)
+        self.n_seen = len(history)
         return replace(last, surrogate=surrogate, transitions=last.transitions.following(surrogate))
 
-    def _states(self, history, rng):
+    def _states(self, states, rng):
         """Distinct recent states in order, as many as a fit takes, and their weights."""
-        states, weights = unique_states(history.recent(self.RECENT))
+        states, weights = unique_states(states.recent(self.RECENT_SHARE))
         if len(states) > self.family.n_points:
             kept, weights = systematic_sample(weights, self.family.n_points, rng)
             states = states[kept]
@@ -268,7 +268,7 @@ class FitToScores(RepeatedFit):
 
     def _values(self, evaluations):
         """Where the density was evaluated, its logarithm there, and how much that counts."""
-        recent = evaluations.recent(self.RECENT)
+        recent = evaluations.recent(self.RECENT_SHARE)
         points, values = recent[:, :-1], recent[:, -1]
         scale = self.DEPTH + self.DEPTH_PER_DIMENSION * points.shape[1]
         depth = np.maximum(np.quantile(values, 0.9) - values, 0.0) / scale

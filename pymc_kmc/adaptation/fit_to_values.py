@@ -95,19 +95,19 @@ class FitToValues(RepeatedFit):
         self._n_lost = [0, 0, 0]
         self.score_weights = self.NOISY_SCORE_WEIGHTS if is_noisy else (0.0,)
 
-    def n_recent(self, record):
-        n = super().n_recent(record)
-        n_since = len(record) - (self.first_length or 0)
-        d = record.states.last(1).shape[1]
+    def n_recent(self, history):
+        n = super().n_recent(history)
+        n_since = len(history) - (self.first_length or 0)
+        d = history.states.last(1).shape[1]
         return min(n, n_since) if n_since >= self.STATES_PER_DIMENSION * d else n
 
-    def evaluations(self, record):
+    def evaluations(self, history):
         """Return the evaluations that are learned from, shape (n, d + 1)."""
-        return record.evaluations.last(min(len(record.evaluations), self.MOST_VALUES))
+        return history.evaluations.last(min(len(history.evaluations), self.MOST_VALUES))
 
-    def _fit(self, record, last, rng):
-        states, log_densities = self.recent(record)
-        evaluations = self.evaluations(record)
+    def _fit(self, history, last, rng):
+        states, log_densities = self.recent(history)
+        evaluations = self.evaluations(history)
         points, values = mean_values(evaluations[:, :-1], evaluations[:, -1])
         if len(points) < states.shape[1] + 2:
             return None
@@ -122,7 +122,7 @@ class FitToValues(RepeatedFit):
         if last is None and can_be_full(states.shape[1]) and not surrogate.is_full_:
             return None  # half a surrogate is worse than the random walk: wait
         if last is None:
-            self.first_length = len(record)
+            self.first_length = len(history)
         return Fit(surrogate, whitened_hamiltonian(surrogate), warp)
 
     def _warps(self, states, last):

@@ -29,7 +29,7 @@ class Fit(NamedTuple):
 
 
 class RepeatedFit(ABC):
-    """Makes surrogates of a chain's record, and learns moves on them.
+    """Makes surrogates of a chain's history, and learns moves on them.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class RepeatedFit(ABC):
     """
 
     # Share of the chain's states that is learned from: the rest is burn-in.
-    RECENT = 2 / 3
+    RECENT_SHARE = 2 / 3
     # Whether learning makes a new surrogate.
     makes_surrogates = True
 
@@ -64,24 +64,24 @@ class RepeatedFit(ABC):
         )
 
     @abstractmethod
-    def _fit(self, record, last, rng):
-        """Return a :class:`Fit`, or None where the record says too little for one."""
+    def _fit(self, history, last, rng):
+        """Return a :class:`Fit`, or None where the history says too little for one."""
 
-    def n_recent(self, record):
+    def n_recent(self, history):
         """Return the number of states, the last ones, that are learned from."""
-        return int(np.ceil(self.RECENT * len(record)))
+        return int(np.ceil(self.RECENT_SHARE * len(history)))
 
-    def recent(self, record):
+    def recent(self, history):
         """Return the states that are learned from, (n, d), and their log densities, (n,)."""
-        n = self.n_recent(record)
-        return record.states.last(n), record.log_densities.last(n)[:, 0]
+        n = self.n_recent(history)
+        return history.states.last(n), history.log_densities.last(n)[:, 0]
 
-    def fit(self, record, last, rng):
+    def fit(self, history, last, rng):
         """Fit a surrogate and learn moves on it; counters and `failure` are updated in place.
 
         Parameters
         ----------
-        record : Record
+        history : History
             Of the chain; not changed.
         last : FittedSurrogate or None
             The surrogate in use; not changed.
@@ -95,14 +95,14 @@ class RepeatedFit(ABC):
         self.failure = None
         with single_threaded_blas():
             try:
-                fit = self._fit(record, last, rng)
+                fit = self._fit(history, last, rng)
             except (ValueError, np.linalg.LinAlgError) as error:
                 self.failure = f"{type(error).__name__}: {error}"
                 return None
             if fit is None:
                 return None
             self.n_fits += self.makes_surrogates
-            return self._with_moves(fit, *self.recent(record), rng)
+            return self._with_moves(fit, *self.recent(history), rng)
 
     def _with_moves(self, fit, positions, log_densities, rng):
         """Return the fit with moves and log weights learned from states, (n, d) and (n,)."""
@@ -130,12 +130,12 @@ class GivenSurrogate(RepeatedFit):
 
     makes_surrogates = False
 
-    def __init__(self, surrogate, hamiltonian, learn_moves, recent=RepeatedFit.RECENT):
+    def __init__(self, surrogate, hamiltonian, learn_moves, recent=RepeatedFit.RECENT_SHARE):
         super().__init__(learn_moves)
-        self.RECENT = recent
+        self.RECENT_SHARE = recent
         self.given = Fit(surrogate, hamiltonian)
 
-    def _fit(self, record, last, rng):
+    def _fit(self, history, last, rng):
         return self.given
 
     def begin(self, position, log_density, rng):

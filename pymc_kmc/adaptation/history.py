@@ -3,41 +3,41 @@
 import numpy as np
 
 
-class History:
-    """A chain's states in order, in memory that grows by doubling.
+class GrowingArray:
+    """Rows in the order in which they came, in memory that grows by doubling.
 
     Parameters
     ----------
-    n_dimensions : int
-        Length d of a state.
+    length : int
+        That of a row, d.
     """
 
     FIRST_CAPACITY = 256
 
-    def __init__(self, n_dimensions):
-        self._states = np.empty((self.FIRST_CAPACITY, n_dimensions))
+    def __init__(self, length):
+        self._rows = np.empty((self.FIRST_CAPACITY, length))
         self._n = 0
 
     def __len__(self):
         return self._n
 
-    def append(self, state):
-        """Add one state; repeated ones too: how long the chain stayed is information."""
-        if self._n == len(self._states):
-            self._states = np.concatenate([self._states, np.empty_like(self._states)])
-        self._states[self._n] = state
+    def append(self, row):
+        """Add one row."""
+        if self._n == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+        self._rows[self._n] = row
         self._n += 1
 
     def recent(self, fraction):
-        """Return a view of the last `fraction` of the states, shape (n, d)."""
+        """Return a view of the last `fraction` of the rows, shape (n, d)."""
         return self.last(int(np.ceil(self._n * fraction)))
 
     def last(self, n):
-        """Return a view of the last `n` of the states, shape (n, d)."""
-        return self._states[self._n - n : self._n]
+        """Return a view of the last `n` of the rows, shape (n, d)."""
+        return self._rows[self._n - n : self._n]
 
 
-class Record:
+class History:
     """What a chain leaves for a surrogate to learn from.
 
     Parameters
@@ -47,18 +47,18 @@ class Record:
 
     Attributes
     ----------
-    states : History
-        Shape (n, d).
-    log_densities : History
+    states : GrowingArray
+        Shape (n, d); repeated ones too: how long the chain stayed is information.
+    log_densities : GrowingArray
         Those of the states, shape (n, 1).
-    evaluations : History
+    evaluations : GrowingArray
         Proposals and the finite log densities found there, shape (n', d + 1).
     """
 
     def __init__(self, n_dimensions):
-        self.states = History(n_dimensions)
-        self.log_densities = History(1)
-        self.evaluations = History(n_dimensions + 1)
+        self.states = GrowingArray(n_dimensions)
+        self.log_densities = GrowingArray(1)
+        self.evaluations = GrowingArray(n_dimensions + 1)
 
     def __len__(self):
         return len(self.states)

@@ -15,7 +15,7 @@ squared jumped distance. *Statistica Sinica* 20, 343-364.
 import numpy as np
 
 # Weight, after a refit, of what was seen before it: the moves have changed.
-MEMORY = 0.3
+REFIT_MEMORY = 0.3
 
 
 class MoveProbabilities:
@@ -84,8 +84,8 @@ class ByJumps(MoveProbabilities):
 
     def discount(self):
         """Discount what was seen, in place: the moves have changed."""
-        self.counts *= MEMORY
-        self.jumps *= MEMORY
+        self.counts *= REFIT_MEMORY
+        self.jumps *= REFIT_MEMORY
         self._update()
 
 
@@ -111,7 +111,7 @@ class ByAcceptance(MoveProbabilities):
     # Smallest probability of a move.
     SMALLEST = 0.005
     # Beyond this squared jump more of it makes draws no more independent.
-    ENOUGH = 0.97
+    INDEPENDENT_JUMP = 0.97
     # Squared jumps below this are all the same.
     LEAST = 1e-3
 
@@ -124,7 +124,7 @@ class ByAcceptance(MoveProbabilities):
 
     def _update(self):
         rates = (self.acceptances + 0.5) / (self.counts + 1.0)
-        shares = (rates * np.clip(self.jumps, self.LEAST, self.ENOUGH)) ** self.POWER
+        shares = (rates * np.clip(self.jumps, self.LEAST, self.INDEPENDENT_JUMP)) ** self.POWER
         free = 1.0 - self.SMALLEST * len(shares)
         self.probabilities = self.SMALLEST + free * shares / shares.sum()
 
@@ -156,7 +156,7 @@ class ByAcceptance(MoveProbabilities):
         """
         renewed = ByAcceptance(len(self.counts))
         renewed.jumps = np.asarray(jumps)
-        renewed.counts = MEMORY * self.counts
-        renewed.acceptances = MEMORY * self.acceptances
+        renewed.counts = REFIT_MEMORY * self.counts
+        renewed.acceptances = REFIT_MEMORY * self.acceptances
         renewed._update()
         return renewed

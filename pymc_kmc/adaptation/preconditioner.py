@@ -14,7 +14,7 @@ Bhatia, R. (2007). *Positive Definite Matrices*, chapter 4. Princeton University
 
 import numpy as np
 
-from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.history import GrowingArray
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
 from pymc_kmc.numerics.linear_algebra import geometric_mean
@@ -49,7 +49,7 @@ class DrawsAndGradients:
     # Growth of the chain from one window to the next.
     GROWTH = 1.5
     # Share of the chain that a window is of: the rest is burn-in.
-    RECENT = 0.5
+    RECENT_SHARE = 0.5
     # Weight of the covariances' diagonals, in points.
     PRIOR_POINTS = 5.0
     # A trajectory's length where the target has unit spread: draws and their squares are both
@@ -67,8 +67,8 @@ class DrawsAndGradients:
 
     def __init__(self, n_dimensions, target_acceptance, speed_measure):
         self.speed_measure = speed_measure
-        self.positions = History(n_dimensions)
-        self.gradients = History(n_dimensions)
+        self.positions = GrowingArray(n_dimensions)
+        self.gradients = GrowingArray(n_dimensions)
         self.schedule = GeometricSchedule(max(self.FIRST_WINDOW, n_dimensions), self.GROWTH)
         self.scale_adaptation = RobbinsMonroScale(target_acceptance, self.FIRST_STEP_SIZE)
         self.has_window = False
@@ -101,10 +101,10 @@ class DrawsAndGradients:
             self._learn_factor()
 
     def _learn_factor(self):
-        positions = self.positions.recent(self.RECENT)
-        gradients = self.gradients.recent(self.RECENT)
+        positions = self.positions.recent(self.RECENT_SHARE)
+        gradients = self.gradients.recent(self.RECENT_SHARE)
         n_distinct = count_distinct(positions)
-        if n_distinct < max(3, self.RECENT * positions.shape[1] / 2):
+        if n_distinct < max(3, self.RECENT_SHARE * positions.shape[1] / 2):
             return
         share = self.PRIOR_POINTS / (self.PRIOR_POINTS + n_distinct)
         with single_threaded_blas():

@@ -73,7 +73,7 @@ class RandomWalkAdaptation:
     # Growth of the history from one covariance to the next: some 50 factorisations in 5000 states.
     GROWTH = 1.1
     # Share of the history that the covariance is of: the rest is burn-in.
-    RECENT = 0.5
+    RECENT_SHARE = 0.5
     # Smallest share of distinct states that a covariance is learned from. A chain that sat on a
     # lucky estimate for long has a history of hardly any spread, and would stay there.
     FEWEST_DISTINCT = 0.02
@@ -117,23 +117,24 @@ class RandomWalkAdaptation:
         """Learn from the acceptance probability of a proposal."""
         self.scale_adaptation.update(acceptance_rate)
 
-    def learn_covariance(self, history, warp=IDENTITY):
+    def learn_covariance(self, states, warp=IDENTITY):
         """Learn from the chain's history, where that is due or the coordinates have changed.
 
         Parameters
         ----------
-        history : History
+        states : GrowingArray
+            All of the chain.
         warp : ScaleWarp or Identity
             The random walk's coordinates.
         """
-        if not self.schedule.is_due(len(history)) and warp is self._warp:
+        if not self.schedule.is_due(len(states)) and warp is self._warp:
             return
         self._warp = warp
-        states = history.recent(self.RECENT)
-        fewest = max(2 * states.shape[1], self.FEWEST_DISTINCT * len(states))
-        if count_distinct(states) >= fewest:
+        recent = states.recent(self.RECENT_SHARE)
+        fewest = max(2 * recent.shape[1], self.FEWEST_DISTINCT * len(recent))
+        if count_distinct(recent) >= fewest:
             with single_threaded_blas():
-                self._learn_from(warp.forward(states), self.basis if warp is IDENTITY else None)
+                self._learn_from(warp.forward(recent), self.basis if warp is IDENTITY else None)
             self.scale_adaptation.scale = min(self.scale, self.LARGEST_SCALE)
 
     def _learn_from(self, states, basis):

@@ -142,7 +142,7 @@ class SpeedMeasure:
 # Smallest diagonal element of L under the additive rule (the authors' code).
 SMALLEST_DIAGONAL = 1e-3
 # RMSprop's memory (the authors' code).
-MEMORY = 0.9
+SQUARE_MEMORY = 0.9
 
 
 @njit
@@ -178,7 +178,7 @@ def additive_update(factor, mean_square, U, V, counts, beta, rate, first):
                     gradient += U[k, i] * V[k, j]
             square = gradient * gradient
             if not first:
-                square = MEMORY * mean_square[i, j] + (1.0 - MEMORY) * square
+                square = SQUARE_MEMORY * mean_square[i, j] + (1.0 - SQUARE_MEMORY) * square
             mean_square[i, j] = square
             factor[i, j] += rate * gradient / (1.0 + np.sqrt(square))
         factor[i, i] = max(factor[i, i], SMALLEST_DIAGONAL)

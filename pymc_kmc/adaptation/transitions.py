@@ -38,9 +38,9 @@ LENGTH_FACTORS = (1.0, 2.0, 4.0)
 WORTH = 1.25
 # Largest number of leapfrog steps before a U-turn.
 MOST_STEPS = 40
-# Sequences end where starts and ends are correlated by exp(-ENOUGH): second moments don't show all
-# of a chain's corners.
-ENOUGH = 6.0
+# Minus the logarithm of the correlation of starts and ends at which sequences end: second moments
+# don't show all of a chain's corners.
+MOST_DECORRELATION = 6.0
 # Number of transitions in a simulated sequence.
 N_SIMULATED = 8
 # Squared jumps above this share of independence are not to be told from it.
@@ -146,10 +146,10 @@ def learn_transitions(hamiltonian, states, rng, n_gradients=None):
         jumps = _mean_jumps(hamiltonian, whitening, starts, step_size, n_simulated, n_steps, rng)
         jump = np.min((jumps + LEAST_JUMP) / (independent + LEAST_JUMP))
         rate = -np.log1p(-min(jump, LARGEST_JUMP)) / n_simulated
-        decorrelation = min(rate * most, ENOUGH)
+        decorrelation = min(rate * most, MOST_DECORRELATION)
         if lengths is None or decorrelation > WORTH * best:
             best = decorrelation
-            lengths = n_steps, min(most, int(np.ceil(ENOUGH / max(rate, SLOWEST))))
+            lengths = n_steps, min(most, int(np.ceil(MOST_DECORRELATION / max(rate, SLOWEST))))
     return SurrogateTransitions(hamiltonian, step_size, *lengths, best)
 
 

@@ -1,6 +1,8 @@
 """What is learned once, before the chains, for all of them."""
 
+from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.learn import learn
+from pymc_kmc.learning.modes import LearnedMode
 from pymc_kmc.learning.posterior import LearnedPosterior
 
-__all__ = ["LearnedPosterior", "learn"]
+__all__ = ["LearnedMode", "LearnedPosterior", "LogEvidence", "learn"]

@@ -114,7 +114,7 @@ class Composite:
 
         return self._values(X, 1.0, bonus)
 
-    def hopeful(self, X, most) -> Values:
+    def boundedly_optimistic(self, X, most) -> Values:
         """Return :class:`Values` with a standard deviation added, at most so many nats.
 
         Parameters
@@ -123,12 +123,12 @@ class Composite:
         most : float
         """
 
-        def hope(variance):
+        def bonus(variance):
             sd = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
             share = np.tanh(sd / most)
             return most * share, 0.5 * (1.0 - share**2) / sd
 
-        return self._values(X, 1.0, hope)
+        return self._values(X, 1.0, bonus)
 
     def sampled(self, X, n, rng):
         """Return n log densities of each of k points that are possible, (n, k).
@@ -140,7 +140,7 @@ class Composite:
         pairs = list(zip(self.emulators, predictions, strict=True))
         values = np.empty((n, len(X)))
         for row in values:
-            outputs = np.hstack([emulator.sampled(said, rng) for emulator, said in pairs])
+            outputs = np.hstack([emulator.sampled(part, rng) for emulator, part in pairs])
             row[:] = self.model.log_density(X, outputs)[0]
         return values
 

@@ -89,8 +89,8 @@ def _finite(composite, state):
     usable = np.isfinite(values.penalised) & np.isfinite(values.gradient).all(axis=1)
     if usable.any():
         return state.draws[usable]
-    X, _, _, log_densities = state.evaluations
-    return X[[np.argmax(log_densities)]]
+    evaluations = state.evaluations
+    return evaluations.X[[np.argmax(evaluations.log_densities)]]
 
 
 def potential_scale_reduction(X):

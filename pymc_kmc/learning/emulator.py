@@ -2,10 +2,10 @@ r"""An opaque node's outputs as a function of its inputs, with how sure that is.
 
 A node is emulated in the space in which the marginal likelihood is larger: of its own inputs, or of
 the unconstrained variables above them. A term of the log density is a number: depths below the best
-value count less beyond a knee, since where a posterior has no mass only that is to be known. They
-may be compressed there, :math:`k (1 + \log(\text{depth} / k))`, for a kernel whose length scale
-is of the posterior's size, or be left as they are, for a polynomial. Other outputs are scaled to
-unit standard deviation where the log density is high; positive ones may be emulated by their
+value count less beyond a depth k, since where a posterior has no mass only that is to be known.
+They may be compressed there, :math:`k (1 + \log(\text{depth} / k))`, for a kernel whose length
+scale is of the posterior's size, or be left as they are, for a polynomial. Other outputs are scaled
+to unit standard deviation where the log density is high; positive ones may be emulated by their
 logarithms. The marginal likelihood chooses here too.
 """
 
@@ -18,16 +18,16 @@ from pymc_kmc.surrogates.exact_gp import EXTENSIONS, SIMPLEST, ExactGP, Hyperpar
 
 # Depth of a log density below its best, in nats a dimension, from which on it is compressed: draws
 # at temperature 2 are hardly deeper.
-KNEE = 3.0
-# Standard deviation of a deep value's error, as a share of what is beyond the knee. With .1 noisy
+COMPRESSION_DEPTH = 3.0
+# Standard deviation of a deep value's error, as a share of what is beyond that depth. With .1 noisy
 # values' deep ones bent the process where draws are: 400 evaluations in place of 280.
 DEEP_ERROR = 0.25
-# Largest depth of a value that isn't compressed, in knees.
+# Largest depth of a value that isn't compressed, in depths of compression.
 DEEPEST_PLAIN = 1e4
-# Largest depth of a noisy term's values that are fitted where noise is to be averaged, in knees;
+# Largest depth of a noisy term's values that are fitted where noise is to be averaged, in the same;
 # so many times a quadratic's coefficients are, however deep. Deeper ones bend the process where
 # draws are, as noise hides what these say against it: with all 1070 values of a log likelihood in
-# eight dimensions errors at draws were .7 nats, .6 with the 674 within two knees.
+# eight dimensions errors at draws were .7 nats, .6 with the 674 within two of them.
 SHALLOW, FEWEST_FITTED = 2.0, 4
 # Most fits, each to the values left out that the last was wrong about too.
 MOST_FITS = 4
@@ -51,7 +51,7 @@ FEWEST_EXTENDED, EXTENSION_GAIN = 100, 0.5
 # additive kernel.
 MOST_EXTENDED = {"additive": (20, 1), "radial": (1000, 1000)}
 # Weight of the last covariance in that of a space's coordinates, where draws go on from the last.
-MEMORY = 0.5
+COVARIANCE_MEMORY = 0.5
 # Largest output, less than infinite: its square is finite. Largest logarithm of a positive one.
 LARGEST_OUTPUT = 1e150
 LARGEST_LOG = 300.0
@@ -59,15 +59,22 @@ LARGEST_LOG = 300.0
 TRANSFORMS = {False: ("none", "log"), True: ("compressed", "none")}
 
 
-class Knee(NamedTuple):
-    """How depths below the best log density are compressed."""
+class Compression(NamedTuple):
+    """How log densities far below the best one are compressed.
+
+    Attributes
+    ----------
+    best : float
+    depth : float
+        Below the best one, from which on they are.
+    """
 
     best: float
     depth: float
 
     @classmethod
     def of(cls, values, n_dimensions):
-        """Return the knee of log densities (n,), some of them finite.
+        """Return that of log densities (n,), some of them finite.
 
         Far from a maximum the best values lie deeper apart: it is their median depth then.
         """
@@ -75,7 +82,7 @@ class Knee(NamedTuple):
         usual = np.median(depths[: 4 * n_dimensions])
         if not np.isfinite(usual):
             usual = 0.0
-        return cls(values.max(), max(KNEE * n_dimensions, usual))
+        return cls(values.max(), max(COMPRESSION_DEPTH * n_dimensions, usual))
 
     def __call__(self, values):
         """Return compressed log densities."""
@@ -176,7 +183,7 @@ class NodeEmulator:
         many values are kept for some fits then.
     """
 
-    def __init__(self, node, memory=MEMORY, grows=False):
+    def __init__(self, node, memory=COVARIANCE_MEMORY, grows=False):
         self.node, self.memory, self.grows = node, memory, grows
         self.space = self.process = self.usable = None
         self.n_competed = self.n_searched = 0
@@ -212,18 +219,12 @@ class NodeEmulator:
         emulator.process = process.given(state.Z, state.Y, state.noise, parameters)
         return emulator
 
-    def fit(self, X, U, outputs, log_densities, draws, draws_inputs, top=None, averages=False):
+    def fit(self, evaluations, draws, draws_inputs, top=None, averages=False):
         """Fit to evaluations.
 
         Parameters
         ----------
-        X : ndarray, shape (n, d)
-        U : ndarray, shape (n, k)
-            All opaque inputs.
-        outputs : ndarray, shape (n, k)
-            All that opaque nodes returned.
-        log_densities : ndarray, shape (n,)
-            Of the model.
+        evaluations : Evaluations
         draws, draws_inputs : ndarray, shape (n', d) and (n', k)
             Where the surrogate is to be good.
         top : int, optional
@@ -233,8 +234,8 @@ class NodeEmulator:
             Whether a noisy term's noise is to be averaged: deep values are left out then, but
             those that the fit takes for higher than they are.
         """
-        node = self.node
-        Y = node.emulated(outputs)
+        node, X, U = self.node, evaluations.X, evaluations.inputs
+        Y, log_densities = node.emulated(evaluations.outputs), evaluations.log_densities
         heights = Y[:, 0] if node.is_term else log_densities
         highest = np.inf if top is None else heights[top]
         usable = (Y < np.inf).all(axis=1)
@@ -262,9 +263,9 @@ class NodeEmulator:
     def _floor(self, heights):
         """Return what a noisy term's values (n,) are left out below."""
         d = len(self.node.moves_with)
-        knee, n_coefficients = Knee.of(heights, d), (d + 1) * (d + 2) // 2
+        compression, n_coefficients = Compression.of(heights, d), (d + 1) * (d + 2) // 2
         n = min(FEWEST_FITTED * n_coefficients, len(heights))
-        return min(knee.best - SHALLOW * knee.depth, np.sort(heights)[-n])
+        return min(compression.best - SHALLOW * compression.depth, np.sort(heights)[-n])
 
     @np.errstate(over="ignore", invalid="ignore")
     def _fit_to(self, usable, X, U, Y, log_densities, draws, draws_inputs, highest):
@@ -351,24 +352,24 @@ class NodeEmulator:
         jacobian = 0.0
         if self.node.is_term:
             values = Y[:, 0]
-            knee = Knee.of(np.minimum(values, highest), d)
+            compression = Compression.of(np.minimum(values, highest), d)
             deepest = values[np.isfinite(values)].min()
-            floor = knee.best - INFINITE * max(knee.best - deepest, knee.depth)
+            floor = compression.best - INFINITE * max(compression.best - deepest, compression.depth)
             values = np.where(np.isfinite(values), values, floor)
             if transform == "compressed":
-                jacobian = knee.log_slopes(values)
-                values = knee(values)
+                jacobian = compression.log_slopes(values)
+                values = compression(values)
             else:
-                values = np.maximum(values, knee.best - DEEPEST_PLAIN * knee.depth)
-            offset, scales = np.array([knee.best - 0.5 * d]), np.ones(1)
-            noise = knee.error(values) ** 2
+                values = np.maximum(values, compression.best - DEEPEST_PLAIN * compression.depth)
+            offset, scales = np.array([compression.best - 0.5 * d]), np.ones(1)
+            noise = compression.error(values) ** 2
             targets = (values - offset[0])[:, None]
         else:
-            knee = Knee.of(np.minimum(log_densities, highest), d)
-            finite = np.where(np.isfinite(log_densities), log_densities, knee.best - 1e6)
+            compression = Compression.of(np.minimum(log_densities, highest), d)
+            finite = np.where(np.isfinite(log_densities), log_densities, compression.best - 1e6)
             # The error of an output is of no interest where the log density is that low.
-            noise = (knee.error(knee(finite)) / knee.depth) ** 2
-            weights = 1.0 / (1.0 + np.maximum(knee.best - finite, 0.0) / knee.depth)
+            noise = (compression.error(compression(finite)) / compression.depth) ** 2
+            weights = 1.0 / (1.0 + np.maximum(compression.best - finite, 0.0) / compression.depth)
             if transform == "log":
                 if not np.all(Y > 0):
                     return -np.inf, None, None, None, covariance

@@ -2,8 +2,8 @@ r"""Learn a posterior once, for all chains, from few evaluations.
 
 1. *See what is opaque* (:mod:`pymc_kmc.model.opaque`): only those nodes of the model's graph that
    have no gradient are emulated; prior and likelihood around them stay exact.
-2. *Arrive* (:mod:`pymc_kmc.learning.arrival`): searches from dispersed starts, until some agree on
-   the best maximum; maxima that have mass are all learned (:mod:`pymc_kmc.learning.modes`).
+2. *Arrive* (:mod:`pymc_kmc.learning.multistart`): searches from dispersed starts, until some agree
+   on the best maximum; maxima that have mass are all learned (:mod:`pymc_kmc.learning.modes`).
 3. *Learn* (:mod:`pymc_kmc.learning.rounds`): draw, predict, evaluate, until predictions are right.
 
 Chains move on what was learned (:mod:`pymc_kmc.learning.emulated_density`).
@@ -15,21 +15,21 @@ from functools import partial
 
 import numpy as np
 
-from pymc_kmc.learning.arrival import N_PRIOR, Arrival
 from pymc_kmc.learning.composite import draw, joined
 from pymc_kmc.learning.display import DONE, Display
 from pymc_kmc.learning.drawing import N_BURNED, drawn
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.evidence import of_emulated, without_noise
 from pymc_kmc.learning.modes import drawn_modes, searched_modes, unseen_share
+from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, remember
 from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import are_constant
-from pymc_kmc.learning.state import N_CALM
+from pymc_kmc.learning.state import N_CONVERGED_ROUNDS
 from pymc_kmc.likelihoods.checks import check_model, check_variables
 from pymc_kmc.likelihoods.executors import check_executor
+from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import OpaqueModel, StructureError
 from pymc_kmc.numerics.checks import check_count, check_flag, check_positive, check_rng
 from pymc_kmc.numerics.jit import is_interrupt
@@ -102,11 +102,11 @@ def learn(
         prior.
     tolerance : float
         Error of the log density at new draws at which learning ends, in nats.
-    evaluations : LearnedPosterior or Evaluated, optional
-        Of the same model, what this function has returned or, if it has failed, the attribute
-        `evaluations` of the exception: what was evaluated before is not evaluated again, but
-        for the best place of a learned posterior: other values there are another model's. After an
-        exception the same arguments go on where it was raised.
+    evaluations : LearnedPosterior or Evaluations, optional
+        Of the same model: what this function has returned, or the attribute `evaluations` of that,
+        of the exception that it has raised, or of a step. What was evaluated before is not
+        evaluated again, but for the best place of a learned posterior: other values there are
+        another model's. With the same arguments evaluations are gone on from where they ended.
     random_seed : int
     progressbar : bool
 
@@ -172,7 +172,7 @@ def learn(
     run.most_in_noise = most_in_noise
     if evaluations is not None:
         try:
-            run.evaluations = remember(evaluations, opaque, run.arrival.starts)
+            run.evaluations = remember(evaluations, opaque, run.multistart.starts)
         except BaseException:
             opaque.end()
             raise
@@ -181,9 +181,9 @@ def learn(
         run.earlier_modes = getattr(evaluations, "modes", ())
     learned = learned_by(run, progressbar)
     tell(learned, tolerance, 3)
-    if (doubt := doubt_of(learned, opaque)) is not None:
-        warnings.warn(f"What was learned may be wrong: {doubt}.", UserWarning, stacklevel=2)
-    if run.arrival.may_have_missed:
+    if (why := why_doubtful(learned, opaque)) is not None:
+        warnings.warn(f"What was learned may be wrong: {why}.", UserWarning, stacklevel=2)
+    if run.multistart.may_have_missed:
         _tell_missed(learned.modes, 3)
     elif not opaque.returns_outputs:
         _tell_unseen(learned.modes, 3)
@@ -234,7 +234,7 @@ def tell(learned, tolerance, stacklevel):
     )
 
 
-def doubt_of(learned, opaque):
+def why_doubtful(learned, opaque):
     """Return why what has converged may be wrong all the same, or None."""
     returned = learned.evaluations.outputs
     for node in opaque.nodes:
@@ -283,7 +283,7 @@ class Run:
     def __init__(self, opaque, most, batch_size, n_starts, tolerance, rng):
         self.opaque, self.most, self.rng = opaque, most, rng
         self.most_in_noise = most
-        self.arrival = Arrival(opaque, n_starts, most, rng)
+        self.multistart = MultiStart(opaque, n_starts, most, rng)
         self._settings = batch_size, tolerance, rng
         self._begin_rounds()
         self.evaluations: Evaluations | None = None
@@ -294,7 +294,7 @@ class Run:
         self._drawn: tuple | None = None
 
     def _begin_rounds(self):
-        self.rounds = Rounds(self.opaque, *self._settings, self.arrival.prior)
+        self.rounds = Rounds(self.opaque, *self._settings, self.multistart.prior)
 
     @property
     def limit(self):
@@ -309,17 +309,17 @@ class Run:
             except StructureError as error:
                 log.info(f"KMC: {error}")
                 # Nothing is evaluated again.
-                self.arrival.begin_again()
+                self.multistart.begin_again()
                 self._begin_rounds()
                 if self.evaluations is not None:
-                    self.evaluations = self.arrival.evaluations
+                    self.evaluations = self.multistart.evaluations
 
     def _learn(self, display):
         rounds, state = self.rounds, None
         try:
             display.say("Arriving")
             say = partial(display.say, "Arriving")
-            state = self.arrival.state(self.evaluations, say)
+            state = self.multistart.state(self.evaluations, say)
             if self.earlier_modes:
                 have_mass = [mode for mode in self.earlier_modes if not mode.was_left_out]
                 state = state._replace(modes=tuple(have_mass))
@@ -348,7 +348,7 @@ class Run:
         order = self.rng.permutation(len(unchecked))
         order, n = order[np.argsort(~unchecked[order], kind="stable")], self.rounds.n_chains
         some = np.concatenate([order[: n // 2], order[n // 2 - n :]])
-        return state._replace(draws=draws.X[some], n_calm=N_CALM - 1)
+        return state._replace(draws=draws.X[some], n_converged_rounds=N_CONVERGED_ROUNDS - 1)
 
     def drawn(self, state):
         """Return the composite of all evaluations and what was :func:`drawn` from it."""
@@ -370,14 +370,12 @@ def _posterior(run, state):
     values, penalised, variances = (
         value[order] for value in (of_draws.mean, of_draws.penalised, of_draws.variance)
     )
-    modes = searched_modes(run.arrival, opaque) or run.earlier_modes
+    modes = searched_modes(run.multistart, opaque) or run.earlier_modes
     evidence = of_emulated(composite, X, penalised, variances, rng)
     evidence = without_noise(evidence, rounds.noise, len(state.evaluations))
     return LearnedPosterior(
-        names=tuple(v.name for v in opaque.variables),
         opaque=tuple(f"{node.name} ({node.n_outputs} outputs)" for node in opaque.nodes),
         evaluations=state.evaluations,
-        seconds=opaque.log.seconds_at(state.evaluations.X),
         n_evaluations=opaque.n_evaluations - run.n_before,
         error=state.error,
         has_converged=state.has_converged,

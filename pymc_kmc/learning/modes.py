@@ -65,9 +65,9 @@ def learned_modes(found, opaque):
     )
 
 
-def searched_modes(arrival, opaque):
-    """Return the maxima that an arrival has found."""
-    pairs = zip(arrival.found, arrival.have_mass, strict=True)
+def searched_modes(multistart, opaque):
+    """Return the maxima that a search from many starts has found."""
+    pairs = zip(multistart.found, multistart.have_mass, strict=True)
     return learned_modes([(mode, n, not has_mass) for (mode, n), has_mass in pairs], opaque)
 
 

@@ -30,7 +30,7 @@ from pymc_kmc.learning.composite import PENALTY, Draws, Values, draw
 
 # A standard deviation counts at most so many nats: with no bound draws leave for places of which
 # nothing is known, ever farther.
-MOST_HOPE = 2.0
+MOST_OPTIMISM = 2.0
 # Hopeful draws are made in stretches of so many transitions; the first half leads
 # there. Fifty transitions hardly come along a banana's arms.
 N_STRETCHES, N_TRANSITIONS = 10, 10
@@ -40,7 +40,7 @@ N_STRETCHES, N_TRANSITIONS = 10, 10
 MOST_UNCERTAIN = 5.0
 
 
-class Hopes(NamedTuple):
+class OptimisticDraws(NamedTuple):
     """What the emulators can't exclude.
 
     Attributes
@@ -60,7 +60,7 @@ class Hopes(NamedTuple):
     gap: float
 
 
-def hopes(composite, draws, factor, rng, maps=None) -> Hopes:
+def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraws:
     """Draw as far as the emulators can't exclude mass.
 
     Parameters
@@ -75,7 +75,7 @@ def hopes(composite, draws, factor, rng, maps=None) -> Hopes:
     """
 
     def density(X, temperature):
-        return composite.hopeful(X, MOST_HOPE)
+        return composite.boundedly_optimistic(X, MOST_OPTIMISM)
 
     last, way = draws, [draws]
     for _ in range(N_STRETCHES):
@@ -97,7 +97,7 @@ def hopes(composite, draws, factor, rng, maps=None) -> Hopes:
     gap = max(
         np.max(np.abs(X.mean(axis=0) - mean) / sd), np.max(np.abs(np.log(X.std(axis=0) / sd)))
     )
-    return Hopes(*_split(way, MOST_UNCERTAIN), float(gap))
+    return OptimisticDraws(*_split(way, MOST_UNCERTAIN), float(gap))
 
 
 def _split(parts, most):
@@ -140,7 +140,7 @@ def uncertain(emulators, inputs_at, draws, picked, n):
         if k >= n_picked:
             i = n_picked + int(np.argmax(np.diag(covariance)[n_picked:] * scale))
             chosen.append(i)
-        covariance = given(covariance, i, noise)
+        covariance = conditioned(covariance, i, noise)
     return places[chosen]
 
 
@@ -153,7 +153,7 @@ def informative(emulators, inputs_at, draws, places, n):
     for _ in range(n):
         i = first + int(np.argmax(sum(_gain(C, noise, first) for C, noise in known)))
         chosen.append(i)
-        known = [(given(C, i, noise), noise) for C, noise in known]
+        known = [(conditioned(C, i, noise), noise) for C, noise in known]
     return X[chosen]
 
 
@@ -164,7 +164,7 @@ def _gain(covariance, noise, first):
     return np.sum(to_draws**2, axis=0) / (np.diag(covariance)[first:] + noise)
 
 
-def given(covariance, i, noise):
+def conditioned(covariance, i, noise):
     """Return the covariance of places, given an evaluation of the i-th with noise."""
     column = covariance[:, i]
     return covariance - np.outer(column, column) / (column[i] + noise)

@@ -15,9 +15,9 @@ from pymc_kmc.learning.averages import (
 )
 from pymc_kmc.learning.drawing import N_EACH
 from pymc_kmc.learning.emulated import Emulated
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import sentences
+from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 from pymc_kmc.notebook import figures, paragraph, result
 from pymc_kmc.numerics.checks import check_count
@@ -36,15 +36,11 @@ class LearnedPosterior:
 
     Attributes
     ----------
-    names : tuple of str
-        Names of the value variables, in the order of the unconstrained vector.
     opaque : tuple of str
         What was emulated, and how many outputs it has.
     evaluations : Evaluations
-        `X` (n, d), unconstrained; `inputs` and `outputs` of the opaque nodes; `log_densities` (n,).
-        Another call of :func:`learn` can start from them.
-    seconds : ndarray, shape (n,)
-        That each evaluation took; of a batch that ran at once, the mean.
+        All that it was learned from: places, what the opaque nodes returned, log densities,
+        seconds. Another call of :func:`learn` can start from them.
     n_evaluations : int
         Number of evaluations of the model that were paid for in this call, trials left out.
     error : float
@@ -88,10 +84,8 @@ class LearnedPosterior:
         of their value variables: draws and averages are given these, the emulators are not.
     """
 
-    names: tuple
     opaque: tuple
     evaluations: Evaluations
-    seconds: np.ndarray = field(repr=False)
     n_evaluations: int
     error: float
     has_converged: bool
@@ -112,6 +106,16 @@ class LearnedPosterior:
     r_hat: float
     noise: float
     given: dict
+
+    @property
+    def names(self) -> tuple:
+        """Names of the value variables, in the order of the unconstrained vector."""
+        return self.evaluations.names
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """That each evaluation took, (n,)."""
+        return self.evaluations.seconds
 
     @property
     def n_dimensions(self):
@@ -192,17 +196,17 @@ class LearnedPosterior:
 
     @property
     def _averages(self):
-        said = self.emulated
-        errors = self.evaluations.log_densities - said.held_out
+        emulated = self.emulated
+        errors = self.evaluations.log_densities - emulated.held_out
         near = np.zeros(len(errors), dtype=bool)
         for found in self.rounds:
             if found.temperature <= HIGHEST_TEMPERATURE:
                 near[found.n_evaluations - len(found.predicted) : found.n_evaluations] = True
-        ratio = calibration(errors[near], said.held_out_sd[near])
+        ratio = calibration(errors[near], emulated.held_out_sd[near])
         controls = control_variates(self.positions, self.gradients)
         unknown = 0.0 if self.has_converged else self.error
         worth = inefficiency(self.r_hat, N_EACH)
-        return Averages(self.variances, controls, said.covariance, ratio, unknown, worth)
+        return Averages(self.variances, controls, emulated.covariance, ratio, unknown, worth)
 
     # Stored
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.posterior import LearnedPosterior
-from pymc_kmc.model.evaluated import Evaluated
+from pymc_kmc.model.evaluations import Evaluations
 
 # Relative difference of outputs at one place that rounding on another machine may explain.
 ROUNDING = 1e-6
@@ -13,14 +12,13 @@ ROUNDING = 1e-6
 def keep(error, opaque):
     """Let an exception carry all evaluations of an :class:`OpaqueModel`, and say so.
 
-    It gets the attribute `evaluations`, an :class:`Evaluated`, and a note below its message.
+    It gets the attribute `evaluations`, :class:`Evaluations`, and a note below its message.
     """
-    evaluated = opaque.evaluated()
-    if not len(evaluated):
+    if not len(opaque.evaluations):
         return
-    error.evaluations = evaluated
+    error.evaluations = opaque.evaluations
     error.add_note(
-        f"Evaluations made: {len(evaluated)}; none is lost. They are the attribute "
+        f"Evaluations made: {len(opaque.evaluations)}; none is lost. They are the attribute "
         "`evaluations` of this exception (sys.last_value.evaluations in a notebook): "
         "kmc.learn(..., evaluations=error.evaluations) goes on from them."
     )
@@ -31,7 +29,7 @@ def remember(earlier, opaque, starts):
 
     Parameters
     ----------
-    earlier : LearnedPosterior or Evaluated
+    earlier : LearnedPosterior or Evaluations
     opaque : OpaqueModel
     starts : ndarray, shape (n, d)
         Of the searches.
@@ -39,38 +37,34 @@ def remember(earlier, opaque, starts):
     Returns
     -------
     Evaluations or None
-        What learning begins with. None, if it begins at its starts as it did before an error: all
-        that had been evaluated is remembered then, and the way goes on from there.
+        What learning begins with. None, if it begins at its starts as the call did whose
+        evaluations these are: all are remembered then, and the way goes on from there.
     """
-    evaluated = _checked(earlier, opaque)
-    if isinstance(earlier, LearnedPosterior):
-        _try_out(earlier, opaque)
-    opaque.log.remember(evaluated.X, evaluated.outputs, evaluated.seconds)
-    if isinstance(earlier, Evaluated) and opaque.log.find(starts[:1])[1].all():
-        return None
-    return Evaluations.of(opaque, evaluated.X, evaluated.outputs)
+    is_posterior = isinstance(earlier, LearnedPosterior)
+    evaluations = earlier.evaluations if is_posterior else earlier
+    _check(evaluations, opaque)
+    if is_posterior:
+        _try_out(evaluations, opaque)
+    remembered = opaque.remember(evaluations)
+    is_on_the_way = not is_posterior and remembered.rows(starts[:1])[0] >= 0
+    return None if is_on_the_way else remembered
 
 
-def _checked(earlier, opaque):
-    """Return earlier evaluations, an :class:`Evaluated`, if they are the same model's."""
-    if isinstance(earlier, LearnedPosterior):
-        found = earlier.evaluations
-        values = found.log_densities
-        earlier = Evaluated(earlier.names, found.X, found.outputs, values, earlier.seconds)
-    if not isinstance(earlier, Evaluated):
+def _check(earlier, opaque):
+    """Raise unless earlier evaluations are :class:`Evaluations` of the same model."""
+    if not isinstance(earlier, Evaluations):
         raise TypeError(
             f"evaluations={earlier!r} must be what kmc.learn() has returned, or the attribute "
-            "`evaluations` of an exception that it has raised"
+            "`evaluations` of that, of a step or of an exception that kmc.learn() has raised"
         )
-    names = tuple(v.name for v in opaque.variables)
-    m = opaque.nodes[-1].returned.stop
-    n_dimensions, n_outputs = earlier.X.shape[1], earlier.outputs.shape[1]
-    if earlier.names != names or n_dimensions != opaque.n_dimensions or n_outputs != m:
+    own = opaque.evaluations
+    n_outputs, m = earlier.outputs.shape[1], own.outputs.shape[1]
+    is_as_long = earlier.X.shape[1] == opaque.n_dimensions
+    if earlier.names != own.names or not is_as_long or n_outputs != m:
         raise ValueError(
             f"evaluations are of {list(earlier.names)} with {n_outputs} opaque outputs; "
-            f"this model has {list(names)} and {m}: pass what was learned of the same model."
+            f"this model has {list(own.names)} and {m}: pass what was learned of the same model."
         )
-    return earlier
 
 
 def _try_out(earlier, opaque):
@@ -80,14 +74,13 @@ def _try_out(earlier, opaque):
     """
     if opaque.is_noisy:
         return
-    X, _, outputs, log_densities = earlier.evaluations
-    best = int(np.argmax(log_densities))
-    now, before = opaque.evaluate(X[best : best + 1])[0], outputs[best]
+    best = earlier[[int(np.argmax(earlier.log_densities))]]
+    now, (before,) = opaque.evaluate(best.X).outputs[0], best.outputs
     wrong = np.flatnonzero(~(np.abs(now - before) <= ROUNDING * np.abs(before).max()))
     if len(wrong):
         i = wrong[0]
         raise ValueError(
-            f"evaluations are of another model: at {X[best].tolist()}, on the unconstrained scale, "
-            f"opaque output {i} was {before[i]}, and it is {now[i]} now. Learn anew, without "
-            "evaluations=."
+            f"evaluations are of another model: at {best.X[0].tolist()}, on the unconstrained "
+            f"scale, opaque output {i} was {before[i]}, and it is {now[i]} now. Learn anew, "
+            "without evaluations=."
         )

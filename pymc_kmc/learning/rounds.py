@@ -19,10 +19,9 @@ from functools import partial
 import numpy as np
 
 from pymc_kmc.learning.composite import Composite, draw, first, on_circles
-from pymc_kmc.learning.emulator import KNEE, SHALLOW, Knee, NodeEmulator, shrunk
-from pymc_kmc.learning.evaluations import Evaluations
-from pymc_kmc.learning.placing import hopes, informative, uncertain
-from pymc_kmc.learning.state import N_CALM, Learned, Round
+from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, SHALLOW, Compression, NodeEmulator, shrunk
+from pymc_kmc.learning.placing import informative, optimistic_draws, uncertain
+from pymc_kmc.learning.state import N_CONVERGED_ROUNDS, LearningState, Round
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
 # Number of chains that draw, at least and a dimension.
@@ -39,15 +38,15 @@ N_SAMPLED = 16
 # with one, two modes of a number came out as one on a seed of eight.
 N_NOT_EXCLUDED = 2
 # Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
-# above the knee, and at most. Where hundreds tell a quadratic's coefficients, eight more change
-# little of what the next would be; a search's deep ones tell little of them.
+# that aren't compressed, and at most. Where hundreds tell a quadratic's coefficients, eight more
+# change little of what the next would be; a search's deep ones tell little of them.
 BATCH_SIZE, BATCH_A_DIMENSION, BATCH_A_NODE = 8, 0.5, 0.5
 BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
 # Largest temperature: where nothing is known, the first.
 LARGEST_TEMPERATURE = 50.0
 # The largest in more than so many dimensions: draws at temperature T are some T d / 2 nats deep,
-# and those deeper than the knee count too little to tell a quadratic's coefficients.
-FEW_DIMENSIONS, LARGEST_OF_MANY = 10, 2.0 * KNEE
+# and those that are compressed count too little to tell a quadratic's coefficients.
+FEW_DIMENSIONS, LARGEST_OF_MANY = 10, 2.0 * COMPRESSION_DEPTH
 # The largest where searches have found modes. Errors grow with the temperature, and it with errors:
 # without a bound draws left modes for good that searches had found.
 LARGEST_AT_MODES = 3.0
@@ -81,10 +80,10 @@ OWN_TOLERANCE, OWN_NOISE = 1.0, 2.0 / 3.0
 # in eight dimensions has .3 to .8, up to 1.6 times, when it is learned; others hardly .1, unless
 # there is a region of which nothing is known.
 LARGEST_GAP, GAP_OF_OWN = 0.1, 1.5
-# Number of doubts in a row from which on one of the places is evaluated that are too uncertain to
-# be on the way: a polynomial bends up there, round after round if nothing is known of it. A time
-# series took 293 evaluations for 536; from the second doubt on bananas took 197 for 167.
-LONG_DOUBT = 6
+# Number of such gaps in a row from which on one of the places is evaluated that are too uncertain
+# to be on the way: a polynomial bends up there, round after round if nothing is known of it. A time
+# series took 293 evaluations for 536; from the second gap on bananas took 197 for 167.
+MANY_GAPS = 6
 # Errors up to so many times what is small enough are small enough for chains, if learning was ended
 # by its limit: rounds once ended there, and "scalar" had an ESS of 604 then. Three bananas of 12
 # whose arms were cut short had such errors at draws, and larger ones at uncertain places.
@@ -95,7 +94,7 @@ PATIENCE = 8
 # Noise, in standard deviations of its mean square, that is not taken for an error.
 NOISE_SDS = 2.0
 # Weight of the last metric in the next.
-MEMORY = 0.5
+METRIC_MEMORY = 0.5
 
 
 class Rounds:
@@ -125,12 +124,12 @@ class Rounds:
         if self.batch_size is not None:
             return self.batch_size
         nodes, values = self.model.nodes, evaluations.log_densities
-        knee = Knee.of(values, self.model.n_dimensions)
+        compression = Compression.of(values, self.model.n_dimensions)
         wanted = max(
             BATCH_SIZE,
             BATCH_A_DIMENSION * max(len(node.moves_with) for node in nodes),
             BATCH_A_NODE * len(nodes),
-            BATCH_SHARE * np.sum(values > knee.best - knee.depth),
+            BATCH_SHARE * np.sum(values > compression.best - compression.depth),
         )
         return int(min(wanted, LARGEST_BATCH))
 
@@ -145,26 +144,26 @@ class Rounds:
         """Fit the emulators; return the composite."""
         inputs, averages = self.model.inputs(draws), self.is_noisy
         for emulator in self.emulators:
-            emulator.fit(*evaluations, draws, inputs, averages=averages)
+            emulator.fit(evaluations, draws, inputs, averages=averages)
         return Composite(self.model, self.emulators)
 
-    def next(self, learned):
+    def next(self, state):
         """Return what is known after one round more.
 
         Parameters
         ----------
-        learned : Learned
+        state : LearningState
 
         Returns
         -------
-        Learned
+        LearningState
         """
-        rng, T = self.rng, learned.temperature
-        evaluations, factor = learned.evaluations, learned.factor
-        composite = self.fit(evaluations, learned.draws)
-        learned = self._without_refuted(learned, composite)
-        starts = self._starts(learned, composite)
-        size, maps = learned.step_size, learned.maps
+        rng, T = self.rng, state.temperature
+        evaluations, factor = state.evaluations, state.factor
+        composite = self.fit(evaluations, state.draws)
+        state = self._without_refuted(state, composite)
+        starts = self._starts(state, composite)
+        size, maps = state.step_size, state.maps
         n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
         scouts = self._scouts()
         begin, n = np.vstack([starts, scouts]), len(starts)
@@ -173,100 +172,99 @@ class Rounds:
         n_new = self.n_next(evaluations)
         fresh = self._fresh(n_new, draws)
         exploring = EXPLORING_NOISE if self.is_noisy else EXPLORING
-        wide = hopeful = draws
+        wide = optimistic = draws
         if T < exploring:
             explore = rng, exploring, maps
             n, size = N_EXPLORING_TRANSITIONS, draws.step_size
             wide = draw(composite, draws.X, factor, size, n, *explore)
-            bold = partial(composite, penalty=0.0)
-            hopeful = draw(bold, draws.X, factor, size, n, *explore)
+            unpenalised = partial(composite, penalty=0.0)
+            optimistic = draw(unpenalised, draws.X, factor, size, n, *explore)
         own = np.sqrt(np.mean(draws.values.variance))
-        n_doubts, far = learned.n_doubts, draws.X[:0]
+        n_gaps, distant = state.n_gaps, draws.X[:0]
         is_sure = T == 1.0 and own < self._sure
         if is_sure and not self.is_noisy:
-            hopeful, beyond, gap = hopes(composite, draws, factor, rng, maps)
-            n_doubts = n_doubts + 1 if gap > max(LARGEST_GAP, GAP_OF_OWN * own) else 0
-            if n_doubts >= LONG_DOUBT:
-                far = beyond[:1]
+            optimistic, beyond, gap = optimistic_draws(composite, draws, factor, rng, maps)
+            n_gaps = n_gaps + 1 if gap > max(LARGEST_GAP, GAP_OF_OWN * own) else 0
+            if n_gaps >= MANY_GAPS:
+                distant = beyond[:1]
             else:
                 # As many at least are where draws are unsure: these errors tell whether it ends.
-                n_far = min(N_NOT_EXCLUDED, (n_new - len(fresh)) // 2)
-                far = self.not_excluded(composite, draws)[:n_far]
-        places, n_fresh = self._places(n_new, fresh, draws, wide, hopeful, far, n_doubts)
-        new = Evaluations.at(self.model, places)
+                n_distant = min(N_NOT_EXCLUDED, (n_new - len(fresh)) // 2)
+                distant = self.not_excluded(composite, draws)[:n_distant]
+        places, n_fresh = self._places(n_new, fresh, draws, wide, optimistic, distant, n_gaps)
+        new = self.model.evaluate(places)
         evaluations = evaluations.joined(new)
-        said = composite(places)
-        knee = Knee.of(evaluations.log_densities, self.model.n_dimensions)
-        errors = knee(new.log_densities) - knee(said.mean)
+        predictions = composite(places)
+        compression = Compression.of(evaluations.log_densities, self.model.n_dimensions)
+        errors = compression(new.log_densities) - compression(predictions.mean)
         beyond, of_mass = errors, errors
         if n_fresh < n_new:
             heights = draws.values.mean
-            values, predicted = new.log_densities[n_fresh:], said.mean[n_fresh:]
+            values, predicted = new.log_densities[n_fresh:], predictions.mean[n_fresh:]
             beyond, of_mass = errors_in_reach(values, predicted, heights)
             # That the emulators knew nothing of far places was known.
-            beyond = beyond[len(far) :] if len(beyond) > len(far) else beyond
+            beyond = beyond[len(distant) :] if len(beyond) > len(distant) else beyond
         uncertain_error, missed = (float(np.sqrt(np.mean(e**2))) for e in (beyond, of_mass))
         errors = errors[:n_fresh]
-        centre = np.median(np.concatenate([*learned.errors[-1:], errors]))
+        centre = np.median(np.concatenate([*state.errors[-1:], errors]))
         error = float(np.sqrt(np.mean((errors - centre) ** 2)))
         excess = self._excess(error, n_fresh)
-        loose = UNCERTAIN_TOLERANCE * self.enough
-        is_right = is_sure and excess < self.enough and self._excess(missed, len(of_mass)) < loose
+        loose = UNCERTAIN_TOLERANCE * self.margin
+        is_right = is_sure and excess < self.margin and self._excess(missed, len(of_mass)) < loose
         # What was thought to have mass and has none says nothing of the end, or against it.
-        is_calm = not n_doubts and self._excess(uncertain_error, len(beyond)) < loose
-        n_calm = learned.n_calm + int(is_calm) if is_right else 0
-        self.history.append(
-            Round(len(evaluations), T, error, uncertain_error, n_fresh, said.mean, said.variance)
-        )
+        is_confirmed = not n_gaps and self._excess(uncertain_error, len(beyond)) < loose
+        n_converged_rounds = state.n_converged_rounds + int(is_confirmed) if is_right else 0
+        predicted = predictions.mean, predictions.variance
+        self.history.append(Round(len(evaluations), T, error, uncertain_error, n_fresh, *predicted))
         covariance = factor @ factor.T
-        hottest = self.hottest(learned.modes)
-        return Learned(
+        hottest = self.hottest(state.modes)
+        return LearningState(
             evaluations,
             composite,
             all_in_place,
-            cholesky_factor(MEMORY * covariance + (1 - MEMORY) * shrunk(draws.X)),
+            cholesky_factor(METRIC_MEMORY * covariance + (1 - METRIC_MEMORY) * shrunk(draws.X)),
             float(np.clip(T * np.clip(excess / T, *COOLING), 1.0, hottest)),
             error,
-            n_calm,
+            n_converged_rounds,
             draws.step_size,
-            (*learned.errors, errors),
-            learned.modes,
-            n_doubts,
+            (*state.errors, errors),
+            state.modes,
+            n_gaps,
         )
 
-    def is_close(self, learned, composite, draws, factor):
+    def is_close(self, state, composite, draws, factor):
         """Say whether what was learned is good enough for chains, though rounds were cut short.
 
         Parameters
         ----------
-        learned : Learned
+        state : LearningState
         composite : Composite
         draws : Draws
             Its own, at temperature 1.
         factor : ndarray, shape (d, d)
             The metric.
         """
-        if len(learned.errors) < N_CALM:
+        if len(state.errors) < N_CONVERGED_ROUNDS:
             return False
         own = np.sqrt(np.mean(draws.values.variance))
-        errors = np.concatenate(learned.errors[-N_CALM:])
+        errors = np.concatenate(state.errors[-N_CONVERGED_ROUNDS:])
         if self.is_noisy:
             # At places far apart, hardly any of them draws.
-            predicted = np.concatenate([r.predicted for r in self.history[-N_CALM:]])
-            values = learned.evaluations.log_densities[-len(predicted) :]
+            predicted = np.concatenate([r.predicted for r in self.history[-N_CONVERGED_ROUNDS:]])
+            values = state.evaluations.log_densities[-len(predicted) :]
             errors, _ = errors_in_reach(values, predicted, draws.values.mean)
         errors = errors - np.median(errors)
         error = self._excess(float(np.sqrt(np.mean(errors**2))), len(errors))
-        if own > CLOSE * self._sure or error > CLOSE * self.enough:
+        if own > CLOSE * self._sure or error > CLOSE * self.margin:
             return False
         if self.is_noisy:
             return True
-        loose = CLOSE * UNCERTAIN_TOLERANCE * self.enough
-        if any(found.uncertain_error > loose for found in self.history[-N_CALM:]):
+        loose = CLOSE * UNCERTAIN_TOLERANCE * self.margin
+        if any(found.uncertain_error > loose for found in self.history[-N_CONVERGED_ROUNDS:]):
             return False
         # As many as in a round: the more there are, the sooner one leaves for nowhere.
         few = first(draws, self.n_chains)
-        gap = hopes(composite, few, factor, self.rng, learned.maps).gap
+        gap = optimistic_draws(composite, few, factor, self.rng, state.maps).gap
         return gap <= max(LARGEST_GAP, GAP_OF_OWN * own)
 
     @property
@@ -276,7 +274,7 @@ class Rounds:
             return False
         late = self.history[-PATIENCE // 2 :]
         errors = [max(r.error, r.uncertain_error / UNCERTAIN_TOLERANCE) for r in late]
-        return bool(np.median(errors) > self.enough)
+        return bool(np.median(errors) > self.margin)
 
     def unchecked(self, draws, evaluations):
         """Return which draws are far from all evaluated places that have mass.
@@ -305,13 +303,13 @@ class Rounds:
         n = min(int(SCOUTS * self.n_chains), len(self.prior))
         return self.prior[self.rng.choice(len(self.prior), n, replace=False)]
 
-    def _without_refuted(self, learned, composite):
+    def _without_refuted(self, state, composite):
         """Leave out draws where the last evaluations have refuted that there is mass."""
-        heights = composite(learned.draws, learned.temperature).penalised
-        keep = are_high(heights, len(heights), learned.draws.shape[1])
-        if learned.composite is None or keep.sum() < self.n_chains // 2:
-            return learned
-        return learned._replace(draws=learned.draws[keep])
+        heights = composite(state.draws, state.temperature).penalised
+        keep = are_high(heights, len(heights), state.draws.shape[1])
+        if state.composite is None or keep.sum() < self.n_chains // 2:
+            return state
+        return state._replace(draws=state.draws[keep])
 
     def not_excluded(self, composite, draws):
         """Return draws of the prior that may be as high as draws are, the likeliest first.
@@ -348,7 +346,7 @@ class Rounds:
             self.model.begin(fresh)
         return fresh
 
-    def _places(self, n, fresh, draws, wide, hopeful, far, n_doubts):
+    def _places(self, n, fresh, draws, wide, optimistic, distant, n_gaps):
         """Return where to evaluate, and how many of these, the first, are fresh draws.
 
         Parameters
@@ -357,24 +355,24 @@ class Rounds:
             Number of places.
         fresh : ndarray, shape (k, d)
             Draws that are evaluated.
-        draws, wide, hopeful : Draws
+        draws, wide, optimistic : Draws
             At the temperature, at a higher one, and where mass may be beyond.
-        far : ndarray, shape (k, d)
+        distant : ndarray, shape (k, d)
             Places to evaluate, whatever else.
-        n_doubts : int
-            Whether the hopeful ones deserve all that isn't at fresh draws.
+        n_gaps : int
+            Whether the optimistic ones deserve all that isn't at fresh draws.
         """
         at = self.model.inputs
         if self._is_average:
-            candidates = np.vstack([wide.X, hopeful.X])
+            candidates = np.vstack([wide.X, optimistic.X])
             return informative(self.emulators, at, draws.X, candidates, n), n
         n_fresh = len(fresh)
-        n_hopeful = n - n_fresh if n_doubts else (n - n_fresh) // 2
-        n_wide = n - n_fresh - n_hopeful
-        n_taken = min(n_wide, len(far) // 2)
-        n_wide, n_hopeful = n_wide - n_taken, n_hopeful - (len(far) - n_taken)
-        places = np.vstack([fresh, far])
-        for among, k in ((wide, n_wide), (hopeful, n_hopeful)):
+        n_optimistic = n - n_fresh if n_gaps else (n - n_fresh) // 2
+        n_wide = n - n_fresh - n_optimistic
+        n_taken = min(n_wide, len(distant) // 2)
+        n_wide, n_optimistic = n_wide - n_taken, n_optimistic - (len(distant) - n_taken)
+        places = np.vstack([fresh, distant])
+        for among, k in ((wide, n_wide), (optimistic, n_optimistic)):
             places = np.vstack([places, uncertain(self.emulators, at, among, places, k)])
         return places, n_fresh
 
@@ -395,7 +393,7 @@ class Rounds:
         return self.is_noisy and self.model.is_sum
 
     @property
-    def enough(self):
+    def margin(self):
         """Error that is small enough, in nats: a third of the noise is."""
         return max(self.tolerance, self.noise / 3.0)
 
@@ -409,31 +407,31 @@ class Rounds:
         may_be_noise = self.noise**2 * (1.0 + NOISE_SDS * np.sqrt(2.0 / n))
         return np.sqrt(max(error**2 - may_be_noise, 0.0))
 
-    def _starts(self, learned, composite):
+    def _starts(self, state, composite):
         """Return starts of the chains: the last draws, and evaluated points by their density."""
-        rng, (X, _, outputs, values), T = self.rng, learned.evaluations, learned.temperature
+        rng, evaluations, T = self.rng, state.evaluations, state.temperature
+        values = evaluations.log_densities
         tempered = values / T
-        n_kept = 0 if learned.composite is None else self.n_chains // 2
+        n_kept = 0 if state.composite is None else self.n_chains // 2
         if self.model.is_sum:
-            terms = self.model.emulated(outputs).sum(axis=1)
+            terms = self.model.emulated(evaluations.outputs).sum(axis=1)
             terms = np.where(np.isfinite(values), terms, 0.0)
             known = values - terms
             tempered = known + terms / T
             if n_kept:
-                are_necks = self._are_necks(known, terms, learned.draws, composite, T)
-                tempered = np.where(are_necks, -np.inf, tempered)
+                exceed = self._exceed_draws_by_prior(known, terms, state.draws, composite, T)
+                tempered = np.where(exceed, -np.inf, tempered)
         if not np.isfinite(tempered).any():
-            return learned.draws
-        kept = learned.draws[rng.choice(len(learned.draws), n_kept, replace=False)]
+            return state.draws
+        kept = state.draws[rng.choice(len(state.draws), n_kept, replace=False)]
         weights = np.exp(tempered - tempered.max())
-        new = rng.choice(len(X), self.n_chains - n_kept, p=weights / weights.sum())
-        return np.vstack([kept, X[new]])
+        new = rng.choice(len(weights), self.n_chains - n_kept, p=weights / weights.sum())
+        return np.vstack([kept, evaluations.X[new]])
 
-    def _are_necks(self, known, terms, draws, composite, T):
-        """Say which points are higher than all draws, and more by the prior than by what is opaque.
+    def _exceed_draws_by_prior(self, known, terms, draws, composite, T):
+        """Return a mask of points that are higher than all draws because of the prior.
 
-        A funnel's neck is, and has hardly any mass. A mode that draws have missed is higher by what
-        is opaque.
+        A funnel's neck is, with hardly any mass. A mode that draws have missed is because of terms.
 
         Parameters
         ----------
@@ -464,7 +462,7 @@ def are_high(heights, n, n_dimensions):
     A chain that is stuck far down is no measure of how deep that is.
     """
     highest = np.nanmax(np.where(np.isfinite(heights[:n]), heights[:n], np.nan))
-    return np.isfinite(heights) & (heights >= highest - SHALLOW * KNEE * n_dimensions)
+    return np.isfinite(heights) & (heights >= highest - SHALLOW * COMPRESSION_DEPTH * n_dimensions)
 
 
 def in_place(draws, n):

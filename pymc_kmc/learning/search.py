@@ -32,7 +32,7 @@ POINTS_PER_VARIABLE = 1.6
 # Shares of the predicted rise from which on the region grows, and below which it shrinks.
 GOOD, BAD = 0.7, 0.2
 # Predicted rise, in nats, at which a search has arrived.
-ENOUGH = 0.15
+LAST_RISE = 0.15
 # Ridge of the regression.
 RIDGE = 1e-4
 # Half width of the region of variables that the outputs don't depend on: they cost nothing.
@@ -173,7 +173,7 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
             radii.append(2.0 * radius if 2.0 * radius <= LARGEST_RADIUS else 0.5 * radius)
         found = [fitted.maximum(size, scales) for size in radii]
         rises = [predicted - fitted(X[best][None])[0][0] for _, predicted in found]
-        if rises[0] < ENOUGH or is_known(X[best], values[best]):
+        if rises[0] < LAST_RISE or is_known(X[best], values[best]):
             break
         points = [end for end, _ in found]
         if is_alone and was_bad:

@@ -5,13 +5,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.learning.composite import Composite
-from pymc_kmc.learning.evaluations import Evaluations
+from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.mode_maps import ModeMaps
 
 # Number of rounds in a row with a small error. With two a dose-response model had an ESS of 817
 # (250) after 76 evaluations, with three 842 (586) after 84: a tail was unknown.
-N_CALM = 3
+N_CONVERGED_ROUNDS = 3
 # First step size at dimension 1; it falls with the fourth root of the dimension.
 FIRST_STEP_SIZE = 0.5
 
@@ -45,7 +45,7 @@ class Round(NamedTuple):
     variance: np.ndarray
 
 
-class Learned(NamedTuple):
+class LearningState(NamedTuple):
     """The state of learning after a round.
 
     Attributes
@@ -61,15 +61,15 @@ class Learned(NamedTuple):
         Of the next round.
     error : float
         Of predictions at fresh draws, in nats.
-    n_calm : int
+    n_converged_rounds : int
         Number of rounds in a row with a small error, at temperature 1.
     step_size : float
     errors : tuple of ndarray
         Of each round's fresh draws.
     modes : tuple of Mode
         That have mass; empty where no search was needed.
-    n_doubts : int
-        How often in a row the emulators could not exclude mass elsewhere.
+    n_gaps : int
+        Number of rounds in a row in which the emulators could not exclude mass elsewhere.
     """
 
     evaluations: Evaluations
@@ -78,16 +78,16 @@ class Learned(NamedTuple):
     factor: np.ndarray
     temperature: float
     error: float
-    n_calm: int
+    n_converged_rounds: int
     step_size: float
     errors: tuple
     modes: tuple
-    n_doubts: int = 0
+    n_gaps: int = 0
 
     @property
     def has_converged(self):
         """Whether the error is small."""
-        return self.n_calm >= N_CALM
+        return self.n_converged_rounds >= N_CONVERGED_ROUNDS
 
     @property
     def maps(self):
@@ -112,4 +112,4 @@ def begin(evaluations, draws, covariance, temperature, modes=()):
     step_size = FIRST_STEP_SIZE * draws.shape[1] ** -0.25
     factor = cholesky_factor(covariance)
     start = evaluations, None, draws, factor, temperature, np.inf, 0, step_size, ()
-    return Learned(*start, tuple(modes))
+    return LearningState(*start, tuple(modes))

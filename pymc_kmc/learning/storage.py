@@ -1,24 +1,24 @@
 """What was learned, as a netCDF file: arrays, and a skeleton of names and numbers as JSON."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 import xarray as xr
 
 from pymc_kmc.learning.emulated import Emulated, EmulatedNode
 from pymc_kmc.learning.emulator import EmulatorState
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import LearnedMode
 from pymc_kmc.learning.state import Round
+from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 
 # Number of the file's form. It rises with every change.
-FORM = 6
+FORM = 7
 # The attribute that marks a file, and the one that has the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
-TUPLES = {
+KINDS = {
     kind.__name__: kind
     for kind in (
         Emulated,
@@ -64,6 +64,11 @@ def read(kind, path):
     return kind(**{name: _unpacked(value, data) for name, value in skeleton.items()})
 
 
+def fields_of(kind):
+    """Return the names of the fields of a dataclass or a named tuple."""
+    return [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)
+
+
 def _packed(value, name, arrays):
     """Return a value as JSON takes it; arrays are put aside."""
     if isinstance(value, np.ndarray):
@@ -71,10 +76,10 @@ def _packed(value, name, arrays):
         return {"array": name}
     if isinstance(value, np.generic):
         return value.item()
-    if hasattr(value, "_fields"):
-        parts = value._asdict().items()
+    if type(value).__name__ in KINDS:
+        parts = [(key, getattr(value, key)) for key in fields_of(type(value))]
         packed = {key: _packed(part, f"{name}_{key}", arrays) for key, part in parts}
-        return {"tuple": type(value).__name__, "fields": packed}
+        return {"kind": type(value).__name__, "fields": packed}
     if isinstance(value, tuple | list):
         return {"items": [_packed(part, f"{name}_{i}", arrays) for i, part in enumerate(value)]}
     if isinstance(value, dict):
@@ -95,9 +100,9 @@ def _unpacked(value, data):
         array = data[value["array"]].values
         # Some libraries leave numbers in the order of bytes that the file has.
         return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
-    if "tuple" in value:
+    if "kind" in value:
         parts = value["fields"].items()
-        return TUPLES[value["tuple"]](**{key: _unpacked(part, data) for key, part in parts})
+        return KINDS[value["kind"]](**{key: _unpacked(part, data) for key, part in parts})
     if "items" in value:
         return tuple(_unpacked(part, data) for part in value["items"])
     return {key: _unpacked(part, data) for key, part in value["pairs"]}

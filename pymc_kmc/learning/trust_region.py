@@ -28,7 +28,6 @@ from scipy.optimize import minimize
 
 from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.emulator import NodeEmulator
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
 # Number of nearest evaluations that are emulated: at least, and per dimension. With 30 at least,
@@ -44,7 +43,7 @@ SMALLEST_RADIUS = 1e-4
 # Shares of the predicted rise from which on the box grows, and below which it shrinks; by how much.
 GOOD, BAD, GROWTH, SHRINKAGE = 0.5, 0.1, 1.7, 0.6
 # Share of the optimistic rise that counts as predicted.
-HOPE = 0.3
+OPTIMISM_SHARE = 0.3
 # Evaluations after which the curvature is renewed; the first needs some a dimension.
 RENEWAL, FIRST_RENEWAL = 6, 2
 # Bounds of curvatures, in squared inverse units of the last ones.
@@ -52,7 +51,7 @@ CURVATURES = (1e-2, 1e4)
 # Step of the differences that give curvatures, in units of the last ones.
 CURVATURE_STEP = 0.05
 # Optimistic rise, in nats, below which there is none.
-ENOUGH = 0.5
+SMALLEST_RISE = 0.5
 # A check is passed with an error below this, in nats, and this share of the depth; number of checks
 # in a row.
 CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
@@ -260,7 +259,7 @@ class TrustRegion:
         rise = self.heights[-1] - self.heights[-1 - n]
         return short > max(FAR_BELOW * d, rise / n * n_left)
 
-    def step(self, evaluations) -> Evaluations:
+    def step(self, evaluations):
         """Make one evaluation; return all.
 
         Parameters
@@ -277,16 +276,16 @@ class TrustRegion:
             composite = self._seen(evaluations)
         while True:
             x, rise, optimistic_rise = self._maximum(composite)
-            if optimistic_rise > ENOUGH or self.radius > LAST_RADIUS:
+            if optimistic_rise > SMALLEST_RISE or self.radius > LAST_RADIUS:
                 break
             self.radius *= 2.0
-        checks = optimistic_rise <= ENOUGH or self.n_flat >= N_FLAT
+        checks = optimistic_rise <= SMALLEST_RISE or self.n_flat >= N_FLAT
         if checks:
             if not self.n_renewed:
                 # The scales that a search begins with are no curvature.
                 self._renew(composite)
             x = self._least_known(composite)
-        new = Evaluations.at(self.model, x[None])
+        new = self.model.evaluate(x[None])
         self.n_evaluations += 1
         self.own.append(len(evaluations))
         off, off_here = self._off(x), self._off(self.x)
@@ -295,15 +294,15 @@ class TrustRegion:
         was_predicted = agrees(predicted, value, max(here, value), self.noise)
         was_known = was_predicted
         if not self._climbs_by_all(evaluations):
-            said = self._fit_to_all(evaluations)(x[None]).mean[0]
-            was_known = agrees(said, value, max(here, value), self.noise)
+            predicted_by_all = self._fit_to_all(evaluations)(x[None]).mean[0]
+            was_known = agrees(predicted_by_all, value, max(here, value), self.noise)
         self.n_predicted = self.n_predicted + 1 if was_known else 0
-        rises = value - here > ENOUGH
+        rises = value - here > SMALLEST_RISE
         self.n_flat = self.n_flat + 1 if was_predicted and not rises else 0
         if checks:
             self._check(value, predicted, here)
         else:
-            self._resize((value - here) / max(rise, HOPE * optimistic_rise))
+            self._resize((value - here) / max(rise, OPTIMISM_SHARE * optimistic_rise))
             if rises:
                 # Checks that were passed before were passed elsewhere.
                 self.n_passed = 0
@@ -374,9 +373,8 @@ class TrustRegion:
         draws = np.random.default_rng(0).standard_normal((N_DRAWS, len(self.x))) @ factor.T + self.x
         inputs = self.model.inputs(draws)
         near = among[nearest]
-        local = [part[near] for part in evaluations]
         for emulator in emulators:
-            emulator.fit(*local, draws, inputs, top=int(np.argmin(away[nearest])))
+            emulator.fit(evaluations[near], draws, inputs, top=int(np.argmin(away[nearest])))
         return Composite(self.model, emulators), near
 
     def _fit(self, evaluations):

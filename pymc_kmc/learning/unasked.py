@@ -3,21 +3,21 @@
 import logging
 from typing import NamedTuple
 
-from pymc_kmc.learning.emulator import KNEE
+from pymc_kmc.learning.emulator import COMPRESSION_DEPTH
 from pymc_kmc.learning.learn import (
     N_STARTS,
     TOLERANCE,
     Run,
     dimensions,
-    doubt_of,
     learned_by,
     most_evaluations,
     tell,
+    why_doubtful,
 )
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.likelihoods.black_box_op import BlackBoxError
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
-from pymc_kmc.model.evaluated import Evaluated
+from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.model.opaque_parts import why_not_learned
 
@@ -38,12 +38,12 @@ class Unasked(NamedTuple):
     ----------
     posterior : LearnedPosterior or None
         None where nothing was learned that chains can start from.
-    evaluations : Evaluated or None
+    evaluations : Evaluations or None
         All that were made; None where none were.
     """
 
     posterior: LearnedPosterior | None = None
-    evaluations: Evaluated | None = None
+    evaluations: Evaluations | None = None
 
 
 def learn_unasked(model, variables, rng) -> Unasked:
@@ -82,7 +82,7 @@ def learn_unasked(model, variables, rng) -> Unasked:
     except (BlackBoxError, EstimatorError):
         raise
     except Exception as error:
-        evaluations = None if opaque is None else opaque.evaluated()
+        evaluations = None if opaque is None else opaque.evaluations
         n = 0 if evaluations is None else len(evaluations)
         log.info(
             f"KMC: learning beforehand failed after {n} evaluations ({type(error).__name__}: "
@@ -98,24 +98,24 @@ def _unasked(opaque, rng):
     run = Run(opaque, most_evaluations(opaque.n_dimensions), None, N_STARTS, TOLERANCE, rng)
     run.is_asked = False
     learned = learned_by(run, True)
-    doubt = why_not_trusted(learned, run)
-    if opaque.returns_outputs and doubt is None:
+    why = why_not_trusted(learned, run)
+    if opaque.returns_outputs and why is None:
         tell(learned, TOLERANCE, 6)
-    if doubt is None:
-        return Unasked(learned, opaque.evaluated())
+    if why is None:
+        return Unasked(learned, opaque.evaluations)
     log.info(
         f"KMC: after {learned.n_evaluations} evaluations chains can't start from what was learned "
-        f"of {names}: {doubt}; {AS_THEY_ARE}. kmc.KMC(kmc.learn(max_evaluations=...)) goes on"
+        f"of {names}: {why}; {AS_THEY_ARE}. kmc.KMC(kmc.learn(max_evaluations=...)) goes on"
     )
-    return Unasked(None, opaque.evaluated())
+    return Unasked(None, opaque.evaluations)
 
 
 def why_not_trusted(learned, run):
     """Return why chains can't start from what was learned, or None where they can."""
     if run.rounds.is_hopeless:
         return "predictions didn't improve, as where outputs jump"
-    if (doubt := doubt_of(learned, run.opaque)) is not None:
-        return doubt
+    if (why := why_doubtful(learned, run.opaque)) is not None:
+        return why
     if run.opaque.returns_outputs:
         return None
     if not learned.has_converged:
@@ -141,4 +141,4 @@ def searches_agree(learned):
         return True
     best = max(learned.modes, key=lambda mode: mode.log_density)
     rise = learned.evaluations.log_densities.max() - best.log_density
-    return best.n_searches > 1 and rise < KNEE * learned.n_dimensions
+    return best.n_searches > 1 and rise < COMPRESSION_DEPTH * learned.n_dimensions

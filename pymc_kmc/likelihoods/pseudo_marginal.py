@@ -31,7 +31,7 @@ from pymc_kmc.likelihoods.checks import (
 )
 from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
-from pymc_kmc.likelihoods.noise import choose_noise
+from pymc_kmc.likelihoods.noise_schemes import choose_noise
 from pymc_kmc.likelihoods.potential import add_potential
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from pymc_kmc.likelihoods.checks import WrongResult, check_callable, check_n_replicates
 from pymc_kmc.likelihoods.executors import Failure, Replicates
-from pymc_kmc.likelihoods.noise import choose_noise
+from pymc_kmc.likelihoods.noise_schemes import choose_noise
 
 # Number of data sets at the initial point, all of them equal, from which on a simulator seems to be
 # constant: a rare event may be missed in two.

@@ -8,9 +8,9 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from pymc_kmc.likelihoods.noise import Noise, Seeds
+from pymc_kmc.likelihoods.noise_schemes import Noise, Seeds
 from pymc_kmc.likelihoods.noisy_log_likelihood import NoisyLogLikelihood
-from pymc_kmc.model.turns import Turns
+from pymc_kmc.model.noise_owner import NoiseOwner
 
 
 class EstimatedLikelihood:
@@ -34,9 +34,9 @@ class EstimatedLikelihood:
         self._noise, *self.parameters = node.inputs
 
     @property
-    def turns(self) -> Turns:
+    def owner(self) -> NoiseOwner:
         """What steps on this model tell each other of whose noise it is."""
-        return Turns.of(self._noise)
+        return NoiseOwner.of(self._noise)
 
     @property
     def name(self) -> str:

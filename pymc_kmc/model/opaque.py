@@ -21,6 +21,7 @@ evaluation proves both anew. Where they don't hold they are given up, and a
 :class:`StructureError` says so.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
 
@@ -31,7 +32,7 @@ from pytensor.graph.replace import clone_replace
 
 from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.model.columns import Columns
-from pymc_kmc.model.evaluated import Evaluated, EvaluationLog
+from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.log_density import LogDensity
 from pymc_kmc.model.opaque_parts import (
     InseparableError,
@@ -84,9 +85,8 @@ class OpaqueModel(UnconstrainedModel):
         Why it can't be taken apart, where it has opaque nodes.
     n_evaluations : int
         Number of points at which the opaque nodes were evaluated.
-    log : EvaluationLog
-        All evaluations that have ended, also those of a batch in which another has failed. Those of
-        an earlier model that it was told to remember aren't made again.
+    evaluations : Evaluations
+        All that have ended, those of failed batches and remembered ones too.
     """
 
     def __init__(self, variables, model, rng, executor=None, structure=None):
@@ -116,7 +116,8 @@ class OpaqueModel(UnconstrainedModel):
             self._describe([node.weights if is_term else None for node, is_term in pairs])
             pairs = zip(self.nodes, structure.moves_with, strict=True)
             self.nodes = [node._replace(moves_with=moves) for node, moves in pairs]
-        self.log = EvaluationLog(self.n_dimensions, self.nodes[-1].returned.stop)
+        widths = self.n_dimensions, self.nodes[-1].inputs.stop, self.nodes[-1].returned.stop
+        self.evaluations, self._n_remembered = Evaluations.none(self.names, *widths), 0
 
     def _take_whole(self):
         """Let the whole density be one opaque node."""
@@ -312,7 +313,7 @@ class OpaqueModel(UnconstrainedModel):
         X : ndarray, shape (n, d)
         returned : ndarray, shape (n, k)
         """
-        if self.is_whole or not len(X):
+        if self.is_whole:
             values = returned[:, 0]
         else:
             with np.errstate(all="ignore"):
@@ -342,27 +343,39 @@ class OpaqueModel(UnconstrainedModel):
 
         Returns
         -------
-        ndarray, shape (n, k)
-            All that they return; NaN where a black box failed.
+        Evaluations
 
         Raises
         ------
         StructureError
-            If what was read off the graph doesn't hold here. All is logged, and the nodes are
+            If what was read off the graph doesn't hold here. All is recorded, and the nodes are
             others from now on.
         """
-        returned, is_known = self.log.find(X)
-        new = np.flatnonzero(~is_known)
-        if len(new):
-            returned[new] = self._evaluate(X[new])
-        self._prove(X, returned)
-        return returned
+        rows = self._known_rows(X)
+        if (is_new := rows < 0).any():
+            self._evaluate(X[is_new])
+            rows[is_new] = len(self.evaluations) + np.arange(-is_new.sum(), 0)
+        found = self.evaluations[rows]
+        self._prove(found)
+        return found
 
-    def _prove(self, X, returned):
-        """Check what was read off the graph at evaluated places; give up what doesn't hold."""
+    def remember(self, earlier):
+        """Take over what the same nodes returned; return it as this model's evaluations."""
+        self._record(earlier.X, earlier.outputs, earlier.seconds)
+        self._n_remembered = len(self.evaluations)
+        return self.evaluations[len(self.evaluations) - len(earlier) :]
+
+    def _known_rows(self, X):
+        """Return the rows of places (n, d) that need no evaluation, -1 for others, shape (n,)."""
+        # An estimate is another one each time.
+        n_known = self._n_remembered if self.is_noisy else len(self.evaluations)
+        return self.evaluations[:n_known].rows(X)
+
+    def _prove(self, found):
+        """Check what was read off the graph at evaluations; give up what doesn't hold."""
         if self.is_whole:
             return
-        values = self.values(X, returned)
+        X, returned, values = found.X, found.outputs, found.log_densities
         is_finite = np.isfinite(values)
         if (is_finite & ~np.isfinite(returned).all(axis=1)).any():
             self._give_up_parts()
@@ -387,11 +400,10 @@ class OpaqueModel(UnconstrainedModel):
                 f"The log density is finite where {names} is not, and other variables are held: "
                 "learn all of them, without vars, or sample with kmc.KMC(learn=False)."
             )
-        log = self.log
-        densities = self.values(log.X, log.outputs)
         self._take_whole()
-        self.log = EvaluationLog(self.n_dimensions, 1)
-        self.log.remember(log.X, densities[:, None], log.seconds)
+        known = self.evaluations
+        self.evaluations = replace(known, inputs=known.X, outputs=known.log_densities[:, None])
+        self._n_remembered = len(known)
         raise StructureError(
             f"the log density is finite where {names} is not: it is learned as one number"
         )
@@ -421,14 +433,13 @@ class OpaqueModel(UnconstrainedModel):
         X : ndarray, shape (n, d)
             All that one call will ask for.
         """
-        _, is_known = self.log.find(X)
-        if not is_known.all():
+        if (is_new := self._known_rows(X) < 0).any():
             (part,) = self._parts_found
-            arrays = self._part_inputs(*self._columns.split(X[~is_known]))
+            arrays = self._part_inputs(*self._columns.split(X[is_new]))
             part.source.begin(arrays, self._executor)
 
     def _evaluate(self, X):
-        """Evaluate at points (n, d), and log what was evaluated before an error too."""
+        """Evaluate at points (n, d), and record what was evaluated before an error too."""
         self.n_evaluations += len(X)
         outputs = np.full((len(X), self.nodes[-1].returned.stop), np.nan)
         begin, done = perf_counter(), np.zeros(len(X), dtype=bool)
@@ -437,10 +448,13 @@ class OpaqueModel(UnconstrainedModel):
                 outputs[i, node.returned] = np.ravel(row)
                 done[i] = node is self.nodes[-1]
         finally:
-            seconds = (perf_counter() - begin) / max(done.sum(), 1)
-            # An estimate is another one each time.
-            self.log.add(X[done], outputs[done], seconds, is_known=not self.is_noisy)
-        return outputs
+            self._record(X[done], outputs[done], (perf_counter() - begin) / max(done.sum(), 1))
+
+    def _record(self, X, outputs, seconds):
+        """Record evaluations (n, d) and (n, m) that took so many seconds each, (n,) or one."""
+        if len(X):
+            columns = self.inputs(X), outputs, self.values(X, outputs), np.full(len(X), seconds)
+            self.evaluations = self.evaluations.joined(Evaluations(self.names, X, *columns))
 
     def _rows(self, X):
         """Yield the number of a point, a node and its output there, as soon as it is known."""
@@ -473,11 +487,6 @@ class OpaqueModel(UnconstrainedModel):
         """Yield a noisy likelihood's estimates, each under noise of its own."""
         calls = [(self._noise([likelihood])[0], values) for values in zip(*arguments, strict=True)]
         return likelihood.op.each(calls, self._executor)
-
-    def evaluated(self):
-        """Return all evaluations that have ended, an :class:`Evaluated`."""
-        log, names = self.log, tuple(variable.name for variable in self.variables)
-        return Evaluated(names, log.X, log.outputs, self.values(log.X, log.outputs), log.seconds)
 
     def end(self):
         """End the workers of an executor that was made here, and what nobody will ask for."""

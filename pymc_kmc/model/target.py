@@ -1,11 +1,11 @@
 r"""The density that a chain samples from: values are recycled, noise is kept, evaluations counted.
 
 If the model has likelihoods that are only estimated, a chain's state is the block's position *and*
-their noise (:mod:`pymc_kmc.likelihoods.noise`). A proposal comes with renewed noise; the accepted
-estimate is recycled and never drawn again (Andrieu and Roberts, 2009). The noise lives in shared
+their noise (:mod:`pymc_kmc.likelihoods.noise_schemes`). A proposal comes with renewed noise; the
+accepted estimate is recycled and never drawn again (Andrieu and Roberts, 2009). Noise is in shared
 variables of the model's graph, which every step of a `CompoundStep` reads: all of them see one
 density on the extended space. The chain's own is kept here, and another chain's in the same process
-is never taken for it (:mod:`pymc_kmc.model.turns`).
+is never taken for it (:mod:`pymc_kmc.model.noise_owner`).
 
 References
 ----------
@@ -22,9 +22,9 @@ import numpy as np
 import pytensor
 from pymc.exceptions import SamplingError
 
-from pymc_kmc.likelihoods.noise import Noise
+from pymc_kmc.likelihoods.noise_schemes import Noise
 from pymc_kmc.model.log_density import Evaluation, LogDensity
-from pymc_kmc.model.turns import Turn
+from pymc_kmc.model.noise_owner import NoiseClaim
 
 
 class NoisyTerm(NamedTuple):
@@ -61,10 +61,10 @@ class TargetDensity(LogDensity):
     def __init__(self, variables, model, initial_point, compile_kwargs=None):
         super().__init__(variables, model, initial_point, compile_kwargs)
         self._sources = [*self.likelihoods, *self.simulators]
-        self._turn = None
+        self._claim = None
         if self.likelihoods:
             has_all = set(self.names) == {variable.name for variable in model.value_vars}
-            self._turn = Turn(self.likelihoods[0].turns, self.names, has_all)
+            self._claim = NoiseClaim(self.likelihoods[0].owner, self.names, has_all)
         self._current: Evaluation | None = None
         self._handed_over: tuple[np.ndarray | None, list] = None, []
         self._before_chain: list[tuple[int, int]] = []
@@ -84,8 +84,8 @@ class TargetDensity(LogDensity):
         self._before_chain = [(op.n_evaluations, op.n_rejected) for op in self.rejecting]
         for source in self._sources:
             source.start_chain()
-        if self._turn is not None:
-            self._turn.begin()
+        if self._claim is not None:
+            self._claim.begin()
         self.noise = tuple([source.scheme.draw(source.n_start, rng) for source in self._sources])
 
     @property
@@ -107,12 +107,12 @@ class TargetDensity(LogDensity):
         pymc.exceptions.SamplingError
             If another chain has replaced it, and other steps of this chain may have read that.
         """
-        turn = self._turn
-        if turn is None or turn.is_own():
+        claim = self._claim
+        if claim is None or claim.is_own():
             return self._noise
-        if not turn.was_taken(point):
+        if not claim.was_taken(point):
             self._noise = self.noise
-        elif turn.has_all:
+        elif claim.has_all:
             self.noise = self._noise
         else:
             raise SamplingError(
@@ -121,20 +121,20 @@ class TargetDensity(LogDensity):
                 "Sample one after the other or in other processes, build the model once for each, "
                 "or let one step have all variables: kmc.KMC() without vars."
             )
-        turn.take()
+        claim.take()
         return self._noise
 
     def borrow(self):
         """Return what :meth:`give_back` puts back: the noise in the model, and whose it is."""
-        turn = self._turn
-        return self.noise, None if turn is None else dict(vars(turn.turns))
+        claim = self._claim
+        return self.noise, None if claim is None else dict(vars(claim.owner))
 
     def give_back(self, borrowed):
         """Leave the model as it was when :meth:`borrow` was called."""
-        self.noise, turns = borrowed
-        if turns is not None:
-            for name, value in turns.items():
-                setattr(self._turn.turns, name, value)
+        self.noise, owner = borrowed
+        if owner is not None:
+            for name, value in owner.items():
+                setattr(self._claim.owner, name, value)
 
     @property
     def state(self) -> tuple:
@@ -144,9 +144,9 @@ class TargetDensity(LogDensity):
     @state.setter
     def state(self, state):
         self._current, self.noise, self.n_evaluations = state
-        if self._turn is not None:
-            self._turn.returned = {}  # of another chain
-            self._turn.take()
+        if self._claim is not None:
+            self._claim.returned = {}  # of another chain
+            self._claim.take()
 
     @property
     def recycled(self) -> Evaluation | None:
@@ -223,8 +223,8 @@ class TargetDensity(LogDensity):
             point[name] = view
             first += value.size
         self._handed_over = position, views
-        if self._turn is not None:
-            self._turn.hand_over(point)
+        if self._claim is not None:
+            self._claim.hand_over(point)
         return point
 
     def _is_handed_over(self, point, position):

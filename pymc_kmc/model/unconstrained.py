@@ -25,6 +25,8 @@ class UnconstrainedModel:
 
     Attributes
     ----------
+    names : tuple of str
+        Of the variables.
     initial_point : dict of str to ndarray
     n_dimensions : int
     """
@@ -33,6 +35,7 @@ class UnconstrainedModel:
         check_continuous(variables)
         check_proper(variables, model)
         self.model, self.variables = model, list(variables)
+        self.names = tuple(variable.name for variable in variables)
         self.initial_point = model.initial_point(0)
         shapes = [np.shape(self.initial_point[v.name]) for v in variables]
         self._columns = Columns(shapes, [v.dtype for v in variables])

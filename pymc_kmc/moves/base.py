@@ -39,8 +39,8 @@ class MoveKind(IntEnum):
     LOCAL_RANDOM_WALK = 10
     LANGEVIN = 11
     NOISE_PROBE = 12  # while tuning; never a draw
-    ARRIVAL = 13  # while tuning: to a draw of what was learned before the chain
-    REST = 14  # while tuning: nothing is evaluated
+    LEARNED_DRAW = 13  # while tuning: to a draw of what was learned before the chain
+    STAY = 14  # while tuning: nothing is evaluated
     MODE_JUMP = 15  # to another mode of what was learned before the chain
     MODE_TRANSITION = 16  # many transitions, with such a jump on the surrogate in their middle
 

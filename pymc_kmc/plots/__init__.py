@@ -1,7 +1,8 @@
 """Pictures of what the samplers did and learned, with matplotlib.
 
-Each function takes what `pm.sample` returned, or the step that sampled, and returns what ArviZ's
-plots return: axes with ArviZ 0.x, a `PlotCollection` with ArviZ 1.x.
+First comes what the picture is of: the step or the surrogate, what was learned, or what `pm.sample`
+returned; draws follow it. Each function returns what ArviZ's plots return: axes with ArviZ 0.x, a
+`PlotCollection` with ArviZ 1.x.
 """
 
 from pymc_kmc.plots.learned import plot_emulator

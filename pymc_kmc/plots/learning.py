@@ -13,7 +13,7 @@ EVALUATION, OWN = "tab:blue", "tab:orange"
 SMALLEST_ERROR = 1e-4
 
 
-def plot_learning(idata, *, chains=None, step=0, n_bins=30, figsize=None, ax=None):
+def plot_learning(source, *, chains=None, step=0, n_bins=30, figsize=None, ax=None):
     """Draw how well a surrogate predicts fresh evaluations, and what learning it cost.
 
     Three panels: the error of the surrogate at each new evaluation *before* learning from it, with
@@ -23,7 +23,7 @@ def plot_learning(idata, *, chains=None, step=0, n_bins=30, figsize=None, ax=Non
 
     Parameters
     ----------
-    idata : arviz.InferenceData, xarray.DataTree, pymc.backends.base.MultiTrace or LearnedPosterior
+    source : arviz.InferenceData, xarray.DataTree, pymc.backends.base.MultiTrace or LearnedPosterior
         What `pm.sample(step=kmc.KMC(), discard_tuned_samples=False)` returned, or what
         :func:`~pymc_kmc.learn` did. Of the latter two panels are drawn: the errors at fresh draws,
         round by round, with the temperature of these; and the best log density by evaluation.
@@ -48,14 +48,14 @@ def plot_learning(idata, *, chains=None, step=0, n_bins=30, figsize=None, ax=Non
     ValueError
         If the tuning iterations were discarded, or the step has no surrogate.
     """
-    if isinstance(idata, LearnedPosterior):
-        return draw_rounds(idata, figsize, ax)
-    run = Run.of(idata)
+    if isinstance(source, LearnedPosterior):
+        return draw_rounds(source, figsize, ax)
+    run = Run.of(source)
     check_step(run, step)
     run.needs_tuning("A surrogate")
     if "kmc_prediction_error" not in run.sampling.statistics:
         raise ValueError(
-            "idata has no kmc_prediction_error: its step has no surrogate. KMC, KMCLite and "
+            "source has no kmc_prediction_error: its step has no surrogate. KMC, KMCLite and "
             "KMCFinite have one."
         )
     chosen = _chosen(chains, run.sampling.shape[0])

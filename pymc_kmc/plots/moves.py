@@ -21,8 +21,8 @@ COLOURS = {
     MoveKind.LOCAL_RANDOM_WALK: "tab:orange",
     MoveKind.LANGEVIN: "tab:purple",
     MoveKind.NOISE_PROBE: "0.25",
-    MoveKind.ARRIVAL: "0.8",
-    MoveKind.REST: "0.9",
+    MoveKind.LEARNED_DRAW: "0.8",
+    MoveKind.STAY: "0.9",
     MoveKind.MODE_JUMP: "tab:pink",
     MoveKind.MODE_TRANSITION: "tab:brown",
 }
@@ -30,8 +30,8 @@ NEVER_DRAWS = (
     MoveKind.AUXILIARY,
     MoveKind.ACTIVE_LEARNING,
     MoveKind.NOISE_PROBE,
-    MoveKind.ARRIVAL,
-    MoveKind.REST,
+    MoveKind.LEARNED_DRAW,
+    MoveKind.STAY,
 )
 # Number of moves of a kind in an interval from which a point is drawn: one says nothing.
 FEWEST = 3

@@ -6,6 +6,7 @@ from matplotlib.patches import Ellipse
 from pymc_kmc.numerics.checks import check_count
 from pymc_kmc.plots.coordinates import choose, elements_of, positions_of
 from pymc_kmc.plots.panels import Panels
+from pymc_kmc.steps.kamh import KAMH
 
 # Radius of an ellipse, in standard deviations of the proposal.
 N_SDS = 1.0
@@ -55,7 +56,7 @@ def plot_proposals(
             f"step is of type {type(step).__name__}, whose proposals have no covariance; pass the "
             "kmc.KAMH or kmc.AdaptiveMetropolis that has sampled."
         )
-    n_ellipses = check_count(n_ellipses, "n_ellipses")
+    n_ellipses, is_local = check_count(n_ellipses, "n_ellipses"), isinstance(step, KAMH)
     elements = elements_of(step, step.n_dimensions)
     i, j = choose(elements, var_names, coords, 2)[:2]
     positions = positions_of(step, idata, step.n_dimensions)
@@ -67,7 +68,8 @@ def plot_proposals(
     axes.plot(*shown.T, ".", ms=3, color="0.6", alpha=0.6, label="draws")
     covariances = []
     for n, place in enumerate(places):
-        covariance = step.proposal_covariance(place)[np.ix_([i, j], [i, j])]
+        whole = step.proposal_covariance(place) if is_local else step.proposal_covariance()
+        covariance = whole[np.ix_([i, j], [i, j])]
         covariances.append(covariance)
         label = "proposals from ●, one sd" if n == 0 else None
         axes.add_patch(ellipse(place[[i, j]], covariance, label=label))

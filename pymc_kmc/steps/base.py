@@ -2,9 +2,9 @@
 
 An iteration is: propose, evaluate the target once, accept or reject, learn, report. An algorithm
 is a subclass with four hooks, `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which see
-vectors, not PyMC's points. Everything that an algorithm learns from a chain is in `self.learned`,
+vectors, not PyMC's points. Everything that an algorithm learns from a chain is in `self.adapted`,
 a plain object: a new chain starts from a new one, and a chain's state can be saved and restored.
-With an estimated likelihood some tuning iterations probe the noise (:mod:`pymc_kmc.steps.noise`).
+With an estimated likelihood some iterations probe noise (:mod:`pymc_kmc.steps.noise_monitor`).
 """
 
 from abc import abstractmethod
@@ -42,11 +42,11 @@ from pymc_kmc.steps.chain_warnings import (
     of_start,
     of_stillness,
 )
-from pymc_kmc.steps.noise import NoiseMonitor, NoiseProbe
+from pymc_kmc.steps.noise_monitor import NoiseMonitor, NoiseProbe
 from pymc_kmc.steps.own_checks import OwnChecks
 
 # Number of iterations that the acceptance rate of the progress bar looks back.
-RECENT = 100
+N_SHOWN = 100
 
 # Acceptance rate of perfect proposals below which measurements can't tell it from 0.
 SMALLEST_IDEAL = 0.02
@@ -82,7 +82,7 @@ class AdaptiveStepState(StepMethodState):
     """A chain's state: enough to go on with the same draws."""
 
     tune: bool
-    learned: Any
+    adapted: Any
     progress: Any
     recycled: Any
 
@@ -224,7 +224,7 @@ class AdaptiveStep(BlockedStep):
 
     @abstractmethod
     def _start_chain(self):
-        """Return a new object for `self.learned`: nothing is known of the chain yet."""
+        """Return a new object for `self.adapted`: nothing is known of the chain yet."""
 
     @abstractmethod
     def _propose(self, current):
@@ -238,7 +238,7 @@ class AdaptiveStep(BlockedStep):
 
     @abstractmethod
     def _learn(self, outcome):
-        """Learn from an iteration; `self.learned` alone is changed.
+        """Learn from an iteration; `self.adapted` alone is changed.
 
         Parameters
         ----------
@@ -286,7 +286,7 @@ class AdaptiveStep(BlockedStep):
     def _reset_chain(self):
         self.progress = ChainProgress()
         self.target.start_chain(self.rng)
-        self.learned = self._start_chain()
+        self.adapted = self._start_chain()
         wants_tuning = self._adapts and self._instead_of_tuning is not None
         self._before_chain = {
             "kmc_default_tune": (self.default_tune_steps or 0) if wants_tuning else 0,
@@ -457,7 +457,7 @@ class AdaptiveStep(BlockedStep):
         progress.checks.observe(outcome.end.position, self.tune)
         if outcome.proposal.is_draw:
             progress.steps_since_accept = 0 if outcome.accepted else progress.steps_since_accept + 1
-            weight = max(1.0 / progress.n_iterations, 1.0 / RECENT)
+            weight = max(1.0 / progress.n_iterations, 1.0 / N_SHOWN)
             change = outcome.acceptance_rate - progress.recent_acceptance
             progress.recent_acceptance += weight * change
 

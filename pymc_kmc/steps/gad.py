@@ -137,18 +137,18 @@ class GadRWM(AdaptiveStep):
         return GadAdaptation(FactorRandomWalk, speed_measure)
 
     def _propose(self, current):
-        return self.learned.move.propose(current, self.target, self.rng)
+        return self.adapted.move.propose(current, self.target, self.rng)
 
     def _learn(self, outcome):
         U = np.zeros((1, self.n_dimensions))
         if outcome.acceptance_rate < 1.0:
             U[0] = self.target.gradient(outcome.proposal.position)
-        self.learned.preconditioner.learn(
+        self.adapted.preconditioner.learn(
             U if np.isfinite(U).all() else None,
             outcome.proposal.details[None, :],
             outcome.acceptance_rate,
             outcome.accepted,
-            self.learned.weight(self.tune),
+            self.adapted.weight(self.tune),
         )
 
     def _statistics(self, proposal, current):
@@ -220,10 +220,10 @@ class GadMALA(AdaptiveStep):
         return GadAdaptation(Langevin, windowed)
 
     def _propose(self, current):
-        return self.learned.move.propose(current, self.target, self.rng)
+        return self.adapted.move.propose(current, self.target, self.rng)
 
     def _learn(self, outcome):
-        preconditioner, weight = self.learned.preconditioner, self.learned.weight(self.tune)
+        preconditioner, weight = self.adapted.preconditioner, self.adapted.weight(self.tune)
         evaluation, acceptance_rate = outcome.evaluation, outcome.acceptance_rate
         gradient, noise = outcome.start.gradient, outcome.proposal.details
         is_finite = evaluation is not None and np.isfinite(evaluation.gradient).all()
@@ -238,7 +238,7 @@ class GadMALA(AdaptiveStep):
 
     def _end_tuning(self):
         if self.update == "windowed":
-            self.learned.preconditioner.settle()
+            self.adapted.preconditioner.settle()
 
     def _outer_products(self, factor, noise, gradient, evaluation):
         """Return u and v of the gradient of a proposal's log ratio in L, in rows."""

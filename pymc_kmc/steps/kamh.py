@@ -50,7 +50,7 @@ True
 
 import numpy as np
 
-from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.history import GrowingArray
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import vanishing_weight
 from pymc_kmc.moves.local import LocalDistribution, LocalRandomWalk
@@ -70,7 +70,7 @@ from pymc_kmc.steps.base import AdaptiveStep
 # Number of iterations a dimension before the first sub-sample (with 20 the worst chains are worse).
 FIRST = 50
 # Share of the history that sub-samples are drawn from: the rest is burn-in (2/3 did equally well).
-RECENT = 0.9
+SUBSAMPLED_SHARE = 0.9
 
 
 class KAMHAdaptation:
@@ -78,7 +78,7 @@ class KAMHAdaptation:
 
     Attributes
     ----------
-    history : History
+    states : GrowingArray
         The chain's states.
     random_walk : RandomWalk
         Explores until there is a sub-sample.
@@ -89,7 +89,7 @@ class KAMHAdaptation:
     """
 
     def __init__(self, n_dimensions, adaptation):
-        self.history = History(n_dimensions)
+        self.states = GrowingArray(n_dimensions)
         self.random_walk = RandomWalk(adaptation)
         self.local = LocalRandomWalk(adaptation.scale_adaptation.target)
         self.n_subsamples = 0
@@ -177,7 +177,7 @@ class KAMH(AdaptiveStep):
     _wants_shape = True
 
     def _set_shape(self, factor):
-        self.learned.random_walk.adaptation.set_shape(factor)
+        self.adapted.random_walk.adaptation.set_shape(factor)
 
     def proposal_covariance(self, position):
         """Return the covariance of the proposals that the last chain of this process has learned.
@@ -192,34 +192,34 @@ class KAMH(AdaptiveStep):
         ndarray, shape (d, d)
         """
         position = check_points(np.atleast_2d(position), "position", self.n_dimensions)[0]
-        local = self.learned.local
+        local = self.adapted.local
         if local.distribution is None:
-            return self.learned.random_walk.adaptation.proposal_covariance
+            return self.adapted.random_walk.adaptation.proposal_covariance
         return local.distribution.covariance(position, local.scale.scale)
 
     def _propose(self, current):
-        return self.learned.move.propose(current, None, self.rng)
+        return self.adapted.move.propose(current, None, self.rng)
 
     def _learn(self, outcome):
-        learned = self.learned
-        learned.history.append(outcome.end.position)
-        learned.move.learn(outcome, self.rng)
-        n, is_first = len(learned.history), learned.local.distribution is None
+        adapted = self.adapted
+        adapted.states.append(outcome.end.position)
+        adapted.move.learn(outcome, self.rng)
+        n, is_first = len(adapted.states), adapted.local.distribution is None
         if is_first:
-            learned.random_walk.adaptation.learn_covariance(learned.history)
+            adapted.random_walk.adaptation.learn_covariance(adapted.states)
         if n < FIRST * self.n_dimensions:
             return
         if is_first or self.rng.uniform() < vanishing_weight(n):
             self._renew()
 
     def _end_tuning(self):
-        if self.adaptation == "tuning" and self.learned.local.distribution is None:
+        if self.adaptation == "tuning" and self.adapted.local.distribution is None:
             self._renew()
 
     def _renew(self):
         """Draw a new sub-sample, and make the proposals that follow it."""
-        learned = self.learned
-        states = learned.history.recent(RECENT)
+        adapted = self.adapted
+        states = adapted.states.recent(SUBSAMPLED_SHARE)
         states = states[has_moved(states)]
         if len(states) < 2 * self.n_dimensions:
             return
@@ -228,14 +228,14 @@ class KAMH(AdaptiveStep):
             if not np.isfinite(states.var(axis=0)).all():
                 return
         with single_threaded_blas():
-            learned.local.distribution = LocalDistribution(
+            adapted.local.distribution = LocalDistribution(
                 self.rng.permutation(states)[: self.n_points],
                 self.kernel,
                 self.gamma,
                 self.rng,
-                learned.random_walk.adaptation.basis,
+                adapted.random_walk.adaptation.basis,
             )
-        learned.n_subsamples += 1
+        adapted.n_subsamples += 1
 
     def _statistics(self, proposal, current):
-        return {"kmc_scale": proposal.step_size, "kmc_n_subsamples": self.learned.n_subsamples}
+        return {"kmc_scale": proposal.step_size, "kmc_n_subsamples": self.adapted.n_subsamples}

@@ -59,7 +59,7 @@ import numpy as np
 
 from pymc_kmc.adaptation.fit_to_scores import FiniteFamily, FitToScores, LiteFamily
 from pymc_kmc.adaptation.fitting import GivenSurrogate
-from pymc_kmc.adaptation.history import Record
+from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.move_probabilities import ByJumps
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
@@ -101,7 +101,7 @@ class KernelHMCAdaptation:
 
     Attributes
     ----------
-    record : Record
+    history : History
         What the chain went through.
     fits : FitToScores or GivenSurrogate
         Makes the surrogates.
@@ -117,7 +117,7 @@ class KernelHMCAdaptation:
     """
 
     def __init__(self, n_dimensions, fits, growth, is_noisy, trajectories, probabilities):
-        self.record = Record(n_dimensions)
+        self.history = History(n_dimensions)
         self.fits = fits
         self.schedule = GeometricSchedule(FIRST_FIT * n_dimensions, growth)
         self.fitted = None
@@ -207,7 +207,7 @@ class KernelHMC(SurrogateStep):
         if surrogate is not None:
             coordinates = Coordinates.identity(self.n_dimensions)
             hamiltonian = SurrogateHamiltonian(evaluable(surrogate), coordinates)
-            return GivenSurrogate(surrogate, hamiltonian, learn_moves, FitToScores.RECENT)
+            return GivenSurrogate(surrogate, hamiltonian, learn_moves, FitToScores.RECENT_SHARE)
         return FitToScores(
             self._family(), self.base, self.values, self.sigma, self.regularisation, learn_moves
         )
@@ -218,62 +218,62 @@ class KernelHMC(SurrogateStep):
     # Algorithm 1
 
     def _propose(self, current):
-        learned = self.learned
-        if learned.fitted is None and self.given_surrogate is not None:
-            self._use(learned.fits.begin(current.position, current.log_density, self.rng))
-        if learned.fitted is None:
-            mixture = MoveMixture(Row(learned.random_walk, 1.0))
+        adapted = self.adapted
+        if adapted.fitted is None and self.given_surrogate is not None:
+            self._use(adapted.fits.begin(current.position, current.log_density, self.rng))
+        if adapted.fitted is None:
+            mixture = MoveMixture(Row(adapted.random_walk, 1.0))
         else:
             mixture = MoveMixture(
-                Row(learned.random_walk, self._random_walk_probability),
-                Row(OneOf(learned.trajectories, learned.probabilities), 1.0),
+                Row(adapted.random_walk, self._random_walk_probability),
+                Row(OneOf(adapted.trajectories, adapted.probabilities), 1.0),
             )
-        return mixture.propose(current, learned.fitted, self.rng)
+        return mixture.propose(current, adapted.fitted, self.rng)
 
     def _random_walk_probability(self, state):
         """Return the random walk's probability at a state, an :class:`Evaluation`."""
-        learned = self.learned
-        return learned.fitted.random_walk_share(learned.probabilities.probabilities[0], state)
+        adapted = self.adapted
+        return adapted.fitted.random_walk_share(adapted.probabilities.probabilities[0], state)
 
     def _learn(self, outcome):
-        learned, proposal = self.learned, outcome.proposal
-        learned.record.append(outcome)
-        learned.random_walk.adaptation.learn_covariance(learned.record.states)
+        adapted, proposal = self.adapted, outcome.proposal
+        adapted.history.append(outcome)
+        adapted.random_walk.adaptation.learn_covariance(adapted.history.states)
         proposal.move.learn(outcome, self.rng)
-        if learned.fitted is not None:
-            moves = (learned.random_walk, *learned.trajectories)
-            learned.probabilities.learn(moves.index(proposal.move), self._jumps(outcome))
-        n = len(learned.record)
-        if learned.schedule.is_due(n):
-            self._use(learned.fits.fit(learned.record, learned.fitted, self.rng))
-        elif self.schedule == "vanishing" and learned.fits.n_fits:
+        if adapted.fitted is not None:
+            moves = (adapted.random_walk, *adapted.trajectories)
+            adapted.probabilities.learn(moves.index(proposal.move), self._jumps(outcome))
+        n = len(adapted.history)
+        if adapted.schedule.is_due(n):
+            self._use(adapted.fits.fit(adapted.history, adapted.fitted, self.rng))
+        elif self.schedule == "vanishing" and adapted.fits.n_fits:
             if self.rng.uniform() < vanishing_weight(n):
-                learned.fitted = learned.fits.update(learned.record, learned.fitted, self.rng)
+                adapted.fitted = adapted.fits.update(adapted.history, adapted.fitted, self.rng)
 
     def _jumps(self, outcome):
         """Return an outcome's squared jumps (2 d,), times its acceptance probability."""
         if not outcome.acceptance_rate > 0:
             return np.zeros(2 * self.n_dimensions)
-        whitening = self.learned.fitted.transitions.whitening
+        whitening = self.adapted.fitted.transitions.whitening
         ends = outcome.start.position, outcome.proposal.position
         return outcome.acceptance_rate * whitening.squared_jumps(*ends)
 
     def _use(self, fitted):
         """Go on with a new surrogate, if there is one."""
         if fitted is not None:
-            self.learned.fitted = fitted
-            self.learned.probabilities.discount()
+            self.adapted.fitted = fitted
+            self.adapted.probabilities.discount()
 
     def _end_tuning(self):
-        learned = self.learned
+        adapted = self.adapted
         if self.adaptation == "tuning":
-            self._use(learned.fits.fit(learned.record, learned.fitted, self.rng))
+            self._use(adapted.fits.fit(adapted.history, adapted.fitted, self.rng))
 
     def _observe(self, evaluation):
-        self.learned.record.append_evaluation(evaluation)
+        self.adapted.history.append_evaluation(evaluation)
 
     def _complaint(self):
-        return self.learned.fits.failure and self.learned.fits.complaint
+        return self.adapted.fits.failure and self.adapted.fits.complaint
 
     def _statistics(self, proposal, current):
         return {
@@ -281,7 +281,7 @@ class KernelHMC(SurrogateStep):
             "n_steps": proposal.n_steps,
             "energy": proposal.kinetic_energy - current.log_density,
             "diverging": proposal.diverging,
-            "kmc_n_fits": self.learned.fits.n_fits,
+            "kmc_n_fits": self.adapted.fits.n_fits,
         }
 
 

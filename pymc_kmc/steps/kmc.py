@@ -186,7 +186,7 @@ class KMC(SurrogateStep):
             raise TypeError(f"posterior={posterior!r} must be what kmc.learn() has returned")
         if posterior is not None and vars is None:
             vars = variables_of(posterior, check_model(kwargs.get("model")))
-        self.posterior, self.evaluations = posterior, None
+        self.posterior, self.evaluations = posterior, getattr(posterior, "evaluations", None)
         # PyMC seeds a step when it samples, after it was made.
         self._is_seeded = kwargs.get("rng") is not None
         super().__init__(vars, **kwargs)
@@ -255,52 +255,52 @@ class KMC(SurrogateStep):
     # Moves
 
     def _propose(self, current):
-        begin, learned = perf_counter(), self.learned
-        if learned.fitted is None and self.given_surrogate is not None:
-            learned.use(learned.fits.begin(current.position, current.log_density, self.rng))
-        settling = learned.settling
+        begin, adapted = perf_counter(), self.adapted
+        if adapted.fitted is None and self.given_surrogate is not None:
+            adapted.use(adapted.fits.begin(current.position, current.log_density, self.rng))
+        settling = adapted.settling
         if settling is not None and self.is_tuning:
             if settling.n_evaluations == 0:
-                return settling.arrival.propose(current, learned.fitted, self.rng)
+                return settling.start.propose(current, adapted.fitted, self.rng)
             if settling.is_over:
-                return settling.rest.propose(current, learned.fitted, self.rng)
+                return settling.stay.propose(current, adapted.fitted, self.rng)
         mixture = MoveMixture(*self._moves())
-        proposal = mixture.propose(current, learned.fitted, self.rng)
+        proposal = mixture.propose(current, adapted.fitted, self.rng)
         return proposal._replace(seconds=perf_counter() - begin)
 
     def _moves(self):
         """Return the moves in the order in which they are tried, and their probabilities."""
-        learned = self.learned
-        if learned.fitted is None:
-            return [Row(learned.random_walk, 1.0)]
+        adapted = self.adapted
+        if adapted.fitted is None:
+            return [Row(adapted.random_walk, 1.0)]
         rows, tempered_share = [], self._share(TEMPERED_MOVES)
         # What lies around a place that a chain only passes is not worth knowing.
         if self._explores and not self._is_on_its_way():
             tempered_share = TUNING_TEMPERED
-            if learned.active_learning.share > 0.0:
-                rows.append(Row(learned.active_learning, learned.active_learning.share))
-            rows.append(Row(learned.auxiliary, TUNING_AUXILIARY))
+            if adapted.active_learning.share > 0.0:
+                rows.append(Row(adapted.active_learning, adapted.active_learning.share))
+            rows.append(Row(adapted.auxiliary, TUNING_AUXILIARY))
         # A chain that settles finds out about the surrogate: from the other moves on it.
-        is_settling = self.is_tuning and learned.settling is not None
-        mode_moves = () if is_settling else map(Row, learned.modes, MODE_MOVES)
+        is_settling = self.is_tuning and adapted.settling is not None
+        mode_moves = () if is_settling else map(Row, adapted.modes, MODE_MOVES)
         return [
             *rows,
-            Row(learned.random_walk, self._random_walk_probability),
-            Row(learned.tempered, tempered_share),
+            Row(adapted.random_walk, self._random_walk_probability),
+            Row(adapted.tempered, tempered_share),
             *mode_moves,
-            Row(learned.transitions, 1.0),
+            Row(adapted.transitions, 1.0),
         ]
 
     def _random_walk_probability(self, state):
         """Return the random walk's probability at a state, an :class:`Evaluation`."""
-        return self.learned.fitted.random_walk_share(self._smallest_random_walk_share, state)
+        return self.adapted.fitted.random_walk_share(self._smallest_random_walk_share, state)
 
     @property
     def _smallest_random_walk_share(self):
         """The share of random walks where the target is above its surrogate as usual."""
         if not self._explores:
             return self._share(RANDOM_WALKS)
-        lately = self.learned.transitions.probabilities.recent[-LATELY:]
+        lately = self.adapted.transitions.probabilities.recent[-LATELY:]
         if len(lately) < LATELY:
             return TUNING_RANDOM_WALKS
         hardly = HARDLY * self.ideal_acceptance
@@ -311,12 +311,12 @@ class KMC(SurrogateStep):
         exact, usual = shares
         if self.given_surrogate is not None:
             return usual
-        spread = self.learned.fitted.log_weights.spread
+        spread = self.adapted.fitted.log_weights.spread
         return exact + (usual - exact) * min(1.0, spread / LARGE_SPREAD)
 
     def _is_on_its_way(self):
         """Whether the chain's log density rises, by more than it varies where a chain belongs."""
-        log_densities = self.learned.record.log_densities
+        log_densities = self.adapted.history.log_densities
         if len(log_densities) < 3 * WINDOW:
             return False
         last = log_densities.last(3 * WINDOW)[:, 0]
@@ -326,25 +326,25 @@ class KMC(SurrogateStep):
     @property
     def _explores(self):
         """Whether evaluations are spent on learning besides drawing."""
-        is_given = self.given_surrogate is not None or self.learned.settling is not None
+        is_given = self.given_surrogate is not None or self.adapted.settling is not None
         return self.is_tuning and not is_given
 
     def _observe(self, evaluation):
-        self.learned.record.append_evaluation(evaluation)
+        self.adapted.history.append_evaluation(evaluation)
 
     def _complaint(self):
-        return self.learned.fits.failure and self.learned.fits.complaint
+        return self.adapted.fits.failure and self.adapted.fits.complaint
 
     def _statistics(self, proposal, current):
-        learned = self.learned
+        adapted = self.adapted
         variance = np.nan
-        if learned.fitted is not None and self.given_surrogate is None:
-            variance = learned.fitted.surrogate.variance_
+        if adapted.fitted is not None and self.given_surrogate is None:
+            variance = adapted.fitted.surrogate.variance_
         return {
             "step_size": proposal.step_size,
             "n_steps": proposal.n_steps,
             "kmc_n_transitions": proposal.n_transitions,
-            "kmc_n_fits": learned.fits.n_fits,
+            "kmc_n_fits": adapted.fits.n_fits,
             "kmc_surrogate_variance": variance,
             "kmc_proposal_time": proposal.seconds,
         }
@@ -352,128 +352,128 @@ class KMC(SurrogateStep):
     # Adaptation
 
     def _learn(self, outcome):
-        learned, proposal = self.learned, outcome.proposal
-        if learned.settling is not None:
+        adapted, proposal = self.adapted, outcome.proposal
+        if adapted.settling is not None:
             self._settle(outcome)
             return
-        learned.record.append(outcome)
+        adapted.history.append(outcome)
         self._learn_covariance()
         proposal.move.learn(outcome, self.rng)
-        learned.transitions.learn(outcome)
+        adapted.transitions.learn(outcome)
         self._update(outcome)
-        if learned.schedule.is_due(len(learned.record)) or self._is_in_trouble():
+        if adapted.schedule.is_due(len(adapted.history)) or self._is_in_trouble():
             self._fit()
 
     def _settle(self, outcome):
         """Learn from an iteration on what was learned before the chain; or do without it."""
-        learned, evaluation = self.learned, outcome.evaluation
-        settling = learned.settling
+        adapted, evaluation = self.adapted, outcome.evaluation
+        settling = adapted.settling
         if settling.is_over:
             return
         settling.n_evaluations += 1
-        learned.record.append(outcome)
+        adapted.history.append(outcome)
         self._learn_covariance()
         outcome.proposal.move.learn(outcome, self.rng)
-        learned.transitions.learn(outcome)
+        adapted.transitions.learn(outcome)
         if evaluation is not None and np.isfinite(evaluation.log_density):
-            before = learned.fitted
+            before = adapted.fitted
             comparison = before.compare(evaluation.position, evaluation.log_density)
-            learned.fitted = before.learn(comparison)
+            adapted.fitted = before.learn(comparison)
             settling.errors.append(comparison.value - comparison.predicted)
         if settling.is_over and self._has_failed():
-            learned.settling = None
-            if isinstance(learned.fitted.surrogate, EmulatedDensity):
-                learned.fitted = None  # there is nothing of it that a fit could start from
+            adapted.settling = None
+            if isinstance(adapted.fitted.surrogate, EmulatedDensity):
+                adapted.fitted = None  # there is nothing of it that a fit could start from
             self._fit()
 
     def _has_failed(self):
         """Whether what was learned before the chain is of little use to it."""
         if not self.posterior.is_close:
             return True
-        recent = self.learned.transitions.probabilities.recent
+        recent = self.adapted.transitions.probabilities.recent
         # A few estimates say little about their noise.
         ideal = min(self.ideal_acceptance, ideal_acceptance(self.posterior.noise**2))
         is_refused = np.mean(recent or [0.0]) < TROUBLE_ACCEPTANCE * ideal
         noise = self.progress.noise.variance.value if self.target.is_noisy else 0.0
-        return is_refused or self.learned.settling.error > FAILED + np.sqrt(np.nan_to_num(noise))
+        return is_refused or self.adapted.settling.error > FAILED + np.sqrt(np.nan_to_num(noise))
 
     def _learn_covariance(self):
         """Let the random walk learn its covariance, in the surrogate's coordinates."""
-        learned = self.learned
-        warp = IDENTITY if learned.fitted is None else learned.fitted.warp
-        learned.random_walk.adaptation.learn_covariance(learned.record.states, warp)
+        adapted = self.adapted
+        warp = IDENTITY if adapted.fitted is None else adapted.fitted.warp
+        adapted.random_walk.adaptation.learn_covariance(adapted.history.states, warp)
 
     def _update(self, outcome):
         """Let the surrogate learn from an evaluation before its next fit."""
-        learned, evaluation = self.learned, outcome.evaluation
-        active_learning = learned.active_learning
+        adapted, evaluation = self.adapted, outcome.evaluation
+        active_learning = adapted.active_learning
         if not self._explores or active_learning.frontier is None or evaluation is None:
             return
         if not np.isfinite(evaluation.log_density):
             return
-        before = learned.fitted
+        before = adapted.fitted
         comparison = before.compare(evaluation.position, evaluation.log_density)
-        learned.fitted = before.learn(comparison)
-        if learned.fitted is not before:
-            active_learning.frontier.add(learned.fitted.surrogate, comparison.place)
+        adapted.fitted = before.learn(comparison)
+        if adapted.fitted is not before:
+            active_learning.frontier.add(adapted.fitted.surrogate, comparison.place)
         if outcome.proposal.move is active_learning:
             active_learning.compare(comparison, before.surrogate)
 
     def _is_in_trouble(self):
-        recent = self.learned.transitions.probabilities.recent
-        if len(recent) < TROUBLE_AFTER or self.learned.fits.n_fits >= MOST_FITS:
+        recent = self.adapted.transitions.probabilities.recent
+        if len(recent) < TROUBLE_AFTER or self.adapted.fits.n_fits >= MOST_FITS:
             return False
         bound = TROUBLE_ACCEPTANCE * self.ideal_acceptance
         return np.mean(recent[-TROUBLE_AFTER:]) < bound
 
     def _fit(self):
         """Fit the surrogate anew and go on with it, if there is one."""
-        learned = self.learned
-        learned.transitions.probabilities.recent.clear()
+        adapted = self.adapted
+        adapted.transitions.probabilities.recent.clear()
         if self.target.is_noisy:
-            learned.fits.noise_variance = self.progress.noise.variance.value
-        fitted = learned.fits.fit(learned.record, learned.fitted, self.rng)
+            adapted.fits.noise_variance = self.progress.noise.variance.value
+        fitted = adapted.fits.fit(adapted.history, adapted.fitted, self.rng)
         if fitted is not None:
-            learned.use(fitted)
+            adapted.use(fitted)
             self._explore()
         return fitted
 
     def _explore(self):
         """Begin to explore what lies around a new surrogate."""
-        learned, fits = self.learned, self.learned.fits
-        learned.auxiliary.begin(self.target.recycled)
+        adapted, fits = self.adapted, self.adapted.fits
+        adapted.auxiliary.begin(self.target.recycled)
         with single_threaded_blas():
             self._set_covariances()
-        learned.active_learning.end()
+        adapted.active_learning.end()
         if self._explores:
-            states, _ = fits.recent(learned.record)
-            evaluated = fits.evaluations(learned.record)[:, :-1]
-            learned.active_learning.begin(learned.fitted, states, evaluated)
+            states, _ = fits.recent(adapted.history)
+            evaluated = fits.evaluations(adapted.history)[:, :-1]
+            adapted.active_learning.begin(adapted.fitted, states, evaluated)
 
     def _set_covariances(self):
         """Give the random walks a covariance in the surrogate's coordinates."""
-        learned = self.learned
+        adapted = self.adapted
         self._learn_covariance()
-        random_walk = learned.random_walk.adaptation
-        auxiliary = learned.auxiliary.random_walk.adaptation
+        random_walk = adapted.random_walk.adaptation
+        auxiliary = adapted.auxiliary.random_walk.adaptation
         auxiliary.set_covariance(random_walk.covariance, random_walk.factor)
 
     def _end_tuning(self):
         """Fit a last time, to all values, unless the surrogate at hand is clearly better."""
-        learned = self.learned
-        if self.given_surrogate is not None or learned.fitted is None:
+        adapted = self.adapted
+        if self.given_surrogate is not None or adapted.fitted is None:
             return
-        if learned.settling is not None:
+        if adapted.settling is not None:
             return
-        last, probabilities = learned.fitted, learned.transitions.probabilities
+        last, probabilities = adapted.fitted, adapted.transitions.probabilities
         fitted = self._fit()
         if fitted is not None:
             with single_threaded_blas():
-                last = last.weighed(*learned.fits.recent(learned.record))
+                last = last.weighed(*adapted.fits.recent(adapted.history))
                 if not fitted.log_weights.spread <= CLEARLY_WORSE * last.log_weights.spread:
-                    learned.fitted, learned.transitions.probabilities = last, probabilities
+                    adapted.fitted, adapted.transitions.probabilities = last, probabilities
                     self._set_covariances()
-        learned.active_learning.end()
+        adapted.active_learning.end()
 
 
 def variables_of(posterior, model):

@@ -3,16 +3,16 @@
 import numpy as np
 
 from pymc_kmc.adaptation.fit_to_values import first_fit
-from pymc_kmc.adaptation.history import Record
+from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.move_probabilities import ByAcceptance
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.moves.auxiliary import AuxiliaryChain
 from pymc_kmc.moves.base import OneOf
 from pymc_kmc.moves.frontier import ActiveLearning
-from pymc_kmc.moves.learned import Arrival, Rest
 from pymc_kmc.moves.modes import ModeJump, ModeTransition
 from pymc_kmc.moves.random_walk import RandomWalk
+from pymc_kmc.moves.settling import LearnedDraw, Stay
 from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
 
 # Number of evaluations in which a chain settles on what was learned before it: enough to tell a
@@ -35,7 +35,7 @@ class KMCAdaptation:
 
     Attributes
     ----------
-    record : Record
+    history : History
         What the chain went through.
     fits : FitToValues or GivenSurrogate
         Makes the surrogates.
@@ -57,7 +57,7 @@ class KMCAdaptation:
     """
 
     def __init__(self, n_dimensions, fits, is_noisy):
-        self.record = Record(n_dimensions)
+        self.history = History(n_dimensions)
         self.fits = fits
         self.schedule = GeometricSchedule(first_fit(n_dimensions), REFIT_GROWTH)
         self.fitted = None
@@ -85,7 +85,7 @@ class KMCAdaptation:
         """Let fits learn from evaluations that were made before the chain, too."""
         values = evaluations.log_densities
         for row in np.column_stack([evaluations.X, values])[np.isfinite(values)]:
-            self.record.evaluations.append(row)
+            self.history.evaluations.append(row)
 
     def start_from(self, posterior, fitted):
         """Start from a :class:`LearnedPosterior`; attributes are changed in place.
@@ -100,8 +100,8 @@ class KMCAdaptation:
         n = DRAWS_PER_DIMENSION * posterior.n_dimensions
         pairs = zip(posterior.positions[:n], posterior.log_densities[:n], strict=True)
         for position, value in pairs:
-            self.record.states.append(position)
-            self.record.log_densities.append(value)
+            self.history.states.append(position)
+            self.history.log_densities.append(value)
         self.use(fitted)
         if (maps := posterior.mode_maps) is not None:
             self.modes = ModeJump(maps), ModeTransition(maps, self.is_noisy)
@@ -120,8 +120,8 @@ class Settling:
 
     Attributes
     ----------
-    arrival : Arrival
-    rest : Rest
+    start : LearnedDraw
+    stay : Stay
     n_evaluations : int
         Number of the chain's evaluations so far.
     errors : list of float
@@ -130,7 +130,7 @@ class Settling:
 
     def __init__(self, posterior, most):
         self.most = most
-        self.arrival, self.rest = Arrival(posterior.wide_positions), Rest()
+        self.start, self.stay = LearnedDraw(posterior.wide_positions), Stay()
         self.n_evaluations = 0
         self.errors = []
 

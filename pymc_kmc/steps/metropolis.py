@@ -27,7 +27,7 @@ Examples
 
 import numpy as np
 
-from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.history import GrowingArray
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.numerics.checks import as_array, check_between, check_covariance, check_positive
@@ -39,13 +39,13 @@ class MetropolisAdaptation:
 
     Attributes
     ----------
-    history : History
+    states : GrowingArray
         The chain's states.
     random_walk : RandomWalk
     """
 
     def __init__(self, n_dimensions, random_walk):
-        self.history = History(n_dimensions)
+        self.states = GrowingArray(n_dimensions)
         self.random_walk = random_walk
 
 
@@ -113,19 +113,16 @@ class AdaptiveMetropolis(AdaptiveStep):
         )
         return MetropolisAdaptation(d, RandomWalk(adaptation))
 
-    def proposal_covariance(self, position):
+    def proposal_covariance(self):
         """Return the covariance of the proposals that the last chain of this process has learned.
 
-        Parameters
-        ----------
-        position : array_like, shape (d,)
-            Where they start; it is the same everywhere.
+        It is the same everywhere.
 
         Returns
         -------
         ndarray, shape (d, d)
         """
-        return self.learned.random_walk.adaptation.proposal_covariance
+        return self.adapted.random_walk.adaptation.proposal_covariance
 
     @property
     def _instead_of_tuning(self):
@@ -138,16 +135,16 @@ class AdaptiveMetropolis(AdaptiveStep):
         return self.initial_covariance is None
 
     def _set_shape(self, factor):
-        self.learned.random_walk.adaptation.set_shape(factor)
+        self.adapted.random_walk.adaptation.set_shape(factor)
 
     def _propose(self, current):
-        return self.learned.random_walk.propose(current, None, self.rng)
+        return self.adapted.random_walk.propose(current, None, self.rng)
 
     def _learn(self, outcome):
-        learned = self.learned
-        learned.history.append(outcome.end.position)
-        learned.random_walk.learn(outcome, self.rng)
-        learned.random_walk.adaptation.learn_covariance(learned.history)
+        adapted = self.adapted
+        adapted.states.append(outcome.end.position)
+        adapted.random_walk.learn(outcome, self.rng)
+        adapted.random_walk.adaptation.learn_covariance(adapted.states)
 
     def _statistics(self, proposal, current):
         return {"kmc_scale": proposal.step_size}

@@ -33,7 +33,7 @@ def doing(statistics):
     """Return what a chain is doing, in seven characters."""
     if not statistics["tune"]:
         return f"acc {statistics['kmc_recent_acceptance']:.2f}".replace("0.", ".")[:7]
-    if statistics["kmc_move"] in (MoveKind.ARRIVAL, MoveKind.REST):
+    if statistics["kmc_move"] in (MoveKind.LEARNED_DRAW, MoveKind.STAY):
         return "settles"
     n_fits = statistics.get("kmc_n_fits")
     if n_fits is None:

@@ -57,7 +57,7 @@ class SurrogateStep(AdaptiveStep):
     _wants_shape = True
 
     def _set_shape(self, factor):
-        self.learned.random_walk.adaptation.set_shape(factor)
+        self.adapted.random_walk.adaptation.set_shape(factor)
 
     @property
     def _instead_of_tuning(self):
@@ -80,7 +80,7 @@ class SurrogateStep(AdaptiveStep):
         """
         if self.given_surrogate is not None:
             return self.given_surrogate
-        fitted = self.learned.fitted
+        fitted = self.adapted.fitted
         if fitted is None:
             raise NotFittedError(
                 f"this {type(self).__name__} has no surrogate yet, or learned it in another "
@@ -103,12 +103,12 @@ class SurrogateStep(AdaptiveStep):
         Points, (n, d), in the coordinates of :attr:`surrogate_`, and their finite log densities,
         (n,).
         """
-        evaluations = self.learned.record.evaluations
+        evaluations = self.adapted.history.evaluations
         rows = evaluations.last(len(evaluations)).copy()
         return rows[:, :-1], rows[:, -1]
 
     def _assessment(self, evaluation):
-        fitted = self.learned.fitted
+        fitted = self.adapted.fitted
         if fitted is None or evaluation is None or not np.isfinite(evaluation.log_density):
             return {"kmc_prediction_error": np.nan}
         place, value = fitted.in_coordinates(evaluation.position, evaluation.log_density)

@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import symmetric_power
-from pymc_kmc.surrogates.evidence import KERNEL_RIDGES, BayesianRegression
+from pymc_kmc.surrogates.bayesian_regression import KERNEL_RIDGES, BayesianRegression
 from pymc_kmc.surrogates.gp_evaluation import additive_gradients, kernel_gradients
 from pymc_kmc.surrogates.gp_parts import AdditivePart, KernelChoice
 from pymc_kmc.surrogates.kernels import KERNELS, squared_distances

@@ -8,7 +8,7 @@ import numpy as np
 from pymc_kmc.numerics.linear_algebra import symmetric
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 from pymc_kmc.numerics.samples import whitening as whitening_of
-from pymc_kmc.surrogates.evidence import BayesianRegression, RegressionFit
+from pymc_kmc.surrogates.bayesian_regression import BayesianRegression, RegressionFit
 from pymc_kmc.surrogates.gp_choice import choose_kernels
 from pymc_kmc.surrogates.gp_evaluation import (
     LogDensityGPParameters,

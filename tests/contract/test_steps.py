@@ -121,10 +121,10 @@ def test_adaptation_ends_with_tuning(name):
         for _ in range(200):
             point, _ = step.step(point)
         step.stop_tuning()
-        learned = cloudpickle.dumps(step.learned)
+        learned = cloudpickle.dumps(step.adapted)
         for _ in range(100):
             point, _ = step.step(point)
-        assert cloudpickle.dumps(step.learned) == learned
+        assert cloudpickle.dumps(step.adapted) == learned
 
 
 def warnings_without_tuning(step):
@@ -167,10 +167,10 @@ def test_vanishing_adaptation_goes_on(name):
         for _ in range(200):
             point, _ = step.step(point)
         step.stop_tuning()
-        learned = cloudpickle.dumps(step.learned)
+        learned = cloudpickle.dumps(step.adapted)
         for _ in range(100):
             point, _ = step.step(point)
-        assert cloudpickle.dumps(step.learned) != learned
+        assert cloudpickle.dumps(step.adapted) != learned
 
 
 @any_step

@@ -12,7 +12,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.likelihoods.noise import Normals
+from pymc_kmc.likelihoods.noise_schemes import Normals
 from tests.chains import iterate, run
 from tests.estimates import TOLERANCE, worst_moment
 from tests.models import POSTERIOR_MEAN, POSTERIOR_SD, log_likelihood

@@ -518,7 +518,7 @@ def in_wrong_coordinates(monkeypatch, warp_class):
     warp = stretching_warp(warp_class)
     monkeypatch.setattr(FitToValues, "_warps", lambda self, states, last: [(1, warp)])
     step = frozen(lambda: make("KMC"))
-    assert step.learned.fitted.warp is warp
+    assert step.adapted.fitted.warp is warp
     return step
 
 
@@ -563,7 +563,7 @@ class StepFromTheState(kmc.GadMALA):
     """Makes larger steps on one side than on the other."""
 
     def _propose(self, current):
-        self.learned.preconditioner.step_size = 0.4 if current.position[0] > 0 else 1.2
+        self.adapted.preconditioner.step_size = 0.4 if current.position[0] > 0 else 1.2
         return super()._propose(current)
 
 
@@ -581,11 +581,11 @@ class LengthFromTheState(kmc.KMCLite):
     """Makes longer trajectories on one side than on the other."""
 
     def _propose(self, current):
-        fitted = self.learned.fitted
+        fitted = self.adapted.fitted
         if fitted is not None:
             n_steps = (1, 2) if current.position[0] > 0 else (8, 12)
             transitions = fitted.transitions._replace(n_steps=n_steps)
-            self.learned.fitted = replace(fitted, transitions=transitions)
+            self.adapted.fitted = replace(fitted, transitions=transitions)
         return super()._propose(current)
 
 
@@ -614,7 +614,7 @@ class TakenForSymmetric(WithoutRatio, kmc.KAMH):
 def one_sided(step_class):
     """Return a frozen step whose sub-sample is of the right arm's end alone."""
     step = frozen(step_class)
-    rng, local = np.random.default_rng(12), step.learned.local
+    rng, local = np.random.default_rng(12), step.adapted.local
     states = CurvedRidge().exact(400, rng)
     local.distribution = LocalDistribution(states[states[:, 0] > 1.5], "gaussian", 0.1, rng)
     local.scale.scale = 1.0

@@ -62,9 +62,9 @@ def test_points_as_people_have_them(growing):
     unconstrained = {"scale_log__": np.array(0.0), "z": np.zeros(2)}
     for point in (names, unconstrained, names | unconstrained):
         assert kmc.estimate_noise(growing, point, n=10, rng=2).variance == pytest.approx(at_start)
-    with pytest.raises(ValueError, match=r"point has \['sigma'\]"):
+    with pytest.raises(ValueError, match=r"at has \['sigma'\]"):
         kmc.estimate_noise(growing, {"sigma": 2.0})
-    with pytest.raises(ValueError, match=r"point has a value of 'z' of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"at has a value of 'z' of shape \(3,\)"):
         kmc.estimate_noise(growing, {"z": np.zeros(3)})
 
 
@@ -225,9 +225,9 @@ def test_noise_where_a_run_was(growing):
     assert noise.variance == pytest.approx(6.5, rel=0.5)
     assert not any("after a short run" in line for line in noise.advice)
     assert "after a short run" in kmc.estimate_noise(growing, n=10, rng=3).advice[-1]
-    with pytest.raises(ValueError, match=r"point has no draws of \['z'\]"):
+    with pytest.raises(ValueError, match=r"at has no draws of \['z'\]"):
         kmc.estimate_noise(growing, SimpleNamespace(posterior=posterior[["scale"]]))
-    with pytest.raises(TypeError, match="point=3 must be a dict"):
+    with pytest.raises(TypeError, match="at=3 must be a dict"):
         kmc.estimate_noise(growing, 3)
 
 

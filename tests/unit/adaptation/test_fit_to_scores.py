@@ -12,7 +12,7 @@ from pymc_kmc.adaptation.fit_to_scores import (
 from pymc_kmc.adaptation.trajectory import TrajectoryLearning
 from tests.bananas import Banana
 from tests.fitted import snapshot
-from tests.records import add_state, record_of
+from tests.histories import add_state, history_of
 
 BANANA = Banana(bend=0.2)
 FAMILIES = {
@@ -37,9 +37,9 @@ def test_gradient_of_a_banana(family, values):
     fits, fitted = fits_with(family, values), None
     rng = np.random.default_rng(0)
     states = BANANA.draws(700, np.random.default_rng(1))
-    record = record_of(states, BANANA.log_density(states))
+    history = history_of(states, BANANA.log_density(states))
     for _ in range(2):
-        fitted = fits.fit(record, fitted, rng)
+        fitted = fits.fit(history, fitted, rng)
     X = BANANA.draws(500, np.random.default_rng(2))
     divergence = squared_error(fitted, X) / (BANANA.gradient(X) ** 2).sum()
     assert divergence < (0.01 if values else 0.15)
@@ -54,16 +54,16 @@ def test_a_gaussian_is_learned_from_values_far_from_its_mass():
     def log_density(Y):
         return -0.5 * np.einsum("ni,ij,nj->n", Y, precision, Y)
 
-    record = record_of(X, log_density(X))
-    fitted = fits_with("lite", True).fit(record, None, np.random.default_rng(4))
+    history = history_of(X, log_density(X))
+    fitted = fits_with("lite", True).fit(history, None, np.random.default_rng(4))
     gradient = gradients_of(fitted, X[-50:])
     np.testing.assert_allclose(gradient, -X[-50:] @ precision, rtol=0.02)
 
 
 def test_a_chain_that_has_not_moved_gives_no_surrogate():
     fits = fits_with("lite", True)
-    record = record_of(np.zeros((100, 2)), np.zeros(100))
-    assert fits.fit(record, None, np.random.default_rng(0)) is None
+    history = history_of(np.zeros((100, 2)), np.zeros(100))
+    assert fits.fit(history, None, np.random.default_rng(0)) is None
     assert fits.failure is None and fits.n_fits == 0
 
 
@@ -71,15 +71,15 @@ def test_a_failed_fit_gives_none_and_says_why():
     """Which is to keep the surrogate in use."""
     fits, rng = fits_with("lite", True), np.random.default_rng(0)
     states = BANANA.draws(200, np.random.default_rng(5))
-    record = record_of(states, BANANA.log_density(states))
-    kept = fits.fit(record, None, rng)
+    history = history_of(states, BANANA.log_density(states))
+    kept = fits.fit(history, None, rng)
     before = snapshot(kept)
 
     def fail(*arguments):
         raise np.linalg.LinAlgError("singular")
 
     fits.family.unfitted = fail
-    assert fits.fit(record, kept, rng) is None
+    assert fits.fit(history, kept, rng) is None
     assert "singular" in fits.failure and fits.n_fits == 1
     assert snapshot(kept) == before
 
@@ -91,12 +91,12 @@ def test_update_learns_from_new_states(family):
     fits = fits_with(family, False, 60.0, regularisation)
     rng = np.random.default_rng(0)
     X = BANANA.draws(900, np.random.default_rng(6))
-    record = record_of(X[:150], BANANA.log_density(X[:150]))
-    last = fits.fit(record, None, rng)
+    history = history_of(X[:150], BANANA.log_density(X[:150]))
+    last = fits.fit(history, None, rng)
     before = snapshot(last)
     for x in X[150:]:
-        add_state(record, x, 0.0)
-    updated = fits.update(record, last, rng)
+        add_state(history, x, 0.0)
+    updated = fits.update(history, last, rng)
     test = BANANA.draws(500, np.random.default_rng(7))
     assert squared_error(updated, test) < squared_error(last, test)
     assert fits.n_seen == 900 and fits.failure is None
@@ -110,12 +110,12 @@ def test_update_learns_from_new_states(family):
 def test_a_failed_update_keeps_the_surrogate_and_says_why():
     fits, rng = fits_with("lite", False, 60.0, 30.0), np.random.default_rng(0)
     states = BANANA.draws(200, np.random.default_rng(8))
-    record = record_of(states, BANANA.log_density(states))
-    last = fits.fit(record, None, rng)
+    history = history_of(states, BANANA.log_density(states))
+    last = fits.fit(history, None, rng)
 
     def fail(*arguments):
         raise np.linalg.LinAlgError("singular")
 
     fits.family.updated = fail
-    assert fits.update(record, last, rng) is last
+    assert fits.update(history, last, rng) is last
     assert "singular" in fits.failure

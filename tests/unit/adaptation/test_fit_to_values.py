@@ -6,12 +6,12 @@ import pytest
 from pymc_kmc.adaptation import fit_to_values
 from pymc_kmc.adaptation.fit_to_values import FitToValues, can_be_full, first_fit
 from pymc_kmc.adaptation.fitted import FittedSurrogate
-from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.history import GrowingArray
 from pymc_kmc.adaptation.warping import learn_warp
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.surrogates.gp_fit import VALUES_PER_COEFFICIENT
 from tests.fitted import assert_same_parameters, short_transitions, snapshot
-from tests.records import add_evaluation, record_of
+from tests.histories import add_evaluation, history_of
 
 MEAN = np.array([3.0, -1.0])
 PRECISION = np.linalg.inv(np.array([[1.0, 0.6], [0.6, 1.0]]))
@@ -31,10 +31,10 @@ def draws(n, seed):
 
 
 def chain(n, seed=0):
-    """The record of states and of proposals around them."""
+    """The history of states and of proposals around them."""
     states = draws(n, seed)
     points = states + np.random.default_rng([seed, 1]).standard_normal(states.shape)
-    return record_of(states, gaussian(states), points, gaussian(points))
+    return history_of(states, gaussian(states), points, gaussian(points))
 
 
 def fits_with(n_landmarks):
@@ -50,13 +50,13 @@ def fits_with(n_landmarks):
 def test_only_the_newest_values_are_used(monkeypatch):
     """Values of a wrong density before them do no harm."""
     monkeypatch.setattr(FitToValues, "MOST_VALUES", 100)
-    record = chain(200)
-    newest, record.evaluations = record.evaluations, History(3)
+    history = chain(200)
+    newest, history.evaluations = history.evaluations, GrowingArray(3)
     for point in draws(100, 5):
-        add_evaluation(record, point, np.sin(9 * point[0]) * 50)
+        add_evaluation(history, point, np.sin(9 * point[0]) * 50)
     for row in newest.last(100):
-        record.evaluations.append(row)
-    fitted = fits_with(30).fit(record, None, np.random.default_rng(0))
+        history.evaluations.append(row)
+    fitted = fits_with(30).fit(history, None, np.random.default_rng(0))
     X = draws(20, 6)
     np.testing.assert_allclose(fitted.surrogate.gradient(X), gradient(X), atol=1e-3)
 
@@ -87,24 +87,24 @@ def test_a_first_fit_is_postponed_while_the_quadratic_is_underdetermined():
     def density(X):
         return -0.5 * (X**2).sum(axis=1)
 
-    few = record_of(states, density(states), points[:30], density(points[:30]))
+    few = history_of(states, density(states), points[:30], density(points[:30]))
     fits = fits_with(30)
     assert fits.fit(few, None, rng) is None
     assert fits.failure is None and fits.n_fits == 0
-    enough = record_of(states, density(states), points, density(points))
+    enough = history_of(states, density(states), points, density(points))
     first = fits.fit(enough, None, rng)
     assert first.surrogate.is_full_ and fits.n_fits == 1
     assert fits.fit(few, first, rng) is not None  # not postponed: a surrogate is in use
 
 
 def test_too_few_values_give_no_surrogate():
-    record = chain(30)
+    history = chain(30)
     fits = fits_with(30)
     for few in (3, 0):
-        rows, record.evaluations = record.evaluations.last(few), History(3)
+        rows, history.evaluations = history.evaluations.last(few), GrowingArray(3)
         for row in rows:
-            record.evaluations.append(row)
-        assert fits.fit(record, None, np.random.default_rng(0)) is None
+            history.evaluations.append(row)
+        assert fits.fit(history, None, np.random.default_rng(0)) is None
     assert fits.failure is None
 
 
@@ -139,7 +139,7 @@ def test_coordinates_have_unit_draws_first_and_unit_draws_and_gradients_then():
     def student(X):
         return -0.5 * (nu + 2) * np.log1p((X**2).sum(axis=1) / nu)
 
-    record = record_of(states, student(states))
+    history = history_of(states, student(states))
     fits = fits_with(50)
     recent = states[-400:]
     covariance = np.cov(recent.T, bias=True)
@@ -148,12 +148,12 @@ def test_coordinates_have_unit_draws_first_and_unit_draws_and_gradients_then():
         whitening = surrogate.parameters_.whitening
         assert np.linalg.det(whitening) ** -2 == pytest.approx(volume, rel=0.02)
 
-    first = fits.fit(record, None, rng)
+    first = fits.fit(history, None, rng)
     assert_coordinates(first.surrogate, np.linalg.det(covariance))
     scores = first.surrogate.gradient(recent)
     volume = np.linalg.det(np.linalg.inv(scores.T @ scores / len(recent)))
     assert volume < 0.5 * np.linalg.det(covariance)
-    second = fits.fit(record, first, rng)
+    second = fits.fit(history, first, rng)
     assert_coordinates(second.surrogate, np.sqrt(np.linalg.det(covariance) * volume))
 
 
@@ -181,8 +181,8 @@ def test_the_newest_evaluations_are_learned_from():
     fits = fits_with(30)
     assert fits.evaluations(chain(50)).shape == (50, 3)
     fits.MOST_VALUES = 40
-    record = chain(50)
-    np.testing.assert_array_equal(fits.evaluations(record), record.evaluations.last(40))
+    history = chain(50)
+    np.testing.assert_array_equal(fits.evaluations(history), history.evaluations.last(40))
 
 
 # Warps
@@ -197,7 +197,7 @@ def funnel_chain(n, seed):
     v = 2.0 * rng.standard_normal(n)
     states = np.column_stack([v, np.exp(v) * rng.standard_normal(n)])
     points = np.column_stack([states[:, 0], states[:, 1] * rng.uniform(0, 2, len(states))])
-    return record_of(states, funnel(states), points, funnel(points))
+    return history_of(states, funnel(states), points, funnel(points))
 
 
 @pytest.fixture(scope="module")
@@ -269,8 +269,8 @@ def test_a_start_where_the_estimate_is_minus_infinity_does_no_harm(share):
     states, points = draws(90, 8), draws(90, 9)
     log_densities = gaussian(states)
     log_densities[: int(share * 90)] = -np.inf
-    record = record_of(states, log_densities, points, gaussian(points))
-    fitted = fits_with(30).fit(record, None, np.random.default_rng(6))
+    history = history_of(states, log_densities, points, gaussian(points))
+    fitted = fits_with(30).fit(history, None, np.random.default_rng(6))
     X = draws(20, 10)
     np.testing.assert_allclose(fitted.surrogate.gradient(X), gradient(X), atol=1e-3)
 
@@ -281,8 +281,8 @@ def test_a_chain_that_has_not_moved_gives_a_finite_surrogate_or_none(place):
     states = np.full((90, 2), place)
     points = states + np.random.default_rng(11).standard_normal((90, 2))
     values = gaussian(points - place)
-    record = record_of(states, gaussian(states - place), points, values)
-    fitted = fits_with(30).fit(record, None, np.random.default_rng(7))
+    history = history_of(states, gaussian(states - place), points, values)
+    fitted = fits_with(30).fit(history, None, np.random.default_rng(7))
     if fitted is not None:
         assert np.isfinite(fitted.surrogate.gradient(points)).all()
         assert np.isfinite(fitted.surrogate.log_density(points)).all()
@@ -324,9 +324,9 @@ def test_a_rugged_log_density_has_more_landmarks():
     def rugged(X):
         return -0.5 * (X**2).sum(axis=1) + np.sin(4.0 * X[:, 0]) * np.cos(4.0 * X[:, 1])
 
-    record = record_of(states, rugged(states), states, rugged(states))
+    history = history_of(states, rugged(states), states, rugged(states))
     fits, fitted = fits_with(30), None
     for _ in range(2):
-        fitted = fits.fit(record, fitted, np.random.default_rng(1))
+        fitted = fits.fit(history, fitted, np.random.default_rng(1))
     assert fitted.surrogate.n_landmarks == 60
     assert len(fitted.surrogate.parameters_.coefficients) > 30

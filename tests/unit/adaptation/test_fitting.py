@@ -8,7 +8,7 @@ from pymc_kmc.adaptation.transitions import whitened_hamiltonian
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.surrogates import LogDensityGP
 from tests.fitted import short_transitions, stretching_warp
-from tests.records import record_of
+from tests.histories import history_of
 
 
 def gaussian(X):
@@ -22,9 +22,9 @@ def surrogate():
 
 
 @pytest.fixture
-def record():
+def history():
     states = np.random.default_rng(1).standard_normal((90, 2))
-    return record_of(states, gaussian(states))
+    return history_of(states, gaussian(states))
 
 
 class Remembering:
@@ -35,16 +35,16 @@ class Remembering:
         return short_transitions(hamiltonian)
 
 
-def test_moves_and_log_weights_are_learned_in_the_fits_coordinates(surrogate, record):
+def test_moves_and_log_weights_are_learned_in_the_fits_coordinates(surrogate, history):
     rng, warp = np.random.default_rng(2), stretching_warp()
 
     class InAWarp(RepeatedFit):
-        def _fit(self, record, last, rng):
+        def _fit(self, history, last, rng):
             return Fit(surrogate, whitened_hamiltonian(surrogate), warp)
 
     fits = InAWarp(Remembering())
-    fitted = fits.fit(record, None, rng)
-    states, log_densities = fits.recent(record)
+    fitted = fits.fit(history, None, rng)
+    states, log_densities = fits.recent(history)
     assert len(states) == 60  # two thirds
     np.testing.assert_array_equal(fits.learn_moves.states, warp.forward(states))
     values = log_densities + warp.log_volume(states)
@@ -53,12 +53,12 @@ def test_moves_and_log_weights_are_learned_in_the_fits_coordinates(surrogate, re
     assert fitted.warp is warp and fitted.surrogate is surrogate and fits.n_fits == 1
 
 
-def test_a_given_surrogate_is_no_fit(surrogate, record):
+def test_a_given_surrogate_is_no_fit(surrogate, history):
     fits = GivenSurrogate(surrogate, whitened_hamiltonian(surrogate), Remembering(), recent=0.5)
     first = fits.begin(np.array([0.3, -1.0]), -0.5, np.random.default_rng(3))
     np.testing.assert_array_equal(fits.learn_moves.states, [[0.3, -1.0]])
-    later = fits.fit(record, first, np.random.default_rng(3))
-    np.testing.assert_array_equal(fits.learn_moves.states, record.states.last(45))
+    later = fits.fit(history, first, np.random.default_rng(3))
+    np.testing.assert_array_equal(fits.learn_moves.states, history.states.last(45))
     assert first.surrogate is later.surrogate is surrogate
     assert first.warp is later.warp is IDENTITY
     assert fits.n_fits == 0 and fits.failure is None

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pymc_kmc.adaptation.history import History, systematic_sample
+from pymc_kmc.adaptation.history import GrowingArray, systematic_sample
 
 
 def filled(n, d=2):
     states = np.arange(n * d, dtype=float).reshape(n, d)
-    history = History(d)
+    history = GrowingArray(d)
     for state in states:
         history.append(state)
     return history, states
@@ -30,14 +30,14 @@ def test_recent_is_the_end(fraction, n_kept):
 
 
 def test_a_state_changed_later_is_kept_as_it_was():
-    history, state = History(2), np.zeros(2)
+    history, state = GrowingArray(2), np.zeros(2)
     history.append(state)
     state[:] = 1.0
     np.testing.assert_array_equal(history.recent(1.0), [[0.0, 0.0]])
 
 
 def test_empty():
-    history = History(3)
+    history = GrowingArray(3)
     assert len(history) == 0
     assert history.recent(0.5).shape == (0, 3)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.history import GrowingArray
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.warping import learn_warp
 from pymc_kmc.numerics.samples import shrunk_covariance
@@ -27,7 +27,7 @@ def acceptance_rates(adaptation, log_density, position, n, rng, history):
 
 def test_learns_the_targets_covariance_and_the_acceptance_rate():
     precision = np.linalg.inv(COVARIANCE)
-    adaptation, history = RandomWalkAdaptation(2, scale=30.0), History(2)
+    adaptation, history = RandomWalkAdaptation(2, scale=30.0), GrowingArray(2)
 
     def log_density(x):
         return -0.5 * x @ precision @ x
@@ -41,7 +41,7 @@ def test_learns_the_targets_covariance_and_the_acceptance_rate():
 
 def test_covariance_is_of_the_recent_half():
     """A bad start drops out of it."""
-    adaptation, history = RandomWalkAdaptation(1), History(1)
+    adaptation, history = RandomWalkAdaptation(1), GrowingArray(1)
     for value in [1000.0] * 100 + [-1.0, 1.0] * 50:
         history.append(np.array([value]))
     adaptation.learn_covariance(history)
@@ -49,7 +49,7 @@ def test_covariance_is_of_the_recent_half():
 
 
 def test_covariance_waits_for_its_time():
-    adaptation, history = RandomWalkAdaptation(2), History(2)
+    adaptation, history = RandomWalkAdaptation(2), GrowingArray(2)
     for state in np.random.default_rng(2).standard_normal((19, 2)):
         history.append(state)
         adaptation.learn_covariance(history)
@@ -66,7 +66,7 @@ def test_covariance_must_be_positive_definite():
 
 def test_a_chain_that_sat_still_is_not_learned_from():
     """Its covariance would hold the chain where it is."""
-    adaptation, history = RandomWalkAdaptation(2), History(2)
+    adaptation, history = RandomWalkAdaptation(2), GrowingArray(2)
     rng = np.random.default_rng(3)
     for state in [np.zeros(2)] * 400 + list(1e-3 * rng.standard_normal((3, 2))):
         history.append(state)
@@ -75,7 +75,7 @@ def test_a_chain_that_sat_still_is_not_learned_from():
 
 
 def test_a_new_covariance_does_not_meet_a_huge_scale():
-    adaptation, history = RandomWalkAdaptation(2, scale=1e5), History(2)
+    adaptation, history = RandomWalkAdaptation(2, scale=1e5), GrowingArray(2)
     for state in np.random.default_rng(4).standard_normal((50, 2)):
         history.append(state)
     adaptation.learn_covariance(history)
@@ -84,11 +84,11 @@ def test_a_new_covariance_does_not_meet_a_huge_scale():
 
 def test_new_coordinates_have_their_covariance_at_once():
     """Also when they are the old ones again."""
-    adaptation, history = RandomWalkAdaptation(2), History(2)
+    adaptation, history = RandomWalkAdaptation(2), GrowingArray(2)
     rng = np.random.default_rng(5)
     for v in 2.0 * rng.standard_normal(400):
         history.append(np.array([v, np.exp(v) * rng.standard_normal()]))
-    states = history.recent(RandomWalkAdaptation.RECENT)
+    states = history.recent(RandomWalkAdaptation.RECENT_SHARE)
     adaptation.learn_covariance(history)
     plain = adaptation.covariance
     warp = learn_warp(states)

@@ -7,9 +7,9 @@ from pymc_kmc.adaptation import transitions
 from pymc_kmc.adaptation.transitions import (
     ADDITIVE_SIZE,
     BUDGET,
-    ENOUGH,
     GRADIENT_OVERHEAD,
     LARGEST_JUMP,
+    MOST_DECORRELATION,
     MOST_TRANSITIONS,
     N_SIMULATED,
     learn_transitions,
@@ -81,7 +81,7 @@ def test_independent_ends_need_the_shortest_sequences(monkeypatch, fitted, kind)
     monkeypatch.setattr(transitions, "_mean_jumps", independent)
     rate = -np.log1p(-LARGEST_JUMP) / N_SIMULATED
     surrogate, _ = fitted
-    assert learned(surrogate, states, seed=19).n_transitions == np.ceil(ENOUGH / rate)
+    assert learned(surrogate, states, seed=19).n_transitions == np.ceil(MOST_DECORRELATION / rate)
 
 
 def mean_number_of_steps(moves, position, seed=15):

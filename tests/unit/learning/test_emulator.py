@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.learning.emulator import FEWEST_EXTENDED, KNEE, SHALLOW, NodeEmulator
+from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, FEWEST_EXTENDED, SHALLOW, NodeEmulator
 from pymc_kmc.model.opaque import OpaqueNode
+from tests.evaluations import evaluations_of
 
 D = 4
 TERM = OpaqueNode(
@@ -36,7 +37,7 @@ def emulated(function, n, grows=True):
     X, draws = rng.standard_t(5.0, size=(n, D)), rng.normal(size=(64, D))
     values = function(X)
     emulator = NodeEmulator(TERM, grows=grows)
-    return emulator.fit(X, X, values[:, None], values, draws, draws)
+    return emulator.fit(evaluations_of(X, values[:, None], values), draws, draws)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def averaged(function, deep, node=NOISY_TERM, averages=True):
     X = np.vstack([near, deep])
     values = function(X) + 0.5 * rng.standard_normal(len(X))
     emulator = NodeEmulator(node, grows=True)
-    emulator.fit(X, X, values[:, None], values, draws, draws, averages=averages)
+    emulator.fit(evaluations_of(X, values[:, None], values), draws, draws, averages=averages)
     return emulator, X, values
 
 
@@ -85,7 +86,7 @@ def all_round(n=60):
 
 def test_deep_values_are_left_out_where_noise_is_averaged():
     emulator, _, values = averaged(normal, all_round())
-    is_shallow = values > values.max() - SHALLOW * KNEE * D
+    is_shallow = values > values.max() - SHALLOW * COMPRESSION_DEPTH * D
     np.testing.assert_array_equal(emulator.usable, is_shallow)
     assert is_shallow.sum() == 150
     left_out = np.isnan(emulator.leave_one_out()[0][:, 0])
@@ -108,5 +109,5 @@ def test_a_deep_value_that_the_others_say_is_high_is_fitted():
     behind = np.random.default_rng(1).normal(size=(30, D)) * [0.1, 1, 1, 1] + [3.5, 0, 0, 0]
     emulator, X, values = averaged(with_a_cliff, behind)
     assert emulator.usable[150:].any()
-    floor = values.max() - SHALLOW * KNEE * D
+    floor = values.max() - SHALLOW * COMPRESSION_DEPTH * D
     np.testing.assert_array_less(emulator.predict(X[150:], X[150:]).outputs[:, 0], floor)

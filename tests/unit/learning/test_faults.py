@@ -15,6 +15,7 @@ import pymc_kmc as kmc
 from pymc_kmc.learning.emulator import NodeEmulator
 from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.model.opaque import OpaqueModel
+from tests.evaluations import evaluations_of
 from tests.learned import OBSERVED, curve, decay, learned_curve, log_likelihood, on_grid, scalar
 
 QUIET = {"progressbar": False}
@@ -197,11 +198,11 @@ def test_outputs_that_were_positive_so_far_may_be_negative():
     model = curve()
     opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
     X = 0.3 * np.random.default_rng(1).standard_normal((30, 2))
-    outputs, emulator = opaque.evaluate(X), NodeEmulator(opaque.nodes[0])
+    outputs, emulator = opaque.evaluate(X).outputs, NodeEmulator(opaque.nodes[0])
 
     def fit(outputs):
         values = opaque.log_density(X, outputs)[0]
-        emulator.fit(X, opaque.inputs(X), outputs, values, X, opaque.inputs(X))
+        emulator.fit(evaluations_of(X, outputs, values, opaque.inputs(X)), X, opaque.inputs(X))
 
     fit(outputs)
     assert emulator.is_log

@@ -7,6 +7,7 @@ from pymc_kmc.learning.emulator import FEWEST_EXTENDED, NodeEmulator
 from pymc_kmc.model.opaque import OpaqueNode
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, shrunk
 from pymc_kmc.surrogates.exact_gp import EXTENSIONS, ExactGP, Hyperparameters, LinAlgError
+from tests.evaluations import evaluations_of
 
 # A first fit, and one to as many more, whose covariance may be extended.
 D, N = 3, FEWEST_EXTENDED // 2 + 5
@@ -116,8 +117,8 @@ def test_no_emulator_raises(node, hard, draws):
     node, (X, Y) = NODES[node], HARD[hard]()
     where = DRAWS[draws](X)
     emulator, nearby = NodeEmulator(node), ordinary(20)[0]
-    data = X, X, Y, np.where(np.isnan(Y[:, 0]), -np.inf, np.minimum(Y[:, 0], 1e300))
-    emulator.fit(*data, where, where)
+    data = X, Y, np.where(np.isnan(Y[:, 0]), -np.inf, np.minimum(Y[:, 0], 1e300))
+    emulator.fit(evaluations_of(*data), where, where)
     says_numbers(emulator, nearby)
     says_numbers(NodeEmulator.restored(node, emulator.state), nearby)
     assert len(emulator.leave_one_out()[0]) == len(X)
@@ -130,10 +131,10 @@ def test_what_was_fitted_before_is_of_use(node, hard):
     """Evaluations come in addition, and the covariance may be extended."""
     node, (X, Y), (first_X, first_Y) = NODES[node], HARD[hard](), ordinary()
     emulator = NodeEmulator(node, grows=True)
-    emulator.fit(first_X, first_X, first_Y, first_Y[:, 0], first_X, first_X)
+    emulator.fit(evaluations_of(first_X, first_Y, first_Y[:, 0]), first_X, first_X)
     X, Y = np.vstack([first_X, X]), np.vstack([first_Y, Y])
     heights = np.where(np.isnan(Y[:, 0]), -np.inf, Y[:, 0])
-    emulator.fit(X, X, Y, heights, first_X, first_X, averages=node.is_noisy)
+    emulator.fit(evaluations_of(X, Y, heights), first_X, first_X, averages=node.is_noisy)
     says_numbers(emulator, ordinary(20)[0])
     assert len(emulator.leave_one_out()[0]) == len(X)
 
@@ -144,10 +145,10 @@ def test_what_cannot_be_fitted_leaves_the_last_fit(monkeypatch):
 
     X, Y = ordinary()
     emulator = NodeEmulator(TERM, grows=True)
-    emulator.fit(X[:30], X[:30], Y[:30], Y[:30, 0], X, X)
+    emulator.fit(evaluations_of(X[:30], Y[:30], Y[:30, 0]), X, X)
     before = emulator.predict(X, X).outputs
     monkeypatch.setattr(ExactGP, "fit", fail)
-    emulator.fit(X, X, Y, Y[:, 0], X, X)
+    emulator.fit(evaluations_of(X, Y, Y[:, 0]), X, X)
     np.testing.assert_array_equal(emulator.predict(X, X).outputs, before)
     left_out, _ = emulator.leave_one_out()
     assert np.isfinite(left_out[:30]).all() and np.isnan(left_out[30:]).all()

@@ -325,7 +325,7 @@ def noisy_curve(noise):
 def test_noise_is_averaged_over_more_evaluations(monkeypatch, noise, most, limit):
     monkeypatch.setattr(learning, "most_evaluations", lambda d: 60)
     # No error is small enough.
-    monkeypatch.setattr(state, "N_CALM", 1000)
+    monkeypatch.setattr(state, "N_CONVERGED_ROUNDS", 1000)
     model = noisy_curve(noise)
     with pytest.warns(UserWarning, match="Learning ended"):
         learned = kmc.learn(model, max_evaluations=most, batch_size=4, progressbar=False)
@@ -408,7 +408,7 @@ def test_searches_arrive_from_afar():
 
     def evaluate(X):
         batches.append(len(X))
-        return opaque.evaluate(X)
+        return opaque.evaluate(X).outputs
 
     starts = np.array([[-2.0, 1.5], [3.0, -2.0]])
     searches = [
@@ -420,7 +420,7 @@ def test_searches_arrive_from_afar():
     for X, outputs, fitted in found:
         assert len(X) < 40
         assert np.all(np.abs(fitted.x - means) < 1.0 * sds)
-        np.testing.assert_array_equal(outputs, opaque.evaluate(X))
+        np.testing.assert_array_equal(outputs, opaque.evaluate(X).outputs)
 
 
 def test_searches_that_begin_ahead_are_the_same():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.arrival import Arrival
 from pymc_kmc.learning.learn import _tell_missed, _tell_unseen
 from pymc_kmc.learning.modes import LearnedMode, sentences, unseen_share
+from pymc_kmc.learning.multistart import MultiStart
 from tests.learned import learned_curve, on_grid
 from tests.opaque_numbers import number
 
@@ -67,7 +67,7 @@ def test_maxima_that_are_alike_under_noise_are_a_warning(monkeypatch):
     lower = BEST._replace(log_density=-9.0)
     with pytest.warns(UserWarning, match="All 4 searches .* -9.0 to 3.0. Under noise"):
         _tell_missed((BEST, lower), 1)
-    monkeypatch.setattr(Arrival, "may_have_missed", True)
+    monkeypatch.setattr(MultiStart, "may_have_missed", True)
     with pytest.warns(UserWarning, match="may have missed a higher one") as told:
         kmc.learn(number(lambda x: -0.5 * x @ x), max_evaluations=60, progressbar=False)
     assert told[0].filename == __file__

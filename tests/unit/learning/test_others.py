@@ -127,7 +127,7 @@ def test_where_that_fails_chains_learn_by_themselves():
     with curve():
         step = kmc.KMC(posterior, n_landmarks=50)
         sample(step, draws=50, tune=300)
-    assert step.learned.settling is None
+    assert step.adapted.settling is None
     assert isinstance(step.surrogate_, LogDensityGP)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.learning.composite import PENALTY, Draws, Values, draw
-from pymc_kmc.learning.placing import MOST_UNCERTAIN, hopes, informative
+from pymc_kmc.learning.placing import MOST_UNCERTAIN, informative, optimistic_draws
 
 
 class Ridge:
@@ -24,7 +24,7 @@ class Ridge:
         gradient = -X - 2.0 * PENALTY * (sd * slope)[:, None] * [1.0, 0.0]
         return Values(mean - PENALTY * sd**2, gradient, mean, sd**2)
 
-    def hopeful(self, X, most):
+    def boundedly_optimistic(self, X, most):
         mean, sd, slope = self._said(X)
         share = np.tanh(sd / most)
         gradient = -X + ((1.0 - share**2) * slope)[:, None] * [1.0, 0.0]
@@ -37,24 +37,24 @@ class Ridge:
 
 
 @pytest.mark.parametrize(("unknown", "lowest", "highest"), [(0.0, 0.0, 1e-12), (1.5, 0.5, 10.0)])
-def test_hopes_differ_from_draws_where_something_is_not_known(unknown, lowest, highest):
+def test_optimistic_draws_differ_where_something_is_not_known(unknown, lowest, highest):
     rng = np.random.default_rng(0)
     composite = Ridge(unknown)
     draws = draw(composite, rng.standard_normal((64, 2)), np.eye(2), 0.5, 50, rng)
-    found = hopes(composite, draws, np.eye(2), rng)
+    found = optimistic_draws(composite, draws, np.eye(2), rng)
     assert isinstance(found.draws, Draws)
     assert lowest <= found.gap <= highest
     if unknown:
         assert found.draws.X[:, 0].mean() > draws.X[:, 0].mean() + 0.3
 
 
-def test_hopeful_places_are_no_farther_than_an_evaluation_tells_of():
+def test_optimistic_places_are_no_farther_than_an_evaluation_tells_of():
     rng = np.random.default_rng(0)
     composite = Ridge(8.0)
     draws = draw(composite, rng.standard_normal((64, 2)), np.eye(2), 0.5, 50, rng)
-    found = hopes(composite, draws, np.eye(2), rng).draws
+    found = optimistic_draws(composite, draws, np.eye(2), rng).draws
     sd = np.sqrt(found.values.variance)
-    # The draws themselves are sure, and those that hope leads to are up to some 20 nats uncertain.
+    # The draws themselves are sure, those that optimism leads to up to some 20 nats uncertain.
     assert 4.5 < sd.max() <= MOST_UNCERTAIN
     assert len(found.X) == len(sd) > len(draws.X)
     np.testing.assert_allclose(composite(found.X).variance, found.values.variance)
@@ -64,7 +64,7 @@ def test_places_beyond_are_those_too_uncertain_the_highest_first():
     rng = np.random.default_rng(0)
     composite = Ridge(8.0)
     draws = draw(composite, rng.standard_normal((64, 2)), np.eye(2), 0.5, 50, rng)
-    beyond = composite(hopes(composite, draws, np.eye(2), rng).beyond)
+    beyond = composite(optimistic_draws(composite, draws, np.eye(2), rng).beyond)
     assert len(beyond.mean) > 10
     assert beyond.variance.min() > MOST_UNCERTAIN**2
     assert np.all(np.diff(beyond.mean) <= 0.0)

@@ -1,11 +1,12 @@
 """No evaluation is lost where learning fails, and none is made again."""
 
 import numpy as np
+import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.model.opaque import OpaqueModel
-from tests.learned import TIMES, curve, decay, learned_curve, log_likelihood, scalar
+from tests.learned import OBSERVED, TIMES, curve, decay, learned_curve, log_likelihood, scalar
 
 FAILS_AT = 30
 QUIET = {"progressbar": False}
@@ -52,7 +53,7 @@ def test_an_early_interruption_keeps_evaluations():
     with pytest.raises(KeyboardInterrupt) as caught:
         kmc.learn(scalar(Failing(log_likelihood, 10, KeyboardInterrupt())), **QUIET)
     assert len(caught.value.evaluations) == 7
-    assert repr(caught.value.evaluations).startswith("Evaluated(7 evaluations, ")
+    assert repr(caught.value.evaluations).startswith("Evaluations(7, ")
     assert "made: 7;" in caught.value.__notes__[0]
 
 
@@ -64,6 +65,37 @@ def test_another_seed_uses_what_was_evaluated():
     kept = caught.value.evaluations
     learned = kmc.learn(model, evaluations=kept, random_seed=3, **QUIET)
     np.testing.assert_array_equal(learned.evaluations.X[: len(kept)], kept.X)
+
+
+def test_learning_goes_on_from_the_evaluations_of_what_was_learned():
+    first, calls = learned_curve(), []
+
+    def counted(size, rate):
+        calls.append((size, rate))
+        return decay(size, rate)
+
+    model = curve(counted)
+    calls.clear()
+    again = kmc.learn(model, evaluations=first.evaluations, **QUIET)
+    np.testing.assert_array_equal(again.positions, first.positions)
+    assert again.n_evaluations == 0 and not calls
+    more = kmc.learn(model, evaluations=first.evaluations, random_seed=3, **QUIET)
+    np.testing.assert_array_equal(more.evaluations.X[: len(first.evaluations)], first.evaluations.X)
+    assert len(calls) == more.n_evaluations < 60
+
+
+def test_under_another_prior_outputs_stay_and_log_densities_do_not():
+    first = learned_curve().evaluations
+    with pm.Model() as model:
+        size, rate = pm.LogNormal("size", 1, 1), pm.LogNormal("rate", 0, 1)
+        mean = kmc.BlackBox("curve", decay, size, rate, shape=(5,))
+        pm.Normal("y", mean, 0.1, observed=OBSERVED)
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    found = opaque.remember(first)
+    np.testing.assert_array_equal(found.outputs, first.outputs)
+    change = 0.5 * first.X[:, 0] ** 2 - 0.5 * (first.X[:, 0] - 1.0) ** 2
+    np.testing.assert_allclose(found.log_densities - first.log_densities, change)
+    assert opaque.n_evaluations == 0
 
 
 def test_evaluations_must_be_of_the_model():
@@ -88,7 +120,7 @@ def test_a_remembered_place_is_not_evaluated():
 
     X = np.random.default_rng(1).standard_normal((4, 2))
     first = model(decay)
-    found = first.evaluate(X)
+    found = first.evaluate(X).outputs
     calls = []
 
     def counted(size, rate):
@@ -96,12 +128,12 @@ def test_a_remembered_place_is_not_evaluated():
         return size * np.exp(-rate * TIMES)
 
     again = model(counted)
-    again.log.remember(first.log.X, first.log.outputs, first.log.seconds)
+    again.remember(first.evaluations)
     calls.clear()
     more = np.vstack([X[:2], X[:1] + 1.0, X[2:]])
-    expected = first.evaluate(more)
-    np.testing.assert_array_equal(again.evaluate(more), expected)
+    expected = first.evaluate(more).outputs
+    np.testing.assert_array_equal(again.evaluate(more).outputs, expected)
     np.testing.assert_array_equal(np.delete(expected, 2, axis=0), found)
     assert len(calls) == 1
     assert again.n_evaluations == 1
-    assert len(again.log) == 5
+    assert len(again.evaluations) == 5

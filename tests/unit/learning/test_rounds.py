@@ -1,5 +1,6 @@
 """Rounds: how many evaluations each makes, and what of many values is kept between fits."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,11 +11,10 @@ import pymc_kmc as kmc
 from pymc_kmc.learning import rounds as rounds_module
 from pymc_kmc.learning.composite import Draws, Values
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
-from pymc_kmc.learning.evaluations import Evaluations
-from pymc_kmc.learning.placing import Hopes
+from pymc_kmc.learning.placing import OptimisticDraws
 from pymc_kmc.learning.rounds import (
     LARGEST_BATCH,
-    LONG_DOUBT,
+    MANY_GAPS,
     Rounds,
     errors_in_reach,
 )
@@ -22,6 +22,7 @@ from pymc_kmc.learning.state import Round, begin
 from pymc_kmc.learning.trust_region import Mode
 from pymc_kmc.model.opaque import OpaqueNode
 from pymc_kmc.surrogates.exact_gp import ExactGP
+from tests.evaluations import evaluations_of
 from tests.opaque_numbers import number, opaque
 
 TERM = OpaqueNode(
@@ -70,11 +71,11 @@ def new_starts(known, terms, temperature, is_first=False, is_sum=True):
     )
     X = np.arange(float(len(known)))[:, None]
     outputs = np.array(terms)[:, None]
-    evaluations = Evaluations(X, X, outputs, np.array(known) + np.array(terms))
-    learned = begin(evaluations, draws, np.eye(1), temperature)
+    evaluations = evaluations_of(X, outputs, np.array(known) + np.array(terms))
+    state = begin(evaluations, draws, np.eye(1), temperature)
     if not is_first:
-        learned = learned._replace(composite=object())
-    starts = Rounds(model, None, 0.3, np.random.default_rng(0))._starts(learned, composite)[:, 0]
+        state = state._replace(composite=object())
+    starts = Rounds(model, None, 0.3, np.random.default_rng(0))._starts(state, composite)[:, 0]
     assert len(starts) == 32
     kept = starts[starts >= 100]
     assert len(np.unique(kept)) == len(kept)
@@ -100,7 +101,7 @@ def test_chains_all_go_on_from_the_last_draws_where_there_is_nothing_else():
     assert new_starts([-np.inf, 50.0, -np.inf], [0.0, -3.0, 0.0], 1.0) == set()
 
 
-def test_draws_in_many_dimensions_are_not_far_below_the_knee():
+def test_draws_in_many_dimensions_are_not_far_below_the_compression():
     """In 50 dimensions 1000 evaluations at temperature 50 told next to nothing."""
     model = SimpleNamespace(nodes=[TERM], n_dimensions=50)
     assert Rounds(model, None, 0.3, None).hottest(()) == 6.0
@@ -130,61 +131,65 @@ def known():
     """Rounds on a Gaussian that is known exactly, and their state after one with small errors."""
     rng = np.random.default_rng(0)
     model = opaque(number(lambda x: -0.5 * x @ x))
-    evaluations = Evaluations.at(model, 1.5 * rng.standard_normal((40, 2)))
+    evaluations = model.evaluate(1.5 * rng.standard_normal((40, 2)))
     draws = rng.standard_normal((64, 2))
     state = begin(evaluations, draws, np.eye(2), 1.0, [Mode(np.zeros(2), 0.0, np.eye(2))])
-    return Rounds(model, None, 0.3, rng), state._replace(n_calm=1)
+    return Rounds(model, None, 0.3, rng), state._replace(n_converged_rounds=1)
 
 
 @pytest.mark.parametrize(
-    ("gap", "error", "missed", "n_calm"),
+    ("gap", "error", "missed", "n_converged"),
     [(0.0, 0.0, 0.0, 2), (9.0, 0.0, 0.0, 1), (0.0, 5.0, 0.0, 1), (9.0, 5.0, 5.0, 0)],
 )
-def test_what_has_no_mass_says_nothing_of_the_end(monkeypatch, known, gap, error, missed, n_calm):
-    """Doubts and errors where no mass is don't count; errors where mass is begin anew."""
+def test_what_has_no_mass_says_nothing_of_an_end(
+    monkeypatch, known, gap, error, missed, n_converged
+):
+    """Gaps and errors where no mass is don't count; errors where mass is begin anew."""
     rounds, state = known
 
-    def hopes(composite, draws, factor, rng, maps):
-        return Hopes(draws, np.zeros((0, 2)), gap)
+    def optimistic_draws(composite, draws, factor, rng, maps):
+        return OptimisticDraws(draws, np.zeros((0, 2)), gap)
 
     def errors(values, predicted, heights):
         return np.full(len(values), error), np.full(len(values), missed)
 
-    monkeypatch.setattr(rounds_module, "hopes", hopes)
+    monkeypatch.setattr(rounds_module, "optimistic_draws", optimistic_draws)
     monkeypatch.setattr(rounds_module, "errors_in_reach", errors)
     after = rounds.next(state)
-    assert after.n_calm == n_calm
-    assert type(after.n_calm) is int
+    assert after.n_converged_rounds == n_converged
+    assert type(after.n_converged_rounds) is int
 
 
-@pytest.mark.parametrize(("n_doubts", "is_far"), [(0, False), (LONG_DOUBT - 1, True)])
-def test_doubts_that_stay_are_asked_far_away(monkeypatch, known, n_doubts, is_far):
+@pytest.mark.parametrize(("n_gaps", "is_far"), [(0, False), (MANY_GAPS - 1, True)])
+def test_gaps_that_stay_are_looked_into_far_away(monkeypatch, known, n_gaps, is_far):
     """One place too uncertain for the usual ones is evaluated then, and may be far off."""
     rounds, state = known
 
-    def hopes(composite, draws, factor, rng, maps):
-        return Hopes(draws, np.array([[70.0, 80.0], [60.0, 60.0]]), 9.0)
+    def optimistic_draws(composite, draws, factor, rng, maps):
+        return OptimisticDraws(draws, np.array([[70.0, 80.0], [60.0, 60.0]]), 9.0)
 
-    monkeypatch.setattr(rounds_module, "hopes", hopes)
-    after = rounds.next(state._replace(n_doubts=n_doubts))
-    assert after.n_doubts == n_doubts + 1
+    monkeypatch.setattr(rounds_module, "optimistic_draws", optimistic_draws)
+    after = rounds.next(state._replace(n_gaps=n_gaps))
+    assert after.n_gaps == n_gaps + 1
     new = after.evaluations.X[len(state.evaluations) :]
     assert np.sum(np.all(new == [70.0, 80.0], axis=1)) == int(is_far)
     assert len(new) == 8
     assert np.abs(new[:4]).max() < 10.0  # those at fresh draws are the first
-    monkeypatch.setattr(rounds_module, "hopes", lambda *a: Hopes(a[1], np.zeros((0, 2)), 0.0))
-    assert rounds.next(after._replace(temperature=1.0)).n_doubts == 0
+    monkeypatch.setattr(
+        rounds_module, "optimistic_draws", lambda *a: OptimisticDraws(a[1], np.zeros((0, 2)), 0.0)
+    )
+    assert rounds.next(after._replace(temperature=1.0)).n_gaps == 0
 
 
 def test_an_executor_begins_with_fresh_draws_while_other_places_are_looked_for(monkeypatch, known):
     rounds, state = known
     model, looked, begun = rounds.model, [], []
 
-    def hopes(composite, draws, factor, rng, maps):
+    def optimistic_draws(composite, draws, factor, rng, maps):
         looked.append(len(begun))
-        return Hopes(draws, np.zeros((0, 2)), 0.0)
+        return OptimisticDraws(draws, np.zeros((0, 2)), 0.0)
 
-    monkeypatch.setattr(rounds_module, "hopes", hopes)
+    monkeypatch.setattr(rounds_module, "optimistic_draws", optimistic_draws)
     monkeypatch.setattr(type(model), "runs_ahead", True)
     monkeypatch.setattr(model, "begin", begun.append)
     new = rounds.next(state).evaluations.X[len(state.evaluations) :]
@@ -197,7 +202,12 @@ def test_an_executor_begins_with_fresh_draws_while_other_places_are_looked_for(m
 def test_errors_heat_up_to_a_bound_where_there_are_modes(known, has_modes, temperature):
     rounds, state = known
     state = state._replace(temperature=2.5, modes=state.modes if has_modes else ())
-    rounds.model.evaluate = lambda X: -1e3 * (np.arange(len(X)) % 2.0)[:, None]
+
+    def evaluate(X):
+        outputs = -1e3 * (np.arange(len(X)) % 2.0)[:, None]
+        return evaluations_of(X, outputs, rounds.model.values(X, outputs))
+
+    rounds.model.evaluate = evaluate
     assert rounds.next(state).temperature == temperature
 
 
@@ -205,7 +215,7 @@ def fitted(emulator, n, rng):
     X = rng.standard_normal((n, 2))
     values = -0.5 * X[:, 0] ** 2 - np.sin(X[:, 1]) ** 2
     draws = rng.standard_normal((64, 2)) * rng.uniform(0.5, 2.0)
-    return emulator.fit(X, X, values[:, None], values, draws, draws)
+    return emulator.fit(evaluations_of(X, values[:, None], values), draws, draws)
 
 
 def test_parameters_of_many_values_are_kept_until_there_are_more():
@@ -272,7 +282,7 @@ def places(n):
 def test_rounds_leave_deep_values_out_where_noise_is_averaged(noise, n_fitted):
     model, X = noisy_bell(noise), places(60)
     rounds = Rounds(model, None, 0.3, np.random.default_rng(0))
-    evaluations = Evaluations.at(model, X)
+    evaluations = model.evaluate(X)
     # What the noise is isn't known before.
     assert [len(e.process.Z_) for e in rounds.fit(evaluations, X[:60]).emulators] == [120]
     assert [len(e.process.Z_) for e in rounds.fit(evaluations, X[:60]).emulators] == [n_fitted]
@@ -283,17 +293,17 @@ def test_under_noise_what_is_far_below_the_draws_is_no_reason_to_go_on(depth):
     """Places that tell most are far apart: errors there are no errors at draws."""
     model, X = noisy_bell(1.0), places(60)
     rounds = Rounds(model, None, 0.3, np.random.default_rng(0))
-    evaluations = Evaluations.at(model, X[:60])
+    evaluations = model.evaluate(X[:60])
     composite = rounds.fit(evaluations, X[:60])
     draws = Draws(X[:60], composite(X[:60]), 0.5)
     values = np.where(np.arange(30) % 2, -depth, -depth - 20.0)
-    last = Evaluations(*[part[:30] for part in evaluations[:3]], values)
+    last = replace(evaluations[:30], log_densities=values)
     # Predicted to be alike.
     predicted = np.full(10, -depth - 10.0)
     rounds.history = [Round(0, 1.0, 10.0, 10.0, 10, predicted, np.ones(10))] * 3
-    learned = begin(evaluations.joined(last), X[:60], np.eye(2), 1.0)
-    learned = learned._replace(errors=3 * (np.tile([-10.0, 10.0], 5),), composite=composite)
-    assert rounds.is_close(learned, composite, draws, np.eye(2)) == (depth == 500.0)
+    state = begin(evaluations.joined(last), X[:60], np.eye(2), 1.0)
+    state = state._replace(errors=3 * (np.tile([-10.0, 10.0], 5),), composite=composite)
+    assert rounds.is_close(state, composite, draws, np.eye(2)) == (depth == 500.0)
 
 
 @pytest.mark.parametrize(
@@ -320,13 +330,13 @@ def test_draws_are_left_out_where_mass_was_refuted():
 
     model = SimpleNamespace(nodes=[TERM], n_dimensions=1)
     rounds = Rounds(model, None, 0.3, None)
-    learned = begin(None, draws, np.eye(1), 1.0)
-    assert len(rounds._without_refuted(learned, composite).draws) == 41  # nothing was drawn yet
-    learned = learned._replace(composite=object())
-    assert rounds._without_refuted(learned, composite).draws.max() == 1.0
+    state = begin(None, draws, np.eye(1), 1.0)
+    assert len(rounds._without_refuted(state, composite).draws) == 41  # nothing was drawn yet
+    state = state._replace(composite=object())
+    assert rounds._without_refuted(state, composite).draws.max() == 1.0
     # Most are far down: they are on their way.
-    learned = learned._replace(draws=np.append(50.0 + np.arange(30.0), 0.0)[:, None])
-    assert len(rounds._without_refuted(learned, composite).draws) == 31
+    state = state._replace(draws=np.append(50.0 + np.arange(30.0), 0.0)[:, None])
+    assert len(rounds._without_refuted(state, composite).draws) == 31
 
 
 def test_draws_far_from_all_that_was_evaluated_are_unchecked():

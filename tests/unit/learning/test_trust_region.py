@@ -1,12 +1,13 @@
 """Searches for a maximum by numbers alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.composite import Composite
-from pymc_kmc.learning.emulator import KNEE, NodeEmulator
-from pymc_kmc.learning.evaluations import Evaluations
+from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, NodeEmulator
 from pymc_kmc.learning.trust_region import (
     CHECK_DISTANCE,
     FIRST_RADIUS,
@@ -103,7 +104,7 @@ def test_a_check_is_where_the_emulator_knows_least():
     untold = np.array([0.6, 0.0, 0.0, -0.8])
     known = 2.0 * rng.standard_normal((60, 4))
     known -= np.outer(known @ untold, untold)
-    evaluations = Evaluations.at(model, np.vstack([MEAN, MEAN + known @ factor.T]))
+    evaluations = model.evaluate(np.vstack([MEAN, MEAN + known @ factor.T]))
     place = region._least_known(region._fit(evaluations))
     z = np.linalg.solve(factor, place - MEAN)
     assert np.linalg.norm(z) == pytest.approx(CHECK_DISTANCE)
@@ -118,7 +119,7 @@ def test_a_search_below_a_known_maximum_is_judged_by_its_own_height():
     lowered[0] = 6.0
     values = evaluations.log_densities.copy()
     values[0] = 200.0
-    region.step(Evaluations(*list(evaluations)[:3], values))
+    region.step(replace(evaluations, log_densities=values))
     assert region.n_predicted == 0
     assert region.n_flat == 0
 
@@ -165,7 +166,7 @@ def noisy():
     model = opaque(
         number(lambda x, rng: -0.5 * x @ x + rng.normal(0.0, 2.0), 2, kmc.PseudoMarginalPotential)
     )
-    return model, Evaluations.at(model, 1.5 * np.random.default_rng(3).standard_normal((40, 2)))
+    return model, model.evaluate(1.5 * np.random.default_rng(3).standard_normal((40, 2)))
 
 
 def test_the_luckiest_estimate_is_not_believed(noisy):
@@ -188,7 +189,7 @@ def test_under_noise_a_search_for_other_modes_does_not_jump_back(noisy, kind):
     """A known maximum is near enough to be emulated: searches for others ended there at once."""
     model, evaluations = noisy
     start = np.array([[4.0, 4.0]])
-    evaluations = evaluations.joined(Evaluations.at(model, start))
+    evaluations = evaluations.joined(model.evaluate(start))
     repulsion = Repulsion(np.zeros((1, 2)), np.ones(2), 20.0, 1.5) if kind == "kept away" else None
     value, n_shared = evaluations.log_densities[-1], 40 if kind == "alone" else None
     rng = np.random.default_rng(1)
@@ -240,9 +241,9 @@ def test_optimism_has_its_gradient():
     """Against differences; the number is a term, so that its variance has no slopes to vary."""
     model = opaque(scalar())
     rng = np.random.default_rng(1)
-    evaluations = Evaluations.at(model, [1.0, -0.3] + 0.3 * rng.standard_normal((12, 2)))
+    evaluations = model.evaluate([1.0, -0.3] + 0.3 * rng.standard_normal((12, 2)))
     emulator = NodeEmulator(model.nodes[0])
-    emulator.fit(*evaluations, evaluations.X, evaluations.inputs)
+    emulator.fit(evaluations, evaluations.X, evaluations.inputs)
     composite = Composite(model, [emulator])
     X = [1.0, -0.3] + 0.5 * rng.standard_normal((4, 2))
     for n_sds in (0.0, 1.0):
@@ -266,10 +267,10 @@ def test_what_is_far_below_a_known_mode_is_not_blurred():
     model, rng = opaque(number(two)), np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     X[30:] += 12.0
-    evaluations, draws = Evaluations.at(model, X), 12.0 + rng.standard_normal((256, 2))
+    evaluations, draws = model.evaluate(X), 12.0 + rng.standard_normal((256, 2))
     errors = []
     for top in (None, 59):
-        emulator = NodeEmulator(model.nodes[0]).fit(*evaluations, draws, model.inputs(draws), top)
+        emulator = NodeEmulator(model.nodes[0]).fit(evaluations, draws, model.inputs(draws), top)
         outputs = emulator.predict(X[30:], model.inputs(X[30:])).outputs[:, 0]
         errors.append(np.abs(outputs - evaluations.outputs[30:, 0]).max())
     assert errors[0] > 0.2
@@ -289,7 +290,7 @@ def test_in_many_dimensions_a_search_ends_where_rounds_do_better():
     assert region.has_stalled and region.has_ended
     assert region.n_evaluations == len(evaluations) - 1 < 200
     # From 141 nats to where draws of temperature 2 are.
-    assert ill_conditioned(region.x) > -KNEE * d
+    assert ill_conditioned(region.x) > -COMPRESSION_DEPTH * d
     few, _ = search_from(np.zeros(4), opaque(number(gaussian, 4)), 12)
     few.heights = few.heights[:1] * len(few.heights)
     assert not few.has_stalled
@@ -326,8 +327,8 @@ def test_repulsion_has_its_gradient():
 def test_what_is_climbed_under_repulsion_has_its_gradient():
     model, rng = opaque(number(gaussian, 4)), np.random.default_rng(1)
     draws = rng.standard_normal((20, 4))
-    evaluations = Evaluations.at(model, draws)
-    emulator = NodeEmulator(model.nodes[0]).fit(*evaluations, draws, evaluations.inputs)
+    evaluations = model.evaluate(draws)
+    emulator = NodeEmulator(model.nodes[0]).fit(evaluations, draws, evaluations.inputs)
     density = Repelled(
         Composite(model, [emulator]), Repulsion(np.ones((1, 4)), np.ones(4), 30.0, 1.0)
     )
@@ -351,7 +352,7 @@ def test_a_search_is_kept_from_a_known_mode_and_goes_on_when_released():
     repulsion = Repulsion(np.zeros((1, 2)), np.ones(2), 40.0, 4.0)
     ends = []
     for keeps in (None, repulsion):
-        evaluations = Evaluations.at(model, start)
+        evaluations = model.evaluate(start)
         x, value = start[0], evaluations.log_densities[0]
         region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), repulsion=keeps)
         while not region.has_ended and region.n_evaluations < 100:
@@ -369,7 +370,7 @@ def test_a_search_is_kept_from_a_known_mode_and_goes_on_when_released():
 
 def test_an_ascent_under_repulsion_leads_back_where_there_is_nothing_else():
     model = opaque(number(lambda x: -0.5 * x @ x))
-    evaluations = Evaluations.at(model, 2.0 * np.random.default_rng(0).standard_normal((40, 2)))
+    evaluations = model.evaluate(2.0 * np.random.default_rng(0).standard_normal((40, 2)))
     repulsion = Repulsion(np.zeros((1, 2)), np.ones(2), 40.0, 3.0)
     x, value = evaluations.X[0], evaluations.log_densities[0]
     region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), repulsion=repulsion)
@@ -391,7 +392,7 @@ def two_searches():
     rng = np.random.default_rng(0)
     spread = rng.standard_normal((30, 2))
     X = np.vstack([8.0 * spread[:10], spread[10:] + [3.0, 0.0], [[-5.0, 2.0]]])
-    return opaque(number(two_bumps)), Evaluations.at(opaque(number(two_bumps)), X)
+    return opaque(number(two_bumps)), opaque(number(two_bumps)).evaluate(X)
 
 
 def test_a_search_that_climbs_alone_does_not_see_what_others_evaluated(two_searches):
@@ -427,7 +428,7 @@ class Wrong:
 def test_a_search_that_climbs_alone_counts_what_all_evaluations_predicted(two_searches):
     model, evaluations = two_searches
     # In the midst of another's evaluations; its own are a start alone.
-    evaluations = evaluations.joined(Evaluations.at(model, np.array([[2.6, -0.4]])))
+    evaluations = evaluations.joined(model.evaluate(np.array([[2.6, -0.4]])))
     x, value = evaluations.X[-1], evaluations.log_densities[-1]
     region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), n_shared=10)
     for _ in range(2):

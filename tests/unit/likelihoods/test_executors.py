@@ -26,7 +26,7 @@ from pymc_kmc.likelihoods.executors import (
     Replicates,
     TimeLimitError,
 )
-from pymc_kmc.likelihoods.noise import Normals, Seeds
+from pymc_kmc.likelihoods.noise_schemes import Normals, Seeds
 from tests.models import NoisyEstimator
 from tests.targets import column, metropolis_chain, sample
 
@@ -381,7 +381,7 @@ SCRIPT = """
 import multiprocessing, os, sys, time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import numpy as np
-from pymc_kmc.likelihoods.noise import Seeds
+from pymc_kmc.likelihoods.noise_schemes import Seeds
 from pymc_kmc.likelihoods.executors import ExecutorError, Replicates
 
 fork = multiprocessing.get_context("fork")

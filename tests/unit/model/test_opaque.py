@@ -90,7 +90,7 @@ def test_the_parts_are_the_whole(build):
     opaque = take_apart(model)
     assert not opaque.is_whole
     X = np.random.default_rng(1).normal(size=(5, opaque.n_dimensions))
-    values = opaque.log_density(X, opaque.emulated(opaque.evaluate(X)))[0]
+    values = opaque.log_density(X, opaque.emulated(opaque.evaluate(X).outputs))[0]
     whole = model.compile_logp()
     for x, value in zip(X, values, strict=True):
         point, first = {}, 0
@@ -107,7 +107,7 @@ def test_derivatives_are_those_of_differences(build):
     opaque = take_apart(build())
     rng = np.random.default_rng(2)
     X = rng.normal(size=(3, opaque.n_dimensions))
-    outputs = opaque.emulated(opaque.evaluate(X))
+    outputs = opaque.emulated(opaque.evaluate(X).outputs)
     _, by_x, by_outputs = opaque.log_density(X, outputs)
     weights = rng.normal(size=opaque.inputs(X).shape)
     pulled = opaque.pull(X, weights)
@@ -133,7 +133,7 @@ def test_one_that_feeds_another_alone_is_no_node_of_its_own():
     assert (node.name, node.is_term) == ("second", True)
     X = np.array([[0.5], [2.0]])
     np.testing.assert_array_equal(opaque.inputs(X), X)  # what the first one sees
-    np.testing.assert_allclose(opaque.evaluate(X)[:, 0], [-0.0625, -16.0])
+    np.testing.assert_allclose(opaque.evaluate(X).outputs[:, 0], [-0.0625, -16.0])
 
 
 def test_both_are_nodes_where_the_log_density_sees_both():
@@ -165,10 +165,10 @@ def test_an_estimate_is_noisy_and_seeded():
     first, again, other = (take_apart(noisy_model(), seed) for seed in (1, 1, 2))
     assert first.nodes[0].is_noisy
     X = np.zeros((3, 2))
-    values = first.evaluate(X)
+    values = first.evaluate(X).outputs
     assert len(np.unique(values)) == 3
-    np.testing.assert_array_equal(values, again.evaluate(X))
-    assert not np.array_equal(values, other.evaluate(X))
+    np.testing.assert_array_equal(values, again.evaluate(X).outputs)
+    assert not np.array_equal(values, other.evaluate(X).outputs)
 
 
 def test_a_black_box_that_fails_leaves_nan():
@@ -183,7 +183,7 @@ def test_a_black_box_that_fails_leaves_nan():
         pm.Normal("y", mean, 1.0, observed=np.zeros(4))
     opaque = take_apart(model)
     with pytest.warns(UserWarning, match="too fast"):
-        outputs = opaque.evaluate(np.array([[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]))
+        outputs = opaque.evaluate(np.array([[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])).outputs
     assert np.isfinite(outputs[0]).all()
     assert np.isnan(outputs[1]).all()
 
@@ -235,7 +235,7 @@ def test_what_cannot_be_taken_apart_is_opaque_as_a_whole(build):
     assert opaque.has_gradient == (build is differentiable)
     assert opaque.nodes[0].name == "log density"
     X = np.array([[0.3], [-0.2]])
-    outputs = opaque.emulated(opaque.evaluate(X))
+    outputs = opaque.emulated(opaque.evaluate(X).outputs)
     np.testing.assert_array_equal(opaque.log_density(X, outputs)[0], outputs[:, 0])
 
 

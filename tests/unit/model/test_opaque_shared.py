@@ -23,7 +23,7 @@ def test_a_black_box_of_two_likelihoods_is_paid_for_once(on_error):
     assert [node.n_outputs for node in opaque.nodes] == [4]
     (box,) = kmc.black_boxes(model)
     before, X = box.n_evaluations, np.array([[-0.5], [0.0], [0.7]])
-    outputs = opaque.evaluate(X)
+    outputs = opaque.evaluate(X).outputs
     assert box.n_evaluations - before == len(X)
     log_density = model.compile_logp(mode="FAST_COMPILE")
     expected = [log_density({"rate_log__": x[0]}) for x in X]

@@ -140,7 +140,7 @@ SYMMETRIC = ("random walk", "random walk of several scales", "random walk of a f
 # Its ratio is so near one that it takes more draws to miss it.
 NEARLY_SYMMETRIC = ("local random walk",)
 NEVER_DRAWS = {MoveKind.AUXILIARY, MoveKind.ACTIVE_LEARNING, MoveKind.NOISE_PROBE}
-NEVER_DRAWS |= {MoveKind.ARRIVAL, MoveKind.REST}  # while tuning
+NEVER_DRAWS |= {MoveKind.LEARNED_DRAW, MoveKind.STAY}  # while tuning
 
 every_move = pytest.mark.parametrize("name", MOVES)
 

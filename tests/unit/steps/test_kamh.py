@@ -32,7 +32,7 @@ def test_subsamples_are_renewed_ever_more_seldom():
     assert abs(renewals[-1] - 1 - probabilities.sum()) < 4.5 * sd
     step.stop_tuning()
     _, statistics = run(step, point, 500)
-    assert statistics[-1]["kmc_n_subsamples"] == step.learned.n_subsamples
+    assert statistics[-1]["kmc_n_subsamples"] == step.adapted.n_subsamples
     assert statistics[0]["kmc_n_subsamples"] == statistics[-1]["kmc_n_subsamples"]
     assert len(set(column(statistics, "kmc_scale"))) == 1
 
@@ -43,9 +43,9 @@ def test_states_whose_squares_are_no_numbers_make_no_subsample():
         pm.Normal("x", shape=2)
         step = kmc.KAMH(rng=1)
     for state in 1e200 * np.random.default_rng(0).standard_normal((100, 2)):
-        step.learned.history.append(state)
+        step.adapted.states.append(state)
     step._renew()
-    assert step.learned.local.distribution is None
+    assert step.adapted.local.distribution is None
 
 
 def test_subsamples_are_of_distinct_states():
@@ -53,8 +53,8 @@ def test_subsamples_are_of_distinct_states():
         pm.Normal("x", shape=1)
         step = kmc.KAMH(n_points=1000, rng=11)
     run(step, {"x": np.zeros(1)}, 500)
-    states = step.learned.history.recent(1.0)
-    points = step.learned.local.distribution.points.T
+    states = step.adapted.states.recent(1.0)
+    points = step.adapted.local.distribution.points.T
     assert len(np.unique(points, axis=0)) == len(points)
     assert len(points) < 0.6 * len(states)
 
@@ -64,7 +64,7 @@ def test_short_tuning_ends_with_a_subsample():
         pm.Normal("x", shape=2)
         step = kmc.KAMH(rng=14)
     point, _ = run(step, model.initial_point(), 2 * FIRST - 1)
-    assert step.learned.local.distribution is None
+    assert step.adapted.local.distribution is None
     step.stop_tuning()
     _, statistics = run(step, point, 50)
     assert statistics[-1]["kmc_n_subsamples"] == 1
@@ -80,7 +80,7 @@ def test_a_chain_that_sat_still_goes_on_with_the_random_walk():
         step = kmc.KAMH(rng=12)
     _, statistics = run(step, {"x": np.zeros(2)}, 200)
     step.stop_tuning()
-    assert step.learned.local.distribution is None
+    assert step.adapted.local.distribution is None
     assert statistics[-1]["kmc_n_subsamples"] == 0
 
 

@@ -82,7 +82,7 @@ def test_moves_are_random_walks_first_and_trajectories_of_two_lengths_then():
         step = kmc.KMCLite(n_points=100, rng=5)
     point, first = run(step, model.initial_point(), 40)
     assert set(column(first, "kmc_move")) == {MoveKind.RANDOM_WALK}
-    assert step.learned.fits.n_fits == 1
+    assert step.adapted.fits.n_fits == 1
     _, statistics = run(step, point, 300)
     moves, n_steps = column(statistics, "kmc_move"), column(statistics, "n_steps")
     kinds = MoveKind.RANDOM_WALK, MoveKind.LONG_TRAJECTORY, MoveKind.SHORT_TRAJECTORY
@@ -97,8 +97,8 @@ def test_fits_are_bounded_by_iterations(schedule, most, monkeypatch):
     """The updates of the vanishing schedule are beside few fits, not beside as many again."""
     fits = []
 
-    def fit(self, record, last, rng):
-        fits.append(len(record))
+    def fit(self, history, last, rng):
+        fits.append(len(history))
 
     monkeypatch.setattr(FitToScores, "fit", fit)
     with pm.Model() as model:

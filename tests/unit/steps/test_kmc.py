@@ -98,10 +98,10 @@ def test_evaluations_are_counted_with_probes_and_the_auxiliary_chain():
         step = kmc.KMC(rng=7)
     point, _ = run(step, {"x": np.array(0.0)}, 1)
     before = estimator.n_calls
-    learned_before = len(step.learned.record.evaluations)
+    learned_before = len(step.adapted.history.evaluations)
     run(step, point, 400)
     assert estimator.n_calls - before == 400
-    assert len(step.learned.record.evaluations) == learned_before + 400
+    assert len(step.adapted.history.evaluations) == learned_before + 400
 
 
 def test_a_given_surrogate_is_used_as_it_is():
@@ -144,7 +144,7 @@ def test_a_fit_knows_the_noise():
     step.stop_tuning()
     variance = step.progress.noise.variance
     assert variance.n_pairs > 1
-    assert step.learned.fits.noise_variance == variance.value
+    assert step.adapted.fits.noise_variance == variance.value
 
 
 def test_a_chain_on_its_way_learns_nothing_of_what_lies_around():
@@ -170,10 +170,10 @@ def test_random_walks_help_a_poor_surrogate_while_tuning():
         pm.Normal("x", shape=3)
         step = kmc.KMC(n_landmarks=30, rng=20)
     run(step, {"x": np.zeros(3)}, 100)
-    learned = step.learned
+    adapted = step.adapted
 
     def share(accepted):
-        learned.transitions.probabilities.recent[:] = accepted
+        adapted.transitions.probabilities.recent[:] = accepted
         return step._smallest_random_walk_share
 
     usual = kmc_step.TUNING_RANDOM_WALKS
@@ -184,8 +184,8 @@ def test_random_walks_help_a_poor_surrogate_while_tuning():
     step.stop_tuning()
     exact, usual = kmc_step.RANDOM_WALKS
     for spread, expected in ((0.0, exact), (1.0, usual)):  # the surrogate is that wrong
-        weights = learned.fitted.log_weights._replace(spread=spread)
-        learned.fitted = replace(learned.fitted, log_weights=weights)
+        weights = adapted.fitted.log_weights._replace(spread=spread)
+        adapted.fitted = replace(adapted.fitted, log_weights=weights)
         assert share([0.0] * 20) == pytest.approx(expected)
 
 
@@ -201,7 +201,7 @@ def test_places_of_active_learning_are_evaluated_and_never_draws():
             assert point == before
         before = point
     assert 5 < np.sum(np.array(moves) == MoveKind.ACTIVE_LEARNING) < 200
-    active_learning = step.learned.active_learning
+    active_learning = step.adapted.active_learning
     assert active_learning.search_error < 0.99  # not all found what nobody had predicted
     step.stop_tuning()
     assert active_learning.frontier is None
@@ -220,7 +220,7 @@ def test_active_learning_has_its_share_of_the_iterations():
     with Banana().model():
         step = kmc.KMC(n_landmarks=30, rng=16)
     run(step, BANANA_START, 100)
-    active_learning = step.learned.active_learning
+    active_learning = step.adapted.active_learning
     active_learning.frontier, active_learning.search_error = Ready(), 0.5
     share, current = active_learning.share, step.target.recycled
     moves = np.array([step._propose(current).move.kind for _ in range(2000)])
@@ -232,10 +232,10 @@ def test_moves_and_log_weights_follow_the_surrogates_updates():
     """Also where an update changes the surrogate's constant."""
     with Banana().model():
         step = kmc.KMC(n_landmarks=60, rng=13)
-    learned, n_updates, last = step.learned, 0, None
+    adapted, n_updates, last = step.adapted, 0, None
     for _ in iterate(step, BANANA_START, 500):
-        fitted, n_fits = learned.fitted, learned.fits.n_fits
-        if learned.active_learning.frontier is None:
+        fitted, n_fits = adapted.fitted, adapted.fits.n_fits
+        if adapted.active_learning.frontier is None:
             continue
         surrogate, moved = fitted.surrogate, fitted.hamiltonian.parameters
         np.testing.assert_array_equal(moved.coefficients, surrogate.parameters_.coefficients)
@@ -268,18 +268,18 @@ def test_the_last_fit_is_at_the_end_of_tuning_and_dropped_if_it_is_worse(
     with model():
         step = kmc.KMC(n_landmarks=60, rng=14)
     _, statistics = run(step, BANANA_START, 700)
-    learned = step.learned
-    before, probabilities = learned.fitted, learned.transitions.probabilities
+    adapted = step.adapted
+    before, probabilities = adapted.fitted, adapted.transitions.probabilities
     as_it_was = snapshot((before.surrogate, before.transitions, before.warp))
     assert (before.warp is IDENTITY) == (model is not funnel_model)
     step.stop_tuning()
-    assert learned.fits.n_fits == statistics[-1]["kmc_n_fits"] + 1
-    after, is_dropped = learned.fitted, clearly_worse == 0.0
+    assert adapted.fits.n_fits == statistics[-1]["kmc_n_fits"] + 1
+    after, is_dropped = adapted.fitted, clearly_worse == 0.0
     assert (after.surrogate is before.surrogate) == is_dropped
     assert (after.transitions is before.transitions) == is_dropped
     if is_dropped or after.warp is not IDENTITY:
         assert (after.warp is before.warp) == is_dropped
-    assert (learned.transitions.probabilities is probabilities) == is_dropped
+    assert (adapted.transitions.probabilities is probabilities) == is_dropped
     assert snapshot((before.surrogate, before.transitions, before.warp)) == as_it_was
     # Log weights are those of the surrogate in use and of what the chain has seen since.
     position, log_density = step.target.recycled.position, step.target.recycled.log_density
@@ -287,7 +287,7 @@ def test_the_last_fit_is_at_the_end_of_tuning_and_dropped_if_it_is_worse(
     value = after.log_weights(place, weight)
     weight -= after.surrogate.log_density(place)
     assert value == pytest.approx(weight - after.log_weights.median, abs=1e-6)
-    expected = after.weighed(*learned.fits.recent(learned.record)).log_weights
+    expected = after.weighed(*adapted.fits.recent(adapted.history)).log_weights
     assert (after.log_weights.median, after.log_weights.spread) == (
         expected.median,
         expected.spread,
@@ -307,12 +307,12 @@ def test_a_surrogate_in_warped_coordinates_learns_between_fits(monkeypatch):
     with funnel_model():
         step = kmc.KMC(n_landmarks=60, rng=15)
     run(step, BANANA_START, 700)
-    learned, fitted = step.learned, step.learned.fitted
+    adapted, fitted = step.adapted, step.adapted.fitted
     assert fitted.warp is not IDENTITY and fitted.log_weights.spread < 0.5
-    evaluations = learned.record.evaluations.last(300)
+    evaluations = adapted.history.evaluations.last(300)
     places, values = fitted.in_coordinates(evaluations[:, :-1], evaluations[:, -1])
-    states = learned.record.states.last(300)
-    log_densities = learned.record.log_densities.last(300)[:, 0]
+    states = adapted.history.states.last(300)
+    log_densities = adapted.history.log_densities.last(300)[:, 0]
     shares = [
         step._random_walk_probability(evaluation(state, log_density))
         for state, log_density in zip(states, log_densities, strict=True)
@@ -320,10 +320,10 @@ def test_a_surrogate_in_warped_coordinates_learns_between_fits(monkeypatch):
     assert np.mean(shares) < 0.15  # .1 where log weights are usual, .7 at most
     step._explore()
     surrogate, states, evaluated = frontiers[-1]
-    assert learned.active_learning.frontier is not None
+    assert adapted.active_learning.frontier is not None
     assert surrogate is fitted.surrogate
     np.testing.assert_array_equal(evaluated[-300:], places)
-    expected = fitted.warp.forward(learned.record.states.last(300))
+    expected = fitted.warp.forward(adapted.history.states.last(300))
     np.testing.assert_array_equal(states[-300:], expected)
     inside = values > np.median(values)
     errors = fitted.surrogate.predict(places) - values

@@ -50,10 +50,10 @@ def test_tuning_costs_a_few_evaluations(learned):
     # The start, and those of settling.
     assert np.all(warmup["kmc_n_evaluations"].sum("draw") <= SETTLING + 1)
     kinds = np.asarray(warmup["kmc_move"])
-    assert np.all(kinds[:, 0] == MoveKind.ARRIVAL)
-    assert np.all(kinds[:, SETTLING + 1 :] == MoveKind.REST)
+    assert np.all(kinds[:, 0] == MoveKind.LEARNED_DRAW)
+    assert np.all(kinds[:, SETTLING + 1 :] == MoveKind.STAY)
     drawn = np.asarray(idata["sample_stats"]["kmc_move"])
-    assert not np.isin(drawn, [MoveKind.ARRIVAL, MoveKind.REST]).any()
+    assert not np.isin(drawn, [MoveKind.LEARNED_DRAW, MoveKind.STAY]).any()
     assert float(idata["sample_stats"]["acceptance_rate"].mean()) > 0.8
 
 

@@ -179,7 +179,7 @@ def sampled(request):
 def test_the_surrogate_is_a_function_of_the_steps_coordinates(sampled):
     """Up to a constant it is what trajectories follow; its gradient is that of its values."""
     _, step = sampled
-    surrogate, fitted = step.surrogate_, step.learned.fitted
+    surrogate, fitted = step.surrogate_, step.adapted.fitted
     X = np.random.default_rng(0).normal(size=(5, 2))
     found = surrogate.log_density(X)
     places = fitted.warp.forward(X)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pymc_kmc.surrogates import LogDensityGP
+from tests.histories import banana, banana_draws
 from tests.log_densities import fitted, wavy
-from tests.records import banana, banana_draws
 
 # Standard deviations of predictions
 

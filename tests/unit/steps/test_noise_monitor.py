@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 import pymc_kmc as kmc
 from pymc_kmc.moves.base import MoveKind
-from pymc_kmc.steps import noise
+from pymc_kmc.steps import noise_monitor
 from tests.chains import ONE_CHAIN, column, iterate, run
 from tests.models import noisy_gaussian
 from tests.steps import NOISY_STEPS, STEPS
@@ -20,7 +20,7 @@ def number_of_pairs(step):
 @pytest.mark.parametrize("name", NOISY_STEPS)
 def test_noise_is_estimated(name, monkeypatch, with_short_sequences):
     """The last 40 of 79 pairs or so: within a factor of 2 of the truth with probability .999."""
-    monkeypatch.setattr(noise, "PROBE_EVERY", 10)
+    monkeypatch.setattr(noise_monitor, "PROBE_EVERY", 10)
     with noisy_gaussian(2.0) as model:
         step = STEPS[name](rng=2)
     _, statistics = run(step, model.initial_point(), 800)
@@ -63,10 +63,10 @@ def test_no_probes_after_tuning():
 def test_a_probe_leaves_the_chain_where_it_is_and_teaches_no_scale():
     with noisy_gaussian(1.0) as model:
         step = kmc.AdaptiveMetropolis(rng=5)
-    before = model.initial_point(), step.learned.random_walk.adaptation.scale
+    before = model.initial_point(), step.adapted.random_walk.adaptation.scale
     n_probes = 0
     for point, statistics in iterate(step, before[0], 250):
-        after = point, step.learned.random_walk.adaptation.scale
+        after = point, step.adapted.random_walk.adaptation.scale
         if statistics["kmc_move"] == MoveKind.NOISE_PROBE:
             n_probes += 1
             assert not statistics["kmc_accepted"] and after == before

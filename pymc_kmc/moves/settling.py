@@ -5,7 +5,7 @@ import numpy as np
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
 
 
-class Arrival(Move):
+class LearnedDraw(Move):
     """Takes the chain to a dispersed draw of what was learned, whatever the target says there.
 
     Parameters
@@ -14,7 +14,7 @@ class Arrival(Move):
         Draws at a temperature above 1, so that chains that agree have learned to.
     """
 
-    kind = MoveKind.ARRIVAL
+    kind = MoveKind.LEARNED_DRAW
 
     def __init__(self, positions):
         self.positions = positions
@@ -24,10 +24,10 @@ class Arrival(Move):
         return Proposal(position, self, log_ratio=np.inf)
 
 
-class Rest(Move):
+class Stay(Move):
     """Leaves the chain where it is, at no cost: there is nothing more to be learned."""
 
-    kind = MoveKind.REST
+    kind = MoveKind.STAY
     is_draw = False
 
     def propose(self, current, fitted, rng):

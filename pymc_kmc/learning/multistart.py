@@ -24,14 +24,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.emulator import KNEE, shrunk
-from pymc_kmc.learning.evaluations import Evaluations
+from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, shrunk
 from pymc_kmc.learning.maxima import is_same
 from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.learning.starts import jittered_points, prior_points, spread_out
 from pymc_kmc.learning.state import begin
 from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, Mode, Repulsion, TrustRegion
+from pymc_kmc.model.evaluations import Evaluations
 
 # Draws of the prior, which cost nothing, and how many of them are evaluated where outputs are
 # numbers: those that fill the prior evenly.
@@ -84,14 +84,14 @@ N_DRAWS = 256
 NEGLIGIBLE = 7.0
 
 
-class Found(NamedTuple):
+class FoundMode(NamedTuple):
     """A mode, and the number of searches that came there."""
 
     mode: Mode
     n_searches: int
 
 
-class Arrival:
+class MultiStart:
     """Where learning begins.
 
     Parameters
@@ -107,7 +107,7 @@ class Arrival:
     ----------
     starts : ndarray, shape (n_starts, d)
         One of PyMC's jittered initial points, a draw of the prior, and so on in turn.
-    found : list of Found
+    found : list of FoundMode
         The modes, one an entry, in the order in which they were found.
     """
 
@@ -125,9 +125,9 @@ class Arrival:
     def begin_again(self):
         """Begin anew from the same starts, with all that the model has evaluated."""
         self.evaluations: Evaluations | None = None
-        if len(log := self.opaque.log):
-            self.evaluations = Evaluations.of(self.opaque, log.X, log.outputs)
-        self.found: list[Found] = []
+        if len(self.opaque.evaluations):
+            self.evaluations = self.opaque.evaluations
+        self.found: list[FoundMode] = []
         self.n_searches = self.n_dispersed = 0
 
     @property
@@ -146,7 +146,7 @@ class Arrival:
         return np.clip(starts, centre - FARTHEST * self.scales, centre + FARTHEST * self.scales)
 
     def state(self, evaluations, say):
-        """Return the state before the first round, :class:`~pymc_kmc.learning.rounds.Learned`.
+        """Return the state before the first round, :class:`~pymc_kmc.learning.state.LearningState`.
 
         Parameters
         ----------
@@ -176,9 +176,7 @@ class Arrival:
         if self.evaluations is None:
             self.evaluations = new
             return
-        known = {x.tobytes() for x in self.evaluations.X}
-        is_new = np.array([x.tobytes() not in known for x in new.X])
-        self.evaluations = self.evaluations.joined(Evaluations(*[part[is_new] for part in new]))
+        self.evaluations = self.evaluations.joined(new[self.evaluations.rows(new.X) < 0])
 
     # Outputs
 
@@ -233,7 +231,7 @@ class Arrival:
 
     def _evaluate(self, X):
         """Evaluate at points (n, d); return the outputs."""
-        new = Evaluations.at(self.opaque, X)
+        new = self.opaque.evaluate(X)
         self._add(new)
         self.say(self.evaluations)
         return new.outputs
@@ -261,7 +259,7 @@ class Arrival:
             places = jittered_points(self.opaque, N_PRIOR, self.rng)
         else:
             places = spread_out(self.prior, N_PRIOR, self.rng)
-        self._add(Evaluations.at(self.opaque, np.vstack([self.starts, places])))
+        self._add(self.opaque.evaluate(np.vstack([self.starts, places])))
         self.say(self.evaluations)
         self._check_finite()
 
@@ -274,7 +272,7 @@ class Arrival:
             terms = self.opaque.emulated(evaluations.outputs).sum(axis=1)
             values = np.where(np.isfinite(values), terms, -np.inf)
         depths = values.max() - values
-        return np.median(depths) <= KNEE * self.opaque.n_dimensions
+        return np.median(depths) <= COMPRESSION_DEPTH * self.opaque.n_dimensions
 
     @property
     def _may_hide_modes(self):
@@ -430,9 +428,9 @@ class Arrival:
         for i, (known, n) in enumerate(self.found):
             if is_same(mode, known, self.opaque.nearest_copy):
                 better = max(known, mode, key=lambda m: m.log_density)
-                self.found[i] = Found(better, n + n_searches)
+                self.found[i] = FoundMode(better, n + n_searches)
                 return
-        self.found.append(Found(mode, n_searches))
+        self.found.append(FoundMode(mode, n_searches))
 
     # The state
 
@@ -457,14 +455,14 @@ class Arrival:
             factor = np.linalg.cholesky(mode.covariance)
             if n_around:
                 around = FIRST_SPREAD * rng.standard_normal((n_around, d)) @ factor.T
-                self._add(Evaluations.at(self.opaque, mode.x + around))
+                self._add(self.opaque.evaluate(mode.x + around))
             draws.append(mode.x + rng.standard_normal((N_DRAWS // len(modes), d)) @ factor.T)
         draws = np.vstack(draws)
         covariance = best.covariance if len(modes) == 1 else shrunk(draws)
         return begin(self.evaluations, draws, covariance, FIRST_TEMPERATURE, modes)
 
     def _at_best(self, temperature):
-        X, _, _, values = self.evaluations
+        X, values = self.evaluations.X, self.evaluations.log_densities
         best = X[np.argsort(-values, kind="stable")[: max(4, len(X) // 2)]]
         return begin(self.evaluations, best, shrunk(best), temperature)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pymc_kmc.adaptation.history import Record
+from pymc_kmc.adaptation.history import History
 from pymc_kmc.model.log_density import Evaluation
 
 
@@ -17,21 +17,21 @@ def banana_draws(n, rng, bend=0.3):
     return np.column_stack([x, bend * (x**2 - 9) + rng.standard_normal(n)])
 
 
-def record_of(states, log_densities, points=None, values=None):
-    """The record of a chain that was at states and evaluated points: the states, unless given."""
-    record = Record(states.shape[1])
+def history_of(states, log_densities, points=None, values=None):
+    """The history of a chain that was at states and evaluated points: the states, unless given."""
+    history = History(states.shape[1])
     for pair in zip(states, log_densities, strict=True):
-        add_state(record, *pair)
+        add_state(history, *pair)
     evaluations = (states, log_densities) if points is None else (points, values)
     for pair in zip(*evaluations, strict=True):
-        add_evaluation(record, *pair)
-    return record
+        add_evaluation(history, *pair)
+    return history
 
 
-def add_state(record, state, log_density):
-    record.states.append(state)
-    record.log_densities.append(log_density)
+def add_state(history, state, log_density):
+    history.states.append(state)
+    history.log_densities.append(log_density)
 
 
-def add_evaluation(record, position, log_density):
-    record.append_evaluation(Evaluation(log_density, 0.0, position, ()))
+def add_evaluation(history, position, log_density):
+    history.append_evaluation(Evaluation(log_density, 0.0, position, ()))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from pymc_kmc.surrogates.evidence import BayesianRegression
+from pymc_kmc.surrogates.bayesian_regression import BayesianRegression
 
 RNG = np.random.default_rng(1)
 N = 25

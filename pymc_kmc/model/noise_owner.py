@@ -18,8 +18,8 @@ from uuid import uuid4
 import numpy as np
 
 
-class Turns:
-    """What the steps on one model tell each other; updated in place.
+class NoiseOwner:
+    """Whose the noise in a model is, as its steps tell each other; updated in place.
 
     Attributes
     ----------
@@ -39,26 +39,26 @@ class Turns:
 
     @classmethod
     def of(cls, shared):
-        """Return those of a shared variable, the same for all steps that read it."""
-        if not hasattr(shared.tag, "kmc_turns"):
-            shared.tag.kmc_turns = cls()
-        return shared.tag.kmc_turns
+        """Return that of a shared variable, the same for all steps that read it."""
+        if not hasattr(shared.tag, "kmc_noise_owner"):
+            shared.tag.kmc_noise_owner = cls()
+        return shared.tag.kmc_noise_owner
 
 
-class Turn:
-    """One step's part in it.
+class NoiseClaim:
+    """One step's claim to the noise in a model.
 
     Parameters
     ----------
-    turns : Turns
+    owner : NoiseOwner
     names : tuple of str
         Value variables of the step.
     has_all : bool
         Whether these are all of the model.
     """
 
-    def __init__(self, turns, names, has_all):
-        self.turns = turns
+    def __init__(self, owner, names, has_all):
+        self.owner = owner
         self.names = names
         self.has_all = has_all
         self.token = uuid4().hex
@@ -67,15 +67,15 @@ class Turn:
 
     def begin(self):
         """Begin a chain: join the session of the steps that have just begun theirs."""
-        turns = self.turns
-        if turns.has_moved:
-            turns.session, turns.has_moved = uuid4().hex, False
-        self.session = turns.session
+        owner = self.owner
+        if owner.has_moved:
+            owner.session, owner.has_moved = uuid4().hex, False
+        self.session = owner.session
         self.returned = {}
-        turns.last, turns.values = self.token, {}
+        owner.last, owner.values = self.token, {}
 
     def was_taken(self, point):
-        """Say whether a step of another chain has had its turn since this step's last one.
+        """Say whether a step of another chain has taken the noise since this step's last iteration.
 
         Parameters
         ----------
@@ -86,26 +86,26 @@ class Turn:
         -------
         bool
         """
-        turns = self.turns
-        if turns.last == self.token:
+        owner = self.owner
+        if owner.last == self.token:
             return False
-        if turns.session != self.session:
+        if owner.session != self.session:
             return True
         if not self.has_all:
             return False
         if not self.returned:
             return True  # a chain begins with its own noise
-        return same(self.returned, point) and not same(turns.values, point)
+        return same(self.returned, point) and not same(owner.values, point)
 
     def is_own(self):
         """Say whether this step was the last one."""
-        return self.turns.last == self.token
+        return self.owner.last == self.token
 
     def take(self):
-        """Take over: what is in the model from now on is of this step's chain."""
-        turns = self.turns
-        turns.session, turns.has_moved = self.session, True
-        turns.last, turns.values = self.token, self.returned
+        """Claim the noise in the model for this step's chain."""
+        owner = self.owner
+        owner.session, owner.has_moved = self.session, True
+        owner.last, owner.values = self.token, self.returned
 
     def hand_over(self, point):
         """Tell the others what this step returns."""

@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.arrival import (
+from pymc_kmc.learning.multistart import (
     CHECKS_A_DIMENSION,
     FEWEST_ALIKE,
     FEWEST_APART,
@@ -16,11 +16,10 @@ from pymc_kmc.learning.arrival import (
     MOST_IN_NOISE,
     N_PRIOR,
     N_STOOD,
-    Arrival,
+    MultiStart,
     has_stood,
     n_agreeing,
 )
-from pymc_kmc.learning.evaluations import Evaluations
 from pymc_kmc.learning.trust_region import FAR_BELOW, Mode, TrustRegion
 from tests.opaque_numbers import number, opaque, prior
 
@@ -36,9 +35,9 @@ def two_modes(x, difference=0.0):
 
 
 def arrived(function, seed, d=2):
-    """An arrival, and the state that it returned."""
-    arrival = Arrival(opaque(number(function, d)), N_STARTS, 400, np.random.default_rng(seed))
-    return arrival, arrival.state(None, lambda evaluations: None)
+    """An multistart, and the state that it returned."""
+    multistart = MultiStart(opaque(number(function, d)), N_STARTS, 400, np.random.default_rng(seed))
+    return multistart, multistart.state(None, lambda evaluations: None)
 
 
 def lies_at(mode):
@@ -54,8 +53,8 @@ def arrivals():
 
 
 def test_two_modes_of_equal_mass_are_found(arrivals):
-    for arrival, state in arrivals:
-        assert {lies_at(mode) for mode in arrival.modes} == {-1, 1}
+    for multistart, state in arrivals:
+        assert {lies_at(mode) for mode in multistart.modes} == {-1, 1}
         share = np.mean(state.draws[:, 0] > 0)
         assert 0.4 < share < 0.6
 
@@ -65,37 +64,37 @@ def test_where_there_is_no_prior_to_draw_from_there_are_searches():
     with pm.Model() as model:
         x = pm.Flat("x", shape=2)
         pm.Potential("p", kmc.BlackBox("loglik", lambda x: -0.5 * np.sum(x**2), x))
-    arrival = Arrival(opaque(model), N_STARTS, 400, np.random.default_rng(0))
-    state = arrival.state(None, lambda evaluations: None)
-    assert len(arrival.found) == 1
+    multistart = MultiStart(opaque(model), N_STARTS, 400, np.random.default_rng(0))
+    state = multistart.state(None, lambda evaluations: None)
+    assert len(multistart.found) == 1
     assert state.temperature == 2.0 and np.abs(state.draws).max() < 6.0
 
 
 def test_searches_that_meet_are_stopped(arrivals):
     n_evaluations = [len(state.evaluations) - N_STARTS - N_PRIOR for _, state in arrivals]
-    for arrival, _ in arrivals:
-        assert sum(n for _, n in arrival.found) >= FEWEST_BY_NUMBERS
+    for multistart, _ in arrivals:
+        assert sum(n for _, n in multistart.found) >= FEWEST_BY_NUMBERS
     # Two searches in full, of some eight evaluations, and four that meet them.
     assert np.mean(n_evaluations) < 27
 
 
 def test_a_search_that_is_led_to_a_known_mode_is_stopped():
     # Evaluations all around the mode: what is evaluated next was predicted, far away as it is.
-    arrival = Arrival(opaque(number(slope)), N_STARTS, 400, np.random.default_rng(0))
+    multistart = MultiStart(opaque(number(slope)), N_STARTS, 400, np.random.default_rng(0))
     around = np.random.default_rng(1).standard_normal((40, 2)) * [8.0, 1.0]
     start = np.array([[25.0, -5.0]])
-    arrival.evaluations = Evaluations.at(arrival.opaque, np.vstack([around, start]))
-    arrival._note(Mode(np.zeros(2), prior(np.zeros(2)), np.diag([50.0, 1.0 / 1.01])))
-    x, value = start[0], arrival.evaluations.log_densities[-1]
-    region = TrustRegion(arrival.opaque, x, value, np.ones(2), np.random.default_rng(2))
-    assert arrival._known(region) is None
+    multistart.evaluations = multistart.opaque.evaluate(np.vstack([around, start]))
+    multistart._note(Mode(np.zeros(2), prior(np.zeros(2)), np.diag([50.0, 1.0 / 1.01])))
+    x, value = start[0], multistart.evaluations.log_densities[-1]
+    region = TrustRegion(multistart.opaque, x, value, np.ones(2), np.random.default_rng(2))
+    assert multistart._known(region) is None
     for _ in range(2):
-        arrival.evaluations = region.step(arrival.evaluations)
-    assert not arrival.found[0].mode.explains(region.x, region.log_density)
-    assert arrival._known(region) is arrival.found[0].mode
+        multistart.evaluations = region.step(multistart.evaluations)
+    assert not multistart.found[0].mode.explains(region.x, region.log_density)
+    assert multistart._known(region) is multistart.found[0].mode
     # It isn't believed after a surprise.
     region.n_predicted = 0
-    assert arrival._known(region) is None
+    assert multistart._known(region) is None
 
 
 def slope(x):
@@ -103,23 +102,23 @@ def slope(x):
 
 
 def test_a_search_at_a_known_mode_costs_nothing():
-    arrival = Arrival(opaque(number(two_modes)), N_STARTS, 400, np.random.default_rng(0))
+    multistart = MultiStart(opaque(number(two_modes)), N_STARTS, 400, np.random.default_rng(0))
     x = np.array([[AWAY, 0.0]])
-    arrival.evaluations = Evaluations.at(arrival.opaque, x)
-    arrival._note(Mode(x[0], arrival.evaluations.log_densities[0], np.eye(2)))
-    arrival._by_numbers()
-    assert len(arrival.evaluations) == 1
-    assert arrival.found[0].n_searches == 2
+    multistart.evaluations = multistart.opaque.evaluate(x)
+    multistart._note(Mode(x[0], multistart.evaluations.log_densities[0], np.eye(2)))
+    multistart._by_numbers()
+    assert len(multistart.evaluations) == 1
+    assert multistart.found[0].n_searches == 2
 
 
 @pytest.mark.parametrize(("most", "left"), [(400, 100), (100, 48), (40, 29)])
 def test_a_search_that_is_given_up_is_no_maximum(most, left, monkeypatch):
     """It is judged by what is left to it: a quarter of all, 24 a dimension; three quarters."""
-    arrival = Arrival(opaque(number(two_modes)), N_STARTS, most, np.random.default_rng(0))
+    multistart = MultiStart(opaque(number(two_modes)), N_STARTS, most, np.random.default_rng(0))
     x = np.array([3.0, 3.0])
-    arrival.evaluations = Evaluations.at(arrival.opaque, x[None])
+    multistart.evaluations = multistart.opaque.evaluate(x[None])
     known = Mode(np.array([AWAY, 0.0]), 500.0, np.eye(2))
-    arrival._note(known)
+    multistart._note(known)
     asked = []
 
     def is_hopeless(self, height, n_left):
@@ -127,10 +126,10 @@ def test_a_search_that_is_given_up_is_no_maximum(most, left, monkeypatch):
         return len(asked) > 3
 
     monkeypatch.setattr(TrustRegion, "is_hopeless", is_hopeless)
-    arrival.say = lambda evaluations: None
-    end, has_stalled = arrival._search(x, arrival.evaluations.log_densities[0], None, False)
+    multistart.say = lambda evaluations: None
+    end, has_stalled = multistart._search(x, multistart.evaluations.log_densities[0], None, False)
     assert asked == [(500.0, left - n) for n in range(4)]
-    assert arrival.found == [(known, 1)]
+    assert multistart.found == [(known, 1)]
     assert end.log_density < 500.0
     assert not has_stalled
 
@@ -152,20 +151,20 @@ def bell(x):
     return -0.5 * np.sum(x**2)
 
 
-def searches_of(arrival, search_from, monkeypatch):
+def searches_of(multistart, search_from, monkeypatch):
     """Search by numbers with `search_from` in place of a search; return what it was asked."""
     asked = []
 
     def search(x, value, repulsion, climbs_alone):
         end = search_from(len(asked))
         asked.append((climbs_alone, repulsion is not None))
-        arrival._note(end)
+        multistart._note(end)
         return end, False
 
-    monkeypatch.setattr(arrival, "_search", search)
-    arrival.say = lambda evaluations: None
-    arrival._disperse()
-    arrival._by_numbers()
+    monkeypatch.setattr(multistart, "_search", search)
+    multistart.say = lambda evaluations: None
+    multistart._disperse()
+    multistart._by_numbers()
     return asked
 
 
@@ -182,10 +181,10 @@ def searches_of(arrival, search_from, monkeypatch):
 )
 def test_searches_are_kept_from_known_modes(model, are_kept_away, fewest, monkeypatch):
     found = opaque(model())
-    arrival = Arrival(found, N_STARTS, 1000, np.random.default_rng(0))
-    assert [arrival._is_kept_away(n) for n in range(4)] == are_kept_away
+    multistart = MultiStart(found, N_STARTS, 1000, np.random.default_rng(0))
+    assert [multistart._is_kept_away(n) for n in range(4)] == are_kept_away
     end = Mode(np.zeros(found.n_dimensions), 0.0, np.eye(found.n_dimensions))
-    asked = searches_of(arrival, lambda n_before: end, monkeypatch)
+    asked = searches_of(multistart, lambda n_before: end, monkeypatch)
     assert [is_kept for _, is_kept in asked[:4]] == are_kept_away
     assert len(asked) == fewest
 
@@ -204,52 +203,50 @@ def test_where_noise_hides_slopes_and_all_maxima_are_alike_some_searches_climb_a
     noise, depth, n, monkeypatch
 ):
     """Of Lotka-Volterra with noise of one nat all eight missed the right mode on 2 seeds of 25."""
-    monkeypatch.setattr(Arrival, "_climb_on", lambda self: None)
-    arrival = Arrival(opaque(noisy_groups([7])), N_STARTS, 1000, np.random.default_rng(0))
+    monkeypatch.setattr(MultiStart, "_climb_on", lambda self: None)
+    multistart = MultiStart(opaque(noisy_groups([7])), N_STARTS, 1000, np.random.default_rng(0))
 
     def search_from(n_before):
-        arrival.noise = noise
+        multistart.noise = noise
         at, lower = (np.zeros(7), 0.0) if n_before else (np.full(7, 9.0), depth)
         return Mode(at, -lower, np.eye(7))
 
-    asked = searches_of(arrival, search_from, monkeypatch)
+    asked = searches_of(multistart, search_from, monkeypatch)
     assert asked[:FEWEST_IN_NOISE] == [(False, False)] + [(False, True)] * (FEWEST_IN_NOISE - 1)
     assert asked[FEWEST_IN_NOISE:] == [(True, False)] * (n - FEWEST_IN_NOISE)
-    assert arrival.may_have_missed == (n == MOST_IN_NOISE)
+    assert multistart.may_have_missed == (n == MOST_IN_NOISE)
 
 
 def test_under_noise_the_highest_maximum_is_climbed_on_from():
     found = opaque(noisy_groups([7]))
-    arrival = Arrival(found, N_STARTS, 1000, np.random.default_rng(0))
-    arrival.say = lambda evaluations: None
-    arrival._disperse()
+    multistart = MultiStart(found, N_STARTS, 1000, np.random.default_rng(0))
+    multistart.say = lambda evaluations: None
+    multistart._disperse()
     top, ridge, away = np.zeros((1, 7)), np.full((1, 7), 2.0), np.full((1, 7), 30.0)
-    heights = [Evaluations.at(found, x).log_densities[0] for x in (top, ridge, away)]
-    arrival._add(Evaluations.at(found, np.vstack([ridge, away])))
-    arrival._note(Mode(away[0], heights[2], np.eye(7)))
+    heights = [found.evaluate(x).log_densities[0] for x in (top, ridge, away)]
+    multistart._add(found.evaluate(np.vstack([ridge, away])))
+    multistart._note(Mode(away[0], heights[2], np.eye(7)))
     for _ in range(2):
-        arrival._note(Mode(ridge[0], heights[1], np.eye(7)))
-    n = len(arrival.evaluations)
-    arrival._climb_on()
-    (_, n_away), (best, n_best) = arrival.found
+        multistart._note(Mode(ridge[0], heights[1], np.eye(7)))
+    n = len(multistart.evaluations)
+    multistart._climb_on()
+    (_, n_away), (best, n_best) = multistart.found
     assert (n_away, n_best) == (1, 2)
     # From 14 nats below.
     assert best.log_density > heights[0] - 2.0
-    assert CHECKS_A_DIMENSION * 7 <= len(arrival.evaluations) - n <= LEAST_A_SEARCH * 7
+    assert CHECKS_A_DIMENSION * 7 <= len(multistart.evaluations) - n <= LEAST_A_SEARCH * 7
 
 
 @pytest.mark.parametrize(("most", "n"), [(40, 40), (1000, N_STARTS + N_PRIOR + 250)])
 def test_a_climb_that_does_not_end_is_ended(most, n, monkeypatch):
     monkeypatch.setattr(TrustRegion, "has_ended", False)
-    monkeypatch.setattr(
-        TrustRegion, "step", lambda self, all_: all_.joined(Evaluations(*[p[:1] for p in all_]))
-    )
-    arrival = Arrival(opaque(noisy_groups([7])), N_STARTS, most, np.random.default_rng(0))
-    arrival.say = lambda evaluations: None
-    arrival._disperse()
-    arrival._note(Mode(np.zeros(7), 0.0, np.eye(7)))
-    arrival._climb_on()
-    assert len(arrival.evaluations) == n
+    monkeypatch.setattr(TrustRegion, "step", lambda self, all_: all_.joined(all_[:1]))
+    multistart = MultiStart(opaque(noisy_groups([7])), N_STARTS, most, np.random.default_rng(0))
+    multistart.say = lambda evaluations: None
+    multistart._disperse()
+    multistart._note(Mode(np.zeros(7), 0.0, np.eye(7)))
+    multistart._climb_on()
+    assert len(multistart.evaluations) == n
 
 
 @pytest.mark.parametrize(
@@ -263,33 +260,34 @@ def test_a_climb_that_does_not_end_is_ended(most, n, monkeypatch):
 )
 def test_searches_climb_on_where_noise_hides_a_ridge(model, n, monkeypatch):
     called = []
-    monkeypatch.setattr(Arrival, "_climb_on", lambda self: called.append(1))
-    arrival = Arrival(opaque(model()), N_STARTS, 1000, np.random.default_rng(0))
-    end = Mode(np.zeros(arrival.opaque.n_dimensions), 0.0, np.eye(arrival.opaque.n_dimensions))
-    searches_of(arrival, lambda n_before: end, monkeypatch)
+    monkeypatch.setattr(MultiStart, "_climb_on", lambda self: called.append(1))
+    multistart = MultiStart(opaque(model()), N_STARTS, 1000, np.random.default_rng(0))
+    d = multistart.opaque.n_dimensions
+    end = Mode(np.zeros(d), 0.0, np.eye(d))
+    searches_of(multistart, lambda n_before: end, monkeypatch)
     assert len(called) == n
 
 
 def test_a_search_tells_the_noise():
-    arrival = Arrival(opaque(noisy_groups([2])), N_STARTS, 400, np.random.default_rng(0))
-    arrival.say = lambda evaluations: None
-    arrival._disperse()
-    arrival._by_numbers()
-    assert 0.03 < arrival.noise < HIDING_NOISE
+    multistart = MultiStart(opaque(noisy_groups([2])), N_STARTS, 400, np.random.default_rng(0))
+    multistart.say = lambda evaluations: None
+    multistart._disperse()
+    multistart._by_numbers()
+    assert 0.03 < multistart.noise < HIDING_NOISE
     # Few parameters: searches don't miss modes there.
-    arrival.noise = 1.0
-    assert not arrival.may_have_missed
+    multistart.noise = 1.0
+    assert not multistart.may_have_missed
 
 
 def test_fewer_searches_are_enough_where_some_end_far_below():
-    arrival = Arrival(opaque(number(bell, 8)), N_STARTS, 1000, np.random.default_rng(0))
+    multistart = MultiStart(opaque(number(bell, 8)), N_STARTS, 1000, np.random.default_rng(0))
     x, covariance = np.zeros(8), np.eye(8)
     far, near = (Mode(x, -depth, covariance) for depth in (8 * FAR_BELOW + 1, 8 * FAR_BELOW - 1))
     best = Mode(x, 0.0, covariance)
     for other, fewest in ((far, FEWEST_APART), (near, FEWEST_ALIKE)):
         for n in range(2, fewest):
-            assert not arrival._are_enough([best] + [other] * (n - 1))
-        assert arrival._are_enough([best] + [other] * (fewest - 1))
+            assert not multistart._are_enough([best] + [other] * (n - 1))
+        assert multistart._are_enough([best] + [other] * (fewest - 1))
 
 
 def test_in_many_dimensions_searches_climb_by_their_own_evaluations(monkeypatch):
@@ -307,10 +305,10 @@ def test_in_many_dimensions_searches_climb_by_their_own_evaluations(monkeypatch)
         (noisy_groups([7]), None),
     ):
         shared.clear()
-        arrival = Arrival(opaque(model), N_STARTS, 1000, np.random.default_rng(0))
-        arrival.say = lambda evaluations: None
-        arrival._disperse()
-        arrival._by_numbers()
+        multistart = MultiStart(opaque(model), N_STARTS, 1000, np.random.default_rng(0))
+        multistart.say = lambda evaluations: None
+        multistart._disperse()
+        multistart._by_numbers()
         assert set(shared) == {n_shared}
 
 
@@ -333,23 +331,23 @@ def test_a_mode_without_mass_is_left_out():
         Mode(np.array([sign * AWAY, 0.0]), value, np.eye(2))
         for sign, value in ((1, 0.0), (-1, -12.0))
     ]
-    arrival = Arrival(opaque(number(two_modes)), N_STARTS, 400, np.random.default_rng(0))
+    multistart = MultiStart(opaque(number(two_modes)), N_STARTS, 400, np.random.default_rng(0))
     for mode in both:
-        arrival._note(mode)
-    assert len(arrival.found) == 2
-    (kept,) = arrival.modes
+        multistart._note(mode)
+    assert len(multistart.found) == 2
+    (kept,) = multistart.modes
     assert kept is both[0]
 
 
 def test_searches_that_end_in_one_mode_are_counted():
-    arrival = Arrival(opaque(number(two_modes)), N_STARTS, 400, np.random.default_rng(0))
+    multistart = MultiStart(opaque(number(two_modes)), N_STARTS, 400, np.random.default_rng(0))
     first = Mode(np.array([AWAY, 0.0]), -0.2, np.eye(2))
     better = Mode(np.array([AWAY + 0.3, 0.0]), 0.1, np.eye(2))
     other = Mode(np.array([-AWAY, 0.0]), 0.0, np.eye(2))
     for mode in (first, other, better):
-        arrival._note(mode)
-    assert [n for _, n in arrival.found] == [2, 1]
-    assert arrival.found[0].mode is better
+        multistart._note(mode)
+    assert [n for _, n in multistart.found] == [2, 1]
+    assert multistart.found[0].mode is better
     assert n_agreeing([first, better, other]) == 3
     assert n_agreeing([first, Mode(np.zeros(2), -3.0, np.eye(2))]) == 1
 
@@ -382,7 +380,7 @@ def test_half_of_the_space_is_impossible():
         return -np.inf if x[1] > 3.0 else -0.5 * x @ x
 
     with pytest.warns(UserWarning, match="returned (nan|-inf)"):
-        arrival, state = arrived(with_holes, 0)
+        multistart, state = arrived(with_holes, 0)
     assert np.isfinite(state.evaluations.log_densities).mean() < 0.9
-    (mode,) = arrival.modes
+    (mode,) = multistart.modes
     assert 0.5 * mode.x @ mode.x < 1.0
