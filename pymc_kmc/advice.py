@@ -92,7 +92,7 @@ def estimate_noise(
     at: Any = None,
     n: int = 100,
     *,
-    rng: np.random.Generator | int | None = None,
+    random_seed: np.random.Generator | int | None = None,
 ) -> NoiseEstimate:
     r"""Measure how noisy a model's likelihood is, at one point or where a chain was.
 
@@ -110,7 +110,7 @@ def estimate_noise(
         Number of estimates; twice as many are made if noise is correlated, and the search for the
         number of replicates makes up to 20 times as many calls of the estimator. The relative
         standard error of the variance is :math:`\sqrt{2 / n}`, .14 at 100.
-    rng : numpy.random.Generator, int or None
+    random_seed : numpy.random.Generator, int or None
         Generator or seed of the estimates' noise.
 
     Returns
@@ -152,7 +152,7 @@ def estimate_noise(
     >>> with pm.Model() as model:
     ...     x = pm.Normal("x")
     ...     _ = kmc.PseudoMarginalPotential("loglik", estimator, x)
-    >>> noise = kmc.estimate_noise(model, {"x": 0.5}, rng=1)
+    >>> noise = kmc.estimate_noise(model, {"x": 0.5}, random_seed=1)
     >>> 4 < noise.variance < 9
     True
     >>> print(noise.advice[0])
@@ -160,7 +160,7 @@ def estimate_noise(
     """
     if not isinstance(n, numbers.Integral) or n < 2:
         raise ValueError(f"n must be a whole number, 2 or more, got {n!r}.")
-    model, rng = check_model(model), check_rng(rng)
+    model, rng = check_model(model), check_rng(random_seed, "random_seed")
     points = points_of(model, at)
     target = TargetDensity(model.continuous_value_vars, model, points[0])
     if not target.is_noisy:

@@ -107,7 +107,7 @@ def learn(
         of the exception that it has raised, or of a step. What was evaluated before is not
         evaluated again, but for the best place of a learned posterior: other values there are
         another model's. With the same arguments evaluations are gone on from where they ended.
-    random_seed : int
+    random_seed : None, int or numpy.random.Generator
     progressbar : bool
 
     Returns

@@ -20,7 +20,7 @@ from pymc_kmc.learning.modes import sentences
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 from pymc_kmc.notebook import figures, paragraph, result
-from pymc_kmc.numerics.checks import check_count
+from pymc_kmc.numerics.checks import check_count, check_rng
 from pymc_kmc.numerics.mode_maps import ModeMaps
 
 # Highest temperature of the rounds whose evaluations tell how well the emulators are calibrated.
@@ -135,7 +135,7 @@ class LearnedPosterior:
         ----------
         n : int
             Number of draws. More than there are positions are drawn with replacement.
-        random_seed : int, optional
+        random_seed : None, int or numpy.random.Generator
 
         Returns
         -------
@@ -144,7 +144,7 @@ class LearnedPosterior:
             functions of ArviZ take it.
         """
         check_count(n, "n")
-        rng = np.random.default_rng(random_seed)
+        rng = check_rng(random_seed, "random_seed")
         n_positions = len(self.positions)
         chosen = rng.choice(n_positions, n, replace=n > n_positions)
         data = {}

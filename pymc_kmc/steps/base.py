@@ -29,19 +29,8 @@ from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
 from pymc_kmc.numerics.checks import check_choice, check_flag, check_rng
 from pymc_kmc.numerics.jit import interruptible
-from pymc_kmc.steps import progress_bar
+from pymc_kmc.steps import chain_warnings, progress_bar
 from pymc_kmc.steps.arguments import check_compile_kwargs, check_initial_point
-from pymc_kmc.steps.chain_warnings import (
-    ChainWarnings,
-    is_stuck,
-    of_failures,
-    of_invalid,
-    of_no_tuning,
-    of_own_checks,
-    of_rejections,
-    of_start,
-    of_stillness,
-)
 from pymc_kmc.steps.noise_monitor import NoiseMonitor, NoiseProbe
 from pymc_kmc.steps.own_checks import OwnChecks
 
@@ -69,7 +58,7 @@ class ChainProgress:
     n_invalid: int = 0
     recent_acceptance: float = 0.0
     noise: NoiseMonitor = field(default_factory=NoiseMonitor)
-    warnings: ChainWarnings = field(default_factory=ChainWarnings)
+    warnings: chain_warnings.ChainWarnings = field(default_factory=chain_warnings.ChainWarnings)
     checks: OwnChecks = field(default_factory=OwnChecks)
     # Whether tuning ended before the first iteration.
     is_untuned: bool = False
@@ -188,6 +177,7 @@ class AdaptiveStep(BlockedStep):
                 "Leave them out of the model."
             )
         self.target = self._make_target(model, initial_point, compile_kwargs)
+        self._learn_first(model)
         # Process and thread in which its chain runs.
         self._place = None
         self._reset_chain()
@@ -219,6 +209,9 @@ class AdaptiveStep(BlockedStep):
 
     def _make_target(self, model, initial_point, compile_kwargs):
         return TargetDensity(self.vars, model, initial_point, compile_kwargs)
+
+    def _learn_first(self, model):
+        """Learn what all chains share, once, before any of them."""
 
     # What an algorithm says
 
@@ -343,7 +336,7 @@ class AdaptiveStep(BlockedStep):
                 log_ratio += proposal.log_choice_ratio(evaluation)
             elif evaluation.log_density != -np.inf:  # +inf or NaN
                 progress.n_invalid += 1
-                messages.append(("invalid", of_invalid(target, point, evaluation)))
+                messages.append(("invalid", chain_warnings.of_invalid(target, point, evaluation)))
 
         is_valid = proposal.is_draw and log_ratio == log_ratio
         acceptance_rate = exp(min(0.0, log_ratio)) if is_valid else 0.0
@@ -390,11 +383,11 @@ class AdaptiveStep(BlockedStep):
         messages = []
         if progress.n_iterations == 0:
             target.check_start(point)
-            messages.append(("start", of_start(target, target.current(point))))
+            messages.append(("start", chain_warnings.of_start(target, target.current(point))))
             if self._wants_shape and self.is_learning:
                 self._set_shape(self._first_shape(target.current(point)))
         if progress.is_untuned and not self.is_learning:
-            messages.append(("untuned", of_no_tuning(self._instead_of_tuning)))
+            messages.append(("untuned", chain_warnings.of_no_tuning(self._instead_of_tuning)))
         if target.is_noisy and self._adapts and target.chooses_n_replicates:
             if progress.noise.is_time_to_choose(progress.n_iterations, self.tune):
                 choice = progress.noise.choose(target, point, self.rng)
@@ -466,13 +459,18 @@ class AdaptiveStep(BlockedStep):
         progress = self.progress
         messages.append(("fit", self._complaint()))
         if self.target.is_noisy and not self.tune:
-            messages += ("failed", of_failures(self.target)), ("noise", progress.noise.complaint)
+            messages += (
+                ("failed", chain_warnings.of_failures(self.target)),
+                ("noise", progress.noise.complaint),
+            )
         if self.target.rejecting and not self.tune:
-            messages.append(("rejected", of_rejections(self.target)))
+            messages.append(("rejected", chain_warnings.of_rejections(self.target)))
         if not self.tune and progress.checks.is_due():
-            messages += of_own_checks(self.target, progress.checks, self._is_local)
-        if is_stuck(progress):
-            messages.append(("stuck", of_stillness(self.target, progress.steps_since_accept)))
+            messages += chain_warnings.of_own_checks(self.target, progress.checks, self._is_local)
+        if chain_warnings.is_stuck(progress):
+            messages.append(
+                ("stuck", chain_warnings.of_stillness(self.target, progress.steps_since_accept))
+            )
         messages = [(key, text) for key, text in messages if text is not None]
         return progress.warnings.first(messages, progress.n_iterations) if messages else None
 

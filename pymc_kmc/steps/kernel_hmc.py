@@ -85,7 +85,7 @@ FIRST_FIT = 20
 # Growth of the number of iterations from one fit to the next. The arms of a banana are explored one
 # fit at a time: 1.12 in place of 1.2 doubled the effective sample size there.
 REFIT_GROWTH = 1.12
-# The same with the vanishing schedule, whose updates learn the states in between: coordinates and
+# The same with the online schedule, whose updates learn the states in between: coordinates and
 # hyper-parameters, the dear part of a fit, are chosen anew seven times in 1000 iterations.
 UPDATED_REFIT_GROWTH = 1.5
 # Kinds of trajectory, and their lengths as shares of the learned numbers of steps.
@@ -154,10 +154,10 @@ class KernelHMC(SurrogateStep):
         **kwargs,
     ):
         check_choice(base, "base", (None, "gaussian"))
-        check_choice(schedule, "schedule", ("geometric", "vanishing"))
-        if schedule == "vanishing" and values:
+        check_choice(schedule, "schedule", ("geometric", "online"))
+        if schedule == "online" and values:
             raise ValueError(
-                "values=True needs schedule='geometric': the vanishing schedule is the paper's, "
+                "values=True needs schedule='geometric': the online schedule is the paper's, "
                 "which learns from states alone."
             )
         check_between(target_acceptance, "target_acceptance", 0.0, 1.0)
@@ -193,7 +193,7 @@ class KernelHMC(SurrogateStep):
         return KernelHMCAdaptation(
             self.n_dimensions,
             self._fits(),
-            UPDATED_REFIT_GROWTH if self.schedule == "vanishing" else REFIT_GROWTH,
+            UPDATED_REFIT_GROWTH if self.schedule == "online" else REFIT_GROWTH,
             self.target.is_noisy,
             tuple(Trajectory(*kind) for kind in kinds),
             ByJumps(smallest, self.n_dimensions),
@@ -246,7 +246,7 @@ class KernelHMC(SurrogateStep):
         n = len(adapted.history)
         if adapted.schedule.is_due(n):
             self._use(adapted.fits.fit(adapted.history, adapted.fitted, self.rng))
-        elif self.schedule == "vanishing" and adapted.fits.n_fits:
+        elif self.schedule == "online" and adapted.fits.n_fits:
             if self.rng.uniform() < vanishing_weight(n):
                 adapted.fitted = adapted.fits.update(adapted.history, adapted.fitted, self.rng)
 
@@ -318,7 +318,7 @@ class KMCLite(KernelHMC):
         the paper's.
     values : bool, optional
         Whether the surrogate learns from the log densities of proposals beside the states. By
-        default it does, except with the vanishing schedule.
+        default it does, except with the online schedule.
     step_size : (float, float), optional
         Bounds of the uniformly drawn leapfrog step size; by default learned on the surrogate.
     n_leapfrog : (int, int), optional
@@ -330,11 +330,11 @@ class KMCLite(KernelHMC):
         Smallest probability of a random-walk move; it is more if trajectories move the chain less
         far, and at states where the target is far above the surrogate. With 0 there are none once a
         surrogate is fitted.
-    schedule : {"geometric", "vanishing"}
+    schedule : {"geometric", "online"}
         When the surrogate learns: on a geometric schedule, or in addition with probability
         1 / sqrt(t + 1) at iteration t, from states alone, as in the paper. Fits number 45 in 10,000
         iterations of tuning, each of .6 s at most (KMC finite, 3 dimensions), 13 s in all: .1 of
-        a run whose log density takes 10 ms. With "vanishing" 13, each of 2.1 s at most, 18 s in
+        a run whose log density takes 10 ms. With "online" 13, each of 2.1 s at most, 18 s in
         all. Costs grow with the logarithm of the number of iterations.
     **kwargs
         See :class:`~pymc_kmc.steps.base.AdaptiveStep`: `model`, `initial_point`, `compile_kwargs`,
@@ -368,7 +368,7 @@ class KMCFinite(KernelHMC):
     r"""KMC finite: the surrogate is linear in random Fourier features.
 
     Strathmann et al. (2015), Proposition 2 and Algorithm 1. A fit costs O(n d m + n m^2 + m^3)
-    for n states and m features, a gradient O(m d); with ``schedule="vanishing"`` the surrogate is
+    for n states and m features, a gradient O(m d); with ``schedule="online"`` the surrogate is
     updated online with every state that the chain went through.
 
     Parameters

@@ -191,17 +191,15 @@ class KMC(SurrogateStep):
         self._is_seeded = kwargs.get("rng") is not None
         super().__init__(vars, **kwargs)
 
-    def _make_target(self, model, initial_point, compile_kwargs):
-        target = super()._make_target(model, initial_point, compile_kwargs)
+    def _learn_first(self, model):
         if self.posterior is not None:
-            check_same_variables(self.posterior, target, model)
+            check_same_variables(self.posterior, self.target, model)
         elif self.learns_first and self.given_surrogate is None and self.adaptation == "tuning":
             rng = self.rng.spawn(1)[0] if self._is_seeded else np.random.default_rng(0)
             self.posterior, self.evaluations = learn_unasked(model, self.vars, rng)
         self._learned_before = None
         if self.posterior is not None:
             self._learned_before = on_emulators(self.posterior, model)
-        return target
 
     @property
     def default_tune_steps(self):

@@ -300,7 +300,7 @@ def test_adaptation_that_vanishes(name):
 def papers(name, adaptation):
     """Given hyper-parameters."""
     options = {"sigma": 8.0, "regularisation": 1e-3}
-    return make(name, adaptation=adaptation, schedule="vanishing", **options)
+    return make(name, adaptation=adaptation, schedule="online", **options)
 
 
 @pytest.mark.one_line

@@ -41,7 +41,7 @@ def growing():
 def test_variance_at_a_point(growing):
     """Of 1000 estimates: 4.5 standard errors are 20 %."""
     before = noise_of(growing)
-    noise = kmc.estimate_noise(growing, {"scale": 2.0}, n=1000, rng=1)
+    noise = kmc.estimate_noise(growing, {"scale": 2.0}, n=1000, random_seed=1)
     assert noise.variance == pytest.approx(4.0, rel=0.2)
     row = noise.likelihoods.loc["loglik"]
     assert row["variance"] == row["of proposals"] == noise.variance
@@ -57,11 +57,13 @@ def test_variance_at_a_point(growing):
 
 
 def test_points_as_people_have_them(growing):
-    at_start = kmc.estimate_noise(growing, n=10, rng=2).variance
+    at_start = kmc.estimate_noise(growing, n=10, random_seed=2).variance
     names = {"scale": 1.0, "z": np.zeros(2)}
     unconstrained = {"scale_log__": np.array(0.0), "z": np.zeros(2)}
     for point in (names, unconstrained, names | unconstrained):
-        assert kmc.estimate_noise(growing, point, n=10, rng=2).variance == pytest.approx(at_start)
+        assert kmc.estimate_noise(growing, point, n=10, random_seed=2).variance == pytest.approx(
+            at_start
+        )
     with pytest.raises(ValueError, match=r"at has \['sigma'\]"):
         kmc.estimate_noise(growing, {"sigma": 2.0})
     with pytest.raises(ValueError, match=r"at has a value of 'z' of shape \(3,\)"):
@@ -69,7 +71,7 @@ def test_points_as_people_have_them(growing):
 
 
 def test_reproducible(growing):
-    first, second, other = (kmc.estimate_noise(growing, n=10, rng=rng) for rng in (3, 3, 4))
+    first, second, other = (kmc.estimate_noise(growing, n=10, random_seed=rng) for rng in (3, 3, 4))
     assert first.variance == second.variance != other.variance
 
 
@@ -80,7 +82,7 @@ def test_replicates_and_two_likelihoods():
         kmc.PseudoMarginalPotential(
             "second", lambda z, rng: 0.5 * rng.standard_normal(), model["z"], n_replicates=4
         )
-    noise = kmc.estimate_noise(model, n=1000, rng=5)
+    noise = kmc.estimate_noise(model, n=1000, random_seed=5)
     table = noise.likelihoods
     assert list(table.index) == ["loglik", "second", "total"]
     assert table.loc["loglik", "variance"] == pytest.approx(6.0, rel=0.2)
@@ -94,7 +96,7 @@ def test_replicates_and_two_likelihoods():
 def test_correlated_noise():
     """Half the mean squared difference is s^2 (1 - rho)."""
     model = model_of(lambda scale, u: np.sqrt(10) * u.mean() * 2, n_normals=4, correlation=0.95)
-    noise = kmc.estimate_noise(model, n=1000, rng=6)
+    noise = kmc.estimate_noise(model, n=1000, random_seed=6)
     row = noise.likelihoods.loc["loglik"]
     assert row["variance"] == pytest.approx(10.0, rel=0.2)
     assert noise.variance == row["of proposals"] == pytest.approx(0.5, rel=0.2)
@@ -110,7 +112,7 @@ def misbehaving(scale, rng):
 
 
 def test_zero_and_invalid_estimates_are_counted():
-    noise = kmc.estimate_noise(model_of(misbehaving), n=400, rng=7)
+    noise = kmc.estimate_noise(model_of(misbehaving), n=400, random_seed=7)
     row = noise.likelihoods.loc["total"]
     assert row["zero"] == pytest.approx(0.3, abs=0.1)
     assert row["invalid"] == pytest.approx(0.1, abs=0.07)
@@ -126,7 +128,7 @@ def test_failed_simulations_are_named():
     with pm.Model() as model:
         x = pm.Normal("x")
         kmc.ABCPotential("abc", simulator, x, observed=[0.3], epsilon=1.0, n_simulations=1)
-    noise = kmc.estimate_noise(model, n=20, rng=9)
+    noise = kmc.estimate_noise(model, n=20, random_seed=9)
     assert "simulations for 'abc' failed" in noise.advice[-1]
     assert noise.likelihoods.loc["abc", "invalid"] == 0.0
 
@@ -138,19 +140,21 @@ def test_nothing_but_zeros():
 
 
 def test_needlessly_good():
-    noise = kmc.estimate_noise(model_of(lambda scale, rng: 0.01 * rng.standard_normal()), rng=8)
+    noise = kmc.estimate_noise(
+        model_of(lambda scale, rng: 0.01 * rng.standard_normal()), random_seed=8
+    )
     assert "better than they need to be" in noise.advice[0]
     assert noise.likelihoods.loc["loglik", "suggested replicates"] == 1
 
 
 def test_it_prints(growing):
-    noise = kmc.estimate_noise(growing, n=10, rng=9)
+    noise = kmc.estimate_noise(growing, n=10, random_seed=9)
     for text in (str(noise), unescape(noise._repr_html_())):
         assert "of proposals" in text and "loglik" in text and noise.advice[0] in text
 
 
 def test_names_are_text_in_a_notebook(growing):
-    noise = kmc.estimate_noise(growing, n=10, rng=9)
+    noise = kmc.estimate_noise(growing, n=10, random_seed=9)
     table = noise.likelihoods.rename(index={"loglik": "<b>loglik"})
     html = dataclasses.replace(noise, likelihoods=table, advice=("a < b",))._repr_html_()
     assert "&lt;b&gt;loglik</th>" in html and "<li>a &lt; b</li>" in html
@@ -161,7 +165,7 @@ def test_a_simulator():
     with pm.Model() as model:
         x = pm.Normal("x")
         pm.Simulator("y", lambda rng, x, size: rng.normal(x, 1.0, size=size), x, observed=[1.0])
-    noise = kmc.estimate_noise(model, n=2000, rng=10)
+    noise = kmc.estimate_noise(model, n=2000, random_seed=10)
     draws = -0.5 * (1.0 - np.random.default_rng(0).standard_normal(100_000)) ** 2
     assert noise.variance == pytest.approx(draws.var(), rel=0.3)
     assert list(noise.likelihoods.index) == ["pm.Simulator", "total"]
@@ -208,10 +212,10 @@ def test_suggested_numbers_are_tried_out():
     """
     found = []
     for n in (11, 200):
-        noise = kmc.estimate_noise(synthetic(n), rng=1)
+        noise = kmc.estimate_noise(synthetic(n), random_seed=1)
         found.append(noise.likelihoods.loc["synthetic", "suggested replicates"])
     assert max(found) <= 2 * min(found)
-    at_both = [kmc.estimate_noise(synthetic(int(n)), n=200, rng=2).variance for n in found]
+    at_both = [kmc.estimate_noise(synthetic(int(n)), n=200, random_seed=2).variance for n in found]
     assert all(0.8 <= variance <= 5.0 for variance in at_both)
 
 
@@ -221,10 +225,10 @@ def test_noise_where_a_run_was(growing):
     posterior = xr.Dataset(
         {"scale": (("chain", "draw"), draws), "z": (("chain", "draw", "i"), np.zeros((1, 100, 2)))}
     ).assign_coords(chain=[0], draw=np.arange(100))
-    noise = kmc.estimate_noise(growing, SimpleNamespace(posterior=posterior), n=200, rng=3)
+    noise = kmc.estimate_noise(growing, SimpleNamespace(posterior=posterior), n=200, random_seed=3)
     assert noise.variance == pytest.approx(6.5, rel=0.5)
     assert not any("after a short run" in line for line in noise.advice)
-    assert "after a short run" in kmc.estimate_noise(growing, n=10, rng=3).advice[-1]
+    assert "after a short run" in kmc.estimate_noise(growing, n=10, random_seed=3).advice[-1]
     with pytest.raises(ValueError, match=r"at has no draws of \['z'\]"):
         kmc.estimate_noise(growing, SimpleNamespace(posterior=posterior[["scale"]]))
     with pytest.raises(TypeError, match="at=3 must be a dict"):
@@ -234,7 +238,7 @@ def test_noise_where_a_run_was(growing):
 def test_zeros_are_not_called_needlessly_good():
     """A uniform kernel's estimates are zero or one where there is one simulation."""
     model = model_of(lambda scale, rng: 0.0 if rng.uniform() < 0.15 else -np.inf)
-    noise = kmc.estimate_noise(model, n=200, rng=4)
+    noise = kmc.estimate_noise(model, n=200, random_seed=4)
     assert not any("better than they need" in line for line in noise.advice)
     # .85^n is below a tenth from 15 on; the search ends at what has a tenth of 30 at most.
     assert 10 <= noise.likelihoods.loc["loglik", "suggested replicates"] <= 50

@@ -285,7 +285,7 @@ OF_OTHERS = [
     ("X", lambda: KernelExpLite(1.0, 1.0).fit("a"), ValueError),
     ("X", lambda: KernelExpLite(1.0, 1.0).fit(POINTS[0]), ValueError),
     ("model", lambda: kmc.estimate_noise("m"), TypeError),
-    ("rng", lambda: kmc.estimate_noise(MODEL, rng="a"), TypeError),
+    ("random_seed", lambda: kmc.estimate_noise(MODEL, random_seed="a"), TypeError),
     ("model", lambda: kmc.black_boxes("m"), TypeError),
     ("idata", lambda: kmc.diagnose("a"), ValueError),
 ]

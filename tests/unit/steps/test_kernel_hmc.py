@@ -18,7 +18,7 @@ from tests.chains import ONE_CHAIN, column, run
         ({"tune": False}, "tune=False.*fitted"),
         ({"base": "student"}, "base='student'"),
         ({"schedule": "daily"}, "schedule='daily'"),
-        ({"schedule": "vanishing", "values": True}, "values=True needs schedule='geometric'"),
+        ({"schedule": "online", "values": True}, "values=True needs schedule='geometric'"),
         ({"target_acceptance": 1.0}, "target_acceptance must be between 0 and 1, got 1.0"),
         ({"random_walk_probability": 0.9}, "random_walk_probability must be between"),
         ({"sigma": -1.0}, "sigma=-1.0 must be a number, positive and finite"),
@@ -92,9 +92,9 @@ def test_moves_are_random_walks_first_and_trajectories_of_two_lengths_then():
     assert np.isfinite(column(first + statistics, "energy")).all()
 
 
-@pytest.mark.parametrize(("schedule", "most"), [("vanishing", 10), ("geometric", 30)])
+@pytest.mark.parametrize(("schedule", "most"), [("online", 10), ("geometric", 30)])
 def test_fits_are_bounded_by_iterations(schedule, most, monkeypatch):
-    """The updates of the vanishing schedule are beside few fits, not beside as many again."""
+    """The updates of the online schedule are beside few fits, not beside as many again."""
     fits = []
 
     def fit(self, history, last, rng):
