@@ -82,8 +82,8 @@ LENGTHS = {
 
 
 # Few simulations are much noise, which every step has to bear; with many, estimates are made no
-# other way for one step than for another. KMCFinite differs from KMCLite in its surrogate alone, and
-# meets noise in test_pseudo_marginal.py.
+# other way for one step than for another. KMCFinite differs from KMCLite in its surrogate alone,
+# and meets noise in test_pseudo_marginal.py.
 @pytest.mark.parametrize(
     ("name", "n_simulations"),
     [(name, 5) for name in LENGTHS] + [("AdaptiveMetropolis", 100)],

@@ -66,7 +66,8 @@ def test_noise_that_depends_on_the_parameter(name):
 # That every step makes the same draws with every start method is tested in tests/contract.
 def test_on_two_cores():
     with noisy_gaussian(2.0):
-        idata = sample(STEPS["AdaptiveMetropolis"](), seed=4, draws=5000, chains=2, cores=2, mp_ctx="fork")
+        step = STEPS["AdaptiveMetropolis"]()
+        idata = sample(step, seed=4, draws=5000, chains=2, cores=2, mp_ctx="fork")
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 
