@@ -14,11 +14,13 @@ import pytensor
 
 import pymc_kmc as kmc
 
-# Unconstrained values are searched for mass this far from 0, in so many passes, each on the box of
-# what the one before found within so many nats of its highest point.
-FARTHEST, PASSES, DEEP = 12.0, 3, 30.0
-# Points a dimension by the number of dimensions, of the passes and of the last grid.
-COARSE, FINE = {1: 301, 2: 61}, {1: 601, 2: 101}
+# Unconstrained values are searched for mass this far from 0, in passes, each on the box of what the
+# one before found within so many nats of its highest point. The last grid needs the box of fewer
+# nats: what is cut off counts for less than 1e-8.
+FARTHEST, DEEP, COUNTS = 12.0, 30.0, 20.0
+# Points a dimension by the number of dimensions: of each pass, the first of which must not miss a
+# mode, and of the last grid.
+COARSE, FINE = {1: (301, 301, 301), 2: (61, 31, 31)}, {1: 601, 2: 81}
 # Largest change of a moment, in standard deviations, by leaving out every other point: twice the
 # grid's error, at edges.
 ROUGHNESS = 0.06
@@ -66,10 +68,10 @@ def exact_moments(model, farthest=FARTHEST, fine=None, within=None):
     """
     evaluate, d = _compiled(model)
     low, high = np.full(d, -farthest), np.full(d, farthest)
-    for _ in range(PASSES):
-        X, width = _grid(low, high, COARSE[d])
+    for n, nats in zip(COARSE[d], (DEEP, DEEP, COUNTS), strict=True):
+        X, width = _grid(low, high, n)
         log_densities = evaluate(X)[0]
-        has_mass = X[log_densities > log_densities.max() - DEEP]
+        has_mass = X[log_densities > log_densities.max() - nats]
         low, high = has_mass.min(axis=0) - width, has_mass.max(axis=0) + width
     n = FINE[d] if fine is None else fine
     X, width = _grid(low, high, n)

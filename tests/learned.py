@@ -56,6 +56,12 @@ def learned_curve():
     return kmc.learn(curve(), progressbar=False)
 
 
+@cache
+def learned_number():
+    """The same of the log likelihood."""
+    return kmc.learn(scalar(), progressbar=False)
+
+
 def density_of(model):
     """A density with emulators that were fitted to forty places, rightly or not."""
     opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))

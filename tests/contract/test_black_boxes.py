@@ -44,14 +44,19 @@ def steps_of_both():
 
 
 @pytest.mark.filterwarnings("ignore:The black box 'line' raised")
-def test_same_seed_same_draws_whatever_cores_and_start_method():
+def test_same_seed_same_draws_whatever_cores_and_start_method(caplog):
+    """And rejections in other processes are told."""
     model = model_of()
     one_core = draws_of(model, steps_of_both, cores=1)
     assert one_core[0].max() <= 1.5
     assert not np.array_equal(one_core[:, 0], one_core[:, 1])
     for start_method in ("fork", "spawn"):
+        caplog.clear()
         processes = draws_of(model, steps_of_both, cores=2, mp_ctx=start_method)
         np.testing.assert_array_equal(processes, one_core)
+        messages = [record.getMessage() for record in caplog.records]
+        told = [message for message in messages if "black box 'line' failed" in message]
+        assert len(told) == 2  # once a chain
 
 
 @pytest.mark.filterwarnings("ignore:The black box 'line' raised")
@@ -64,12 +69,6 @@ def test_same_draws_on_executors():
     threads = model_of(executor=partial(ThreadPoolExecutor, 1), timeout=60)
     spawned = draws_of(threads, kmc.AdaptiveMetropolis, cores=2, mp_ctx="spawn")
     np.testing.assert_array_equal(spawned, here)
-
-
-def test_rejections_in_other_processes_are_told(caplog):
-    draws_of(model_of(), kmc.AdaptiveMetropolis, cores=2, mp_ctx="spawn")
-    told = [r.getMessage() for r in caplog.records if "black box 'line' failed" in r.getMessage()]
-    assert len(told) == 2  # once a chain
 
 
 @pytest.mark.filterwarnings("ignore:The black box 'line' raised")

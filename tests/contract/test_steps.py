@@ -287,7 +287,7 @@ def test_not_blocked(name):
     with constrained():
         step = STEPS[name](blocked=False)
         assert isinstance(step, CompoundStep)
-        idata = sample(step, tune=60)
+        idata = sample(step, tune=40, draws=20, chains=1)
     assert np.ptp(draws_of(idata, "u")) > 0
 
 
@@ -296,7 +296,7 @@ def test_beside_pymc_steps_on_other_variables(name):
     with toy(name, 1.0, companion=True) as model:
         for other in (pm.Metropolis, pm.Slice, pm.NUTS):
             step = [STEPS[name](vars=[model["x"]]), other([model["z"]])]
-            idata = sample(step, cores=2, mp_ctx="fork")
+            idata = sample(step, tune=60, draws=20, cores=2, mp_ctx="fork")
             assert np.ptp(draws_of(idata, "z")) > 0
             assert np.ptp(draws_of(idata)) > 0
 

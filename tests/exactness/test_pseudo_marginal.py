@@ -64,20 +64,19 @@ def test_noise_that_depends_on_the_parameter(name):
 
 
 # That every step makes the same draws with every start method is tested in tests/contract.
-@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
-def test_on_two_cores(name):
+def test_on_two_cores():
     with noisy_gaussian(2.0):
-        idata = sample(STEPS[name](), seed=4, draws=5000, chains=2, cores=2, mp_ctx="fork")
+        step = STEPS["AdaptiveMetropolis"]()
+        idata = sample(step, seed=4, draws=5000, chains=2, cores=2, mp_ctx="fork")
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 
+# How the other step looks at the noise doesn't depend on which of ours is beside it.
 @pytest.mark.parametrize(
     ("name", "other", "variance"),
     [
         ("AdaptiveMetropolis", pm.Metropolis, 3.0),
         ("AdaptiveMetropolis", pm.Slice, 1.0),
-        ("AdaptiveMetropolis", pm.NUTS, 2.0),
-        ("KMC", pm.Slice, 1.0),
         ("KMC", pm.NUTS, 2.0),
     ],
 )
@@ -97,7 +96,7 @@ def test_pymc_moves_the_noisy_variable_ours_another(name):
     """The noise is renewed by a step whose own variable isn't in the estimate."""
     with noisy_gaussian(1.0, companion=True) as model:
         step = [pm.Metropolis([model["x"]]), STEPS[name](vars=[model["z"]])]
-        idata = sample(step, seed=6, draws=10_000)
+        idata = sample(step, seed=6, draws=min(n_draws_of(name), 10_000))
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 

@@ -39,7 +39,7 @@ from tests.chains import QUIET
 from tests.estimates import TOLERANCE, z_score_of_draws
 from tests.fitted import stretching_warp
 from tests.models import constrained
-from tests.steps import NOISY_STEPS, STEPS
+from tests.steps import STEPS
 
 # Where variables are transformed is the target's affair: one step of each way to look at it, which
 # are densities, gradients, and surrogates in coordinates of their own.
@@ -56,13 +56,13 @@ SIZES = {
 # Draws of each chain: two have effective sample sizes of 300 to 1200 on the banana by random walks,
 # and of 1000 or more where draws on surrogates are nearly independent, and dear.
 N_DRAWS = 6000
-FEWER_DRAWS = {"KMC": 1200, "KMCLite": 2500}
+FEWER_DRAWS = {"KMC": 1200, "KMCLite": 2500, "KMCFinite": 2500}
 # The tails of a small random-feature surrogate are so poor that a chain enters the banana's tails
 # once in thousands of iterations, and ArviZ can't know of visits that didn't happen. Such a chain
 # goes on from an exact, independent draw every 25 iterations: a step that leaves the posterior
 # where it is keeps such draws exact, however long it needs from one tail to the other. Without the
-# kinetic energy in the ratio, or with end points pushed outwards by 1.3, |z| is above 8.
-FROM_EXACT_DRAWS = {"n_draws": 10_000, "restart_every": 25}
+# kinetic energy in the ratio, or with end points pushed outwards by 1.3, |z| is above 9.
+FROM_EXACT_DRAWS = {"n_draws": 4000, "restart_every": 25}
 
 
 def make(name, **kwargs):
@@ -259,7 +259,7 @@ def test_known_moments_of_other_updates(name, problem):
 @pytest.mark.one_line
 def test_known_moments_of_a_funnel():
     """Only the default has coordinates for it."""
-    z = chains(lambda: make("KMC"), Funnel(), seed=15, n_tune=1500, n_draws=n_draws_of("KMC"))
+    z = chains(lambda: make("KMC"), Funnel(), seed=15, n_tune=1000, n_draws=n_draws_of("KMC"))
     assert_standard_normal(z)
 
 
@@ -270,7 +270,7 @@ def test_transforms(name):
         idata = pm.sample(
             step=make(name),
             tune=600,
-            draws=min(n_draws_of(name), 5000),
+            draws=min(n_draws_of(name), 3000),
             chains=2,
             cores=1,
             random_seed=2,
@@ -307,7 +307,7 @@ def papers(name, adaptation):
 @pytest.mark.parametrize("name", PAPERS_STEPS)
 def test_the_papers_schedule(name):
     """Updates with probability 1 / sqrt(t + 1), from states alone, for ever."""
-    z = chains(lambda: papers(name, "vanishing"), CurvedRidge(), seed=4, n_tune=2000, n_draws=6000)
+    z = chains(lambda: papers(name, "vanishing"), CurvedRidge(), seed=4, n_tune=2000, n_draws=4000)
     assert_standard_normal(z)
 
 
@@ -331,11 +331,12 @@ LUCKY, OFTEN = 5.0, 0.19
 def noise(mean, sd, rng):
     """Log of a variable with mean 1 whose variance depends on the parameters.
 
-    It is bounded. Log-normal noise of variance 3 has rare estimates at which a chain stays long:
+    It depends steeply on them, which shows in fewer draws that an estimate is drawn anew. And it is
+    bounded. Log-normal noise of variance 3 has rare estimates at which a chain stays long:
     one chain of seven stayed for 1677 of its 12,000 iterations, and such a chain's errors can't be
     estimated from the others.
     """
-    probability = OFTEN / (1.0 + np.exp(-2.0 * mean)) * np.exp(-0.1 * sd)
+    probability = OFTEN / (1.0 + np.exp(-6.0 * mean)) * np.exp(-0.1 * sd)
     is_lucky = rng.random() < probability
     return np.log(LUCKY if is_lucky else (1.0 - LUCKY * probability) / (1.0 - probability))
 
@@ -349,7 +350,7 @@ def joint_model():
     return model
 
 
-def geweke(step, rng, n_tune=600, n_draws=12_000):
+def geweke(step, rng, n_tune=600, n_draws=8000):
     """Alternate the step on parameters and noise given data with data given parameters.
 
     The noise has mean 1 given the parameters and the data don't depend on it, so that in the long
@@ -374,15 +375,17 @@ def geweke(step, rng, n_tune=600, n_draws=12_000):
     )
 
 
-# Noise is kept where all steps keep it; KMCFinite differs from KMCLite in its surrogate alone.
+# Noise is kept where all steps keep it: one random walk, and one step on a surrogate. The others
+# meet it in test_pseudo_marginal.py.
 @pytest.mark.one_line
-@pytest.mark.parametrize("name", [name for name in NOISY_STEPS if name != "KMCFinite"])
+@pytest.mark.parametrize("name", ["AdaptiveMetropolis", "KMC"])
 def test_geweke(name):
     z = []
     with joint_model() as model:
         step = make(name, vars=[model["mean"], model["sd"]])
+    n_draws = 6000 if name == "KMC" else 8000
     for i in range(2):
-        z.append(geweke(step, np.random.default_rng([6, i])))
+        z.append(geweke(step, np.random.default_rng([6, i]), n_draws=n_draws))
     assert_standard_normal(np.stack(z))
 
 
@@ -399,7 +402,7 @@ def test_geweke_can_fail():
         return current(point)
 
     target.current = redrawn
-    z = np.stack([geweke(step, np.random.default_rng([6, i]), n_draws=18_000) for i in range(2)])
+    z = np.stack([geweke(step, np.random.default_rng([6, i])) for i in range(2)])
     assert max(map(abs, z_scores(z).values())) > 1.5 * TOLERANCE
 
 
@@ -461,7 +464,7 @@ def test_a_wrong_surrogate_is_slower_and_not_biased(name):
 
         return chains(step, Gaussian(), seed=9, n_tune=0, n_draws=n_draws)
 
-    good, bad = run(False, 3000), run(True, 12_000)
+    good, bad = run(False, 2500), run(True, 6000)
     assert_standard_normal(good)
     assert_standard_normal(bad)
     efficiency = [min(effective_sizes(z).values()) / z[..., 0].size for z in (good, bad)]
@@ -469,6 +472,10 @@ def test_a_wrong_surrogate_is_slower_and_not_biased(name):
 
 
 # Detailed balance of frozen kernels
+
+# Exact draws, of which each is moved once: the broken kernels below are found out with |z| above 9
+# by as many, most by fewer.
+N_PAIRS = 10_000
 
 
 def frozen(make_step, n_tune=400):
@@ -479,7 +486,7 @@ def frozen(make_step, n_tune=400):
     return step
 
 
-def worst_of_balance(step, n=20_000):
+def worst_of_balance(step, n=N_PAIRS):
     """Return the largest error of one step's balance, from exact draws, in standard errors."""
     banana = CurvedRidge.banana
     X = banana.draws(n, np.random.default_rng(11))
@@ -524,7 +531,7 @@ def in_wrong_coordinates(monkeypatch, warp_class):
 
 @pytest.mark.one_line
 def test_detailed_balance_in_wrong_coordinates(monkeypatch):
-    assert worst_of_balance(in_wrong_coordinates(monkeypatch, ScaleWarp), n=10_000) < TOLERANCE
+    assert worst_of_balance(in_wrong_coordinates(monkeypatch, ScaleWarp), n=5000) < TOLERANCE
 
 
 class WithoutVolume(ScaleWarp):
@@ -545,7 +552,7 @@ def test_detailed_balance_in_wrong_coordinates_can_fail(monkeypatch):
 def test_detailed_balance_of_other_updates(name):
     step_class, options = GAD_OPTIONS[name]
     step = frozen(lambda: step_class(**options), n_tune=2000)
-    assert worst_of_balance(step, n=10_000) < TOLERANCE
+    assert worst_of_balance(step) < TOLERANCE
 
 
 class WithoutRatio:
@@ -570,7 +577,7 @@ class StepFromTheState(kmc.GadMALA):
 @pytest.mark.one_line
 @pytest.mark.parametrize("broken", [WithoutHastingsRatio, StepFromTheState])
 def test_detailed_balance_of_gad_can_fail(broken):
-    assert worst_of_balance(frozen(broken)) > 2 * TOLERANCE
+    assert worst_of_balance(frozen(broken), n=4000) > 2 * TOLERANCE
 
 
 class WithoutKineticEnergy(WithoutRatio, kmc.KMCLite):
@@ -594,13 +601,13 @@ class Outwards(kmc.KMCLite):
 
     def _propose(self, current):
         proposal = super()._propose(current)
-        return proposal._replace(position=proposal.position * 1.3)
+        return proposal._replace(position=proposal.position * 1.6)
 
 
 @pytest.mark.one_line
 @pytest.mark.parametrize(
     ("broken", "n"),
-    [(WithoutKineticEnergy, 10_000), (LengthFromTheState, 10_000), (Outwards, 40_000)],
+    [(WithoutKineticEnergy, 6000), (LengthFromTheState, 4000), (Outwards, 14_000)],
 )
 def test_detailed_balance_can_fail(broken, n):
     step = frozen(lambda: given("KMCLite", is_wrong=True, step_class=broken))
@@ -628,4 +635,4 @@ def test_a_one_sided_subsample_is_slower_and_not_biased():
 
 @pytest.mark.one_line
 def test_a_one_sided_subsample_can_fail():
-    assert worst_of_balance(one_sided(TakenForSymmetric)) > 2 * TOLERANCE
+    assert worst_of_balance(one_sided(TakenForSymmetric), n=8000) > 2 * TOLERANCE

@@ -29,7 +29,7 @@ from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.steps.kmc import SETTLING_TUNE
 from tests.bananas import Banana
-from tests.learned import OBSERVED, curve, decay, on_grid, scalar
+from tests.learned import OBSERVED, curve, decay, learned_number, on_grid, scalar
 
 # The package's attribute of this name is the function.
 learning = import_module("pymc_kmc.learning.learn")
@@ -73,9 +73,9 @@ def test_outputs_are_learned_from_few_evaluations(learned):
 
 
 def test_numbers_are_learned():
-    learned = kmc.learn(scalar(), progressbar=False)
+    learned = learned_number()
     assert learned.has_converged
-    assert learned.n_evaluations < 200
+    assert learned.n_evaluations < 100
     assert_right(learned)
 
 
@@ -147,7 +147,7 @@ def test_an_executor_learns_the_same(kind):
 def learn_quietly(model, executor):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return kmc.learn(model, max_evaluations=100, executor=executor, progressbar=False)
+        return kmc.learn(model, max_evaluations=48, executor=executor, progressbar=False)
 
 
 def test_an_executor_that_was_made_here_is_ended():
@@ -198,13 +198,13 @@ def test_names_are_escaped(learned):
 
 
 def test_draws_that_the_emulators_are_not_sure_of_are_not_learned(monkeypatch):
-    """Whatever the error is at them: the density that was drawn from lacks half their variance."""
-    rounds = sys.modules[Rounds.__module__]
-    with monkeypatch.context() as patch:
-        patch.setattr(rounds, "OWN_TOLERANCE", 1e-9)
-        with pytest.warns(UserWarning, match="emulators were sure of all draws"):
-            assert not kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
-    assert kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
+    """Whatever the error is at them: the density that was drawn from lacks half their variance.
+
+    Where they are sure fewer evaluations are enough, see above.
+    """
+    monkeypatch.setattr(sys.modules[Rounds.__module__], "OWN_TOLERANCE", 1e-9)
+    with pytest.warns(UserWarning, match="emulators were sure of all draws"):
+        assert not kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
 
 
 def test_nothing_is_learned_while_mass_elsewhere_is_not_excluded(monkeypatch):
@@ -281,7 +281,8 @@ def test_too_few_evaluations_are_told():
 
 
 def test_the_progress_bar_says_what_was_learned(capsys):
-    learned = kmc.learn(scalar())
+    with pytest.warns(UserWarning, match="max_evaluations"):
+        learned = kmc.learn(scalar(), max_evaluations=24)
     n, best = len(learned.evaluations), learned.evaluations.log_densities.max()
     said = capsys.readouterr().out
     assert f"Learned {n} evaluations, best {best:.1f}, error {learned.error:.2g} nats, in" in said
@@ -319,11 +320,11 @@ def noisy_curve(noise):
 
 @pytest.mark.parametrize(
     ("noise", "most", "limit"),
-    [(1.0, None, 1.8 * 60), (1.0, 40, 40), (0.01, None, 60)],
+    [(1.0, None, 1.8 * 40), (1.0, 30, 30), (0.01, None, 40)],
     ids=["noisy", "told", "hardly noisy"],
 )
 def test_noise_is_averaged_over_more_evaluations(monkeypatch, noise, most, limit):
-    monkeypatch.setattr(learning, "most_evaluations", lambda d: 60)
+    monkeypatch.setattr(learning, "most_evaluations", lambda d: 40)
     # No error is small enough.
     monkeypatch.setattr(state, "N_CONVERGED_ROUNDS", 1000)
     model = noisy_curve(noise)
@@ -507,7 +508,7 @@ def test_scales_of_parameters_and_outputs_do_not_matter(scales):
     np.testing.assert_allclose((learned.positions / scales).std(axis=0) / sd, 1.0, atol=0.1)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_modes_that_are_mirror_images_are_found(seed):
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1, shape=2)

@@ -6,7 +6,16 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.model.opaque import OpaqueModel
-from tests.learned import OBSERVED, TIMES, curve, decay, learned_curve, log_likelihood, scalar
+from tests.learned import (
+    OBSERVED,
+    TIMES,
+    curve,
+    decay,
+    learned_curve,
+    learned_number,
+    log_likelihood,
+    scalar,
+)
 
 FAILS_AT = 30
 QUIET = {"progressbar": False}
@@ -25,14 +34,17 @@ class Failing:
         return self.function(*values)
 
 
-KINDS = {"outputs": (curve, decay), "number": (scalar, log_likelihood)}
+KINDS = {
+    "outputs": (curve, decay, learned_curve),
+    "number": (scalar, log_likelihood, learned_number),
+}
 
 
 # While arriving, and in a round.
 @pytest.mark.parametrize(("kind", "n"), [("outputs", 8), ("number", 31)])
 def test_learning_goes_on_after_an_exception(kind, n):
-    make, function = KINDS[kind]
-    whole = kmc.learn(make(function), **QUIET)
+    make, function, learned_whole = KINDS[kind]
+    whole = learned_whole()
     # The black box is tried out twice when it is made.
     failing = Failing(function, n + 2, ValueError("no solution"))
     model = make(failing)
@@ -63,7 +75,8 @@ def test_another_seed_uses_what_was_evaluated():
     with pytest.raises(kmc.BlackBoxError) as caught:
         kmc.learn(model, **QUIET)
     kept = caught.value.evaluations
-    learned = kmc.learn(model, evaluations=kept, random_seed=3, **QUIET)
+    with pytest.warns(UserWarning, match="max_evaluations"):
+        learned = kmc.learn(model, evaluations=kept, random_seed=3, max_evaluations=16, **QUIET)
     np.testing.assert_array_equal(learned.evaluations.X[: len(kept)], kept.X)
 
 

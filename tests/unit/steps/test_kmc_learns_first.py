@@ -10,7 +10,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from tests.learned import OBSERVED, curve, decay, scalar
+from tests.learned import OBSERVED, curve, decay, learned_curve, scalar
 from tests.models import noisy_gaussian
 
 # The package has a function of the same name.
@@ -84,8 +84,7 @@ def test_the_draws_are_those_of_what_learn_returns():
     options = {"tune": 30, "draws": 30, "chains": 2, "cores": 1} | QUIET
     with curve():
         unasked = pm.sample(step=kmc.KMC(n_landmarks=50), **options)
-        learned = kmc.learn(progressbar=False)
-        asked = pm.sample(step=kmc.KMC(learned), **options)
+        asked = pm.sample(step=kmc.KMC(learned_curve()), **options)
     np.testing.assert_array_equal(unasked.posterior["rate"], asked.posterior["rate"])
 
 
