@@ -601,13 +601,13 @@ class Outwards(kmc.KMCLite):
 
     def _propose(self, current):
         proposal = super()._propose(current)
-        return proposal._replace(position=proposal.position * 1.6)
+        return proposal._replace(position=proposal.position * 1.3)
 
 
 @pytest.mark.one_line
 @pytest.mark.parametrize(
     ("broken", "n"),
-    [(WithoutKineticEnergy, 6000), (LengthFromTheState, 4000), (Outwards, 14_000)],
+    [(WithoutKineticEnergy, 6000), (LengthFromTheState, 4000), (Outwards, 40_000)],
 )
 def test_detailed_balance_can_fail(broken, n):
     step = frozen(lambda: given("KMCLite", is_wrong=True, step_class=broken))
