@@ -48,7 +48,7 @@ class Display:
 
     def __enter__(self):
         self.progress.start()
-        self.task = self.progress.add_task("Arriving", figures="", total=1)
+        self.task = self.progress.add_task("Searching", figures="", total=1)
         return self
 
     def __exit__(self, *error):

@@ -317,8 +317,8 @@ class Run:
     def _learn(self, display):
         rounds, state = self.rounds, None
         try:
-            display.say("Arriving")
-            say = partial(display.say, "Arriving")
+            display.say("Searching")
+            say = partial(display.say, "Searching")
             state = self.multistart.state(self.evaluations, say)
             if self.earlier_modes:
                 have_mass = [mode for mode in self.earlier_modes if not mode.was_left_out]
