@@ -31,7 +31,7 @@ from pymc_kmc.learning.composite import PENALTY, Draws, Values, draw
 # A standard deviation counts at most so many nats: with no bound draws leave for places of which
 # nothing is known, ever farther.
 MOST_OPTIMISM = 2.0
-# Hopeful draws are made in stretches of so many transitions; the first half leads
+# Optimistic draws are made in stretches of so many transitions; the first half leads
 # there. Fifty transitions hardly come along a banana's arms.
 N_STRETCHES, N_TRANSITIONS = 10, 10
 # Places with a larger standard deviation, in nats, are not on the way. A polynomial that bends up

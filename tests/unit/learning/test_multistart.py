@@ -1,4 +1,4 @@
-"""Arriving by numbers: searches that meet, modes that are told apart, masses."""
+"""Searches by numbers: searches that meet, modes that are told apart, masses."""
 
 import numpy as np
 import pymc as pm
