@@ -2,6 +2,7 @@
 
 import ast
 
+import pymc_kmc as kmc
 from examples.benchmarks import size
 
 TEXT = '''"""A module.
@@ -34,3 +35,9 @@ def test_lines_and_constants_are_counted(tmp_path):
     # LIMIT, NAMES, class, GAIN, def, and three of the return.
     assert figures["code"] == 8
     assert size.constants(ast.parse(TEXT)) == ["LIMIT", "SHARE", "GAIN"]
+
+
+def test_files_that_an_iteration_enters_are_named():
+    files = size.entered(kmc.AdaptiveMetropolis, 5, 5)
+    assert {"steps/base.py", "steps/metropolis.py", "model/target.py"} <= set(files)
+    assert not any(file.startswith(("learning/", "surrogates/")) for file in files)
