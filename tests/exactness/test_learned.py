@@ -12,7 +12,7 @@ TIMES = np.arange(4.0)
 RIGHT = np.array([1.0, 0.45, 0.3, 0.1])
 #: What is learned of a curve that is that much higher is two standard deviations off.
 TOO_HIGH = np.array([-0.1, -0.15, -0.05, -0.1])
-DRAWS, CHAINS, BATCH = 2000, 4, 100
+DRAWS, CHAINS, BATCH = 4000, 4, 200
 
 
 def decay(rate):
@@ -138,15 +138,15 @@ def test_modes_have_their_shares():
         pm.Normal("y", outputs, 0.2, observed=observed)
     learned = kmc.learn(modes, progressbar=False)
     with modes:
-        draws = sample("x", lambda: kmc.KMC(learned), 60, 2000)
+        draws = sample("x", lambda: kmc.KMC(learned), 60, 4000)
     grid, weights = on_grid(ROUGH["a kink between two modes"], observed, 0.3, 0.8)
     share = weights[grid[:, 0] > 0].sum()
     assert 0.65 < share < 0.85
     is_positive = draws[:, :, 0] > 0
     # A z-score by 32 batches: a false-alarm rate of 1e-4. The learned share has five standard
     # errors of 256 chains.
-    assert abs(is_positive.mean() - share) < 4.5 * monte_carlo_error(is_positive, 250)
-    assert monte_carlo_error(is_positive, 250) < 0.01
+    assert abs(is_positive.mean() - share) < 4.5 * monte_carlo_error(is_positive, 500)
+    assert monte_carlo_error(is_positive, 500) < 0.01
     assert abs(np.mean(learned.positions[:, 0] > 0) - share) < 0.15
 
 
