@@ -8,7 +8,9 @@ is accepted with probability
 .. math:: \min\left(1, \frac{\pi(x')}{\pi(x)}
           \exp\left(\tfrac12 p^\top M^{-1} p - \tfrac12 p'^\top M^{-1} p'\right)\right)
 
-(Neal, 2011, section 2.3; Strathmann et al., 2015, Algorithm 1).
+(Neal, 2011, section 2.3; Strathmann et al., 2015, Algorithm 1). A trajectory whose own energy H
+changes by more than a thousand has diverged and is rejected without an evaluation of the target.
+The way back changes H by as much, so that this leaves the target as it is.
 
 References
 ----------
@@ -22,6 +24,9 @@ Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28
 import numpy as np
 
 from pymc_kmc.moves.base import Move, Proposal
+
+# Change of energy, in nats, from which on a trajectory has diverged: that of PyMC's NUTS and Stan.
+LARGEST_ENERGY_CHANGE = 1000.0
 
 
 class Trajectory(Move):
@@ -49,6 +54,9 @@ class Trajectory(Move):
         kinetic = metric.kinetic_energy(momentum)
         log_ratio = kinetic - metric.kinetic_energy(end_momentum)
         diverging = not np.isfinite(log_ratio)
+        if not diverging:
+            rise = hamiltonian.log_density(end) - hamiltonian.log_density(current.position)
+            diverging = not abs(log_ratio + rise) <= LARGEST_ENERGY_CHANGE
         return Proposal(
             end,
             self,

@@ -80,3 +80,11 @@ def test_a_trajectory_that_diverges_is_rejected_without_an_evaluation():
     proposal = move.propose(STATE, fitted((1e4, 1e4), (200, 200)), rng)
     assert proposal.diverging and proposal.log_ratio == -np.inf
     assert not move.propose(STATE, fitted(), rng).diverging
+
+
+def test_a_trajectory_whose_energy_leaps_has_diverged():
+    """Twice as long a step as is stable: finite numbers, and far from where anything belongs."""
+    move, rng = Trajectory(MoveKind.LONG_TRAJECTORY, 1.0), np.random.default_rng(5)
+    proposals = [move.propose(STATE, fitted((4.0, 4.0), (12, 12)), rng) for _ in range(20)]
+    assert all(np.isfinite(proposal.position).all() for proposal in proposals)
+    assert all(proposal.diverging and proposal.log_ratio == -np.inf for proposal in proposals)
