@@ -1,28 +1,29 @@
-r"""Averages over a learned posterior, with standard errors that cover.
+r"""Averages over a learned posterior, with standard errors that cover the truth.
 
-Draws of an emulator are of :math:`e^{f - V/2}` (:mod:`pymc_kmc.learning.composite`): weights
-:math:`e^{V/2}` make averages over them those of :math:`e^f`. With the influence h of a functional,
-x less its mean for a mean, two errors are left.
+Draws of an emulator are of :math:`e^{f - V/2}` (:mod:`pymc_kmc.learning.composite`). Weights
+:math:`e^{V/2}` turn averages over them into averages over :math:`e^f`. With the influence h of a
+functional (for a mean: x less its mean), two errors are left.
 
-*The surrogate's.* An error e of the log density moves the functional by :math:`\mathrm{Cov}(e, h)`,
-to first order. Under the Gaussian processes e has mean zero and the covariance C, which makes
+*The surrogate's error.* An error e of the log density moves the functional by
+:math:`\mathrm{Cov}(e, h)`, to first order. Under the Gaussian processes e has mean zero and
+covariance C, so that the functional's variance is
 
 .. math:: \sigma^2 = \kappa^2 \iint h(x)\, C(x, x')\, h(x')\, \pi(x)\, \pi(x')\, dx\, dx'
 
 (Bayesian quadrature; O'Hagan, 1991). The calibration :math:`\kappa \ge 1` is the root mean square
 of the standardised errors of evaluations that are predicted from all others (leave one out;
-Rasmussen and Williams, 2006, equation 5.12). Where learning has not converged emulators are not to
-be believed: the error that was measured at fresh draws, times the standard deviation of h, is
-added, the largest covariance there can be.
+Rasmussen and Williams, 2006, equation 5.12). Where learning has not converged, the emulators'
+variances cannot be trusted: the error measured at fresh draws, times the standard deviation of h,
+is added. This is the largest covariance there can be.
 
-*Monte Carlo's*, of the finite number of draws. Functions whose mean is known to be zero, those of
-Stein's identity
+*The Monte Carlo error* of the finite number of draws. The functions of Stein's identity have mean
+zero and serve as control variates,
 
-.. math:: \Delta P + \nabla P \cdot \nabla f, \qquad P = x_j, \; x_j x_k,
+.. math:: \Delta P + \nabla P \cdot \nabla f, \qquad P = x_j, \; x_j x_k.
 
-are control variates: the regression of h on them takes most of it away, where the posterior is near
-a Gaussian (Mira, Solgi and Imparato, 2013). Where the log density jumps the identity doesn't hold:
-their means over draws are not zero, and they are left out.
+Near a Gaussian the regression of h on them takes most of this error away (Mira, Solgi and
+Imparato, 2013). Where the log density jumps the identity doesn't hold: their means over draws are
+not zero, and they are left out.
 
 References
 ----------
@@ -56,22 +57,12 @@ HALF_WIDTH = 0.05
 
 
 class Averages:
-    """Averages over draws of an emulated posterior.
+    """Averages over n draws of an emulated posterior.
 
-    Parameters
-    ----------
-    variances : ndarray, shape (n,)
-        Of the log density at the draws.
-    controls : ndarray, shape (n, c)
-        Control variates, of mean zero.
-    covariance : ndarray, shape (k, k)
-        Of the log density's errors at the first k draws.
-    calibration : float
-        Ratio of the emulators' errors to what they say of them.
-    unknown : float
-        Standard deviation of an error of the log density that the emulators know nothing of.
-    inefficiency : float
-        Number of draws that one independent draw is worth.
+    `variances` (n,) are the log density's, `controls` (n, c) control variates of mean zero, and
+    `covariance` (k, k) that of the log density's errors at the first k draws. `calibration` is the
+    ratio of actual errors to the emulators' standard deviations, `unknown` the standard deviation
+    of an additional error. One independent draw is worth `inefficiency` draws.
     """
 
     def __init__(
@@ -90,20 +81,14 @@ class Averages:
         self._covariance = calibration**2 * covariance
 
     def _of_mean_zero(self, controls):
-        """Return the control variates, or none, if means say that they have others than zero."""
+        """Return the control variates; none if their means over the draws differ from zero."""
         means = self.weights @ controls
         variances = self._inefficiency * (self.weights**2 @ (controls - means) ** 2)
         is_zero = np.all(means**2 <= NOT_ZERO**2 * variances)
         return controls if is_zero else controls[:, :0]
 
     def surrogate_variance(self, influences):
-        """Return the variance of functionals by errors of the surrogate.
-
-        Parameters
-        ----------
-        influences : ndarray, shape (n, q)
-            Of each draw on each functional.
-        """
+        """Return the variance (q,) that the surrogate's errors give functionals of influences (n, q)."""
         h = influences[: len(self._first)]
         parts = self._first[:, None] * (h - self._first @ h)
         known = np.einsum("ia,ij,ja->a", parts, self._covariance, parts)
@@ -119,16 +104,9 @@ class Averages:
         return float(np.hypot(np.sqrt(known), self._unknown))
 
     def controlled(self, influences):
-        """Return what control variates take off functionals, and the standard errors then.
+        """Return the corrections (q,) by control variates, and the standard errors (q,) after them.
 
-        Parameters
-        ----------
-        influences : ndarray, shape (n, q)
-
-        Returns
-        -------
-        excess : ndarray, shape (q,)
-        errors : ndarray, shape (q,)
+        The functionals have influences (n, q); the corrections are to be subtracted.
         """
         roots = np.sqrt(self.weights)[:, None]
         means = self.weights @ self._controls
@@ -138,17 +116,9 @@ class Averages:
         return means @ slopes, np.sqrt(self.surrogate_variance(influences) + sampling)
 
     def table(self, values, labels, quantiles):
-        """Return means, standard deviations and quantiles with their standard errors.
+        """Return a DataFrame of means, standard deviations, quantiles, and their standard errors.
 
-        Parameters
-        ----------
-        values : ndarray, shape (n, p)
-        labels : list of str
-        quantiles : tuple of float
-
-        Returns
-        -------
-        pandas.DataFrame
+        It has a row for each of the p columns of `values` (n, p), named by `labels`.
         """
         means = self.weights @ values
         deviations = values - means
@@ -174,7 +144,7 @@ class Averages:
         return found, (self.weights @ below - below) * (high - low) / (2.0 * half)
 
     def _inverse(self, values, level):
-        """Return the weighted quantiles of columns."""
+        """Return the weighted quantiles (p,) of columns (n, p)."""
         order = np.argsort(values, axis=0)
         result = np.empty(values.shape[1])
         for j, rows in enumerate(order.T):
@@ -184,7 +154,7 @@ class Averages:
 
 
 def _weights(variances):
-    """Return the weights of draws, sum 1."""
+    """Return the weights (n,) of draws, with sum 1."""
     for power in POWERS:
         logs = 0.5 * power * variances
         weights = np.exp(logs - logs.max())
@@ -195,10 +165,9 @@ def _weights(variances):
 
 
 def control_variates(X, gradients):
-    """Return functions of mean zero (n, c) of draws X (n, d), given gradients of the log density.
+    """Return functions of mean zero (n, c) at draws X (n, d), given gradients of the log density.
 
-    Those of second-order polynomials; of squares alone, or of first order, where there are many
-    coordinates.
+    They belong to second-order polynomials; with many coordinates to squares, or to first order.
     """
     n, d = X.shape
     most = n // DRAWS_PER_CONTROL
@@ -215,18 +184,14 @@ def control_variates(X, gradients):
 def inefficiency(r_hat, n):
     """Return the number of draws that one independent draw is worth, 1.25 at least.
 
-    Parameters
-    ----------
-    r_hat : float
-        Potential scale reduction of chains of n draws; n, where each stays where it is.
-    n : int
+    `r_hat` is the potential scale reduction of chains of n draws; n, where each chain never moves.
     """
     between = max(r_hat**2 - (n - 1.0) / n, 0.0)  # variance of chains' means, in that within
     return max(INEFFICIENCY, n * between / ((n - 1.0) / n + between))
 
 
 def calibration(errors, sds):
-    """Return the ratio of errors (n,) to their predicted standard deviations, 1 at least."""
+    """Return the ratio of errors (n,) to their predicted standard deviations (n,), 1 at least."""
     usable = np.isfinite(errors) & np.isfinite(sds) & (sds > 0)
     squares = (errors[usable] / sds[usable]) ** 2
     ratio = (PRIOR_EVALUATIONS + squares.sum()) / (PRIOR_EVALUATIONS + len(squares))

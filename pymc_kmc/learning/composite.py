@@ -1,16 +1,16 @@
 r"""The log density with emulated outputs, and draws from it.
 
-With outputs :math:`\mu(x)` and their covariance :math:`v(x) S` from the emulators the log density's
-own variance is :math:`V(x) = v(x)\, g^\top S g`, g its derivatives by the outputs. Draws at
-temperature T are from
+With outputs :math:`\mu(x)` and their covariance :math:`v(x) S` from the emulators, the log
+density's own variance is :math:`V(x) = v(x)\, g^\top S g`, where g are its derivatives by the
+outputs. Draws at temperature T are from
 
-.. math:: \exp\left(\frac{L(x, \mu(x))}{T} - \frac{V(x)}{2 T^2}\right):
+.. math:: \exp\left(\frac{L(x, \mu(x))}{T} - \frac{V(x)}{2 T^2}\right).
 
-half the variance is taken off, so that draws stay where outputs are known, and the known region
-grows; an error is of no account where it is small against T. Where L is a sum of a known part, the
-prior, and of opaque terms, these alone are divided by T: draws stay where the prior has mass.
+Half the variance is subtracted: draws stay where outputs are known, and the known region grows. An
+error does not matter where it is small against T. Where L is a sum of the exact prior and of opaque
+terms, only the terms are divided by T: draws stay where the prior has mass.
 
-The gradient takes g for constant in V. That is allowed: leapfrog steps with any field of forces
+The gradient treats g as constant in V. That is allowed: leapfrog steps with any field of forces
 preserve volume and can be reversed (Neal, 2011, section 5.5), and the accept step uses the density
 itself.
 
@@ -45,13 +45,11 @@ class Values(NamedTuple):
     Attributes
     ----------
     penalised : ndarray, shape (n,)
-        Log density at the temperature, less what its variance takes off.
+        Log density at the temperature, less the penalty for its variance.
     gradient : ndarray, shape (n, d)
-        Of `penalised`.
-    mean : ndarray, shape (n,)
-        Log density with the predicted outputs.
-    variance : ndarray, shape (n,)
-        Of the log density.
+        Gradient of `penalised`.
+    mean, variance : ndarray, shape (n,)
+        Log density with the predicted outputs, and its variance.
     """
 
     penalised: np.ndarray
@@ -70,27 +68,15 @@ class Values(NamedTuple):
 
 
 class Composite:
-    """The log density of a model with emulators in place of its opaque nodes.
-
-    Parameters
-    ----------
-    model : OpaqueModel
-    emulators : list of NodeEmulator
-        Fitted.
-    """
+    """The log density of an OpaqueModel, with fitted emulators in place of its opaque nodes."""
 
     def __init__(self, model, emulators):
         self.model, self.emulators = model, emulators
 
     def __call__(self, X, temperature=1.0, penalty=PENALTY) -> Values:
-        """Return :class:`Values` at points (n, d) for draws at a temperature.
+        """Return :class:`Values` at points (n, d), for draws at a temperature.
 
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-        temperature : float
-        penalty : float
-            Weight of the variance; 0 for the log density and its gradient.
+        `penalty` is the weight of the variance: 0 for the log density and its gradient.
         """
         weight = -penalty / temperature**2
 
@@ -100,13 +86,7 @@ class Composite:
         return self._values(X, temperature, penalised)
 
     def optimistic(self, X, n_sds) -> Values:
-        """Return :class:`Values` with standard deviations of the log density added, not taken off.
-
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-        n_sds : float
-        """
+        """Return :class:`Values` at points (n, d) with `n_sds` standard deviations added."""
 
         def bonus(variance):
             sd = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
@@ -115,13 +95,7 @@ class Composite:
         return self._values(X, 1.0, bonus)
 
     def boundedly_optimistic(self, X, most) -> Values:
-        """Return :class:`Values` with a standard deviation added, at most so many nats.
-
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-        most : float
-        """
+        """Return :class:`Values` with a standard deviation added, at most `most` nats."""
 
         def bonus(variance):
             sd = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
@@ -131,9 +105,9 @@ class Composite:
         return self._values(X, 1.0, bonus)
 
     def sampled(self, X, n, rng):
-        """Return n log densities of each of k points that are possible, (n, k).
+        """Return n possible log densities of each of k points, (n, k).
 
-        Outputs are drawn, not their log densities: these are no linear function of them far away.
+        Outputs are drawn, not log densities: far away these are no linear function of outputs.
         """
         inputs = self.model.inputs(X)
         predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
@@ -145,12 +119,9 @@ class Composite:
         return values
 
     def _values(self, X, temperature, of_variance):
-        """Return values to which a function of the variance is added.
+        """Return values at points X (n, d), with a function of the variance added.
 
-        Parameters
-        ----------
-        of_variance : callable
-            Returns the function of the variances (n,) and its derivative.
+        `of_variance` returns that function of variances (n,), and its derivative.
         """
         model = self.model
         inputs = model.inputs(X)
@@ -177,14 +148,7 @@ class Composite:
 
 
 class Draws(NamedTuple):
-    """Draws from a composite, and the step size that made them.
-
-    Attributes
-    ----------
-    X : ndarray, shape (n, d)
-    values : Values
-    step_size : float
-    """
+    """Draws X (n, d) from a composite, their :class:`Values`, and the step size that made them."""
 
     X: np.ndarray
     values: Values
@@ -192,12 +156,11 @@ class Draws(NamedTuple):
 
 
 def first(draws, n):
-    """Return the first n draws."""
     return Draws(draws.X[:n], Values(*[field[:n] for field in draws.values]), draws.step_size)
 
 
 def joined(parts):
-    """Return draws that were made one after the other as one."""
+    """Return draws that were made one after the other, as one :class:`Draws`."""
     X, values, step_sizes = zip(*parts, strict=True)
     all_values = Values(*map(np.concatenate, zip(*values, strict=True)))
     return Draws(np.vstack(X), all_values, step_sizes[-1])
@@ -214,27 +177,12 @@ def draw(
     maps=None,
     n_steering=None,
 ) -> Draws:
-    """Draw by Hamiltonian Monte Carlo, a chain from each start.
+    """Return the last draws of Hamiltonian Monte Carlo chains, one from each of `starts` (n, d).
 
-    Parameters
-    ----------
-    composite : Composite
-    starts : ndarray, shape (n, d)
-    factor : ndarray, shape (d, d)
-        Factor of a covariance of the draws: the metric.
-    step_size : float
-    n_transitions : int
-    rng : numpy.random.Generator
-    temperature : float
-    maps : ModeMaps or None
-        Between modes: each transition is followed by a jump.
-    n_steering : int, optional
-        Number of chains, the first ones, whose acceptance sets the step size; all by default.
-        Chains that begin where the density is steep would make it too small for the others.
-
-    Returns
-    -------
-    Draws
+    `factor` (d, d), a factor of the draws' covariance, is the metric. With `maps` each transition
+    is followed by a jump between modes. The acceptance of the first `n_steering` chains, by default
+    of all, sets the step size: chains that begin where the density is steep would make it too
+    small.
     """
     # Trajectories may leave the numbers: such ends are rejected.
     with np.errstate(all="ignore"):
@@ -271,7 +219,7 @@ def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature,
 
 
 def _accepted(X, values, new_X, new_values, log_ratio, rng):
-    """Accept or reject proposals; return places, their values, and the probabilities."""
+    """Accept or reject proposals; return the new places, their values and the probabilities."""
     probability = np.exp(np.minimum(np.where(np.isfinite(log_ratio), log_ratio, -np.inf), 0.0))
     accepted = rng.random(len(X)) < probability
     X = np.where(accepted[:, None], new_X, X)
@@ -279,7 +227,7 @@ def _accepted(X, values, new_X, new_values, log_ratio, rng):
 
 
 def on_circles(X, periods):
-    """Return draws (n, c, d) with angles as points on circles: any number of turns is the same."""
+    """Return draws (n, c, d) with each angle as a point on the unit circle."""
     angles = np.isfinite(periods)
     turns = 2.0 * np.pi * X[..., angles] / periods[angles]
     return np.concatenate([X[..., ~angles], np.cos(turns), np.sin(turns)], axis=-1)

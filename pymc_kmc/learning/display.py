@@ -1,4 +1,4 @@
-"""Signs of life: what learning is at, and what is compiled after it."""
+"""The progress line of learning, and the line that names functions being compiled."""
 
 from contextlib import suppress
 from importlib.util import find_spec
@@ -15,12 +15,12 @@ DONE = "Learned"
 
 
 def can_be_renewed():
-    """Say whether a line of output can be: rich warns about notebooks without ipywidgets."""
+    """Say whether an output line can be updated: rich warns in notebooks without ipywidgets."""
     return not get_console().is_jupyter or find_spec("ipywidgets") is not None
 
 
 def _line(shows, **options):
-    """Return a progress bar of one line: a spinner, what is done, figures, the time so far."""
+    """Return a one-line progress bar: a spinner, the phase, figures and the time so far."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -34,13 +34,8 @@ def _line(shows, **options):
 class Display:
     """The line of learning: phase, evaluations, best log density, error, and the time so far.
 
-    How long it will take is not known before it ends, and therefore not said.
-
-    Parameters
-    ----------
-    shows : bool
-    run : object
-        What learns, with the `limit` of all evaluations.
+    The remaining time is not predictable, and therefore not shown. `run` has the `limit` of all
+    evaluations.
     """
 
     def __init__(self, shows, run):
@@ -55,7 +50,7 @@ class Display:
         self.progress.stop()
 
     def say(self, phase, evaluations=None, error=None):
-        """Tell a phase of learning, all evaluations so far, and the error at new draws in nats."""
+        """Show a phase of learning, the evaluations so far, and the error at new draws in nats."""
         figures = ""
         if evaluations is not None:
             most = "" if phase == DONE else f" of at most {self.run.limit}"
@@ -71,15 +66,10 @@ class Display:
 
 
 class Compiling(event.Listener):
-    """A line, within its context, that says which function is being compiled; then it vanishes.
+    """A temporary line that names the function being compiled.
 
-    How many are to come isn't known: numba finds the next one while it compiles, and those that are
-    on disk take no time.
-
-    Attributes
-    ----------
-    n_compiled : int
-        Functions so far.
+    The number of functions to come is unknown: numba finds the next one while it compiles, and
+    those that are cached on disk take no time. `n_compiled` counts the functions so far.
     """
 
     def __init__(self):
@@ -98,7 +88,7 @@ class Compiling(event.Listener):
             self.progress.stop()
 
     def on_start(self, event):
-        """Called by numba when it begins with a function."""
+        """Note that numba begins with a function."""
         self._names.append(event.data["dispatcher"].py_func.__name__)
         if self.task is None:
             self.task = self.progress.add_task("Compiling", figures="", total=None)
@@ -107,7 +97,7 @@ class Compiling(event.Listener):
         self._say()
 
     def on_end(self, event):
-        """Called by numba when it has compiled a function."""
+        """Note that numba has compiled a function."""
         self._names.pop()
         self.n_compiled += 1
         self._say()

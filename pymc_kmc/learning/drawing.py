@@ -1,4 +1,4 @@
-"""Draws of what was learned: many short chains on the emulators, mixed between maxima too."""
+"""Draws of a learned posterior: many short chains on the emulators that jump between maxima."""
 
 from typing import NamedTuple
 
@@ -27,13 +27,11 @@ class Drawn(NamedTuple):
     Attributes
     ----------
     parts : list of Draws
-        One after the other, each of all chains.
+        Successive draws, each of all chains.
     factor : ndarray, shape (d, d)
         The metric.
-    modes : tuple of Mode
-        Between which chains jumped.
-    maps : ModeMaps or None
-        Between these.
+    modes, maps : tuple of Mode, and ModeMaps or None
+        The modes that chains jumped between, and the maps between them.
     r_hat : float
         Potential scale reduction of the chains.
     """
@@ -48,10 +46,10 @@ class Drawn(NamedTuple):
 def drawn(composite, state, rng) -> Drawn:
     """Return many chains' draws from a composite.
 
-    Chains that haven't mixed, or whose averages drift from where they began, go on with twice as
-    many transitions between draws: along a curved ridge, for instance. Where the emulators have
-    several maxima above the draws, chains jump between these. Where learning hasn't converged more
-    draws aren't worth their seconds.
+    Chains that have not mixed, or whose averages still drift, as along a curved ridge, go on with
+    twice as many transitions between draws. Where the emulators have several maxima above the
+    draws, chains jump between these. Where learning has not converged there is no repetition: more
+    draws are not worth the time.
     """
     starts = _finite(composite, state)
     starts = starts[rng.choice(len(starts), N_CHAINS)]
@@ -79,10 +77,10 @@ def drawn(composite, state, rng) -> Drawn:
 
 
 def _finite(composite, state):
-    """Return the state's draws where the composite is a number, or else the best evaluation.
+    """Return the state's draws where the composite is finite, or else the best evaluation.
 
-    Where a search has taken all evaluations, its maximum's Gaussian may reach where outputs
-    overflow: a chain would stay there.
+    After a search that took all evaluations, the Gaussian at its maximum may reach places where
+    outputs overflow. A chain would stay there.
     """
     with np.errstate(all="ignore"):
         values = composite(state.draws)
@@ -94,12 +92,7 @@ def _finite(composite, state):
 
 
 def potential_scale_reduction(X):
-    """Return the largest factor by which longer chains might shrink the draws' scale.
-
-    Parameters
-    ----------
-    X : ndarray, shape (n, c, d)
-        Draws of c chains.
+    """Return the largest potential scale reduction of the coordinates of c chains' draws (n, c, d).
 
     References
     ----------
@@ -113,14 +106,9 @@ def potential_scale_reduction(X):
 
 
 def drift(X):
-    """Return how far averages move from the first half of draws to the second, in standard errors.
+    """Return the largest move of an average from the first to the second half of draws X (n, c, d).
 
-    The largest, of means and of mean squared deviations.
-
-    Parameters
-    ----------
-    X : ndarray, shape (n, c, d)
-        Draws of c chains.
+    It is in standard errors, over means and mean squared deviations of all coordinates of c chains.
     """
     of_both = np.concatenate([X, (X - X.mean(axis=(0, 1))) ** 2], axis=-1)
     half = len(X) // 2

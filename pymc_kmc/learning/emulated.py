@@ -1,4 +1,4 @@
-"""What the emulators say, as arrays: at evaluations that were left out, and at draws."""
+"""The emulators' predictions as arrays: at evaluations that were left out, and at draws."""
 
 from typing import NamedTuple
 
@@ -11,21 +11,21 @@ MOST_OUTPUTS = 400
 
 
 class EmulatedNode(NamedTuple):
-    """An emulated node and what is predicted of its outputs.
+    """An emulated node and the predictions of its outputs.
 
     Attributes
     ----------
     name : str
     shape : tuple of int
-        Of its outputs; () for a term of the log density.
+        Shape of its outputs; () for a term of the log density.
     is_term : bool
     columns : ndarray of int, shape (m,)
-        Those of its outputs, raveled, that are kept here.
+        The raveled outputs that are kept here.
     evaluated : ndarray, shape (n, m)
-        What was evaluated.
+        Evaluated outputs.
     held_out, held_out_sd : ndarray, shape (n, m)
         Prediction of each evaluation from all others, and its standard deviation; NaN where the
-        evaluation failed. Of a term depths are compressed as the emulator sees them.
+        evaluation failed. A term's depths are compressed as in the emulator.
     outputs, sd : ndarray, shape (k, m)
         Prediction at the first k draws, and its standard deviation.
     """
@@ -42,15 +42,15 @@ class EmulatedNode(NamedTuple):
 
 
 class Emulated(NamedTuple):
-    """What the emulators say.
+    """The emulators' predictions.
 
     Attributes
     ----------
     nodes : tuple of EmulatedNode
     held_out, held_out_sd : ndarray, shape (n,)
-        Log density at each evaluation, predicted from all others.
+        Log density at each evaluation, predicted from all others, and its standard deviation.
     covariance : ndarray, shape (k, k)
-        Of the log density's error at the first k draws.
+        Covariance of the log density's errors at the first k draws.
     """
 
     nodes: tuple
@@ -60,15 +60,7 @@ class Emulated(NamedTuple):
 
 
 def emulated(composite, evaluations, draws) -> Emulated:
-    """Return what the emulators of a composite say.
-
-    Parameters
-    ----------
-    composite : Composite
-        Fitted to the evaluations.
-    evaluations : Evaluations
-    draws : ndarray, shape (k, d)
-    """
+    """Return a fitted composite's predictions at its evaluations and at draws (k, d)."""
     model, emulators = composite.model, composite.emulators
     inputs = model.inputs(draws)
     predictions = [emulator.predict(draws, inputs) for emulator in emulators]
@@ -106,5 +98,5 @@ def emulated(composite, evaluations, draws) -> Emulated:
 
 
 def _columns(n):
-    """Return the outputs that are kept, of n."""
+    """Return the indices of the outputs that are kept, of n."""
     return np.unique(np.linspace(0, n - 1, min(n, MOST_OUTPUTS)).round().astype(int))

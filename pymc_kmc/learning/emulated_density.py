@@ -1,9 +1,9 @@
 """The emulated log density as the surrogate that chains move on.
 
-It is the model's own graph with emulators in the place of its opaque nodes: prior, transforms and
-the likelihood around what is opaque are exact, and other steps' variables are followed. Value and
-gradient are one compiled function (:mod:`pymc_kmc.learning.emulator_op`) that trajectories call
-without Python.
+It is the model's own graph with emulators in place of its opaque nodes. Prior, transforms and the
+likelihood around opaque nodes are exact, and the values of other steps' variables are followed.
+Value and gradient are one compiled function (:mod:`pymc_kmc.learning.emulator_op`) that
+trajectories call without Python.
 """
 
 import numpy as np
@@ -43,22 +43,9 @@ N_WEIGHED = 2
 class EmulatedDensity:
     """A log density with emulated outputs, given the values of other variables; a `Surrogate`.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    names : tuple of str
-        Of the value variables that were learned.
-    states : tuple of EmulatorState
-    variance : float
-        Of the values' noise.
-    coordinates : Coordinates
-        In which the density has about unit curvature, for moves on it.
-    structure : Structure, optional
-        What stood where the model was evaluated.
-
-    Attributes
-    ----------
-    variance_ : float
+    `names` are the value variables that were learned, `states` the EmulatorState of each node, and
+    `variance` is that of the values' noise. In `coordinates` the density has about unit curvature,
+    for moves on it. `structure` is the model's Structure where it was evaluated.
     """
 
     constant_ = 0.0
@@ -73,7 +60,7 @@ class EmulatedDensity:
 
     @property
     def composite(self):
-        """The :class:`Composite`, made anew in each process."""
+        """The :class:`Composite`, built anew in each process."""
         if self._composite is None:
             by_name = {variable.name: variable for variable in self.model.value_vars}
             variables = [by_name[name] for name in self.names]
@@ -90,7 +77,7 @@ class EmulatedDensity:
     def packed(self):
         """The emulators' :class:`Packed`, which goes with the density to other processes.
 
-        Made anew there it might be rounded otherwise.
+        Computed anew there, it might be rounded otherwise.
         """
         if self._packed is None:
             self._packed = packed([emulator.packable for emulator in self.composite.emulators])
@@ -98,12 +85,12 @@ class EmulatedDensity:
 
     @property
     def hamiltonian(self):
-        """The density as trajectories see it, in its coordinates."""
+        """The Hamiltonian of the density in its coordinates."""
         return EmulatedHamiltonian(self)
 
     @property
     def parameters(self):
-        """What evaluates the density in its coordinates, compiled anew in each process.
+        """The parameters for evaluation in coordinates, compiled anew in each process.
 
         PythonParameters where the model can't be compiled.
         """
@@ -132,7 +119,7 @@ class EmulatedDensity:
 
     @property
     def _shared(self):
-        """Values of the shared variables: the emulators', and other steps' variables."""
+        """Values of the shared variables: the emulators' and other steps' variables'."""
         return tuple([storage[0] for storage in self._function.vm.inputs[1:]])
 
     def __getstate__(self):
@@ -158,7 +145,7 @@ class EmulatedDensity:
         return values if np.ndim(X) == 2 else float(values[0])
 
     def gradient(self, X):
-        """Return its gradient at X, (d,) or (n, d)."""
+        """Return the gradient of the log density at X, (d,) or (n, d)."""
         gradients = self._values(X).gradient
         return gradients if np.ndim(X) == 2 else gradients[0]
 
@@ -171,7 +158,7 @@ class EmulatedDensity:
         return (mean, sd) if return_std else mean
 
     def weight(self, value):
-        """Return 0: no value is learned from in the chain."""
+        """Return 0: chains learn from no value."""
         return 0.0
 
     def _values(self, X):
@@ -186,12 +173,7 @@ class EmulatedDensity:
 
 
 class EmulatedHamiltonian(SurrogateHamiltonian):
-    """An emulated density as trajectories see it: compiled where it is first used in a process.
-
-    Parameters
-    ----------
-    density : EmulatedDensity
-    """
+    """The Hamiltonian of an emulated density, compiled at its first use in a process."""
 
     def __init__(self, density):
         self.density, self.coordinates = density, density.coordinates
@@ -203,13 +185,7 @@ class EmulatedHamiltonian(SurrogateHamiltonian):
 
 
 class InCoordinates:
-    """A surrogate as a function of other coordinates.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-    coordinates : Coordinates
-    """
+    """A surrogate as a function of other coordinates."""
 
     def __init__(self, surrogate, coordinates):
         self.surrogate, self.coordinates = surrogate, coordinates
@@ -223,13 +199,9 @@ class InCoordinates:
 
 
 def on_emulators(posterior, model) -> FittedSurrogate:
-    """Return the emulated log density of what was learned, with moves on it.
+    """Return the FittedSurrogate of a LearnedPosterior: its emulated log density, with moves on it.
 
-    Parameters
-    ----------
-    posterior : LearnedPosterior
-    model : pymc.Model
-        That was learned.
+    `model` is the one that was learned.
     """
     X, noise = posterior.positions, posterior.noise
     with single_threaded_blas(), Compiling():
@@ -262,12 +234,9 @@ def on_emulators(posterior, model) -> FittedSurrogate:
 
 
 def n_gradients(operations):
-    """Return how many gradients of emulators a proposal may take.
+    """Return how many gradients a proposal may take.
 
-    Parameters
-    ----------
-    operations : ndarray, shape (n_emulators,)
-        For value and gradient of each.
+    `operations` (n_emulators,) are those that value and gradient of each emulator take.
     """
     n = len(operations)
     total = OVERHEAD + n * OVERHEAD_OF_ONE + np.sum(operations)

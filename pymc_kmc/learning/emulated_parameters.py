@@ -12,14 +12,8 @@ from pymc_kmc.numerics.evaluation import INLINED, gradient_in, log_density_in, w
 class EmulatedParameters(NamedTuple):
     """A compiled log density with its gradient, in coordinates u: x = origin + inverse @ u.
 
-    Attributes
-    ----------
-    address : int
-        Of a :class:`~pymc_kmc.model.differentiable.CompiledDensity`, in this process.
-    shared : tuple of ndarray
-        What it takes besides x.
-    origin : ndarray, shape (d,)
-    inverse : ndarray, shape (d, d)
+    `address` is that of a :class:`~pymc_kmc.model.differentiable.CompiledDensity` in this process,
+    `shared` are the arrays that it takes besides x. `origin` is (d,), `inverse` (d, d).
     """
 
     address: int

@@ -1,12 +1,12 @@
-r"""An opaque node's outputs as a function of its inputs, with how sure that is.
+r"""An opaque node's outputs as a function of its inputs, with their uncertainty.
 
-A node is emulated in the space in which the marginal likelihood is larger: of its own inputs, or of
-the unconstrained variables above them. A term of the log density is a number: depths below the best
-value count less beyond a depth k, since where a posterior has no mass only that is to be known.
-They may be compressed there, :math:`k (1 + \log(\text{depth} / k))`, for a kernel whose length
-scale is of the posterior's size, or be left as they are, for a polynomial. Other outputs are scaled
-to unit standard deviation where the log density is high; positive ones may be emulated by their
-logarithms. The marginal likelihood chooses here too.
+A node is emulated in one of two spaces, by the larger marginal likelihood: of its own inputs, or of
+the unconstrained variables above them. A term of the log density is one number. Where a posterior
+has no mass only the fact that it is low matters: depths below the best value count less beyond a
+depth k. They may be compressed there to :math:`k (1 + \log(\text{depth} / k))`, for a kernel whose
+length scale is of the posterior's size, or be left as they are, for a polynomial. Other outputs are
+scaled to unit standard deviation where the log density is high; positive ones may be emulated by
+their logarithms. The marginal likelihood makes these choices too.
 """
 
 from typing import Any, NamedTuple
@@ -60,23 +60,16 @@ TRANSFORMS = {False: ("none", "log"), True: ("compressed", "none")}
 
 
 class Compression(NamedTuple):
-    """How log densities far below the best one are compressed.
-
-    Attributes
-    ----------
-    best : float
-    depth : float
-        Below the best one, from which on they are.
-    """
+    """Compression of log densities that are deeper than `depth` below the `best` one."""
 
     best: float
     depth: float
 
     @classmethod
     def of(cls, values, n_dimensions):
-        """Return that of log densities (n,), some of them finite.
+        """Return the compression for log densities (n,), some of them finite.
 
-        Far from a maximum the best values lie deeper apart: it is their median depth then.
+        Far from a maximum the best values lie deeper apart: their median depth is used then.
         """
         depths = np.sort(values[np.isfinite(values)].max() - values)
         usual = np.median(depths[: 4 * n_dimensions])
@@ -92,7 +85,7 @@ class Compression(NamedTuple):
         return self.best - np.where(depths > self.depth, deep, depths)
 
     def error(self, values):
-        """Return the standard deviation of the error that values, compressed or not, may have."""
+        """Return the standard deviation of the errors that values, compressed or not, may have."""
         return DEEP_ERROR * np.maximum(self.best - values - self.depth, 0.0)
 
     def log_slopes(self, values):
@@ -103,11 +96,8 @@ class Compression(NamedTuple):
 class EmulatedOutputs(NamedTuple):
     """An emulator's prediction at k points.
 
-    Attributes
-    ----------
-    outputs : ndarray, shape (k, m)
-    variance : ndarray, shape (k,)
-        Factor of the covariance of the outputs, or of their logarithms.
+    `outputs` are (k, m); `variance` (k,) is the factor of the covariance of the outputs, or of
+    their logarithms.
     """
 
     outputs: np.ndarray
@@ -117,31 +107,31 @@ class EmulatedOutputs(NamedTuple):
     X: np.ndarray
 
     def scale(self, by_outputs):
-        """Return what variances are multiplied by for a log density's, and its slopes.
+        """Return the factors (k,) from variances to the log density's, and its slopes (k, m).
 
-        The log density has derivatives `by_outputs` (k, m); slopes (k, m) are those by what the
-        process is of.
+        `by_outputs` (k, m) are its derivatives by outputs, slopes those by the process's own
+        outputs.
         """
         slopes = self.emulator.slopes(by_outputs, self.outputs)
         spread = slopes @ self.emulator.process.output_factor_.T
         return np.einsum("ij,ij->i", spread, spread), slopes
 
     def pull(self, scale, slopes, of_variance, temperature=1.0):
-        """Return derivatives by the emulator's space.
+        """Return derivatives, by the emulator's space, of the log density divided by a temperature.
 
-        Of the log density, divided by a temperature, and of `of_variance` (k,) times its variance,
-        with `slopes` (k, m) and with them the `scale` (k,) taken for constant.
+        Those of `of_variance` (k,) times its variance are added. `slopes` (k, m) and the `scale`
+        (k,) computed from them are treated as constant.
         """
         return self.prediction.pullback(slopes / temperature, of_variance * scale)
 
 
 class EmulatorState(NamedTuple):
-    """A fitted emulator as arrays, from which it can be made again.
+    """The arrays of a fitted emulator, enough to build it again.
 
     Attributes
     ----------
     space, transform : str
-        What its points are, and what of the outputs the process is of.
+        Kind of its points, and transform of the outputs.
     varying : ndarray of int
         The node's inputs that vary.
     offset, scales : ndarray
@@ -149,11 +139,11 @@ class EmulatorState(NamedTuple):
     centre, whitening : ndarray, shapes (k,) and (k, k)
         Of the process's coordinates.
     Z, Y, noise : ndarray, shapes (n, k), (n, m) and (n,)
-        What the process is fitted to.
+        Data that the process is fitted to.
     parameters : ndarray
         Of its covariance function, packed.
     extension : str or None
-        What the covariance is extended by.
+        Extension of the covariance.
     """
 
     space: str
@@ -171,16 +161,11 @@ class EmulatorState(NamedTuple):
 
 
 class NodeEmulator:
-    """Emulates one opaque node.
+    """Emulator of one OpaqueNode.
 
-    Parameters
-    ----------
-    node : OpaqueNode
-    memory : float
-        Weight of the last covariance in that of a space's coordinates.
-    grows : bool
-        Whether each fit is to the values of the last one and more: coordinates and parameters of
-        many values are kept for some fits then.
+    `memory` is the weight of the last covariance in that of a space's coordinates. With `grows`
+    each fit is to the values of the last one and more: coordinates and parameters of many values
+    are then kept for some fits.
     """
 
     def __init__(self, node, memory=COVARIANCE_MEMORY, grows=False):
@@ -209,7 +194,7 @@ class NodeEmulator:
 
     @classmethod
     def restored(cls, node, state):
-        """Return the emulator of a node that had a state, for predictions."""
+        """Return the emulator of a node from a state, for predictions."""
         emulator = cls(node)
         emulator.space, emulator.varying = (state.space, state.transform), state.varying
         emulator.offset, emulator.scales = state.offset, state.scales
@@ -228,11 +213,11 @@ class NodeEmulator:
         draws, draws_inputs : ndarray, shape (n', d) and (n', k)
             Where the surrogate is to be good.
         top : int, optional
-            Index of the evaluation whose log density counts as the best: a search's that is below
-            what others have found. The highest one otherwise.
+            Index of the evaluation whose log density counts as the best: for a search that is below
+            other searches' maxima. By default the highest one.
         averages : bool
-            Whether a noisy term's noise is to be averaged: deep values are left out then, but
-            those that the fit takes for higher than they are.
+            Whether a noisy term's noise is to be averaged. Deep values are then left out, except
+            those that the fit overrates.
         """
         node, X, U = self.node, evaluations.X, evaluations.inputs
         Y, log_densities = node.emulated(evaluations.outputs), evaluations.log_densities
@@ -261,7 +246,7 @@ class NodeEmulator:
         return self
 
     def _floor(self, heights):
-        """Return what a noisy term's values (n,) are left out below."""
+        """Return the height below which a noisy term's values (n,) are left out."""
         d = len(self.node.moves_with)
         compression, n_coefficients = Compression.of(heights, d), (d + 1) * (d + 2) // 2
         n = min(FEWEST_FITTED * n_coefficients, len(heights))
@@ -269,7 +254,6 @@ class NodeEmulator:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _fit_to(self, usable, X, U, Y, log_densities, draws, draws_inputs, highest):
-        """Fit to those evaluations that are usable."""
         node = self.node
         first = Y[np.argmax(usable)], draws
         X, U, Y, log_densities = X[usable], U[usable], Y[usable], log_densities[usable]
@@ -312,7 +296,7 @@ class NodeEmulator:
         return self
 
     def _kept(self, usable, outputs, draws):
-        """Keep the last fit; without one take outputs (m,) for what is expected everywhere."""
+        """Keep the last fit; without one, predict the outputs (m,) everywhere."""
         if self.process is not None:
             self.usable = np.pad(self.usable, (0, max(len(usable) - len(self.usable), 0)))
             return self
@@ -409,25 +393,21 @@ class NodeEmulator:
         return EmulatedOutputs(outputs, prediction.variance, prediction, self, X)
 
     def sampled(self, prediction, rng):
-        """Return outputs (k, m) that an :class:`EmulatedOutputs` says are possible, one draw."""
+        """Return one draw of the outputs (k, m) from an :class:`EmulatedOutputs`."""
         factor = self.process.output_factor_
         errors = rng.standard_normal((len(prediction.variance), len(factor))) @ factor
         spread = np.sqrt(np.maximum(prediction.variance, 0.0))[:, None]
         return self._outputs(prediction.prediction.mean + spread * errors)
 
     def _outputs(self, mean):
-        """Return outputs (k, m), given what the process says of them."""
+        """Return outputs (k, m), given the process's mean."""
         outputs = mean * self.scales + self.offset
         return np.exp(np.minimum(outputs, LARGEST_LOG)) if self.is_log else outputs
 
     def leave_one_out(self):
-        """Predict each evaluation from all others.
+        """Return outputs (n, m) and variances (n,), each evaluation predicted from all others.
 
-        Returns
-        -------
-        outputs : ndarray, shape (n, m)
-            NaN where an evaluation was not usable, or was left out.
-        variance : ndarray, shape (n,)
+        They are NaN where an evaluation was not usable, or was left out.
         """
         mean, factors = self.process.leave_one_out()
         outputs = np.full((len(self.usable), mean.shape[1]), np.nan)
@@ -441,11 +421,11 @@ class NodeEmulator:
         return np.sqrt(factors) * self.slopes(np.ones_like(outputs), np.abs(outputs))
 
     def covariance(self, X, U):
-        """Return the covariance of an output's values at points (k, d), (k, k)."""
+        """Return the covariance (k, k) of an output at points X (k, d) with opaque inputs U."""
         return self.process.covariance(self._points(X, U))
 
     def slopes(self, by_outputs, outputs):
-        """Return derivatives by what the process is of."""
+        """Return derivatives by the process's own outputs."""
         return by_outputs * self.scales * (outputs if self.is_log else 1.0)
 
     def _points(self, X, U):
@@ -455,24 +435,17 @@ class NodeEmulator:
 
     @property
     def packable(self):
-        """What :func:`~pymc_kmc.surrogates.exact_gp_evaluation.packed` takes."""
+        """The arguments of :func:`~pymc_kmc.surrogates.exact_gp_evaluation.packed`."""
         return self.process, self.scales, self.offset, self.is_log
 
     def point(self, x, inputs):
-        """Return the point of the emulator's space as a graph.
-
-        Parameters
-        ----------
-        x : TensorVariable, shape (d,)
-        inputs : TensorVariable, shape (k,)
-            The node's own.
-        """
+        """Return the emulator's point as a graph of `x` (d,) and the node's `inputs` (k,)."""
         if self.space[0] == "variables":
             return x[self.node.moves_with]
         return inputs[self.varying]
 
     def add_pull(self, gradient, by_inputs, pulled):
-        """Add derivatives by the emulator's space to those by variables and by opaque inputs."""
+        """Add derivatives by the emulator's space to those by variables or by opaque inputs."""
         if self.space[0] == "variables":
             gradient[:, self.node.moves_with] += pulled
         else:
@@ -480,14 +453,10 @@ class NodeEmulator:
 
 
 def _extended(found, best):
-    """Return the best fit with an extension, if it gains enough, or the one without.
+    """Return the best fit with an extension if it gains enough, or else the one without.
 
-    Parameters
-    ----------
-    found : tuple
-        The best candidate without extension, and its fit.
-    best : callable
-        Returns the same of candidates and an extension.
+    `found` is the best candidate without extension, and its fit. `best` returns such a pair, given
+    candidates and an extension.
     """
     (space, _), (evidence, process, *_) = found
     sizes = process.Z_.shape[1], process.Y_.shape[1]

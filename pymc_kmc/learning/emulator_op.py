@@ -20,12 +20,8 @@ class EmulatorOp(Op):
     """The outputs of an emulator at a point of its space.
 
     Inputs: the point (k,), numbers and layout of
-    :class:`~pymc_kmc.surrogates.exact_gp_evaluation.Packed` and the emulator's place among those
-    packed. Outputs: those of the node, raveled, and what the gradient needs.
-
-    Parameters
-    ----------
-    n_outputs : int
+    :class:`~pymc_kmc.surrogates.exact_gp_evaluation.Packed`, and the emulator's place among those
+    packed. Outputs: those of the node, raveled, and a vector that the gradient needs.
     """
 
     __props__ = ("n_outputs",)
@@ -70,7 +66,7 @@ class EmulatorPullOp(Op):
 
 
 def _key(op):
-    """Return what compiled code of an Op is kept under; it is one for any number of outputs."""
+    """Return the cache key of an Op's compiled code, the same for any number of outputs."""
     return f"{type(op).__qualname__} {sources_digest()}"
 
 
@@ -93,19 +89,9 @@ def _funcify_pull(op, **kwargs):
 
 
 def emulated_graph(opaque, emulators, packed):
-    """Return a model's log density and its gradient with emulated outputs, as graphs of a vector.
+    """Return graphs of an OpaqueModel with emulated outputs: x (d,), the log density, its gradient.
 
-    Parameters
-    ----------
-    opaque : OpaqueModel
-    emulators : list of NodeEmulator
-        Fitted.
-    packed : Packed
-
-    Returns
-    -------
-    x : TensorVariable, shape (d,)
-    log_density, gradient : TensorVariable
+    `emulators` are fitted, and `packed` is their :class:`Packed`.
     """
     numbers, layout = map(pytensor.shared, packed)
     x = pt.tensor("x", dtype="float64", shape=(opaque.n_dimensions,))
