@@ -234,8 +234,9 @@ def unpack(payload):
 class LazyExecutor:
     """An executor that is made anew in each process that submits a task.
 
-    Threads and connections of a pool don't survive a fork, and pools can't be pickled; the function
-    that makes the executor can. An executor in place of a function is for this process alone.
+    Threads and connections of a pool don't survive a fork, and pools can't be pickled. The function
+    that makes the executor travels instead. Given an executor in place of a function, it is for
+    this process alone.
     """
 
     def __init__(self, executor):
@@ -261,7 +262,7 @@ class LazyExecutor:
             ) from error
 
     def begin(self, task, calls):
-        """Submit calls, sequences of arguments, whose results :meth:`results` will return later.
+        """Submit calls, tuples of arguments, whose results :meth:`results` will return later.
 
         A failure here is not raised: it recurs there, where it is explained.
         """
