@@ -1,1 +1,1 @@
-"""What is learned while tuning."""
+"""What the step methods learn while tuning."""

@@ -1,16 +1,16 @@
-r"""The scales and the correlations of a target around a chain's start, from the target alone.
+r"""The scales and correlations of a target around a chain's start, from the target alone.
 
 Along a coordinate of a Gaussian with standard deviation s the second difference of the log
 density, :math:`\ell(x + h) + \ell(x - h) - 2 \ell(x)`, is :math:`-(h / s)^2` wherever x is, in the
-bulk or far away. A search in h finds where it is -1, or where it is large against the error of the
-values: of rounding, or of an estimated likelihood. It costs two evaluations a coordinate where a
+bulk or far away. A search finds the h at which it is -1, or large against the error of the values
+(of rounding, or of an estimated likelihood). The search costs two evaluations a coordinate where a
 scale of 1 is about right, and some ten where it is wrong by orders of magnitude; a random walk
 alone would take thousands of iterations to find such scales, or never find them. A variable that is
-a logarithm isn't tried beyond one unit: its exponential would soon leave the numbers.
+a logarithm is not tried beyond one unit: its exponential would soon overflow.
 
 A ridge looks narrow along every coordinate that it is oblique to. Second differences along sums of
-two such coordinates give the matrix of curvatures, and searches along its flat eigenvectors how
-long the ridge is.
+two such coordinates give the matrix of curvatures; searches along its flat eigenvectors give the
+length of the ridge.
 """
 
 from typing import NamedTuple
@@ -42,19 +42,10 @@ MOST_NARROW = 12
 
 
 class Start(NamedTuple):
-    """Where a chain starts, and what may be asked around it.
+    """A chain's start: the target's `log_density(x)`, a `position` (d,) and the `value` there.
 
-    Attributes
-    ----------
-    log_density : callable
-        ``log_density(x)`` of a position (d,).
-    position : ndarray, shape (d,)
-    value : float
-        Log density there.
-    error : float
-        Standard error of values.
-    is_estimated : bool
-        Whether another evaluation gives another value: what decides is looked at twice.
+    `error` is the standard error of values. `is_estimated` says that another evaluation gives
+    another value: a second difference that decides is then evaluated twice.
     """
 
     log_density: object
@@ -65,11 +56,11 @@ class Start(NamedTuple):
 
     @property
     def change(self):
-        """The second difference that is looked for, with the sign of a maximum's."""
+        """The second difference that the search looks for, with the sign of a maximum's."""
         return max(1.0, CLEAR * self.error)
 
     def curvature(self, shift):
-        """Minus the second difference along a vector; infinite where the target is 0 on a side."""
+        """Return minus the second difference along a vector; inf where a side's density is 0."""
         ends = [self.log_density(self.position + sign * shift) for sign in (1.0, -1.0)]
         if -np.inf in ends or np.isnan(ends).any():
             return np.inf
@@ -77,27 +68,12 @@ class Start(NamedTuple):
 
 
 def first_shape(log_density, position, value, error=0.0, may_grow=None, precision=DOUBLE):
-    """Return a matrix that makes independent unit variables of about the target's shape.
+    """Return a lower triangular matrix (d, d) that maps unit variables to about the target's shape.
 
-    Parameters
-    ----------
-    log_density : callable
-        ``log_density(x)`` of a position (d,).
-    position : ndarray, shape (d,)
-        The chain's start.
-    value : float
-        Log density there.
-    error : float
-        Standard error of values; scales alone are found if it isn't 0.
-    may_grow : ndarray of bool, shape (d,), optional
-        Whether a coordinate is tried beyond one unit; by default all are.
-    precision : float
-        Relative rounding error of a number.
-
-    Returns
-    -------
-    ndarray, shape (d, d)
-        Lower triangular; the identity where that is about right, or nothing better was found.
+    `value` is the log density at `position` (d,), with standard error `error`; only scales are
+    found if that is not 0. `may_grow`, bool (d,), says which coordinates are tried beyond one unit,
+    by default all. `precision` is a number's relative rounding error. The result is the identity
+    where that is about right, or where nothing better was found.
     """
     d = len(position)
     scales = np.ones(d)
@@ -145,7 +121,7 @@ def _with_ridges(narrow, scales, start):
 def _scale_along(direction, start, h, may_grow):
     """Return the scale along a direction (d,), in its units; None if none was found.
 
-    The search begins at `h`, or where a scale of 1 has the change that is looked for.
+    The search begins at `h`, or where a scale of 1 gives the wanted second difference.
     """
     h = max(h, np.sqrt(start.change)) if may_grow else h
     for _ in range(MOST_TRIALS):

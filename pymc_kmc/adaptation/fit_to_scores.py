@@ -1,15 +1,15 @@
 r"""A surrogate fitted to a chain's history again and again, in coordinates learned with it.
 
-What one fit does
------------------
+Steps of one fit
+----------------
 1. *States*: the recent part of the history, distinct states weighted by how long the chain stayed.
-   *Values*: the log densities paid for at proposals, rejected ones too, weighted by
+   *Values*: the log densities evaluated at proposals, rejected ones too, weighted by
    :math:`1 / (1 + (\text{depth} / c)^2)`, depth below the chain's bulk.
 2. *Base density*: a Gaussian, by quadratic regression on the values, shrunk towards the states'
    moments.
-3. *Coordinates*: kernels are isotropic, so that the scale on which the log density's gradient
-   changes must be about the same in all directions. Candidates: the given coordinates, those that
-   whiten the states, those of the base, the inverse Fisher information :math:`E[\nabla f \nabla
+3. *Coordinates*: kernels are isotropic, so the scale on which the log density's gradient changes
+   must be about the same in all directions. Candidates: the given coordinates, those that whiten
+   the states, those of the base, the inverse Fisher information :math:`E[\nabla f \nabla
    f^\top]^{-1}` of the last surrogate, its geometric mean with the covariance, and the last
    choice. They and the bandwidth compete by the generalised cross-validation score of a
    regression of the values on a subset's kernel functions.
@@ -21,8 +21,8 @@ What one fit does
    information. Step size and number of steps: :mod:`pymc_kmc.adaptation.trajectory`.
 
 With ``values=False`` step 2 takes the states' moments, step 3 the cross-validated score-matching
-loss in one common metric, and step 5 falls away: the paper's estimators, with nothing but what
-they can learn from.
+loss in one common metric, and step 5 falls away: these are the paper's estimators, from states
+alone.
 
 References
 ----------
@@ -56,14 +56,9 @@ from pymc_kmc.surrogates.regression import (
 
 
 class LiteFamily:
-    """KMC lite: kernel functions at the states themselves.
+    """KMC lite: kernel functions at the states themselves, at most `n_points` of them in a fit.
 
-    Parameters
-    ----------
-    n_points : int
-        Largest number of states that a fit uses.
-    **options
-        `penalty`, `rank` and `tolerance` of :class:`~pymc_kmc.surrogates.KernelExpLite`.
+    `options` are `penalty`, `rank` and `tolerance` of :class:`~pymc_kmc.surrogates.KernelExpLite`.
     """
 
     def __init__(self, n_points, **options):
@@ -71,35 +66,28 @@ class LiteFamily:
         self.options = options
 
     def unfitted(self, sigma, regularisation, base, rng):
-        """Return a surrogate to fit."""
         return KernelExpLite(sigma, regularisation, base=base, **self.options)
 
     def for_comparison(self):
-        """Return the family of surrogates to compare coordinates with by their loss."""
+        """Return the family whose loss compares coordinates."""
         return self
 
     def candidate_features(self, X, centres, sigma):
-        """Return features of X (n, d) to compare bandwidths and coordinates with."""
+        """Return features of X (n, d) to compare bandwidths and coordinates by."""
         return whitened(
             gaussian_kernel(X, centres, sigma), gaussian_kernel(centres, centres, sigma)
         )[0]
 
     def updated(self, surrogate, states, weights, new_states):
-        """Return a surrogate of the same hyper-parameters that has learned from more states."""
+        """Return a surrogate with the same hyper-parameters, fitted to all of the states."""
         fresh = self.unfitted(surrogate.sigma, surrogate.regularisation, surrogate.base, None)
         return fresh.fit(states, weights)
 
 
 class FiniteFamily:
-    """KMC finite: random Fourier features.
+    """KMC finite: `n_features` random Fourier features of a kernel of that name.
 
-    Parameters
-    ----------
-    n_features : int
-    n_points : int
-        Largest number of states that a fit uses.
-    kernel : str
-        See :class:`~pymc_kmc.surrogates.KernelExpFinite`.
+    `n_points` is the largest number of states that a fit uses.
     """
 
     # Features to compare bandwidths and coordinates with; always the same, so that these alone
@@ -112,19 +100,18 @@ class FiniteFamily:
         self.kernel = kernel
 
     def unfitted(self, sigma, regularisation, base, rng):
-        """Return a surrogate to fit."""
         seed = int(rng.integers(2**31))
         return KernelExpFinite(
             self.n_features, sigma, regularisation, kernel=self.kernel, base=base, rng=seed
         )
 
     def for_comparison(self):
-        """Return the family of surrogates to compare coordinates with by their loss."""
+        """Return the family whose loss compares coordinates: one with fewer features."""
         n_features = min(self.n_features, self.N_CANDIDATE_FEATURES)
         return FiniteFamily(n_features, self.n_points, self.kernel)
 
     def candidate_features(self, X, centres, sigma):
-        """Return features of X (n, d) to compare bandwidths and coordinates with."""
+        """Return features of X (n, d) to compare bandwidths and coordinates by."""
         omega, phase = standard_basis(
             self.N_CANDIDATE_FEATURES, X.shape[1], self.kernel, np.random.default_rng(0)
         )
@@ -138,19 +125,10 @@ class FiniteFamily:
 class FitToScores(RepeatedFit):
     """Fits kernel exponential families to a chain by score matching, corrected by values.
 
-    Parameters
-    ----------
-    family : LiteFamily or FiniteFamily
-        Makes the surrogates.
-    base : {"gaussian", None}
-        Base density.
-    values : bool
-        Whether log-density values are used beside states.
-    sigma, regularisation : float, optional
-        Given hyper-parameters; by default chosen at every fit. A given `sigma` is in squared
-        units of the step's own coordinates, which then are kept.
-    learn_moves : callable
-        As of :class:`~pymc_kmc.adaptation.fitting.RepeatedFit`.
+    `family`, a :class:`LiteFamily` or :class:`FiniteFamily`, makes the surrogates on a `base`
+    density ("gaussian" or None). `values` says whether log-density values are used beside states.
+    `sigma` and `regularisation` are given, or None to be chosen at every fit. A given `sigma` is in
+    squared units of the step's own coordinates, which are then kept.
     """
 
     # Share of the history that is used: the rest is burn-in. Shares from .5 to .8 did equally well.
@@ -227,22 +205,10 @@ class FitToScores(RepeatedFit):
         return Fit(surrogate, SurrogateHamiltonian(surrogate.parameters_, coordinates, metric))
 
     def update(self, history, last, rng):
-        """Learn from the states since the last fit or update; hyper-parameters are kept.
+        """Return the surrogate in use after learning from the states since the last fit or update.
 
-        The moves' lengths and the log weights stay those of the last fit.
-
-        Parameters
-        ----------
-        history : History
-            Of the chain; not changed.
-        last : FittedSurrogate
-            The surrogate in use; not changed.
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        FittedSurrogate
-            The one in use, where it could not be updated; `failure` then says why.
+        Hyper-parameters, the moves' lengths and the log weights stay those of the last fit. A
+        failed update returns `last` and writes its reason to `failure`.
         """
         forward = last.hamiltonian.coordinates.forward
         states, weights = self._states(history.states, rng)
@@ -259,7 +225,7 @@ class FitToScores(RepeatedFit):
         return replace(last, surrogate=surrogate, transitions=last.transitions.following(surrogate))
 
     def _states(self, states, rng):
-        """Distinct recent states in order, as many as a fit takes, and their weights."""
+        """Return distinct recent states in order, as many as a fit takes, and their weights."""
         states, weights = unique_states(states.recent(self.RECENT_SHARE))
         if len(states) > self.family.n_points:
             kept, weights = systematic_sample(weights, self.family.n_points, rng)
@@ -267,7 +233,7 @@ class FitToScores(RepeatedFit):
         return states, weights.astype(np.float64)
 
     def _values(self, evaluations):
-        """Where the density was evaluated, its logarithm there, and how much that counts."""
+        """Return the recent places evaluated, their log densities and the weights of these."""
         recent = evaluations.recent(self.RECENT_SHARE)
         points, values = recent[:, :-1], recent[:, -1]
         scale = self.DEPTH + self.DEPTH_PER_DIMENSION * points.shape[1]
@@ -276,7 +242,7 @@ class FitToScores(RepeatedFit):
         return points[kept], values[kept], 1.0 / (1.0 + depth[kept] ** 2)
 
     def _metrics(self, states, weights, covariance, base, last):
-        """The momentum's inverse metric, and candidates for the kernel's coordinates by name."""
+        """Return the momentum's inverse metric, and candidate coordinates of the kernel by name."""
         matrices = {
             "given": np.eye(len(covariance)),
             "spread": whitening(covariance),
@@ -295,7 +261,7 @@ class FitToScores(RepeatedFit):
         return spread, matrices
 
     def _choose_by_values(self, mean, matrices, states, points, values, weights, base, rng):
-        """Coordinates and bandwidth whose kernel functions predict the values best."""
+        """Return the coordinates and bandwidth whose kernel functions predict values best."""
         residuals = values
         if isinstance(base, GaussianBase):
             residuals = values - base.log_density(points)
@@ -321,7 +287,7 @@ class FitToScores(RepeatedFit):
         return coordinates, self.last_bandwidth * unit
 
     def _choose_by_loss(self, mean, matrices, states, weights, spread, base, rng):
-        """Coordinates and bandwidth with the smallest held-out loss, in one metric, `spread`."""
+        """Return the coordinates and bandwidth of least held-out loss, in one metric, `spread`."""
         root = symmetric_power(spread, 0.5)
         family = self.family.for_comparison()
         if len(states) > self.N_CANDIDATE_STATES:
@@ -349,7 +315,7 @@ class FitToScores(RepeatedFit):
         )
 
     def _held_out_loss(self, choice, U, weights, directions):
-        """Score-matching loss over contiguous folds, summed over given directions (k, d)."""
+        """Return the score-matching loss over contiguous folds, summed over directions (k, d)."""
         places = np.arange(len(U))
         total = 0.0
         for fold in np.array_split(places, self.N_FOLDS):
@@ -375,7 +341,7 @@ def gradients_of(fitted, X):
 
 
 def in_coordinates(base, coordinates):
-    """Return a base density in other coordinates; None and "gaussian" stay what they are."""
+    """Return a Gaussian base density in other coordinates; None and "gaussian" as they are."""
     if not isinstance(base, GaussianBase):
         return base
     inverse = coordinates.inverse

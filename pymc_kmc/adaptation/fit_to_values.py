@@ -1,16 +1,16 @@
 r"""A surrogate fitted to log-density values, again and again along a chain.
 
 Every evaluation of the target is used, rejected proposals included, each estimate once, at the
-proposal that it was drawn for: the estimate that a chain carries is biased upwards, having been
+proposal that it was made for: the estimate that a chain carries is biased upwards, because it was
 accepted. Values at one point are averaged.
 
 The surrogate's coordinates whiten the geometric mean of the states' covariance and the inverse
 Fisher information :math:`E[\nabla f \nabla f^\top]^{-1}` of the last surrogate
-(:func:`pymc_kmc.numerics.linear_algebra.geometric_mean`): in them draws and gradients have
-about unit spread, which is what both the leapfrog integrator and an isotropic kernel ask for.
-Before, a warp takes out what some coordinates' scales owe to others (:mod:`.warping`), where a fit
-in warped coordinates has the larger marginal likelihood: that learned from the states, or that
-learned from the last surrogate's curvature.
+(:func:`pymc_kmc.numerics.linear_algebra.geometric_mean`). In them draws and gradients have about
+unit spread, as both the leapfrog integrator and an isotropic kernel need. Before that, a warp may
+divide out the dependence of some coordinates' scales on others (:mod:`.warping`). It is learned
+from the states or from the last surrogate's curvature, and used where the fit in warped
+coordinates has the larger marginal likelihood.
 """
 
 import numpy as np
@@ -30,8 +30,8 @@ NO_WARP, FROM_STATES, FROM_CURVATURE = 0, 1, 2
 def first_fit(n_dimensions):
     """Return the number of evaluations at which a first fit makes sense.
 
-    A quadratic's coefficients and a tenth more, so that it is determined; with more dimensions
-    than are ever fitted fully, six evaluations a dimension for the diagonal.
+    That is the number of a quadratic's coefficients and some more, so that it is determined; in
+    dimensions too many for a full quadratic, six evaluations a dimension for the diagonal.
     """
     n_coefficients = n_dimensions * (n_dimensions + 3) / 2
     if not can_be_full(n_dimensions):
@@ -40,25 +40,16 @@ def first_fit(n_dimensions):
 
 
 def can_be_full(n_dimensions):
-    """Say whether a fit's values can ever determine the whole quadratic."""
+    """Return whether a fit's values can ever determine the whole quadratic."""
     return n_dimensions * (n_dimensions + 3) / 2 <= FitToValues.MOST_VALUES / 1.2
 
 
 class FitToValues(RepeatedFit):
-    """Fits :class:`~pymc_kmc.surrogates.LogDensityGP` to the values that a chain has paid for.
+    """Fits :class:`~pymc_kmc.surrogates.LogDensityGP` to the log densities that a chain evaluated.
 
-    Parameters
-    ----------
-    n_landmarks : int
-        Largest number of kernel functions of a fit, which may be doubled.
-    is_noisy : bool
-        Whether values are estimates: score matching on the states then joins them where that
-        predicts held-out values better.
-
-    Attributes
-    ----------
-    noise_variance : float
-        Variance of the values' noise, as far as it is known; NaN where it isn't. Set by the step.
+    `n_landmarks` is the largest number of kernel functions of a fit, which may be doubled. With
+    `is_noisy` values are estimates: score matching on the states joins them where that predicts
+    held-out values better. The step sets `noise_variance`, NaN where it isn't known.
     """
 
     # Smallest number of states a dimension since the first fit that are learned from alone. In many
@@ -102,7 +93,7 @@ class FitToValues(RepeatedFit):
         return min(n, n_since) if n_since >= self.STATES_PER_DIMENSION * d else n
 
     def evaluations(self, history):
-        """Return the evaluations that are learned from, shape (n, d + 1)."""
+        """Return the newest evaluations, those that a fit uses, shape (n, d + 1)."""
         return history.evaluations.last(min(len(history.evaluations), self.MOST_VALUES))
 
     def _fit(self, history, last, rng):
@@ -126,7 +117,7 @@ class FitToValues(RepeatedFit):
         return Fit(surrogate, whitened_hamiltonian(surrogate), warp)
 
     def _warps(self, states, last):
-        """Return kinds of warps that are worth a fit, and the warps."""
+        """Return pairs of a kind and a warp that are worth a fit."""
         n_lost = self._n_lost if self.n_fits % self.RETRIED else [0, 0, 0]
         thinned = states[:: max(1, len(states) // self.N_FISHER)]
         candidates = []
@@ -141,9 +132,9 @@ class FitToValues(RepeatedFit):
         return candidates
 
     def _conditional_log_scales(self, states, last):
-        """Return each coordinate's log scale given all others, from the last surrogate's curvature.
+        """Return log scales (n, d) of each coordinate given all others, from the last surrogate.
 
-        NaN where the surrogate is not concave; shape (n, d).
+        They come from its curvature, and are NaN where it is not concave.
         """
         Y = last.warp.forward(states)
         steps = self.CURVATURE_STEP * Y.std(axis=0)
@@ -161,7 +152,7 @@ class FitToValues(RepeatedFit):
     def _most_landmarks(self, last):
         """Return the number of kernel functions of the next fit: more where the last had too few.
 
-        Where 300 say all, 600 only slow transitions down.
+        Where 300 are enough, 600 only make transitions slower.
         """
         if last is None:
             return self.n_landmarks
@@ -172,7 +163,6 @@ class FitToValues(RepeatedFit):
         return 2 * self.n_landmarks if excess > limit else self.n_landmarks
 
     def _fit_in(self, warp, last, states, log_densities, points, values, seed):
-        """Return a surrogate in a warp's coordinates."""
         before = states if last is None else last.warp.forward(states)
         values = values + warp.log_volume(points)
         log_densities = log_densities + warp.log_volume(states)

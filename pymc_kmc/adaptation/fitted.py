@@ -1,9 +1,10 @@
-r"""What was learned of a target, as one value.
+r"""A fitted surrogate with the moves learned on it, as one value.
 
-Proposals of a surrogate f are made as often as f says, and accepted by the log weight
-:math:`w(x) = \log\pi(x) - f(x)`. Where f is far too low, :math:`w(x)` much larger than usual,
-hardly any is accepted (an independence sampler's expected stay is :math:`e^{w}`): the chain comes
-rarely, and sits for long. There random walks lead out, whose acceptance knows nothing of f.
+A surrogate f makes proposals in proportion to its density, which are accepted by the log weight
+:math:`w(x) = \log\pi(x) - f(x)`. Where f is far too low, :math:`w(x)` is much larger than usual and
+hardly any proposal is accepted (an independence sampler's expected stay is :math:`e^{w}`): the
+chain comes there rarely, and stays for long. Random walks, whose acceptance does not depend on f,
+lead out.
 """
 
 from dataclasses import dataclass, replace
@@ -34,16 +35,11 @@ BELOW_ONE_SD = 0.1587
 
 
 class LogWeights(NamedTuple):
-    """The log weights of a chain's states, as a scale to measure others on; a value.
+    """The median of the log weights of a chain's states, and their spread: a scale for others.
 
-    Attributes
-    ----------
-    hamiltonian : SurrogateHamiltonian
-        Of the surrogate.
-    median : float
-    spread : float
-        Standard deviation of the log weights below the median: noise, or the surrogate's errors. A
-        chain that sits where the surrogate is too low has most of its states above.
+    `spread` is the standard deviation of the log weights below the median: noise, or the
+    surrogate's errors. A chain that sits where the surrogate is too low has most of its states
+    above the median.
     """
 
     hamiltonian: SurrogateHamiltonian
@@ -59,15 +55,7 @@ class LogWeights(NamedTuple):
 
     @classmethod
     def of(cls, hamiltonian, states, log_densities):
-        """Return the log weights of a chain's states.
-
-        Parameters
-        ----------
-        hamiltonian : SurrogateHamiltonian
-        states : ndarray, shape (n, d)
-        log_densities : ndarray, shape (n,)
-            Of the target at the states.
-        """
+        """Return the log weights of states (n, d) with the target's `log_densities` (n,)."""
         thinned = slice(None, None, max(1, len(states) // MOST_STATES))
         pairs = zip(states[thinned], log_densities[thinned], strict=True)
         weights = np.array([value - hamiltonian.log_density(x) for x, value in pairs])
@@ -78,43 +66,25 @@ class LogWeights(NamedTuple):
         return cls(hamiltonian, median, median - low)
 
     def __call__(self, position, log_density):
-        """Return a state's log weight above the median.
-
-        Parameters
-        ----------
-        position : ndarray, shape (d,)
-        log_density : float
-            Of the target there.
-
-        Returns
-        -------
-        float
-        """
+        """Return a state's log weight above the median, given the target's log density there."""
         return log_density - self.hamiltonian.log_density(position) - self.median
 
     def excess(self, position, log_density):
-        """Return where a state is between a usual log weight, 0, and a very large one, 1."""
+        """Return 0 where a state's log weight is usual, 1 where it is very large, or between."""
         onset = self.ONSET + self.SPREADS * self.spread
         excess = (self(position, log_density) - onset) / self.RAMP
         # In the first steps from a bad start a log weight may be -inf or NaN.
         return min(1.0, max(0.0, excess)) if excess == excess else 0.0
 
     def following(self, hamiltonian, change):
-        """Return those on a surrogate that has learned a little, its constant lower by `change`."""
+        """Return the log weights on an updated surrogate, its constant lower by `change`."""
         return self._replace(hamiltonian=hamiltonian, median=self.median - change)
 
 
 class Comparison(NamedTuple):
-    """A new value beside its prediction.
+    """The target's log density `value` at a `place` (d,), beside the surrogate's prediction.
 
-    Attributes
-    ----------
-    place : ndarray, shape (d,)
-        In the surrogate's coordinates.
-    value : float
-        The target's log density there, in these coordinates.
-    predicted, std : float
-        What the surrogate predicted, with its standard deviation.
+    Both are in the surrogate's coordinates; `std` is the prediction's standard deviation.
     """
 
     place: np.ndarray
@@ -130,10 +100,10 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class FittedSurrogate:
-    """A surrogate with all that was learned of moves on it.
+    """A surrogate with the moves learned on it.
 
-    A value: fitting makes a new one, learning from an evaluation returns an updated one, and giving
-    one up is to keep the old one. Nothing of it is ever changed, the surrogate included.
+    A value that is never changed, nor is its surrogate: fitting and learning return a new one, and
+    a rejected fit leaves the old one in use.
 
     Attributes
     ----------
@@ -154,7 +124,7 @@ class FittedSurrogate:
 
     @property
     def hamiltonian(self):
-        """The surrogate as trajectories see it."""
+        """The Hamiltonian of trajectories on the surrogate."""
         return self.transitions.hamiltonian
 
     def in_coordinates(self, positions, log_densities):
@@ -162,17 +132,10 @@ class FittedSurrogate:
         return self.warp.forward(positions), log_densities + self.warp.log_volume(positions)
 
     def random_walk_share(self, smallest, state):
-        """Return the probability of a random walk at a state, beside moves on the surrogate.
+        """Return the probability of a random walk at a state, an `Evaluation`.
 
-        Parameters
-        ----------
-        smallest : float
-            Where the target is above the surrogate as usual; at 0 there are no random walks.
-        state : Evaluation
-
-        Returns
-        -------
-        float
+        It is `smallest` where the target is above the surrogate as usual; at 0 there are no random
+        walks.
         """
         if not 0 < smallest < LARGEST_SHARE:
             return smallest
@@ -184,7 +147,7 @@ class FittedSurrogate:
         return self.log_weights.excess(*self.in_coordinates(position, log_density))
 
     def weighed(self, positions, log_densities):
-        """Return the same with the log weights of other states, (n, d) and (n,)."""
+        """Return the same surrogate with the log weights of other states, (n, d) and (n,)."""
         weights = LogWeights.of(self.hamiltonian, *self.in_coordinates(positions, log_densities))
         return replace(self, log_weights=weights)
 
@@ -194,17 +157,9 @@ class FittedSurrogate:
         return Comparison(place, value, *self.surrogate.predict(place, return_std=True))
 
     def learn(self, comparison):
-        """Return what was learned with one value more, where it was uncertain or wrong.
+        """Return the surrogate after learning from a finite value, where it was uncertain or wrong.
 
-        Parameters
-        ----------
-        comparison : Comparison
-            Of a finite value.
-
-        Returns
-        -------
-        FittedSurrogate
-            This one, where there is nothing to learn before the next fit.
+        The surrogate itself is returned where the value can wait for the next fit.
         """
         surrogate, (place, value, predicted, std) = self.surrogate, comparison
         if surrogate.weight(max(value, predicted)) < SMALLEST_WEIGHT:

@@ -14,13 +14,7 @@ from pymc_kmc.numerics.threads import single_threaded_blas
 class Fit(NamedTuple):
     """A surrogate before moves on it are learned.
 
-    Attributes
-    ----------
-    surrogate : Surrogate
-    hamiltonian : SurrogateHamiltonian
-        Its log density, with a momentum.
-    warp : ScaleWarp or Identity
-        The coordinates that it is in.
+    `hamiltonian` is its log density with a momentum, `warp` the coordinates that it is in.
     """
 
     surrogate: Any
@@ -31,18 +25,9 @@ class Fit(NamedTuple):
 class RepeatedFit(ABC):
     """Makes surrogates of a chain's history, and learns moves on them.
 
-    Parameters
-    ----------
-    learn_moves : callable
-        ``learn_moves(hamiltonian, states, rng)`` returns the moves, learned from states in the
-        surrogate's coordinates, shape (n, d).
-
-    Attributes
-    ----------
-    n_fits : int
-        Number of fits that made a surrogate.
-    failure : str or None
-        Reason why the last fit was given up, if it was.
+    ``learn_moves(hamiltonian, states, rng)`` returns the moves, learned from states (n, d) in the
+    surrogate's coordinates. `n_fits` counts the fits that made a surrogate; `failure` is the reason
+    why the last fit was given up, or None.
     """
 
     # Share of the chain's states that is learned from: the rest is burn-in.
@@ -57,7 +42,7 @@ class RepeatedFit(ABC):
 
     @property
     def complaint(self):
-        """A message where the last fit was given up."""
+        """The warning's text where the last fit was given up."""
         return (
             f"A surrogate could not be fitted and the one before it stays in use: {self.failure} "
             "Tune for longer, or start nearer the posterior's mass: initvals={...}."
@@ -65,10 +50,10 @@ class RepeatedFit(ABC):
 
     @abstractmethod
     def _fit(self, history, last, rng):
-        """Return a :class:`Fit`, or None where the history says too little for one."""
+        """Return a :class:`Fit`, or None where the history is too short for one."""
 
     def n_recent(self, history):
-        """Return the number of states, the last ones, that are learned from."""
+        """Return the number of last states that are learned from."""
         return int(np.ceil(self.RECENT_SHARE * len(history)))
 
     def recent(self, history):
@@ -77,20 +62,11 @@ class RepeatedFit(ABC):
         return history.states.last(n), history.log_densities.last(n)[:, 0]
 
     def fit(self, history, last, rng):
-        """Fit a surrogate and learn moves on it; counters and `failure` are updated in place.
+        """Return a :class:`FittedSurrogate` of a history.
 
-        Parameters
-        ----------
-        history : History
-            Of the chain; not changed.
-        last : FittedSurrogate or None
-            The surrogate in use; not changed.
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        FittedSurrogate or None
-            None where no surrogate could be fitted; `failure` says why if that was an error.
+        `last`, the surrogate in use or None, and the history are not changed. Counters and
+        `failure` are updated in place. None is returned where no surrogate could be fitted;
+        `failure` says why if that was an error.
         """
         self.failure = None
         with single_threaded_blas():
@@ -114,19 +90,7 @@ class RepeatedFit(ABC):
 
 
 class GivenSurrogate(RepeatedFit):
-    """A surrogate that is used as it was given: moves on it alone are learned.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-        Fitted.
-    hamiltonian : SurrogateHamiltonian
-        Its log density, with a momentum.
-    learn_moves : callable
-        As of :class:`RepeatedFit`.
-    recent : float
-        Share of the chain's states that is learned from.
-    """
+    """A given fitted surrogate: only moves on it are learned, from a share `recent` of states."""
 
     makes_surrogates = False
 
@@ -139,42 +103,18 @@ class GivenSurrogate(RepeatedFit):
         return self.given
 
     def begin(self, position, log_density, rng):
-        """Return the surrogate with moves learned from the chain's first state.
-
-        Parameters
-        ----------
-        position : ndarray, shape (d,)
-        log_density : float
-            Of the target there.
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        FittedSurrogate
-        """
+        """Return the surrogate with moves learned from the chain's first state and log density."""
         with single_threaded_blas():
             states = position[None, :], np.array([log_density])
             return self._with_moves(self.given, *states, rng)
 
 
 def fisher_information(gradients, covariance, weights=None):
-    """Return E[grad f grad f'] over a chain's states, to which the inverse covariance is added.
+    """Return E[grad f grad f'] (d, d) over a chain's states, plus the inverse of their covariance.
 
-    The metric in which draws and gradients have equal spread is the geometric mean of the
-    covariance and of this matrix's inverse.
-
-    Parameters
-    ----------
-    gradients : ndarray, shape (n, d)
-        Of the surrogate at the states.
-    covariance : ndarray, shape (d, d)
-        Of the states; its inverse counts as d more of them.
-    weights : ndarray, shape (n,), optional
-        Of the states; ones by default.
-
-    Returns
-    -------
-    ndarray, shape (d, d)
+    The inverse covariance counts as d states beside the n of the gradients (n, d); `weights` (n,)
+    are ones by default. The metric in which draws and gradients have equal spread is the geometric
+    mean of the covariance and of this matrix's inverse.
     """
     n, d = gradients.shape
     share = d / (d + n)

@@ -1,16 +1,10 @@
-"""What a chain went through, as something to learn from."""
+"""A chain's states and evaluations, from which surrogates learn."""
 
 import numpy as np
 
 
 class GrowingArray:
-    """Rows in the order in which they came, in memory that grows by doubling.
-
-    Parameters
-    ----------
-    length : int
-        That of a row, d.
-    """
+    """Rows of one length in the order of their coming, in memory that grows by doubling."""
 
     FIRST_CAPACITY = 256
 
@@ -22,7 +16,6 @@ class GrowingArray:
         return self._n
 
     def append(self, row):
-        """Add one row."""
         if self._n == len(self._rows):
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
         self._rows[self._n] = row
@@ -38,19 +31,14 @@ class GrowingArray:
 
 
 class History:
-    """What a chain leaves for a surrogate to learn from.
-
-    Parameters
-    ----------
-    n_dimensions : int
-        Length d of a state.
+    """A chain's states and evaluations, of d dimensions.
 
     Attributes
     ----------
     states : GrowingArray
         Shape (n, d); repeated ones too: how long the chain stayed is information.
     log_densities : GrowingArray
-        Those of the states, shape (n, 1).
+        Of the states, shape (n, 1).
     evaluations : GrowingArray
         Proposals and the finite log densities found there, shape (n', d + 1).
     """
@@ -64,33 +52,23 @@ class History:
         return len(self.states)
 
     def append(self, outcome):
-        """Add an iteration's outcome: the state that it ended with, and its evaluation."""
+        """Add an iteration's outcome: its final state, and its evaluation if there was one."""
         self.states.append(outcome.end.position)
         self.log_densities.append(outcome.end.log_density)
         if outcome.evaluation is not None:
             self.append_evaluation(outcome.evaluation)
 
     def append_evaluation(self, evaluation):
-        """Add a place where the target was evaluated, if its log density there was finite."""
+        """Add an evaluation, if its log density is finite."""
         if np.isfinite(evaluation.log_density):
             row = np.append(evaluation.position, evaluation.log_density)
             self.evaluations.append(row)
 
 
 def systematic_sample(weights, n, rng):
-    """Draw indices with expected counts proportional to weights, evenly along the sequence.
+    """Return distinct indices, in order, and their counts in `n` draws by weights (k,).
 
-    Parameters
-    ----------
-    weights : ndarray, shape (k,)
-    n : int
-        Number of draws.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    indices, counts : ndarray
-        The distinct indices drawn, in order, and how often each was.
+    Draws are systematic: even along the sequence, with expected counts proportional to the weights.
     """
     cumulative = np.cumsum(weights)
     places = (np.arange(n) + rng.uniform()) / n * cumulative[-1]

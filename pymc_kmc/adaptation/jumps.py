@@ -1,4 +1,4 @@
-"""How far moves take a chain, on the scale of its own spread."""
+"""Lengths of a chain's jumps, on the scale of its own spread."""
 
 import numpy as np
 
@@ -13,50 +13,28 @@ N_LAGS = 8
 
 
 class Whitening:
-    """The scale that jumps are measured on.
-
-    Parameters
-    ----------
-    states : ndarray, shape (n, d)
-        Of a chain, repetitions included.
-    """
+    """The scale that jumps are measured on: it whitens states (n, d), repetitions included."""
 
     def __init__(self, states):
         self.mean = states.mean(axis=0)
         self.matrix = np.ascontiguousarray(whitening(shrunk_covariance(states)).T)
 
     def squared_jumps(self, start, ends):
-        """Return squared jumps of the whitened coordinates and of their squares.
+        """Return squared jumps (..., 2 d) of the whitened coordinates and of their squares.
 
-        In units of their mean under independence for a Gaussian, 2 and 4, and capped.
-
-        Parameters
-        ----------
-        start : ndarray, shape (d,) or that of the ends
-        ends : ndarray, shape (..., d)
-
-        Returns
-        -------
-        ndarray, shape (..., 2 d)
+        They are in units of their means under independence for a Gaussian, 2 and 4, and capped.
+        `start` has shape (d,) or that of the ends, (..., d).
         """
         z0, z = (start - self.mean) @ self.matrix, (ends - self.mean) @ self.matrix
         jumps = np.concatenate([(z - z0) ** 2 / 2, (z**2 - z0**2) ** 2 / 4], axis=-1)
         return np.minimum(jumps, LONGEST_JUMP)
 
     def independent_jumps(self, states):
-        """Return the mean squared jumps between states far from each other in time.
+        """Return the mean squared jumps (2 d,) between states far from each other in time.
 
-        They are less than 1, for long ones are capped, and much less where tails are heavy or the
-        squares of a coordinate are nearly the same, as in two modes.
-
-        Parameters
-        ----------
-        states : ndarray, shape (n, d)
-            In the order of the chain.
-
-        Returns
-        -------
-        ndarray, shape (2 d,)
+        The states (n, d) are in the chain's order. The means are less than 1, because long jumps
+        are capped, and much less where tails are heavy or the squares of a coordinate are nearly
+        the same, as in two modes.
         """
         n = len(states)
         lags = np.unique(np.linspace(0, n, N_LAGS + 2)[1:-1].round().astype(int).clip(1, n - 1))

@@ -1,10 +1,10 @@
-r"""How often each of several moves is made, learned from how far they take the chain.
+"""The probabilities of several moves, learned from how far they take the chain.
 
 A mixture of moves that leave the target invariant leaves it invariant whatever its fixed
 probabilities are. While tuning, the probabilities follow a power of each move's expected squared
-jump an evaluation, jump times acceptance probability (Pasarica and Gelman, 2010, for the
-criterion): a move twice as good is chosen many times as often. Each keeps a smallest probability,
-so that a move that becomes good is noticed.
+jump an evaluation: jump times acceptance probability (Pasarica and Gelman, 2010). A move twice as
+good is chosen many times as often. Each move keeps a smallest probability, so that a move that
+becomes good is noticed.
 
 References
 ----------
@@ -19,12 +19,7 @@ REFIT_MEMORY = 0.3
 
 
 class MoveProbabilities:
-    """Probabilities of several moves.
-
-    Attributes
-    ----------
-    probabilities : ndarray, shape (n_moves,)
-    """
+    """The `probabilities` (n_moves,) of several moves."""
 
     def choose(self, rng, first=0):
         """Draw a move's index among those from `first` on."""
@@ -36,18 +31,8 @@ class MoveProbabilities:
 class ByJumps(MoveProbabilities):
     """Probabilities that follow the squared jumps on the target.
 
-    A move's jump is that of the coordinate of the whitened states, or of their squares, that it
-    moves least.
-
-    Parameters
-    ----------
-    smallest : array_like, shape (n_moves,)
-        Smallest probability of each; a move of probability 0 is never made.
-    n_dimensions : int
-
-    Attributes
-    ----------
-    probabilities : ndarray, shape (n_moves,)
+    A move's jump is that of the coordinate that it moves least, of the whitened states or of their
+    squares. A move whose `smallest` probability is 0 is never made.
     """
 
     # Power of the expected jump: a move twice as good is chosen eight times as often.
@@ -69,21 +54,13 @@ class ByJumps(MoveProbabilities):
         self.probabilities = self.smallest + free * shares / shares.sum()
 
     def learn(self, move, squared_jumps):
-        """Learn from one proposal, in place.
-
-        Parameters
-        ----------
-        move : int
-            Its move's index.
-        squared_jumps : ndarray, shape (2 d,)
-            Times the proposal's acceptance probability.
-        """
+        """Learn, in place, from a move's squared jumps (2 d,) times its acceptance probability."""
         self.counts[move] += 1.0
         self.jumps[move] += squared_jumps
         self._update()
 
     def discount(self):
-        """Discount what was seen, in place: the moves have changed."""
+        """Give what was learned less weight, in place: the moves have changed."""
         self.counts *= REFIT_MEMORY
         self.jumps *= REFIT_MEMORY
         self._update()
@@ -92,18 +69,8 @@ class ByJumps(MoveProbabilities):
 class ByAcceptance(MoveProbabilities):
     """Probabilities that follow acceptance on the target times squared jumps on the surrogate.
 
-    Squared jumps on the target would say more, but under noise they vary so much that the choice
-    is a lottery.
-
-    Parameters
-    ----------
-    n_moves : int
-
-    Attributes
-    ----------
-    probabilities : ndarray, shape (n_moves,)
-    recent : list of float
-        Acceptance probabilities since the last fit was begun.
+    Squared jumps on the target are more informative, but vary so much under noise that the choice
+    would be random. `recent` lists the acceptance probabilities since the last fit was begun.
     """
 
     # Power of the expected jump: moves differ by little where the surrogate is exact.
@@ -129,30 +96,16 @@ class ByAcceptance(MoveProbabilities):
         self.probabilities = self.SMALLEST + free * shares / shares.sum()
 
     def learn(self, move, acceptance_rate):
-        """Learn from one proposal's acceptance probability, in place.
-
-        Parameters
-        ----------
-        move : int
-            Its move's index.
-        acceptance_rate : float
-        """
+        """Learn, in place, from a proposal's acceptance probability."""
         self.counts[move] += 1.0
         self.acceptances[move] += acceptance_rate
         self.recent.append(acceptance_rate)
         self._update()
 
     def renewed(self, jumps):
-        """Return the probabilities of moves on a new surrogate; these here stay as they are.
+        """Return the probabilities on a new surrogate, given its squared jumps.
 
-        Parameters
-        ----------
-        jumps : array_like, shape (n_moves,)
-            Squared jumps on the surrogate, 1 for independence.
-
-        Returns
-        -------
-        ByAcceptance
+        A jump is 1 under independence.
         """
         renewed = ByAcceptance(len(self.counts))
         renewed.jumps = np.asarray(jumps)

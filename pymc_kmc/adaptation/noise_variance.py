@@ -1,8 +1,9 @@
-"""The noise of a log-density estimate where a chain is, from estimates made anew there.
+"""The noise of a log-density estimate at a chain's place, from fresh estimates there.
 
-Two fresh estimates give the noise's variance, and a fresh one beside the one that the chain keeps
-gives the acceptance probability of a proposal that changes nothing but the noise: what perfect
-proposals would have, whatever the law of the noise. Some fresh estimates may be zero.
+Two fresh estimates give the noise's variance. A fresh estimate beside the one that the chain keeps
+gives the acceptance probability of a proposal that changes nothing but the noise. That is the
+acceptance rate of perfect proposals, whatever the law of the noise. Some fresh estimates may be
+zero.
 """
 
 import numpy as np
@@ -22,20 +23,15 @@ class NoiseVariance:
     """Learns half the mean squared difference of two log estimates.
 
     If the second estimate's noise renews the first one's as a proposal's renews the chain's, this
-    is the variance that matters to acceptance, of correlated noise too.
-
-    Attributes
-    ----------
-    n_pairs : int
-    zero_share : float
-        Share of fresh estimates that were zero, their log -inf; NaN before the first.
+    is the variance that matters to acceptance, of correlated noise too. `zero_share` is the share
+    of fresh estimates that were zero, their log -inf; NaN before the first.
     """
 
     def __init__(self):
         self.forget()
 
     def forget(self):
-        """Start anew: the noise is another one."""
+        """Start anew, for another noise."""
         self._mean = self._acceptance = 0.0
         self.n_pairs = self.n_comparisons = self.n_kept = self.n_estimates = 0
         self.zero_share = np.nan
@@ -47,23 +43,20 @@ class NoiseVariance:
 
     @property
     def value(self):
-        """The variance; NaN while there is no pair and none is expected."""
+        """The variance; NaN without a pair and without an expected value."""
         return self._mean if self.n_pairs + self._expected_pairs else np.nan
 
     def count(self, fresh):
-        """Learn from an evaluation of the chain's place how often an estimate is zero there."""
+        """Update the share of zero estimates with an evaluation of the chain's place."""
         self.n_estimates += 1
         weight = 1.0 / min(self.n_estimates, 2 * RECENT_PAIRS)
         last = self.zero_share if self.n_estimates > 1 else 0.0
         self.zero_share = last + weight * ((fresh.log_likelihood_estimate == -np.inf) - last)
 
     def compare(self, kept, fresh):
-        """Learn from the chain's own evaluation and a fresh one which share would be accepted.
+        """Update perfect proposals' acceptance rate with the chain's evaluation and a fresh one.
 
-        Parameters
-        ----------
-        kept, fresh : Evaluation
-            `fresh` under the noise of `kept`, renewed.
+        `fresh` is under the noise of `kept`, renewed.
         """
         change = fresh.log_likelihood_estimate - kept.log_likelihood_estimate
         if kept.log_likelihood_estimate == -np.inf or np.isnan(change):
@@ -75,14 +68,10 @@ class NoiseVariance:
         self._acceptance += (rate - self._acceptance) / min(self.n_comparisons, RECENT_PAIRS)
 
     def learn(self, first, second):
-        """Learn from two fresh evaluations.
+        """Update the variance with two fresh evaluations, if they are a pair.
 
-        They are a pair if the likelihood's parameters are the same, neither the position nor
-        another step's variables among them having moved, and both estimates are finite.
-
-        Parameters
-        ----------
-        first, second : Evaluation
+        They are if both estimates are finite and the likelihood's parameters are the same: neither
+        the position nor another step's variables among them have moved.
         """
         estimates = first.log_likelihood_estimate, second.log_likelihood_estimate
         if first.parameters != second.parameters or not np.isfinite(estimates).all():

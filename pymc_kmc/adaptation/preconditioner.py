@@ -4,7 +4,7 @@
 the geometric mean of the covariance of the draws and the inverse covariance of the gradients. For a
 Gaussian target it is the covariance *exactly*, from any d + 1 points, because gradients are linear
 in the draws: both covariances have the same error. It is computed from the recent half of the chain
-on a geometric schedule, as the windows of NUTS's tuning are; until there are enough points the
+on a geometric schedule, as the windows of NUTS's tuning are. Until there are enough points the
 generalised speed measure (:mod:`pymc_kmc.adaptation.speed_measure`) finds scale and place.
 
 References
@@ -23,25 +23,11 @@ from pymc_kmc.numerics.threads import single_threaded_blas
 
 
 class DrawsAndGradients:
-    """Coordinates in which draws and gradients have equal spread, and trajectories to go with them.
+    """Coordinates in which draws and gradients have equal spread, and trajectories in them.
 
-    Parameters
-    ----------
-    n_dimensions : int
-        Dimension d.
-    target_acceptance : float
-        Acceptance rate of leapfrog trajectories that their step size is driven to.
-    speed_measure : SpeedMeasure
-        Of single steps, used until the first window.
-
-    Attributes
-    ----------
-    factor : ndarray, shape (d, d)
-        Lower triangular.
-    step_size : float
-        Of the leapfrog steps, in units of `factor`.
-    n_steps : int
-        Leapfrog steps of a trajectory.
+    The `step_size` of its `n_steps` leapfrog steps is in units of `factor` (d, d), lower
+    triangular; it is driven to the acceptance rate `target_acceptance`. Until the first window the
+    `speed_measure` of single steps is used.
     """
 
     # Number of iterations before the first window, at least one a dimension.
@@ -83,12 +69,8 @@ class DrawsAndGradients:
     def learn(self, U, V, acceptance_rate, accepted, position, gradient, weight=1.0):
         """Learn from an iteration.
 
-        Parameters
-        ----------
-        U, V, acceptance_rate, accepted, weight
-            As for :meth:`SpeedMeasure.learn`.
-        position, gradient : ndarray, shape (d,)
-            The chain's new state and the gradient there.
+        Arguments before `position` are those of :meth:`SpeedMeasure.learn`. `position` and
+        `gradient` (d,) are the chain's new state and the gradient there.
         """
         self.positions.append(position)
         self.gradients.append(gradient)

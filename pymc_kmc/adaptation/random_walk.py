@@ -34,31 +34,10 @@ from pymc_kmc.numerics.threads import single_threaded_blas
 class RandomWalkAdaptation:
     """The covariance and the scale of a Gaussian random walk; both are updated in place.
 
-    Parameters
-    ----------
-    n_dimensions : int
-        Dimension d.
-    covariance : array_like, shape (d, d), optional
-        Where to begin; by default the identity.
-    scale : float
-        Where to begin, as a factor on 2.38 / sqrt(d).
-    target_acceptance : float, optional
-        Acceptance rate that the scale is driven to, by default .234, or .1 for a noisy target.
-    is_noisy : bool
-        Whether the target is estimated.
-
-    Attributes
-    ----------
-    covariance : ndarray, shape (d, d)
-    factor : ndarray, shape (d, d)
-        Its Cholesky factor.
-    scale : float
-        Relative to `optimal_scale`.
-    optimal_scale : float
-        2.38 / sqrt(d).
-    basis : ndarray, shape (d, d), or None
-        Factor of the first covariance, if that has correlations: covariances are learned in
-        coordinates in which it is the identity.
+    `scale` is a factor on `optimal_scale`, 2.38 / sqrt(d). It is driven to `target_acceptance`, by
+    default .234, or .1 for an estimated target (`is_noisy`). `factor` is the Cholesky factor of the
+    `covariance` (d, d). `basis` is the factor of the first covariance if that has correlations,
+    else None: covariances are learned in coordinates in which it is the identity.
     """
 
     # Optimal scale times sqrt(d) (Roberts, Gelman and Gilks, 1997).
@@ -94,16 +73,14 @@ class RandomWalkAdaptation:
 
     @property
     def scale(self):
-        """The scale s, relative to 2.38 / sqrt(d)."""
         return self.scale_adaptation.scale
 
     @property
     def proposal_covariance(self):
-        """Covariance of the proposals, shape (d, d)."""
         return (self.scale * self.optimal_scale) ** 2 * self.covariance
 
     def set_covariance(self, covariance, factor=None):
-        """Use `covariance`, positive definite, shape (d, d), with its Cholesky factor, if known."""
+        """Set the covariance (d, d), positive definite, with its Cholesky factor, if known."""
         self.covariance = np.asarray(covariance, dtype=np.float64)
         self.factor = np.linalg.cholesky(self.covariance) if factor is None else factor
 
@@ -114,19 +91,10 @@ class RandomWalkAdaptation:
         self.basis = None if is_diagonal else factor
 
     def learn_scale(self, acceptance_rate):
-        """Learn from the acceptance probability of a proposal."""
         self.scale_adaptation.update(acceptance_rate)
 
     def learn_covariance(self, states, warp=IDENTITY):
-        """Learn from the chain's history, where that is due or the coordinates have changed.
-
-        Parameters
-        ----------
-        states : GrowingArray
-            All of the chain.
-        warp : ScaleWarp or Identity
-            The random walk's coordinates.
-        """
+        """Learn from the chain's `states`, where that is due or the `warp` has changed."""
         if not self.schedule.is_due(len(states)) and warp is self._warp:
             return
         self._warp = warp

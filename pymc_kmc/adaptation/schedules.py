@@ -1,7 +1,8 @@
-r"""When to learn, and how much.
+r"""Schedules of adaptation.
 
-Adaptation that goes on for ever keeps the target only if it dies out: :math:`\sum_t a_t = \infty`
-and :math:`a_t \to 0` (Andrieu and Thoms, 2008; Roberts and Rosenthal, 2007).
+A chain that adapts without end keeps its target only if the adaptation dies out:
+:math:`\sum_t a_t = \infty` and :math:`a_t \to 0` (Andrieu and Thoms, 2008; Roberts and Rosenthal,
+2007).
 
 References
 ----------
@@ -16,32 +17,15 @@ import numpy as np
 
 
 def vanishing_weight(t):
-    r"""Return :math:`a_t = 1 / \sqrt{t + 1}`, the schedule of the KMC and KAMH papers.
-
-    Parameters
-    ----------
-    t : int
-        Iterations done.
-
-    Returns
-    -------
-    float
-    """
+    r"""Return :math:`a_t = 1 / \sqrt{t + 1}` at iteration t, as in the KMC and KAMH papers."""
     return 1.0 / np.sqrt(t + 1.0)
 
 
 class GeometricSchedule:
-    """Times that grow by a factor: each refit sees that much more history than the one before it.
+    """Times that grow by at least a `factor`: each refit has that much more history.
 
-    The total cost of refits is then a fixed multiple of the last one's, and the probability of a
-    refit at iteration t falls as 1/t: adaptation vanishes also where it isn't stopped.
-
-    Parameters
-    ----------
-    first : int
-        The first due time.
-    factor : float
-        At least this much growth between due times.
+    The total cost of refits is then a fixed multiple of the last one's. The probability of a refit
+    at iteration t falls as 1/t: adaptation vanishes also where it isn't stopped.
     """
 
     def __init__(self, first, factor):
@@ -49,7 +33,7 @@ class GeometricSchedule:
         self.next = first
 
     def is_due(self, t):
-        """Say whether time `t` is due, and if so plan the next one."""
+        """Return whether time `t` is due; if so the next one is planned."""
         if t < self.next:
             return False
         self.next = max(t + 1, int(np.ceil(t * self.factor)))

@@ -6,14 +6,15 @@ generalised speed measure is :math:`\exp(\beta H(q_L))` times the acceptance pro
 .. math:: F_L = E\left[\log\min\left(1, \frac{\pi(y) q_L(x | y)}{\pi(x) q_L(y | x)}\right)\right]
           + \beta \sum_i \log L_{ii}
 
-bounds its logarithm from below (Titsias and Dellaportas, 2019, section 2); beta is driven so
-that the acceptance rate is the one wanted. The gradient in L of one proposal's log ratio is the
-lower triangle of a sum of outer products :math:`\sum_k u_k v_k^\top`, which the steps
-(:mod:`pymc_kmc.steps.gad`) know; it counts where the log ratio is negative.
+bounds its logarithm from below (Titsias and Dellaportas, 2019, section 2). The weight beta is
+driven so that the wanted acceptance rate is reached. The gradient in L of one proposal's log ratio
+is the lower triangle of a sum of outer products :math:`\sum_k u_k v_k^\top`, which the steps
+(:mod:`pymc_kmc.steps.gad`) compute; it counts where the log ratio is negative.
 
-Two rules make steps of it. The paper's *additive* one scales every element by the root of its mean
-square (RMSprop); its step size and the floor of the diagonal are in the parameters' units. The
-*multiplicative* one, :math:`L \leftarrow L + \gamma_t L M`, moves :math:`L L^\top` along
+Two rules turn the gradient into steps. The paper's *additive* rule scales every element by the root
+of its mean square (RMSprop); its step size and the floor of the diagonal are in the parameters'
+units. The *multiplicative* rule, :math:`L \leftarrow L + \gamma_t L M`, moves :math:`L L^\top`
+along
 
 .. math:: L (S + S^\top) L^\top / 2 + \beta L L^\top,
           \quad S = \sum_k (L^\top u_k) v_k^\top,
@@ -35,27 +36,11 @@ from pymc_kmc.numerics.jit import njit
 
 
 class SpeedMeasure:
-    """A lower triangular factor L that learns from proposals.
+    """A lower triangular `factor` L (d, d) that learns from proposals.
 
-    Parameters
-    ----------
-    n_dimensions : int
-        Dimension d.
-    target_acceptance : float
-        Acceptance rate that beta is driven to.
-    rate : float
-        Step size of the additive rule; the multiplicative one has its own.
-    update : {"additive", "multiplicative"}
-        The rule.
-
-    Attributes
-    ----------
-    factor : ndarray, shape (d, d)
-        L.
-    beta : float
-        Weight of the entropy.
-    scale : float
-        Geometric mean of the diagonal of L.
+    `update` is the rule, "additive", with step size `rate`, or "multiplicative". `beta` is the
+    weight of the entropy, driven to `target_acceptance`; `scale` is the geometric mean of the
+    diagonal of L.
     """
 
     # A proposal is one step of unit size.
@@ -95,17 +80,10 @@ class SpeedMeasure:
         self.mean_square = np.zeros((n_dimensions, n_dimensions))
 
     def learn(self, U, V, acceptance_rate, accepted, weight=1.0):
-        """Learn from a proposal.
+        """Learn from a proposal, with the outer products' vectors U and V (k, d), or None.
 
-        Parameters
-        ----------
-        U, V : ndarray, shape (k, d), or None
-            The outer products' vectors; None if they aren't finite.
-        acceptance_rate : float
-            The proposal's acceptance probability.
-        accepted : bool
-        weight : float
-            Factor on the step, less than one where adaptation dies out.
+        They are None if they aren't finite. `weight` is a factor on the step, less than one where
+        adaptation dies out.
         """
         self.t += 1
         counts = acceptance_rate < 1.0
@@ -149,24 +127,9 @@ SQUARE_MEMORY = 0.9
 def additive_update(factor, mean_square, U, V, counts, beta, rate, first):
     """Step along the gradient, each element scaled by the root of its mean square.
 
-    Parameters
-    ----------
-    factor : ndarray, shape (d, d)
-        L, written to.
-    mean_square : ndarray, shape (d, d)
-        Of the gradient's elements, written to.
-    U, V : ndarray, shape (k, d)
-        The outer products' vectors.
-    counts : bool
-        Whether the outer products count: the log ratio was negative.
-    beta, rate : float
-    first : bool
-        Whether nothing is in `mean_square` yet.
-
-    Returns
-    -------
-    float
-        Geometric mean of the new diagonal.
+    `factor`, L, and `mean_square`, of the gradient's elements, both (d, d), are written to; `first`
+    says that the latter is still empty. The outer products of U and V (k, d) count if `counts`: the
+    log ratio was negative. Returns the geometric mean of the new diagonal.
     """
     d = factor.shape[0]
     log_scale = 0.0
@@ -188,26 +151,12 @@ def additive_update(factor, mean_square, U, V, counts, beta, rate, first):
 
 @njit
 def multiplicative_update(factor, U, V, counts, beta, gain, largest_step):
-    """Step along the natural gradient.
+    """Step along the natural gradient, and return the new diagonal's geometric mean.
 
     With S as in the module's docstring, M is the lower triangular matrix whose symmetric part is
     that of S: only L L' matters, and L + gain L M is as near to it as the full matrix's step.
-
-    Parameters
-    ----------
-    factor, U, V, counts, beta
-        As for :func:`additive_update`.
-    gain : float
-        gamma_t.
-    largest_step : float
-        Most that the norm of a step may be, relative to L.
-
-    Returns
-    -------
-    scale : float
-        Geometric mean of the new diagonal.
-    limited : bool
-        Whether the step was cut short.
+    Arguments are those of :func:`additive_update`; `gain` is gamma_t. A step's norm relative to L
+    is at most `largest_step`; the second value returned says whether the step was cut short.
     """
     d = factor.shape[0]
     size = beta

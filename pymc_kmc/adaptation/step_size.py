@@ -13,21 +13,10 @@ import numpy as np
 
 
 class RobbinsMonroScale:
-    r"""A proposal's scale, by stochastic approximation of its acceptance rate.
+    r"""A proposal's scale, driven to the acceptance rate `target` by stochastic approximation.
 
     :math:`\log s_{t+1} = \log s_t + a_t (\alpha_t - \alpha^*)` with
     :math:`a_t = \min(1, 4 t^{-0.6})` (Andrieu and Thoms, 2008, algorithm 4).
-
-    Parameters
-    ----------
-    target : float
-        Acceptance rate aimed at.
-    scale : float
-        Where to begin.
-
-    Attributes
-    ----------
-    scale : float
     """
 
     # Gain of the steps in log scale: a factor 10 is mended in tens of iterations.
@@ -41,30 +30,16 @@ class RobbinsMonroScale:
         self.t = 0
 
     def update(self, acceptance_rate):
-        """Learn from the acceptance probability of one proposal."""
         self.t += 1
         gain = min(1.0, self.GAIN / self.t**self.DECAY)
         self.scale *= np.exp(gain * (acceptance_rate - self.target))
 
 
 class DualAveraging:
-    r"""A leapfrog step size by dual averaging (Hoffman and Gelman, 2014, section 3.2).
+    """A leapfrog step size by dual averaging (Hoffman and Gelman, 2014, section 3.2).
 
-    Parameters
-    ----------
-    target : float
-        Acceptance rate aimed at.
-    step_size : float
-        Where to begin.
-    bounds : (float, float)
-        The step size stays between them.
-
-    Attributes
-    ----------
-    step_size : float
-        To use while learning.
-    averaged_step_size : float
-        To use afterwards.
+    It is driven to the acceptance rate `target`, within `bounds`. `step_size` is to be used while
+    learning, `averaged_step_size` afterwards.
     """
 
     # gamma of the paper, section 3.2.1.

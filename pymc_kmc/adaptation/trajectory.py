@@ -1,11 +1,11 @@
-r"""Step size and length of trajectories, learned on the surrogate alone.
+"""Step size and length of trajectories, learned on the surrogate alone.
 
-Both come from trajectories that start at states of the chain and never touch the target. A step
-size driven by the target's acceptance answers the surrogate's errors, which no step size cures,
-by shrinking until the chain stands still; here it answers the integrator's error only. The number
-of steps is uniform between a third of some L and L, with the L whose expected squared jump, over
-the coordinate (of the whitened states, and of their squares) that moves least, is largest
-(Pasarica and Gelman, 2010, for the criterion).
+Both come from trajectories that start at states of the chain and never evaluate the target. A step
+size driven by the target's acceptance would answer the surrogate's errors, which no step size
+cures, by shrinking until the chain stands still; here it answers the integrator's error only. The
+number of steps is uniform between L / 3 and L. L is the length with the largest expected squared
+jump of the coordinate (of the whitened states, and of their squares) that moves least (Pasarica and
+Gelman, 2010, for the criterion).
 
 References
 ----------
@@ -46,17 +46,9 @@ WORTH = 1.1
 
 
 class Trajectories(NamedTuple):
-    """Step sizes and lengths of trajectories on one surrogate; a value.
+    """Uniform bounds (low, high) of `step_size` and `n_steps` of trajectories on one surrogate.
 
-    Attributes
-    ----------
-    hamiltonian : SurrogateHamiltonian
-    step_size : (float, float)
-        Bounds of the uniformly drawn step size.
-    n_steps : (int, int)
-        Bounds of the uniformly drawn number of leapfrog steps.
-    whitening : Whitening
-        The scale that the trajectories' jumps are measured on.
+    A value; `whitening` is the scale that the trajectories' jumps are measured on.
     """
 
     hamiltonian: SurrogateHamiltonian
@@ -65,21 +57,15 @@ class Trajectories(NamedTuple):
     whitening: Whitening
 
     def following(self, surrogate):
-        """Return the same on a surrogate that has learned a little more in its coordinates."""
+        """Return the same on a surrogate updated in its coordinates."""
         return self._replace(hamiltonian=self.hamiltonian.following(surrogate.parameters_))
 
 
 class TrajectoryLearning(NamedTuple):
-    """Learns what of the trajectories on a surrogate isn't given.
+    """Learns the step size and the number of steps of trajectories where they are not given.
 
-    Attributes
-    ----------
-    step_size : (float, float) or None
-        Given bounds.
-    n_steps : (int, int) or None
-        Given bounds.
-    target_acceptance : float
-        Acceptance rate of trajectories if the surrogate were the target.
+    `step_size` and `n_steps` are given bounds (low, high), or None. `target_acceptance` is the
+    acceptance rate of trajectories if the surrogate were the target.
     """
 
     step_size: tuple | None
@@ -101,18 +87,7 @@ class TrajectoryLearning(NamedTuple):
 def learn_step_size(hamiltonian, states, target_acceptance, rng):
     """Return the step size at which trajectories on the surrogate have a given acceptance rate.
 
-    Parameters
-    ----------
-    hamiltonian : SurrogateHamiltonian
-    states : ndarray, shape (n, d)
-        To start from.
-    target_acceptance : float
-        Of the surrogate's own energy.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    float
+    They start at states (n, d) and are accepted by the surrogate's own energy.
     """
     averaging = DualAveraging(target_acceptance, FIRST_STEP_SIZE, STEP_SIZE_BOUNDS)
     for _ in range(N_STEP_SIZE_TRAJECTORIES):
@@ -124,19 +99,9 @@ def learn_step_size(hamiltonian, states, target_acceptance, rng):
 
 
 def learn_n_steps(hamiltonian, states, step_size, rng):
-    """Return the interval of leapfrog steps that promises the largest jumps.
+    """Return the bounds (low, high) of leapfrog steps whose expected jumps are largest.
 
-    Parameters
-    ----------
-    hamiltonian : SurrogateHamiltonian
-    states : ndarray, shape (n, d)
-        To start from; their spread is what a jump is measured by.
-    step_size : float
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    low, high : int
+    Trajectories start at states (n, d), whose spread jumps are measured by.
     """
     whitening = Whitening(states)
     jumps = np.zeros((LENGTHS[-1], 2 * states.shape[1]))
@@ -157,5 +122,5 @@ def learn_n_steps(hamiltonian, states, step_size, rng):
 
 
 def acceptance(energy_changes):
-    """Acceptance probability for a change of energy; 0 where it is NaN."""
+    """Return the acceptance probability of a change of energy; 0 where it is NaN."""
     return np.exp(-np.maximum(np.nan_to_num(energy_changes, nan=np.inf, neginf=0.0), 0.0))

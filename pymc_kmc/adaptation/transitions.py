@@ -1,10 +1,10 @@
-r"""How long sequences of transitions on a surrogate are to be, learned on the surrogate alone.
+"""Lengths of sequences of transitions on a surrogate, learned on the surrogate alone.
 
-The step size is that of :func:`~pymc_kmc.adaptation.trajectory.learn_step_size`; the number of
-leapfrog steps comes from the median number until a U-turn, and multiples of it; the number of
-transitions makes start and end independent, as far as a budget of gradients allows. Lengths are
-judged by simulations of short sequences: the jumps of long ones are all as large as can be, so that
-their differences are noise.
+The step size is that of :func:`~pymc_kmc.adaptation.trajectory.learn_step_size`. The number of
+leapfrog steps comes from the median number until a U-turn, and multiples of it. The number of
+transitions is such that start and end are independent, as far as a budget of gradients allows.
+Lengths are judged by simulations of short sequences: the jumps of long ones are all as large as
+can be, so that their differences are noise.
 """
 
 from typing import NamedTuple
@@ -57,16 +57,8 @@ SLOWEST = 1e-3
 class SurrogateTransitions(NamedTuple):
     """Sequences of transitions on one surrogate; a value.
 
-    Attributes
-    ----------
-    hamiltonian : SurrogateHamiltonian
-    step_size : float
-    n_steps : int
-        Longest number of leapfrog steps at this step size.
-    n_transitions : int
-        Number of transitions in the longest sequence.
-    decorrelation : float
-        -log of the correlation of the longest sequence's start and end.
+    `n_steps` is the longest number of leapfrog steps, `n_transitions` the number of transitions in
+    the longest sequence, `decorrelation` -log of the correlation of that sequence's start and end.
     """
 
     hamiltonian: SurrogateHamiltonian
@@ -76,7 +68,7 @@ class SurrogateTransitions(NamedTuple):
     decorrelation: float
 
     def following(self, surrogate):
-        """Return the same on a surrogate that has learned a little more in its coordinates."""
+        """Return the same on a surrogate updated in its coordinates."""
         parameters, _ = _in_own_coordinates(surrogate)
         return self._replace(hamiltonian=self.hamiltonian.following(parameters))
 
@@ -89,22 +81,15 @@ class SurrogateTransitions(NamedTuple):
 def whitened_hamiltonian(surrogate):
     """Return a surrogate's Hamiltonian, with the identity as metric in coordinates that whiten it.
 
-    Parameters
-    ----------
-    surrogate : Surrogate
-        One without such coordinates of its own is taken in the given ones.
-
-    Returns
-    -------
-    SurrogateHamiltonian
-        The surrogate's own, where it has one as its attribute `hamiltonian`.
+    A surrogate's own attribute `hamiltonian` is returned where it has one. One without whitening
+    coordinates is used in the given ones.
     """
     own = getattr(surrogate, "hamiltonian", None)
     return own or SurrogateHamiltonian(*_in_own_coordinates(surrogate))
 
 
 def _in_own_coordinates(surrogate):
-    """Return what evaluates a surrogate in its own coordinates, and these."""
+    """Return a surrogate's parameters in its own coordinates, and these coordinates."""
     parameters, d = evaluable(surrogate), surrogate.n_features_in_
     if not hasattr(parameters, "whitening"):
         return parameters, Coordinates.identity(d)
@@ -113,21 +98,11 @@ def _in_own_coordinates(surrogate):
 
 
 def learn_transitions(hamiltonian, states, rng, n_gradients=None):
-    """Learn the step size and the lengths of sequences on a surrogate.
+    """Return :class:`SurrogateTransitions`, learned from simulations on the surrogate.
 
-    Parameters
-    ----------
-    hamiltonian : SurrogateHamiltonian
-        Result of :func:`whitened_hamiltonian`.
-    states : ndarray, shape (n, d)
-        Of the chain, to start simulations from; repetitions included.
-    rng : numpy.random.Generator
-    n_gradients : int, optional
-        Of a sequence; by default what landmarks cost allows.
-
-    Returns
-    -------
-    SurrogateTransitions
+    `hamiltonian` is that of :func:`whitened_hamiltonian`; simulations start at states (n, d) of the
+    chain, repetitions included. `n_gradients` is the budget of a sequence, by default what
+    landmarks cost allows.
     """
     if n_gradients is None:
         n_gradients = BUDGET / _gradient_cost(hamiltonian.parameters, states.shape[1])
@@ -154,7 +129,7 @@ def learn_transitions(hamiltonian, states, rng, n_gradients=None):
 
 
 def _gradient_cost(parameters, d):
-    """Return what a gradient costs, in the budget's unit."""
+    """Return the cost of a gradient, in the budget's unit."""
     n_landmarks = getattr(parameters, "coefficients", np.zeros(0)).size
     n_additive = getattr(parameters, "additive_coefficients", np.zeros(0)).size
     return d * (n_landmarks + d) + ADDITIVE_SIZE * n_additive + GRADIENT_OVERHEAD

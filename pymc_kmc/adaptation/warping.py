@@ -1,26 +1,26 @@
-r"""Coordinates in which a funnel is none: some variables' scales taken out of others.
+r"""Coordinates without funnels: a map that divides some variables by scales that others determine.
 
-In hierarchical models the spread of some variables depends on others, by orders of magnitude: the
-effects on their scale. No stationary kernel, no one step size and no one covariance fits such a
+In hierarchical models the spread of some variables depends on others, by orders of magnitude: that
+of effects on their scale. No stationary kernel, no one step size and no one covariance fits such a
 target. A warp is a triangular map
 
 .. math:: y_i = \left(x_i - b_i - B_i^\top x_O\right) e^{-s_i(x_P)}
 
 of the driven coordinates i, given the others O, which stay as they are, with a few drivers P among
-them; a transport map of the simplest kind (Parno and Marzouk, 2018). It is what reparametrising the
-model by hand, non-centring it, would do (Papaspiliopoulos, Roberts and Sköld, 2007), to the extent
-that the posterior asks for it. The log density of y is that of x plus
-:math:`\sum_i s_i(x_P)`, the log volume; any warp is exact. The log scales :math:`s_i` are linear in
-the drivers, or quadratic among the states and linear beyond them.
+them; a transport map of the simplest kind (Parno and Marzouk, 2018). It replaces reparametrising
+the model by hand, non-centring it (Papaspiliopoulos, Roberts and Sköld, 2007), to the extent that
+the posterior needs it. The log density of y is that of x plus :math:`\sum_i s_i(x_P)`, the log
+volume; any warp is exact. The log scales :math:`s_i` are linear in the drivers, or quadratic among
+the states and linear beyond them.
 
 Scales are learned from one of two sources. *The states*: a regression with multiplicative
-heteroscedasticity (Harvey, 1976), by his scoring iterations; what the driven coordinates gain in
-log likelihood a draw must add up to something. *A surrogate's curvature*: a coordinate's scale
-given all others is :math:`(-\partial_i^2 f)^{-1/2}`, which tells of a funnel before the chain has
+heteroscedasticity (Harvey, 1976), by his scoring iterations; a driver must bring a smallest gain of
+log likelihood a draw, summed over the driven coordinates. *A surrogate's curvature*: a coordinate's
+scale given all others is :math:`(-\partial_i^2 f)^{-1/2}`. It shows a funnel before the chain has
 seen much of it, and precisely enough for log scales that bend. Drivers are the coordinates that
 explain most of the others' log scales. A coordinate that the driven ones are scattered around, a
-common mean, explains what would otherwise be common to them: it is left out of the driven ones for
-their locations' sake.
+common mean, is left out of the driven ones: it explains the part of their locations that they have
+in common.
 
 References
 ----------
@@ -66,19 +66,11 @@ BEYOND = 2.0
 
 
 def learn_warp(states, log_scales=None):
-    """Learn a warp from a chain's states, or from what a surrogate says of their scales.
+    """Return a warp learned from a chain's states (n, d), or from a surrogate's log scales.
 
-    Parameters
-    ----------
-    states : ndarray, shape (n, d)
-    log_scales : ndarray, shape (n, d), optional
-        At each state and of each coordinate, the log of its scale given all others; NaN where
-        there is none. By default the distances of the states themselves are used.
-
-    Returns
-    -------
-    ScaleWarp or Identity
-        The identity where no coordinate's scale depends much on another.
+    `log_scales` (n, d) are, at each state and of each coordinate, the log of its scale given all
+    others, NaN where there is none; by default the states' own distances are used. The warp is the
+    identity where no coordinate's scale depends much on another.
     """
     thinned = slice(None, None, max(1, len(states) // MOST_STATES))
     X = states[thinned]
@@ -128,7 +120,7 @@ class _Regression(NamedTuple):
 
 
 def _choose(Z, scales):
-    """Add drivers one after another while they are worth it."""
+    """Return the best regression, with drivers added one after another while they are worth it."""
     best = _regress(Z, scales, [], [])
     while len(best.drivers) < MOST_DRIVERS:
         scores = scales.scores.copy()
@@ -143,7 +135,7 @@ def _choose(Z, scales):
 
 
 def _choose_driven(Z, scales, drivers):
-    """Leave out what isn't worth it, and what others are scattered around: a common mean."""
+    """Return the regression without driven coordinates that gain little, or are a common mean."""
     shares = scales.shares[:, drivers].sum(axis=1)
     shares[drivers] = 0.0
     driven = [int(i) for i in np.flatnonzero(shares > scales.FAINT)]
@@ -162,7 +154,7 @@ def _choose_driven(Z, scales, drivers):
 
 
 def _dependence(precision, driven):
-    """Of Gaussian coordinates given all others, in nats: what independent ones would cost."""
+    """Return the dependence, in nats, of Gaussian coordinates given all others."""
     covariance = np.linalg.inv(precision[np.ix_(driven, driven)])
     return 0.5 * (np.log(np.diag(covariance)).sum() - np.linalg.slogdet(covariance)[1])
 
@@ -182,7 +174,7 @@ def _regress(Z, scales, drivers, driven):
 
 
 def _least_squares(U, Y, ridge, roots=None):
-    """Coefficients of Y on U, with roots of weights (n, q) for each column of Y."""
+    """Return coefficients of Y on U, with roots of weights (n, q) for each column of Y."""
     ridge = ridge * np.eye(U.shape[1])
     if roots is None:
         return np.linalg.solve(U.T @ U + ridge, U.T @ Y)
@@ -199,16 +191,10 @@ def _precision(Z):
 
 
 class _Scales:
-    """What is known of coordinates' log scales, for standardised states.
+    """Coordinates' log scales, for standardised states.
 
-    Attributes
-    ----------
-    shares : ndarray, shape (d, d)
-        Of the variance of a coordinate's log scale, or log distance, that another explains.
-    scores : ndarray, shape (d,)
-        How much each explains altogether.
-    precision : ndarray, shape (d, d)
-        Of the states.
+    `shares` (d, d) are of the variance of a coordinate's log scale, or log distance, that another
+    explains; `scores` (d,) how much each explains altogether. `precision` (d, d) is the states'.
     """
 
     def __init__(self, Z, log_scales):
@@ -221,7 +207,7 @@ class _Scales:
 
 
 class _UnknownScales(_Scales):
-    """Scales that the states' distances from their regression are to tell."""
+    """Scales estimated from the states' distances to their regression."""
 
     CAN_BEND = False
     FAINT = 0.01
@@ -235,7 +221,7 @@ class _UnknownScales(_Scales):
         self.scores = np.where(self.shares > self.FAINT, self.shares, 0.0).sum(axis=0)
 
     def regress(self, U, V, driven):
-        """Location and log-scale coefficients by Harvey's scoring, and gains of likelihood."""
+        """Return location and log-scale coefficients by Harvey's scoring, and likelihood gains."""
         Y = self.Z[:, driven]
         residuals = Y - U @ _least_squares(U, Y, LOCATION_RIDGE)
         plain = 0.5 * np.log(np.mean(residuals**2, axis=0) + 1e-300)
@@ -253,7 +239,7 @@ class _UnknownScales(_Scales):
 
 
 class _KnownScales(_Scales):
-    """Scales that somebody knows."""
+    """Scales that are given."""
 
     CAN_BEND = True
     FAINT = 0.1
@@ -267,7 +253,7 @@ class _KnownScales(_Scales):
         self.scores = self.variances @ shares
 
     def regress(self, U, V, driven):
-        """Regressions on the known scales; their variance is what there is to gain."""
+        """Return regressions on the given scales, whose variances count as gains."""
         scale = _least_squares(V, self.log_scales[:, driven], RIDGE)
         roots = np.exp(-V @ scale)
         location = _least_squares(U, self.Z[:, driven], LOCATION_RIDGE, roots)

@@ -74,7 +74,7 @@ def ABCPotential(  # noqa: N802
     A simulation fails if its distance from the observed data is NaN or infinite: with the default
     distance, if a summary statistic is. It is infinitely far, its weight is 0, and an estimate
     whose simulations all fail is 0. The ABC likelihood of parameters at which simulations succeed
-    with probability p therefore has p as a factor. Return NaN where a simulation comes to nothing.
+    with probability p therefore has p as a factor. Return NaN where a simulation fails.
     ``kmc_failed_share`` in the sample statistics is the share that failed; a chain warns where it
     is notable.
 
@@ -84,8 +84,8 @@ def ABCPotential(  # noqa: N802
         Name of the potential.
     simulator : callable
         ``simulator(*param_values, rng=numpy.random.Generator)`` returns one data set. If it takes
-        ``size=`` too, it returns `size` data sets, along the first axis of an array: all of an
-        estimate's in one call. Everything random in it must come from `rng`.
+        ``size=`` too, it returns `size` data sets, along the first axis of an array: all data
+        sets of an estimate in one call. Everything random in it must come from `rng`.
     *params : TensorVariable
         Arguments of the simulator, in this order: the model's variables or expressions of them.
         It gets their values on the natural (constrained) scale with their shapes, scalars as
@@ -215,13 +215,9 @@ def ABCPotential(  # noqa: N802
 
 
 class Distance:
-    """The task of a replicate: simulates data and returns their distance from the observed ones.
+    """The task of a replicate: simulates data and returns their distance from the observed data.
 
-    Parameters
-    ----------
-    summaries : Summaries
-    distance : callable or None
-        None: the Euclidean norm of the difference of summaries.
+    With `distance` None that is the Euclidean norm of the difference of summaries.
     """
 
     def __init__(self, summaries, distance):
@@ -273,21 +269,8 @@ LOG_KERNELS = {
 class KernelAverage(Combination):
     """Log of the average kernel weight of distances; a failed simulation's weight is 0.
 
-    It records the smallest distance of a chain.
-
-    Parameters
-    ----------
-    name : str
-        Name of the potential, for messages.
-    kernel : str
-        A key of `LOG_KERNELS`.
-    epsilon : float
-        Bandwidth.
-
-    Attributes
-    ----------
-    smallest : float
-        Smallest distance since :meth:`forget`.
+    `kernel` is a key of `LOG_KERNELS`, `epsilon` its bandwidth. `smallest` records the smallest
+    distance since :meth:`forget`.
     """
 
     smallest: float

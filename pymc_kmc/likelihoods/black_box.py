@@ -2,10 +2,10 @@ r"""A Python function without a gradient as a tensor of a PyMC model.
 
 With ``on_error="reject"`` a model is conditioned on the event that its evaluation succeeds. Let
 :math:`S` be the set of parameters where it does. An observed Bernoulli variable with success
-probability :math:`1_S(\theta)`, seen to be 1, gives the posterior :math:`\pi(\theta) 1_S(\theta)
-L(\theta) / Z`: the prior is cut off to S. In the graph of the log density the tensor is switched
-to a stand-in where the evaluation failed, its value at the initial point, lest NaN meets -inf.
-Drawn forward, the Bernoulli variable is 0 there, and the tensor is NaN.
+probability :math:`1_S(\theta)` and value 1 gives the posterior :math:`\pi(\theta) 1_S(\theta)
+L(\theta) / Z`: the prior is cut off to S. Where the evaluation failed, the tensor in the graph of
+the log density is replaced by its value at the initial point, lest NaN meets -inf. In a forward
+draw the Bernoulli variable is 0 there, and the tensor is NaN.
 """
 
 import numbers
@@ -67,24 +67,24 @@ def BlackBox(  # noqa: N802
         Arguments of the function, in this order: the model's variables or expressions of them. It
         gets their values on the natural (constrained) scale with their shapes, scalars as numbers.
     shape : int, tuple of int, or TensorVariable
-        Shape of what the function returns, by default a number. Lengths that go with the data are
+        Shape of the function's result, by default a number. Lengths that depend on the data are
         tensors of integers: ``shape=x.shape`` or ``shape=(x.shape[0], 2)`` of an ``x = pm.Data``,
-        of which `pymc.set_data` may change the length.
+        whose length `pymc.set_data` may change.
     executor : concurrent.futures.Executor or callable, optional
         Executor that runs the function, or a function that returns one, which is called once in
         each process that needs it. With a process pool use ``pm.sample(cores=1)``: PyMC's own
         processes can't start others. Needed for `timeout`; batches of points are evaluated in
         parallel. The function travels by `cloudpickle` with every task.
     timeout : float, optional
-        Seconds that the executor has for one call. Then it fails. Worker processes are stopped if
-        `executor` was given as a function; threads can't be.
+        Seconds that the executor has for one call; then the call fails. Worker processes are
+        stopped if `executor` was given as a function; threads can't be.
     on_error : {"raise", "reject"}
-        What to do where the function raises, returns NaN or infinity, returns the wrong shape or
-        takes longer than `timeout`. "raise", the default, ends the sampling with an error that has
-        the parameters; ``-inf`` is passed on. "reject" makes the model's log density ``-inf``
-        there. This changes the model: the prior is cut off to the parameters where the function
-        succeeds. It adds an observed variable, "<name>_succeeded". Choose `timeout` far above the
-        usual then, or the machine's speed decides about the posterior.
+        The treatment of points where the function raises, returns NaN or infinity, returns the
+        wrong shape or takes longer than `timeout`. "raise", the default, ends the sampling with an
+        error that has the parameters; ``-inf`` is passed on. "reject" makes the model's log density
+        ``-inf`` there. This changes the model: the prior is cut off to the parameters where the
+        function succeeds. It adds an observed variable, "<name>_succeeded". Choose `timeout` far
+        above the usual time then, or the posterior depends on the machine's speed.
     vectorized : bool
         Whether the function evaluates many points in one call: it gets each parameter with a
         leading axis of n points and returns an array of shape ``(n, *shape)``. It is for functions
@@ -111,7 +111,7 @@ def BlackBox(  # noqa: N802
 
     See Also
     --------
-    black_boxes : What has been evaluated and rejected.
+    black_boxes : The black boxes of a model, with counts of evaluations and rejections.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def BlackBox(  # noqa: N802
 
 
 def black_boxes(model: pm.Model | None = None) -> list[BlackBoxOp]:
-    """Return the black boxes of a model, with what has been evaluated and rejected.
+    """Return the black boxes of a model, with counts of their evaluations and rejections.
 
     Parameters
     ----------
@@ -182,25 +182,10 @@ def black_boxes(model: pm.Model | None = None) -> list[BlackBoxOp]:
 
 
 def as_shape(name, shape):
-    """Return a shape as a tuple of int, and as a tensor where the model's data decide about it.
+    """Return a shape as a tuple of int, None where the model's data determine a length.
 
-    Parameters
-    ----------
-    name : str
-        Of the black box, for messages.
-    shape : int, TensorVariable, or sequence of these
-
-    Returns
-    -------
-    shape : tuple of int or None
-        None for a length that isn't known before the data are.
-    lengths : TensorVariable or None
-        The lengths as a vector of int64; None if all are known.
-
-    Raises
-    ------
-    ValueError
-        If it isn't a shape.
+    The second value returned is the lengths as a vector of int64, None if all are known. Raises a
+    ValueError that names the black box if it isn't a shape.
     """
     lengths = [shape] if isinstance(shape, numbers.Integral) else shape
     if isinstance(shape, TensorVariable):
@@ -225,7 +210,7 @@ def _entries(shape):
 
 
 def _folded(length):
-    """Return a length as a number, or else as a function of data alone, where it is one."""
+    """Return a length as a number, or as a function of data alone, where it is one."""
     (folded,) = constant_fold([length], raise_not_constant=False)
     if not isinstance(folded, Variable):
         return int(folded)
@@ -239,13 +224,13 @@ def _is_length(length):
 
 
 def _repeated(values, lengths):
-    """Return values as often as it takes to fill an array of a shape (ndim,)."""
+    """Return values repeated until they fill an array of a shape (ndim,)."""
     places = pt.arange(pt.prod(lengths)) % values.size
     return values.ravel()[places].reshape(lengths, ndim=values.ndim)
 
 
 def try_out(op, values):
-    """Return the outputs at the initial point; raise an error unless they can be relied on."""
+    """Return the outputs at the initial point; raise an error unless finite and repeatable."""
     outputs = op.try_out(values)
     point = ", ".join(f"{n}={v}" for n, v in zip(op.parameter_names, values, strict=True))
     if not np.isfinite(outputs).all():

@@ -29,8 +29,8 @@ MOST_REJECTIONS = 100  # rejected points kept to look at; all are counted
 class BlackBoxError(RuntimeError):
     """A black box raised, hung, or returned something wrong. The message has the parameters.
 
-    In the process where it happened ``__cause__`` is the original exception, unless PyTensor made
-    the error anew.
+    In the process where it happened ``__cause__`` is the original exception, unless PyTensor raised
+    a copy of the error.
     """
 
 
@@ -39,27 +39,14 @@ class NotFinite(WrongResult):
 
 
 class Rejection(NamedTuple):
-    """A point where a black box failed.
-
-    Attributes
-    ----------
-    parameters : dict of str to ndarray
-        Values on their natural scale.
-    reason : str
-        What happened.
-    """
+    """A point where a black box failed: its parameters on their natural scale, and the reason."""
 
     parameters: dict
     reason: str
 
 
 class CallFunction(Shipped):
-    """Calls the user's function and makes an array of its result.
-
-    Parameters
-    ----------
-    function : callable
-    """
+    """Calls the user's function and makes an array of its result."""
 
     def __call__(self, values, shape):
         """Return the outputs at `values`, an array of this shape, or a :class:`Failure`."""
@@ -79,33 +66,19 @@ class CallFunction(Shipped):
 
 
 class BlackBoxOp(Op):
-    """A deterministic function of which nothing is known but its values.
+    """A deterministic function that has values only, no gradient; see :func:`BlackBox`.
 
-    It has one output, a tensor; with ``on_error="reject"`` a second, 1. where the evaluation
-    succeeded and 0. where it failed. There the first is NaN. Two instances are never equal.
-
-    Parameters
-    ----------
-    name : str
-        Name of the black box, for messages.
-    function : callable
-        ``function(*param_values)``, see :func:`BlackBox`.
-    shape : tuple of int or None
-        Shape of its outputs; None for lengths that the data decide about. With one the last
-        parameter is the whole shape, a vector of integers, which the function doesn't get.
-    parameter_names : sequence of str
-        Names of the parameters, for messages.
-    executor, timeout, on_error, vectorized
-        See :func:`BlackBox`.
+    It has one output, a tensor. With ``on_error="reject"`` it has a second, 1. where the evaluation
+    succeeded and 0. where it failed; there the first is NaN. Two instances are never equal. `shape`
+    has None for lengths that the data determine; the last parameter is then the whole shape, a
+    vector of integers, which the function doesn't get.
 
     Attributes
     ----------
     rejects : bool
         Whether a failing evaluation rejects the point.
-    n_evaluations : int
-        Number of points at which the function has been evaluated in this process.
-    n_rejected : int
-        Number of points among them that were rejected.
+    n_evaluations, n_rejected : int
+        Number of points evaluated in this process, and of those rejected among them.
     reasons : collections.Counter
         Number of rejections by the kind of failure.
     rejections : collections.deque of Rejection
@@ -141,17 +114,15 @@ class BlackBoxOp(Op):
 
     @property
     def function(self):
-        """The user's function."""
         return self._call.content
 
     @property
     def n_rejected(self):
-        """Number of points that were rejected."""
         return sum(self.reasons.values())
 
     @property
     def _function_parameters(self):
-        """Names of what the function gets."""
+        """Names of the function's arguments."""
         return self.parameter_names[: -1 if self.takes_shape else None]
 
     def __str__(self):
@@ -194,23 +165,10 @@ class BlackBoxOp(Op):
     # Evaluation
 
     def evaluate(self, *values):
-        """Return the outputs at one point; the last few are remembered.
+        """Return the outputs at one point, and whether it succeeded; the last few are remembered.
 
-        Parameters
-        ----------
-        *values : array_like
-            Parameter values on their natural scale.
-
-        Returns
-        -------
-        outputs : ndarray
-            NaN where the evaluation failed.
-        succeeded : bool
-
-        Raises
-        ------
-        BlackBoxError
-            As of :meth:`evaluate_many`.
+        Values are on their natural scale; outputs are NaN where the evaluation failed. Raises a
+        BlackBoxError as :meth:`evaluate_many` does.
         """
         values = [np.asarray(value) for value in values]
         key = tuple([(value.shape, value.tobytes()) for value in values])
@@ -222,18 +180,15 @@ class BlackBoxOp(Op):
         return outputs[0], bool(succeeded[0])
 
     def evaluate_many(self, inputs):
-        """Return the outputs at several points, on the executor or by one call if vectorized.
+        """Return the outputs at n points, (n, ...), and whether each succeeded, bool (n,).
+
+        They are evaluated on the executor, or by one call if vectorized. Outputs are NaN where an
+        evaluation failed.
 
         Parameters
         ----------
         inputs : sequence of array_like
             An array of shape (n, ...) for each parameter: its values at n points.
-
-        Returns
-        -------
-        outputs : ndarray, shape (n, *shape)
-            NaN where an evaluation failed.
-        succeeded : ndarray of bool, shape (n,)
 
         Raises
         ------
@@ -252,16 +207,11 @@ class BlackBoxOp(Op):
         return outputs, succeeded
 
     def each(self, inputs, executor=None):
-        """Yield the outputs at several points, each as soon as it is known.
+        """Yield the outputs at several points, each as soon as it is computed.
 
-        As :meth:`evaluate_many`; where an evaluation fails and is rejected NaN is yielded. What was
-        yielded before an error isn't lost.
-
-        Parameters
-        ----------
-        inputs : sequence of array_like
-        executor : LazyExecutor, optional
-            For a black box that has none of its own.
+        Arguments and errors are those of :meth:`evaluate_many`; a rejected point's outputs are NaN.
+        Outputs yielded before an error aren't lost. `executor`, a LazyExecutor, is used by a black
+        box that has none of its own.
         """
         inputs = [np.asarray(values) for values in inputs]
         results = self._checked(inputs, self._n_points(inputs), executor)
@@ -270,28 +220,22 @@ class BlackBoxOp(Op):
             yield np.full(shape, np.nan) if result is None else result
 
     def runs_ahead(self, executor=None):
-        """Say whether evaluations can begin on an executor before :meth:`each` asks for them.
-
-        Parameters
-        ----------
-        executor : LazyExecutor, optional
-            For a black box that has none of its own.
-        """
+        """Return whether evaluations can begin on an executor before :meth:`each` asks for them."""
         return (self._executor or executor) is not None and not self.vectorized
 
     def begin(self, inputs, executor=None):
-        """Let an executor begin with what :meth:`each` will be asked for, with these arguments."""
+        """Let an executor begin what :meth:`each` will evaluate with these arguments."""
         inputs = [np.asarray(values) for values in inputs]
         calls = self._calls(inputs, self._n_points(inputs))
         (self._executor or executor).begin(self._call, calls)
 
     def abandon(self):
-        """Cancel what has begun on an executor of its own and was not asked for."""
+        """Cancel evaluations begun on an executor of its own that were not asked for."""
         if self._executor is not None:
             self._executor.abandon()
 
     def _arguments(self, inputs):
-        """Return what the function gets for n points, and the shape of its outputs at each."""
+        """Return the function's arguments at n points, and the shape of its outputs at each."""
         if not self.takes_shape:
             return inputs, self.shape
         *inputs, lengths = inputs
@@ -313,12 +257,8 @@ class BlackBoxOp(Op):
     def try_out(self, values):
         """Return the outputs at one point, by a call in this process that isn't remembered.
 
-        Raises
-        ------
-        BlackBoxError
-            If the function raises, whatever `on_error`; ``__cause__`` is its exception.
-        TypeError
-            If it returns something other than real numbers of the right shape.
+        Raises a BlackBoxError if the function raises, whatever `on_error`, with its exception as
+        ``__cause__``, and a TypeError if the result isn't real numbers of the right shape.
         """
         self.n_evaluations += 1
         inputs, shape = self._arguments([value[None] for value in values])
@@ -439,7 +379,7 @@ KINDS = {NotFinite: "not finite", WrongResult: "wrong result", TimeLimitError: "
 
 
 def happened(failure):
-    """Return what happened: the end of a sentence whose subject is the black box."""
+    """Return the failure as the end of a sentence whose subject is the black box."""
     error = failure.error
     if isinstance(error, TimeLimitError):
         return f"was stopped: {error}"

@@ -18,22 +18,7 @@ class WrongResult(TypeError):
 
 
 def as_real_scalar(value):
-    """Return `value` as a float.
-
-    Parameters
-    ----------
-    value : object
-        A real number or a 0-d array of one.
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    TypeError
-        If it is anything else; the message says what it is.
-    """
+    """Return a real number, or a 0-d array of one, as a float; raise a TypeError for others."""
     if isinstance(value, np.ma.MaskedArray) or value is np.ma.masked:
         raise TypeError(f"a masked value: {value!r}")
     if isinstance(value, np.ndarray):
@@ -46,24 +31,7 @@ def as_real_scalar(value):
 
 
 def as_real_array(value, shape):
-    """Return `value` as a new array of float64.
-
-    Parameters
-    ----------
-    value : object
-        Real numbers.
-    shape : tuple of int
-        Shape that it must have.
-
-    Returns
-    -------
-    ndarray
-
-    Raises
-    ------
-    TypeError
-        If it is anything else; the message says what it is.
-    """
+    """Return real numbers of this shape as a new array of float64; raise a TypeError for others."""
     if isinstance(value, np.ma.MaskedArray) or value is np.ma.masked:
         raise TypeError(f"a masked value: {value!r}")
     try:
@@ -80,13 +48,7 @@ def as_real_array(value, shape):
 
 
 def check_model(model):
-    """Return the argument `model`, or the model of the context if it is None.
-
-    Raises
-    ------
-    TypeError
-        If it isn't a model, or there is none in the context.
-    """
+    """Return `model`, or the model of the context if None; raise a TypeError without a model."""
     if model is not None and not isinstance(model, pm.Model):
         raise TypeError(
             f"model={model!r} must be a pymc.Model; pass one, or leave it out inside of a "
@@ -112,24 +74,15 @@ def check_n_replicates(name, n_replicates, argument="n_replicates"):
 
 
 def is_positive_integer(value):
-    """Say whether `value` is a positive whole number, of Python's or NumPy's."""
+    """Return whether `value` is a positive whole number, of Python's or NumPy's."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1
 
 
 def check_callable(name, what, function, n_params, noise=None):
     """Raise a TypeError unless a user's function takes the parameters and the noise.
 
-    Parameters
-    ----------
-    name : str
-        Name of the potential, for messages.
-    what : str
-        Name of the argument that the function is, for messages.
-    function : object
-    n_params : int
-        Number of parameters; they are given by position.
-    noise : Noise, optional
-        Its inputs are given by keyword.
+    Parameters are given by position, the inputs of `noise`, a Noise, by keyword. `name` is the
+    potential's and `what` the argument's name in messages.
     """
     random = {} if noise is None else noise.inputs(noise.draw(1, np.random.default_rng(0))[0])
     keywords = "".join(f", {keyword}=" for keyword in random)
@@ -152,24 +105,10 @@ def check_callable(name, what, function, n_params, noise=None):
 
 
 def check_variables(variables, model):
-    """Return the value variables that a step is to sample.
+    """Return the value variables of a step's argument `vars`, all continuous ones for None.
 
-    Parameters
-    ----------
-    variables : object
-        Argument `vars`: a variable, or a list or tuple of them; None for all continuous ones.
-    model : pymc.Model
-
-    Returns
-    -------
-    list of TensorVariable
-
-    Raises
-    ------
-    TypeError
-        If it is anything else.
-    ValueError
-        If there are none, one is given twice, or one isn't a free variable of the model.
+    Raises a TypeError unless it is a variable or a list or tuple of them, and a ValueError if there
+    are none, one is given twice, or one isn't a free variable of the model.
     """
     if variables is None:
         return list(model.continuous_value_vars)

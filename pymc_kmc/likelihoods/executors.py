@@ -1,6 +1,6 @@
-"""Where the replicates of an estimate run: in this process, or on an executor.
+"""Replicates of an estimate, run in this process or on an executor.
 
-The random numbers of a replicate don't depend on where it runs. Nor do the draws.
+Neither the random numbers of a replicate nor the draws depend on where it runs.
 """
 
 import numbers
@@ -32,14 +32,9 @@ class TimeLimitError(ExecutorError):
 class Failure(NamedTuple):
     """The exception that a replicate raised.
 
-    Attributes
-    ----------
-    row : int or slice
-        Row of its noise; all rows, if one call makes all replicates.
-    error : Exception
-        The exception, or a RuntimeError with its message if it can't be pickled.
-    frames : str
-        Traceback in the user's code, as text: tracebacks don't travel between processes.
+    `row` is the row of its noise, a slice of all rows if one call makes all replicates. An `error`
+    that can't be pickled is replaced by a RuntimeError with its message. `frames` is the traceback
+    in the user's code, as text: tracebacks don't travel between processes.
     """
 
     row: int | slice
@@ -60,7 +55,7 @@ def picklable(error):
 
 
 def check_executor(executor, timeout):
-    """Raise an error unless an executor and a time limit are what the potentials take."""
+    """Raise an error unless an executor and a time limit are valid arguments of the potentials."""
     if executor is not None and not (hasattr(executor, "submit") or callable(executor)):
         raise TypeError(
             "executor must have the interface of concurrent.futures.Executor, or be a function "
@@ -78,19 +73,12 @@ def check_executor(executor, timeout):
 class Replicates:
     """Runs a task for each row of noise, in this process or on an executor.
 
-    Parameters
-    ----------
-    task : callable
-        ``task(*arguments, **random)`` with `random` from :meth:`Noise.inputs`. It returns the
-        result of one replicate; if the noise is joint, the sequence of all results.
-    noise : Noise
-        Scheme of noise.
-    executor : concurrent.futures.Executor or callable, optional
-        An executor, or a function that returns one, which is called once in each process that
-        needs it. Methods used: ``submit``, and ``result`` and ``cancel`` of futures; ``shutdown``
-        of an executor that the function made, after an error. Not for joint noise.
-    timeout : float, optional
-        Seconds that the executor has for all replicates of an estimate.
+    ``task(*arguments, **random)``, with `random` from :meth:`Noise.inputs`, returns the result of
+    one replicate; if the noise is joint, the sequence of all results. `executor` is None, an
+    executor, or a function that returns one, called once in each process that needs it; joint noise
+    takes none. Methods used are ``submit``, ``result`` and ``cancel`` of futures, and after an
+    error ``shutdown`` of an executor that the function made. `timeout` is in seconds, for all
+    replicates of an estimate.
     """
 
     def __init__(self, task, noise, executor=None, timeout=None):
@@ -101,23 +89,10 @@ class Replicates:
         self._executor = None if executor is None else LazyExecutor(executor)
 
     def __call__(self, rows, arguments):
-        """Return the results, one a row, or the first :class:`Failure`.
+        """Return the results for rows of noise (n, ...), one a row, or the first :class:`Failure`.
 
-        Parameters
-        ----------
-        rows : ndarray, shape (n, ...)
-            Noise of the n replicates.
-        arguments : list of ndarray
-            The task's other arguments.
-
-        Returns
-        -------
-        sequence or Failure
-
-        Raises
-        ------
-        ExecutorError
-            If the executor fails or its time is up. Exceptions of the task itself are returned.
+        Raises an ExecutorError if the executor fails or its time is up; the task's own exceptions
+        are returned.
         """
         if self._executor is None:
             return self.here(rows, arguments)
@@ -133,12 +108,8 @@ class Replicates:
     def each(self, calls, executor=None):
         """Yield the results of several estimates, each as :meth:`__call__` returns them.
 
-        Parameters
-        ----------
-        calls : list of tuple
-            Rows and arguments of each estimate.
-        executor : LazyExecutor, optional
-            Runs an estimate a task, all at once, if the replicates have no executor of their own.
+        `calls` has the rows and arguments of each. `executor`, a LazyExecutor, runs an estimate a
+        task, all at once, if the replicates have no executor of their own.
         """
         if executor is None or self._executor is not None:
             for call in calls:
@@ -147,12 +118,12 @@ class Replicates:
             yield from executor.results(self._run_rows, calls)
 
     def here(self, rows, arguments):
-        """Do as :meth:`__call__` in this process, whatever the executor."""
+        """Return the results of :meth:`__call__`, run in this process."""
         return self._run_rows(rows, arguments)
 
 
 def cancel(futures):
-    """Cancel all futures; those that run already go on."""
+    """Cancel all futures; those that already run continue."""
     for future in futures:
         future.cancel()
 
@@ -166,16 +137,10 @@ def explain(error):
 
 
 def kill_at_exit(executor, futures):
-    """Let Python end although a pool's processes hang: kill them then, if they still do.
+    """Make Python kill a pool's processes when it ends, if these futures still run.
 
-    The standard library waits for all processes of a pool, for ever if need be, before functions
-    of :mod:`atexit` are called.
-
-    Parameters
-    ----------
-    executor : concurrent.futures.ProcessPoolExecutor
-    futures : list of concurrent.futures.Future
-        What they were busy with when their time was up.
+    The standard library waits for all processes of a pool, without limit, before functions of
+    :mod:`atexit` are called: hanging processes would keep Python from ending.
     """
 
     def kill():
@@ -192,7 +157,7 @@ def kill_at_exit(executor, futures):
 
 
 def _key(task, call):
-    """Return what tells a task's call from others."""
+    """Return a key that identifies a task's call."""
     return id(task), pickle.dumps(call)
 
 
@@ -200,10 +165,6 @@ class Shipped:
     """An object that travels between processes by `cloudpickle`: closures and lambdas may.
 
     It is packed once in this process, and unpacked once in each worker.
-
-    Parameters
-    ----------
-    content : object
     """
 
     def __init__(self, content):
@@ -212,7 +173,6 @@ class Shipped:
 
     @property
     def content(self):
-        """The object."""
         if self._content is None:
             self._content = unpack(self._payload)
         return self._content
@@ -228,13 +188,7 @@ class Shipped:
 
 
 class RunRows(Shipped):
-    """Runs a task for rows of noise, in the process that it is called in.
-
-    Parameters
-    ----------
-    task : callable
-    noise : Noise
-    """
+    """Runs a task for rows of noise, in the process that it is called in."""
 
     def __init__(self, task, noise):
         super().__init__((task, noise))
@@ -280,13 +234,9 @@ def unpack(payload):
 class LazyExecutor:
     """An executor that is made anew in each process that submits a task.
 
-    Threads and connections of a pool don't survive a fork, and pools can't be pickled. The
-    function that makes the executor travels instead.
-
-    Parameters
-    ----------
-    executor : concurrent.futures.Executor or callable
-        An executor for this process alone, or a function that returns one.
+    Threads and connections of a pool don't survive a fork, and pools can't be pickled. The function
+    that makes the executor travels instead. Given an executor in place of a function, it is for
+    this process alone.
     """
 
     def __init__(self, executor):
@@ -312,14 +262,9 @@ class LazyExecutor:
             ) from error
 
     def begin(self, task, calls):
-        """Submit calls whose results will be asked for later, by :meth:`results`.
+        """Submit calls, tuples of arguments, whose results :meth:`results` will return later.
 
-        What fails here fails there, where it is explained.
-
-        Parameters
-        ----------
-        task : callable
-        calls : sequence of tuple
+        A failure here is not raised: it recurs there, where it is explained.
         """
         for call in calls:
             try:
@@ -329,33 +274,20 @@ class LazyExecutor:
             self._begun.setdefault(_key(task, call), []).append(future)
 
     def abandon(self):
-        """Cancel what has begun and was not asked for."""
+        """Cancel calls that have begun and were not asked for."""
         cancel([future for futures in self._begun.values() for future in futures])
         self._begun = {}
 
     def results(self, task, calls, seconds=None, each=False):
         """Yield the results of a task, in the order of its calls.
 
-        Parameters
-        ----------
-        task : callable
-            Can be pickled, if the executor needs that.
-        calls : sequence of tuple
-            Arguments of each call.
-        seconds : float, optional
-            Time limit for all calls.
-        each : bool
-            Whether the limit is for each call by itself. A call has begun, where tasks begin in
-            their order, as soon as all before it have ended.
-
-        Yields
-        ------
-        object
+        `calls` are tuples of arguments. `seconds` is a time limit for all calls, or with `each` for
+        each call: one counts as begun when all before it have ended.
 
         Raises
         ------
         ExecutorError
-            If the executor fails or the time is up. Workers are stopped then as far as they can be.
+            If the executor fails or the time is up. Workers are then stopped as far as they can be.
         """
         futures: list = []
         deadline = np.inf
@@ -420,16 +352,16 @@ class LazyExecutor:
             process.kill()
 
     def _ends_with(self, executor, error):
-        """Say whether a pool of processes ends with an error, all its futures failing.
+        """Return whether a pool of processes ends with an error, with all its futures failing.
 
-        A thread of the pool does that to them, and fails itself, visibly, where it finds one that
-        was cancelled.
+        A thread of the pool marks the futures as failed. It fails itself, visibly, at one that was
+        cancelled.
         """
         is_broken = self._make is not None or isinstance(error, BrokenExecutor)
         return is_broken and isinstance(executor, ProcessPoolExecutor)
 
     def _leave_behind(self, executor, futures):
-        """Return what becomes of workers that are busy for longer than their time; see to it."""
+        """Return a message about workers that are busy beyond their time; see to their end."""
         busy = [future for future in futures if not future.done()]
         if isinstance(executor, ThreadPoolExecutor):
             return (

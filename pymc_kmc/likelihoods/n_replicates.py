@@ -44,7 +44,7 @@ MOST_TIMES = 1000  # largest factor named in advice: beyond, zeros are as good a
 
 
 def remedy_of_zeros(share, n_times=None):
-    """Return a sentence on what makes a share of zeros among estimates a tenth at most.
+    """Return advice that makes a share of zeros among estimates a tenth at most.
 
     `n_times` is the factor on the number of replicates that was found to do so.
     """
@@ -63,17 +63,7 @@ def remedy_of_zeros(share, n_times=None):
 
 
 def log_mean_exp(log_estimates):
-    """Return the log of the mean of exp(log_estimates).
-
-    Parameters
-    ----------
-    log_estimates : sequence of float, length n
-
-    Returns
-    -------
-    float
-        NaN or +inf if one of them is.
-    """
+    """Return the log of the mean of exp(log_estimates); NaN or +inf if one of them is."""
     if len(log_estimates) == 1:
         return log_estimates[0]
     log_estimates = np.asarray(log_estimates)
@@ -84,34 +74,17 @@ def log_mean_exp(log_estimates):
 
 
 def choose_n_replicates(log_estimates, start, target_variance, fewest=1, is_allowed=None):
-    r"""Find the number of replicates whose log estimate has a given variance.
+    """Return the number of replicates whose log estimate has a given variance, and its variance.
 
     The variance of the log of an average may fall more slowly than 1 / N, and that of a synthetic
-    likelihood falls faster. The search therefore takes several rounds; each goes on from the
-    variance that the last one found, and halves the interval between a number that is too small
-    and one that is too large, on the log scale, where the rule 1 / N leads out of it.
+    likelihood falls faster. The search therefore takes several rounds. Each starts from the last
+    variance found, and halves the interval between a number that is too small and one that is too
+    large, on the log scale, where the rule 1 / N leads out of it.
 
-    Parameters
-    ----------
-    log_estimates : callable
-        ``log_estimates(n)`` is an unlimited generator of log estimates of n replicates at one
-        point. Each has the noise of the one before, renewed.
-    start : int
-        First number tried.
-    target_variance : float
-        Variance of the log estimate to find the number for.
-    fewest : int
-        Smallest number allowed.
-    is_allowed : callable, optional
-        ``is_allowed(n)`` says whether a number may be tried. The first that may not is returned
-        untried, with the variance NaN.
-
-    Returns
-    -------
-    n : int
-        Number of replicates.
-    variance : float
-        Variance of the log estimate with n replicates; see :func:`log_variance`.
+    ``log_estimates(n)`` is an unlimited generator of log estimates of n replicates at one point,
+    each with the noise of the one before, renewed. `start` is the first number tried, `fewest` the
+    smallest allowed. The first number for which ``is_allowed(n)`` is false is returned untried,
+    with the variance NaN.
     """
     n, tried = start, {}
     for _ in range(MOST_ROUNDS):
@@ -140,17 +113,8 @@ def choose_n_replicates(log_estimates, start, target_variance, fewest=1, is_allo
 def log_variance(log_estimates):
     """Return half the mean squared difference of successive log estimates.
 
-    For independent estimates it is their variance. For correlated ones it is the part of the
-    variance that matters to acceptance.
-
-    Parameters
-    ----------
-    log_estimates : sequence of float
-
-    Returns
-    -------
-    float
-        Infinite if more than a tenth of the estimates are not finite.
+    For independent estimates it is their variance, for correlated ones the part of the variance
+    that matters to acceptance. It is infinite if more than a tenth of the estimates are not finite.
     """
     log_estimates = np.asarray(log_estimates)
     finite = log_estimates[np.isfinite(log_estimates)]

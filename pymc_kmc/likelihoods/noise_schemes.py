@@ -41,7 +41,7 @@ LONGEST_DESCRIPTION = 20  # numbers a row: messages quote rows up to this length
 
 
 class Noise(ABC):
-    r"""A scheme of noise: the law of the random numbers behind an estimate, and their renewal.
+    """A scheme of noise: the law of the random numbers behind an estimate, and their renewal.
 
     Noise is an array with a row for each replicate. Given its row and the parameters, a replicate
     is deterministic. A subclass gives the four methods. Chains are exact if
@@ -57,8 +57,8 @@ class Noise(ABC):
     Attributes
     ----------
     correlation : float
-        Correlation of a proposal's noise with the chain's, in [0, 1). 0 says that :meth:`renew`
-        is independent of the noise that it gets.
+        Correlation of a proposal's noise with the chain's, in [0, 1). At 0 :meth:`renew` is
+        independent of the noise that it gets.
     is_joint : bool
         Whether one call of the user's function makes all replicates. :meth:`inputs` and
         :meth:`describe` then get the whole array in place of a row.
@@ -69,78 +69,34 @@ class Noise(ABC):
 
     @abstractmethod
     def draw(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw the noise of a chain's start.
-
-        Parameters
-        ----------
-        n : int
-            Number of replicates.
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        ndarray, shape (n, ...)
-        """
+        """Draw the noise (n, ...) of n replicates for a chain's start."""
 
     @abstractmethod
     def renew(self, noise: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw a proposal's noise given the chain's: the reversible kernel.
-
-        Parameters
-        ----------
-        noise : ndarray, shape (n, ...)
-            The chain's noise; not written to.
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        ndarray, shape (n, ...)
-            A new array.
-        """
+        """Draw a proposal's noise, a new array, given the chain's: the reversible kernel."""
 
     @abstractmethod
     def inputs(self, row: np.ndarray) -> dict[str, object]:
-        """Return the random arguments of the user's function: a dict of keywords.
+        """Return the random arguments of the user's function, by keyword, for a replicate's noise.
 
-        Parameters
-        ----------
-        row : scalar or ndarray
-            Noise of one replicate. The user's function may write into the arguments, not into
-            `row`.
-
-        Returns
-        -------
-        dict of str to object
+        The user's function may write into them, not into `row`.
         """
 
     @abstractmethod
     def describe(self, row: np.ndarray) -> str:
-        """Return source code of :meth:`inputs`, for messages that say how to repeat a call.
-
-        Parameters
-        ----------
-        row : scalar or ndarray
-
-        Returns
-        -------
-        str
-        """
+        """Return source code of :meth:`inputs`, for messages on how to repeat a call."""
 
 
 class Seeds(Noise):
     """A seed for each replicate. The user's function gets its generator as ``rng``.
 
-    Parameters
-    ----------
-    correlation : float
-        Share of the seeds that a proposal keeps, in [0, 1). At least one seed is drawn anew.
+    `correlation` is the share of the seeds that a proposal keeps; at least one is drawn anew.
     """
 
     def __init__(self, correlation=0.0):
         self.correlation = correlation
 
     def draw(self, n, rng):
-        """Draw `n` seeds; shape (n,)."""
         return rng.integers(MAX_SEED, size=n)
 
     def renew(self, noise, rng):
@@ -154,11 +110,9 @@ class Seeds(Noise):
         return renewed
 
     def inputs(self, row):
-        """Return the generator of a seed, as ``rng``."""
         return {"rng": np.random.Generator(np.random.PCG64(int(row)))}
 
     def describe(self, row):
-        """Return source code of :meth:`inputs`."""
         return f"rng=numpy.random.Generator(numpy.random.PCG64({int(row)}))"
 
 
@@ -175,7 +129,6 @@ class JointSeeds(Seeds):
         return super().inputs(joint_seed(row)) | {"size": np.size(row)}
 
     def describe(self, row):
-        """Return source code of :meth:`inputs`."""
         return f"{super().describe(joint_seed(row))}, size={np.size(row)}"
 
 
@@ -185,22 +138,13 @@ def joint_seed(seeds):
 
 
 class Normals(Noise):
-    """Standard normal numbers for each replicate. The user's function gets them as ``u``.
-
-    Parameters
-    ----------
-    size : int
-        Number of normal numbers a replicate.
-    correlation : float
-        Correlation of a proposal's numbers with the chain's, in [0, 1).
-    """
+    """`size` standard normal numbers for each replicate. The user's function gets them as ``u``."""
 
     def __init__(self, size, correlation=0.0):
         self.size = size
         self.correlation = correlation
 
     def draw(self, n, rng):
-        """Draw normal numbers for `n` replicates; shape (n, size)."""
         return rng.standard_normal((n, self.size))
 
     def renew(self, noise, rng):
@@ -209,11 +153,10 @@ class Normals(Noise):
         return rho * noise + np.sqrt(1.0 - rho**2) * self.draw(len(noise), rng)
 
     def inputs(self, row):
-        """Return a copy of the numbers, as ``u``."""
         return {"u": row.copy()}
 
     def describe(self, row):
-        """Return source code of :meth:`inputs`, or where the numbers are if there are many."""
+        """Return source code of :meth:`inputs`, or a reference to the numbers if there are many."""
         if len(row) > LONGEST_DESCRIPTION:
             return f"u=error.noise, the {len(row)} numbers that this exception has as `noise`"
         return f"u=numpy.array({row.tolist()})"
@@ -222,29 +165,10 @@ class Normals(Noise):
 def choose_noise(
     name, n_replicates, number="n_replicates", *, is_joint=False, n_normals=None, correlation=None
 ):
-    """Return the scheme of noise that the arguments of a potential ask for.
+    """Return the scheme of noise for a potential's arguments, or raise a ValueError.
 
-    Parameters
-    ----------
-    name : str
-        Name of the potential, for messages.
-    n_replicates : int or "auto"
-        Number of replicates.
-    number : str
-        Name of the argument `n_replicates` in messages.
-    is_joint : bool
-        Whether one call of the user's function makes all replicates.
-    n_normals, correlation : optional
-        Arguments of the potential.
-
-    Returns
-    -------
-    Noise
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of its range.
+    `number` is the name of the argument `n_replicates` in messages. `is_joint` says that one call
+    of the user's function makes all replicates.
     """
     if n_normals is not None and not is_positive_integer(n_normals):
         raise ValueError(

@@ -44,26 +44,11 @@ class NoisyLogLikelihood(Op):
     Two instances are never equal, and the noise must be a shared variable. PyTensor would otherwise
     merge equal nodes, and fold a node whose inputs are all constant.
 
-    Parameters
-    ----------
-    name : str
-        Name of the potential, for messages.
-    replicates : Replicates
-        Runs the user's function for each row of noise.
-    combine : callable
-        ``combine(results) -> float`` makes the log estimate of the replicates' results. A
-        :class:`~pymc_kmc.likelihoods.simulations.Combination` also keeps a record of a chain's
-        simulations.
-    parameter_names : sequence of str
-        Names of the parameters, for messages.
-    what : str
-        Name of the user's function in messages.
-    n_replicates : int or "auto"
-        Number of replicates an estimate; "auto" lets the step choose it while tuning.
-    target_variance : float
-        Variance of the log estimate that "auto" looks for.
-    fewest : int
-        Smallest number of replicates that `combine` takes.
+    `replicates` run the user's function, `what` in messages, for each row of noise;
+    ``combine(results) -> float`` makes the log estimate of their results. A
+    :class:`~pymc_kmc.likelihoods.simulations.Combination` also keeps a record of a chain's
+    simulations. With `n_replicates` "auto" the step chooses the number while tuning, such that the
+    log estimate has the `target_variance`; `combine` takes `fewest` at least.
 
     Attributes
     ----------
@@ -117,46 +102,22 @@ class NoisyLogLikelihood(Op):
         output_storage[0][0] = np.asarray(self.evaluate(noise, *parameters))
 
     def evaluate(self, noise, *parameters):
-        """Return the log estimate at `parameters` under `noise`.
+        """Return the log estimate at `parameters`, on their natural scale, under noise (n, ...).
 
         The last few values are remembered. The estimate is a deterministic function under one
-        noise, so that steps that don't move these parameters cost no evaluation.
-
-        Parameters
-        ----------
-        noise : ndarray, shape (n_replicates, ...)
-        *parameters : array_like
-            Parameter values on their natural scale.
-
-        Returns
-        -------
-        float
-            NaN and infinite values are passed on to the step.
-
-        Raises
-        ------
-        EstimatorError
-            If the user's function raises or returns something of the wrong type, or an executor
-            fails.
+        noise, so that steps that don't move these parameters cost no evaluation. NaN and infinite
+        values are passed on to the step. Raises an EstimatorError if the user's function raises or
+        returns something of the wrong type, or an executor fails.
         """
         values = [np.asarray(value) for value in parameters]
         key = (noise.tobytes(), *(value.tobytes() for value in values))
         return self._cache.find(key, lambda: self._call(noise, values))
 
     def each(self, calls, executor=None):
-        """Yield the log estimates of calls, which aren't remembered.
+        """Yield the log estimates of calls, pairs of noise and parameter values.
 
-        Parameters
-        ----------
-        calls : list of tuple
-            Noise and list of parameter values of each.
-        executor : LazyExecutor, optional
-            Runs the calls all at once, if the replicates have no executor of their own.
-
-        Raises
-        ------
-        EstimatorError
-            As of :meth:`evaluate`.
+        They aren't remembered. `executor`, a LazyExecutor, runs the calls all at once, if the
+        replicates have no executor of their own. Raises an EstimatorError as :meth:`evaluate` does.
         """
         calls = [(noise, [np.asarray(value) for value in values]) for noise, values in calls]
         results = self.replicates.each(calls, executor)
@@ -165,7 +126,7 @@ class NoisyLogLikelihood(Op):
             yield self._combined(lambda: next(results), *call)
 
     def refresh(self, noise):
-        """Keep values under `noise`, the chain's current one, for longest in the memory."""
+        """Make values under `noise`, the chain's current one, the last to be forgotten."""
         noise = noise.tobytes()
         self._cache.refresh(lambda key: key[0] == noise)
 
@@ -180,21 +141,9 @@ class NoisyLogLikelihood(Op):
             self.simulations.forget()
 
     def choose_n_replicates(self, start, parameters, rng):
-        """Find the number of replicates for the target variance at `parameters`.
+        """Return the number of replicates for the target variance, and its variance.
 
-        Parameters
-        ----------
-        start : int
-            First number tried.
-        parameters : sequence of array_like
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        n : int
-            Number of replicates.
-        variance : float
-            Variance of the log estimate with n replicates.
+        Estimates are made at `parameters`; `start` is the first number tried.
         """
 
         def log_estimates(n):

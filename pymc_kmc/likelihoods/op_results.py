@@ -1,4 +1,4 @@
-"""What both Ops do with results: the last few are remembered, and messages show parameters."""
+"""Results of both Ops: a memory of the last few, and parameters in messages."""
 
 import numpy as np
 
@@ -34,7 +34,6 @@ class Cache:
                 self._results[key] = result
 
     def clear(self):
-        """Forget all results."""
         self._results.clear()
 
 

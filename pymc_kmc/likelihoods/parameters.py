@@ -12,27 +12,9 @@ from pytensor.tensor.random.op import RandomVariable
 
 
 def as_tensors(name, params, what):
-    """Return the parameters of a user's function as tensors.
+    """Return the parameters of a user's function, named `what` in messages, as tensors.
 
-    Parameters
-    ----------
-    name : str
-        Name of the likelihood or black box, for messages.
-    params : sequence
-        Variables, expressions or numbers, at least one.
-    what : str
-        Name of the argument that the function is, for messages.
-
-    Returns
-    -------
-    list of TensorVariable
-
-    Raises
-    ------
-    TypeError
-        If one is neither a tensor nor numbers.
-    ValueError
-        If there are none.
+    Raises a ValueError if there are none, and a TypeError if one is neither a tensor nor numbers.
     """
     if not params:
         raise ValueError(
@@ -62,10 +44,7 @@ def names_of(params):
 def evaluate_at_initial_point(params, model):
     """Return the values of `params` at the model's initial point, on their natural scale.
 
-    Raises
-    ------
-    ValueError
-        If one depends on a variable that isn't the model's.
+    Raises a ValueError if one depends on a variable that isn't the model's.
     """
     values = model.replace_rvs_by_values(params)
     for param, value in zip(names_of(params), values, strict=True):
@@ -88,7 +67,7 @@ def evaluate_at_initial_point(params, model):
 
 
 def is_free(variable):
-    """Say whether a node of a graph is a random variable, or an input that has no value."""
+    """Return whether a node of a graph is a random variable, or an input without a value."""
     if variable.owner is None:
         return not isinstance(variable, Constant | SharedVariable)
     return isinstance(variable.owner.op, RandomVariable)

@@ -24,36 +24,11 @@ def add_potential(
     check=None,
     model=None,
 ):
-    """Add a noisy log likelihood to a model, after one estimate at the initial point.
+    """Add a noisy log likelihood to a model, after one estimate at the initial point; return it.
 
-    Parameters
-    ----------
-    name : str
-        Name of the potential.
-    replicates : Replicates
-        Runs the user's function for each row of noise.
-    combine : callable
-        Makes the log estimate of the replicates' results; see :class:`NoisyLogLikelihood`.
-    params : sequence of TensorVariable
-        Parameters of the user's function, at least one.
-    n_replicates : int or "auto"
-        Number of replicates an estimate.
-    target_variance : float
-        Variance of the log estimate that "auto" looks for.
-    fewest : int
-        Smallest number of replicates that `combine` takes.
-    what : str
-        Name of the user's function in messages.
-    check : callable, optional
-        ``check(noise, values)`` looks at the user's function once more: it gets the scheme of noise
-        and the parameters' values at the initial point.
-    model : pymc.Model, optional
-        The model, by default the one of the context.
-
-    Returns
-    -------
-    TensorVariable
-        The potential.
+    Arguments are those of :class:`NoisyLogLikelihood`. ``check(noise, values)`` makes a further
+    check of the user's function, given the scheme of noise and the parameters' values at the
+    initial point.
 
     Raises
     ------

@@ -5,10 +5,10 @@ Let :math:`\hat L(\theta, u) \ge 0` be an estimate of the likelihood computed wi
 :math:`(\theta, u)` with stationary density proportional to :math:`\pi(\theta) \hat L(\theta, u)
 q(u)` has the exact posterior as its marginal in :math:`\theta` (Andrieu and Roberts, 2009),
 provided that the estimate at the current state is *kept*, not drawn again. Here :math:`u` is an
-array with a row of seeds or normal numbers (:mod:`.noise`) for each of the replicates that are
-averaged (:mod:`.n_replicates`). It is part of the model's graph. For a fixed u the model's log
-density is an ordinary deterministic function: any step method may move :math:`\theta` under a
-fixed u. The steps of this package move :math:`\theta` and u together.
+array with a row of seeds or normal numbers (:mod:`.noise_schemes`) for each of the replicates that
+are averaged (:mod:`.n_replicates`). It is part of the model's graph. For a fixed u the model's log
+density is an ordinary deterministic function: any step method may move :math:`\theta` under a fixed
+u. The steps of this package move :math:`\theta` and u together.
 
 References
 ----------
@@ -78,7 +78,7 @@ def PseudoMarginalPotential(  # noqa: N802
         ``estimator(*param_values, rng=numpy.random.Generator) -> float``, the log of an unbiased,
         non-negative estimate of the likelihood. Everything random in it must come from `rng`.
         ``-inf`` is an estimate of zero, a legal value. NaN and ``+inf`` reject the proposal and are
-        reported: what they stand for isn't known.
+        reported: their meaning isn't known.
     *params : TensorVariable
         Arguments of the estimator, in this order: the model's variables or expressions of them.
         It gets their values on the natural (constrained) scale with their shapes, scalars as
@@ -86,12 +86,12 @@ def PseudoMarginalPotential(  # noqa: N802
     n_replicates : int or "auto"
         Number of independent estimates that are averaged. ``-inf`` of one counts as zero in the
         average. NaN of one makes the average NaN, so that the draws would depend on
-        `n_replicates`: return ``-inf`` where an estimate is zero, as that of a particle filter
-        all of whose particles have died. "auto" finds the number, up to 1000,
-        while tuning, such that the log of the average has variance `target_variance` at the
-        chain's state. It is fixed after tuning, and reported as ``kmc_n_replicates`` in the sample
-        statistics. With `correlation` the variance is half the mean squared difference between
-        the log estimates of a proposal and of the chain's state.
+        `n_replicates`: return ``-inf`` where an estimate is zero, as where all particles of a
+        particle filter have died. "auto" finds the number, up to 1000, while tuning, such that the
+        log of the average has variance `target_variance` at the chain's state. It is fixed after
+        tuning, and reported as ``kmc_n_replicates`` in the sample statistics. With `correlation`
+        the variance is half the mean squared difference between the log estimates of a proposal and
+        of the chain's state.
     target_variance : float
         Variance of the log estimate for "auto", by default 2: chains move, and fewer replicates
         would hardly give more draws for each (Doucet et al., 2015; Sherlock, Thiery and Lee, 2017).

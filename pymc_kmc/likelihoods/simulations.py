@@ -37,31 +37,10 @@ MEANING_OF_FAILURES = (
 class Summaries:
     """The task of a replicate: simulates data and returns their summary statistics.
 
-    Parameters
-    ----------
-    name : str
-        Name of the potential, for messages.
-    simulator : callable
-    summary : callable or None
-        None: the data are their own summary.
-    observed : object
-        Observed data: the argument of `summary`, or without one an array_like.
-    is_joint : bool
-        Whether `simulator` takes ``size=``.
-
-    Attributes
-    ----------
-    observed : ndarray
-        Summary of the observed data, with a first axis of length 1 if `is_joint`.
-    shape : tuple
-        Shape of one data set's summary.
-
-    Raises
-    ------
-    TypeError
-        If the observed summary isn't an array of real numbers.
-    ValueError
-        If it is empty, or has NaN or infinite values, or if `summary` raises.
+    With `summary` None the data are their own summary. `is_joint` says that the simulator takes
+    ``size=``; the observed summary then has a first axis of length 1. `shape` is that of one data
+    set's summary. Raises a TypeError if the observed summary isn't an array of real numbers, and a
+    ValueError if it is empty or not finite, or if `summary` raises.
     """
 
     def __init__(self, name, simulator, summary, observed, is_joint):
@@ -134,14 +113,7 @@ class Summaries:
         return as_floats(summary, "has as its summary")
 
     def warn_if_constant(self, noise, values):
-        """Warn if data sets simulated with different random numbers have the same summary.
-
-        Parameters
-        ----------
-        noise : Noise
-        values : sequence of ndarray
-            Parameters of the simulator.
-        """
+        """Warn if data sets simulated with different random numbers have the same summary."""
         rows = noise.draw(ALL_EQUAL, np.random.default_rng(1))
         simulate = Replicates(self, noise).here
         for some in (rows[:2], rows):
@@ -173,17 +145,7 @@ class Summaries:
 class Combination(ABC):
     """Makes the log estimate of an estimate's simulations, and counts a chain's failed ones.
 
-    Parameters
-    ----------
-    name : str
-        Name of the potential, for messages.
-
-    Attributes
-    ----------
-    n_simulations : int
-        Number of simulations since :meth:`forget`.
-    n_failed : int
-        Number of them that failed.
+    `n_simulations` and `n_failed` count since :meth:`forget`.
     """
 
     n_simulations: int
@@ -194,17 +156,7 @@ class Combination(ABC):
         self.forget()
 
     def __call__(self, results):
-        """Return the log estimate.
-
-        Parameters
-        ----------
-        results : sequence of float or ndarray, length n
-            A distance or a summary for each simulation.
-
-        Returns
-        -------
-        float
-        """
+        """Return the log estimate of n results, a distance or a summary for each simulation."""
         results = np.asarray(results)
         succeeded = np.isfinite(results.reshape(len(results), -1)).all(axis=1)
         self.n_simulations += len(results)
@@ -213,17 +165,7 @@ class Combination(ABC):
 
     @abstractmethod
     def log_estimate(self, results, succeeded):
-        """Return the log estimate.
-
-        Parameters
-        ----------
-        results : ndarray, shape (n, ...)
-        succeeded : ndarray of bool, shape (n,)
-
-        Returns
-        -------
-        float
-        """
+        """Return the log estimate of results (n, ...), of which bool (n,) succeeded."""
 
     def forget(self):
         """Drop the record of the last chain."""
@@ -231,7 +173,6 @@ class Combination(ABC):
 
     @property
     def has_many_failures(self):
-        """Whether a notable share of simulations failed."""
         return is_notable(self.n_failed, self.n_simulations)
 
     def failures(self):
@@ -255,7 +196,7 @@ class Combination(ABC):
 
 
 def is_notable(n_failed, n):
-    """Say whether a share of failures is worth mentioning."""
+    """Return whether a share of failures is worth mentioning."""
     return 0 < n_failed >= MANY_FAILURES * n
 
 
@@ -285,33 +226,11 @@ def is_masked(value):
 
 
 def noise_of_simulator(name, simulator, n_params, n_simulations, executor, timeout, **options):
-    """Check a simulator and the arguments that depend on its kind.
+    """Return the scheme of noise for a simulator, joint if it takes ``size=``.
 
-    Parameters
-    ----------
-    name : str
-        Name of the potential, for messages.
-    simulator : object
-    n_params : int
-        Number of parameters of the simulator.
-    n_simulations : object
-        Number of data sets an estimate, or "auto".
-    executor, timeout : object
-        Arguments of the potential.
-    **options : object
-        Arguments of the potential that :func:`choose_noise` takes.
-
-    Returns
-    -------
-    Noise
-        Scheme of noise; joint if the simulator takes ``size=``.
-
-    Raises
-    ------
-    TypeError
-        If the simulator can't be called.
-    ValueError
-        If an argument is out of its range, or doesn't go with a simulator that takes ``size=``.
+    `options` are the arguments of the potential that :func:`choose_noise` takes. Raises a TypeError
+    if the simulator can't be called, and a ValueError if an argument is out of its range, or
+    doesn't go with a simulator that takes ``size=``.
     """
     check_n_replicates(name, n_simulations, "n_simulations")
     is_joint = makes_many(simulator, n_params)
@@ -329,7 +248,7 @@ def noise_of_simulator(name, simulator, n_params, n_simulations, executor, timeo
 
 
 def makes_many(simulator, n_params):
-    """Say whether a simulator takes ``size`` besides its `n_params` parameters."""
+    """Return whether a simulator takes ``size`` besides its `n_params` parameters."""
     try:
         parameters = inspect.signature(simulator).parameters.values()
     except (TypeError, ValueError):  # not callable, or a compiled callable without a signature

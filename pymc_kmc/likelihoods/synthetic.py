@@ -102,8 +102,8 @@ def SyntheticLikelihoodPotential(  # noqa: N802
         Name of the potential.
     simulator : callable
         ``simulator(*param_values, rng=numpy.random.Generator)`` returns one data set. If it takes
-        ``size=`` too, it returns `size` data sets, along the first axis of an array: all of an
-        estimate's in one call. Everything random in it must come from `rng`.
+        ``size=`` too, it returns `size` data sets, along the first axis of an array: all data
+        sets of an estimate in one call. Everything random in it must come from `rng`.
     *params : TensorVariable
         Arguments of the simulator, in this order: the model's variables or expressions of them.
         It gets their values on the natural (constrained) scale with their shapes, scalars as
@@ -231,25 +231,11 @@ def SyntheticLikelihoodPotential(  # noqa: N802
 
 
 class SyntheticLogDensity(Combination):
-    """Log density of the observed summary under a Gaussian fitted to simulated summaries.
+    """Log density of the observed summary (p,) under a Gaussian fitted to simulated summaries.
 
-    The log of the share of simulations that succeeded is added.
-
-    Parameters
-    ----------
-    name : str
-        Name of the potential, for messages.
-    observed : ndarray, shape (p,)
-        Observed summary.
-    density : str
-        A key of `LOG_DENSITIES`.
-
-    Attributes
-    ----------
-    n_estimates : int
-        Number of estimates since :meth:`forget`.
-    n_too_few : int
-        Number of them that are 0 because too few simulations succeeded.
+    The log of the share of simulations that succeeded is added. `density` is a key of
+    `LOG_DENSITIES`. `n_estimates` counts since :meth:`forget`; `n_too_few` are those that are 0
+    because too few simulations succeeded.
     """
 
     n_estimates: int
@@ -309,20 +295,7 @@ class SyntheticLogDensity(Combination):
 def log_unbiased_density(n, log_determinant, mahalanobis, p):
     """Return the log of the unbiased estimate of a Gaussian density; the module has the formula.
 
-    Parameters
-    ----------
-    n : int
-        Number of simulations.
-    log_determinant : float
-        log |M|.
-    mahalanobis : float
-        d' M^-1 d.
-    p : int
-        Number of summary statistics.
-
-    Returns
-    -------
-    float
+    It is of n simulations of p summaries; `log_determinant` is log |M|, `mahalanobis` d' M^-1 d.
     """
     # |M - d d' / (1 - 1/n)| = |M| (1 - d' M^-1 d / (1 - 1/n)): the powers of |M| leave -1/2.
     rest = 1.0 - mahalanobis / (1.0 - 1.0 / n)
@@ -346,20 +319,7 @@ def log_c(k, v):
 def log_plugin_density(n, log_determinant, mahalanobis, p):
     """Return the log density of N(mean, M / (n - 1)) at the observed summary.
 
-    Parameters
-    ----------
-    n : int
-        Number of simulations.
-    log_determinant : float
-        log |M|.
-    mahalanobis : float
-        d' M^-1 d.
-    p : int
-        Number of summary statistics.
-
-    Returns
-    -------
-    float
+    Arguments are those of :func:`log_unbiased_density`.
     """
     return float(
         -0.5 * (p * LOG_2_PI + log_determinant - p * np.log(n - 1) + (n - 1) * mahalanobis)

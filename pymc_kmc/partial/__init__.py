@@ -1,16 +1,16 @@
 r"""Partial posteriors: unbiased estimates of posterior expectations from subsets of big data.
 
 A posterior given N data costs N likelihood terms an iteration. The posteriors given a, 2a, 4a, ...
-of the data cost less, and their expectations phi_0, phi_1, phi_2, ... come nearer and nearer to the
-one that is wanted. One replication draws a random level T, samples the posteriors of the nested
+of the data cost less, and their expectations phi_0, phi_1, phi_2, ... come nearer and nearer to
+that of all data. One replication draws a random level T, samples the posteriors of the nested
 subsets 0 ... T of one random permutation of the data, and weighs the differences:
 
 .. math:: \varphi^* = \sum_{t=0}^{T} \frac{\varphi_t - \varphi_{t-1}}{P(T \ge t)},
           \qquad \varphi_{-1} = 0 .
 
-Each difference counts as often as it is too rarely seen, so that the sum telescopes in
-expectation, :math:`E \varphi^* = E \varphi_{t_{max}}`, and :math:`\varphi_{t_{max}}` is what a run
-on all data gives. Subsets cause no bias; chains that are too short for all data do.
+The weights make up for the differences that a replication leaves out, so that the sum telescopes in
+expectation, :math:`E \varphi^* = E \varphi_{t_{max}}`. :math:`\varphi_{t_{max}}` is the result of a
+run on all data. Subsets cause no bias; chains that are too short for all data do.
 
 .. code-block:: python
 

@@ -37,16 +37,16 @@ def partial_posteriors(
     :math:`\varphi^* = \sum_{t \le T} (\varphi_t - \varphi_{t-1}) / P(T \ge t)`. The mean of the
     replications is the estimate. Level t_max has all data.
 
-    *Unbiased* is what concerns the subsets: the estimate's expectation is that of the functional in
-    a run on all data with the same settings. A bias of chains of finite length on all data stays.
-    So does the bias of a functional that isn't an average of draws, such as a standard deviation.
+    *Unbiased* refers to the subsets: the estimate's expectation is that of the functional in a run
+    on all data with the same settings. A bias of chains of finite length on all data stays. So does
+    the bias of a functional that isn't an average of draws, such as a standard deviation.
 
     *alpha trades variance for cost.* The mean cost grows as :math:`N^{1 - \alpha}`. The variance is
     bounded, however many data there are, for alpha below the rate at which
     :math:`E|\varphi_t - \varphi|^2` falls with the size; that is 1 for the posterior means of most
-    models. The rate is estimated from the replications, and a finding says when alpha is too large
-    for it. A chain on all data, where that can be had, is always more exact: this is for when it
-    can't.
+    models. The rate is estimated from the replications, and a finding reports an alpha that is too
+    large for it. A chain on all data, where it is affordable, is always more exact: partial
+    posteriors are for data where it is not.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def partial_posteriors(
     data : array, data frame, or tuple or dict of such
         One row a datum, in all parts.
     functional : callable, str or sequence of str
-        A function of what `sample` returns (by default an InferenceData on PyMC 5, a DataTree on
+        A function of the result of `sample` (by default an InferenceData on PyMC 5, a DataTree on
         PyMC 6) that returns a number or an array; or names of variables, for the means and standard
         deviations of their elements.
     first_size : int
@@ -73,7 +73,7 @@ def partial_posteriors(
         of shape (chains, draws, ...). Evaluations are counted by the steps' statistics, else as
         one a draw; ``posterior.attrs["n_evaluations"]`` overrides both.
     executor : concurrent.futures.Executor or callable, optional
-        Where replications run, or a function that makes it, such as ``lambda:
+        Executor that runs the replications, or a function that makes it, such as ``lambda:
         ProcessPoolExecutor(8)``. The estimate doesn't depend on it.
     random_seed : int, sequence of int, numpy.random.SeedSequence or Generator, optional
         The same seed gives the same estimate; a generator draws one.
@@ -93,7 +93,7 @@ def partial_posteriors(
     TypeError
         If an argument is of the wrong type, or `build` returns no model.
     ExecutorError
-        If the executor can't run what it was given.
+        If the executor can't run the replications.
 
     Examples
     --------
@@ -226,7 +226,7 @@ def _dataset(paths, n_levels, attributes):
 
 @contextmanager
 def _progress(n_replications, shown):
-    """Yield a function that takes the number of runs of a replication that has ended."""
+    """Yield a function that advances a progress bar by a replication of so many runs."""
     bar = Progress(
         TextColumn("Replications"),
         BarColumn(),

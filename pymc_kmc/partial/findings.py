@@ -1,4 +1,4 @@
-"""What can be wrong with an estimate from partial posteriors, in words."""
+"""Problems of an estimate from partial posteriors, in words."""
 
 import numpy as np
 
@@ -23,17 +23,12 @@ MOST_DIVERGENT = 0.01
 
 
 def is_suspect(r_hat, ess):
-    """Whether a run's chains disagree or are too short; not where that isn't known."""
+    """Return whether a run's chains disagree or are too short; false where that isn't known."""
     return (r_hat > LARGEST_R_HAT) | (ess < FEWEST_EFFECTIVE)
 
 
 def findings_of(result):
-    """Yield what is wrong, and the remedy.
-
-    Parameters
-    ----------
-    result : PartialPosteriors
-    """
+    """Yield the problems of a :class:`PartialPosteriors`, each with its remedy."""
     yield from _numbers(result)
     yield from _interrupt(result)
     yield from _improper(result)
@@ -168,7 +163,7 @@ def _rate(result):
 
 
 def _unseen(result):
-    """Yield the share of the variance that lies beyond what the replications have seen."""
+    """Yield a finding if most of the variance is of levels that few replications reached."""
     reached = np.array([np.sum(result.levels >= t) for t in range(len(result.schedule.sizes))])
     terms = (result.rate.mean_squares / result.schedule.reach[:, None])[1:]
     rare = reached[1:] < FEWEST_AT_A_LEVEL

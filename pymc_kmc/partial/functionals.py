@@ -1,16 +1,10 @@
-"""What is averaged: a function of the draws, or means and standard deviations of variables."""
+"""Functionals: a function of the draws, or means and standard deviations of variables."""
 
 import numpy as np
 
 
 def draws_of(result, name):
-    """Return a variable's draws, shape (chains, draws, ...).
-
-    Parameters
-    ----------
-    result : arviz.InferenceData, xarray.DataTree or mapping of str to ndarray
-    name : str
-    """
+    """Return a variable's draws (chains, draws, ...), of InferenceData, a DataTree or a mapping."""
     posterior = getattr(result, "posterior", result)
     if name not in posterior:
         raise ValueError(f"The draws have no variable {name!r}, they have {sorted(posterior)}.")
@@ -23,11 +17,8 @@ def draws_of(result, name):
 class Functional:
     """An expectation of the posterior, as a vector with labels.
 
-    Parameters
-    ----------
-    functional : callable, str or sequence of str
-        A function of the draws that returns a number or an array; or names of variables, for the
-        mean and the standard deviation of each of their elements.
+    `functional` is a function of the draws that returns a number or an array; or names of
+    variables, for the mean and the standard deviation of each of their elements.
     """
 
     def __init__(self, functional):
@@ -47,15 +38,7 @@ class Functional:
                 )
 
     def __call__(self, result):
-        """Return the value, its shape and its labels.
-
-        Returns
-        -------
-        value : ndarray, shape (k,)
-        shape : tuple of int
-            The shape that users see.
-        labels : list of str, length k
-        """
+        """Return the value (k,), its shape as users see it, and a list of k labels."""
         if self.names is None:
             value = np.asarray(self.function(result), dtype=float)
             name = getattr(self.function, "__name__", "functional")

@@ -1,4 +1,4 @@
-"""One level of a path: a model of a subset, its run, and whether the run can be trusted."""
+"""One level of a path: a model of a subset, its run, and the run's diagnostics."""
 
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -21,14 +21,12 @@ FEWEST_DRAWS = 4
 
 
 class Run(NamedTuple):
-    """What is kept of a run on one subset.
+    """The result of a run on one subset.
 
     Attributes
     ----------
     value : ndarray, shape (k,)
-        The functional.
-    shape, labels
-        Of the functional, see :class:`Functional`.
+        The functional; its `shape` and `labels` are those of :class:`Functional`.
     variables : tuple of str
         Names of the model's free variables.
     evaluations : int
@@ -37,7 +35,6 @@ class Run(NamedTuple):
         Time for building, sampling and the functional.
     r_hat, ess : float
         Largest and smallest over the first elements of the free variables. NaN: too few draws.
-    divergences : int
     spread : ndarray, shape (at most 20,)
         Interquartile ranges of these elements.
     """
@@ -57,14 +54,8 @@ class Run(NamedTuple):
 class Sampler:
     """Samples a model by `pm.sample` or by a user's function.
 
-    Parameters
-    ----------
-    sample : None, dict or callable
-        None: two chains of 500 draws after 500 iterations of tuning, by the steps that PyMC
-        assigns, or by KMC where the log density has no gradient. A dictionary: keyword arguments
-        of `pm.sample` in place of these; ``"step"`` may be a class or a function that makes the
-        step. A function ``sample(model, random_seed)`` that returns what `pm.sample` does, or a
-        mapping of names to draws of shape (chains, draws, ...).
+    `sample` is that function, a dictionary of arguments of `pm.sample`, or None, as in
+    :func:`partial_posteriors`.
     """
 
     def __init__(self, sample=None):
@@ -89,7 +80,6 @@ class Sampler:
         self.sample = sample
 
     def __call__(self, model, random_seed):
-        """Return the draws."""
         if callable(self.sample):
             return self.sample(model, random_seed)
         settings = {
@@ -120,21 +110,7 @@ def _has_gradient(model):
 
 
 def run_level(build, sample, functional, subset, random_seed):
-    """Run one level.
-
-    Parameters
-    ----------
-    build : callable
-        ``build(subset)`` returns a model.
-    sample : Sampler
-    functional : Functional
-    subset : array or data frame
-    random_seed : int
-
-    Returns
-    -------
-    Run
-    """
+    """Return the :class:`Run` of one level: build the model, sample it, evaluate the functional."""
     begin = perf_counter()
     model = build(subset)
     if not isinstance(model, pm.Model):
@@ -177,7 +153,7 @@ def _statistics(result):
 
 
 def _evaluations(statistics):
-    """Return the evaluations that a step reports: its own count, leapfrog steps, or one a draw."""
+    """Return a step's evaluations: its own count, its leapfrog steps, or one a draw."""
     for name in ("kmc_n_evaluations", "n_steps"):
         if name in statistics:
             return int(np.nansum(statistics[name].values))

@@ -1,4 +1,4 @@
-"""Replications: where they run, and what becomes of an error or an interrupt."""
+"""Runs of replications, here or on an executor, and the handling of errors and interrupts."""
 
 import signal
 import threading
@@ -30,13 +30,8 @@ LOOK_EVERY = 0.01
 class Plan(NamedTuple):
     """Everything random about one replication.
 
-    Attributes
-    ----------
-    sizes : list of int, length T + 1
-        Sizes of its subsets.
-    permutation : numpy.random.SeedSequence
-    seeds : list of int, length T + 1
-        One a run.
+    `sizes` are those of its T + 1 subsets, `permutation` the SeedSequence of their rows, `seeds`
+    one for each run.
     """
 
     sizes: list
@@ -51,14 +46,10 @@ class Plan(NamedTuple):
 
 
 class PathFailure(NamedTuple):
-    """What a level raised.
+    """The exception that a level raised.
 
-    Attributes
-    ----------
-    level : int
-    error : Exception
-    frames : str
-        Where it was raised, as text, if that was in another process: a traceback does not travel.
+    `frames` is its traceback as text, if it was raised in another process: a traceback does not
+    travel.
     """
 
     level: int
@@ -71,13 +62,7 @@ class PathFailure(NamedTuple):
 
 
 class RunPath(Shipped):
-    """Runs the levels of a replication. It travels to other processes with closures and lambdas.
-
-    Parameters
-    ----------
-    build, sample, functional
-        See :func:`run_level`.
-    """
+    """Runs the levels of a replication. It travels to other processes with closures and lambdas."""
 
     def __init__(self, build, sample, functional):
         super().__init__((build, sample, functional))
@@ -95,28 +80,11 @@ class RunPath(Shipped):
 
 
 def follow(plans, run_path, subset_of, executor=None, report=lambda runs: None):
-    """Run all replications, here or on an executor.
+    """Return the runs of all replications by number; not of all after an interrupt.
 
-    Parameters
-    ----------
-    plans : list of Plan
-    run_path : RunPath
-    subset_of : callable
-        Returns a plan's largest subset.
-    executor : concurrent.futures.Executor or callable, optional
-        Or a function that returns one.
-    report : callable
-        Gets the list of runs of each replication that has ended.
-
-    Returns
-    -------
-    dict of int to list of Run
-        By replication; not all of them after an interrupt.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        If there was an interrupt before any replication has ended.
+    `subset_of` returns a plan's largest subset. `executor`, or a function that returns one, runs
+    the replications; None runs them here. `report` is called with the runs of each replication that
+    has ended. Raises a KeyboardInterrupt if none has ended.
     """
     paths = {}
 
@@ -175,7 +143,7 @@ def _submitted(executor, run_path, plan, subset):
 
 
 def failure(index, plan, outcome):
-    """Return the exception that a level raised, with a note on where."""
+    """Return the exception that a level raised, with a note on the place."""
     size = plan.sizes[outcome.level]
     error = outcome.error
     error.add_note(
@@ -194,10 +162,7 @@ def failure(index, plan, outcome):
 
 @contextmanager
 def noticed_interrupts():
-    """Yield a list that is no longer empty once somebody has pressed Ctrl-C.
-
-    The signal's own handler is called too.
-    """
+    """Yield a list that is no longer empty after Ctrl-C; the signal's own handler is called too."""
     seen = []
     if threading.current_thread() is not threading.main_thread():
         yield seen

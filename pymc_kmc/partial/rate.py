@@ -27,15 +27,14 @@ LEAST_GROWTH = 1.9
 
 
 class Rate(NamedTuple):
-    r"""How fast mean squared differences fall with the size of the subset.
+    """The rate at which mean squared differences fall with the size of the subset.
 
     Attributes
     ----------
-    exponent : ndarray, shape (k,)
+    exponent, standard_error : ndarray, shape (k,)
         beta for each element of the functional; NaN where fewer than two levels are known.
-    standard_error : ndarray, shape (k,)
     mean_squares : ndarray, shape (t_max + 1, k)
-        Of the differences to the level before, guessed from the fit for levels that few
+        Of the differences to the level before, extrapolated from the fit for levels that few
         replications have reached. Row 0 is NaN: there is no level before.
     """
 
@@ -45,18 +44,7 @@ class Rate(NamedTuple):
 
 
 def convergence_rate(values, sizes):
-    """Fit the rate to the paths of replications.
-
-    Parameters
-    ----------
-    values : ndarray, shape (replications, t_max + 1, k)
-        NaN beyond a path's end.
-    sizes : ndarray of int, shape (t_max + 1,)
-
-    Returns
-    -------
-    Rate
-    """
+    """Return the :class:`Rate` of paths (replications, t_max + 1, k), NaN beyond a path's end."""
     n_levels, k = values.shape[1:]
     exponent, standard_error = np.full((2, k), np.nan)
     mean_squares = np.full((n_levels, k), np.nan)

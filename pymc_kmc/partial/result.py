@@ -1,4 +1,4 @@
-"""What :func:`partial_posteriors` returns: replications, and everything that follows from them."""
+"""The result of :func:`partial_posteriors`: replications, and everything that follows from them."""
 
 import json
 from functools import cached_property
@@ -172,12 +172,12 @@ class PartialPosteriors:
 
     @property
     def interrupted(self):
-        """Whether an interrupt kept some replications from ending."""
+        """Whether an interrupt prevented some replications from ending."""
         return self.n_replications < int(self.replications.attrs["n_planned"])
 
     @cached_property
     def findings(self):
-        """What is wrong and what helps, tuple of str; empty where nothing was found."""
+        """Problems and their remedies, tuple of str; empty where nothing was found."""
         return tuple(findings_of(self))
 
     # Shown
@@ -225,7 +225,7 @@ class PartialPosteriors:
         element : int or str
             Element of the functional, or its label.
         reference : float, optional
-            A value known otherwise, such as that of a run on all data.
+            A value to compare with, such as that of a run on all data.
         ax : matplotlib.axes.Axes, optional
         figsize : tuple of float, optional
 
@@ -245,7 +245,7 @@ class PartialPosteriors:
 
     @classmethod
     def from_netcdf(cls, path):
-        """Read what :meth:`to_netcdf` wrote."""
+        """Read a file that :meth:`to_netcdf` wrote."""
         with xr.open_dataset(path) as replications:
             return cls(replications.load())
 

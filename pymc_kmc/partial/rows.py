@@ -1,4 +1,4 @@
-"""Rows of data in whichever container: arrays, data frames, tuples and dictionaries of them."""
+"""Rows of data in a container: arrays, data frames, tuples and dictionaries of them."""
 
 import numpy as np
 
@@ -6,12 +6,7 @@ import numpy as np
 def n_rows(data):
     """Return the number of data.
 
-    Raises
-    ------
-    TypeError
-        If `data` has no rows.
-    ValueError
-        If the parts of `data` have different numbers of rows.
+    Raises a TypeError if `data` has no rows, and a ValueError if its parts have different numbers.
     """
     if isinstance(data, tuple | dict):
         parts = data.values() if isinstance(data, dict) else data
@@ -40,7 +35,6 @@ def take(data, indices):
 
 
 def prefix(data, n):
-    """Return the first `n` rows."""
     return _mapped(data, lambda part: part.iloc[:n], lambda part: part[:n])
 
 

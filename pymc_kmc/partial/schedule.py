@@ -1,4 +1,4 @@
-r"""Sizes of the subsets, and how often each is reached.
+r"""Sizes of the subsets, and the probabilities with which they are reached.
 
 Level t has :math:`n_t = \min(a 2^t, N)` data, t = 0 ... t_max, where t_max is the first level with
 all N of them. The truncation level has the geometric distribution restricted to these levels,
@@ -6,11 +6,11 @@ all N of them. The truncation level has the geometric distribution restricted to
 .. math:: P(T = t) = \frac{2^{-\alpha t}}{\sum_{s=0}^{t_{max}} 2^{-\alpha s}},
           \qquad t = 0, \dots, t_{max} .
 
-Finite data cut the distribution off, and not the sum: every level up to the full data keeps a
-positive :math:`P(T \ge t)`, and beyond the full data there is nothing to add. Therefore
+Finite data truncate the distribution, not the sum: every level up to the full data has a positive
+:math:`P(T \ge t)`, and beyond the full data there is nothing to add. Therefore
 :math:`E \varphi^* = \sum_{t=0}^{t_{max}} E(\varphi_t - \varphi_{t-1}) = E \varphi_{t_{max}}`
 exactly, as long as the law of :math:`\varphi_t` doesn't depend on T: settings of the sampler may
-depend on the level, never on how far a replication goes.
+depend on the level, never on T.
 """
 
 import numbers
@@ -19,23 +19,10 @@ import numpy as np
 
 
 class Schedule:
-    """Nested subsets whose sizes double, and the distribution of the last one.
+    """Nested subsets whose `sizes` double from `first_size` to `n_data`.
 
-    Parameters
-    ----------
-    n_data : int
-        Number of data, N.
-    first_size : int
-        Size of the first subset, a.
-    alpha : float
-        Decay of the distribution: large values make far levels rare.
-
-    Attributes
-    ----------
-    sizes : ndarray of int, shape (t_max + 1,)
-        Sizes of the subsets; the last one is N.
-    reach : ndarray, shape (t_max + 1,)
-        Probabilities P(T >= t).
+    `alpha` is the decay of the distribution of the last one: large values make far levels rare.
+    `reach` has the probabilities P(T >= t) of all levels.
     """
 
     def __init__(self, n_data, first_size, alpha):
@@ -65,13 +52,7 @@ class Schedule:
         return int(np.count_nonzero(self.reach[1:] > rng.random()))
 
     def debiased(self, path):
-        """Return phi*, the weighted sum of a path's differences.
-
-        Parameters
-        ----------
-        path : ndarray, shape (T + 1, ...)
-            Functional on the levels 0 ... T.
-        """
+        """Return phi*, the weighted sum of the differences of a path (T + 1, ...)."""
         differences = np.diff(path, axis=0, prepend=np.zeros_like(path[:1]))
         return np.tensordot(1.0 / self.reach[: len(path)], differences, axes=1)
 

@@ -1,8 +1,8 @@
-"""Pictures of what the samplers did and learned, with matplotlib.
+"""Pictures of a sampler's work and of the surrogates that it learned, with matplotlib.
 
-First comes what the picture is of: the step or the surrogate, what was learned, or what `pm.sample`
-returned; draws follow it. Each function returns what ArviZ's plots return: axes with ArviZ 0.x, a
-`PlotCollection` with ArviZ 1.x.
+The first argument is the picture's subject: the step or the surrogate, a learned posterior, or the
+result of `pm.sample`; draws follow it. Each function returns what ArviZ's plots return: axes with
+ArviZ 0.x, a `PlotCollection` with ArviZ 1.x.
 """
 
 from pymc_kmc.plots.learned import plot_emulator

@@ -1,4 +1,4 @@
-"""The unconstrained coordinates that a step or a surrogate works in: names, choice, draws."""
+"""The unconstrained coordinates of a step or a surrogate: names, choice, draws."""
 
 from typing import Any, NamedTuple
 
@@ -15,16 +15,10 @@ MOST_DRAWS = 1000
 
 
 class Element(NamedTuple):
-    """One coordinate.
+    """One coordinate of a model's variable.
 
-    Attributes
-    ----------
-    variable : str
-        Name of the model's variable.
-    label : str
-        What stands at an axis.
-    coords : dict
-        Its coordinates, by the names of the variable's dimensions.
+    `label` is the text at its axis; `coords` are its coordinates by the names of the variable's
+    dimensions.
     """
 
     variable: str
@@ -60,12 +54,9 @@ def elements_of(source, n_dimensions):
 
 
 def choose(elements, var_names, coords, n_needed):
-    """Return the indices of the elements that are chosen, a list of at least `n_needed`.
+    """Return the indices of the chosen elements, a list of at least `n_needed`.
 
-    Raises
-    ------
-    ValueError
-        If there are fewer, or a name is unknown.
+    Raises a ValueError if there are fewer, or a name is unknown.
     """
     known = {element.variable for element in elements}
     names = [var_names] if isinstance(var_names, str) else var_names
@@ -97,13 +88,7 @@ def choose(elements, var_names, coords, n_needed):
 def positions_of(source: Any, idata: Any, n_dimensions: int) -> np.ndarray:
     """Return draws in the coordinates of a step or a surrogate, (n, d), at most 1000.
 
-    Parameters
-    ----------
-    source : AdaptiveStep or Surrogate
-        With a surrogate, the draws must have its coordinates already: no transforms.
-    idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
-    n_dimensions : int
-        d.
+    With a surrogate, the draws must have its coordinates already: no transforms.
     """
     run = Run.of(idata)
     posterior = run.sampling.posterior

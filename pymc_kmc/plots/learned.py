@@ -1,4 +1,4 @@
-"""What was learned before the chains: rounds, and the emulators' predictions."""
+"""Pictures of learning before the chains: rounds, and the emulators' predictions."""
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
@@ -56,13 +56,13 @@ def draw_rounds(learned, figsize=None, ax=None):
 
 
 def plot_emulator(learned, node=0, *, figsize=None, ax=None):
-    """Draw what an emulator predicts: its outputs over their index, and how far off it is.
+    """Draw an emulator's predictions of its outputs over their index, and its errors.
 
-    Outputs with an index, an ODE's solution: their central 90 % over posterior draws, with the
-    emulator's own error, beside what was evaluated where the posterior has mass; and below it the
-    errors of the emulator at these evaluations, each predicted from all others, in standard
-    deviations of the output over the posterior. A number, a log likelihood: predictions from all
-    other evaluations against what was evaluated.
+    For outputs with an index, such as an ODE's solution, the picture has their central 90 % over
+    posterior draws, with the emulator's own error, beside the evaluations where the posterior has
+    mass. Below it are the errors of the emulator at these evaluations, each predicted from all
+    others, in standard deviations of the output over the posterior. For a number, such as a log
+    likelihood, predictions from all other evaluations are drawn against the evaluated values.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def plot_emulator(learned, node=0, *, figsize=None, ax=None):
     Raises
     ------
     TypeError, ValueError
-        If `learned` isn't what :func:`~pymc_kmc.learn` has returned, or has no such node.
+        If `learned` isn't a result of :func:`~pymc_kmc.learn`, or has no such node.
     """
     if not isinstance(learned, LearnedPosterior):
         raise TypeError(f"learned={learned!r} must be what kmc.learn() has returned.")
@@ -172,7 +172,7 @@ def _draw_outputs(found, near, figsize, ax):
 
 
 def _band(outputs, sd):
-    """Return quantiles over draws (k, m), the emulator's standard deviations added to both ends."""
+    """Return quantiles over draws (k, m), widened by the emulator's standard deviations."""
     low, high = np.quantile(outputs, BAND, axis=0)
     usual = np.median(sd, axis=0)
     return low - usual, high + usual

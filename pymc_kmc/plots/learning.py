@@ -1,4 +1,4 @@
-"""How a surrogate was learned, and what that cost."""
+"""A picture of a surrogate's learning, and of its cost."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ SMALLEST_ERROR = 1e-4
 
 
 def plot_learning(source, *, chains=None, step=0, n_bins=30, figsize=None, ax=None):
-    """Draw how well a surrogate predicts fresh evaluations, and what learning it cost.
+    """Draw a surrogate's errors at fresh evaluations, and the cost of learning it.
 
     Three panels: the error of the surrogate at each new evaluation *before* learning from it, with
     its median and the central 80 % in intervals of evaluations; the best log density that each
@@ -24,8 +24,8 @@ def plot_learning(source, *, chains=None, step=0, n_bins=30, figsize=None, ax=No
     Parameters
     ----------
     source : arviz.InferenceData, xarray.DataTree, pymc.backends.base.MultiTrace or LearnedPosterior
-        What `pm.sample(step=kmc.KMC(), discard_tuned_samples=False)` returned, or what
-        :func:`~pymc_kmc.learn` did. Of the latter two panels are drawn: the errors at fresh draws,
+        The result of `pm.sample(step=kmc.KMC(), discard_tuned_samples=False)`, or of
+        :func:`~pymc_kmc.learn`. Of the latter two panels are drawn: the errors at fresh draws,
         round by round, with the temperature of these; and the best log density by evaluation.
     chains : sequence of int, optional
         Numbers of the chains to draw; by default all.
@@ -101,7 +101,6 @@ def plot_learning(source, *, chains=None, step=0, n_bins=30, figsize=None, ax=No
 
 
 def _chosen(chains, n_chains):
-    """Return the numbers of the chains, a list."""
     if chains is None:
         return list(range(n_chains))
     chosen = [int(chain) for chain in np.atleast_1d(chains)]

@@ -1,4 +1,4 @@
-"""Which moves were made along a run, how often they were accepted, and how far they went."""
+"""A picture of the moves along a run: how often each was made, its acceptance, its jumps."""
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def plot_moves(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
     Parameters
     ----------
     idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
-        What `pm.sample` returned.
+        The result of `pm.sample`.
     var_names : str or sequence of str, optional
         Variables whose jumps are measured; by default all.
     coords : dict, optional
@@ -108,7 +108,7 @@ def plot_moves(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
 
 
 def _legend(panels, kinds, n_tuning):
-    """One legend for all panels, on the right."""
+    """Draw one legend for all panels."""
     handles, labels = panels["share"].get_legend_handles_labels()
     handles, labels = handles[::-1], labels[::-1]
     if n_tuning:
@@ -133,7 +133,7 @@ def _sums(values, edges):
 
 
 def _ratios(values, counts, edges):
-    """Return means in intervals, (kind, interval); NaN where there is too little."""
+    """Return means in intervals, (kind, interval); NaN where there are too few moves."""
     sums = np.array([_sums(value, edges) for value in values])
     return np.where(counts >= FEWEST, sums / np.maximum(counts, 1), np.nan)
 

@@ -1,4 +1,4 @@
-"""What the noise of a likelihood's estimates does to chains."""
+"""A picture of the noise of a likelihood's estimates, and of its effect on chains."""
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
@@ -14,20 +14,20 @@ BEST = (1.0, 2.0)
 
 
 def plot_noise(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize=None, ax=None):
-    """Draw how noisy the likelihood's estimates are along a run, and what chains make of it.
+    """Draw the noise of the likelihood's estimates along a run, and its effect on chains.
 
-    Three panels: the variance of the log estimate near each chain, as known by then; the mean
+    Three panels: the variance of the log estimate near each chain, as estimated by then; the mean
     acceptance probability beside that of perfect proposals under this noise; how long chains stay
     at one place, as the share of the draws that belong to stays of at least so many iterations.
 
     Parameters
     ----------
     idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
-        What `pm.sample` returned, of a model with a noisy likelihood.
+        The result of `pm.sample` for a model with a noisy likelihood.
     var_names : str or sequence of str, optional
         A stay ends where one of these variables moves; by default any.
     coords : dict, optional
-        Coordinates to which this is restricted.
+        Coordinates to which these variables are restricted.
     step : int
         Number of the step, where the model was sampled by several of this package.
     n_bins : int

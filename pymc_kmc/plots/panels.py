@@ -1,4 +1,4 @@
-"""Panels to draw in, and the way back: what all plots share."""
+"""Panels to draw in, and the values that all plots return."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,28 +12,9 @@ from pymc_kmc.runs import Run
 class Panels:
     """The axes of a picture, by the names of its panels.
 
-    Parameters
-    ----------
-    names : sequence of str
-    layout : str or list of list of str
-        As of `matplotlib.pyplot.subplot_mosaic`.
-    figsize : (float, float)
-        In inches, where `ax` isn't given.
-    ax : matplotlib.axes.Axes or array_like of Axes, optional
-        Where to draw: one for each name.
-    **options
-        Of `matplotlib.pyplot.subplot_mosaic`.
-
-    Attributes
-    ----------
-    figure : matplotlib.figure.Figure
-    is_own : bool
-        Whether the figure was made here.
-
-    Raises
-    ------
-    ValueError
-        If `ax` has another number of axes.
+    `layout` and `options` are those of `matplotlib.pyplot.subplot_mosaic`, `figsize` is in inches.
+    `ax`, if given, has one of the axes to draw in for each name, else a ValueError is raised;
+    `is_own` says that the figure was made here.
     """
 
     def __init__(self, names, layout, figsize, ax=None, **options):
@@ -58,7 +39,7 @@ class Panels:
         return self.axes[name]
 
     def show(self, name, dims, values, **coords):
-        """Remember what is drawn in a panel: the variable of that name in the result's data."""
+        """Store a panel's values: the variable of that name in the result's data."""
         self.data[name] = xr.DataArray(np.asarray(values), dims=dims, coords=coords)
 
     def result(self):
@@ -86,13 +67,7 @@ def check_step(run, step):
 def draws_of(run: Run, var_names=None, coords=None):
     """Return the draws along the whole run, (chain, iteration, element), and the elements' names.
 
-    Parameters
-    ----------
-    run : Run
-    var_names : str or sequence of str, optional
-        By default all variables.
-    coords : dict, optional
-        Coordinates that are looked at.
+    By default they are of all variables; `coords` restricts their coordinates.
     """
     names = [var_names] if isinstance(var_names, str) else var_names
     columns, labels = [], []
@@ -118,7 +93,6 @@ def draws_of(run: Run, var_names=None, coords=None):
 
 
 def mark_tuning(ax, n_tuning, label=True):
-    """Shade the tuning iterations."""
     if n_tuning:
         ax.axvspan(0, n_tuning, color="0.5", alpha=0.15, lw=0, label="tuning" if label else None)
 

@@ -1,4 +1,4 @@
-"""Where a random walk proposes to go, from place to place."""
+"""A picture of a random walk's proposal distributions at several places."""
 
 import numpy as np
 from matplotlib.patches import Ellipse
@@ -19,27 +19,27 @@ def plot_proposals(
 ):
     """Draw a random walk's proposal distributions at several places, over the draws.
 
-    An ellipse is one standard deviation of the proposals from the dot in its middle: with
+    An ellipse is one standard deviation of the proposals from the dot in its middle. With
     :class:`~pymc_kmc.KAMH` its shape follows the target, with :class:`~pymc_kmc.AdaptiveMetropolis`
-    it is the same everywhere. KAMH's isotropic part makes ellipses rounder than the target is
-    narrow: with ``KAMH(gamma=0.2)`` they show more of the shape that was learned.
+    it is the same everywhere. KAMH's isotropic part makes ellipses rounder than a narrow target:
+    with ``KAMH(gamma=0.2)`` they show more of the learned shape.
 
     Parameters
     ----------
     step : KAMH or AdaptiveMetropolis
         The step that has sampled in this process, with ``pm.sample(step=step, cores=1)``.
     idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
-        What `pm.sample` returned.
+        The result of `pm.sample`.
     var_names : str or sequence of str, optional
         Variables whose first two values are the axes.
     coords : dict, optional
-        Coordinates to choose these from.
+        Coordinates from which these are chosen.
     n_ellipses : int
         Number of places, spread over the draws.
     figsize : (float, float), optional
         In inches.
     ax : matplotlib.axes.Axes, optional
-        Where to draw.
+        Axes to draw in.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""A surrogate of the log density: what it says, how sure it is, and which way it pulls."""
+"""A picture of a surrogate of the log density: its values, uncertainty and gradient."""
 
 from itertools import combinations
 
@@ -28,12 +28,12 @@ MOST_PAIRS = 6
 def plot_surrogate(
     source, idata=None, *, var_names=None, coords=None, grid=GRID, figsize=None, ax=None
 ):
-    """Draw the log density that a surrogate has learned, and how sure of it the surrogate is.
+    """Draw a surrogate's log density, and its uncertainty.
 
     For each pair of coordinates a row of two panels. Left: the surrogate's log density below its
     maximum, with its gradient as arrows and the draws as dots. Right: the standard deviation of the
     predicted log density, with the places of the evaluations that it learned from; left out if the
-    surrogate doesn't know it. Both are slices: the other coordinates have their medians over the
+    surrogate has none. Both are slices: the other coordinates have their medians over the
     draws. The coordinates are those that the step samples: a positive variable's is its logarithm.
 
     Parameters
@@ -42,8 +42,8 @@ def plot_surrogate(
         The step that has sampled in this process, with ``pm.sample(step=step, cores=1)``: the
         surrogate of its last chain is drawn. Or a fitted surrogate.
     idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace, optional
-        What `pm.sample` returned. Without it a step's evaluations say where to look, and no draws
-        are shown. A surrogate needs it.
+        The result of `pm.sample`. Without it the slices lie around a step's evaluations, and no
+        draws are shown. A surrogate needs it.
     var_names : str or sequence of str, optional
         Variables that are drawn; by default the first two coordinates are.
     coords : dict, optional
@@ -106,13 +106,7 @@ def plot_surrogate(
 
 
 def learned_surrogate(source):
-    """Return the fitted surrogate of a step, or the argument if it is one.
-
-    Raises
-    ------
-    TypeError
-        If it is a step without a surrogate, or something else.
-    """
+    """Return the fitted surrogate of a step, or the argument if it is one, or raise TypeError."""
     if isinstance(source, SurrogateStep):
         return source.surrogate_
     if isinstance(source, AdaptiveStep):
@@ -130,13 +124,7 @@ def _upper_half(X, values):
 def slice_grid(where, pair, n):
     """Return points on a grid through the medians of others, (n n, d), and its two axes (n,).
 
-    Parameters
-    ----------
-    where : ndarray, shape (m, d)
-        Points around which the grid lies.
-    pair : (int, int)
-        The coordinates that vary.
-    n : int
+    The grid lies around points `where` (m, d); the coordinates of `pair` vary.
     """
     axes = []
     for i in pair:

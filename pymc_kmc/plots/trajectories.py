@@ -1,8 +1,8 @@
 r"""Hamiltonian trajectories on a surrogate and on the target: Figure 1 of the KMC paper.
 
 Along a trajectory on a surrogate f from (x, p) the target would accept the point (x', p') with
-probability :math:`\min(1, \exp(\log\pi(x') - \log\pi(x) - K(p') + K(p)))`: near 1 as long as f
-resembles the target, whose own trajectories keep it there.
+probability :math:`\min(1, \exp(\log\pi(x') - \log\pi(x) - K(p') + K(p)))`. It is near 1 as long as
+f resembles the target; along the target's own trajectories it stays near 1.
 
 References
 ----------
@@ -31,14 +31,9 @@ COLOURS = ("tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab
 
 
 class Target:
-    """The target in the manner of a surrogate: its gradients are differences, 2 d evaluations.
+    """The target as a surrogate: its gradients are differences, 2 d evaluations.
 
-    Parameters
-    ----------
-    log_density : callable
-        Of a position (d,); returns a float.
-    steps : ndarray, shape (d,)
-        Of the differences.
+    `log_density` is a function of a position (d,); `steps` (d,) are those of the differences.
     """
 
     def __init__(self, log_density, steps):
@@ -46,11 +41,9 @@ class Target:
         self.n_features_in_ = len(steps)
 
     def log_density(self, x):
-        """Return the log density at x (d,), a float."""
         return float(self._log_density(np.asarray(x)))
 
     def gradient(self, x):
-        """Return the gradient at x (d,)."""
         changes = [self.log_density(x + h) - self.log_density(x - h) for h in self.steps]
         return np.array(changes) / (2.0 * np.diag(self.steps))
 
@@ -84,12 +77,12 @@ def plot_trajectories(
         The step that has sampled in this process, with ``pm.sample(step=step, cores=1)``: the
         surrogate of its last chain is drawn. Or a fitted surrogate.
     idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
-        What `pm.sample` returned.
+        The result of `pm.sample`.
     log_density : callable, optional
         The target's log density, up to a constant, at a position (d,) in the coordinates of the
         surrogate; by default the step's, under the noise of its chain's last state.
     on_target : bool, optional
-        Whether trajectories on the target are drawn, whose gradients are differences: 2 d
+        Whether trajectories on the target are drawn, whose gradients are differences of 2 d
         evaluations a leapfrog step. By default they are, unless the likelihood is noisy.
     n_trajectories : int
         Number of starts, spread over the draws.
@@ -98,11 +91,11 @@ def plot_trajectories(
     step_size : float
         Of a leapfrog step, in standard deviations of the draws.
     random_seed : int or numpy.random.Generator
-        Draws the momenta.
+        Seed or generator of the momenta.
     var_names : str or sequence of str, optional
         Variables whose first two values are the axes.
     coords : dict, optional
-        Coordinates to choose these from.
+        Coordinates from which these are chosen.
     figsize : (float, float), optional
         In inches.
     ax : array of matplotlib.axes.Axes, optional
@@ -195,7 +188,7 @@ def _trajectory(function, target, metric, start, momentum, step_size, n_steps):
 
 
 def _style(kind, i):
-    """Return how the i-th trajectory is drawn: a light band, and darker dashes over it."""
+    """Return the style of the i-th trajectory: a light band, and darker dashes over it."""
     colour = np.array(to_rgb(COLOURS[i % len(COLOURS)]))
     label = f"on the {kind}" if i == 0 else None
     if kind == "surrogate":

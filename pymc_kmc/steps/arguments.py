@@ -6,14 +6,10 @@ import numpy as np
 
 
 def check_initial_point(initial_point, model):
-    """Return a point with an array for each of the model's variables; None for the model's own.
+    """Return a point with an array for each of the model's variables; None means the model's own.
 
-    Raises
-    ------
-    TypeError
-        If it isn't a dict.
-    ValueError
-        If a variable is missing, or its value isn't an array of numbers with its dimensions.
+    Raises a TypeError if it isn't a dict, and a ValueError if a variable is missing, or its value
+    isn't an array of numbers with its dimensions.
     """
     if initial_point is None:
         return model.initial_point()

@@ -1,7 +1,7 @@
-"""The Metropolis-Hastings iteration that every step of this package makes, whatever its algorithm.
+"""The Metropolis-Hastings iteration of all steps of this package.
 
 An iteration is: propose, evaluate the target once, accept or reject, learn, report. An algorithm
-is a subclass with four hooks, `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which see
+is a subclass with four hooks, `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which receive
 vectors, not PyMC's points. Everything that an algorithm learns from a chain is in `self.adapted`,
 a plain object: a new chain starts from a new one, and a chain's state can be saved and restored.
 With an estimated likelihood some iterations probe noise (:mod:`pymc_kmc.steps.noise_monitor`).
@@ -49,7 +49,7 @@ PROBE = NoiseProbe()
 
 @dataclass
 class ChainProgress:
-    """What every step counts along a chain; updated in place."""
+    """The counters of a chain, with its noise, warnings and checks; updated in place."""
 
     n_iterations: int = 0
     n_tuned: int = 0
@@ -80,17 +80,18 @@ class AdaptiveStep(BlockedStep):
     """Base of the package's steps; see the module's docstring.
 
     A chain always begins with nothing learned, also where a step is passed to `pymc.sample` again:
-    chains are independent, and the same seed gives the same draws. To go on with what a chain
-    has learned, pass it to a new step: ``KMC(surrogate=step.surrogate_)``,
-    ``AdaptiveMetropolis(covariance=...)``; or save and restore `sampling_state`.
+    chains are independent, and the same seed gives the same draws. To use again a surrogate or a
+    covariance that a chain has learned, pass it to a new step:
+    ``KMC(surrogate=step.surrogate_)``, ``AdaptiveMetropolis(covariance=...)``; or save and restore
+    `sampling_state`.
 
     Parameters
     ----------
     vars : list of TensorVariable, optional
         The variables to sample, by default all continuous ones of the model. Two steps may have
-        variables in common: each of them leaves the posterior as it is.
+        variables in common: each of them leaves the posterior invariant.
     model : pymc.Model, optional
-        By default the one of the context.
+        By default the model of the context.
     initial_point : dict of str to ndarray, optional
         Gives the variables' shapes; by default the model's initial point.
     compile_kwargs : dict, optional
@@ -217,49 +218,38 @@ class AdaptiveStep(BlockedStep):
 
     @abstractmethod
     def _start_chain(self):
-        """Return a new object for `self.adapted`: nothing is known of the chain yet."""
+        """Return a new object for `self.adapted`, with nothing learned."""
 
     @abstractmethod
     def _propose(self, current):
-        """Return a :class:`~pymc_kmc.moves.base.Proposal`.
-
-        Parameters
-        ----------
-        current : Evaluation
-            The target at the chain's state.
-        """
+        """Return a :class:`~pymc_kmc.moves.base.Proposal` from the chain's state, an Evaluation."""
 
     @abstractmethod
     def _learn(self, outcome):
-        """Learn from an iteration; `self.adapted` alone is changed.
-
-        Parameters
-        ----------
-        outcome : Outcome
-        """
+        """Learn from an iteration's :class:`Outcome`; only `self.adapted` is changed."""
 
     def _observe(self, evaluation):
-        """Take note of an evaluation that isn't a proposal's."""
+        """Record an evaluation that isn't a proposal's."""
 
     def _statistics(self, proposal, current):
         """Return the algorithm's own statistics of a proposal from `current`, an Evaluation."""
         return {}
 
     def _assessment(self, evaluation):
-        """Return statistics of an Evaluation, or None, seen before anything is learned from it."""
+        """Return statistics of an Evaluation, or None, before anything is learned from it."""
         return {}
 
     def _complaint(self):
-        """Return a message about what was learned, or None."""
+        """Return a warning's text about what was learned, or None."""
         return None
 
     @property
     def _instead_of_tuning(self):
-        """What can be passed in place of tuning, source code; None if something was passed."""
+        """Source code of an argument that replaces tuning; None if one was passed."""
         return ""
 
     def _end_tuning(self):
-        """Settle what sampling will use; called when adaptation stops."""
+        """Fix what sampling will use; called when adaptation stops."""
 
     # PyMC's side
 
@@ -426,7 +416,7 @@ class AdaptiveStep(BlockedStep):
         """Begin with a covariance, given by its Cholesky factor (d, d)."""
 
     def _is_probe(self):
-        """Say whether this iteration probes the noise, in place of a move."""
+        """Return whether this iteration probes the noise instead of making a move."""
         progress = self.progress
         if not self.is_tuning or progress.last_statistics is None:
             return False

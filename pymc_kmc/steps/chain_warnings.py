@@ -1,4 +1,4 @@
-"""What a chain's user is told, each message at most once a chain."""
+"""The warnings of a chain, each given at most once a chain."""
 
 import numpy as np
 from pymc.stats.convergence import SamplerWarning, WarningType
@@ -19,18 +19,9 @@ class ChainWarnings:
         self.given = set()
 
     def first(self, messages, n_iterations):
-        """Return a warning of the first message that was not given before.
+        """Return a SamplerWarning of the first message not given before, or None.
 
-        Parameters
-        ----------
-        messages : sequence of (str, str)
-            Keys and texts.
-        n_iterations : int
-            Number of the chain's iterations so far.
-
-        Returns
-        -------
-        SamplerWarning or None
+        `messages` are pairs of a key and a text.
         """
         for key, text in messages:
             if key not in self.given:
@@ -70,10 +61,7 @@ def of_invalid(target, point, evaluation):
 def of_no_tuning(instead):
     """Return a message about a chain without tuning, or None.
 
-    Parameters
-    ----------
-    instead : str or None
-        What can be passed in place of tuning; None if something was passed.
+    `instead` is source code of an argument that replaces tuning; None if one was passed.
     """
     if instead is None:
         return None
@@ -105,14 +93,9 @@ def of_failures(target):
 
 
 def of_own_checks(target, checks, is_local):
-    """Return keys and messages about a chain that drifts away or has not arrived.
+    """Return keys and messages about a chain that drifts away or has not converged.
 
-    Parameters
-    ----------
-    target : Target
-    checks : OwnChecks
-    is_local : bool
-        Whether all moves of the step are about as long as the posterior's middle is wide.
+    `is_local` says that all moves of the step are about as long as the posterior's middle is wide.
     """
     drifting = target.names_of(checks.drifting(target.is_free))
     if drifting:
@@ -155,13 +138,13 @@ def of_tails(names):
 
 
 def is_stuck(progress):
-    """Say whether a chain accepts nothing, given its :class:`ChainProgress`."""
+    """Return whether a chain accepts nothing, given its :class:`ChainProgress`."""
     still = progress.steps_since_accept
     return still >= (STUCK_FROM_START if still == progress.n_iterations else STUCK_AFTER)
 
 
 def of_stillness(target, n_iterations):
-    """Return a message about a chain that has accepted nothing for so many iterations."""
+    """Return a message about a chain that accepted nothing for so many iterations."""
     remedy = "Tune for longer, or start where the posterior has its mass: initvals={...}."
     if target.is_noisy and target.recycled.log_density > -np.inf:
         remedy = (

@@ -63,20 +63,8 @@ from pymc_kmc.steps.base import AdaptiveStep
 class GadAdaptation:
     """State of the adaptation of this module's steps.
 
-    Parameters
-    ----------
-    make_move : type
-        FactorRandomWalk or Langevin.
-    preconditioner : SpeedMeasure or DrawsAndGradients
-
-    Attributes
-    ----------
-    preconditioner : SpeedMeasure or DrawsAndGradients
-        The factor, the step size and the number of steps; updated in place.
-    move : FactorRandomWalk or Langevin
-        Proposes with these.
-    n_after_tuning : int
-        Number of iterations of an adaptation that dies out.
+    The `preconditioner`, a SpeedMeasure or DrawsAndGradients, has the factor, the step size and the
+    number of steps, updated in place; `move`, a FactorRandomWalk or Langevin, proposes with these.
     """
 
     def __init__(self, make_move, preconditioner):
@@ -85,7 +73,7 @@ class GadAdaptation:
         self.n_after_tuning = 0
 
     def weight(self, is_tuning):
-        """Return the factor on what an iteration teaches: one while tuning."""
+        """Return the factor on what is learned from an iteration: 1 while tuning, then falling."""
         if is_tuning:
             return 1.0
         self.n_after_tuning += 1
@@ -102,8 +90,9 @@ class GadRWM(AdaptiveStep):
     vars : list of TensorVariable, optional
         The variables to sample, by default all continuous ones of the model.
     update : {"multiplicative", "additive"}
-        How L follows the gradient: by the natural gradient, or as in the paper, whose constants
-        suit parameters with standard deviations of about .1 to 1 and a start among them.
+        How L follows the gradient: by the natural gradient, or as in the paper. The paper's
+        constants suit parameters with standard deviations of about .1 to 1, and a start at the
+        posterior's mass.
     **kwargs
         See :class:`~pymc_kmc.steps.base.AdaptiveStep`: `model`, `initial_point`, `compile_kwargs`,
         `blocked`, `rng`, `tune`, `adaptation`.

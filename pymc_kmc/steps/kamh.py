@@ -76,16 +76,7 @@ SUBSAMPLED_SHARE = 0.9
 class KAMHAdaptation:
     """State of KAMH's adaptation.
 
-    Attributes
-    ----------
-    states : GrowingArray
-        The chain's states.
-    random_walk : RandomWalk
-        Explores until there is a sub-sample.
-    local : LocalRandomWalk
-        Moves the chain from then on.
-    n_subsamples : int
-        Number of sub-samples drawn.
+    `random_walk` moves the chain until there is a sub-sample of its `states`, `local` from then on.
     """
 
     def __init__(self, n_dimensions, adaptation):
@@ -96,17 +87,17 @@ class KAMHAdaptation:
 
     @property
     def move(self):
-        """The move that is made now."""
         return self.random_walk if self.local.distribution is None else self.local
 
 
 class KAMH(AdaptiveStep):
     r"""Kernel Adaptive Metropolis-Hastings (Sejdinovic et al., 2014), for curved targets.
 
-    A random walk whose covariance depends on the place: it follows a ridge that bends, where that
-    of :class:`~pymc_kmc.AdaptiveMetropolis` is the same everywhere. One evaluation an iteration,
-    exact with noisy likelihoods. :class:`~pymc_kmc.KMC` goes farther with each of them; KAMH
-    fits no surrogate, and its iterations cost some tens of microseconds.
+    A random walk whose covariance depends on the place, so that it follows a ridge that bends; the
+    covariance of :class:`~pymc_kmc.AdaptiveMetropolis` is the same everywhere. It makes one
+    evaluation an iteration, and is exact with noisy likelihoods. :class:`~pymc_kmc.KMC` goes
+    farther with each evaluation; KAMH fits no surrogate, and its iterations cost some tens of
+    microseconds.
 
     Parameters
     ----------
@@ -115,7 +106,7 @@ class KAMH(AdaptiveStep):
     kernel : {"gaussian", "linear"}
         The linear kernel makes it adaptive Metropolis on a sub-sample.
     n_points : int
-        Most states in a sub-sample.
+        Largest number of states in a sub-sample.
     gamma : float
         Standard deviation of the isotropic part of the proposals, relative to 2.38 / sqrt(d) times
         that of the sub-sample in its narrowest direction, coordinates standardised. It takes the
@@ -185,7 +176,7 @@ class KAMH(AdaptiveStep):
         Parameters
         ----------
         position : array_like, shape (d,)
-            Where they start, unconstrained and raveled.
+            The proposals' start, unconstrained and raveled.
 
         Returns
         -------
@@ -217,7 +208,7 @@ class KAMH(AdaptiveStep):
             self._renew()
 
     def _renew(self):
-        """Draw a new sub-sample, and make the proposals that follow it."""
+        """Draw a new sub-sample, and make the proposal distribution of it."""
         adapted = self.adapted
         states = adapted.states.recent(SUBSAMPLED_SHARE)
         states = states[has_moved(states)]

@@ -17,10 +17,10 @@ An iteration at x:
              \exp\left(\tfrac12 p^\top M^{-1} p - \tfrac12 p'^\top M^{-1} p'\right)\right)
 
    with the target's own (possibly estimated) density: one evaluation.
-4. While adaptation lasts, learn: the surrogate on a schedule
+4. While adaptation lasts, learn the surrogate on a schedule
    (:mod:`pymc_kmc.adaptation.fit_to_scores`), then step size and number of steps on the surrogate
-   alone (:mod:`pymc_kmc.adaptation.trajectory`), and the moves' probabilities from their real
-   jumps: where the surrogate is poor, short trajectories and random walks win.
+   alone (:mod:`pymc_kmc.adaptation.trajectory`), and the moves' probabilities from their jumps on
+   the target: where the surrogate is poor, short trajectories and random walks become frequent.
 
 Why it is exact: given f, M, the step size and the number of steps, the leapfrog map followed by a
 flip of the momentum is a volume-preserving involution whatever f is, so that step 3 is a
@@ -99,21 +99,9 @@ LARGEST_RANDOM_WALK_PROBABILITY = 0.8
 class KernelHMCAdaptation:
     """State of the adaptation of KMC lite and KMC finite.
 
-    Attributes
-    ----------
-    history : History
-        What the chain went through.
-    fits : FitToScores or GivenSurrogate
-        Makes the surrogates.
-    schedule : GeometricSchedule
-        Of fits.
-    fitted : FittedSurrogate or None
-        The surrogate in use, with moves on it; None before the first.
-    random_walk : RandomWalk
-    trajectories : tuple of Trajectory
-        Of different lengths.
-    probabilities : ByJumps
-        Of the random walk and of the trajectories, in this order.
+    `fits` makes surrogates of the `history` on a `schedule`; `fitted` is the one in use, with moves
+    on it, None before the first. `probabilities` are those of the `random_walk` and of the
+    `trajectories`, which have different lengths, in this order.
     """
 
     def __init__(self, n_dimensions, fits, growth, is_noisy, trajectories, probabilities):
@@ -128,7 +116,7 @@ class KernelHMCAdaptation:
 
 
 class KernelHMC(SurrogateStep):
-    """What KMC lite and KMC finite share: everything but the surrogate's family."""
+    """The base of KMC lite and KMC finite: everything but the surrogate's family."""
 
     stats_dtypes_shapes = SurrogateStep.stats_dtypes_shapes | {
         "step_size": (np.float64, []),
@@ -183,7 +171,7 @@ class KernelHMC(SurrogateStep):
 
     @abstractmethod
     def _family(self):
-        """Return what makes the surrogates."""
+        """Return the family that makes the surrogates."""
 
     def _start_chain(self):
         kinds = TRAJECTORIES[:1] if self.given_n_leapfrog else TRAJECTORIES
@@ -259,7 +247,7 @@ class KernelHMC(SurrogateStep):
         return outcome.acceptance_rate * whitening.squared_jumps(*ends)
 
     def _use(self, fitted):
-        """Go on with a new surrogate, if there is one."""
+        """Continue with a new surrogate, if there is one."""
         if fitted is not None:
             self.adapted.fitted = fitted
             self.adapted.probabilities.discount()
@@ -296,11 +284,11 @@ class KMCLite(KernelHMC):
     vars : list of TensorVariable, optional
         The variables to sample, by default all continuous ones of the model.
     surrogate : Surrogate, optional
-        A fitted one to use as it is, in the unconstrained raveled coordinates of `vars`; nothing is
-        fitted then. Any of :mod:`pymc_kmc.surrogates`, or an object of your own with
+        A fitted surrogate to use as it is, in the unconstrained raveled coordinates of `vars`;
+        nothing is fitted then. Any of :mod:`pymc_kmc.surrogates`, or an object of your own with
         `n_features_in_`, `log_density(X)` and `gradient(X)`.
     n_points : int
-        Most states that a fit uses.
+        Largest number of states that a fit uses.
     sigma : float, optional
         Bandwidth in squared units of the unconstrained scale; by default chosen at every fit,
         together with coordinates.
@@ -378,9 +366,9 @@ class KMCFinite(KernelHMC):
     n_features : int
         Number m of random features.
     n_points : int
-        Most states that a fit uses.
+        Largest number of states that a fit uses.
     kernel : {"gaussian", "rational_quadratic"}
-        Of the random features.
+        Kernel of the random features.
     **kwargs
         As for :class:`KMCLite`: `surrogate`, `sigma`, `regularisation`, `base`, `values`,
         `step_size`, `n_leapfrog`, `target_acceptance`, `random_walk_probability`, `schedule`, and

@@ -1,9 +1,9 @@
 r"""KMC, the default: many moves on a surrogate, which learns from every evaluation.
 
 A sampler pays for a log density at every proposal, accepted or not. :class:`KMC` fits a surrogate
-f to those values (:class:`~pymc_kmc.surrogates.LogDensityGP`) and moves on f, which costs nothing
-of the target, until it is far away. One evaluation of the target accepts or rejects the end point.
-An iteration at x makes one of these moves:
+f to those values (:class:`~pymc_kmc.surrogates.LogDensityGP`) and moves on f, which needs no
+evaluation of the target, until it is far away. One evaluation of the target accepts or rejects the
+end point. An iteration at x makes one of these moves:
 
 1. *Surrogate transitions* (:mod:`pymc_kmc.moves.transitions`): a sequence of HMC transitions on f,
    accepted with probability
@@ -12,23 +12,22 @@ An iteration at x makes one of these moves:
 3. *Random walk* (:mod:`pymc_kmc.moves.random_walk`): makes the first steps, and leads out of places
    where f is wrong. Its probability is .01 where f is exact, .03 where it isn't, and up to .7 where
    the target is far above f (:mod:`pymc_kmc.steps.surrogate`).
-
 4. *Jumps between modes* (:mod:`pymc_kmc.moves.modes`), where :func:`~pymc_kmc.learn` has found
    several before the chain: alone, or in the middle of a sequence on f.
 
-While tuning, some evaluations are for learning alone, unless the chain is on its way from a bad
-start:
+While tuning, some evaluations are for learning alone, unless the chain is still moving in from a
+bad start:
 
 5. *Auxiliary chain* (:mod:`pymc_kmc.moves.auxiliary`) on :math:`\pi^{1/T}`: a quarter of them, so
    that f is right beyond the places where the chain has been.
 6. *Active learning* (:mod:`pymc_kmc.moves.frontier`): a fifth, two fifths of noisy ones, where f's
-   predictive variance promises most. Fewer where predictions were right.
+   predictive variance is most worth reducing. Fewer where predictions were right.
 
 A value that was wrongly predicted is learned at once. The surrogate is fitted anew when the number
-of iterations has grown by 1.2, or when its last 40 proposals were hardly accepted, and once more at
-the end of tuning; then everything is frozen. All of this happens in coordinates in which one
-variable's scale doesn't depend on another's value (:mod:`pymc_kmc.adaptation.warping`). Acceptance
-by the target never drives a step size: a poor surrogate can't make the sampler collapse.
+of iterations has grown by a factor 1.2, or when few of its last 40 proposals were accepted, and
+once more at the end of tuning; then everything is frozen. All of this happens in coordinates in
+which one variable's scale doesn't depend on another's value (:mod:`pymc_kmc.adaptation.warping`).
+Acceptance by the target never drives a step size: a poor surrogate can't make the sampler collapse.
 
 Examples
 --------
@@ -108,31 +107,31 @@ class KMC(SurrogateStep):
     The choice for any target of up to some 50 continuous dimensions without usable gradients, and
     for noisy likelihoods. A surrogate is fitted to the log densities of all evaluations, rejected
     proposals included. Each iteration makes many moves on the surrogate and evaluates the target
-    once, to accept or reject where they led. Draws are exact however wrong the surrogate is.
+    once, to accept or reject their end point. Draws are exact however wrong the surrogate is.
 
     Parameters
     ----------
     vars : list of TensorVariable or LearnedPosterior, optional
-        The variables to sample, by default all continuous ones of the model. Or what
-        :func:`~pymc_kmc.learn` has learned of all of them: ``KMC(learned)``. Chains then begin at
-        its draws and evaluate the target 8 times while tuning, a noisy one 15 times, however many
-        iterations that has; where its surrogate turns out to be wrong they learn as without it.
+        The variables to sample, by default all continuous ones of the model. Or the result of
+        :func:`~pymc_kmc.learn` for all of them: ``KMC(learned)``. Chains then begin at its draws
+        and evaluate the target 8 times while tuning, a noisy one 15 times, however many iterations
+        that has; where its surrogate turns out to be wrong they learn as without it.
     posterior : LearnedPosterior, optional
-        The same by its name.
+        The result of :func:`~pymc_kmc.learn`, as a keyword.
     learn : bool
         Whether the step calls :func:`~pymc_kmc.learn` when it is made, where that is safe: black
         boxes depend on the step's variables alone, are not noisy, and either return outputs, with
         ten values of the variables at most, or a log likelihood, with six at most, on whose maximum
-        searches agree. `step.posterior` is what was learned, `step.evaluations` all that was
-        evaluated for it. If false, or where that can't be trusted, each chain learns by itself,
-        from these evaluations too. Other seeds learn anew: ``KMC(rng=2)``, since PyMC gives a step
-        no seed before it samples.
+        searches agree. `step.posterior` is the learned posterior, `step.evaluations` all
+        evaluations made for it. If false, or where the learned posterior can't be trusted, each
+        chain learns by itself, from these evaluations too. Another seed learns anew:
+        ``KMC(rng=2)``, since PyMC gives a step no seed before it samples.
     n_landmarks : int
-        Kernel functions of the surrogate: its flexibility, and what a move costs. Where they are
-        too few for the log density, it has up to twice as many.
+        Number of kernel functions of the surrogate: its flexibility, and the cost of a move. Where
+        they are too few for the log density, it has up to twice as many.
     surrogate : Surrogate, optional
-        A fitted one to use as it is, in the unconstrained raveled coordinates of `vars`; nothing is
-        fitted then. Any of :mod:`pymc_kmc.surrogates`, or an object of your own with
+        A fitted surrogate to use as it is, in the unconstrained raveled coordinates of `vars`;
+        nothing is fitted then. Any of :mod:`pymc_kmc.surrogates`, or an object of your own with
         `n_features_in_`, `log_density(X)` and `gradient(X)`.
     **kwargs
         See :class:`~pymc_kmc.steps.base.AdaptiveStep`: `model`, `initial_point`, `compile_kwargs`,
@@ -148,10 +147,9 @@ class KMC(SurrogateStep):
     -----
     Statistics: `kmc_move` is 0 for random walks, 1 for tempered transitions, while tuning only 2
     for the auxiliary chain and 3 for the frontier, from 4 the kinds of surrogate transition, 15 and
-    16 jumps between modes;
-    `n_steps` the leapfrog steps of the proposal; `kmc_n_transitions` its transitions;
-    `kmc_surrogate_variance` the variance of the values around the surrogate, noise included;
-    `kmc_proposal_time` and `kmc_evaluation_time` seconds.
+    16 jumps between modes; `n_steps` the leapfrog steps of the proposal; `kmc_n_transitions` its
+    transitions; `kmc_surrogate_variance` the variance of the values around the surrogate, noise
+    included; `kmc_proposal_time` and `kmc_evaluation_time` seconds.
     """
 
     name = "kmc"
@@ -203,10 +201,10 @@ class KMC(SurrogateStep):
 
     @property
     def default_tune_steps(self):
-        """Iterations of tuning that PyMC 6 makes where the user doesn't say.
+        """Iterations of tuning that PyMC 6 makes where the user doesn't give a number.
 
-        What a smooth target of eight dimensions needs, and what it takes in 13 to 26 dimensions to
-        come from a bad start along a curved way: 1500 to 2500 iterations.
+        As many as a smooth target of eight dimensions needs, and as a chain needs in 13 to 26
+        dimensions to come from a bad start along a curved way: 1500 to 2500 iterations.
         """
         if self.posterior is not None and self.posterior.is_close:
             return SETTLING_TUNE
@@ -215,7 +213,7 @@ class KMC(SurrogateStep):
 
     @property
     def n_learning_evaluations(self):
-        """Evaluations that were made before the chains, once for all of them."""
+        """Number of evaluations that were made before the chains, once for all of them."""
         if self.posterior is not None:
             return self.posterior.n_evaluations
         return 0 if self.evaluations is None else len(self.evaluations)
@@ -247,7 +245,7 @@ class KMC(SurrogateStep):
 
     @property
     def _follows_others(self):
-        """Whether the surrogate depends on other steps' variables, and knows how."""
+        """Whether the learned surrogate depends on other steps' variables, and follows them."""
         return self.posterior is not None and bool(self.posterior.given)
 
     # Moves
@@ -305,7 +303,7 @@ class KMC(SurrogateStep):
         return TUNING_RANDOM_WALKS + MORE_RANDOM_WALKS * max(0.0, 1.0 - np.mean(lately) / hardly)
 
     def _share(self, shares):
-        """Return a share after tuning. Nobody knows how exact a given surrogate is."""
+        """Return a share after tuning. The exactness of a given surrogate is unknown."""
         exact, usual = shares
         if self.given_surrogate is not None:
             return usual
@@ -313,7 +311,7 @@ class KMC(SurrogateStep):
         return exact + (usual - exact) * min(1.0, spread / LARGE_SPREAD)
 
     def _is_on_its_way(self):
-        """Whether the chain's log density rises, by more than it varies where a chain belongs."""
+        """Return whether the chain's log density rises by more than it varies at the target."""
         log_densities = self.adapted.history.log_densities
         if len(log_densities) < 3 * WINDOW:
             return False
@@ -363,7 +361,7 @@ class KMC(SurrogateStep):
             self._fit()
 
     def _settle(self, outcome):
-        """Learn from an iteration on what was learned before the chain; or do without it."""
+        """Learn from an iteration on the posterior learned before the chain, or give that up."""
         adapted, evaluation = self.adapted, outcome.evaluation
         settling = adapted.settling
         if settling.is_over:
@@ -385,7 +383,7 @@ class KMC(SurrogateStep):
             self._fit()
 
     def _has_failed(self):
-        """Whether what was learned before the chain is of little use to it."""
+        """Return whether the posterior learned before the chain is of little use to it."""
         if not self.posterior.is_close:
             return True
         recent = self.adapted.transitions.probabilities.recent
@@ -425,7 +423,7 @@ class KMC(SurrogateStep):
         return np.mean(recent[-TROUBLE_AFTER:]) < bound
 
     def _fit(self):
-        """Fit the surrogate anew and go on with it, if there is one."""
+        """Fit the surrogate anew, and continue with it if there is one."""
         adapted = self.adapted
         adapted.transitions.probabilities.recent.clear()
         if self.target.is_noisy:
@@ -437,7 +435,7 @@ class KMC(SurrogateStep):
         return fitted
 
     def _explore(self):
-        """Begin to explore what lies around a new surrogate."""
+        """Begin to explore around a new surrogate."""
         adapted, fits = self.adapted, self.adapted.fits
         adapted.auxiliary.begin(self.target.recycled)
         with single_threaded_blas():
@@ -457,7 +455,7 @@ class KMC(SurrogateStep):
         auxiliary.set_covariance(random_walk.covariance, random_walk.factor)
 
     def _end_tuning(self):
-        """Fit a last time, to all values, unless the surrogate at hand is clearly better."""
+        """Fit a last time, to all values, unless the surrogate in use is clearly better."""
         adapted = self.adapted
         if self.given_surrogate is not None or adapted.fitted is None:
             return

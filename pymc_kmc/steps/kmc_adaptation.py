@@ -1,4 +1,4 @@
-"""The state of KMC's adaptation, and how a chain starts from what was learned before it."""
+"""The state of KMC's adaptation, and a chain's start from a posterior learned before it."""
 
 import numpy as np
 
@@ -33,27 +33,11 @@ REFIT_GROWTH = 1.2
 class KMCAdaptation:
     """State of KMC's adaptation.
 
-    Attributes
-    ----------
-    history : History
-        What the chain went through.
-    fits : FitToValues or GivenSurrogate
-        Makes the surrogates.
-    schedule : GeometricSchedule
-        Of fits.
-    fitted : FittedSurrogate or None
-        The surrogate in use, with moves on it; None before the first.
-    random_walk : RandomWalk
-    tempered : TemperedTransition
-    transitions : OneOf
-        Moves on the surrogate, with their probabilities.
-    auxiliary : AuxiliaryChain
-    active_learning : ActiveLearning
-    modes : tuple
-        Moves between modes that were learned before the chain, ModeJump and ModeTransition; empty
-        where there is one mode.
-    settling : Settling or None
-        How the chain starts from what was learned before it; None without, and where that failed.
+    `fits` makes surrogates of the `history` on a `schedule`; `fitted` is the one in use, with moves
+    on it, None before the first. `transitions` are the moves on it, with their probabilities.
+    `modes` are moves between modes that were learned before the chain, empty where there is one
+    mode. `settling` is the chain's start from a posterior learned before it; None without one, and
+    where that failed.
     """
 
     def __init__(self, n_dimensions, fits, is_noisy):
@@ -76,13 +60,13 @@ class KMCAdaptation:
         self.is_noisy = is_noisy
 
     def use(self, fitted):
-        """Go on with a new surrogate, a FittedSurrogate; attributes are changed in place."""
+        """Continue with a new FittedSurrogate; attributes are changed in place."""
         self.fitted = fitted
         jumps = [fitted.transitions.jump(size.share, size.length) for size in KINDS]
         self.transitions.probabilities = self.transitions.probabilities.renewed(jumps)
 
     def know(self, evaluations):
-        """Let fits learn from evaluations that were made before the chain, too."""
+        """Add evaluations made before the chain to those that fits learn from."""
         values = evaluations.log_densities
         for row in np.column_stack([evaluations.X, values])[np.isfinite(values)]:
             self.history.evaluations.append(row)
@@ -90,11 +74,7 @@ class KMCAdaptation:
     def start_from(self, posterior, fitted):
         """Start from a :class:`LearnedPosterior`; attributes are changed in place.
 
-        Parameters
-        ----------
-        posterior : LearnedPosterior
-        fitted : FittedSurrogate
-            Its own, or one on its emulators.
+        `fitted` is its surrogate, or one on its emulators.
         """
         self.know(posterior.evaluations)
         n = DRAWS_PER_DIMENSION * posterior.n_dimensions
@@ -110,22 +90,9 @@ class KMCAdaptation:
 
 
 class Settling:
-    """How a chain starts from what was learned before it.
+    """The start of a chain from a posterior learned before it, in `most` evaluations.
 
-    Parameters
-    ----------
-    posterior : LearnedPosterior
-    most : int
-        Number of evaluations that it takes.
-
-    Attributes
-    ----------
-    start : LearnedDraw
-    stay : Stay
-    n_evaluations : int
-        Number of the chain's evaluations so far.
-    errors : list of float
-        Of what was predicted for them, in nats.
+    `errors` lists the errors of the predictions for these, in nats.
     """
 
     def __init__(self, posterior, most):
@@ -143,5 +110,4 @@ class Settling:
 
     @property
     def is_over(self):
-        """Whether enough was evaluated."""
         return self.n_evaluations >= self.most

@@ -1,10 +1,10 @@
 r"""Adaptive Metropolis: a Gaussian random walk that learns its covariance and its scale.
 
-Propose :math:`x' \sim N(x, s^2 \frac{2.38^2}{d} \Sigma)`, accept with probability :math:`\min(1,
-\pi(x') / \pi(x))`; :math:`\Sigma` follows the covariance of the chain's history (Haario, Saksman
-and Tamminen, 2001), :math:`s` the acceptance rate (Andrieu and Thoms, 2008, algorithm 4). The
-proposal is symmetric and fixed within an iteration, so that each iteration leaves the target
-invariant; adaptation ends with tuning, or dies out.
+It proposes :math:`x' \sim N(x, s^2 \frac{2.38^2}{d} \Sigma)` and accepts with probability
+:math:`\min(1, \pi(x') / \pi(x))`. :math:`\Sigma` follows the covariance of the chain's history
+(Haario, Saksman and Tamminen, 2001), :math:`s` the acceptance rate (Andrieu and Thoms, 2008,
+algorithm 4). The proposal is symmetric and fixed within an iteration, so that each iteration leaves
+the target invariant; adaptation ends with tuning, or dies out.
 
 References
 ----------
@@ -35,14 +35,7 @@ from pymc_kmc.steps.base import AdaptiveStep
 
 
 class MetropolisAdaptation:
-    """State of adaptive Metropolis's adaptation.
-
-    Attributes
-    ----------
-    states : GrowingArray
-        The chain's states.
-    random_walk : RandomWalk
-    """
+    """The chain's states and the random walk learned from them."""
 
     def __init__(self, n_dimensions, random_walk):
         self.states = GrowingArray(n_dimensions)
@@ -52,8 +45,8 @@ class MetropolisAdaptation:
 class AdaptiveMetropolis(AdaptiveStep):
     r"""Adaptive Metropolis (Haario, Saksman and Tamminen, 2001), exact with noisy likelihoods.
 
-    The choice where a target is close to Gaussian, evaluations are cheap, or as a yardstick for the
-    other steps; with an estimated likelihood it is exact where `pymc.Metropolis` is not.
+    The choice where a target is close to Gaussian or evaluations are cheap, and a yardstick for the
+    other steps. With an estimated likelihood it is exact; `pymc.Metropolis` is not.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""What a chain learns of its likelihood's noise while tuning.
+"""The noise of a chain's likelihood, learned while tuning.
 
-- The noise where the chain is, for statistics and warnings: now and then the chain's state is
+- The noise at the chain's place, for statistics and warnings: now and then the chain's state is
   evaluated twice, in place of two iterations, under noise that is renewed each time.
 - The numbers of replicates, where a likelihood asks for their choice
   (:mod:`pymc_kmc.likelihoods.n_replicates`): after 25, 100 and 400 iterations.
@@ -41,12 +41,8 @@ class NoiseProbe(Move):
 class NoiseMonitor:
     """Probes a chain's noise, and chooses numbers of replicates; all is updated in place.
 
-    Attributes
-    ----------
-    variance : NoiseVariance
-        Of the log estimate, with its zeros and what they cost.
-    first : Evaluation or None
-        The first probe of a pair, while the second is to come.
+    `variance` is that of the log estimate; `first` the first probe of a pair until the second is
+    made.
     """
 
     def __init__(self):
@@ -56,11 +52,11 @@ class NoiseMonitor:
         self._has_chosen = False
 
     def is_due(self, n_iterations):
-        """Say whether a tuning iteration is to be a probe, from the number of iterations before."""
+        """Return whether a tuning iteration is to be a probe, after so many iterations."""
         return self.first is not None or n_iterations - self._last_probe >= PROBE_EVERY
 
     def learn(self, kept, evaluation, n_iterations):
-        """Learn from a probe's evaluation at the chain's state, whose own one is `kept`."""
+        """Learn from a probe's evaluation at the chain's state, whose own evaluation is `kept`."""
         self.variance.count(evaluation)
         if self.first is None:
             self.variance.compare(kept, evaluation)
@@ -70,26 +66,15 @@ class NoiseMonitor:
             self.first = None
 
     def is_time_to_choose(self, n_iterations, is_tuning):
-        """Say whether an iteration begins with the choice of numbers of replicates."""
+        """Return whether an iteration begins with the choice of numbers of replicates."""
         if is_tuning:
             return n_iterations in REPLICATES_CHOSEN_AFTER
         return not self._has_chosen  # tuning was shorter
 
     def choose(self, target, point, rng):
-        """Let likelihoods choose their numbers of replicates.
+        """Let the target's likelihoods choose their numbers of replicates, and renew its noise.
 
-        Parameters
-        ----------
-        target : TargetDensity
-            Its noise is renewed.
-        point : dict of str to ndarray
-            PyMC's point.
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        str or None
-            A message where the largest number is not enough.
+        Returns a warning's text where the largest number is not enough, else None.
         """
         self._has_chosen = True
         self.variance.forget()
@@ -105,7 +90,7 @@ class NoiseMonitor:
 
     @property
     def complaint(self):
-        """A message where the noise is too much for a chain, else None."""
+        """A warning's text where the noise is too large for a chain, else None."""
         noise = self.variance
         if noise.n_estimates < ENOUGH_ESTIMATES:
             return None

@@ -1,9 +1,9 @@
-"""What a chain shows by itself: whether it has arrived, and whether it drifts away.
+"""Checks of a single chain: whether it has converged, and whether it drifts away.
 
-PyMC compares chains with each other (R-hat), which needs several. A single chain that is still on
-its way, or hardly moves along a long ridge, shows it too: parts of its draws differ from each
-other. And where a posterior isn't proper, a chain's range grows for ever. The states are kept
-thinned, so that the memory that this takes doesn't grow with the chain.
+PyMC compares chains with each other (R-hat), which needs several. In a single chain that is still
+on its way, or hardly moves along a long ridge, parts of the draws differ from each other. Where a
+posterior isn't proper, a chain's range grows for ever. The states are kept thinned, so that their
+memory doesn't grow with the chain.
 """
 
 import numpy as np
@@ -39,14 +39,10 @@ FIRST_TAILS = 1000
 
 
 class OwnChecks:
-    """Thinned states of a chain and what they say; updated in place.
+    """Thinned states of a chain and checks of them; updated in place.
 
-    Attributes
-    ----------
-    n_draws : int
-        Number of draws since tuning.
-    n_expected : int or None
-        Number of draws that the chain will have, where PyMC says so.
+    `n_draws` counts draws since tuning; `n_expected` is the chain's number of draws, if PyMC gives
+    it.
     """
 
     def __init__(self):
@@ -58,13 +54,7 @@ class OwnChecks:
         self.n_expected = None
 
     def observe(self, position, is_tuning):
-        """Take note of a chain's state.
-
-        Parameters
-        ----------
-        position : ndarray, shape (d,)
-        is_tuning : bool
-        """
+        """Record a chain's state (d,)."""
         if self._all.append(position) and self._first_range is None:
             self._first_range = interquartile_range(self._all.states)
         if not is_tuning:
@@ -72,7 +62,7 @@ class OwnChecks:
             self._draws.append(position)
 
     def is_due(self):
-        """Say whether a check is due, and plan the next one; the last draw's too, if known."""
+        """Return whether a check is due, and plan the next one; the last draw's, if known, is."""
         n = self.n_draws
         planned = (self.n_expected, FIRST_PARTS, FIRST_TAILS)
         if n < FIRST_CHECK or not (n >= self._next_check or n in planned):
@@ -81,12 +71,9 @@ class OwnChecks:
         return True
 
     def drifting(self, is_free):
-        """Return indices of coordinates that nothing seems to hold back.
+        """Return indices of coordinates along which the chain seems to drift without bound.
 
-        Parameters
-        ----------
-        is_free : ndarray of bool, shape (d,)
-            Whether a coordinate is a variable's own value, not a transform of it.
+        `is_free`, bool (d,), says which are a variable's own value, not a transform of it.
         """
         states = self._all.states
         far = ~is_free & (np.median(np.abs(states), axis=0) > LARGEST_LOG)
@@ -143,11 +130,10 @@ class Thinned:
 
     @property
     def states(self):
-        """The states, shape (n, d)."""
         return np.array(self._kept)
 
     def append(self, position):
-        """Take note of the chain's next state; say whether the chain has doubled since."""
+        """Record the chain's next state; return whether the chain has doubled since."""
         self._n += 1
         if self._n % self._stride:
             return False

@@ -1,8 +1,8 @@
-"""This package's column of PyMC's progress bar: what a chain is doing.
+"""This package's column of PyMC's progress bar: the chain's present activity.
 
 In 80 characters PyMC's own columns leave room for seven, with the times whole. While it tunes a
-chain names what takes its time, which PyMC's estimate of the time left doesn't know; afterwards it
-shows the share of the proposals that it accepts.
+chain names the activity that takes its time, of which PyMC's estimate of the time left takes no
+account; afterwards it shows its acceptance rate.
 """
 
 from rich.progress import TextColumn
@@ -21,7 +21,6 @@ def columns(n_chains=1):
 
 
 def update(statistics):
-    """Return the field's value from an iteration's statistics."""
     still = statistics["kmc_steps_since_accept"]
     return {
         "kmc_doing": "stuck" if still >= STUCK_FROM_START else doing(statistics),
@@ -30,7 +29,7 @@ def update(statistics):
 
 
 def doing(statistics):
-    """Return what a chain is doing, in seven characters."""
+    """Return a chain's activity, in seven characters."""
     if not statistics["tune"]:
         return f"acc {statistics['kmc_recent_acceptance']:.2f}".replace("0.", ".")[:7]
     if statistics["kmc_move"] in (MoveKind.LEARNED_DRAW, MoveKind.STAY):

@@ -1,12 +1,12 @@
-r"""Steps that move on a surrogate, their own or one that is given.
+r"""Steps that move on a surrogate, learned or given.
 
 Beside moves on a surrogate f there are always random walks, with a probability r that depends on
-the state x: where the target is far above the surrogate, :math:`w(x) = \log\hat\pi(x) - f(x)` much
-larger than usual, r grows on a ramp (:mod:`pymc_kmc.adaptation.fitted`),
-because a chain that got there would sit for hundreds of iterations. A random walk from x to x' then
-has the additional factor r(x') / r(x) in its acceptance ratio, and the other moves
-(1 - r(x')) / (1 - r(x)) (:mod:`pymc_kmc.moves.base`). With an estimated density the target is the
-extended one of Andrieu and Roberts (2009), whose states w and r are functions of.
+the state x. Where the target is far above the surrogate, :math:`w(x) = \log\hat\pi(x) - f(x)` much
+larger than usual, r grows on a ramp (:mod:`pymc_kmc.adaptation.fitted`), because a chain that got
+there would stay for hundreds of iterations. A random walk from x to x' then has the additional
+factor r(x') / r(x) in its acceptance ratio, and the other moves (1 - r(x')) / (1 - r(x))
+(:mod:`pymc_kmc.moves.base`). With an estimated density the target is the extended one of Andrieu
+and Roberts (2009); w and r are functions of its states.
 
 References
 ----------
@@ -25,14 +25,7 @@ from pymc_kmc.surrogates.warped import WarpedPredictor, WarpedSurrogate
 class SurrogateStep(AdaptiveStep):
     """Base of the steps that move on a surrogate; see the module's docstring.
 
-    Parameters
-    ----------
-    vars : list of TensorVariable, optional
-    surrogate : Surrogate, optional
-        A fitted one to use as it is; nothing is fitted then.
-    tune : bool
-    **kwargs
-        See :class:`~pymc_kmc.steps.base.AdaptiveStep`.
+    A fitted `surrogate` is used as it is, and nothing is fitted then.
     """
 
     stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {
@@ -69,7 +62,7 @@ class SurrogateStep(AdaptiveStep):
     def surrogate_(self):
         """Surrogate that the last chain of this process has learned, or that was given.
 
-        A function of the unconstrained raveled values of `vars`; another step can use it,
+        It is a function of the unconstrained raveled values of `vars`; another step can use it,
         ``kmc.KMC(surrogate=step.surrogate_)``. Chains of other processes (``pm.sample(cores=2)``)
         leave nothing behind: sample with ``cores=1``.
 
@@ -100,8 +93,8 @@ class SurrogateStep(AdaptiveStep):
     def evaluations_(self):
         """Evaluations from which the last chain of this process has learned.
 
-        Points, (n, d), in the coordinates of :attr:`surrogate_`, and their finite log densities,
-        (n,).
+        They are points (n, d) in the coordinates of :attr:`surrogate_`, and their finite log
+        densities (n,).
         """
         evaluations = self.adapted.history.evaluations
         rows = evaluations.last(len(evaluations)).copy()
