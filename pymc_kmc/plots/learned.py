@@ -102,7 +102,8 @@ def _node(learned, node):
     names = [found.name for found in nodes]
     if isinstance(node, str) and names.count(node) == 1:
         return nodes[names.index(node)]
-    if node == 0 or (is_positive_integer(node) and node < len(nodes)):
+    is_first = node == 0 and not isinstance(node, bool | np.bool_)
+    if is_first or (is_positive_integer(node) and node < len(nodes)):
         return nodes[node]
     raise ValueError(
         f"node={node!r} must be a number below {len(nodes)}, or one of the names {names}."

@@ -6,7 +6,7 @@ from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.plots.panels import Panels, bins, check_step, draws_of, mark_tuning, run_values
 from pymc_kmc.runs import Run
 
-# Colours of the kinds of move: greys and browns for random walks and what is never a draw.
+# Colours of the kinds of move: greys for what is never a draw. Kinds of one step differ.
 COLOURS = {
     MoveKind.RANDOM_WALK: "tab:brown",
     MoveKind.TEMPERED_TRANSITION: "tab:red",
@@ -24,7 +24,7 @@ COLOURS = {
     MoveKind.LEARNED_DRAW: "0.8",
     MoveKind.STAY: "0.9",
     MoveKind.MODE_JUMP: "tab:pink",
-    MoveKind.MODE_TRANSITION: "tab:brown",
+    MoveKind.MODE_TRANSITION: "tab:purple",
 }
 NEVER_DRAWS = (
     MoveKind.AUXILIARY,

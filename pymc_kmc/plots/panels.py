@@ -56,7 +56,7 @@ def run_values(run, name, step=0):
 def check_step(run, step):
     """Return `step` if the run has so many of this package's steps, or raise a ValueError."""
     n_steps = run.sampling.shape[2]
-    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < n_steps:
+    if isinstance(step, bool) or not isinstance(step, int | np.integer) or not 0 <= step < n_steps:
         raise ValueError(
             f"step={step!r} must be from 0 to {n_steps - 1}: the run has {n_steps} of this "
             "package's steps, counted in the order in which they were given."

@@ -146,8 +146,9 @@ class KMC(SurrogateStep):
     Notes
     -----
     Statistics: `kmc_move` is 0 for random walks, 1 for tempered transitions, while tuning only 2
-    for the auxiliary chain and 3 for the frontier, from 4 the kinds of surrogate transition, 15 and
-    16 jumps between modes; `n_steps` the leapfrog steps of the proposal; `kmc_n_transitions` its
+    for the auxiliary chain and 3 for the frontier, 4 to 7 the kinds of surrogate transition, 15 and
+    16 jumps between modes; while tuning only 12 a probe of the noise, 13 a draw of what was learned
+    and 14 no move; `n_steps` the leapfrog steps of the proposal; `kmc_n_transitions` its
     transitions; `kmc_surrogate_variance` the variance of the values around the surrogate, noise
     included; `kmc_proposal_time` and `kmc_evaluation_time` seconds.
     """
