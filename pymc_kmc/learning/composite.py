@@ -58,7 +58,6 @@ class Values(NamedTuple):
     variance: np.ndarray
 
     def where(self, condition, other):
-        """Return these values where a condition (n,) holds, else `other`."""
         return Values(
             *[
                 np.where(condition if a.ndim == 1 else condition[:, None], a, b)
@@ -160,7 +159,6 @@ def first(draws, n):
 
 
 def joined(parts):
-    """Return draws that were made one after the other, as one :class:`Draws`."""
     X, values, step_sizes = zip(*parts, strict=True)
     all_values = Values(*map(np.concatenate, zip(*values, strict=True)))
     return Draws(np.vstack(X), all_values, step_sizes[-1])
@@ -219,7 +217,7 @@ def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature,
 
 
 def _accepted(X, values, new_X, new_values, log_ratio, rng):
-    """Accept or reject proposals; return the new places, their values and the probabilities."""
+    """Accept or reject proposals; return the places, their values and the probabilities."""
     probability = np.exp(np.minimum(np.where(np.isfinite(log_ratio), log_ratio, -np.inf), 0.0))
     accepted = rng.random(len(X)) < probability
     X = np.where(accepted[:, None], new_X, X)

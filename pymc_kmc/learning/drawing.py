@@ -22,18 +22,9 @@ N_BURNED = 16
 
 
 class Drawn(NamedTuple):
-    """Draws from a composite.
+    """Draws from a composite: `parts` are successive Draws of all chains, `factor` (d, d) is the metric.
 
-    Attributes
-    ----------
-    parts : list of Draws
-        Successive draws, each of all chains.
-    factor : ndarray, shape (d, d)
-        The metric.
-    modes, maps : tuple of Mode, and ModeMaps or None
-        The modes that chains jumped between, and the maps between them.
-    r_hat : float
-        Potential scale reduction of the chains.
+    Chains jumped between `modes` by `maps`; `r_hat` is their potential scale reduction.
     """
 
     parts: list
@@ -79,8 +70,7 @@ def drawn(composite, state, rng) -> Drawn:
 def _finite(composite, state):
     """Return the state's draws where the composite is finite, or else the best evaluation.
 
-    After a search that took all evaluations, the Gaussian at its maximum may reach places where
-    outputs overflow. A chain would stay there.
+    A search's Gaussian may reach places where outputs overflow, and a chain would stay there.
     """
     with np.errstate(all="ignore"):
         values = composite(state.draws)

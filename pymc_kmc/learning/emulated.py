@@ -11,14 +11,10 @@ MOST_OUTPUTS = 400
 
 
 class EmulatedNode(NamedTuple):
-    """An emulated node and the predictions of its outputs.
+    """An emulated node and the predictions of its outputs, () in shape for a term.
 
     Attributes
     ----------
-    name : str
-    shape : tuple of int
-        Shape of its outputs; () for a term of the log density.
-    is_term : bool
     columns : ndarray of int, shape (m,)
         The raveled outputs that are kept here.
     evaluated : ndarray, shape (n, m)
@@ -42,15 +38,11 @@ class EmulatedNode(NamedTuple):
 
 
 class Emulated(NamedTuple):
-    """The emulators' predictions.
+    """The emulators' predictions, with one EmulatedNode a node.
 
-    Attributes
-    ----------
-    nodes : tuple of EmulatedNode
-    held_out, held_out_sd : ndarray, shape (n,)
-        Log density at each evaluation, predicted from all others, and its standard deviation.
-    covariance : ndarray, shape (k, k)
-        Covariance of the log density's errors at the first k draws.
+    `held_out` and `held_out_sd` (n,) are the log density at each evaluation, predicted from all
+    others, and its standard deviation; `covariance` (k, k) is that of its errors at the first k
+    draws.
     """
 
     nodes: tuple
@@ -98,5 +90,4 @@ def emulated(composite, evaluations, draws) -> Emulated:
 
 
 def _columns(n):
-    """Return the indices of the outputs that are kept, of n."""
     return np.unique(np.linspace(0, n - 1, min(n, MOST_OUTPUTS)).round().astype(int))

@@ -140,12 +140,10 @@ class EmulatedDensity:
         self._last = None, None
 
     def log_density(self, X):
-        """Return the log density at X, (d,) or (n, d)."""
         values = self._values(X).mean
         return values if np.ndim(X) == 2 else float(values[0])
 
     def gradient(self, X):
-        """Return the gradient of the log density at X, (d,) or (n, d)."""
         gradients = self._values(X).gradient
         return gradients if np.ndim(X) == 2 else gradients[0]
 

@@ -78,7 +78,6 @@ class Compression(NamedTuple):
         return cls(values.max(), max(COMPRESSION_DEPTH * n_dimensions, usual))
 
     def __call__(self, values):
-        """Return compressed log densities."""
         with np.errstate(invalid="ignore"):
             depths = np.minimum(np.nan_to_num(self.best - values, nan=DEEPEST), DEEPEST)
         deep = self.depth * (1.0 + np.log(np.maximum(depths, self.depth) / self.depth))
@@ -119,8 +118,8 @@ class EmulatedOutputs(NamedTuple):
     def pull(self, scale, slopes, of_variance, temperature=1.0):
         """Return derivatives, by the emulator's space, of the log density divided by a temperature.
 
-        Those of `of_variance` (k,) times its variance are added. `slopes` (k, m) and the `scale`
-        (k,) computed from them are treated as constant.
+        Those of `of_variance` (k,) times its variance are added, with slopes and scale as
+        constants.
         """
         return self.prediction.pullback(slopes / temperature, of_variance * scale)
 
@@ -130,11 +129,11 @@ class EmulatorState(NamedTuple):
 
     Attributes
     ----------
-    space, transform : str
-        Kind of its points, and transform of the outputs.
+    space, transform, extension : str
+        Kind of its points, transform of the outputs, and the covariance's extension or None.
     varying : ndarray of int
         The node's inputs that vary.
-    offset, scales : ndarray
+    offset, scales : ndarray, shape (m,)
         Of the outputs.
     centre, whitening : ndarray, shapes (k,) and (k, k)
         Of the process's coordinates.
@@ -142,8 +141,6 @@ class EmulatorState(NamedTuple):
         Data that the process is fitted to.
     parameters : ndarray
         Of its covariance function, packed.
-    extension : str or None
-        Extension of the covariance.
     """
 
     space: str
@@ -205,19 +202,11 @@ class NodeEmulator:
         return emulator
 
     def fit(self, evaluations, draws, draws_inputs, top=None, averages=False):
-        """Fit to evaluations.
+        """Fit to evaluations, for a surrogate that is good at `draws` (n', d) with inputs (n', k).
 
-        Parameters
-        ----------
-        evaluations : Evaluations
-        draws, draws_inputs : ndarray, shape (n', d) and (n', k)
-            Where the surrogate is to be good.
-        top : int, optional
-            Index of the evaluation whose log density counts as the best: for a search that is below
-            other searches' maxima. By default the highest one.
-        averages : bool
-            Whether a noisy term's noise is to be averaged. Deep values are then left out, except
-            those that the fit overrates.
+        The highest log density counts as the best, or that of evaluation `top`: for a search that
+        is below other searches' maxima. With `averages` a noisy term's noise is averaged: deep
+        values are left out, except those that the fit overrates.
         """
         node, X, U = self.node, evaluations.X, evaluations.inputs
         Y, log_densities = node.emulated(evaluations.outputs), evaluations.log_densities
@@ -425,7 +414,6 @@ class NodeEmulator:
         return self.process.covariance(self._points(X, U))
 
     def slopes(self, by_outputs, outputs):
-        """Return derivatives by the process's own outputs."""
         return by_outputs * self.scales * (outputs if self.is_log else 1.0)
 
     def _points(self, X, U):

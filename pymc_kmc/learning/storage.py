@@ -1,4 +1,4 @@
-"""What was learned, as a netCDF file: arrays, and a skeleton of names and numbers as JSON."""
+"""A learned posterior as a netCDF file: arrays, and a skeleton of names and numbers as JSON."""
 
 import json
 from dataclasses import fields, is_dataclass
@@ -34,7 +34,6 @@ KINDS = {
 
 
 def write(posterior, path):
-    """Write a :class:`LearnedPosterior` to a file."""
     arrays: dict = {}
     skeleton = {
         field.name: _packed(getattr(posterior, field.name), field.name, arrays)
@@ -70,7 +69,7 @@ def fields_of(kind):
 
 
 def _packed(value, name, arrays):
-    """Return a value as JSON takes it; arrays are put aside."""
+    """Return a value as JSON takes it, and put its arrays into `arrays`."""
     if isinstance(value, np.ndarray):
         arrays[name] = value
         return {"array": name}
@@ -93,7 +92,6 @@ def _packed(value, name, arrays):
 
 
 def _unpacked(value, data):
-    """Return what :func:`_packed` has packed."""
     if not isinstance(value, dict):
         return value
     if "array" in value:
