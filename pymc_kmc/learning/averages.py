@@ -115,7 +115,7 @@ class Averages:
     def table(self, values, labels, quantiles):
         """Return a DataFrame of means, standard deviations, quantiles, and their standard errors.
 
-        It has a row for each of the p columns of `values` (n, p), named by `labels`.
+        Rows are the p columns of `values` (n, p), named by `labels`.
         """
         means = self.weights @ values
         deviations = values - means
@@ -141,7 +141,6 @@ class Averages:
         return found, (self.weights @ below - below) * (high - low) / (2.0 * half)
 
     def _inverse(self, values, level):
-        """Return the weighted quantiles (p,) of columns (n, p)."""
         order = np.argsort(values, axis=0)
         result = np.empty(values.shape[1])
         for j, rows in enumerate(order.T):
@@ -151,7 +150,6 @@ class Averages:
 
 
 def _weights(variances):
-    """Return the weights (n,) of draws, with sum 1."""
     for power in POWERS:
         logs = 0.5 * power * variances
         weights = np.exp(logs - logs.max())

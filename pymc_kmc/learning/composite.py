@@ -42,14 +42,9 @@ SMALLEST_VARIANCE = 1e-12
 class Values(NamedTuple):
     """The composite log density at points.
 
-    Attributes
-    ----------
-    penalised : ndarray, shape (n,)
-        Log density at the temperature, less the penalty for its variance.
-    gradient : ndarray, shape (n, d)
-        Gradient of `penalised`.
-    mean, variance : ndarray, shape (n,)
-        Log density with the predicted outputs, and its variance.
+    `penalised` (n,) is the log density at the temperature, less the penalty for its variance, and
+    `gradient` (n, d) is its gradient. `mean` (n,) is the log density with the predicted outputs,
+    `variance` (n,) its variance.
     """
 
     penalised: np.ndarray
@@ -118,7 +113,7 @@ class Composite:
         return values
 
     def _values(self, X, temperature, of_variance):
-        """Return values at points X (n, d), with a function of the variance added.
+        """Return :class:`Values` at X (n, d) with a function of the variance added.
 
         `of_variance` returns that function of variances (n,), and its derivative.
         """

@@ -22,9 +22,10 @@ N_BURNED = 16
 
 
 class Drawn(NamedTuple):
-    """Draws from a composite: `parts` are successive Draws of all chains, `factor` (d, d) is the metric.
+    """Draws from a composite: successive Draws `parts` of all chains.
 
-    Chains jumped between `modes` by `maps`; `r_hat` is their potential scale reduction.
+    The metric is `factor` (d, d). Chains jumped between `modes` by `maps`; `r_hat` is their
+    potential scale reduction.
     """
 
     parts: list
@@ -38,9 +39,8 @@ def drawn(composite, state, rng) -> Drawn:
     """Return many chains' draws from a composite.
 
     Chains that have not mixed, or whose averages still drift, as along a curved ridge, go on with
-    twice as many transitions between draws. Where the emulators have several maxima above the
-    draws, chains jump between these. Where learning has not converged there is no repetition: more
-    draws are not worth the time.
+    twice as many transitions between draws, if learning has converged. Where the emulators have
+    several maxima above the draws, chains jump between these.
     """
     starts = _finite(composite, state)
     starts = starts[rng.choice(len(starts), N_CHAINS)]

@@ -11,19 +11,12 @@ MOST_OUTPUTS = 400
 
 
 class EmulatedNode(NamedTuple):
-    """An emulated node and the predictions of its outputs, () in shape for a term.
+    """An emulated node and the predictions of its outputs; their `shape` is () for a term.
 
-    Attributes
-    ----------
-    columns : ndarray of int, shape (m,)
-        The raveled outputs that are kept here.
-    evaluated : ndarray, shape (n, m)
-        Evaluated outputs.
-    held_out, held_out_sd : ndarray, shape (n, m)
-        Prediction of each evaluation from all others, and its standard deviation; NaN where the
-        evaluation failed. A term's depths are compressed as in the emulator.
-    outputs, sd : ndarray, shape (k, m)
-        Prediction at the first k draws, and its standard deviation.
+    `columns` (m,) are the raveled outputs that are kept. `evaluated` (n, m) are their values,
+    `held_out` and `held_out_sd` (n, m) the prediction of each from all others and its standard
+    deviation, NaN where the evaluation failed; a term's depths are compressed as in the emulator.
+    `outputs` and `sd` (k, m) are the prediction at the first k draws and its standard deviation.
     """
 
     name: str

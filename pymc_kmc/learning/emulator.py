@@ -69,7 +69,7 @@ class Compression(NamedTuple):
     def of(cls, values, n_dimensions):
         """Return the compression for log densities (n,), some of them finite.
 
-        Far from a maximum the best values lie deeper apart: their median depth is used then.
+        Where the best ones lie deep apart, far from a maximum, their median depth is used.
         """
         depths = np.sort(values[np.isfinite(values)].max() - values)
         usual = np.median(depths[: 4 * n_dimensions])
@@ -127,20 +127,10 @@ class EmulatedOutputs(NamedTuple):
 class EmulatorState(NamedTuple):
     """The arrays of a fitted emulator, enough to build it again.
 
-    Attributes
-    ----------
-    space, transform, extension : str
-        Kind of its points, transform of the outputs, and the covariance's extension or None.
-    varying : ndarray of int
-        The node's inputs that vary.
-    offset, scales : ndarray, shape (m,)
-        Of the outputs.
-    centre, whitening : ndarray, shapes (k,) and (k, k)
-        Of the process's coordinates.
-    Z, Y, noise : ndarray, shapes (n, k), (n, m) and (n,)
-        Data that the process is fitted to.
-    parameters : ndarray
-        Of its covariance function, packed.
+    `space` is the kind of its points, `varying` are the node's inputs that vary. The outputs have a
+    `transform`, `offset` (m,) and `scales` (m,). The process has coordinates by `centre` (k,) and
+    `whitening` (k, k), data `Z` (n, k), `Y` (n, m) and `noise` (n,), packed `parameters` of its
+    covariance and that one's `extension` or None.
     """
 
     space: str
@@ -173,7 +163,6 @@ class NodeEmulator:
 
     @property
     def state(self):
-        """The :class:`EmulatorState`."""
         process = self.process
         return EmulatorState(
             *self.space,
@@ -372,7 +361,6 @@ class NodeEmulator:
 
     @property
     def is_log(self):
-        """Whether the process is of the outputs' logarithms."""
         return self.space[1] == "log"
 
     def predict(self, X, U):

@@ -68,8 +68,8 @@ def of_emulated(composite, draws, penalised, variances, rng) -> LogEvidence:
 def one_turn(draws, periods):
     """Return a function that says which points (n, d) lie within one turn of all angles.
 
-    The turn is the one, about the draws' mean direction, that most draws (n, d) are in. `periods`
-    (d,) are infinite where a coordinate is no angle.
+    It is the turn about the draws' mean direction with most draws (n, d). `periods` (d,) are
+    infinite where a coordinate is no angle.
     """
     angles = np.flatnonzero(np.isfinite(periods))
     X, turns = draws[:, angles], periods[angles]

@@ -62,7 +62,6 @@ def learned_modes(found, opaque):
 
 
 def searched_modes(multistart, opaque):
-    """Return the maxima that a :class:`MultiStart` has found."""
     pairs = zip(multistart.found, multistart.have_mass, strict=True)
     return learned_modes([(mode, n, not has_mass) for (mode, n), has_mass in pairs], opaque)
 
@@ -95,7 +94,6 @@ def sentences(modes):
 
 
 def _of_unseen(modes):
-    """Return the sentence about the searches and the maxima that they may have missed."""
     n, k = sum(mode.n_searches for mode in modes), sum(mode.n_searches > 0 for mode in modes)
     missed = "one much narrower than the prior may have been missed"
     if not n:
@@ -123,7 +121,6 @@ def _of_left_out(modes, out):
 
 
 def _place(variables):
-    """Return the text of variables' values, shortened."""
     named = list(variables.items())
     parts = [f"{name} = {_shown(value)}" for name, value in named[:MOST_NAMED]]
     return ", ".join([*parts, *["..."][: len(named) > MOST_NAMED]])

@@ -113,7 +113,6 @@ class MultiStart:
         self.noise = 0.0
 
     def begin_again(self):
-        """Begin anew from the same starts, with all of the model's evaluations."""
         self.evaluations: Evaluations | None = None
         if len(self.opaque.evaluations):
             self.evaluations = self.opaque.evaluations
@@ -122,14 +121,12 @@ class MultiStart:
 
     @property
     def scales(self):
-        """Scale of each unconstrained variable: its prior's spread, or 1."""
         if self.prior is None:
             return np.ones(self.opaque.n_dimensions)
         spread = 0.5 * np.ptp(np.quantile(self.prior, [0.16, 0.84], axis=0), axis=0)
         return np.where(spread > 0, spread, 1.0)
 
     def _within_prior(self, starts):
-        """Return the starts, clipped to some scales of the prior: PyMC jitters by 1."""
         if self.prior is None:
             return starts
         centre = np.median(self.prior, axis=0)
@@ -207,7 +204,6 @@ class MultiStart:
             self._note(Mode(X[i], values[i], self._covariance(X[i], fitted)))
 
     def _is_known(self, x, value):
-        """Say whether a known mode explains a log density at a place."""
         return any(self._explains(mode, x, value) for mode, _ in self.found)
 
     def _explains(self, mode, x, value):
@@ -304,14 +300,10 @@ class MultiStart:
 
     @property
     def _most_a_search(self):
-        """Most evaluations of a search by log densities alone."""
         return max(int(SEARCH_SHARE * self.most), LEAST_A_SEARCH * self.opaque.n_dimensions)
 
     def _climb_on(self):
-        """Go on from the highest maximum until it has passed more checks.
-
-        Noise hides that a ridge still rises.
-        """
+        """Go on from the highest maximum until it passes more checks: noise hides rises."""
         d, n = self.opaque.n_dimensions, len(self.evaluations)
         i = int(np.argmax([mode.log_density for mode, _ in self.found]))
         mode, n_searches = self.found.pop(i)
@@ -407,7 +399,7 @@ class MultiStart:
         return None
 
     def _note(self, mode, n_searches=1):
-        """Add a mode, or count `n_searches` more for the same one."""
+        """Add a mode, or count searches that ended at the same one."""
         for i, (known, n) in enumerate(self.found):
             if is_same(mode, known, self.opaque.nearest_copy):
                 better = max(known, mode, key=lambda m: m.log_density)
@@ -459,7 +451,6 @@ class MultiStart:
 
 
 def n_agreeing(modes):
-    """Return how many searches have ended as high as the best one."""
     values = np.array([mode.log_density for mode in modes])
     return int(np.sum(values > values.max() - SAME))
 

@@ -43,16 +43,11 @@ MOST_UNCERTAIN = 5.0
 class OptimisticDraws(NamedTuple):
     """Draws from the region in which the emulators can't exclude mass.
 
-    Attributes
-    ----------
-    draws : Draws
-        On the way from the emulators' own draws to those from the log density with its standard
-        deviation added, where it is certain enough for an evaluation to show where mass ends.
-    beyond : ndarray, shape (k, d)
-        The places that are too uncertain, in falling order of their log density.
-    gap : float
-        Largest change of a mean, in standard deviations, or of a log standard deviation, from the
-        draws' own density to the optimistic one.
+    `draws` are on the way from the emulators' own to those from the log density with its standard
+    deviation added, where it is certain enough for an evaluation to show where mass ends. `beyond`
+    (k, d) are the places too uncertain for that, in falling order of their log density. `gap` is
+    the largest change, from the draws' own density to the optimistic one, of a mean, in standard
+    deviations, or of a log standard deviation.
     """
 
     draws: Draws
@@ -93,7 +88,7 @@ def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraw
 
 
 def _split(parts, most):
-    """Return draws whose log density has at most this standard deviation, and the other places."""
+    """Return draws whose log density has at most this standard deviation, and other places."""
     X = np.vstack([part.X for part in parts])
     values = Values(*map(np.concatenate, zip(*[part.values for part in parts], strict=True)))
     keep = values.variance <= most**2

@@ -112,7 +112,6 @@ class Rounds:
         self.history: list[Round] = []
 
     def n_next(self, evaluations):
-        """Return the number of the next round's evaluations."""
         if self.batch_size is not None:
             return self.batch_size
         nodes, values = self.model.nodes, evaluations.log_densities
@@ -126,21 +125,19 @@ class Rounds:
         return int(min(wanted, LARGEST_BATCH))
 
     def hottest(self, modes):
-        """Return the largest temperature, given the modes that searches have found."""
         if modes:
             return LARGEST_AT_MODES
         is_small = self.model.n_dimensions <= FEW_DIMENSIONS
         return LARGEST_TEMPERATURE if is_small else LARGEST_OF_MANY
 
     def fit(self, evaluations, draws):
-        """Fit the emulators; return the composite."""
         inputs, averages = self.model.inputs(draws), self.is_noisy
         for emulator in self.emulators:
             emulator.fit(evaluations, draws, inputs, averages=averages)
         return Composite(self.model, self.emulators)
 
     def next(self, state):
-        """Return the LearningState after one more round."""
+        """Return the state after one more round."""
         rng, T = self.rng, state.temperature
         evaluations, factor = state.evaluations, state.factor
         composite = self.fit(evaluations, state.draws)
@@ -265,7 +262,6 @@ class Rounds:
         return ((X < low - margin) | (X > high + margin)).any(axis=1)
 
     def _scouts(self):
-        """Return draws of the prior at which chains begin."""
         n = min(int(SCOUTS * self.n_chains), len(self.prior))
         return self.prior[self.rng.choice(len(self.prior), n, replace=False)]
 
@@ -278,10 +274,7 @@ class Rounds:
         return state._replace(draws=state.draws[keep])
 
     def not_excluded(self, composite, draws):
-        """Return draws of the prior (k, d) that may be as high as draws, the likeliest first.
-
-        `draws` are at temperature 1.
-        """
+        """Return those draws of the prior (k, d) that may be as high as draws, likeliest first."""
         if not len(self.prior):
             return self.prior
         with np.errstate(all="ignore"):
@@ -399,7 +392,7 @@ def lowest_of_mass(heights):
 
 
 def are_high(heights, n, n_dimensions):
-    """Return the mask of log densities (k,) that are no deeper below the first n than mass is.
+    """Return the mask of log densities (k,) not deeper below the first n than mass is.
 
     A chain that is stuck far down is no measure of that depth.
     """
@@ -408,7 +401,7 @@ def are_high(heights, n, n_dimensions):
 
 
 def in_place(draws, n):
-    """Return the places of the first n draws, and of those others that are as high."""
+    """Return the places of the first n draws, and of others that are as high."""
     heights = draws.values.penalised
     usual = heights[:n][np.isfinite(heights[:n])]
     keep = np.arange(len(heights)) < n

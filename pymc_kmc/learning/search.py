@@ -46,19 +46,11 @@ STEPS_OUT = (1.0, -1.0, 2.0, -2.0, 4.0, -4.0)
 
 
 class LinearModel(NamedTuple):
-    """The log density with outputs that are linear around a point.
+    """The log density with outputs that are linear around a point x (d,).
 
-    Attributes
-    ----------
-    model : OpaqueModel
-    moves : ndarray of int
-        Positions of the variables that the outputs depend on.
-    is_log : ndarray of bool, shape (m,)
-        Outputs whose logarithms are linear.
-    x : ndarray, shape (d,)
-    outputs : ndarray, shape (m,)
-        At x, or their logarithms.
-    jacobian : ndarray, shape (m, len(moves))
+    `moves` are the positions of the variables that the outputs depend on. Where `is_log` (m,), the
+    logarithms are linear. `outputs` (m,), or their logarithms, are those at x; `jacobian` (m, k)
+    are their derivatives by the variables of `moves`.
     """
 
     model: object
@@ -120,28 +112,13 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
     """Search for a maximum of the log density: a generator.
 
     It yields the points (k, d) to be evaluated next. It is sent their outputs (k, m), and whether
-    it runs alone: then it asks for two points at a time, so that a batch has several.
+    it runs alone: then it asks for two points at a time, so that a batch has several. It makes
+    about `most` evaluations at most, from `start` (d,), in `scales` (d,) of the variables, and ends
+    where ``is_known(x, log_density)``: at a known maximum. The nodes of the OpaqueModel are no
+    terms.
 
-    Parameters
-    ----------
-    model : OpaqueModel
-        With nodes whose outputs are not terms of the log density.
-    start, scales : ndarray, shape (d,)
-        Where the search begins, and the scales of the variables.
-    rng : numpy.random.Generator
-    most : int
-        Largest number of evaluations.
-    is_known : callable
-        ``is_known(x, log_density)`` says whether the place belongs to a known maximum, where the
-        search ends.
-
-    Returns
-    -------
-    X, outputs : ndarray, shapes (n, d) and (n, m)
-        All evaluations.
-    fitted : LinearModel or None
-        Around the best point; None where the log density was nowhere finite, or the outputs were
-        the same everywhere.
+    It returns all places (n, d), their outputs (n, m), and the LinearModel around the best point:
+    None where the log density was nowhere finite, or the outputs were the same everywhere.
     """
     moves = np.unique(np.concatenate([node.moves_with for node in model.nodes]))
     X = np.tile(start, (1 + len(moves), 1))
@@ -194,7 +171,6 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
 
 
 def are_constant(outputs):
-    """Say whether all outputs (n, m) are the same at all places."""
     return bool(np.all((outputs == outputs[0]) | (np.isnan(outputs) & np.isnan(outputs[0]))))
 
 

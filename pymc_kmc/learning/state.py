@@ -37,22 +37,12 @@ class Round(NamedTuple):
 class LearningState(NamedTuple):
     """The state of learning after a round.
 
-    Attributes
-    ----------
-    composite : Composite
-        Fitted to all evaluations but the last round's.
-    draws, factor : ndarray, shape (n, d) and (d, d)
-        The last round's draws, at its temperature, and a factor of their covariance.
-    temperature : float
-        Of the next round.
-    error : float
-        Of predictions at fresh draws, in nats; `errors` has those of all rounds.
-    n_converged_rounds : int
-        Number of rounds in a row with a small error, at temperature 1.
-    modes : tuple of Mode
-        Modes with mass; empty where no search was needed.
-    n_gaps : int
-        Number of rounds in a row in which the emulators could not exclude mass elsewhere.
+    The `composite` is fitted to all evaluations but the last round's. `draws` (n, d) are the last
+    round's, with `factor` (d, d) of their covariance; `temperature` is the next round's. `error` is
+    that of predictions at fresh draws, in nats, and `errors` has those of each round.
+    `n_converged_rounds` in a row had a small error at temperature 1. `modes` have mass; empty where
+    no search was needed. In the last `n_gaps` rounds the emulators could not exclude mass
+    elsewhere.
     """
 
     evaluations: Evaluations

@@ -48,7 +48,7 @@ def write(posterior, path):
 
 
 def read(kind, path):
-    """Return the :class:`LearnedPosterior`, which is `kind`, of a file."""
+    """Return the :class:`LearnedPosterior`, the class `kind`, of a file."""
     with xr.open_dataset(path) as opened:
         data = opened.load()
     form = data.attrs.get(MARK)
@@ -64,7 +64,6 @@ def read(kind, path):
 
 
 def fields_of(kind):
-    """Return the names of the fields of a dataclass or a named tuple."""
     return [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)
 
 

@@ -91,7 +91,6 @@ class Mode(NamedTuple):
 
     @property
     def log_mass(self):
-        """Logarithm of the integral of the Gaussian with this maximum."""
         _, log_determinant = np.linalg.slogdet(2.0 * np.pi * self.covariance)
         return self.log_density + 0.5 * log_determinant
 
@@ -134,7 +133,6 @@ class Repelled:
         return self._lowered(X, self.composite(X, penalty=penalty))
 
     def optimistic(self, X, n_sds):
-        """Return the values with `n_sds` standard deviations added."""
         return self._lowered(X, self.composite.optimistic(X, n_sds))
 
     def _lowered(self, X, values):
@@ -156,22 +154,12 @@ def agrees(predicted, value, highest, noise=0.0):
 
 
 class TrustRegion:
-    """A search from one start.
+    """A search from one start x (d,), an evaluated point with its `log_density`.
 
-    Parameters
-    ----------
-    model : OpaqueModel
-    x : ndarray, shape (d,)
-        An evaluated point, with its `log_density`.
-    scales : ndarray, shape (d,)
-        Of the variables.
-    n_checks : int
-        Number of checks in a row that end it.
-    repulsion : Repulsion, optional
-        From known modes, until the search is released.
-    n_shared : int, optional
-        Number of evaluations, the first ones, that it climbs by besides its own; all by default.
-        Other searches' evaluations then only show whether it is on the way to their modes.
+    `scales` (d,) are the variables'. `n_checks` passed in a row end the search. A `repulsion` keeps
+    it from known modes until its release. It climbs by the first `n_shared` of all evaluations, by
+    default all, besides its own; others only show whether it is on the way to another search's
+    mode.
     """
 
     def __init__(
@@ -202,7 +190,6 @@ class TrustRegion:
 
     @classmethod
     def at(cls, mode, model, rng, n_checks):
-        """Return a search that goes on from another one's :class:`Mode`."""
         scales = np.sqrt(np.diag(mode.covariance))
         region = cls(model, mode.x, mode.log_density, scales, rng, n_checks)
         region.covariance = mode.covariance
@@ -214,13 +201,11 @@ class TrustRegion:
 
     @property
     def noise(self):
-        """Standard deviation of the values' noise, as the emulators see it."""
         noisy = [emulator for emulator in self.emulators if emulator.node.is_noisy]
         return float(np.sqrt(sum(emulator.noise for emulator in noisy)))
 
     @property
     def has_ended(self):
-        """Whether checks were passed, or the search can't go on."""
         return self.n_passed >= self.n_checks or self.radius < SMALLEST_RADIUS or self.has_stalled
 
     @property
@@ -313,14 +298,12 @@ class TrustRegion:
         return self.x + factor @ place, -found.fun
 
     def release(self):
-        """Go on without the repulsion, if there is one."""
         if self.repulsion is None:
             return
         self.repulsion = None
         self.radius, self.n_passed, self.n_flat = FIRST_RADIUS, 0, 0
 
     def _off(self, x):
-        """Return the repulsive potential at a point."""
         return 0.0 if self.repulsion is None else float(self.repulsion(x[None])[0][0])
 
     def _seen(self, evaluations):
@@ -415,7 +398,7 @@ class TrustRegion:
         return x, end - here, -best.fun - here
 
     def _loss(self, density, factor):
-        """Return the function to minimise in units of a factor: minus a density, and its gradient."""
+        """Return the function to minimise in units of a factor: minus a density, with gradient."""
 
         def loss(z):
             # Without a box a line search may leave the numbers: it is turned back.
