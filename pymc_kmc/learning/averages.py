@@ -12,18 +12,15 @@ covariance C, so that the functional's variance is
 
 (Bayesian quadrature; O'Hagan, 1991). The calibration :math:`\kappa \ge 1` is the root mean square
 of the standardised errors of evaluations that are predicted from all others (leave one out;
-Rasmussen and Williams, 2006, equation 5.12). Where learning has not converged, the emulators'
-variances cannot be trusted: the error measured at fresh draws, times the standard deviation of h,
-is added. This is the largest covariance there can be.
+Rasmussen and Williams, 2006, equation 5.12). Where learning has not converged, the error measured
+at fresh draws, times the standard deviation of h, is added: the largest covariance there can be.
 
-*The Monte Carlo error* of the finite number of draws. The functions of Stein's identity have mean
-zero and serve as control variates,
+*The Monte Carlo error.* The functions of Stein's identity have mean zero and are control variates,
 
 .. math:: \Delta P + \nabla P \cdot \nabla f, \qquad P = x_j, \; x_j x_k.
 
 Near a Gaussian the regression of h on them takes most of this error away (Mira, Solgi and
-Imparato, 2013). Where the log density jumps the identity doesn't hold: their means over draws are
-not zero, and they are left out.
+Imparato, 2013). Where the log density jumps their means are not zero, and they are left out.
 
 References
 ----------
@@ -88,7 +85,7 @@ class Averages:
         return controls if is_zero else controls[:, :0]
 
     def surrogate_variance(self, influences):
-        """Return the variance (q,) that the surrogate's errors give functionals of influences (n, q)."""
+        """Return the surrogate's part (q,) of functionals' variances, given influences (n, q)."""
         h = influences[: len(self._first)]
         parts = self._first[:, None] * (h - self._first @ h)
         known = np.einsum("ia,ij,ja->a", parts, self._covariance, parts)
@@ -118,7 +115,7 @@ class Averages:
     def table(self, values, labels, quantiles):
         """Return a DataFrame of means, standard deviations, quantiles, and their standard errors.
 
-        It has a row for each of the p columns of `values` (n, p), named by `labels`.
+        Rows are the p columns of `values` (n, p), named by `labels`.
         """
         means = self.weights @ values
         deviations = values - means
@@ -144,7 +141,6 @@ class Averages:
         return found, (self.weights @ below - below) * (high - low) / (2.0 * half)
 
     def _inverse(self, values, level):
-        """Return the weighted quantiles (p,) of columns (n, p)."""
         order = np.argsort(values, axis=0)
         result = np.empty(values.shape[1])
         for j, rows in enumerate(order.T):
@@ -154,7 +150,6 @@ class Averages:
 
 
 def _weights(variances):
-    """Return the weights (n,) of draws, with sum 1."""
     for power in POWERS:
         logs = 0.5 * power * variances
         weights = np.exp(logs - logs.max())

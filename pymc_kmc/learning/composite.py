@@ -42,14 +42,9 @@ SMALLEST_VARIANCE = 1e-12
 class Values(NamedTuple):
     """The composite log density at points.
 
-    Attributes
-    ----------
-    penalised : ndarray, shape (n,)
-        Log density at the temperature, less the penalty for its variance.
-    gradient : ndarray, shape (n, d)
-        Gradient of `penalised`.
-    mean, variance : ndarray, shape (n,)
-        Log density with the predicted outputs, and its variance.
+    `penalised` (n,) is the log density at the temperature, less the penalty for its variance, and
+    `gradient` (n, d) is its gradient. `mean` (n,) is the log density with the predicted outputs,
+    `variance` (n,) its variance.
     """
 
     penalised: np.ndarray
@@ -58,7 +53,6 @@ class Values(NamedTuple):
     variance: np.ndarray
 
     def where(self, condition, other):
-        """Return these values where a condition (n,) holds, else `other`."""
         return Values(
             *[
                 np.where(condition if a.ndim == 1 else condition[:, None], a, b)
@@ -119,7 +113,7 @@ class Composite:
         return values
 
     def _values(self, X, temperature, of_variance):
-        """Return values at points X (n, d), with a function of the variance added.
+        """Return :class:`Values` at X (n, d) with a function of the variance added.
 
         `of_variance` returns that function of variances (n,), and its derivative.
         """
@@ -160,7 +154,6 @@ def first(draws, n):
 
 
 def joined(parts):
-    """Return draws that were made one after the other, as one :class:`Draws`."""
     X, values, step_sizes = zip(*parts, strict=True)
     all_values = Values(*map(np.concatenate, zip(*values, strict=True)))
     return Draws(np.vstack(X), all_values, step_sizes[-1])
@@ -219,7 +212,7 @@ def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature,
 
 
 def _accepted(X, values, new_X, new_values, log_ratio, rng):
-    """Accept or reject proposals; return the new places, their values and the probabilities."""
+    """Accept or reject proposals; return the places, their values and the probabilities."""
     probability = np.exp(np.minimum(np.where(np.isfinite(log_ratio), log_ratio, -np.inf), 0.0))
     accepted = rng.random(len(X)) < probability
     X = np.where(accepted[:, None], new_X, X)

@@ -88,7 +88,6 @@ class Compiling(event.Listener):
             self.progress.stop()
 
     def on_start(self, event):
-        """Note that numba begins with a function."""
         self._names.append(event.data["dispatcher"].py_func.__name__)
         if self.task is None:
             self.task = self.progress.add_task("Compiling", figures="", total=None)
@@ -97,7 +96,6 @@ class Compiling(event.Listener):
         self._say()
 
     def on_end(self, event):
-        """Note that numba has compiled a function."""
         self._names.pop()
         self.n_compiled += 1
         self._say()

@@ -22,18 +22,10 @@ N_BURNED = 16
 
 
 class Drawn(NamedTuple):
-    """Draws from a composite.
+    """Draws from a composite: successive Draws `parts` of all chains.
 
-    Attributes
-    ----------
-    parts : list of Draws
-        Successive draws, each of all chains.
-    factor : ndarray, shape (d, d)
-        The metric.
-    modes, maps : tuple of Mode, and ModeMaps or None
-        The modes that chains jumped between, and the maps between them.
-    r_hat : float
-        Potential scale reduction of the chains.
+    The metric is `factor` (d, d). Chains jumped between `modes` by `maps`; `r_hat` is their
+    potential scale reduction.
     """
 
     parts: list
@@ -47,9 +39,8 @@ def drawn(composite, state, rng) -> Drawn:
     """Return many chains' draws from a composite.
 
     Chains that have not mixed, or whose averages still drift, as along a curved ridge, go on with
-    twice as many transitions between draws. Where the emulators have several maxima above the
-    draws, chains jump between these. Where learning has not converged there is no repetition: more
-    draws are not worth the time.
+    twice as many transitions between draws, if learning has converged. Where the emulators have
+    several maxima above the draws, chains jump between these.
     """
     starts = _finite(composite, state)
     starts = starts[rng.choice(len(starts), N_CHAINS)]
@@ -79,8 +70,7 @@ def drawn(composite, state, rng) -> Drawn:
 def _finite(composite, state):
     """Return the state's draws where the composite is finite, or else the best evaluation.
 
-    After a search that took all evaluations, the Gaussian at its maximum may reach places where
-    outputs overflow. A chain would stay there.
+    A search's Gaussian may reach places where outputs overflow, and a chain would stay there.
     """
     with np.errstate(all="ignore"):
         values = composite(state.draws)

@@ -11,23 +11,12 @@ MOST_OUTPUTS = 400
 
 
 class EmulatedNode(NamedTuple):
-    """An emulated node and the predictions of its outputs.
+    """An emulated node and the predictions of its outputs; their `shape` is () for a term.
 
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-        Shape of its outputs; () for a term of the log density.
-    is_term : bool
-    columns : ndarray of int, shape (m,)
-        The raveled outputs that are kept here.
-    evaluated : ndarray, shape (n, m)
-        Evaluated outputs.
-    held_out, held_out_sd : ndarray, shape (n, m)
-        Prediction of each evaluation from all others, and its standard deviation; NaN where the
-        evaluation failed. A term's depths are compressed as in the emulator.
-    outputs, sd : ndarray, shape (k, m)
-        Prediction at the first k draws, and its standard deviation.
+    `columns` (m,) are the raveled outputs that are kept. `evaluated` (n, m) are their values,
+    `held_out` and `held_out_sd` (n, m) the prediction of each from all others and its standard
+    deviation, NaN where the evaluation failed; a term's depths are compressed as in the emulator.
+    `outputs` and `sd` (k, m) are the prediction at the first k draws and its standard deviation.
     """
 
     name: str
@@ -42,15 +31,11 @@ class EmulatedNode(NamedTuple):
 
 
 class Emulated(NamedTuple):
-    """The emulators' predictions.
+    """The emulators' predictions, with one EmulatedNode a node.
 
-    Attributes
-    ----------
-    nodes : tuple of EmulatedNode
-    held_out, held_out_sd : ndarray, shape (n,)
-        Log density at each evaluation, predicted from all others, and its standard deviation.
-    covariance : ndarray, shape (k, k)
-        Covariance of the log density's errors at the first k draws.
+    `held_out` and `held_out_sd` (n,) are the log density at each evaluation, predicted from all
+    others, and its standard deviation; `covariance` (k, k) is that of its errors at the first k
+    draws.
     """
 
     nodes: tuple
@@ -98,5 +83,4 @@ def emulated(composite, evaluations, draws) -> Emulated:
 
 
 def _columns(n):
-    """Return the indices of the outputs that are kept, of n."""
     return np.unique(np.linspace(0, n - 1, min(n, MOST_OUTPUTS)).round().astype(int))

@@ -60,7 +60,6 @@ class EmulatedDensity:
 
     @property
     def composite(self):
-        """The :class:`Composite`, built anew in each process."""
         if self._composite is None:
             by_name = {variable.name: variable for variable in self.model.value_vars}
             variables = [by_name[name] for name in self.names]
@@ -85,7 +84,6 @@ class EmulatedDensity:
 
     @property
     def hamiltonian(self):
-        """The Hamiltonian of the density in its coordinates."""
         return EmulatedHamiltonian(self)
 
     @property
@@ -140,12 +138,10 @@ class EmulatedDensity:
         self._last = None, None
 
     def log_density(self, X):
-        """Return the log density at X, (d,) or (n, d)."""
         values = self._values(X).mean
         return values if np.ndim(X) == 2 else float(values[0])
 
     def gradient(self, X):
-        """Return the gradient of the log density at X, (d,) or (n, d)."""
         gradients = self._values(X).gradient
         return gradients if np.ndim(X) == 2 else gradients[0]
 
@@ -185,8 +181,6 @@ class EmulatedHamiltonian(SurrogateHamiltonian):
 
 
 class InCoordinates:
-    """A surrogate as a function of other coordinates."""
-
     def __init__(self, surrogate, coordinates):
         self.surrogate, self.coordinates = surrogate, coordinates
         self.n_features_in_ = surrogate.n_features_in_

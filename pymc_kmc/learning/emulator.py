@@ -69,7 +69,7 @@ class Compression(NamedTuple):
     def of(cls, values, n_dimensions):
         """Return the compression for log densities (n,), some of them finite.
 
-        Far from a maximum the best values lie deeper apart: their median depth is used then.
+        Where the best ones lie deep apart, far from a maximum, their median depth is used.
         """
         depths = np.sort(values[np.isfinite(values)].max() - values)
         usual = np.median(depths[: 4 * n_dimensions])
@@ -78,7 +78,6 @@ class Compression(NamedTuple):
         return cls(values.max(), max(COMPRESSION_DEPTH * n_dimensions, usual))
 
     def __call__(self, values):
-        """Return compressed log densities."""
         with np.errstate(invalid="ignore"):
             depths = np.minimum(np.nan_to_num(self.best - values, nan=DEEPEST), DEEPEST)
         deep = self.depth * (1.0 + np.log(np.maximum(depths, self.depth) / self.depth))
@@ -119,8 +118,8 @@ class EmulatedOutputs(NamedTuple):
     def pull(self, scale, slopes, of_variance, temperature=1.0):
         """Return derivatives, by the emulator's space, of the log density divided by a temperature.
 
-        Those of `of_variance` (k,) times its variance are added. `slopes` (k, m) and the `scale`
-        (k,) computed from them are treated as constant.
+        Those of `of_variance` (k,) times its variance are added, with slopes and scale as
+        constants.
         """
         return self.prediction.pullback(slopes / temperature, of_variance * scale)
 
@@ -128,22 +127,10 @@ class EmulatedOutputs(NamedTuple):
 class EmulatorState(NamedTuple):
     """The arrays of a fitted emulator, enough to build it again.
 
-    Attributes
-    ----------
-    space, transform : str
-        Kind of its points, and transform of the outputs.
-    varying : ndarray of int
-        The node's inputs that vary.
-    offset, scales : ndarray
-        Of the outputs.
-    centre, whitening : ndarray, shapes (k,) and (k, k)
-        Of the process's coordinates.
-    Z, Y, noise : ndarray, shapes (n, k), (n, m) and (n,)
-        Data that the process is fitted to.
-    parameters : ndarray
-        Of its covariance function, packed.
-    extension : str or None
-        Extension of the covariance.
+    `space` is the kind of its points, `varying` are the node's inputs that vary. The outputs have a
+    `transform`, `offset` (m,) and `scales` (m,). The process has coordinates by `centre` (k,) and
+    `whitening` (k, k), data `Z` (n, k), `Y` (n, m) and `noise` (n,), packed `parameters` of its
+    covariance and that one's `extension` or None.
     """
 
     space: str
@@ -176,7 +163,6 @@ class NodeEmulator:
 
     @property
     def state(self):
-        """The :class:`EmulatorState`."""
         process = self.process
         return EmulatorState(
             *self.space,
@@ -205,19 +191,11 @@ class NodeEmulator:
         return emulator
 
     def fit(self, evaluations, draws, draws_inputs, top=None, averages=False):
-        """Fit to evaluations.
+        """Fit to evaluations, for a surrogate that is good at `draws` (n', d) with inputs (n', k).
 
-        Parameters
-        ----------
-        evaluations : Evaluations
-        draws, draws_inputs : ndarray, shape (n', d) and (n', k)
-            Where the surrogate is to be good.
-        top : int, optional
-            Index of the evaluation whose log density counts as the best: for a search that is below
-            other searches' maxima. By default the highest one.
-        averages : bool
-            Whether a noisy term's noise is to be averaged. Deep values are then left out, except
-            those that the fit overrates.
+        The highest log density counts as the best, or that of evaluation `top`: for a search that
+        is below other searches' maxima. With `averages` a noisy term's noise is averaged: deep
+        values are left out, except those that the fit overrates.
         """
         node, X, U = self.node, evaluations.X, evaluations.inputs
         Y, log_densities = node.emulated(evaluations.outputs), evaluations.log_densities
@@ -383,7 +361,6 @@ class NodeEmulator:
 
     @property
     def is_log(self):
-        """Whether the process is of the outputs' logarithms."""
         return self.space[1] == "log"
 
     def predict(self, X, U):
@@ -425,7 +402,6 @@ class NodeEmulator:
         return self.process.covariance(self._points(X, U))
 
     def slopes(self, by_outputs, outputs):
-        """Return derivatives by the process's own outputs."""
         return by_outputs * self.scales * (outputs if self.is_log else 1.0)
 
     def _points(self, X, U):

@@ -1,11 +1,11 @@
 r"""The normalising constant of an emulated density, by bridge sampling.
 
-Of a density :math:`\tilde\pi` from which there are draws, and of a proposal q that is normalised, a
-Student t around half of the draws,
+There are draws from the density :math:`\tilde\pi`. The proposal q is normalised: a Student t fitted
+to half of the draws. Then
 
 .. math:: Z = \frac{E_q[h \tilde\pi]}{E_\pi[h q]}, \qquad h \propto \frac{1}{\tilde\pi + Z q},
 
-iterated until Z stays, with as many draws from :math:`\pi` as from q (Meng and Wong, 1996). The
+is iterated until Z stays, with as many draws from :math:`\pi` as from q (Meng and Wong, 1996). The
 error is that of the two means. Draws of an emulator are of :math:`e^{f - V/2}`: the mean of
 :math:`e^{V/2}` over them leads to the integral of :math:`e^f`.
 
@@ -48,15 +48,10 @@ class LogEvidence(NamedTuple):
 
 
 def of_emulated(composite, draws, penalised, variances, rng) -> LogEvidence:
-    """Return the log of the integral of an emulated density, over one turn of an angle.
+    """Return the log integral, a LogEvidence, of an emulated density over one turn of each angle.
 
-    Parameters
-    ----------
-    composite : Composite
-    draws : ndarray, shape (n, d)
-    penalised, variances : ndarray, shape (n,)
-        Log density that was drawn from, and the log density's variance, there.
-    rng : numpy.random.Generator
+    `penalised` (n,) is the log density that the draws (n, d) are from, `variances` (n,) are those
+    of the composite's log density there.
     """
     is_inside = one_turn(draws, composite.model.periods)
     inside = is_inside(draws)
@@ -71,15 +66,10 @@ def of_emulated(composite, draws, penalised, variances, rng) -> LogEvidence:
 
 
 def one_turn(draws, periods):
-    """Return a function that says which points lie within one turn of all angles.
+    """Return a function that says which points (n, d) lie within one turn of all angles.
 
-    The turn is the one about the draws' mean direction that most of them are in.
-
-    Parameters
-    ----------
-    draws : ndarray, shape (n, d)
-    periods : ndarray, shape (d,)
-        Infinite where a coordinate is no angle.
+    It is the turn about the draws' mean direction with most draws (n, d). `periods` (d,) are
+    infinite where a coordinate is no angle.
     """
     angles = np.flatnonzero(np.isfinite(periods))
     X, turns = draws[:, angles], periods[angles]
@@ -94,28 +84,17 @@ def one_turn(draws, periods):
 
 
 def without_noise(evidence, noise, n) -> LogEvidence:
-    """Return a log evidence, given the standard deviation of the noise of n log estimates."""
+    """Return a log evidence corrected for noise, the standard deviation of n log estimates."""
     value, error = evidence
     half = 0.5 * noise**2
     return LogEvidence(value + half, float(np.hypot(error, half * np.sqrt(2.0 / n))))
 
 
 def bridge(draws, log_densities, log_density, rng) -> LogEvidence:
-    """Return the log of a density's integral.
+    """Return the log integral of a density as a LogEvidence.
 
-    Parameters
-    ----------
-    draws : ndarray, shape (n, d)
-        Of the density, nearly independent.
-    log_densities : ndarray, shape (n,)
-        There.
-    log_density : callable
-        ``log_density(X)`` at points (n, d), an ndarray (n,).
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    LogEvidence
+    The draws (n, d) from it are nearly independent and have `log_densities` (n,); the function
+    `log_density` returns these (n,) at other points (n, d).
     """
     half = len(draws) // 2
     d = draws.shape[1]
@@ -140,7 +119,6 @@ def bridge(draws, log_densities, log_density, rng) -> LogEvidence:
 
 
 def log_mean(log_weights) -> LogEvidence:
-    """Return the log of the mean of weights (n,), given their logarithms, with its error."""
     n = len(log_weights)
     log_mean = float(logsumexp(log_weights) - np.log(n))
     return LogEvidence(log_mean, float(np.std(np.exp(log_weights - log_mean)) / np.sqrt(n)))

@@ -1,12 +1,12 @@
-r"""Learn a posterior once, for all chains, from few evaluations.
+"""Learn a posterior once, for all chains, from few evaluations.
 
-1. *See what is opaque* (:mod:`pymc_kmc.model.opaque`): only those nodes of the model's graph that
-   have no gradient are emulated; prior and likelihood around them stay exact.
-2. *Arrive* (:mod:`pymc_kmc.learning.multistart`): searches from dispersed starts, until some agree
-   on the best maximum; maxima that have mass are all learned (:mod:`pymc_kmc.learning.modes`).
+1. *Find the opaque nodes* (:mod:`pymc_kmc.model.opaque`): only those nodes of the model's graph
+   that have no gradient are emulated; prior and likelihood around them stay exact.
+2. *Search* (:mod:`pymc_kmc.learning.multistart`): searches from dispersed starts, until some agree
+   on the best maximum; all maxima with mass are learned (:mod:`pymc_kmc.learning.modes`).
 3. *Learn* (:mod:`pymc_kmc.learning.rounds`): draw, predict, evaluate, until predictions are right.
 
-Chains move on what was learned (:mod:`pymc_kmc.learning.emulated_density`).
+Chains move on the learned posterior (:mod:`pymc_kmc.learning.emulated_density`).
 """
 
 import logging
@@ -70,11 +70,11 @@ def learn(
     random_seed=0,
     progressbar=True,
 ) -> LearnedPosterior:
-    """Learn a model's posterior from few evaluations of what is opaque in it.
+    """Learn a model's posterior from few evaluations of its opaque nodes.
 
-    The variables are learned together. A black box that returns many outputs, an ODE's
+    The variables are learned together. A black box that returns many outputs, such as an ODE's
     solution or a simulator's mean, needs some hundred evaluations; one that returns a log
-    likelihood some hundreds.
+    likelihood needs some hundreds.
 
     Parameters
     ----------
@@ -83,30 +83,30 @@ def learn(
     vars : list of TensorVariable, optional
         Continuous variables to learn, by default all. Others, discrete ones or those of other
         steps, are held at their initial values; nothing opaque may depend on them. A chain of
-        ``KMC(learned)`` beside steps that move them follows: what was learned is true for all
-        their values.
+        ``KMC(learned)`` beside steps that move them follows their values: the emulators hold for
+        all of these.
     max_evaluations : int, optional
         Most evaluations of the model, 16 and `starts` at least; by default 200 and 100 a dimension,
         and 1.8 as many where noise is larger than the tolerance. A round, or a search for outputs,
-        that has begun is ended.
+        that has begun is completed.
     executor : concurrent.futures.Executor or callable, optional
-        Runs the evaluations of a batch at once, on processes, threads or a cluster, or a function
-        that returns such an executor. What is learned doesn't depend on it. Black boxes and noisy
+        Runs the evaluations of a batch at once, on processes, threads or a cluster; or a function
+        that returns such an executor. The result doesn't depend on it. Black boxes and noisy
         likelihoods that have an executor use their own; other Ops run in this process.
     batch_size : int, optional
-        Evaluations a round, those that can run at once. By default 8, and up to 32 where something
-        opaque has more than 16 parameters, where there are more than 16 opaque nodes, or more than
-        256 evaluations.
+        Evaluations a round, those that can run at once. By default 8, and up to 32 where an
+        opaque node has more than 16 parameters, where there are more than 16 opaque nodes, or more
+        than 256 evaluations.
     starts : int
         Number of dispersed starting points: in turn one of PyMC's jittered ones and a draw of the
         prior.
     tolerance : float
         Error of the log density at new draws at which learning ends, in nats.
     evaluations : LearnedPosterior or Evaluations, optional
-        Of the same model: what this function has returned, or the attribute `evaluations` of that,
-        of the exception that it has raised, or of a step. What was evaluated before is not
-        evaluated again, but for the best place of a learned posterior: other values there are
-        another model's. With the same arguments evaluations are gone on from where they ended.
+        Earlier evaluations of the same model: a result of this function, or the attribute
+        `evaluations` of a result, of an exception that this function has raised, or of a step.
+        They are not repeated, except for the best place of a learned posterior: another value there
+        belongs to another model. With the same arguments learning goes on from where they ended.
     random_seed : None, int or numpy.random.Generator
     progressbar : bool
 
@@ -124,9 +124,8 @@ def learn(
 
     Notes
     -----
-    An interruption (Ctrl-C) ends learning; what was learned until then is returned. Nothing that
-    was evaluated is lost by an exception, a black box's for instance: it carries all evaluations,
-    and says so.
+    An interruption (Ctrl-C) ends learning; the posterior learned so far is returned. An exception,
+    a black box's for instance, loses no evaluation: it carries all of them, and says so.
 
     Examples
     --------
@@ -191,18 +190,15 @@ def learn(
 
 
 def dimensions(model, variables):
-    """Return the number of values of a model's value variables."""
     point = model.initial_point(0)
     return int(sum(point[v.name].size for v in variables))
 
 
 def most_evaluations(n_dimensions):
-    """Return the default of `max_evaluations`."""
     return MOST_EVALUATIONS + MOST_A_DIMENSION * n_dimensions
 
 
 def learned_by(run, progressbar):
-    """Return the :class:`LearnedPosterior` of a run."""
     try:
         with single_threaded_blas(), Display(progressbar, run) as display:
             state = run.learn(display)
@@ -220,7 +216,7 @@ def learned_by(run, progressbar):
 
 
 def tell(learned, tolerance, stacklevel):
-    """Warn of what has not converged."""
+    """Warn if learning has not converged."""
     if learned.has_converged:
         return
     then = "draw from it" if learned.is_close else "go on learning"
@@ -235,7 +231,7 @@ def tell(learned, tolerance, stacklevel):
 
 
 def why_doubtful(learned, opaque):
-    """Return why what has converged may be wrong all the same, or None."""
+    """Return why a converged posterior may still be wrong, or None."""
     returned = learned.evaluations.outputs
     for node in opaque.nodes:
         if not node.is_term and are_constant(returned[:, node.returned]):
@@ -249,7 +245,7 @@ def why_doubtful(learned, opaque):
 
 
 def _tell_unseen(modes, stacklevel):
-    """Warn where one search alone has ended at the highest of several maxima: there may be more."""
+    """Warn where only one search has ended at the highest of several maxima: there may be more."""
     best = max(modes, key=lambda mode: mode.log_density, default=None)
     if best is None or len(modes) == 1 or best.n_searches > 1:
         return
@@ -265,7 +261,7 @@ def _tell_unseen(modes, stacklevel):
 
 
 def _tell_missed(modes, stacklevel):
-    """Warn where under noise all searches have ended alike: there may be a higher maximum."""
+    """Warn where all searches under noise have ended alike: there may be a higher maximum."""
     n_searches, heights = sum(mode.n_searches for mode in modes), [m.log_density for m in modes]
     warnings.warn(
         f"All {n_searches} searches that ended at a maximum ended at about the same height, log "
@@ -298,11 +294,10 @@ class Run:
 
     @property
     def limit(self):
-        """Most evaluations, as far as is known."""
+        """Most evaluations, by the noise seen so far."""
         return self.most_in_noise if self.rounds.is_noisy else self.most
 
     def learn(self, display):
-        """Return the last state of learning."""
         while True:
             try:
                 return self._learn(display)
@@ -351,7 +346,7 @@ class Run:
         return state._replace(draws=draws.X[some], n_converged_rounds=N_CONVERGED_ROUNDS - 1)
 
     def drawn(self, state):
-        """Return the composite of all evaluations and what was :func:`drawn` from it."""
+        """Return the composite of all evaluations, and its :func:`drawn` draws."""
         if self._drawn is None or self._drawn[0] is not state:
             composite = self.rounds.fit(state.evaluations, state.draws)
             self._drawn = state, composite, drawn(composite, state, self.rng)
@@ -359,7 +354,7 @@ class Run:
 
 
 def _posterior(run, state):
-    """Draw from what was learned; return the :class:`LearnedPosterior`."""
+    """Return the :class:`LearnedPosterior` of a run, with draws."""
     rng, rounds, opaque = run.rng, run.rounds, run.opaque
     composite, found = run.drawn(state)
     last, factor = found.parts[-1], found.factor

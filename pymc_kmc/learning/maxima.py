@@ -1,4 +1,4 @@
-"""Maxima of an emulated log density: found from draws, without an evaluation."""
+"""Maxima of an emulated log density, found from draws without an evaluation."""
 
 import numpy as np
 from scipy.optimize import minimize
@@ -16,17 +16,7 @@ NEGLIGIBLE = 7.0
 
 
 def maxima(composite, X):
-    """Return the maxima that an emulated log density has above draws, those with mass.
-
-    Parameters
-    ----------
-    composite : Composite
-    X : ndarray, shape (n, d)
-
-    Returns
-    -------
-    list of Mode
-    """
+    """Return the maxima with mass, Modes, of an emulated log density above draws (n, d)."""
     scales = np.where((spread := X.std(axis=0)) > 0, spread, 1.0)
     found: list[Mode] = []
     copy = composite.model.nearest_copy
@@ -42,11 +32,7 @@ def maxima(composite, X):
 def is_same(mode, other, nearest_copy):
     """Say whether one of two modes explains the other one.
 
-    Parameters
-    ----------
-    mode, other : Mode or LearnedMode
-    nearest_copy : callable
-        :meth:`OpaqueModel.nearest_copy`.
+    `nearest_copy` is :meth:`OpaqueModel.nearest_copy`.
     """
     return any(
         Mode(one.x, one.log_density, one.covariance).explains(
@@ -57,7 +43,7 @@ def is_same(mode, other, nearest_copy):
 
 
 def far_apart(X, scales, n):
-    """Return n of the points (k, d), each as far as can be from those before it."""
+    """Return n of the points (k, d), each as far as possible from those before it."""
     Z = X / scales
     chosen = [int(np.argmin(np.sum((Z - np.median(Z, axis=0)) ** 2, axis=1)))]
     away = np.full(len(X), np.inf)
@@ -68,7 +54,7 @@ def far_apart(X, scales, n):
 
 
 def _climb(composite, x, scales):
-    """Return the :class:`Mode` above a point (d,); None where there is no number."""
+    """Return the :class:`Mode` above a point (d,); None where the log density is not finite."""
 
     def loss(z):
         with np.errstate(all="ignore"):

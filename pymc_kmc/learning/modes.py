@@ -1,4 +1,4 @@
-"""Maxima of a posterior that searches have found, with their masses, as a value to be kept."""
+"""Maxima of a posterior that searches have found, with their masses, as values to be kept."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class LearnedMode(NamedTuple):
     covariance : ndarray, shape (d, d)
         Of the Gaussian with the log density's curvature there.
     n_searches : int
-        Number of searches that ended there; 0 where draws of the emulators have found it.
+        Number of searches that ended there; 0 for a maximum found by draws of the emulators.
     log_mass : float
         Logarithm of the integral of that Gaussian.
     was_left_out : bool
@@ -42,11 +42,7 @@ class LearnedMode(NamedTuple):
 def learned_modes(found, opaque):
     """Return a tuple of :class:`LearnedMode`.
 
-    Parameters
-    ----------
-    found : list of (Mode, int, bool)
-        A maximum, the number of searches that ended there, and whether it was left out.
-    opaque : OpaqueModel
+    Each of `found` is a Mode, the number of searches that ended there, and whether it was left out.
     """
     if not found:
         return ()
@@ -66,29 +62,21 @@ def learned_modes(found, opaque):
 
 
 def searched_modes(multistart, opaque):
-    """Return the maxima that a search from many starts has found."""
     pairs = zip(multistart.found, multistart.have_mass, strict=True)
     return learned_modes([(mode, n, not has_mass) for (mode, n), has_mass in pairs], opaque)
 
 
 def drawn_modes(drawn, known, opaque):
-    """Return the maxima between which draws have jumped, besides those that searches have found.
-
-    Parameters
-    ----------
-    drawn : sequence of Mode
-    known : tuple of LearnedMode
-    opaque : OpaqueModel
-    """
+    """Return the maxima that draws have jumped between, without those of `known`."""
     copy = opaque.nearest_copy
     new = [mode for mode in drawn if not any(is_same(mode, each, copy) for each in known)]
     return learned_modes([(mode, 0, False) for mode in new], opaque)
 
 
 def unseen_share(modes):
-    """Return the estimated share of searches that would end at maxima nobody has found.
+    """Return the estimated share of searches that would end at maxima not found yet.
 
-    That of searches whose maximum no other one has found (Good, 1953): 0 where there were none.
+    It is the share of searches whose maximum no other one has found (Good, 1953): 0 without any.
 
     References
     ----------
@@ -100,13 +88,12 @@ def unseen_share(modes):
 
 
 def sentences(modes):
-    """Return what is to be said of modes that were left out, and of those that weren't seen."""
+    """Return the sentences about modes that were left out, and about those that may be unseen."""
     out = [mode for mode in modes if mode.was_left_out]
     return [*(_of_left_out(modes, out) if out else []), _of_unseen(modes)]
 
 
 def _of_unseen(modes):
-    """Return where was searched, and what may have been missed."""
     n, k = sum(mode.n_searches for mode in modes), sum(mode.n_searches > 0 for mode in modes)
     missed = "one much narrower than the prior may have been missed"
     if not n:
@@ -134,7 +121,6 @@ def _of_left_out(modes, out):
 
 
 def _place(variables):
-    """Return values of variables, the first of many."""
     named = list(variables.items())
     parts = [f"{name} = {_shown(value)}" for name, value in named[:MOST_NAMED]]
     return ", ".join([*parts, *["..."][: len(named) > MOST_NAMED]])

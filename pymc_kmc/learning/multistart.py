@@ -1,18 +1,22 @@
-"""Arrive where the posterior's mass is: searches from several starts, until some agree.
+"""Find the posterior's mass: searches from several starts, until some agree.
 
-Many outputs a node make a least-squares problem (:mod:`pymc_kmc.learning.search`). Numbers are
-first evaluated at dispersed starts and at draws of the prior: where these are no deeper than a
-posterior's draws are, that was all; else searches go on from the best of them
-(:mod:`pymc_kmc.learning.trust_region`). A search that comes to where an earlier one has ended is
-stopped, and so is one whose evaluations are predicted, once that is where the emulated log density
-leads to: later searches are cheap. Every second search may end in a local maximum: there are
-several, and two of them must agree on the best one. Where a number depends on many parameters all
-may end in the same one: a search that sees what others evaluated is led to their ends. There each
-climbs by its own evaluations, and the others' tell only whether it is on the way to a known mode.
-Under noise that takes more evaluations: searches after the first begin far from the modes that
-are known and are kept from them at first, by something that is taken off the log density there
-(deflation; Farrell et al., 2015). Where all of them end alike some more climb alone from such
-places. The best maximum must have stood for two more searches.
+Many outputs a node make a least-squares problem (:mod:`pymc_kmc.learning.search`). Log densities
+alone are first evaluated at dispersed starts and at draws of the prior. Where these are no deeper
+than a posterior's draws are, nothing else is needed; elsewhere searches go on from the best of them
+(:mod:`pymc_kmc.learning.trust_region`). Later searches are cheap. One that comes to an earlier
+search's end is stopped. One whose evaluations are predicted is stopped once the emulated log
+density leads to such an end.
+
+Every second search may end in a local maximum: there are several searches, and two of them must
+agree on the best maximum. Where a number depends on many parameters all may end in the same local
+one, because a search that uses the others' evaluations is led to their ends. There each search
+climbs by its own evaluations. The others' evaluations only show whether it is on the way to a
+known mode.
+
+Under noise that takes more evaluations. Searches after the first then begin far from known modes,
+and a repulsive potential around these (deflation; Farrell et al., 2015) is subtracted from the log
+density at first. Where all of them end alike, some more climb alone from such places. The best
+maximum must have stood for two more searches.
 
 References
 ----------
@@ -85,30 +89,16 @@ NEGLIGIBLE = 7.0
 
 
 class FoundMode(NamedTuple):
-    """A mode, and the number of searches that came there."""
-
     mode: Mode
     n_searches: int
 
 
 class MultiStart:
-    """Where learning begins.
+    """Searches for the places where learning begins.
 
-    Parameters
-    ----------
-    opaque : OpaqueModel
-    n_starts : int
-        Number of dispersed starts.
-    most : int
-        Largest number of evaluations of all learning.
-    rng : numpy.random.Generator
-
-    Attributes
-    ----------
-    starts : ndarray, shape (n_starts, d)
-        One of PyMC's jittered initial points, a draw of the prior, and so on in turn.
-    found : list of FoundMode
-        The modes, one an entry, in the order in which they were found.
+    `n_starts` is the number of dispersed starts, `most` that of all learning's evaluations. The
+    attribute `starts` (n_starts, d) has PyMC's jittered initial points and draws of the prior in
+    turn, `found` a FoundMode for each mode, in the order of their discovery.
     """
 
     def __init__(self, opaque, n_starts, most, rng):
@@ -123,7 +113,6 @@ class MultiStart:
         self.noise = 0.0
 
     def begin_again(self):
-        """Begin anew from the same starts, with all that the model has evaluated."""
         self.evaluations: Evaluations | None = None
         if len(self.opaque.evaluations):
             self.evaluations = self.opaque.evaluations
@@ -132,14 +121,12 @@ class MultiStart:
 
     @property
     def scales(self):
-        """Scale of each unconstrained variable: its prior's spread, or 1."""
         if self.prior is None:
             return np.ones(self.opaque.n_dimensions)
         spread = 0.5 * np.ptp(np.quantile(self.prior, [0.16, 0.84], axis=0), axis=0)
         return np.where(spread > 0, spread, 1.0)
 
     def _within_prior(self, starts):
-        """Return starts that are nowhere many scales of the prior away: PyMC jitters by 1."""
         if self.prior is None:
             return starts
         centre = np.median(self.prior, axis=0)
@@ -148,12 +135,7 @@ class MultiStart:
     def state(self, evaluations, say):
         """Return the state before the first round, :class:`~pymc_kmc.learning.state.LearningState`.
 
-        Parameters
-        ----------
-        evaluations : Evaluations or None
-            Earlier ones: there is nothing to search for then.
-        say : callable
-            Called with the evaluations so far now and then.
+        Given earlier evaluations, there is no search. `say` is called with the evaluations so far.
         """
         self.say = say
         if evaluations is not None:
@@ -172,7 +154,6 @@ class MultiStart:
         return self._at_modes(0) if self.found else self._at_best(LARGEST_TEMPERATURE)
 
     def _add(self, new):
-        """Add evaluations, each place once."""
         if self.evaluations is None:
             self.evaluations = new
             return
@@ -210,7 +191,7 @@ class MultiStart:
         return max(self.found, key=lambda found: found.mode.log_density).n_searches > 1
 
     def _search_by_outputs(self, start, rng):
-        """Make one search, a generator as :func:`search`, and note the mode that it leads to."""
+        """Make one search, a generator like :func:`search`, and note its mode."""
         opaque = self.opaque
         most = max(int(SEARCH_SHARE * self.most), 2 * opaque.n_dimensions)
         X, outputs, fitted = yield from search(
@@ -223,21 +204,19 @@ class MultiStart:
             self._note(Mode(X[i], values[i], self._covariance(X[i], fitted)))
 
     def _is_known(self, x, value):
-        """Say whether a known mode explains a place."""
         return any(self._explains(mode, x, value) for mode, _ in self.found)
 
     def _explains(self, mode, x, value):
         return mode.explains(self.opaque.nearest_copy(x, mode.x), value)
 
     def _evaluate(self, X):
-        """Evaluate at points (n, d); return the outputs."""
         new = self.opaque.evaluate(X)
         self._add(new)
         self.say(self.evaluations)
         return new.outputs
 
     def _covariance(self, x, fitted):
-        """Return the covariance of the posterior under the linear model at a maximum."""
+        """Return the posterior covariance of the linear model at a maximum."""
         scales = self.scales
         d = len(scales)
         steps = CURVATURE_STEP * np.diag(scales)
@@ -253,7 +232,6 @@ class MultiStart:
     # Numbers
 
     def _disperse(self):
-        """Evaluate starts and draws of the prior."""
         if self.prior is None:
             # Nothing to draw from: more starts.
             places = jittered_points(self.opaque, N_PRIOR, self.rng)
@@ -276,7 +254,7 @@ class MultiStart:
 
     @property
     def _may_hide_modes(self):
-        """Whether something opaque depends on so many numbers that searches may miss its modes."""
+        """Whether an opaque node depends on so many numbers that searches may miss its modes."""
         return max(len(node.moves_with) for node in self.opaque.nodes) > FEW_DIMENSIONS
 
     def _by_numbers(self):
@@ -305,9 +283,9 @@ class MultiStart:
             self._climb_on()
 
     def _far_from_known(self, X, left):
-        """Return which of the places X that are left are far from where searches began and ended.
+        """Return the mask of the places left that are far from earlier searches' starts and ends.
 
-        Half of them are: a mode that is low from afar has a search in its turn.
+        Half of them are: a mode that is low from afar gets a search in turn.
         """
         if not self.found:
             return left
@@ -322,14 +300,10 @@ class MultiStart:
 
     @property
     def _most_a_search(self):
-        """Most evaluations of a search by numbers."""
         return max(int(SEARCH_SHARE * self.most), LEAST_A_SEARCH * self.opaque.n_dimensions)
 
     def _climb_on(self):
-        """Go on from the highest maximum until it has passed more checks.
-
-        Noise hides that a ridge still rises.
-        """
+        """Go on from the highest maximum until it passes more checks: noise hides rises."""
         d, n = self.opaque.n_dimensions, len(self.evaluations)
         i = int(np.argmax([mode.log_density for mode, _ in self.found]))
         mode, n_searches = self.found.pop(i)
@@ -341,10 +315,10 @@ class MultiStart:
         self._note(region.mode, n_searches)
 
     def _is_kept_away(self, n_before):
-        """Say whether a search, after so many, is kept from the modes that they found.
+        """Say whether a search, after so many, is repelled from the modes found before.
 
-        Under noise others go on from the best place nearby, a known mode. Were all to climb alone,
-        as many seeds would end in the wrong basin, after more evaluations.
+        Under noise a search otherwise goes on from the best place nearby, a known mode. If all
+        climbed alone, as many seeds would end in the wrong basin, after more evaluations.
         """
         return self._is_hidden and n_before > 0
 
@@ -353,7 +327,7 @@ class MultiStart:
         return self._may_hide_modes and (not self.opaque.is_noisy or n_before >= FEWEST_IN_NOISE)
 
     def _are_enough(self, ends):
-        """Say whether searches have ended at enough modes."""
+        """Say whether enough searches have ended, given their modes."""
         if self._is_hidden:
             return has_stood(ends, MOST_IN_NOISE if self.may_have_missed else FEWEST_IN_NOISE)
         if len(ends) >= MOST_BY_NUMBERS:
@@ -375,7 +349,7 @@ class MultiStart:
         return self._are_alike([mode for mode, _ in self.found])
 
     def _search(self, x, value, repulsion, climbs_alone):
-        """Note the mode that a search from a point leads to; return it, and whether it stalled."""
+        """Return the mode that a search from x leads to, and whether it stalled; note the mode."""
         n = len(self.evaluations)
         last = min(n + self._most_a_search, int(SEARCHES_SHARE * self.most))
         n_checks = N_CHECKS + int(self._may_hide_modes)
@@ -401,9 +375,10 @@ class MultiStart:
         return mode, region.has_stalled
 
     def _repulsion(self, dispersed):
-        """Return what keeps a search from the modes that are known.
+        """Return the repulsive potential around known modes.
 
-        It is as high as they are above the usual dispersed place, and as wide as these are away.
+        Its height is theirs above the median dispersed place, its width their distance from such
+        places.
         """
         values = dispersed.log_densities
         centres = np.array([mode.x for mode, _ in self.found])
@@ -414,7 +389,7 @@ class MultiStart:
         return Repulsion(centres, self.scales, height, width)
 
     def _known(self, region):
-        """Return the mode that explains where a search is, or is about to come, or None."""
+        """Return the known mode that a search has reached or is climbing to, or None."""
         if not self.found:
             return None
         ends = [(region.x, region.log_density), region.ascent(self.evaluations)]
@@ -424,7 +399,7 @@ class MultiStart:
         return None
 
     def _note(self, mode, n_searches=1):
-        """Count searches that ended at a mode."""
+        """Add a mode, or count searches that ended at the same one."""
         for i, (known, n) in enumerate(self.found):
             if is_same(mode, known, self.opaque.nearest_copy):
                 better = max(known, mode, key=lambda m: m.log_density)
@@ -436,19 +411,18 @@ class MultiStart:
 
     @property
     def have_mass(self):
-        """Whether each mode has mass, beside the largest."""
+        """Whether each mode has mass, compared with the largest."""
         masses = np.array([mode.log_mass for mode, _ in self.found])
         return [bool(mass > masses.max() - NEGLIGIBLE) for mass in masses]
 
     @property
     def modes(self):
-        """Modes that have mass."""
         return [
             mode for (mode, _), has_mass in zip(self.found, self.have_mass, strict=True) if has_mass
         ]
 
     def _at_modes(self, n_around):
-        """Return the state at the modes that have mass, with some evaluations around each."""
+        """Return the state at the modes with mass, with `n_around` evaluations around each."""
         d, rng, modes = self.opaque.n_dimensions, self.rng, self.modes
         draws, best = [], max(modes, key=lambda mode: mode.log_mass)
         for mode in modes:
@@ -477,18 +451,17 @@ class MultiStart:
 
 
 def n_agreeing(modes):
-    """Return how many searches have ended as high as the best one."""
     values = np.array([mode.log_density for mode in modes])
     return int(np.sum(values > values.max() - SAME))
 
 
 def have_agreed(modes):
-    """Say whether enough searches by numbers have ended, two of them at the best maximum."""
+    """Say whether enough searches by log densities have ended, two of them at the best maximum."""
     return len(modes) >= FEWEST_BY_NUMBERS and n_agreeing(modes) > 1
 
 
 def has_stood(modes, fewest):
-    """Say whether the best maximum, of enough searches, has stood for some more."""
+    """Say whether the best maximum, after the fewest searches, has stood for some more."""
     values = np.array([mode.log_density for mode in modes])
     first = int(np.argmax(values > values.max() - SAME))
     return len(modes) >= fewest and len(modes) - 1 - first >= N_STOOD

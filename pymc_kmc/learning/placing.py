@@ -1,20 +1,20 @@
-r"""Where a round evaluates: at uncertain places, beyond what is known, or where noise is averaged.
+r"""The places that a round evaluates.
 
-*Without noise* an evaluation tells all about its place: where the log density is most uncertain.
-*With noise* it tells little, and what is most uncertain are corners that no draw depends on. There
-the places are those which tell most about the draws: one after another the one that takes most off
-the summed variance of the log density at draws x,
+*Without noise* an evaluation determines the log density at its place: places are chosen where the
+log density is most uncertain. *With noise* one evaluation says little, and the most uncertain
+places are corners that no draw depends on. There the places are those most informative about the
+draws. One after another, each reduces the summed variance of the log density at draws x most,
 
 .. math:: \sum_x \frac{c(x, z)^2}{c(z, z) + \sigma^2},
 
-with c the emulator's covariance, given all before, less its mean over draws: a constant is of no
-account (Järvenpää et al., 2021, have the expected loss of a posterior instead).
+with c the emulator's covariance, given all before, less its mean over draws: a constant does not
+matter (Järvenpää et al., 2021, use the expected loss of a posterior instead).
 
-*Beyond what is known*: an emulator may be wrong about where mass ends, and right wherever it draws.
-Its variance knows. With half of it taken off draws stay where the emulator is sure; with a standard
-deviation added they go wherever mass can't be excluded. If the moments of the two differ by more
-than its error at its own draws may explain, the posterior isn't known. Then places on the way there
-are evaluated.
+*Beyond the known region*: an emulator may be right wherever it draws, and wrong about where mass
+ends. Its variance shows that. With half of the variance subtracted, draws stay where the emulator
+is sure; with a standard deviation added, they go wherever mass can't be excluded. If the moments of
+the two differ by more than the emulator's error at its own draws may explain, the posterior isn't
+known. Then places on the way there are evaluated.
 
 References
 ----------
@@ -41,18 +41,13 @@ MOST_UNCERTAIN = 5.0
 
 
 class OptimisticDraws(NamedTuple):
-    """What the emulators can't exclude.
+    """Draws from the region in which the emulators can't exclude mass.
 
-    Attributes
-    ----------
-    draws : Draws
-        On the way from the emulators' own to those from the log density with its standard deviation
-        added, as far as it is not too uncertain there for an evaluation to tell where mass ends.
-    beyond : ndarray, shape (k, d)
-        Those that are too uncertain, the one with the highest log density first.
-    gap : float
-        Largest change of a mean, in standard deviations, or of a log standard deviation, from the
-        draws' own density to this one.
+    `draws` are on the way from the emulators' own to those from the log density with its standard
+    deviation added, where it is certain enough for an evaluation to show where mass ends. `beyond`
+    (k, d) are the places too uncertain for that, in falling order of their log density. `gap` is
+    the largest change, from the draws' own density to the optimistic one, of a mean, in standard
+    deviations, or of a log standard deviation.
     """
 
     draws: Draws
@@ -63,15 +58,7 @@ class OptimisticDraws(NamedTuple):
 def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraws:
     """Draw as far as the emulators can't exclude mass.
 
-    Parameters
-    ----------
-    composite : Composite
-    draws : Draws
-        Its own, at temperature 1.
-    factor : ndarray, shape (d, d)
-        The metric.
-    rng : numpy.random.Generator
-    maps : ModeMaps or None
+    `draws` are the composite's own, at temperature 1; `factor` (d, d) is the metric.
     """
 
     def density(X, temperature):
@@ -101,7 +88,7 @@ def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraw
 
 
 def _split(parts, most):
-    """Return the draws whose log density has at most this standard deviation, and other places."""
+    """Return draws whose log density has at most this standard deviation, and other places."""
     X = np.vstack([part.X for part in parts])
     values = Values(*map(np.concatenate, zip(*[part.values for part in parts], strict=True)))
     keep = values.variance <= most**2
@@ -113,17 +100,8 @@ def _split(parts, most):
 def uncertain(emulators, inputs_at, draws, picked, n):
     """Return n of the draws with the most uncertain log densities.
 
-    With one emulator one after another, each knowing that those before it, and the `picked` ones,
-    will be evaluated.
-
-    Parameters
-    ----------
-    emulators : list of NodeEmulator
-    inputs_at : callable
-        Returns the opaque inputs at points.
-    draws : Draws
-    picked : ndarray, shape (k, d)
-    n : int
+    With one emulator they are chosen one after another, as if those before, and the `picked` places
+    (k, d), were evaluated already. `inputs_at` returns the opaque inputs at points.
     """
     X, variance = draws.X, draws.values.variance
     if len(emulators) > 1:
@@ -145,7 +123,7 @@ def uncertain(emulators, inputs_at, draws, picked, n):
 
 
 def informative(emulators, inputs_at, draws, places, n):
-    """Return n of the places (k, d) that tell most about a sum of noisy terms at draws (n', d)."""
+    """Return n of the places (k, d), the most informative on noisy terms at draws (n', d)."""
     X = np.vstack([draws, places])
     inputs, first = inputs_at(X), len(draws)
     known = [(emulator.covariance(X, inputs), emulator.noise) for emulator in emulators]
@@ -158,13 +136,13 @@ def informative(emulators, inputs_at, draws, places, n):
 
 
 def _gain(covariance, noise, first):
-    """Return what an evaluation of each place takes off the summed variance at draws."""
+    """Return by how much each place's evaluation reduces the summed variance at draws."""
     to_draws = covariance[:first, first:]
     to_draws = to_draws - to_draws.mean(axis=0)
     return np.sum(to_draws**2, axis=0) / (np.diag(covariance)[first:] + noise)
 
 
 def conditioned(covariance, i, noise):
-    """Return the covariance of places, given an evaluation of the i-th with noise."""
+    """Return the covariance of places, given a noisy evaluation of the i-th."""
     column = covariance[:, i]
     return covariance - np.outer(column, column) / (column[i] + noise)

@@ -1,4 +1,4 @@
-"""What was learned of a posterior before any chain: a value that steps start from."""
+"""A learned posterior: a value that steps start from."""
 
 from dataclasses import dataclass, field
 
@@ -37,12 +37,12 @@ class LearnedPosterior:
     Attributes
     ----------
     opaque : tuple of str
-        What was emulated, and how many outputs it has.
+        Names of the emulated nodes, and how many outputs each has.
     evaluations : Evaluations
-        All that it was learned from: places, what the opaque nodes returned, log densities,
-        seconds. Another call of :func:`learn` can start from them.
+        All evaluations that it was learned from: places, outputs of the opaque nodes, log
+        densities, seconds. Another call of :func:`learn` can start from them.
     n_evaluations : int
-        Number of evaluations of the model that were paid for in this call, trials left out.
+        Number of evaluations of the model that this call paid for, trials left out.
     error : float
         Standard deviation of the log density's error at draws that had not been evaluated, in nats.
     has_converged : bool
@@ -51,8 +51,8 @@ class LearnedPosterior:
         Whether it is small enough for chains, converged or up to twice as large: they go on
         learning otherwise.
     rounds : tuple of Round
-        What each round found: `n_evaluations` so far, `temperature`, `error`, and `predicted`, the
-        log densities of its evaluations before these were made.
+        Results of each round: `n_evaluations` so far, `temperature`, `error`, and `predicted`, the
+        log densities of its evaluations predicted before these were made.
     modes : tuple of LearnedMode
         Maxima that the searches at the beginning have found. Each has `x` (d,), unconstrained,
         `log_density`, `covariance` (d, d) by the curvature, `n_searches` that ended there,
@@ -62,13 +62,13 @@ class LearnedPosterior:
     positions : ndarray, shape (n', d)
         Draws of the learned posterior on the unconstrained scale.
     wide_positions : ndarray, shape (n'', d)
-        Draws at a temperature of 2, dispersed, which chains begin at.
+        Draws at a temperature of 2, dispersed, at which chains begin.
     log_densities, variances : ndarray, shape (n',)
         Emulated log density at `positions`, and its variance.
     gradients : ndarray, shape (n', d)
         Of the emulated log density at `positions`.
     emulated : Emulated
-        What the emulators say at evaluations, predicted from all others, and at draws.
+        The emulators' predictions at evaluations, each from all others, and at draws.
     emulators : tuple of EmulatorState
     structure : Structure
         Which opaque nodes are terms of a sum, and which values their inputs depend on.
@@ -114,7 +114,7 @@ class LearnedPosterior:
 
     @property
     def seconds(self) -> np.ndarray:
-        """That each evaluation took, (n,)."""
+        """Seconds that each evaluation took, (n,)."""
         return self.evaluations.seconds
 
     @property
@@ -124,12 +124,12 @@ class LearnedPosterior:
 
     @property
     def mode_maps(self):
-        """Maps between the modes that were learned, ModeMaps, or None where there is one."""
+        """Maps between the modes that were learned, ModeMaps, or None where there is only one."""
         modes = [mode for mode in self.modes if not mode.was_left_out]
         return ModeMaps.between(modes, self.positions)
 
     def draws(self, n=1000, *, random_seed=None):
-        """Return draws of what was learned; approximate.
+        """Return draws of the learned posterior; they are approximate.
 
         Parameters
         ----------
@@ -157,8 +157,8 @@ class LearnedPosterior:
     def summary(self, quantiles=(0.05, 0.5, 0.95)):
         """Return means, standard deviations and quantiles, each with a standard error.
 
-        They are averages over many draws of what was learned. The standard errors have a part from
-        what the emulators don't know and a part from the number of draws. Where learning has not
+        They are averages over many draws of the learned posterior. The standard errors have a part
+        from the emulators' uncertainty and a part from the number of draws. Where learning has not
         converged they are wide: the log density's error may be in the direction that matters.
 
         Parameters
@@ -169,7 +169,7 @@ class LearnedPosterior:
         Returns
         -------
         pandas.DataFrame
-            A row an element of the model's free variables, on their natural scale. Columns
+            One row for each element of the model's free variables, on their natural scale. Columns
             `mean`, `sd`, `5%`, ..., and `se_mean`, `se_sd`, `se_5%`, ...
 
         References
@@ -221,7 +221,7 @@ class LearnedPosterior:
 
     @classmethod
     def from_netcdf(cls, path):
-        """Read what :meth:`to_netcdf` wrote.
+        """Read a file that :meth:`to_netcdf` wrote.
 
         Parameters
         ----------
@@ -242,7 +242,7 @@ class LearnedPosterior:
 
     @property
     def _n_in_all(self):
-        """Number of evaluations, with those that were known before."""
+        """Number of evaluations, earlier ones included."""
         return max(self.n_evaluations, len(self.evaluations))
 
     @property
@@ -288,7 +288,7 @@ class LearnedPosterior:
 
 
 def _duration(seconds):
-    """Return a time that was spent, with its unit."""
+    """Return a duration as text, with its unit."""
     if seconds < 1.0:
         return f"{1e3 * seconds:.2g} ms"
     return f"{seconds:.3g} s" if seconds < 600.0 else f"{seconds / 60.0:.0f} min"

@@ -1,4 +1,4 @@
-"""Earlier evaluations: kept where learning fails, and gone on from."""
+"""Earlier evaluations: kept where learning fails, and a starting point for another call."""
 
 import numpy as np
 
@@ -10,9 +10,9 @@ ROUNDING = 1e-6
 
 
 def keep(error, opaque):
-    """Let an exception carry all evaluations of an :class:`OpaqueModel`, and say so.
+    """Attach all evaluations of an :class:`OpaqueModel` to an exception, with a note.
 
-    It gets the attribute `evaluations`, :class:`Evaluations`, and a note below its message.
+    They are its attribute `evaluations`, :class:`Evaluations`.
     """
     if not len(opaque.evaluations):
         return
@@ -25,20 +25,10 @@ def keep(error, opaque):
 
 
 def remember(earlier, opaque, starts):
-    """Let an :class:`OpaqueModel` remember earlier evaluations.
+    """Let an :class:`OpaqueModel` remember earlier evaluations; return learning's first ones.
 
-    Parameters
-    ----------
-    earlier : LearnedPosterior or Evaluations
-    opaque : OpaqueModel
-    starts : ndarray, shape (n, d)
-        Of the searches.
-
-    Returns
-    -------
-    Evaluations or None
-        What learning begins with. None, if it begins at its starts as the call did whose
-        evaluations these are: all are remembered then, and the way goes on from there.
+    None where the first of `starts` (n, d) is among the remembered places of evaluations other than
+    a LearnedPosterior's: learning then repeats the same way without paying again.
     """
     is_posterior = isinstance(earlier, LearnedPosterior)
     evaluations = earlier.evaluations if is_posterior else earlier
@@ -68,9 +58,10 @@ def _check(earlier, opaque):
 
 
 def _try_out(earlier, opaque):
-    """Raise a ValueError unless a learned posterior's best place has the outputs that it had.
+    """Raise a ValueError unless a learned posterior's best place still has the same outputs.
 
-    It may be of a file, and the functions may have changed since. Estimates are others each time.
+    It may come from a file, and the functions may have changed since. Noisy estimates always differ
+    and are not compared.
     """
     if opaque.is_noisy:
         return

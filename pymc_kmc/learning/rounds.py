@@ -1,17 +1,16 @@
-r"""Learn in rounds: draw from what is known, evaluate where it matters, learn.
+"""Learn in rounds: draw from the emulators, evaluate some places, fit again.
 
 A round fits the emulators to all evaluations, draws from the composite at temperature T, and
-evaluates a batch: draws chosen at random, and those of which the log density is most uncertain. The
-former are predicted first, which gives an honest error. Half the variance is taken off the density
-that is drawn from; a quarter of the batch is where draws come without that, for a posterior's arms
-may be rightly continued and still uncertain. T follows the error: where predictions are
-off by ten nats, a density ten times flatter is drawn from. At T = 1, with an error below the
-tolerance in three rounds running, and emulators that are sure of the draws, the posterior is
-learned.
+evaluates a batch: draws chosen at random, and draws whose log density is most uncertain. The former
+are predicted first, which gives an honest error. Half the variance is subtracted from the density
+that is drawn from. A quarter of the batch is from draws without that subtraction: a posterior's
+arms may be rightly continued and still uncertain. T follows the error: where predictions are off by
+ten nats, a density ten times flatter is drawn from. The posterior is learned at T = 1, with an
+error below the tolerance in three rounds running, and emulators that are sure of the draws.
 
-Some chains begin at draws of the prior in every round: where one comes to places as high as the
-draws, it stays. So a mode that the emulators know of is found without an evaluation. Where they
-can't tell whether a draw of the prior is as high, two such places a round are evaluated.
+Some chains begin at draws of the prior in every round: a chain that comes to places as high as the
+draws stays. So a mode that the emulators already predict is found without an evaluation. Where they
+can't decide whether a draw of the prior is as high, two such places a round are evaluated.
 """
 
 from functools import partial
@@ -98,18 +97,11 @@ METRIC_MEMORY = 0.5
 
 
 class Rounds:
-    """Makes rounds of learning.
+    """Rounds of learning of an OpaqueModel.
 
-    Parameters
-    ----------
-    model : OpaqueModel
-    batch_size : int or None
-        Evaluations a round; None for more the more dimensions and evaluations there are.
-    tolerance : float
-        Error that is small enough, in nats.
-    rng : numpy.random.Generator
-    prior : ndarray, shape (n, d), optional
-        Draws of the prior.
+    `batch_size` is the number of evaluations a round; None for a number that grows with dimensions
+    and evaluations. `tolerance` is the error that is small enough, in nats, and `prior` (n, d) has
+    draws of the prior.
     """
 
     def __init__(self, model, batch_size, tolerance, rng, prior=None):
@@ -120,7 +112,6 @@ class Rounds:
         self.history: list[Round] = []
 
     def n_next(self, evaluations):
-        """Return the number of the next round's evaluations."""
         if self.batch_size is not None:
             return self.batch_size
         nodes, values = self.model.nodes, evaluations.log_densities
@@ -134,30 +125,19 @@ class Rounds:
         return int(min(wanted, LARGEST_BATCH))
 
     def hottest(self, modes):
-        """Return the largest temperature, given the modes that searches have found."""
         if modes:
             return LARGEST_AT_MODES
         is_small = self.model.n_dimensions <= FEW_DIMENSIONS
         return LARGEST_TEMPERATURE if is_small else LARGEST_OF_MANY
 
     def fit(self, evaluations, draws):
-        """Fit the emulators; return the composite."""
         inputs, averages = self.model.inputs(draws), self.is_noisy
         for emulator in self.emulators:
             emulator.fit(evaluations, draws, inputs, averages=averages)
         return Composite(self.model, self.emulators)
 
     def next(self, state):
-        """Return what is known after one round more.
-
-        Parameters
-        ----------
-        state : LearningState
-
-        Returns
-        -------
-        LearningState
-        """
+        """Return the state after one more round."""
         rng, T = self.rng, state.temperature
         evaluations, factor = state.evaluations, state.factor
         composite = self.fit(evaluations, state.draws)
@@ -233,16 +213,9 @@ class Rounds:
         )
 
     def is_close(self, state, composite, draws, factor):
-        """Say whether what was learned is good enough for chains, though rounds were cut short.
+        """Say whether the result is good enough for chains, though rounds were cut short.
 
-        Parameters
-        ----------
-        state : LearningState
-        composite : Composite
-        draws : Draws
-            Its own, at temperature 1.
-        factor : ndarray, shape (d, d)
-            The metric.
+        `draws` are the composite's own, at temperature 1; `factor` (d, d) is the metric.
         """
         if len(state.errors) < N_CONVERGED_ROUNDS:
             return False
@@ -269,7 +242,7 @@ class Rounds:
 
     @property
     def is_hopeless(self):
-        """Whether outputs can't be learned, as where they jump: rounds go by and errors don't."""
+        """Whether outputs can't be learned, as where they jump: errors don't fall over rounds."""
         if not self.model.returns_outputs or len(self.history) < PATIENCE:
             return False
         late = self.history[-PATIENCE // 2 :]
@@ -277,19 +250,9 @@ class Rounds:
         return bool(np.median(errors) > self.margin)
 
     def unchecked(self, draws, evaluations):
-        """Return which draws are far from all evaluated places that have mass.
+        """Return the mask (n,) of draws, at temperature 1, far from all evaluated places with mass.
 
-        The last fit may see mass where those before it saw none: no prediction was checked there.
-
-        Parameters
-        ----------
-        draws : Draws
-            At temperature 1.
-        evaluations : Evaluations
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
+        The last fit may see mass where earlier ones saw none: no prediction was checked there.
         """
         periods = self.model.periods
         have_mass = evaluations.log_densities >= lowest_of_mass(draws.values.mean)
@@ -299,7 +262,6 @@ class Rounds:
         return ((X < low - margin) | (X > high + margin)).any(axis=1)
 
     def _scouts(self):
-        """Return draws of the prior that chains begin at."""
         n = min(int(SCOUTS * self.n_chains), len(self.prior))
         return self.prior[self.rng.choice(len(self.prior), n, replace=False)]
 
@@ -312,18 +274,7 @@ class Rounds:
         return state._replace(draws=state.draws[keep])
 
     def not_excluded(self, composite, draws):
-        """Return draws of the prior that may be as high as draws are, the likeliest first.
-
-        Parameters
-        ----------
-        composite : Composite
-        draws : Draws
-            At temperature 1.
-
-        Returns
-        -------
-        ndarray, shape (k, d)
-        """
+        """Return those draws of the prior (k, d) that may be as high as draws, likeliest first."""
         if not len(self.prior):
             return self.prior
         with np.errstate(all="ignore"):
@@ -335,9 +286,9 @@ class Rounds:
         return self.prior[order[(share[order] > 0.0) & (share[order] < 1.0)]]
 
     def _fresh(self, n, draws):
-        """Return the draws that are evaluated, of n places in all; an executor begins with them.
+        """Return the draws to be evaluated, of n places in all; an executor begins with them.
 
-        None of noisy terms, whose places are those that tell most.
+        There are none for noisy terms, whose places are chosen by their information.
         """
         if self._is_average:
             return draws.X[:0]
@@ -347,20 +298,11 @@ class Rounds:
         return fresh
 
     def _places(self, n, fresh, draws, wide, optimistic, distant, n_gaps):
-        """Return where to evaluate, and how many of these, the first, are fresh draws.
+        """Return n places to evaluate, and how many of these, the first ones, are fresh draws.
 
-        Parameters
-        ----------
-        n : int
-            Number of places.
-        fresh : ndarray, shape (k, d)
-            Draws that are evaluated.
-        draws, wide, optimistic : Draws
-            At the temperature, at a higher one, and where mass may be beyond.
-        distant : ndarray, shape (k, d)
-            Places to evaluate, whatever else.
-        n_gaps : int
-            Whether the optimistic ones deserve all that isn't at fresh draws.
+        The fresh draws (k, d) and the `distant` places (k, d) are always evaluated. `draws` are at
+        the temperature, `wide` at a higher one, and `optimistic` where mass may be beyond. If
+        `n_gaps` isn't 0, the optimistic ones get all places besides the fresh draws.
         """
         at = self.model.inputs
         if self._is_average:
@@ -384,17 +326,17 @@ class Rounds:
 
     @property
     def is_noisy(self):
-        """Whether noise hides errors that are to be found."""
+        """Whether the noise is larger than the tolerance, and hides such errors."""
         return self.noise > self.tolerance
 
     @property
     def _is_average(self):
-        """Whether places tell by what many of them say together, not each by itself."""
+        """Whether places are informative together, not each by itself."""
         return self.is_noisy and self.model.is_sum
 
     @property
     def margin(self):
-        """Error that is small enough, in nats: a third of the noise is."""
+        """Error that is small enough, in nats: the tolerance, or a third of the noise."""
         return max(self.tolerance, self.noise / 3.0)
 
     @property
@@ -408,7 +350,7 @@ class Rounds:
         return np.sqrt(max(error**2 - may_be_noise, 0.0))
 
     def _starts(self, state, composite):
-        """Return starts of the chains: the last draws, and evaluated points by their density."""
+        """Return the chains' starts: last draws, and evaluated points chosen by their density."""
         rng, evaluations, T = self.rng, state.evaluations, state.temperature
         values = evaluations.log_densities
         tempered = values / T
@@ -429,18 +371,11 @@ class Rounds:
         return np.vstack([kept, evaluations.X[new]])
 
     def _exceed_draws_by_prior(self, known, terms, draws, composite, T):
-        """Return a mask of points that are higher than all draws because of the prior.
+        """Return a mask (n,) of points that are higher than all draws because of the prior.
 
-        A funnel's neck is, with hardly any mass. A mode that draws have missed is because of terms.
-
-        Parameters
-        ----------
-        known, terms : ndarray, shape (n,)
-            Parts of the points' log densities: what is known, the prior, and the opaque terms.
-        draws : ndarray, shape (k, d)
-        composite : Composite
-        T : float
-            Temperature of the terms.
+        A funnel's neck is such a place, with hardly any mass; a mode that draws have missed is high
+        because of its terms. `known` (n,) are the points' log priors, `terms` (n,) their opaque
+        terms, which T divides.
         """
         values = composite(draws, T, penalty=0.0)
         no_terms = np.zeros((len(draws), sum(node.n_outputs for node in self.model.nodes)))
@@ -451,22 +386,22 @@ class Rounds:
 
 
 def lowest_of_mass(heights):
-    """Return the log density below which hardly any mass is, given those (k,) of draws."""
+    """Return the log density below which there is hardly any mass, given those (k,) of draws."""
     best = heights.max()
     return best - EXPLORING * (best - np.quantile(heights, DEEP_SHARE))
 
 
 def are_high(heights, n, n_dimensions):
-    """Return which log densities (k,) are no deeper below the first n than mass is.
+    """Return the mask of log densities (k,) not deeper below the first n than mass is.
 
-    A chain that is stuck far down is no measure of how deep that is.
+    A chain that is stuck far down is no measure of that depth.
     """
     highest = np.nanmax(np.where(np.isfinite(heights[:n]), heights[:n], np.nan))
     return np.isfinite(heights) & (heights >= highest - SHALLOW * COMPRESSION_DEPTH * n_dimensions)
 
 
 def in_place(draws, n):
-    """Return the places of the first n draws, and of those of the others that are as high."""
+    """Return the places of the first n draws, and of others that are as high."""
     heights = draws.values.penalised
     usual = heights[:n][np.isfinite(heights[:n])]
     keep = np.arange(len(heights)) < n
@@ -476,21 +411,10 @@ def in_place(draws, n):
 
 
 def errors_in_reach(values, predicted, heights):
-    """Return the errors of predictions, and those of them that mass depends on.
+    """Return the errors (n,) of predictions, and those (n,) of them that mass depends on.
 
-    All that is much deeper than draws counts as equally deep. No mass is missing where a place was
-    thought to be higher than that and isn't.
-
-    Parameters
-    ----------
-    values, predicted : ndarray, shape (n,)
-        Log densities.
-    heights : ndarray, shape (k,)
-        Those of draws.
-
-    Returns
-    -------
-    tuple of ndarray, shape (n,)
+    All log densities much deeper than those of draws, `heights` (k,), count as equally deep. No
+    mass is missing where a place was predicted to be higher than that and isn't.
     """
     floor = lowest_of_mass(heights)
     errors = np.fmax(values, floor) - np.fmax(predicted, floor)

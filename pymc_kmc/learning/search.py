@@ -1,13 +1,13 @@
-r"""Arrive where the posterior's mass is: a derivative-free Gauss-Newton search.
+"""A derivative-free Gauss-Newton search for a maximum of the log density.
 
-Around the best point so far the opaque outputs, or their logarithms, are taken for linear in the
+Around the best point so far the opaque outputs, or their logarithms, are treated as linear in the
 variables, by weighted regression on the nearest evaluated points; the model's own prior and
-likelihood around them are exact. The log density that follows is maximised in a box, whose size
+likelihood around them are exact. The resulting log density is maximised in a box, whose size
 follows from how well its last rise was predicted (a trust region; Nocedal and Wright, 2006, section
-4.1; for least squares without derivatives, Cartis and Roberts, 2019). A step costs one evaluation,
-and tells as many numbers as there are outputs. Where all outputs stay the same there is nothing
-to regress on: the search steps out, ever farther. Searches from several starts are made side by
-side: a batch of evaluations has one of each.
+4.1; for least squares without derivatives, Cartis and Roberts, 2019). A step costs one evaluation
+and yields as many numbers as there are outputs. Where all outputs stay the same no regression is
+possible: the search steps out, ever farther. Searches from several starts are made side by side: a
+batch of evaluations has one of each.
 
 References
 ----------
@@ -46,19 +46,11 @@ STEPS_OUT = (1.0, -1.0, 2.0, -2.0, 4.0, -4.0)
 
 
 class LinearModel(NamedTuple):
-    """The log density with outputs that are linear around a point.
+    """The log density with outputs that are linear around a point x (d,).
 
-    Attributes
-    ----------
-    model : OpaqueModel
-    moves : ndarray of int
-        Positions of the variables that the outputs depend on.
-    is_log : ndarray of bool, shape (m,)
-        Outputs whose logarithms are linear.
-    x : ndarray, shape (d,)
-    outputs : ndarray, shape (m,)
-        At x, or their logarithms.
-    jacobian : ndarray, shape (m, len(moves))
+    `moves` are the positions of the variables that the outputs depend on. Where `is_log` (m,), the
+    logarithms are linear. `outputs` (m,), or their logarithms, are those at x; `jacobian` (m, k)
+    are their derivatives by the variables of `moves`.
     """
 
     model: object
@@ -80,7 +72,7 @@ class LinearModel(NamedTuple):
         return value, gradient
 
     def maximum(self, radius, scales):
-        """Return where the log density is largest in the region around x, and its value there."""
+        """Return the maximum's place in the region around x, and the log density there."""
         size = np.full(len(self.x), FREE)
         size[self.moves] = radius
 
@@ -119,32 +111,14 @@ def linear_model(model, moves, X, outputs, best, radius, scales):
 def search(model, start, scales, rng, most, is_known=lambda x, value: False):
     """Search for a maximum of the log density: a generator.
 
-    It yields the points (k, d) to be evaluated next and is sent their outputs (k, m), and whether
-    other searches are made beside it. Where none are it asks for two points at a time: a batch is
-    to have several.
+    It yields the points (k, d) to be evaluated next. It is sent their outputs (k, m), and whether
+    it runs alone: then it asks for two points at a time, so that a batch has several. It makes
+    about `most` evaluations at most, from `start` (d,), in `scales` (d,) of the variables, and ends
+    where ``is_known(x, log_density)``: at a known maximum. The nodes of the OpaqueModel are no
+    terms.
 
-    Parameters
-    ----------
-    model : OpaqueModel
-        With nodes whose outputs are not terms of the log density.
-    start : ndarray, shape (d,)
-    scales : ndarray, shape (d,)
-        Of the variables.
-    rng : numpy.random.Generator
-    most : int
-        Largest number of evaluations.
-    is_known : callable
-        ``is_known(x, log_density)`` says whether the place belongs to a maximum that is known: the
-        search ends there.
-
-    Returns
-    -------
-    X : ndarray, shape (n, d)
-    outputs : ndarray, shape (n, m)
-        Of all evaluations.
-    fitted : LinearModel or None
-        Around the best point; None where the log density was nowhere finite, or the outputs were
-        the same everywhere.
+    It returns all places (n, d), their outputs (n, m), and the LinearModel around the best point:
+    None where the log density was nowhere finite, or the outputs were the same everywhere.
     """
     moves = np.unique(np.concatenate([node.moves_with for node in model.nodes]))
     X = np.tile(start, (1 + len(moves), 1))
@@ -197,21 +171,14 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
 
 
 def are_constant(outputs):
-    """Say whether no output (n, m) has changed from one place to another."""
     return bool(np.all((outputs == outputs[0]) | (np.isnan(outputs) & np.isnan(outputs[0]))))
 
 
 def _beside(x, moves, radii, rng):
-    """Return a point in a random direction: points in few directions make a bad regression.
+    """Return a point in a random direction from x (d,), `radii` (d,) away along each variable.
 
-    Parameters
-    ----------
-    x : ndarray, shape (d,)
-    moves : ndarray of int
-        Positions of the variables that move.
-    radii : ndarray, shape (d,)
-        Distance along each.
-    rng : numpy.random.Generator
+    Points in few directions make a bad regression. `moves` are the positions of variables that
+    move.
     """
     direction = rng.standard_normal(len(moves))
     point = x.copy()
@@ -220,22 +187,11 @@ def _beside(x, moves, radii, rng):
 
 
 def side_by_side(searches, evaluate, begin=None):
-    """Make searches at the same time, so that a batch has points of each.
+    """Run generators of :func:`search` at the same time; return the list of their results.
 
-    Parameters
-    ----------
-    searches : list of generator
-        Of :func:`search`.
-    evaluate : callable
-        Returns the outputs (n, m) at points (n, d).
-    begin : callable, optional
-        Lets an executor begin with what `evaluate` will be asked for, points (n, d). A search needs
-        not wait for the others' outputs then; the same evaluations are made, in the same order.
-
-    Returns
-    -------
-    list
-        What each search returns.
+    Each batch has points of all. `evaluate` returns the outputs (n, m) at points (n, d). With
+    `begin` an executor starts on points (n, d) early, and no search waits for the others' outputs;
+    the same evaluations are made, in the same order.
     """
     found = [None] * len(searches)
     wanted = {i: next(one) for i, one in enumerate(searches)}

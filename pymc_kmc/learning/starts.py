@@ -1,4 +1,4 @@
-"""Where learning may begin: PyMC's jittered initial points, and draws of the prior."""
+"""Possible starts of learning: PyMC's jittered initial points, and draws of the prior."""
 
 import numpy as np
 from pymc.initial_point import make_initial_point_fn
@@ -7,7 +7,7 @@ from scipy.stats.qmc import LatinHypercube
 
 
 def prior_points(opaque, n, rng):
-    """Return n draws of the prior on the unconstrained scale, (n, d); None where it has none."""
+    """Return n unconstrained draws of the prior (n, d); None where it can't be drawn from."""
     try:
         function = make_initial_point_fn(
             model=opaque.model,
@@ -23,8 +23,8 @@ def prior_points(opaque, n, rng):
 def jittered_points(opaque, n, rng):
     """Return n of PyMC's jittered initial points on the unconstrained scale, (n, d).
 
-    Every second one is its predecessor reflected at the initial point, whose distribution is the
-    same: modes on both sides of it, mirror images for instance, are both near to a start.
+    Every second one is its predecessor reflected at the initial point, which has the same
+    distribution: modes on both sides of it, mirror images for instance, are both near to a start.
     """
     model = opaque.model
     function = make_initial_point_fn(
@@ -46,8 +46,8 @@ def _vector(opaque, point):
 def spread_out(pool, n, rng):
     """Return n of the draws (N, d) that fill their distribution evenly, (n, d).
 
-    They are those whose ranks are nearest to a Latin hypercube: each coordinate's lowest and
-    highest n-th are among them.
+    Their ranks are nearest to a Latin hypercube: each coordinate's lowest and highest n-th are
+    among them.
     """
     ranks = rankdata(pool, axis=0) / len(pool)
     is_left = np.ones(len(pool), dtype=bool)

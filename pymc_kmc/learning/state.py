@@ -1,4 +1,4 @@
-"""The state of learning, and what a round leaves."""
+"""The state of learning, and the record of a round."""
 
 from typing import NamedTuple
 
@@ -17,23 +17,12 @@ FIRST_STEP_SIZE = 0.5
 
 
 class Round(NamedTuple):
-    """What a round found.
+    """The record of a round.
 
-    Attributes
-    ----------
-    n_evaluations : int
-        Number of all evaluations at its end.
-    temperature : float
-    error : float
-        Of predictions at fresh draws, in nats, with the noise.
-    uncertain_error : float
-        Of those elsewhere; all that is much deeper than draws are counts as equally deep.
-    n_fresh : int
-        Number of its evaluations at draws; they are the first.
-    predicted : ndarray, shape (k,)
-        Log densities at its evaluations, before these were made.
-    variance : ndarray, shape (k,)
-        Of these predictions, without noise.
+    `error` is that of predictions at the `n_fresh` fresh draws, the round's first evaluations, in
+    nats and with the noise; `uncertain_error` is that elsewhere, where log densities much deeper
+    than draws count as equally deep. The log densities `predicted` (k,) before they were evaluated
+    have a `variance` (k,) without noise. `n_evaluations` counts all until its end.
     """
 
     n_evaluations: int
@@ -48,28 +37,12 @@ class Round(NamedTuple):
 class LearningState(NamedTuple):
     """The state of learning after a round.
 
-    Attributes
-    ----------
-    evaluations : Evaluations
-    composite : Composite
-        Fitted to all evaluations but the last round's.
-    draws : ndarray, shape (n, d)
-        The last round's, at its temperature.
-    factor : ndarray, shape (d, d)
-        Of the draws' covariance.
-    temperature : float
-        Of the next round.
-    error : float
-        Of predictions at fresh draws, in nats.
-    n_converged_rounds : int
-        Number of rounds in a row with a small error, at temperature 1.
-    step_size : float
-    errors : tuple of ndarray
-        Of each round's fresh draws.
-    modes : tuple of Mode
-        That have mass; empty where no search was needed.
-    n_gaps : int
-        Number of rounds in a row in which the emulators could not exclude mass elsewhere.
+    The `composite` is fitted to all evaluations but the last round's. `draws` (n, d) are the last
+    round's, with `factor` (d, d) of their covariance; `temperature` is the next round's. `error` is
+    that of predictions at fresh draws, in nats, and `errors` has those of each round.
+    `n_converged_rounds` in a row had a small error at temperature 1. `modes` have mass; empty where
+    no search was needed. In the last `n_gaps` rounds the emulators could not exclude mass
+    elsewhere.
     """
 
     evaluations: Evaluations
@@ -86,28 +59,18 @@ class LearningState(NamedTuple):
 
     @property
     def has_converged(self):
-        """Whether the error is small."""
         return self.n_converged_rounds >= N_CONVERGED_ROUNDS
 
     @property
     def maps(self):
-        """Maps between the modes, or None."""
         return ModeMaps.between(self.modes, self.draws)
 
 
 def begin(evaluations, draws, covariance, temperature, modes=()):
     """Return the state before the first round.
 
-    Parameters
-    ----------
-    evaluations : Evaluations
-    draws : ndarray, shape (n, d)
-        Places where the surrogate is to be good.
-    covariance : ndarray, shape (d, d)
-        Of such places.
-    temperature : float
-    modes : sequence of Mode
-        That have mass.
+    `draws` (n, d) are places where the surrogate is to be good, `covariance` (d, d) is theirs, and
+    `modes` have mass.
     """
     step_size = FIRST_STEP_SIZE * draws.shape[1] ** -0.25
     factor = cholesky_factor(covariance)

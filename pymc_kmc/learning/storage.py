@@ -1,4 +1,4 @@
-"""What was learned, as a netCDF file: arrays, and a skeleton of names and numbers as JSON."""
+"""A learned posterior as a netCDF file: arrays, and a skeleton of names and numbers as JSON."""
 
 import json
 from dataclasses import fields, is_dataclass
@@ -34,7 +34,6 @@ KINDS = {
 
 
 def write(posterior, path):
-    """Write a :class:`LearnedPosterior` to a file."""
     arrays: dict = {}
     skeleton = {
         field.name: _packed(getattr(posterior, field.name), field.name, arrays)
@@ -49,7 +48,7 @@ def write(posterior, path):
 
 
 def read(kind, path):
-    """Return the :class:`LearnedPosterior`, which is `kind`, of a file."""
+    """Return the :class:`LearnedPosterior`, the class `kind`, of a file."""
     with xr.open_dataset(path) as opened:
         data = opened.load()
     form = data.attrs.get(MARK)
@@ -65,12 +64,11 @@ def read(kind, path):
 
 
 def fields_of(kind):
-    """Return the names of the fields of a dataclass or a named tuple."""
     return [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)
 
 
 def _packed(value, name, arrays):
-    """Return a value as JSON takes it; arrays are put aside."""
+    """Return a value as JSON takes it, and put its arrays into `arrays`."""
     if isinstance(value, np.ndarray):
         arrays[name] = value
         return {"array": name}
@@ -93,7 +91,6 @@ def _packed(value, name, arrays):
 
 
 def _unpacked(value, data):
-    """Return what :func:`_packed` has packed."""
     if not isinstance(value, dict):
         return value
     if "array" in value:

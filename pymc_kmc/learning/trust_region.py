@@ -1,16 +1,17 @@
-r"""Search for a maximum of a log density of which evaluations tell a number alone.
+"""A trust-region search for a maximum of a log density whose evaluations are one number each.
 
 Around the best point so far the opaque terms are emulated from the nearest evaluations, by Gaussian
-processes with a quadratic trend (:mod:`pymc_kmc.surrogates.exact_gp`); prior and whatever else is
-known stay exact. The next evaluation is where the log density plus a standard deviation of it is
-largest, in a box about the best point: its axes are those of the emulated log density's curvature,
-its size follows from how well the last rise was predicted (a trust region; Nocedal and Wright,
-2006, section 4.1; with Gaussian processes, Eriksson et al., 2019). Where no rise is predicted, or
-the last evaluations were predicted and brought none, a place in the direction of which least is
-known is evaluated: the search has ended if two in a row were predicted too. A Gaussian process of
-few values is too sure of itself: in directions that no value tells of it has the curvature that its
-coordinates began with, and takes a ridge that still rises for a maximum. Under noise the best point
-is the one with the largest predicted mean.
+processes with a quadratic trend (:mod:`pymc_kmc.surrogates.exact_gp`); the prior and all other
+terms stay exact. The next evaluation is where the log density plus its standard deviation is
+largest, in a box about the best point. The box's axes are those of the emulated log density's
+curvature, its size follows from how well the last rise was predicted (a trust region; Nocedal and
+Wright, 2006, section 4.1; with Gaussian processes, Eriksson et al., 2019).
+
+Where no rise is predicted, or the last evaluations were predicted and brought none, a check is
+made: a place in the direction of largest uncertainty is evaluated. The search has ended if two
+checks in a row were predicted too. A Gaussian process of few values is too sure of itself: in
+directions without values it has the curvature of its initial coordinates, and takes a ridge that
+still rises for a maximum. Under noise the best point is the one with the largest predicted mean.
 
 References
 ----------
@@ -82,14 +83,7 @@ DEEPEST_MEMBER, MEMBER_ERROR, MEMBER_SHARE = 10.0, 1.0, 0.25
 
 
 class Mode(NamedTuple):
-    """A maximum of the log density, with the Gaussian about it.
-
-    Attributes
-    ----------
-    x : ndarray, shape (d,)
-    log_density : float
-    covariance : ndarray, shape (d, d)
-    """
+    """A maximum x (d,) of the log density, with the covariance (d, d) of the Gaussian about it."""
 
     x: np.ndarray
     log_density: float
@@ -97,12 +91,11 @@ class Mode(NamedTuple):
 
     @property
     def log_mass(self):
-        """Logarithm of the integral of the Gaussian with this maximum."""
         _, log_determinant = np.linalg.slogdet(2.0 * np.pi * self.covariance)
         return self.log_density + 0.5 * log_determinant
 
     def explains(self, x, log_density):
-        """Say whether a log density at a point is about what the Gaussian has there."""
+        """Say whether a log density at a point is about that of the Gaussian there."""
         away = x - self.x
         predicted = 0.5 * away @ np.linalg.solve(self.covariance, away)
         depth = self.log_density - log_density
@@ -112,17 +105,10 @@ class Mode(NamedTuple):
 
 
 class Repulsion(NamedTuple):
-    """What is taken off the log density about modes that are known, so that others are found.
+    """A repulsive potential around known modes: Gaussians that are subtracted from the log density.
 
-    Attributes
-    ----------
-    centres : ndarray, shape (k, d)
-    scales : ndarray, shape (d,)
-        Of the variables.
-    height : float
-        What is taken off at a centre, in nats.
-    width : float
-        Standard deviation of the Gaussian that is taken off, in scales.
+    It is `height` nats high at a centre, of `centres` (k, d); its standard deviation is `width`
+    times the variables' `scales` (d,).
     """
 
     centres: np.ndarray
@@ -131,7 +117,7 @@ class Repulsion(NamedTuple):
     width: float
 
     def __call__(self, X):
-        """Return what is taken off at points (n, d), shape (n,), and its gradient (n, d)."""
+        """Return the potential at points (n, d), shape (n,), and its gradient (n, d)."""
         away = (X[:, None] - self.centres) / self.scales
         parts = self.height * np.exp(-0.5 * (away**2).sum(axis=2) / self.width**2)
         gradient = -(parts[:, :, None] * away).sum(axis=1) / (self.scales * self.width**2)
@@ -139,8 +125,6 @@ class Repulsion(NamedTuple):
 
 
 class Repelled:
-    """A composite with a :class:`Repulsion`."""
-
     def __init__(self, composite, repulsion):
         self.composite, self.repulsion = composite, repulsion
 
@@ -149,7 +133,6 @@ class Repelled:
         return self._lowered(X, self.composite(X, penalty=penalty))
 
     def optimistic(self, X, n_sds):
-        """Return them with standard deviations added."""
         return self._lowered(X, self.composite.optimistic(X, n_sds))
 
     def _lowered(self, X, values):
@@ -164,32 +147,19 @@ class Repelled:
 def agrees(predicted, value, highest, noise=0.0):
     """Say whether a log density was predicted: within an error, and a share of its depth.
 
-    The error has room for the noise, given its standard deviation.
+    The error includes the noise's standard deviation.
     """
     error = CHECK_ERROR + noise
     return abs(value - predicted) < error + CHECK_SHARE * max(highest - value, 0.0)
 
 
 class TrustRegion:
-    """A search from one start.
+    """A search from one start x (d,), an evaluated point with its `log_density`.
 
-    Parameters
-    ----------
-    model : OpaqueModel
-    x : ndarray, shape (d,)
-        An evaluated point.
-    log_density : float
-        There.
-    scales : ndarray, shape (d,)
-        Of the variables.
-    rng : numpy.random.Generator
-    n_checks : int
-        Number of checks in a row that end it.
-    repulsion : Repulsion, optional
-        From modes that are known, until the search is released.
-    n_shared : int, optional
-        Number of evaluations, the first ones, that it climbs by besides its own; all by default.
-        What other searches have evaluated then tells only whether it is on the way to their modes.
+    `scales` (d,) are the variables'. `n_checks` passed in a row end the search. A `repulsion` keeps
+    it from known modes until its release. It climbs by the first `n_shared` of all evaluations, by
+    default all, besides its own; others only show whether it is on the way to another search's
+    mode.
     """
 
     def __init__(
@@ -220,7 +190,6 @@ class TrustRegion:
 
     @classmethod
     def at(cls, mode, model, rng, n_checks):
-        """Return a search that goes on from a :class:`Mode` that another one has found."""
         scales = np.sqrt(np.diag(mode.covariance))
         region = cls(model, mode.x, mode.log_density, scales, rng, n_checks)
         region.covariance = mode.covariance
@@ -228,18 +197,15 @@ class TrustRegion:
 
     @property
     def mode(self):
-        """The :class:`Mode` that was found so far."""
         return Mode(self.x, self.log_density, self.covariance)
 
     @property
     def noise(self):
-        """Standard deviation of the values' noise, as the emulators see it."""
         noisy = [emulator for emulator in self.emulators if emulator.node.is_noisy]
         return float(np.sqrt(sum(emulator.noise for emulator in noisy)))
 
     @property
     def has_ended(self):
-        """Whether nothing more is to be gained."""
         return self.n_passed >= self.n_checks or self.radius < SMALLEST_RADIUS or self.has_stalled
 
     @property
@@ -251,7 +217,7 @@ class TrustRegion:
         return self.heights[-1] - self.heights[-1 - STALLING * d] < STALLED * d
 
     def is_hopeless(self, height, n_left):
-        """Say whether so many evaluations would not lead to a height, at the late rate of rise."""
+        """Say whether `n_left` evaluations would not reach a height, at the recent rate of rise."""
         d, short = len(self.x), height - self.log_density
         n = max(LATE, LATE_A_DIMENSION * d)
         if self.n_evaluations < n + d:
@@ -260,13 +226,7 @@ class TrustRegion:
         return short > max(FAR_BELOW * d, rise / n * n_left)
 
     def step(self, evaluations):
-        """Make one evaluation; return all.
-
-        Parameters
-        ----------
-        evaluations : Evaluations
-            All that there are, of other searches too.
-        """
+        """Make one evaluation; return it with all others, other searches' included."""
         if not self.own:
             self.own.append(int(np.argmin(((evaluations.X - self.x) ** 2).sum(axis=1))))
         composite = self._seen(evaluations)
@@ -313,17 +273,18 @@ class TrustRegion:
         return evaluations.joined(new)
 
     def _least_known(self, composite):
-        """Return the place at a check's distance whose log density is known least."""
+        """Return the most uncertain place at a check's distance."""
         directions = self.rng.standard_normal((N_DIRECTIONS, len(self.x)))
         directions /= np.linalg.norm(directions, axis=1)[:, None]
         places = self.x + CHECK_DISTANCE * directions @ cholesky_factor(self.covariance).T
         return places[np.argmax(composite(places).variance)]
 
     def ascent(self, evaluations):
-        """Return where the emulated log density leads to from here, and its value there.
+        """Return the end of an ascent of the emulated log density from here, and its value there.
 
-        Under repulsion from where this leads to: back to the known modes, if there is nothing else.
-        None where the last evaluations were not predicted: it isn't to be believed then.
+        With a repulsion the ascent begins at the end of the repelled ascent: it leads back to a
+        known mode if there is no other one. None where the last evaluations were not predicted: the
+        emulator cannot be trusted then.
         """
         if self.n_predicted < N_PREDICTED:
             return None
@@ -337,35 +298,33 @@ class TrustRegion:
         return self.x + factor @ place, -found.fun
 
     def release(self):
-        """Go on without the repulsion, if there is one."""
         if self.repulsion is None:
             return
         self.repulsion = None
         self.radius, self.n_passed, self.n_flat = FIRST_RADIUS, 0, 0
 
     def _off(self, x):
-        """Return what is taken off at a point."""
         return 0.0 if self.repulsion is None else float(self.repulsion(x[None])[0][0])
 
     def _seen(self, evaluations):
-        """Return the composite that is climbed."""
+        """Return the composite to climb, less the repulsion."""
         composite = self._fit(evaluations)
         return composite if self.repulsion is None else Repelled(composite, self.repulsion)
 
     def _climbs_by_all(self, evaluations):
-        """Whether all evaluations are the search's own or shared."""
+        """Say whether all evaluations are the search's own or shared."""
         if self.n_shared is None:
             return True
         return len(evaluations) <= self.n_shared + sum(i >= self.n_shared for i in self.own)
 
     def _fit_to_all(self, evaluations):
-        """Return the composite of the nearest evaluations, whoever made them."""
+        """Return the composite of the nearest evaluations of all searches."""
         if self._climbs_by_all(evaluations):
             return self._fit(evaluations)
         return self._nearest(evaluations, np.arange(len(evaluations)), self.emulators_of_all)[0]
 
     def _nearest(self, evaluations, among, emulators):
-        """Return the composite of the nearest of some evaluations, and which these are."""
+        """Return the composite of the nearest of some evaluations, and their rows."""
         factor = cholesky_factor(self.covariance)
         away = (np.linalg.solve(factor, (evaluations.X[among] - self.x).T) ** 2).sum(axis=0)
         n = FEWEST_NEAR + NEAR_A_DIMENSION * len(self.x)
@@ -378,7 +337,7 @@ class TrustRegion:
         return Composite(self.model, emulators), near
 
     def _fit(self, evaluations):
-        """Return the composite that is climbed, of the nearest evaluations."""
+        """Return the composite to climb, of the nearest own or shared evaluations."""
         among = np.arange(len(evaluations))
         if not self._climbs_by_all(evaluations):
             among = np.union1d(among[: self.n_shared], self.own)
@@ -397,7 +356,7 @@ class TrustRegion:
         return composite
 
     def _renew(self, composite):
-        """Learn the covariance from the curvature; the box keeps its volume."""
+        """Compute the covariance from the curvature; the box keeps its volume."""
         factor = cholesky_factor(self.covariance)
         steps = CURVATURE_STEP * factor.T
         ahead, behind = (
@@ -412,7 +371,10 @@ class TrustRegion:
         self.n_renewed = self.n_evaluations
 
     def _maximum(self, composite):
-        """Return where the optimistic log density is largest in the box, and both rises there."""
+        """Return the optimistic log density's maximum in the box, and the two rises there.
+
+        They are those of the mean and of the optimistic log density.
+        """
         d, factor, radius = len(self.x), cholesky_factor(self.covariance), self.radius
         loss = self._loss(partial(composite.optimistic, n_sds=OPTIMISM), factor)
         starts = (
@@ -436,7 +398,7 @@ class TrustRegion:
         return x, end - here, -best.fun - here
 
     def _loss(self, density, factor):
-        """Return what to minimise in units of a factor: minus a density, and its gradient."""
+        """Return the function to minimise in units of a factor: minus a density, with gradient."""
 
         def loss(z):
             # Without a box a line search may leave the numbers: it is turned back.

@@ -1,4 +1,4 @@
-"""What a step learns before its chains, unasked, and whether they can start from it."""
+"""Learning by a step before its chains, and the decision whether they can start from the result."""
 
 import logging
 from typing import NamedTuple
@@ -32,14 +32,10 @@ AS_THEY_ARE = "each chain learns by itself, from these evaluations and its own"
 
 
 class Unasked(NamedTuple):
-    """What a step has learned before its chains, unasked.
+    """The result of a step's learning before its chains.
 
-    Attributes
-    ----------
-    posterior : LearnedPosterior or None
-        None where nothing was learned that chains can start from.
-    evaluations : Evaluations or None
-        All that were made; None where none were.
+    `posterior` is None where chains can't start from one, `evaluations` is None where none were
+    made.
     """
 
     posterior: LearnedPosterior | None = None
@@ -49,15 +45,8 @@ class Unasked(NamedTuple):
 def learn_unasked(model, variables, rng) -> Unasked:
     """Learn a model's posterior for a step of these variables, where that is safe.
 
-    A line of the log says why nothing was learned, or why chains can't start from it. A failure of
-    learning is no failure of the step; one of a black box is.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    variables : list of TensorVariable
-        The step's.
-    rng : numpy.random.Generator
+    A line of the log says why nothing was learned, or why chains can't start from the result. A
+    failure of learning is no failure of the step; one of a black box is.
     """
     why = why_not_learned(model, variables)
     if why == "":
@@ -92,7 +81,6 @@ def learn_unasked(model, variables, rng) -> Unasked:
 
 
 def _unasked(opaque, rng):
-    """Learn an :class:`OpaqueModel` for a step."""
     names = ", ".join(node.name for node in opaque.nodes)
     log.info(f"KMC: learning {names} for all chains")
     run = Run(opaque, most_evaluations(opaque.n_dimensions), None, N_STARTS, TOLERANCE, rng)
@@ -111,7 +99,7 @@ def _unasked(opaque, rng):
 
 
 def why_not_trusted(learned, run):
-    """Return why chains can't start from what was learned, or None where they can."""
+    """Return why chains can't start from a learned posterior, or None where they can."""
     if run.rounds.is_hopeless:
         return "predictions didn't improve, as where outputs jump"
     if (why := why_doubtful(learned, run.opaque)) is not None:
@@ -131,11 +119,7 @@ def why_not_trusted(learned, run):
 def searches_agree(learned):
     """Say whether two searches have found the best maximum, and rounds nothing far above it.
 
-    Where searches were needed: then they know where the posterior's mass is.
-
-    Parameters
-    ----------
-    learned : LearnedPosterior
+    True where no search was needed.
     """
     if not learned.modes:
         return True

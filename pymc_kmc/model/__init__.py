@@ -1,1 +1,1 @@
-"""The model as a sampler sees it: a vector in, one counted evaluation out, noise kept."""
+"""The model for a sampler: a vector in, one counted evaluation out, noise kept."""

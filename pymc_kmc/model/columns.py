@@ -1,19 +1,13 @@
-"""Many points at a time: arrays of variables as columns of a matrix, and back."""
+"""Arrays of variables, at many points, as columns of a matrix, and back."""
 
 import numpy as np
 
 
 class Columns:
-    """Arrays that stand side by side in a matrix, a row for each of many points.
+    """Arrays of given shapes and dtypes, by default float64, as a matrix with a row for each point.
 
-    Variables go through the graph one by one: taken out of a joined vector each would cost a loop
-    over the points.
-
-    Parameters
-    ----------
-    shapes : list of tuple of int
-    dtypes : list of str, optional
-        By default float64.
+    Variables go through the graph one by one: slices of a joined vector would cost a loop over
+    points.
     """
 
     def __init__(self, shapes, dtypes=None):

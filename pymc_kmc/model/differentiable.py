@@ -1,10 +1,10 @@
 """A log density with its gradient, for steps in Python and for loops compiled by numba.
 
 PyTensor's numba backend makes a compiled function of one tuple: the inputs, then the values of the
-shared variables. Code that PyTensor can't keep on disk has them as arguments one by one, and gets a
-function of the tuple around it. A compiled loop calls it by its *address*, which is an argument of
-the loop. The loop is therefore compiled for the types of that tuple alone: numba keeps it on disk,
-and it serves every model with variables of these types. Nothing goes through Python.
+shared variables. Code that PyTensor can't keep on disk takes them one by one, and is wrapped in a
+function of the tuple. A compiled loop calls it by its *address*, an argument of the loop. The loop
+is therefore compiled for the types of that tuple alone: numba keeps it on disk, and it serves every
+model with variables of these types. Nothing goes through Python.
 """
 
 from typing import Any, NamedTuple
@@ -26,16 +26,10 @@ RESULT = types.Tuple([types.Array(types.float64, 0, "A"), types.Array(types.floa
 
 
 class CompiledDensity(NamedTuple):
-    """A log density with its gradient that PyTensor has compiled with numba.
+    """A log density with its gradient, compiled by PyTensor with numba.
 
-    Attributes
-    ----------
-    address : int
-        Address of the function, in this process.
-    argument : numba.types.Type
-        Type of its one argument, a tuple.
-    owner : object
-        Keeps the compiled code alive.
+    `address` is that of the function in this process, `argument` the numba type of its one
+    argument, a tuple. `owner` keeps the compiled code alive.
     """
 
     address: int
@@ -44,19 +38,10 @@ class CompiledDensity(NamedTuple):
 
     @classmethod
     def of(cls, function, arguments):
-        """Return the code that PyTensor has compiled for arguments of these types.
+        """Return the compiled code of a PyTensor function for arguments of these types.
 
-        Parameters
-        ----------
-        function : callable
-            Result of `pytensor.function`.
-        arguments : tuple of ndarray
-            The position, then the values of the shared variables.
-
-        Returns
-        -------
-        CompiledDensity or None
-            None if PyTensor's backend isn't numba, or its precision isn't double.
+        The arguments are the position and the values of the shared variables. None if PyTensor's
+        backend isn't numba, or its precision isn't double.
         """
         dispatcher = getattr(function.vm, "jit_fn", None)
         if not isinstance(dispatcher, Dispatcher):
@@ -76,7 +61,7 @@ class CompiledDensity(NamedTuple):
 
 
 def _of_a_tuple(dispatcher, argument):
-    """Return a function of several arguments as a compiled one of their tuple."""
+    """Return a compiled function of a tuple from one of several arguments."""
 
     @numba.njit
     def density(arguments):
@@ -88,7 +73,7 @@ def _of_a_tuple(dispatcher, argument):
 
 @intrinsic
 def density_at(typing_context, address, position, shared):
-    """Return the function at an address as one of the tuple ``(position, *shared)``."""
+    """Return the function at an address, which takes the tuple ``(position, *shared)``."""
     density = types.FunctionType(RESULT(types.Tuple.from_types([position, *shared])))
 
     def codegen(context, builder, signature, arguments):
@@ -103,25 +88,9 @@ def density_at(typing_context, address, position, shared):
 class DifferentiableTarget(TargetDensity):
     """A target with the gradient of its log density.
 
-    Parameters
-    ----------
-    variables : list of TensorVariable
-        The block's value variables, all of them continuous.
-    model : pymc.Model
-        The model.
-    initial_point : dict of str to ndarray
-        Gives the shapes, and the first values of the other variables.
-    compile_kwargs : dict, optional
-        Arguments of `pytensor.function`.
-    always : bool
-        Whether every evaluation has the gradient. Otherwise :meth:`gradient` gives it.
-    curvature : bool
-        Whether :meth:`hessian_product` is compiled.
-
-    Raises
-    ------
-    TypeError
-        If the density is estimated, or has no gradient, or with `curvature` no second derivatives.
+    With `always` every evaluation has the gradient; otherwise :meth:`gradient` gives it. With
+    `curvature` :meth:`hessian_product` is compiled. For other parameters see :class:`LogDensity`. A
+    TypeError says that the density is estimated, or lacks the derivatives.
     """
 
     def __init__(
@@ -178,17 +147,7 @@ class DifferentiableTarget(TargetDensity):
         return self.__dict__ | {"_compiled": None, "_compiled_for": None}
 
     def check_start(self, point):
-        """Raise an error unless the chain can start at `point`, with a finite gradient.
-
-        Parameters
-        ----------
-        point : dict of str to ndarray
-
-        Raises
-        ------
-        pymc.exceptions.SamplingError
-            If the log density or an element of the gradient isn't finite.
-        """
+        """Raise a SamplingError unless log density and gradient are finite at `point`."""
         super().check_start(point)
         evaluation = self.current(point)
         gradient = evaluation.gradient
@@ -208,18 +167,7 @@ class DifferentiableTarget(TargetDensity):
         )
 
     def evaluate(self, position, noise):
-        """Return the value at a position, with the gradient if `always`; counts as an evaluation.
-
-        Parameters
-        ----------
-        position : ndarray, shape (d,)
-        noise : tuple
-            Empty.
-
-        Returns
-        -------
-        Evaluation
-        """
+        """Return the Evaluation at a position (d,), with the gradient if `always`; counted."""
         if not self.always:
             return super().evaluate(position, noise)
         self.n_evaluations += 1
@@ -229,7 +177,7 @@ class DifferentiableTarget(TargetDensity):
         return Evaluation(float(log_density), 0.0, position, noise, gradient=gradient)
 
     def gradient(self, position):
-        """Return the gradient at `position` (d,); counts as an evaluation."""
+        """Return the gradient at `position` (d,); it counts as an evaluation."""
         self.n_evaluations += 1
         gradient = self._gradient_function(self.rounded(position))[1]
         return gradient.astype(np.float64, copy=False)
@@ -253,15 +201,10 @@ class DifferentiableTarget(TargetDensity):
         return tuple([storage[0] for storage in self._gradient_function.vm.inputs[1:]])
 
     def compiled(self):
-        """Return the density for calls from compiled code, with its shared values.
+        """Return the CompiledDensity for the present shared values, and these, a tuple of arrays.
 
-        Returns
-        -------
-        density : CompiledDensity or None
-            Compiled for the present types of the shared values; None if PyTensor's backend isn't
-            numba, or the model is in single precision.
-        shared : tuple of ndarray
-            Values of the shared variables; empty without a compiled density.
+        None and an empty tuple if PyTensor's backend isn't numba, or the model is in single
+        precision.
         """
         if not hasattr(self._gradient_function.vm, "jit_fn") or self._dtype != "float64":
             return None, ()

@@ -1,4 +1,4 @@
-"""The record of evaluations: nothing that was paid for is lost, or paid for twice."""
+"""The record of evaluations: none that was paid for is lost, or paid for twice."""
 
 from dataclasses import dataclass, field, fields
 
@@ -13,8 +13,8 @@ from pymc_kmc.model.unconstrained import UnconstrainedModel
 class Evaluations:
     """Evaluations of a model's opaque nodes, in the order in which they were made.
 
-    :func:`learn`, the exceptions that it raises, what it has learned and ``KMC()`` all have one as
-    their attribute `evaluations`; :func:`learn` starts from any of them.
+    The attribute `evaluations` of :func:`learn`'s results and exceptions, and of ``KMC()``, is one
+    of these; :func:`learn` starts from any of them.
 
     Attributes
     ----------
@@ -23,13 +23,13 @@ class Evaluations:
     X : ndarray, shape (n, d)
         Unconstrained positions; :meth:`variables` has them on the variables' natural scale.
     inputs : ndarray, shape (n, k)
-        Of the opaque nodes.
+        Inputs of the opaque nodes.
     outputs : ndarray, shape (n, m)
-        All that they returned; NaN where a black box has rejected the place.
+        All values that they returned; NaN where a black box has rejected the place.
     log_densities : ndarray, shape (n,)
-        Of the model; -inf where a chain would reject the place.
+        Log densities of the model; -inf where a chain would reject the place.
     seconds : ndarray, shape (n,)
-        That an evaluation took; of a batch that ran at once, the mean.
+        Seconds that an evaluation took; of a batch that ran at once, the mean.
     """
 
     names: tuple
@@ -47,7 +47,7 @@ class Evaluations:
         return f"Evaluations({len(self)}, {self.outputs.shape[1]} outputs each: {names})"
 
     def __getitem__(self, rows) -> "Evaluations":
-        """Return those of some rows, a slice, a mask or indices."""
+        """Return the evaluations of some rows: a slice, a mask or indices."""
         return Evaluations(self.names, *[column[rows] for column in self._columns])
 
     @classmethod
@@ -61,12 +61,12 @@ class Evaluations:
         return [getattr(self, each.name) for each in fields(self)[1:]]
 
     def joined(self, other) -> "Evaluations":
-        """Return these and others, in this order."""
+        """Return these evaluations followed by `other`."""
         pairs = zip(self._columns, other._columns, strict=True)
         return Evaluations(self.names, *[np.concatenate(pair) for pair in pairs])
 
     def rows(self, X) -> np.ndarray:
-        """Return the last row of each place of (n, d), shape (n,); -1 where there is none."""
+        """Return the last row of each place of X (n, d), shape (n,); -1 where there is none."""
         found = {x.tobytes(): i for i, x in enumerate(self.X)}
         return np.array([found.get(x.tobytes(), -1) for x in X], dtype=int)
 

@@ -1,4 +1,4 @@
-"""The log density of a block of variables, compiled once: a vector and noise in, a value out."""
+"""The log density of a block of variables, compiled once as a function of a vector and noise."""
 
 from math import isfinite
 from typing import NamedTuple
@@ -31,9 +31,9 @@ class Evaluation(NamedTuple):
     noise : tuple of ndarray
         Noise of each source.
     parameters : bytes
-        Parameters of the noisy likelihoods, to tell whether two estimates are of one quantity.
+        Parameters of the noisy likelihoods, to compare whether two estimates are of one quantity.
     gradient : ndarray, shape (d,), or None
-        Gradient of the log density, if the target gives it with every evaluation.
+        Gradient of the log density, if the target computes it with every evaluation.
     """
 
     log_density: float
@@ -49,43 +49,24 @@ class LogDensity:
 
     The vector has the block's variables, raveled, on their unconstrained scale. The other variables
     are held at the values that :meth:`follow` takes from a point. Given these, the log density is
-    deterministic.
+    deterministic. `initial_point` has the shapes and first values, `compile_kwargs` are arguments
+    of `pytensor.function`.
 
-    Parameters
-    ----------
-    variables : list of TensorVariable
-        The block's value variables, all of them continuous.
-    model : pymc.Model
-        The model.
-    initial_point : dict of str to ndarray
-        Gives the shapes, and the first values of the other variables.
-    compile_kwargs : dict, optional
-        Arguments of `pytensor.function`.
+    A TypeError says that a variable of the block is discrete. A ValueError says that the model has
+    a `pymc.Simulator` and the block isn't the whole model, or that nothing depends on a variable
+    with a flat prior.
 
     Attributes
     ----------
-    names : tuple of str
-        Names of the block's value variables.
-    n_dimensions : int
-        Length d of the vector.
-    likelihoods : list of EstimatedLikelihood
-        Noisy likelihoods of the model.
-    simulators : list of Simulator
-        Generators of the model's `pymc.Simulator` s.
+    names, n_dimensions : tuple of str, int
+        Names of the block's value variables, and length d of the vector.
+    likelihoods, simulators : list of EstimatedLikelihood, list of Simulator
+        Noisy likelihoods of the model, and generators of its `pymc.Simulator` s.
     rejecting : list of BlackBoxOp
         Black boxes that reject points where they fail.
     is_noisy : bool
         Whether the density depends on noise.
     n_evaluations : int
-        Number of evaluations.
-
-    Raises
-    ------
-    TypeError
-        If a variable of the block is discrete.
-    ValueError
-        If the model has a `pymc.Simulator` and the block isn't the whole model, or a variable has a
-        flat prior and nothing depends on it.
     """
 
     def __init__(self, variables, model, initial_point, compile_kwargs=None):
@@ -120,12 +101,12 @@ class LogDensity:
         self._compile(outputs, position, compile_kwargs or {})
 
     def _compile(self, outputs, position, compile_kwargs):
-        """Compile the log density and the parameters of the likelihoods; a hook."""
+        """Compile the log density and the parameters of the likelihoods; subclasses override it."""
         self._function = compile_function([position], outputs, compile_kwargs)
 
     @property
     def is_free(self):
-        """Whether each value of the vector is a variable's own, not a transform of it, (d,)."""
+        """Whether each value of the vector (d,) is a variable's own, not a transform of it."""
         model = self.model
         variables = {value.name: variable for value, variable in model.values_to_rvs.items()}
         is_free = [model.rvs_to_transforms[variables[name]] is None for name in self.names]
@@ -137,13 +118,7 @@ class LogDensity:
         return float(np.finfo(self._dtype).eps)
 
     def follow(self, point):
-        """Take the values of the other variables from PyMC's `point`.
-
-        Returns
-        -------
-        bool
-            Whether one of them has changed.
-        """
+        """Take the other variables' values from PyMC's `point`; return whether one has changed."""
         changed = False
         for variable, shared in self._shared.items():
             value = point[variable.name]
@@ -171,17 +146,9 @@ class LogDensity:
         return position.astype(self._dtype, copy=False)
 
     def evaluate(self, position, noise):
-        """Return the value at a position under given noise; counts as an evaluation.
+        """Return the Evaluation at a position (d,) under given noise, counted.
 
-        Parameters
-        ----------
-        position : ndarray, shape (d,)
-        noise : tuple of ndarray
-            Noise of the likelihoods, then of the simulators; empty without noise.
-
-        Returns
-        -------
-        Evaluation
+        The noise is that of the likelihoods, then of the simulators; an empty tuple without noise.
         """
         self.n_evaluations += 1
         n_likelihoods = len(self.likelihoods)
@@ -209,7 +176,7 @@ class LogDensity:
         return self._split(self._function(self.rounded(position)))
 
     def _split(self, outputs):
-        """Return the parameters of each likelihood among outputs of the compiled function."""
+        """Return each likelihood's parameters from the outputs of the compiled function."""
         parameters, first = [], 1
         for likelihood in self.likelihoods:
             n = len(likelihood.parameters)
@@ -219,7 +186,6 @@ class LogDensity:
 
 
 def check_continuous(variables):
-    """Raise a TypeError if a variable is discrete."""
     for variable in variables:
         if variable.dtype not in continuous_dtypes:
             raise TypeError(
@@ -230,7 +196,6 @@ def check_continuous(variables):
 
 
 def check_proper(variables, model):
-    """Raise a ValueError if a variable has a flat prior and nothing in the model depends on it."""
     for variable in variables:
         rv = model.values_to_rvs[variable]
         if not isinstance(rv.owner.op, FlatRV | HalfFlatRV):

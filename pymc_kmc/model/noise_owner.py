@@ -1,15 +1,15 @@
-"""Whose noise is in a model: one chain's at a time, and no other's unnoticed.
+"""The owner of the noise in a model: one chain at a time.
 
-The noise of an estimated likelihood lives in a shared variable of the model, because the other
-steps of a chain read it there. Two samplings of one model in one process, in turn or in threads,
-would write into the same variable. A step therefore keeps the noise of its chain, and takes what
-it finds in the model only from the steps of its own chain. How these are known:
+The noise of an estimated likelihood is in a shared variable of the model, where the other steps of
+a chain read it. Two samplings of one model in one process, in turn or in threads, would write into
+the same variable. A step therefore keeps its chain's noise, and accepts other noise in the model
+only from the steps of its own chain. These are recognised as follows:
 
 - PyMC begins a chain with all of its steps, before the first iteration of any of them. Steps that
   begin so are of one session.
-- The point that a step is given has the values that the step before it has returned. A step that
-  has all variables of the model and is given its own last point while another has moved since is
-  of another chain.
+- The point that a step is given has the values that the step before it has returned. If a step that
+  has all variables of the model is given its own last point while another one has moved since, the
+  other one is of another chain.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 
 
 class NoiseOwner:
-    """Whose the noise in a model is, as its steps tell each other; updated in place.
+    """The owner of the noise in a model, shared by the model's steps and updated in place.
 
     Attributes
     ----------
@@ -27,10 +27,8 @@ class NoiseOwner:
         Of the step that has begun a chain, or made an iteration, last.
     has_moved : bool
         Whether a step of that session has made an iteration.
-    last : str
-        Token of the step that was last.
-    values : dict of str to ndarray
-        What it returned of its variables.
+    last, values : str, dict of str to ndarray
+        Token of the last step, and the values that it returned of its variables.
     """
 
     def __init__(self):
@@ -39,7 +37,7 @@ class NoiseOwner:
 
     @classmethod
     def of(cls, shared):
-        """Return that of a shared variable, the same for all steps that read it."""
+        """Return the owner of a shared variable's noise, the same for all steps that read it."""
         if not hasattr(shared.tag, "kmc_noise_owner"):
             shared.tag.kmc_noise_owner = cls()
         return shared.tag.kmc_noise_owner
@@ -48,13 +46,7 @@ class NoiseOwner:
 class NoiseClaim:
     """One step's claim to the noise in a model.
 
-    Parameters
-    ----------
-    owner : NoiseOwner
-    names : tuple of str
-        Value variables of the step.
-    has_all : bool
-        Whether these are all of the model.
+    `names` are the step's value variables; `has_all` says whether these are all of the model.
     """
 
     def __init__(self, owner, names, has_all):
@@ -75,16 +67,9 @@ class NoiseClaim:
         owner.last, owner.values = self.token, {}
 
     def was_taken(self, point):
-        """Say whether a step of another chain has taken the noise since this step's last iteration.
+        """Say whether another chain's step has taken the noise since this step's last iteration.
 
-        Parameters
-        ----------
-        point : dict of str to ndarray
-            What this step is given.
-
-        Returns
-        -------
-        bool
+        `point` is the one that this step is given.
         """
         owner = self.owner
         if owner.last == self.token:
@@ -102,19 +87,17 @@ class NoiseClaim:
         return self.owner.last == self.token
 
     def take(self):
-        """Claim the noise in the model for this step's chain."""
         owner = self.owner
         owner.session, owner.has_moved = self.session, True
         owner.last, owner.values = self.token, self.returned
 
     def hand_over(self, point):
-        """Tell the others what this step returns."""
+        """Record the values that this step returns, for the others."""
         self.returned = {name: point[name] for name in self.names}
         self.take()
 
 
 def same(values, point):
-    """Say whether a point has these values."""
     return all(
         value is point[name] or np.array_equal(value, point[name]) for name, value in values.items()
     )

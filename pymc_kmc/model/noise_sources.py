@@ -1,7 +1,7 @@
 """The random parts of a model's graph: noisy likelihoods, and the simulators of PyMC.
 
-Both have the same members. `name` is for messages, `scheme` is the :class:`Noise` of the source,
-`n_start` the number of replicates at a chain's start, and `rows` the noise of the chain's state.
+Both have the same members: a `name` for messages, the source's `scheme`, a :class:`Noise`, the
+number `n_start` of replicates at a chain's start, and `rows`, the noise of the chain's state.
 """
 
 from pytensor.compile.sharedvalue import SharedVariable
@@ -14,18 +14,10 @@ from pymc_kmc.model.noise_owner import NoiseOwner
 
 
 class EstimatedLikelihood:
-    """A node whose Op is a :class:`NoisyLogLikelihood`.
+    """A node whose Op, `op`, is a :class:`NoisyLogLikelihood`.
 
-    Its noise is the value of a shared variable. All steps of a model read it there, so that they
-    see one density.
-
-    Attributes
-    ----------
-    op : NoisyLogLikelihood
-    output : TensorVariable
-        The log estimate.
-    parameters : list of TensorVariable
-        Parameters of the user's function.
+    Its noise is the value of a shared variable, where all steps of a model read it: they see one
+    density. `output` is the log estimate, `parameters` are those of the user's function.
     """
 
     def __init__(self, node):
@@ -35,22 +27,19 @@ class EstimatedLikelihood:
 
     @property
     def owner(self) -> NoiseOwner:
-        """What steps on this model tell each other of whose noise it is."""
+        """The owner of the noise, shared by steps on this model."""
         return NoiseOwner.of(self._noise)
 
     @property
     def name(self) -> str:
-        """Name of the potential."""
         return self.op.name
 
     @property
     def scheme(self) -> Noise:
-        """Scheme of the noise."""
         return self.op.noise
 
     @property
     def n_start(self) -> int:
-        """Number of replicates at a chain's start."""
         return self.op.n_start
 
     @property
@@ -63,19 +52,18 @@ class EstimatedLikelihood:
         self._noise.set_value(rows, borrow=True)  # never written to
 
     def start_chain(self):
-        """Forget the last chain."""
         self.op.start_chain()
 
     def refresh(self, rows):
-        """Keep the estimate under `rows` in memory, for when another step moves."""
+        """Keep the estimate under `rows` in memory, for the moves of other steps."""
         self.op.refresh(rows)
 
 
 class Simulator:
     """The random generator of a `pymc.Simulator`.
 
-    `model.logp()` makes a new generator at each call. No other step reads this one, so that the
-    noise is kept here.
+    `model.logp()` makes a new generator at each call. No other step reads this one, so the noise is
+    kept here.
     """
 
     name = "pm.Simulator"
@@ -91,10 +79,10 @@ class Simulator:
         self._generator.set_value(self.scheme.inputs(rows[0])["rng"], borrow=True)
 
     def start_chain(self):
-        """Forget the last chain: nothing is kept."""
+        """Do nothing: there is nothing of the last chain."""
 
     def refresh(self, rows):
-        """Keep estimates in memory: there are none."""
+        """Do nothing: there are no estimates in memory."""
 
 
 def estimated_likelihoods(graph):

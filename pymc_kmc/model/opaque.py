@@ -1,24 +1,25 @@
-r"""Which part of a model is opaque: the log density with holes, and what fits into them.
+r"""The opaque part of a model: its log density with holes, and the outputs that fill them.
 
-A model's log density is a graph. Most of its nodes have gradients; those that have none, an ODE
-solver in SciPy or a simulator, are *opaque*. Without them the log density is an ordinary function
+A model's log density is a graph. Most of its nodes have gradients; those without one, such as an
+ODE solver in SciPy or a simulator, are *opaque*. Apart from them the log density is an ordinary
+function
 
 .. math:: \log\pi(x) = L\big(x, o\big), \qquad o = g\big(u(x)\big),
 
-of the unconstrained variables x and of the opaque outputs o, and the opaque nodes g see x only
-through their inputs u. L and u are compiled with their gradients, for many points at a time; g is
-what evaluations are paid for, and what a surrogate replaces.
+of the unconstrained variables x and of the opaque outputs o; the opaque nodes g depend on x only
+through their inputs u. L and u are compiled with their gradients, for many points at a time. An
+evaluation of g is expensive: a surrogate replaces it.
 
 Noisy likelihoods are opaque terms of a sum. A density that can't be taken apart is opaque as a
 whole: one with a `pymc.Simulator`, one in which a node that may fail or is estimated feeds another,
-or one without an opaque node at all. Then L is o, a number, and u is x. A node that another one
-feeds is a function of what the other one sees; the other one is emulated too if L depends on it
-besides.
+or one without an opaque node at all. Then L is o, a number, and u is x. A node that is fed by
+another one is a function of the other one's inputs; the other one is emulated too if L depends on
+it besides.
 
-Two things are read off the graph by trying it out at a few points: which outputs are terms of a
-sum, of which that sum alone is emulated, and which variables a node's inputs depend on. Every
-evaluation proves both anew. Where they don't hold they are given up, and a
-:class:`StructureError` says so.
+Two properties are read off the graph by evaluating it at a few points: which outputs are terms of a
+sum, so that the sum alone is emulated, and which variables a node's inputs depend on. Every
+evaluation checks both anew. Where they don't hold they are given up, and a :class:`StructureError`
+says so.
 """
 
 from dataclasses import replace
@@ -57,32 +58,27 @@ from pymc_kmc.model.unconstrained import UnconstrainedModel
 
 
 class OpaqueModel(UnconstrainedModel):
-    """A model's log density, taken apart into what is known and what is opaque.
+    """A model's log density, taken apart into exact and opaque parts.
 
     Parameters
     ----------
     variables : list of TensorVariable
-        Value variables of the model, continuous ones. Others are held at the values that
-        :meth:`follow` takes from a point, at first the initial ones; nothing opaque may depend on
-        them.
+        Continuous value variables of the model. Others are held at the values that :meth:`follow`
+        takes from a point, at first the initial ones; nothing opaque may depend on them.
     model : pymc.Model
     rng : numpy.random.Generator
         Draws the noise of estimates.
     executor : concurrent.futures.Executor or callable, optional
         Runs a batch's evaluations of black boxes and noisy likelihoods that have none of their own.
     structure : Structure, optional
-        That evaluations of the same model have left, in place of what is read off its graph.
+        From earlier evaluations of the same model, instead of one read off its graph.
 
     Attributes
     ----------
     nodes : list of OpaqueNode
-        One, if the density is opaque as a whole.
+        One, if `is_whole`: the density is opaque as a whole. `why_whole` says why, if not None.
     has_gradient : bool
         Whether nothing in the model is opaque.
-    is_whole : bool
-        Whether the whole density is one opaque node.
-    why_whole : str or None
-        Why it can't be taken apart, where it has opaque nodes.
     n_evaluations : int
         Number of points at which the opaque nodes were evaluated.
     evaluations : Evaluations
@@ -155,7 +151,7 @@ class OpaqueModel(UnconstrainedModel):
         self._describe(weights)
 
     def _fillings(self, outputs):
-        """Return what stands in the place of the parts, given their outputs; none has failed."""
+        """Return the replacements of the parts by outputs; none has failed."""
         fillings = {}
         for part, output in zip(self._parts_found, outputs, strict=True):
             filling = output.astype(part.output.dtype)
@@ -165,19 +161,10 @@ class OpaqueModel(UnconstrainedModel):
         return fillings
 
     def filled(self, x, emulate):
-        """Return the log density as a graph with other outputs in place of the opaque ones.
+        """Return the log density as a graph of x (d,), with emulated outputs for the opaque ones.
 
-        Parameters
-        ----------
-        x : TensorVariable, shape (d,)
-            All unconstrained values.
-        emulate : callable
-            ``emulate(i, inputs)`` returns the outputs of node i, raveled, given its inputs (k,),
-            both as graphs.
-
-        Returns
-        -------
-        TensorVariable
+        ``emulate(i, inputs)`` returns the outputs of node i, raveled, given its inputs (k,), both
+        as graphs.
         """
         if self.is_whole:
             return emulate(0, x)[0]
@@ -195,7 +182,7 @@ class OpaqueModel(UnconstrainedModel):
 
     @cached_property
     def _pull(self):
-        """The function behind :meth:`pull`: not all emulators need it."""
+        """The compiled function of :meth:`pull`, which not all emulators need."""
         variables, inputs = self.variables, [v for part in self._parts_found for v in part.inputs]
         weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in inputs]
         weighted = sum((v * w).sum() for v, w in zip(inputs, weights, strict=True))
@@ -203,7 +190,7 @@ class OpaqueModel(UnconstrainedModel):
         return of_rows([*variables, *weights], pulled)
 
     def _output_shapes(self, start):
-        """Return the shapes of the parts' outputs; an evaluation tells those that types don't."""
+        """Return the shapes of the parts' outputs; an evaluation finds those that types lack."""
         shapes = [part.output.type.shape for part in self._parts_found]
         if any(n is None for shape in shapes for n in shape):
             self.n_evaluations += 1
@@ -225,64 +212,49 @@ class OpaqueModel(UnconstrainedModel):
         return found[0].astype(float), self._columns.join(by_variables), self._holes.join(by_holes)
 
     def _outputs_at(self, x):
-        """Return what the parts that are evaluated together return at a point (d,)."""
+        """Return the outputs at a point (d,) of the parts that are evaluated together."""
         return self._part_outputs(*[row[0] for row in self._columns.split(x[None])])
 
     @property
     def structure(self):
-        """The :class:`Structure` that has stood so far."""
+        """The :class:`Structure` that no evaluation has refuted."""
         parts = [(node.is_term, node.moves_with) for node in self.nodes]
         return Structure(self.is_whole, *map(tuple, zip(*parts, strict=True)))
 
     @property
     def returns_outputs(self):
-        """Whether all opaque nodes return outputs of which the log density is a function."""
+        """Whether no opaque node is a term of the log density."""
         return all(not node.is_term for node in self.nodes)
 
     @property
     def is_sum(self):
-        """Whether the log density is a known part, the prior, and a sum of opaque terms."""
+        """Whether the log density is the sum of an exact part, the prior, and opaque terms."""
         return not self.is_whole and all(node.is_term for node in self.nodes)
 
     @property
     def is_noisy(self):
-        """Whether something opaque is an estimate."""
+        """Whether an opaque node is an estimate."""
         return any(node.is_noisy for node in self.nodes)
 
     # Many points at a time
 
     def inputs(self, X):
-        """Return the opaque inputs at unconstrained points (n, d), shape (n, k)."""
+        """Return the opaque inputs (n, k) at unconstrained points (n, d)."""
         if self.is_whole:
             return X
         return self._arguments.join(self._part_inputs(*self._columns.split(X)))
 
     def pull(self, X, weights):
-        """Return the derivative of sum(weights * inputs(X)) by X, shape (n, d).
-
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-        weights : ndarray, shape (n, k)
-        """
+        """Return the derivative (n, d) of sum(weights * inputs(X)) by X, for weights (n, k)."""
         if self.is_whole:
             return weights
         pulled = self._pull(*self._columns.split(X), *self._arguments.split(weights))
         return self._columns.join(pulled)
 
     def log_density(self, X, outputs):
-        """Return the log density, given opaque outputs, and its derivatives.
+        """Return the log density (n,) at X (n, d) given opaque outputs (n, m), and its derivatives.
 
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-        outputs : ndarray, shape (n, m)
-
-        Returns
-        -------
-        log_density : ndarray, shape (n,)
-        by_x : ndarray, shape (n, d)
-        by_outputs : ndarray, shape (n, m)
+        These are by X, (n, d), and by the outputs, (n, m).
         """
         if self.is_whole:
             return outputs[:, 0], np.zeros_like(X), np.ones_like(outputs)
@@ -300,18 +272,13 @@ class OpaqueModel(UnconstrainedModel):
         return value, by_x, by_outputs
 
     def emulated(self, returned):
-        """Return what is emulated (n, m), of what the nodes return (n, k)."""
+        """Return the emulated values (n, m) of all returned values (n, k)."""
         return np.hstack([node.emulated(returned) for node in self.nodes])
 
     def values(self, X, returned):
-        """Return the model's log density (n,), given what the opaque nodes return.
+        """Return the model's log density (n,) at X (n, d), given the nodes' returned values (n, k).
 
         -inf where a chain would reject the place: where a black box has failed, at NaN and at +inf.
-
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-        returned : ndarray, shape (n, k)
         """
         if self.is_whole:
             values = returned[:, 0]
@@ -335,21 +302,10 @@ class OpaqueModel(UnconstrainedModel):
         return failed
 
     def evaluate(self, X):
-        """Evaluate the opaque nodes where they aren't known: what is paid for.
+        """Evaluate the opaque nodes at those X (n, d) that are new; return the Evaluations of all.
 
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-
-        Returns
-        -------
-        Evaluations
-
-        Raises
-        ------
-        StructureError
-            If what was read off the graph doesn't hold here. All is recorded, and the nodes are
-            others from now on.
+        A StructureError says that the structure read off the graph doesn't hold here: all is
+        recorded, and the nodes are others from now on.
         """
         rows = self._known_rows(X)
         if (is_new := rows < 0).any():
@@ -360,19 +316,19 @@ class OpaqueModel(UnconstrainedModel):
         return found
 
     def remember(self, earlier):
-        """Take over what the same nodes returned; return it as this model's evaluations."""
+        """Record earlier evaluations of the same nodes; return them as this model's."""
         self._record(earlier.X, earlier.outputs, earlier.seconds)
         self._n_remembered = len(self.evaluations)
         return self.evaluations[len(self.evaluations) - len(earlier) :]
 
     def _known_rows(self, X):
-        """Return the rows of places (n, d) that need no evaluation, -1 for others, shape (n,)."""
+        """Return the rows (n,) of places (n, d) that need no evaluation, -1 for others."""
         # An estimate is another one each time.
         n_known = self._n_remembered if self.is_noisy else len(self.evaluations)
         return self.evaluations[:n_known].rows(X)
 
     def _prove(self, found):
-        """Check what was read off the graph at evaluations; give up what doesn't hold."""
+        """Check the structure read off the graph at evaluations; give up refuted parts of it."""
         if self.is_whole:
             return
         X, returned, values = found.X, found.outputs, found.log_densities
@@ -419,27 +375,21 @@ class OpaqueModel(UnconstrainedModel):
 
     @property
     def runs_ahead(self):
-        """Whether evaluations can begin before they are asked for, beside others."""
+        """Whether evaluations can begin before :meth:`evaluate`, beside others."""
         if self.is_whole or len(self._parts_found) > 1 or self._together:
             return False
         (part,) = self._parts_found
         return not part.is_noisy and part.source.runs_ahead(self._executor)
 
     def begin(self, X):
-        """Let the executor begin with evaluations that :meth:`evaluate` will be asked for.
-
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-            All that one call will ask for.
-        """
+        """Let the executor begin with X (n, d), all places of a later call of :meth:`evaluate`."""
         if (is_new := self._known_rows(X) < 0).any():
             (part,) = self._parts_found
             arrays = self._part_inputs(*self._columns.split(X[is_new]))
             part.source.begin(arrays, self._executor)
 
     def _evaluate(self, X):
-        """Evaluate at points (n, d), and record what was evaluated before an error too."""
+        """Evaluate at points (n, d), and record the evaluations made before an error too."""
         self.n_evaluations += len(X)
         outputs = np.full((len(X), self.nodes[-1].returned.stop), np.nan)
         begin, done = perf_counter(), np.zeros(len(X), dtype=bool)
@@ -451,13 +401,13 @@ class OpaqueModel(UnconstrainedModel):
             self._record(X[done], outputs[done], (perf_counter() - begin) / max(done.sum(), 1))
 
     def _record(self, X, outputs, seconds):
-        """Record evaluations (n, d) and (n, m) that took so many seconds each, (n,) or one."""
+        """Record evaluations (n, d) and (n, m), and the seconds of each, (n,) or one number."""
         if len(X):
             columns = self.inputs(X), outputs, self.values(X, outputs), np.full(len(X), seconds)
             self.evaluations = self.evaluations.joined(Evaluations(self.names, X, *columns))
 
     def _rows(self, X):
-        """Yield the number of a point, a node and its output there, as soon as it is known."""
+        """Yield the index of a point, a node and its output there, as soon as it is available."""
         if self.is_whole:
             sources = [*self._target.likelihoods, *self._target.simulators]
             for i, x in enumerate(X):
@@ -489,7 +439,7 @@ class OpaqueModel(UnconstrainedModel):
         return likelihood.op.each(calls, self._executor)
 
     def end(self):
-        """End the workers of an executor that was made here, and what nobody will ask for."""
+        """End the workers of an executor made here, and evaluations that are no longer needed."""
         if self.runs_ahead:
             self._parts_found[0].source.abandon()
         if self._executor is not None:

@@ -1,4 +1,4 @@
-"""Which nodes of a log density's graph have no usable gradient."""
+"""The nodes of a log density's graph that have no usable gradient."""
 
 from typing import Any, NamedTuple
 
@@ -21,11 +21,9 @@ class OpaquePart(NamedTuple):
 
     Attributes
     ----------
-    name : str
-    output : TensorVariable
     inputs : list of TensorVariable
-        Those that depend on the model's variables. Of a node that another one feeds: what the other
-        one sees.
+        Those that depend on the model's variables. Of a node that another one feeds: the inputs of
+        the other one.
     source : Op or EstimatedLikelihood
     flag : TensorVariable or None
         1 where a black box that may fail has not failed.
@@ -46,7 +44,7 @@ class OpaquePart(NamedTuple):
 
     @property
     def is_alone(self):
-        """Whether it is evaluated given its inputs, by its likelihood or black box."""
+        """Whether its likelihood or black box evaluates it, given its inputs."""
         if self.is_noisy:
             return True
         if not isinstance(self.source, BlackBoxOp):
@@ -56,18 +54,9 @@ class OpaquePart(NamedTuple):
 
 
 def dependent(variables, log_density):
-    """Return the nodes of a graph that depend on variables, in order, and all that do.
+    """Return the list of nodes of a graph that depend on variables, in order.
 
-    Parameters
-    ----------
-    variables : list of TensorVariable
-    log_density : TensorVariable
-
-    Returns
-    -------
-    nodes : list of Apply
-    found : set of TensorVariable
-        The variables themselves included.
+    The set of all variables that depend on them, themselves included, is returned too.
     """
     found, nodes = set(variables), []
     for node in toposort([log_density]):
@@ -80,8 +69,8 @@ def dependent(variables, log_density):
 def merged(log_density):
     """Return a log density in which equal nodes are one.
 
-    PyMC copies what two terms of the log density share: a black box would be paid for and emulated
-    once for each observed variable that depends on it, and once for its failures.
+    PyMC copies nodes that two terms of the log density share. A black box would be paid for and
+    emulated once for each observed variable that depends on it, and once for its failures.
     """
     graph = FunctionGraph(outputs=[log_density], copy_inputs=False)
     MergeOptimizer().rewrite(graph)
@@ -89,18 +78,7 @@ def merged(log_density):
 
 
 def opaque_nodes(log_density, variables):
-    """Return the nodes on the way from variables to a log density that have no gradient.
-
-    Parameters
-    ----------
-    log_density : TensorVariable
-    variables : list of TensorVariable
-
-    Returns
-    -------
-    list of Apply
-        In the order of the graph.
-    """
+    """Return the nodes without gradient between variables and a log density, in graph order."""
     nodes, found = dependent(variables, log_density)
     return [node for node in nodes if not _has_gradient(node, found)]
 
@@ -108,7 +86,7 @@ def opaque_nodes(log_density, variables):
 def _has_gradient(node, varying):
     """Say whether a node's outputs can be differentiated by those inputs that vary.
 
-    The derivatives of integers are zero, and an Op has to say so.
+    The derivatives of integers are zero, and an Op has to declare that.
     """
     outputs = [v for v in node.outputs if _is_number(v)]
     if not outputs:
@@ -156,26 +134,11 @@ def _is_continuous(variable):
 
 
 class InseparableError(Exception):
-    """A log density has an opaque node that can't be taken out; the message says which, and why."""
+    """An opaque node can't be taken out of a log density; the message has its name and why."""
 
 
 def opaque_parts(log_density, variables):
-    """Return the opaque parts of a graph.
-
-    Parameters
-    ----------
-    log_density : TensorVariable
-    variables : list of TensorVariable
-
-    Returns
-    -------
-    list of OpaquePart
-
-    Raises
-    ------
-    InseparableError
-        If it can't be taken apart.
-    """
+    """Return the OpaqueParts of a graph; an InseparableError if it can't be taken apart."""
     if found := simulators(log_density):
         raise InseparableError(f"{found[0].name} is a pm.Simulator, whose value is an estimate")
     likelihoods = estimated_likelihoods(log_density)
@@ -202,7 +165,7 @@ def opaque_parts(log_density, variables):
 
 
 def _unfed(parts, log_density, varying):
-    """Let nodes that others feed see what these see; leave out those that feed others alone.
+    """Give nodes that others feed the inputs of these; leave out nodes that feed others alone.
 
     An InseparableError where one of such a pair may fail or is estimated.
     """
@@ -228,7 +191,7 @@ def _unfed(parts, log_density, varying):
 
 
 def _before(variables, behind, varying):
-    """Return what variables are functions of, going back to the first that are not `behind`."""
+    """Return the nearest ancestors of variables that vary and are not `behind` opaque outputs."""
     found = {}
     for variable in variables:
         if variable in behind:
@@ -239,18 +202,9 @@ def _before(variables, behind, varying):
 
 
 def given_others(model, variables):
-    """Return a model's log density given its other variables, and these.
+    """Return a model's log density given its other variables, and a dict of these.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    variables : list of TensorVariable
-
-    Returns
-    -------
-    log_density : TensorVariable
-    others : dict of TensorVariable to shared variable
-        The model's other value variables, and what stands in their place.
+    It maps each of the model's other value variables to the shared variable in its place.
     """
     log_density = merged(model.logp())
     others = make_shared_replacements(model.initial_point(0), variables, model)
@@ -258,20 +212,9 @@ def given_others(model, variables):
 
 
 def others_behind(log_density, variables, others, is_whole=False):
-    """Return the names of the other variables that something opaque depends on.
+    """Return the names of the `others` that an opaque node depends on.
 
-    Parameters
-    ----------
-    log_density : TensorVariable
-    variables : list of TensorVariable
-        That are to be learned.
-    others : dict of TensorVariable to shared variable
-    is_whole : bool
-        Whether the whole density is opaque.
-
-    Returns
-    -------
-    list of str
+    `variables` are to be learned; `is_whole` says whether the whole density is opaque.
     """
     if not others:
         return []
@@ -285,15 +228,9 @@ def others_behind(log_density, variables, others, is_whole=False):
 
 
 def why_not_learned(model, variables):
-    """Return why nothing of a model can be learned apart from its chains, or None where it can be.
+    """Return why a model can't be learned apart from its chains, or None where it can be.
 
-    An empty sentence where nothing is opaque. Nothing is compiled.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    variables : list of TensorVariable
-        That are to be learned.
+    `variables` are to be learned. An empty sentence where nothing is opaque. Nothing is compiled.
     """
     log_density, others = given_others(model, variables)
     try:

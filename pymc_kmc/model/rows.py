@@ -1,6 +1,6 @@
 """Functions of many points at a time, evaluated node by node with NumPy.
 
-Nothing is compiled, and a node costs a microsecond or two and its arithmetic.
+Nothing is compiled; a node costs a microsecond or two and its arithmetic.
 """
 
 from functools import reduce
@@ -30,9 +30,9 @@ LAST = 200.0
 
 @node_rewriter([Elemwise])
 def pairwise(fgraph, node):
-    """Make sums and products of many into those of two: PyTensor calls NumPy for these alone.
+    """Turn sums and products of many into those of two, the only ones that PyTensor gives to NumPy.
 
-    All others are evaluated by a call of a Python function for each element.
+    All others would call a Python function for each element.
     """
     if not isinstance(node.op.scalar_op, Add | Mul) or len(node.inputs) < 3:
         return None
@@ -67,8 +67,7 @@ def of_rows(inputs, outputs):
 def _with_switches(inputs, outputs):
     """Return outputs that are -inf where a check of a distribution's parameters fails.
 
-    PyTensor makes one check of all rows out of those of each: a row that fails would take the
-    others with it.
+    PyTensor merges the checks of all rows into one: a row that fails would make the others fail.
     """
     graph = FunctionGraph(inputs, outputs, clone=True, copy_inputs=False)
     dfs_rewriter(local_check_parameter_to_ninf_switch).rewrite(graph)

@@ -1,6 +1,7 @@
-"""What is read off a model's graph by trying it out: terms of a sum, and what inputs depend on.
+"""The structure of a model's graph: terms of a sum, and the variables that inputs depend on.
 
-Whoever evaluates proves it anew at every place (:class:`~pymc_kmc.model.opaque.OpaqueModel`).
+It is found by evaluating the graph at some points. :class:`~pymc_kmc.model.opaque.OpaqueModel`
+checks it anew at every evaluated place.
 """
 
 from typing import NamedTuple
@@ -21,7 +22,7 @@ ROUNDING, ROUNDING_OF_SUM = 1e-9, 1e-7
 
 
 class StructureError(Exception):
-    """What was read off a model's graph doesn't hold at a place that was evaluated."""
+    """The structure read off a model's graph doesn't hold at a place that was evaluated."""
 
 
 class OpaqueNode(NamedTuple):
@@ -29,27 +30,22 @@ class OpaqueNode(NamedTuple):
 
     Attributes
     ----------
-    name : str
-        Of the black box or likelihood, or of the Op.
     n_outputs : int
         Number of values that are emulated: 1 for a term of the log density.
     is_term : bool
-        Whether it is a term of the log density: a weighted sum of what it returns is added to the
-        rest, and is emulated.
+        Whether it is a term of the log density: a weighted sum of its outputs is added to the rest,
+        and is emulated.
     is_noisy : bool
         Whether its value is an estimate.
-    inputs : slice
-        Its inputs among all opaque inputs.
-    outputs : slice
-        Its emulated outputs among all emulated outputs.
+    inputs, outputs, returned : slice
+        Its inputs among all opaque inputs, its emulated outputs among all emulated outputs, and its
+        returned values, raveled, among all returned values.
     moves_with : ndarray of int
         Positions of the unconstrained values that its inputs depend on.
     shape : tuple of int
         Of its outputs: () for a term of the log density.
-    returned : slice
-        What it returns, raveled, among all returned values.
     weights : ndarray or None
-        Of what a term returns in the log density; None where it isn't a term.
+        Of a term's returned values in the log density; None where it isn't a term.
     """
 
     name: str
@@ -64,7 +60,7 @@ class OpaqueNode(NamedTuple):
     weights: np.ndarray | None = None
 
     def emulated(self, returned):
-        """Return what is emulated (n, n_outputs), of all returned values (n, k)."""
+        """Return the emulated values (n, n_outputs), given all returned values (n, k)."""
         own = returned[:, self.returned]
         if not self.is_term:
             return own
@@ -73,16 +69,11 @@ class OpaqueNode(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """What was read off a model's graph, and has stood where it was evaluated.
+    """The structure of a model's graph that no evaluation has refuted.
 
-    Attributes
-    ----------
-    is_whole : bool
-        Whether the density is opaque as a whole.
-    are_terms : tuple of bool
-        Which nodes are terms of a sum.
-    moves_with : tuple of ndarray
-        Positions of the unconstrained values that each node's inputs depend on.
+    `is_whole` says whether the density is opaque as a whole, `are_terms` which nodes are terms of a
+    sum. `moves_with` has, for each node, the positions of the unconstrained values that its inputs
+    depend on.
     """
 
     is_whole: bool
@@ -91,28 +82,17 @@ class Structure(NamedTuple):
 
 
 def tried_points(start):
-    """Return points at which a graph is tried out, (n, d); the first one is `start` (d,)."""
+    """Return points (n, d) at which a graph is tried out; the first one is `start` (d,)."""
     rng = np.random.default_rng(0)
     spreads = np.repeat(SPREADS, -(-N_TRIED // len(SPREADS)))[:N_TRIED, None]
     return np.vstack([start, start + spreads * rng.standard_normal((N_TRIED, len(start)))])
 
 
 def term_weights(given, X, sizes):
-    """Return the weights of each part's outputs in the log density; None where it is no term.
+    """Return the weights (k,) of each part's outputs in the log density; None where it is no term.
 
-    Parameters
-    ----------
-    given : callable
-        ``given(X, outputs)`` returns log densities (n,), and derivatives by X and by all outputs.
-    X : ndarray, shape (n, d)
-        Where it is tried.
-    sizes : list of int
-        Numbers of the parts' outputs.
-
-    Returns
-    -------
-    list
-        An ndarray (k,), or None, a part.
+    ``given(X, outputs)`` returns log densities (n,), and derivatives by X and by all outputs. It is
+    tried at X (n, d); `sizes` are the numbers of the parts' outputs.
     """
     rng = np.random.default_rng(1)
     found = []
@@ -135,13 +115,9 @@ def term_weights(given, X, sizes):
 
 
 def dependence(inputs_at, X):
-    """Return which opaque inputs move with which variable where a graph is tried, (d, k).
+    """Return the mask (d, k) of opaque inputs that move with a variable, tried at X (n, d).
 
-    Parameters
-    ----------
-    inputs_at : callable
-        Returns the opaque inputs (n, k) at points (n, d).
-    X : ndarray, shape (n, d)
+    `inputs_at` returns the opaque inputs (n, k) at points (n, d).
     """
     inputs = inputs_at(X)
     depends = np.empty((X.shape[1], inputs.shape[1]), dtype=bool)
@@ -153,18 +129,10 @@ def dependence(inputs_at, X):
 
 
 def dependent_besides(inputs_at, X, inputs, start, node):
-    """Return positions of variables that a node's inputs depend on besides those that are known.
+    """Return positions of variables that a node's inputs depend on besides its `moves_with`.
 
-    Parameters
-    ----------
-    inputs_at : callable
-    X : ndarray, shape (n, d)
-        Places to look at.
-    inputs : ndarray, shape (n, k)
-        Opaque inputs there.
-    start : ndarray, shape (d,)
-        Where variables are held that nothing is said to depend on.
-    node : OpaqueNode
+    `inputs` (n, k) are the opaque inputs at X (n, d), where it is checked. The other variables are
+    held at `start` (d,).
     """
     held = np.setdiff1d(np.arange(len(start)), node.moves_with)
     own, last = X.copy(), inputs[:, node.inputs]
@@ -183,19 +151,11 @@ def dependent_besides(inputs_at, X, inputs, start, node):
 
 
 def described_nodes(parts, input_sizes, holes, depends, weights):
-    """Return a list of OpaqueNode, one a part.
+    """Return an OpaqueNode for each of the parts.
 
-    Parameters
-    ----------
-    parts : list of OpaquePart
-    input_sizes : list of int
-        Sizes of all arrays that are inputs of the parts, one part after the other.
-    holes : Columns
-        The parts' outputs.
-    depends : ndarray of bool, shape (d, k)
-        Which opaque inputs move with which unconstrained value.
-    weights : list
-        As :func:`term_weights` returns them.
+    `input_sizes` has the sizes of all arrays that are inputs of the parts, `holes` the Columns of
+    their outputs. The mask `depends` (d, k) says which opaque inputs move with which unconstrained
+    value; `weights` are those of :func:`term_weights`.
     """
     nodes = []
     first_input = first_output = first_returned = n_arrays = 0
@@ -219,10 +179,10 @@ def described_nodes(parts, input_sizes, holes, depends, weights):
 
 
 def spread_out(weights):
-    """Return what a term's outputs (k,) are, in units of their weighted sum."""
+    """Return a term's outputs (k,), in units of their weighted sum."""
     return weights / (weights @ weights)
 
 
 def _differ(a, b):
-    """Return where two arrays differ; NaN is equal to NaN."""
+    """Return the mask where two arrays differ; NaN is equal to NaN."""
     return ~((a == b) | (np.isnan(a) & np.isnan(b)))

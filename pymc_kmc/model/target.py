@@ -1,11 +1,11 @@
-r"""The density that a chain samples from: values are recycled, noise is kept, evaluations counted.
+"""The density that a chain samples from: values are recycled, noise is kept, evaluations counted.
 
-If the model has likelihoods that are only estimated, a chain's state is the block's position *and*
-their noise (:mod:`pymc_kmc.likelihoods.noise_schemes`). A proposal comes with renewed noise; the
-accepted estimate is recycled and never drawn again (Andrieu and Roberts, 2009). Noise is in shared
-variables of the model's graph, which every step of a `CompoundStep` reads: all of them see one
-density on the extended space. The chain's own is kept here, and another chain's in the same process
-is never taken for it (:mod:`pymc_kmc.model.noise_owner`).
+If the model has estimated likelihoods, a chain's state is the block's position *and* their noise
+(:mod:`pymc_kmc.likelihoods.noise_schemes`). A proposal comes with renewed noise; the accepted
+estimate is recycled and never drawn again (Andrieu and Roberts, 2009). Noise is in shared variables
+of the model's graph, which every step of a `CompoundStep` reads: all of them see one density on the
+extended space. The chain's own noise is kept here, and never confused with that of another chain in
+the same process (:mod:`pymc_kmc.model.noise_owner`).
 
 References
 ----------
@@ -28,20 +28,11 @@ from pymc_kmc.model.noise_owner import NoiseClaim
 
 
 class NoisyTerm(NamedTuple):
-    """An estimated term of the log density at one position.
+    """An estimated term of the log density at one position, by the name of its potential.
 
-    Attributes
-    ----------
-    name : str
-        Name of the potential.
-    noise : Noise
-        Scheme of its noise.
-    n_replicates : int
-        Number of rows of its noise.
-    fewest : int or None
-        Smallest number of rows that it can have; None if their number can't be chosen.
-    log_estimate : callable
-        The term as a function of its noise alone.
+    `noise` is the Noise scheme, `n_replicates` the number of its rows, and `fewest` the smallest
+    possible number of rows, None if it can't be chosen. `log_estimate` is the term as a function of
+    its noise alone.
     """
 
     name: str
@@ -54,7 +45,7 @@ class NoisyTerm(NamedTuple):
 class TargetDensity(LogDensity):
     """The log density that a step samples from, with the state of a chain.
 
-    The state is the noise and the evaluation of the current position. The rest is compiled once,
+    The state is the noise and the evaluation of the current position. The rest is compiled once;
     see :class:`LogDensity` for parameters, attributes and exceptions.
     """
 
@@ -71,13 +62,7 @@ class TargetDensity(LogDensity):
         self._noise: tuple = ()
 
     def start_chain(self, rng):
-        """Begin a new chain: new noise, nothing recycled, nothing counted.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-            Draws the noise.
-        """
+        """Begin a new chain: new noise drawn by `rng`, nothing recycled, nothing counted."""
         self._current = None
         self._handed_over = None, []
         self.n_evaluations = 0
@@ -90,7 +75,7 @@ class TargetDensity(LogDensity):
 
     @property
     def noise(self):
-        """Noise that is in the model: a tuple with an array for each source."""
+        """The noise that is in the model: a tuple with an array for each source."""
         return tuple([source.rows for source in self._sources])
 
     @noise.setter
@@ -100,12 +85,10 @@ class TargetDensity(LogDensity):
             source.rows = rows
 
     def _chain_noise(self, point):
-        """Return the noise of the chain's state, from the model where a step of the chain set it.
+        """Return the noise of the chain's state, from the model if a step of the chain set it.
 
-        Raises
-        ------
-        pymc.exceptions.SamplingError
-            If another chain has replaced it, and other steps of this chain may have read that.
+        A SamplingError says that another chain has replaced it, and that other steps of this chain
+        may have read that.
         """
         claim = self._claim
         if claim is None or claim.is_own():
@@ -125,7 +108,7 @@ class TargetDensity(LogDensity):
         return self._noise
 
     def borrow(self):
-        """Return what :meth:`give_back` puts back: the noise in the model, and whose it is."""
+        """Return the noise in the model and its owner, for :meth:`give_back`."""
         claim = self._claim
         return self.noise, None if claim is None else dict(vars(claim.owner))
 
@@ -154,19 +137,10 @@ class TargetDensity(LogDensity):
         return self._current
 
     def current(self, point) -> Evaluation:
-        """Return the evaluation of the chain's state; it is recycled as long as it is valid.
+        """Return the Evaluation of the chain's state at PyMC's `point`, recycled while it is valid.
 
         The density is evaluated at a chain's start and, under the *same* noise, when another step
-        has moved something.
-
-        Parameters
-        ----------
-        point : dict of str to ndarray
-            PyMC's point, with at least the model's value variables.
-
-        Returns
-        -------
-        Evaluation
+        has changed a value.
         """
         moved = self.follow(point)
         noise = self._chain_noise(point) if self.is_noisy else ()
@@ -180,19 +154,9 @@ class TargetDensity(LogDensity):
         return current
 
     def propose(self, position, rng, after=None) -> Evaluation:
-        """Evaluate the density at a proposal, under renewed noise.
+        """Return the Evaluation at a proposal (d,), under renewed noise.
 
-        Parameters
-        ----------
-        position : ndarray, shape (d,)
-        rng : numpy.random.Generator
-            Renews the noise.
-        after : Evaluation, optional
-            The evaluation whose noise is renewed, by default the chain's.
-
-        Returns
-        -------
-        Evaluation
+        The noise of `after`, an Evaluation, is renewed; by default the chain's.
         """
         if not self.is_noisy:
             return self.evaluate(position, ())
@@ -230,7 +194,7 @@ class TargetDensity(LogDensity):
     def _is_handed_over(self, point, position):
         """Say whether `point` has the very arrays that :meth:`point` last made of `position`.
 
-        That spares an iteration the comparison of positions.
+        That saves comparing positions in each iteration.
         """
         source, views = self._handed_over
         if source is not position:
@@ -239,7 +203,7 @@ class TargetDensity(LogDensity):
 
     @property
     def has_independent_noise(self):
-        """Whether the density is estimated, a proposal's noise being independent of the chain's."""
+        """Whether the density is estimated, with a proposal's noise independent of the chain's."""
         return self.is_noisy and not any(source.scheme.correlation for source in self._sources)
 
     # Replicates of noisy likelihoods
@@ -253,21 +217,14 @@ class TargetDensity(LogDensity):
 
     @property
     def chooses_n_replicates(self):
-        """Whether a likelihood wants its number of replicates chosen."""
+        """Whether a likelihood's number of replicates is to be chosen."""
         return any(likelihood.op.is_auto for likelihood in self.likelihoods)
 
     def choose_n_replicates(self, point, rng):
         """Choose the numbers of replicates at the chain's state, and renew the noise.
 
-        Parameters
-        ----------
-        point : dict of str to ndarray
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        list of (str, int, float)
-            Name of the likelihood, number of replicates, variance of its log estimate.
+        Return a list of each likelihood's name, number of replicates and variance of its log
+        estimate.
         """
         parameters = self.parameters(self.current(point).position)
         chosen, noise = [], list(self._noise)
@@ -284,16 +241,9 @@ class TargetDensity(LogDensity):
         return chosen
 
     def noisy_terms(self, point):
-        """Return the estimated terms of the log density at a point.
+        """Return the list of NoisyTerms of the log density at a point.
 
-        Parameters
-        ----------
-        point : dict of str to ndarray
-
-        Returns
-        -------
-        list of NoisyTerm
-            The simulators of PyMC make one term, their sum with all that isn't noisy.
+        The simulators of PyMC make one term, their sum with all exact terms.
         """
         position = self.current(point).position
         terms = [
@@ -325,7 +275,7 @@ class TargetDensity(LogDensity):
     def rejections(self):
         """Return (name, number of evaluations, number rejected) of each black box that rejects.
 
-        Counted in this chain.
+        They are counted in this chain.
         """
         return [
             (op.name, op.n_evaluations - n_evaluations, op.n_rejected - n_rejected)
@@ -348,18 +298,10 @@ class TargetDensity(LogDensity):
         return sum(record.n_failed for record in records) / n if n else np.nan
 
     def check_start(self, point):
-        """Raise an error unless the chain can start at `point`.
+        """Raise a SamplingError unless the chain can start at `point`.
 
-        A noisy estimate of ``-inf`` passes: another draw of it may be finite.
-
-        Parameters
-        ----------
-        point : dict of str to ndarray
-
-        Raises
-        ------
-        pymc.exceptions.SamplingError
-            If the log density is NaN, ``+inf``, or ``-inf`` for another reason than noise.
+        It can't where the log density is NaN, ``+inf``, or ``-inf`` for another reason than noise:
+        another draw of a noisy estimate of ``-inf`` may be finite.
         """
         evaluation = self.current(point)
         log_density = evaluation.log_density
@@ -391,15 +333,7 @@ def same_noise(first, second):
 def explain_terms(model, point):
     """Return the terms of a model's log density that are not finite at a point, or all terms.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    point : dict of str to ndarray
-
-    Returns
-    -------
-    str
-        One line a term, "name: value".
+    The text has one line a term, "name: value".
     """
     inputs = list(model.value_vars)
     arguments = [point[variable.name] for variable in inputs]

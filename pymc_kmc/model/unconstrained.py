@@ -1,4 +1,4 @@
-"""A model seen as a function of one vector, its variables on their unconstrained scale."""
+"""A model as a function of one vector, its variables on their unconstrained scale."""
 
 import warnings
 from functools import cached_property
@@ -13,22 +13,10 @@ from pymc_kmc.model.rows import of_rows
 
 
 class UnconstrainedModel:
-    """A model's variables as a vector.
+    """A model's continuous value variables as a vector.
 
-    Parameters
-    ----------
-    variables : list of TensorVariable
-        Value variables of the model, continuous ones.
-    model : pymc.Model
-    others : dict of TensorVariable to shared variable
-        The model's other value variables, and what stands in their place.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Of the variables.
-    initial_point : dict of str to ndarray
-    n_dimensions : int
+    `others` maps the model's other value variables to the shared variables in their place. The
+    attribute `names` has the variables' names; `n_dimensions` is the vector's length.
     """
 
     def __init__(self, variables, model, others):
@@ -44,7 +32,7 @@ class UnconstrainedModel:
 
     @property
     def random_variables(self):
-        """The model's random variables that belong to its value variables, in the model's order."""
+        """The random variables of the value variables, in the model's order."""
         model = self.model
         return [v for v in model.free_RVs if model.rvs_to_values[v] in self.variables]
 
@@ -70,7 +58,7 @@ class UnconstrainedModel:
         return np.array(periods)
 
     def nearest_copy(self, x, to):
-        """Return a place (d,) with its angles as near as can be to those of another place."""
+        """Return a place (d,) with its angles turned as near as possible to another place's."""
         x, angles = np.array(x), np.isfinite(self.periods)
         turn = self.periods[angles]
         x[angles] -= turn * np.round((x - to)[angles] / turn)
@@ -88,21 +76,12 @@ class UnconstrainedModel:
 
     @cached_property
     def _natural(self):
-        """The function behind :meth:`natural`."""
+        """The compiled function of :meth:`natural`."""
         values = self.model.replace_rvs_by_values(self.random_variables)
         return of_rows(self.variables, clone_replace(values, self._others))
 
     def natural(self, X):
-        """Return its free variables on their natural scale.
-
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-
-        Returns
-        -------
-        dict of str to ndarray, shape (n, ...)
-        """
+        """Return the free variables, on their natural scale, at X (n, d): a dict of arrays."""
         arrays = self._natural(*self._columns.split(X))
         free = self.random_variables
         return {variable.name: array for variable, array in zip(free, arrays, strict=True)}

@@ -1,1 +1,1 @@
-"""Linear algebra, coordinates, argument checks: what every room stands on."""
+"""Linear algebra, coordinates, argument checks: the foundation of the other folders."""

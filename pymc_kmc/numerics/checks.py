@@ -1,4 +1,4 @@
-"""Checks of arguments, each with an error that names the argument, its value and the remedy."""
+"""Checks of arguments; each error names the argument, its value and the remedy."""
 
 import numbers
 
@@ -37,15 +37,9 @@ def check_positive(value, name):
 
 
 def check_between(value, name, low, high, open=True):
-    """The argument if it is a number between two others, or a ValueError naming it.
+    """Return the argument if it is a number from low to high, or raise a ValueError that names it.
 
-    Parameters
-    ----------
-    value : object
-    name : str
-    low, high : float
-    open : bool
-        Whether the ends are left out.
+    The ends are left out if `open`.
     """
     number = as_number(value)
     inside = low < number < high if open else low <= number <= high
@@ -89,13 +83,7 @@ def check_flag(value, name):
 
 
 def check_rng(rng, name="rng"):
-    """Return a generator, given one, a seed or None, or raise an error that names the argument.
-
-    Raises
-    ------
-    TypeError, ValueError
-        What NumPy raises.
-    """
+    """Return a generator, given one, a seed or None, or raise an error that names the argument."""
     try:
         if isinstance(rng, np.random.RandomState):
             raise TypeError
@@ -130,20 +118,9 @@ def check_interval(name, interval, minimum, integer=False):
 
 
 def check_points(X, name="X", d=None):
-    """Return points as a contiguous finite (n, d) array of float64.
+    """Return points as a contiguous finite (n, d) array of float64; errors call it `name`.
 
-    Parameters
-    ----------
-    X : array_like (n, d)
-    name : str
-        Its name in error messages.
-    d : int, optional
-        Number of columns that it must have.
-
-    Raises
-    ------
-    ValueError
-        If the shape is wrong, there are no rows, or an entry is NaN or infinite.
+    A ValueError says that the shape is wrong, there are no rows, or an entry is NaN or infinite.
     """
     try:
         X = np.ascontiguousarray(X, dtype=np.float64)
@@ -175,10 +152,7 @@ def check_points(X, name="X", d=None):
 def check_weights(sample_weight, n):
     """Return weights (n,) as float64, ones if None; they act as multiplicities.
 
-    Raises
-    ------
-    ValueError
-        If the shape is wrong, a weight is negative or not finite, or all are zero.
+    A ValueError says that the shape is wrong, a weight is negative or not finite, or all are zero.
     """
     if sample_weight is None:
         return np.ones(n)
@@ -201,7 +175,7 @@ def check_weights(sample_weight, n):
 
 
 def check_distinct(n_distinct):
-    """Raise unless there are enough distinct points to fit to."""
+    """Raise a ValueError unless there are enough distinct points to fit to."""
     if n_distinct < 2:
         raise ValueError(
             f"X has {n_distinct} distinct point(s) of positive weight; pass at least 2 "
@@ -212,7 +186,7 @@ def check_distinct(n_distinct):
 def as_rows(X, d):
     """Return evaluation points as (n, d), and whether a single point (d,) was passed.
 
-    Entries may be NaN or infinite: a trajectory that diverged asks for a value there, and gets NaN.
+    Entries may be NaN or infinite: a trajectory that diverged gets NaN there.
     """
     try:
         X = np.asarray(X, dtype=np.float64)
@@ -224,15 +198,9 @@ def as_rows(X, d):
 
 
 def in_chunks(function, X, row_entries):
-    """Apply a function to slices of X's rows, lest its temporary arrays fill the memory.
+    """Apply a function of rows (n, d) to slices of X, so that its temporary arrays fit into memory.
 
-    Parameters
-    ----------
-    function : callable
-        Takes some rows (n, d); returns an array (n, ...).
-    X : ndarray (n, d)
-    row_entries : int
-        Number of entries that a row takes in the largest temporary array.
+    `row_entries` is the number of entries that a row takes in the largest temporary array.
     """
     rows = max(1, CHUNK_ENTRIES // max(1, row_entries))
     if len(X) <= rows:

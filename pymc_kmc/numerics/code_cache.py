@@ -1,11 +1,10 @@
-"""Compiled code on disk: never of other sources, and never a reason to fail.
+"""Compiled code on disk that never comes from other sources and never causes a failure.
 
-numba keeps what it has compiled beside the sources or in the user's cache folder. It looks at the
-source of the outermost function alone, while code that was inlined and constants come from other
-modules too: after an upgrade in place a stale file would be used. And it raises where a file is
-damaged or the disk is full. Here a file belongs to all sources that compiled code of the package
-is made from, and what can't be read or written is compiled anew, with a warning that names the
-file.
+numba keeps compiled code beside the sources or in the user's cache folder. It checks the source of
+the outermost function alone, while inlined code and constants come from other modules too: after an
+upgrade in place a stale file would be used. And it raises where a file is damaged or the disk is
+full. Here a file belongs to all sources that compiled code of the package is made from. Where a
+file can't be read or written, its code is compiled anew, with a warning that names the file.
 """
 
 import re
@@ -25,20 +24,11 @@ IMPORTED = re.compile(rf"^\s*from {PACKAGE.name}\.([\w.]+) import", re.MULTILINE
 
 @cache
 def sources_digest(package=PACKAGE):
-    """Return a digest of the sources that compiled code is made from, and of the version.
+    """Return a digest of the version and of the sources that compiled code is made from.
 
-    These are the modules that compile something, those that they import from, whose constants
-    become part of the code, and the package's ``__init__.py``.
-
-    Parameters
-    ----------
-    package : Path
-        Folder of the package.
-
-    Returns
-    -------
-    str
-        Empty if the sources can't be read, as in an archive.
+    These are the package's modules that compile something, those that they import from, whose
+    constants become part of the code, and ``__init__.py``. Empty if sources can't be read, as in an
+    archive.
     """
     try:
         texts = {path: path.read_text("utf-8") for path in sorted(package.rglob("*.py"))}
@@ -87,7 +77,7 @@ class CodeCache(FunctionCache):
 
 
 class CodeFiles(IndexDataCacheFile):
-    """The files of one function, whose damage is a reason to compile anew."""
+    """The cache files of one function; damaged ones lead to compiling anew."""
 
     last_read = None
 
@@ -104,7 +94,6 @@ class CodeFiles(IndexDataCacheFile):
         return super()._load_data(name)
 
     def complain(self, path, error):
-        """Warn of a file that can't be read."""
         warnings.warn(
             f"The file {path} of compiled code can't be read ({type(error).__name__}: {error}). "
             "Its function is compiled anew, and the file is replaced if it can be.",

@@ -14,14 +14,7 @@ import numpy as np
 
 
 class Coordinates:
-    """A linear change of variables, u = A (x - origin).
-
-    Parameters
-    ----------
-    origin : array_like, shape (d,)
-    matrix : array_like, shape (d, d)
-        A, invertible.
-    """
+    """A linear change of variables, u = A (x - origin), with an invertible `matrix` A (d, d)."""
 
     def __init__(self, origin, matrix):
         self.origin = np.ascontiguousarray(origin, dtype=np.float64)
@@ -46,26 +39,23 @@ class Coordinates:
         return -float(np.linalg.slogdet(self.matrix)[1])
 
     def backward_gradient(self, gradients):
-        """Return the gradient in x of a function whose gradient in u is given."""
+        """Return the gradient in x, given that in u."""
         return gradients @ self.matrix
 
 
 class Identity:
-    """The warp that changes nothing. There is one, also after copying and in other processes."""
+    """The warp that changes nothing; copies and other processes have the same object."""
 
     def __reduce__(self):
         return "IDENTITY"
 
     def forward(self, X):
-        """Return X."""
         return X
 
     def backward(self, Y):
-        """Return Y."""
         return Y
 
     def log_volume(self, X):
-        """Return 0."""
         return 0.0
 
 
@@ -73,7 +63,7 @@ IDENTITY = Identity()
 
 
 class ScaleWarp(NamedTuple):
-    """A triangular map that takes some coordinates' scales out of others.
+    """A triangular map that takes the scales of driven coordinates out.
 
     With drivers P among the others O, y_i = (x_i - b_i - B_i' x_O) exp(-s_i(x_P)) for the driven
     coordinates i; the others stay as they are. The log scales s_i are quadratic in the drivers
@@ -84,8 +74,7 @@ class ScaleWarp(NamedTuple):
     drivers, driven, others : ndarray of int, shapes (p,), (q,) and (d - q,)
         Indices. The others are those that aren't driven, drivers included.
     centre : ndarray, shape (d,)
-    location : ndarray, shape (q,)
-    location_slopes : ndarray, shape (q, d - q)
+    location, location_slopes : ndarray, shapes (q,) and (q, d - q)
     scale_slopes : ndarray, shape (q, 2 p)
         Slopes of the log scales in the drivers and in their squares.
     nearest, farthest : ndarray, shape (p,)

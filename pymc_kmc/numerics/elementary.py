@@ -1,9 +1,8 @@
 """Compiled elementary functions of many numbers at once.
 
 numba as installed from PyPI calls the C library's ``exp``, ``sin`` and ``cos`` once per entry. The
-functions here are written so that the compiler turns them into vector instructions. None may be
-compiled with the fast-math flag "reassoc": rounding by adding and subtracting a constant must not
-be simplified away.
+compiler turns the functions here into vector instructions. None may be compiled with the fast-math
+flag "reassoc": rounding by adding and subtracting a constant must not be simplified away.
 """
 
 import math
@@ -84,7 +83,7 @@ def gaussian_of(distance):
     """Return exp(-distance^2 / 2), or 1.3e-14 where it is less.
 
     Relative error below 1e-13; NaN stays NaN. In a loop it takes two thirds of the time of
-    :func:`exp_in_place`, for no exponent is put together from bits.
+    :func:`exp_in_place`, since it builds no exponent from bits.
     """
     t = -0.5 * distance * distance
     t = _GAUSSIAN_LOW if t < _GAUSSIAN_LOW else t

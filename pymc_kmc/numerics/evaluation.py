@@ -47,14 +47,14 @@ EVALUATION = {
 def evaluation(function):
     """Compile a function of a surrogate's parameters, to be inlined.
 
-    It can't allocate: numba's counts of references to each array of the parameters, with which
-    arrays are freed, took half of the time of a gradient.
+    It can't allocate: numba's reference counts of the parameters' arrays took half of the time of a
+    gradient.
     """
     return njit(**EVALUATION)(function)
 
 
 def part(function):
-    """Compile a function that is a part of one compiled with :func:`evaluation`.
+    """Compile a part of a function compiled with :func:`evaluation`.
 
     Its source becomes the caller's, with the caller's options: it isn't compiled by itself.
     """
@@ -71,27 +71,17 @@ _EVALUATIONS: dict[type, _Evaluation] = {}
 
 
 def register(parameters_class, *, log_density, gradient, workspace_size):
-    """Tell :func:`log_density_at` and :func:`gradient_at` how to evaluate a surrogate's parameters.
+    """Register the functions that evaluate a ``typing.NamedTuple`` class of parameters.
 
-    Parameters
-    ----------
-    parameters_class : type
-        A ``typing.NamedTuple`` class.
-    log_density, gradient, workspace_size : numba dispatchers
-        Functions ``(parameters, x, workspace) -> float``, ``(parameters, x, out, workspace) ->
-        None`` and ``(parameters) -> int``, with these names of arguments, compiled with
-        :func:`evaluation`.
+    They are numba dispatchers ``(parameters, x, workspace) -> float``, ``(parameters, x, out,
+    workspace) -> None`` and ``(parameters) -> int``, with these names of arguments, compiled with
+    :func:`evaluation`.
     """
     _EVALUATIONS[parameters_class] = _Evaluation(log_density, gradient, workspace_size)
 
 
 class PythonParameters:
-    """Parameters for evaluation by a surrogate's own methods, from Python.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-    """
+    """Parameters for evaluation by a surrogate's own methods, from Python."""
 
     def __init__(self, surrogate):
         self.surrogate = surrogate
@@ -117,15 +107,8 @@ register(
 def evaluable(surrogate):
     """Return parameters of a surrogate that the functions of this module evaluate.
 
-    Parameters
-    ----------
-    surrogate : Surrogate
-
-    Returns
-    -------
-    NamedTuple or PythonParameters
-        The surrogate's ``parameters_`` where their class is registered, for compiled code and
-        Python; else parameters for Python only (see :func:`is_compiled`).
+    They are its ``parameters_`` where their class is registered, for compiled code and Python; else
+    PythonParameters, for Python only (see :func:`is_compiled`).
     """
     parameters = getattr(surrogate, "parameters_", None)
     return parameters if type(parameters) in _EVALUATIONS else PythonParameters(surrogate)

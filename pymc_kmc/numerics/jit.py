@@ -1,4 +1,4 @@
-"""Compilation with numba, whose results are kept on disk wherever there is a folder for them."""
+"""Compilation with numba; compiled code is kept on disk wherever there is a folder for it."""
 
 import logging
 from contextlib import contextmanager
@@ -13,23 +13,13 @@ _log = logging.getLogger("pymc.pymc_kmc")
 
 
 def njit(function=None, **options):
-    """Compile as ``numba.njit(cache=True, **options)`` does, with a cache that is never in the way.
+    """Compile as ``numba.njit(cache=True, **options)`` does, with a cache that never fails.
 
     numba keeps compiled code beside the source file or in the user's cache folder, and refuses to
     compile where it can write to neither, as in a read-only container. The function is then
-    compiled in every process. What is kept belongs to the package's sources of this moment, and
-    damaged files are compiled anew (:mod:`pymc_kmc.numerics.code_cache`).
-
-    Parameters
-    ----------
-    function : callable, optional
-        The function to compile; without it, a decorator is returned.
-    **options
-        Those of ``numba.njit``, ``cache`` excepted.
-
-    Returns
-    -------
-    numba dispatcher or callable
+    compiled in every process. Cached code belongs to the package's present sources, and damaged
+    files are compiled anew (:mod:`pymc_kmc.numerics.code_cache`). Without a function, a decorator
+    is returned.
     """
     if function is None:
         return lambda function: njit(function, **options)
@@ -46,10 +36,7 @@ def njit(function=None, **options):
 
 
 def is_interrupt(error):
-    """Say whether an exception is Ctrl-C, also while compiled code ran.
-
-    numba returns without a result then: Python makes a SystemError of it.
-    """
+    """Say whether an exception is Ctrl-C, or the SystemError that compiled code makes of it."""
     if isinstance(error, SystemError):
         error = error.__cause__
     return isinstance(error, KeyboardInterrupt)
@@ -57,7 +44,7 @@ def is_interrupt(error):
 
 @contextmanager
 def interruptible():
-    """Make Ctrl-C while compiled code runs the KeyboardInterrupt that it is."""
+    """Raise KeyboardInterrupt for Ctrl-C while compiled code runs."""
     try:
         yield
     except SystemError as error:
@@ -67,19 +54,16 @@ def interruptible():
 
 
 class _Announcement(event.Listener):
-    """Says, once in a process, that functions of the package are being compiled.
+    """Logs, once in a process, that functions of the package are being compiled.
 
-    Attributes
-    ----------
-    is_kept : bool
-        Whether there is a folder for what is compiled.
+    `is_kept` says whether there is a folder for compiled code.
     """
 
     def __init__(self):
         self.is_kept, self.is_made = True, False
 
     def on_start(self, event):
-        """Called by numba when a function is in no cache."""
+        """Note that numba compiles a function that is in no cache."""
         package = __name__.split(".")[0]
         name = event.data["dispatcher"].py_func.__module__ or ""
         if self.is_made or name.split(".")[0] != package:
@@ -94,11 +78,11 @@ class _Announcement(event.Listener):
             )
 
     def on_end(self, event):
-        """Nothing to say."""
+        """Do nothing."""
 
 
 def is_announced():
-    """Say whether the user is told about what is compiled: not after PyMC's logger was silenced."""
+    """Say whether compiling is shown to the user: not after PyMC's logger was silenced."""
     return _log.isEnabledFor(logging.INFO)
 
 

@@ -1,4 +1,4 @@
-"""Factors, solutions, powers and means of symmetric matrices, whatever their condition."""
+"""Factors, solutions, powers and means of symmetric matrices of any condition."""
 
 import math
 
@@ -21,17 +21,13 @@ SMALLEST_VARIANCE = 1e-100
 
 
 def symmetric(A):
-    """Return the symmetric part of a matrix."""
     return 0.5 * (A + A.T)
 
 
 def cholesky_factor(A):
-    """Return the lower Cholesky factor of a symmetric matrix, with jitter if it takes some.
+    """Return the lower Cholesky factor of a symmetric matrix, with jitter if it needs some.
 
-    Returns
-    -------
-    L : ndarray or None
-        None if the matrix is too far from positive semi-definite, or isn't finite.
+    None if the matrix is too far from positive semi-definite, or isn't finite.
     """
     scale = np.trace(A) / len(A)
     jitter = 0.0
@@ -45,9 +41,9 @@ def cholesky_factor(A):
 
 
 def solve_positive(A, b):
-    """Solve A x = b for a symmetric positive semi-definite A, whatever its condition.
+    """Solve A x = b for a symmetric positive semi-definite A of any condition.
 
-    Cholesky with as little jitter as it takes; where that does not do, the pseudo-inverse on the
+    Cholesky with as little jitter as possible; where that fails, the pseudo-inverse on the
     eigenvectors of non-negligible eigenvalues.
     """
     L = cholesky_factor(A)
@@ -68,27 +64,9 @@ def solve_positive(A, b):
 def conjugate_gradients(apply, residual, *, start=None, tolerance, n_iterations, precondition=None):
     """Solve A x = b for a positive definite A by preconditioned conjugate gradients.
 
-    Parameters
-    ----------
-    apply : callable
-        Returns A v of v (n,).
-    residual : ndarray (n,)
-        b - A start.
-    start : ndarray (n,), optional
-        By default zero.
-    tolerance : float
-        Norm of the residual at which to stop.
-    n_iterations : int
-        Most iterations.
-    precondition : callable, optional
-        Returns an approximation of A^-1 v; by default v.
-
-    Returns
-    -------
-    x : ndarray (n,)
-        The iterate of the smallest residual.
-    norm : float
-        The norm of its residual.
+    Return the iterate x (n,) of the smallest residual, and the norm of that residual. ``apply(v)``
+    is A v, and ``precondition(v)`` approximates A^-1 v. `residual` (n,) is b - A start, with start
+    zero by default. The iteration stops at a residual of norm `tolerance`, or after `n_iterations`.
     """
     x = np.zeros_like(residual) if start is None else start
     z = residual if precondition is None else precondition(residual)
@@ -123,17 +101,11 @@ def triangular_solve(factor, rhs, transposed=False):
 
 @njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
 def cholesky_update(U, V):
-    """Turn the factor of P = U'U into that of P + V'V, in place.
+    """Turn U, the upper triangular factor (m, m) of P = U'U, into that of P + V'V, in place.
 
-    Rows of U are rotated against the rows of V one after the other (Golub and Van Loan, 2013,
-    *Matrix Computations*, section 6.5.4): one pass over U whatever the number of rows of V.
-
-    Parameters
-    ----------
-    U : ndarray (m, m)
-        Upper triangular, positive diagonal; overwritten.
-    V : ndarray (r, m)
-        Overwritten.
+    Rows of U are rotated against the rows of V (r, m), which is overwritten, one after the other
+    (Golub and Van Loan, 2013, *Matrix Computations*, section 6.5.4): one pass over U for any number
+    of rows of V. The diagonal is positive.
     """
     m = U.shape[0]
     for k in range(m):
@@ -161,7 +133,7 @@ def symmetric_power(matrix, power):
 def shrunk(X):
     """Return a covariance (d, d) of points that is shrunk towards its diagonal.
 
-    The identity, where they don't differ or overflow: nothing is known of scales then.
+    The identity where they don't differ or overflow: their scales are unknown then.
     """
     n, d = X.shape
     if n < 2:
@@ -182,7 +154,7 @@ def geometric_mean(A, B):
 
     The middle of the geodesic between them (Bhatia, 2007, *Positive Definite Matrices*, chapter
     4): A^(1/2) (A^(-1/2) B A^(-1/2))^(1/2) A^(1/2). For a covariance and an inverse Fisher
-    information it is the metric in which draws and gradients have equal spread. It is taken in
+    information it is the metric in which draws and gradients have equal spread. It is computed in
     units of A's diagonal, which changes nothing but the rounding.
     """
     units = np.sqrt(np.diag(A))

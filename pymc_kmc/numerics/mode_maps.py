@@ -13,10 +13,7 @@ DRAWS_A_DIMENSION = 8
 class ModeMaps:
     """Maps from each of some modes to the others; :mod:`pymc_kmc.moves.modes` has the equations.
 
-    Parameters
-    ----------
-    centres : ndarray, shape (k, d)
-    covariances : ndarray, shape (k, d, d)
+    The modes have `centres` (k, d) and `covariances` (k, d, d).
     """
 
     def __init__(self, centres, covariances):
@@ -33,12 +30,8 @@ class ModeMaps:
     def between(cls, modes, draws):
         """Return the maps between modes; None where there is one at most.
 
-        Parameters
-        ----------
-        modes : sequence
-            Each has a place `x` (d,) and the `covariance` (d, d) of its curvature.
-        draws : ndarray, shape (n, d)
-            They tell a mode's centre and covariance, where enough of them are in it.
+        A mode has a place `x` (d,) and the `covariance` (d, d) of its curvature. Where enough of
+        the draws (n, d) are in it, they determine its centre and covariance.
         """
         if len(modes) < 2:
             return None
@@ -52,19 +45,15 @@ class ModeMaps:
         return cls(centres, covariances)
 
     def log_responsibilities(self, X):
-        """Return logarithms of the probabilities of the modes at points (n, d), (n, k)."""
+        """Return logarithms (n, k) of the probabilities of the modes at points (n, d)."""
         places = np.einsum("kij,nkj->nki", self.whitenings, X[:, None, :] - self.centres)
         log_densities = -0.5 * np.sum(places**2, axis=2) - self.log_volumes
         return log_densities - np.logaddexp.reduce(log_densities, axis=1, keepdims=True)
 
     def jump(self, X, rng):
-        """Take points (n, d) to other modes.
+        """Return points (n, d) taken to other modes, and the jumps' log acceptance ratios (n,).
 
-        Returns
-        -------
-        X : ndarray, shape (n, d)
-        log_ratio : ndarray, shape (n,)
-            The part of the acceptance ratio that isn't the target's.
+        These lack the target's part.
         """
         n, rows = len(self.centres), np.arange(len(X))
         log_r = self.log_responsibilities(X)

@@ -1,4 +1,4 @@
-"""Points with repetitions, as the states of a chain are: distinct ones, covariance, whitening."""
+"""Points with repetitions, as a chain's states are: distinct ones, covariance, whitening."""
 
 import numpy as np
 
@@ -18,24 +18,19 @@ ROUNDING = 1e-14
 
 
 def has_moved(states):
-    """Return whether each state of a chain, shape (n, d), differs from the one before: (n,)."""
+    """Return the mask (n,) of a chain's states (n, d) that differ from the one before."""
     return np.append(True, np.any(np.diff(states, axis=0) != 0, axis=1))
 
 
 def count_distinct(states):
-    """Return the number of distinct states of a chain, shape (n, d); returns to one count again."""
+    """Return the number of distinct states of a chain (n, d); returns to one count again."""
     return np.count_nonzero(has_moved(states))
 
 
 def distinct_rows(X):
-    """Find the distinct rows of X (n, d), in the order of their first appearance.
+    """Return where each of the k distinct rows of X (n, d) appears first, (k,), in this order.
 
-    Returns
-    -------
-    first : ndarray of int (k,)
-        Where each distinct row appears first.
-    group : ndarray of int (n,)
-        For each row, the number of its distinct row.
+    The number of each row's distinct row, (n,), is returned too.
     """
     # Adding zero makes -0.0 and 0.0 one value.
     _, first, inverse = np.unique(X + 0.0, axis=0, return_index=True, return_inverse=True)
@@ -46,14 +41,9 @@ def distinct_rows(X):
 
 
 def unique_rows(X, weights):
-    """Merge the repeated rows of X (n, d); rows of weight zero are dropped.
+    """Return the distinct rows (k, d) of X (n, d), in order of appearance, and summed weights (k,).
 
-    Returns
-    -------
-    X_unique : ndarray (k, d)
-        In the order of their first appearance.
-    weights : ndarray (k,)
-        Summed.
+    Rows of weight zero are dropped.
     """
     first, group = distinct_rows(X)
     totals = np.bincount(group, weights=weights, minlength=len(first))
@@ -62,36 +52,19 @@ def unique_rows(X, weights):
 
 
 def mean_values(X, values):
-    """Average the values at the repeated rows of X (n, d).
-
-    Returns
-    -------
-    X_distinct : ndarray (k, d)
-        In the order of their first appearance.
-    means : ndarray (k,)
-    """
+    """Return the distinct rows (k, d) of X (n, d), in order of appearance, and mean values (k,)."""
     first, group = distinct_rows(X)
     return X[first], np.bincount(group, weights=values) / np.bincount(group)
 
 
 def shrunk_covariance(states, weights=None, share=None):
-    """Return the covariance of `states`, shrunk towards its diagonal when they are few.
+    """Return the covariance (d, d) of states (n, d), shrunk towards its diagonal when they are few.
 
-    Parameters
-    ----------
-    states : array_like, shape (n, d)
-        States of a chain, with their repetitions or with `weights`.
-    weights : array_like, shape (n,), optional
-        Multiplicity of each state.
-    share : float, optional
-        Weight of the diagonal. By default a half with fewer than 2 d distinct states, else hardly
-        any: a weight that is seen on a badly conditioned target cuts its narrow directions off.
-
-    Returns
-    -------
-    ndarray, shape (d, d)
-        Positive definite, whatever the coordinates' scales; a coordinate that never moved has a
-        billionth of the others' mean variance.
+    The states are a chain's, with their repetitions or with `weights` (n,). `share` is the weight
+    of the diagonal. By default it is a half with fewer than 2 d distinct states, else hardly any: a
+    noticeable weight cuts off the narrow directions of a badly conditioned target. The covariance
+    is positive definite for any scales of coordinates; a coordinate that never moved has a
+    billionth of the others' mean variance.
     """
     states = np.asarray(states, dtype=np.float64)
     n_dimensions = states.shape[1]
@@ -114,7 +87,7 @@ def whitening(covariance):
     """Return W, shape (d, d), such that W x has unit covariance.
 
     The symmetric inverse root of the correlations, of the standardised coordinates: W x differs
-    from these as little as can be (Kessy, Lewin and Strimmer, 2018, "ZCA-cor"), and coordinates
+    from these as little as possible (Kessy, Lewin and Strimmer, 2018, "ZCA-cor"), and coordinates
     of very different scales lose no digits.
 
     References

@@ -1,4 +1,4 @@
-"""The number of threads that linear algebra uses."""
+"""The number of threads for linear algebra."""
 
 from functools import cache
 
@@ -8,13 +8,13 @@ from threadpoolctl import ThreadpoolController
 def single_threaded_blas():
     """Return a context in which BLAS uses one thread.
 
-    With several threads its rounding depends on their number, and with it the draws; and the chains
-    already share the cores.
+    With several threads its rounding, and with it the draws, depends on their number; and the
+    chains already share the cores.
     """
     return _thread_pools().limit(limits=1, user_api="blas")
 
 
 @cache
 def _thread_pools():
-    """NumPy's and SciPy's pools. Finding them takes a millisecond, limiting them 20 us."""
+    """Return NumPy's and SciPy's pools: finding them takes a millisecond, limiting them 20 us."""
     return ThreadpoolController()
