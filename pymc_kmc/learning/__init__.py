@@ -1,4 +1,4 @@
-"""What is learned once, before sampling, for all chains."""
+"""Learning a posterior once, before sampling, for all chains."""
 
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.learn import learn

@@ -101,10 +101,7 @@ class Averages:
         return float(np.hypot(np.sqrt(known), self._unknown))
 
     def controlled(self, influences):
-        """Return the corrections (q,) by control variates, and the standard errors (q,) after them.
-
-        The functionals have influences (n, q); the corrections are to be subtracted.
-        """
+        """Return control variates' corrections (q,) to subtract, and standard errors (q,)."""
         roots = np.sqrt(self.weights)[:, None]
         means = self.weights @ self._controls
         centred = self._controls - means
@@ -113,10 +110,7 @@ class Averages:
         return means @ slopes, np.sqrt(self.surrogate_variance(influences) + sampling)
 
     def table(self, values, labels, quantiles):
-        """Return a DataFrame of means, standard deviations, quantiles, and their standard errors.
-
-        Rows are the p columns of `values` (n, p), named by `labels`.
-        """
+        """Return estimates with standard errors, a DataFrame with a row for each of p columns."""
         means = self.weights @ values
         deviations = values - means
         sds = np.sqrt(self.weights @ deviations**2)

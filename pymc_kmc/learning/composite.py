@@ -68,10 +68,7 @@ class Composite:
         self.model, self.emulators = model, emulators
 
     def __call__(self, X, temperature=1.0, penalty=PENALTY) -> Values:
-        """Return :class:`Values` at points (n, d), for draws at a temperature.
-
-        `penalty` is the weight of the variance: 0 for the log density and its gradient.
-        """
+        """Return :class:`Values` at X (n, d) for a temperature; `penalty` weighs the variance."""
         weight = -penalty / temperature**2
 
         def penalised(variance):
@@ -113,10 +110,7 @@ class Composite:
         return values
 
     def _values(self, X, temperature, of_variance):
-        """Return :class:`Values` at X (n, d) with a function of the variance added.
-
-        `of_variance` returns that function of variances (n,), and its derivative.
-        """
+        """Return :class:`Values` plus a function of the variance; it returns its derivative too."""
         model = self.model
         inputs = model.inputs(X)
         predictions = [emulator.predict(X, inputs) for emulator in self.emulators]

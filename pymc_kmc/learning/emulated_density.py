@@ -88,10 +88,7 @@ class EmulatedDensity:
 
     @property
     def parameters(self):
-        """The parameters for evaluation in coordinates, compiled anew in each process.
-
-        PythonParameters where the model can't be compiled.
-        """
+        """The parameters for evaluation, compiled in each process, or else PythonParameters."""
         if self._compiled is None and self._can_compile:
             self._compile()
         if self._compiled is None:
@@ -228,10 +225,7 @@ def on_emulators(posterior, model) -> FittedSurrogate:
 
 
 def n_gradients(operations):
-    """Return how many gradients a proposal may take.
-
-    `operations` (n_emulators,) are those that value and gradient of each emulator take.
-    """
+    """Return how many gradients a proposal may take, given each emulator's operations (n,)."""
     n = len(operations)
     total = OVERHEAD + n * OVERHEAD_OF_ONE + np.sum(operations)
     return max(int(n * BUDGET / total), FEWEST_GRADIENTS)

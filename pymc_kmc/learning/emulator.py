@@ -382,10 +382,7 @@ class NodeEmulator:
         return np.exp(np.minimum(outputs, LARGEST_LOG)) if self.is_log else outputs
 
     def leave_one_out(self):
-        """Return outputs (n, m) and variances (n,), each evaluation predicted from all others.
-
-        They are NaN where an evaluation was not usable, or was left out.
-        """
+        """Return predictions (n, m) and variances (n,), each from all others; NaN if not usable."""
         mean, factors = self.process.leave_one_out()
         outputs = np.full((len(self.usable), mean.shape[1]), np.nan)
         variance = np.full(len(self.usable), np.nan)

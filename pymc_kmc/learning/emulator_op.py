@@ -89,10 +89,7 @@ def _funcify_pull(op, **kwargs):
 
 
 def emulated_graph(opaque, emulators, packed):
-    """Return graphs of an OpaqueModel with emulated outputs: x (d,), the log density, its gradient.
-
-    `emulators` are fitted, and `packed` is their :class:`Packed`.
-    """
+    """Return graphs of x (d,), of the log density with emulated outputs and of its gradient."""
     numbers, layout = map(pytensor.shared, packed)
     x = pt.tensor("x", dtype="float64", shape=(opaque.n_dimensions,))
 

@@ -30,10 +30,7 @@ def maxima(composite, X):
 
 
 def is_same(mode, other, nearest_copy):
-    """Say whether one of two modes explains the other one.
-
-    `nearest_copy` is :meth:`OpaqueModel.nearest_copy`.
-    """
+    """Say whether one of two modes explains the other, given OpaqueModel's `nearest_copy`."""
     return any(
         Mode(one.x, one.log_density, one.covariance).explains(
             nearest_copy(another.x, one.x), another.log_density

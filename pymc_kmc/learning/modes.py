@@ -40,10 +40,7 @@ class LearnedMode(NamedTuple):
 
 
 def learned_modes(found, opaque):
-    """Return a tuple of :class:`LearnedMode`.
-
-    Each of `found` is a Mode, the number of searches that ended there, and whether it was left out.
-    """
+    """Return LearnedModes, given of each the Mode, number of searches, and if it was left out."""
     if not found:
         return ()
     natural = opaque.natural(np.array([mode.x for mode, _, _ in found]))

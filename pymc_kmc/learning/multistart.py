@@ -8,15 +8,15 @@ search's end is stopped. One whose evaluations are predicted is stopped once the
 density leads to such an end.
 
 Every second search may end in a local maximum: there are several searches, and two of them must
-agree on the best maximum. Where a number depends on many parameters all may end in the same local
-one, because a search that uses the others' evaluations is led to their ends. There each search
-climbs by its own evaluations. The others' evaluations only show whether it is on the way to a
-known mode.
+agree on the best maximum. Where a log density depends on many parameters all may end in the same
+local one, because a search that uses the others' evaluations is led to their ends. There each
+search climbs by its own evaluations. The others' evaluations only show whether it is on the way to
+a known mode.
 
-Under noise that takes more evaluations. Searches after the first then begin far from known modes,
-and a repulsive potential around these (deflation; Farrell et al., 2015) is subtracted from the log
-density at first. Where all of them end alike, some more climb alone from such places. The best
-maximum must have stood for two more searches.
+Under noise climbing alone takes more evaluations. Searches after the first then begin far from
+known modes, and a repulsive potential around these (deflation; Farrell et al., 2015) is subtracted
+from the log density at first. Where all of them end alike, some more climb alone from such places.
+The best maximum must have stood for two more searches.
 
 References
 ----------
@@ -133,10 +133,7 @@ class MultiStart:
         return np.clip(starts, centre - FARTHEST * self.scales, centre + FARTHEST * self.scales)
 
     def state(self, evaluations, say):
-        """Return the state before the first round, :class:`~pymc_kmc.learning.state.LearningState`.
-
-        Given earlier evaluations, there is no search. `say` is called with the evaluations so far.
-        """
+        """Return the LearningState before round one; earlier evaluations make searches needless."""
         self.say = say
         if evaluations is not None:
             self.evaluations = evaluations

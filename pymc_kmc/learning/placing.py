@@ -56,10 +56,7 @@ class OptimisticDraws(NamedTuple):
 
 
 def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraws:
-    """Draw as far as the emulators can't exclude mass.
-
-    `draws` are the composite's own, at temperature 1; `factor` (d, d) is the metric.
-    """
+    """Draw as far as the emulators can't exclude mass, from their draws at temperature 1."""
 
     def density(X, temperature):
         return composite.boundedly_optimistic(X, MOST_OPTIMISM)

@@ -48,7 +48,7 @@ class LearnedPosterior:
     has_converged : bool
         Whether the error became small before `max_evaluations`.
     is_close : bool
-        Whether it is small enough for chains, converged or up to twice as large: they go on
+        Whether the error is small enough for chains, converged or up to twice as large: they go on
         learning otherwise.
     rounds : tuple of Round
         Results of each round: `n_evaluations` so far, `temperature`, `error`, and `predicted`, the

@@ -10,10 +10,7 @@ ROUNDING = 1e-6
 
 
 def keep(error, opaque):
-    """Attach all evaluations of an :class:`OpaqueModel` to an exception, with a note.
-
-    They are its attribute `evaluations`, :class:`Evaluations`.
-    """
+    """Attach all evaluations to an exception, as its attribute `evaluations`, with a note."""
     if not len(opaque.evaluations):
         return
     error.evaluations = opaque.evaluations

@@ -9,7 +9,7 @@ ten nats, a density ten times flatter is drawn from. The posterior is learned at
 error below the tolerance in three rounds running, and emulators that are sure of the draws.
 
 Some chains begin at draws of the prior in every round: a chain that comes to places as high as the
-draws stays. So a mode that the emulators already predict is found without an evaluation. Where they
+draws stays. A mode that the emulators already predict is so found without an evaluation. Where they
 can't decide whether a draw of the prior is as high, two such places a round are evaluated.
 """
 
@@ -213,10 +213,7 @@ class Rounds:
         )
 
     def is_close(self, state, composite, draws, factor):
-        """Say whether the result is good enough for chains, though rounds were cut short.
-
-        `draws` are the composite's own, at temperature 1; `factor` (d, d) is the metric.
-        """
+        """Say whether the result is good enough for chains, given its draws and their metric."""
         if len(state.errors) < N_CONVERGED_ROUNDS:
             return False
         own = np.sqrt(np.mean(draws.values.variance))

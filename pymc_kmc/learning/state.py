@@ -67,11 +67,7 @@ class LearningState(NamedTuple):
 
 
 def begin(evaluations, draws, covariance, temperature, modes=()):
-    """Return the state before the first round.
-
-    `draws` (n, d) are places where the surrogate is to be good, `covariance` (d, d) is theirs, and
-    `modes` have mass.
-    """
+    """Return the state before the first round, for a surrogate that is good at draws (n, d)."""
     step_size = FIRST_STEP_SIZE * draws.shape[1] ** -0.25
     factor = cholesky_factor(covariance)
     start = evaluations, None, draws, factor, temperature, np.inf, 0, step_size, ()

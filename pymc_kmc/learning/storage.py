@@ -68,7 +68,7 @@ def fields_of(kind):
 
 
 def _packed(value, name, arrays):
-    """Return a value as JSON takes it, and put its arrays into `arrays`."""
+    """Return a value in the form of JSON, and put its arrays into `arrays`."""
     if isinstance(value, np.ndarray):
         arrays[name] = value
         return {"array": name}

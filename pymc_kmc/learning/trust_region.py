@@ -145,10 +145,7 @@ class Repelled:
 
 
 def agrees(predicted, value, highest, noise=0.0):
-    """Say whether a log density was predicted: within an error, and a share of its depth.
-
-    The error includes the noise's standard deviation.
-    """
+    """Say whether a log density was predicted within an error, noise and a share of its depth."""
     error = CHECK_ERROR + noise
     return abs(value - predicted) < error + CHECK_SHARE * max(highest - value, 0.0)
 
@@ -156,10 +153,10 @@ def agrees(predicted, value, highest, noise=0.0):
 class TrustRegion:
     """A search from one start x (d,), an evaluated point with its `log_density`.
 
-    `scales` (d,) are the variables'. `n_checks` passed in a row end the search. A `repulsion` keeps
-    it from known modes until its release. It climbs by the first `n_shared` of all evaluations, by
-    default all, besides its own; others only show whether it is on the way to another search's
-    mode.
+    `scales` (d,) are the variables'. `n_checks` passed in a row end the search. A `repulsion` from
+    known modes is subtracted until its release. The search climbs by the first `n_shared` of all
+    evaluations, by default all, and by its own; others only show whether it is on the way to
+    another search's mode.
     """
 
     def __init__(
@@ -371,10 +368,7 @@ class TrustRegion:
         self.n_renewed = self.n_evaluations
 
     def _maximum(self, composite):
-        """Return the optimistic log density's maximum in the box, and the two rises there.
-
-        They are those of the mean and of the optimistic log density.
-        """
+        """Return the optimistic maximum in the box, and its rises of mean and optimistic value."""
         d, factor, radius = len(self.x), cholesky_factor(self.covariance), self.radius
         loss = self._loss(partial(composite.optimistic, n_sds=OPTIMISM), factor)
         starts = (

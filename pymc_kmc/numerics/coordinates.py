@@ -23,7 +23,6 @@ class Coordinates:
 
     @classmethod
     def identity(cls, n_dimensions):
-        """Return the coordinates that change nothing."""
         return cls(np.zeros(n_dimensions), np.eye(n_dimensions))
 
     def forward(self, X):
@@ -39,7 +38,6 @@ class Coordinates:
         return -float(np.linalg.slogdet(self.matrix)[1])
 
     def backward_gradient(self, gradients):
-        """Return the gradient in x, given that in u."""
         return gradients @ self.matrix
 
 

@@ -63,7 +63,6 @@ class _Announcement(event.Listener):
         self.is_kept, self.is_made = True, False
 
     def on_start(self, event):
-        """Note that numba compiles a function that is in no cache."""
         package = __name__.split(".")[0]
         name = event.data["dispatcher"].py_func.__module__ or ""
         if self.is_made or name.split(".")[0] != package:
