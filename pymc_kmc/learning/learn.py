@@ -245,16 +245,19 @@ def why_doubtful(learned, opaque):
 
 
 def _tell_unseen(modes, stacklevel):
-    """Warn where only one search has ended at the highest of several maxima: there may be more."""
+    """Warn where one search at most has ended at the highest of several maxima: there may be more.
+
+    Modes that draws have found without a search say nothing of searches.
+    """
     best = max(modes, key=lambda mode: mode.log_density, default=None)
-    if best is None or len(modes) == 1 or best.n_searches > 1:
-        return
     n_searches = sum(mode.n_searches for mode in modes)
+    if not n_searches or len(modes) == 1 or best.n_searches > 1:
+        return
     warnings.warn(
-        f"{n_searches} searches ended at {len(modes)} maxima of the log density, one alone at the "
-        f"highest: about {100 * unseen_share(modes):.0f} % of further searches would end at maxima "
-        "that weren't seen, and one of these may be higher. Learn again with other random_seeds, "
-        "and compare the log densities of `modes`.",
+        f"Of {n_searches} searches, {best.n_searches} ended at the highest of {len(modes)} maxima "
+        f"of the log density: about {100 * unseen_share(modes):.0f} % of further searches would "
+        "end at maxima that weren't seen, and one of these may be higher. Learn again with other "
+        "random_seeds, and compare the log densities of `modes`.",
         UserWarning,
         stacklevel=stacklevel,
     )

@@ -14,10 +14,21 @@ can't decide whether a draw of the prior is as high, two such places a round are
 """
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.composite import Composite, draw, first, on_circles
+from pymc_kmc.learning.composite import Composite, Draws, draw, first, on_circles
+from pymc_kmc.learning.convergence import (
+    EXPLORING,
+    UNCERTAIN_TOLERANCE,
+    Limits,
+    Plan,
+    errors_in_reach,
+    judge,
+    lowest_of_mass,
+    root_mean_square,
+)
 from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, SHALLOW, Compression, NodeEmulator, shrunk
 from pymc_kmc.learning.placing import informative, optimistic_draws, uncertain
 from pymc_kmc.learning.state import N_CONVERGED_ROUNDS, LearningState, Round
@@ -49,36 +60,14 @@ FEW_DIMENSIONS, LARGEST_OF_MANY = 10, 2.0 * COMPRESSION_DEPTH
 # The largest where searches have found modes. Errors grow with the temperature, and it with errors:
 # without a bound draws left modes for good that searches had found.
 LARGEST_AT_MODES = 3.0
-# Temperature of the places that are evaluated because they are uncertain, at least: posterior draws
-# of an emulator that is wrong outside of them are not dispersed enough to find that out.
-EXPLORING, N_EXPLORING_TRANSITIONS = 1.7, 10
 # The same under noise: slopes are told by places far apart. Of 150 independent draws, four
 # dimensions, noise of 1 nat, errors of means were .22 standard deviations at temperature 1, .12 at
 # 2, .16 at 3.
 EXPLORING_NOISE = 2.5
+# Number of transitions at these temperatures, from the draws.
+N_EXPLORING_TRANSITIONS = 10
 # Bounds of the temperature's factor from one round to the next.
 COOLING = (0.4, 1.6)
-# Error at all other places that is small enough, in tolerances: a surrogate that is right where it
-# draws may know nothing of mass beyond. Half of it took 500 to 1000 evaluations of Student's t.
-UNCERTAIN_TOLERANCE = 3.0
-# Share of the draws that are deeper than what counts there, if these are as much deeper as at the
-# exploring temperature: a place that is known to be deep may be anything below. With the draws' own
-# depth tails were unknown: a time series had an ESS of 81 in place of 800.
-DEEP_SHARE = 0.01
-# Standard deviation of the log density at draws, as the emulators see it, that is small enough, in
-# tolerances, or in standard deviations of the noise. Half the variance is taken off the density
-# that is drawn from: where that is much, mass beyond is missing, however well the places are
-# predicted that are drawn. With two tolerances Student's t had an ESS of 630 (407) after 167
-# evaluations, with one 727 (650) after 266; Glass ended at .44 nats once, after 451 evaluations,
-# with an ESS of 114.
-OWN_TOLERANCE, OWN_NOISE = 1.0, 2.0 / 3.0
-# Largest difference between draws and those that emulators can't exclude, of a mean in standard
-# deviations or of a log standard deviation: a number, and so many times what the emulators are off
-# by at draws, in nats. The first is what errors may be. Bananas whose arms weren't known mostly had
-# .3 to 7, and 2 to 20 times; one ended at .17 with a log standard deviation off by .86. Student's t
-# in eight dimensions has .3 to .8, up to 1.6 times, when it is learned; others hardly .1, unless
-# there is a region of which nothing is known.
-LARGEST_GAP, GAP_OF_OWN = 0.1, 1.5
 # Number of such gaps in a row from which on one of the places is evaluated that are too uncertain
 # to be on the way: a polynomial bends up there, round after round if nothing is known of it. A time
 # series took 293 evaluations for 536; from the second gap on bananas took 197 for 167.
@@ -90,10 +79,24 @@ CLOSE = 2.0
 # Number of rounds after which outputs are given up if errors of the later half are too large in the
 # median, as where outputs jump: smooth ones have small errors from the third to sixth round on.
 PATIENCE = 8
-# Noise, in standard deviations of its mean square, that is not taken for an error.
-NOISE_SDS = 2.0
 # Weight of the last metric in the next.
 METRIC_MEMORY = 0.5
+
+
+class Drawn(NamedTuple):
+    """What chains have drawn in a round.
+
+    `draws` are those at its temperature; `in_place` (n, d) are their ends and those of the chains
+    from the prior that came as high; `fresh` (k, d) are evaluated, of `n_new` places in all; `wide`
+    and `optimistic` are draws at the exploring temperature, with and without the penalty.
+    """
+
+    draws: Draws
+    in_place: np.ndarray
+    n_new: int
+    fresh: np.ndarray
+    wide: Draws
+    optimistic: Draws
 
 
 class Rounds:
@@ -137,80 +140,79 @@ class Rounds:
         return Composite(self.model, self.emulators)
 
     def next(self, state):
-        """Return the state after one more round."""
-        rng, T = self.rng, state.temperature
-        evaluations, factor = state.evaluations, state.factor
-        composite = self.fit(evaluations, state.draws)
-        state = self._without_refuted(state, composite)
+        """Return the :class:`LearningState` after one round more."""
+        composite = self.fit(state.evaluations, state.draws)
+        state, T = self._without_refuted(state, composite), state.temperature
+        drawn = self._draw(state, composite)
+        plan = self._plan(state, composite, drawn)
+        new, predictions = self.model.evaluate(plan.X), composite(plan.X)
+        evaluations, draws = state.evaluations.joined(new), drawn.draws
+        judged = judge(
+            self.limits,
+            plan,
+            new.log_densities,
+            predictions.mean,
+            draws.values.mean,
+            Compression.of(evaluations.log_densities, self.model.n_dimensions),
+            state.errors[-1:],
+        )
+        errors = judged.error, judged.uncertain_error
+        predicted = predictions.mean, predictions.variance
+        self.history.append(Round(len(evaluations), T, *errors, plan.n_fresh, *predicted))
+        hottest = self.hottest(state.modes)
+        covariance = METRIC_MEMORY * (state.factor @ state.factor.T)
+        return LearningState(
+            evaluations,
+            composite,
+            drawn.in_place,
+            cholesky_factor(covariance + (1 - METRIC_MEMORY) * shrunk(draws.X)),
+            float(np.clip(T * np.clip(judged.excess / T, *COOLING), 1.0, hottest)),
+            judged.error,
+            state.n_converged_rounds + int(judged.is_confirmed) if judged.is_right else 0,
+            draws.step_size,
+            (*state.errors, judged.errors),
+            state.modes,
+            plan.n_gaps,
+        )
+
+    def _draw(self, state, composite):
+        """Return the draws of a round at the state's temperature, and at the exploring one."""
+        rng, T, maps = self.rng, state.temperature, state.maps
         starts = self._starts(state, composite)
-        size, maps = state.step_size, state.maps
+        begin, n = np.vstack([starts, self._scouts()]), len(starts)
         n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
-        scouts = self._scouts()
-        begin, n = np.vstack([starts, scouts]), len(starts)
-        found = draw(composite, begin, factor, size, n_transitions, rng, T, maps, n_steering=n)
-        draws, all_in_place = first(found, n), in_place(found, n)
-        n_new = self.n_next(evaluations)
+        settings = state.factor, state.step_size, n_transitions, rng, T, maps
+        found = draw(composite, begin, *settings, n_steering=n)
+        draws = first(found, n)
+        n_new = self.n_next(state.evaluations)
         fresh = self._fresh(n_new, draws)
         exploring = EXPLORING_NOISE if self.is_noisy else EXPLORING
         wide = optimistic = draws
         if T < exploring:
-            explore = rng, exploring, maps
-            n, size = N_EXPLORING_TRANSITIONS, draws.step_size
-            wide = draw(composite, draws.X, factor, size, n, *explore)
-            unpenalised = partial(composite, penalty=0.0)
-            optimistic = draw(unpenalised, draws.X, factor, size, n, *explore)
+            explore = state.factor, draws.step_size, N_EXPLORING_TRANSITIONS, rng, exploring, maps
+            wide = draw(composite, draws.X, *explore)
+            optimistic = draw(partial(composite, penalty=0.0), draws.X, *explore)
+        return Drawn(draws, in_place(found, n), n_new, fresh, wide, optimistic)
+
+    def _plan(self, state, composite, drawn):
+        """Return the :class:`Plan` of where to evaluate."""
+        draws, n_gaps, distant = drawn.draws, state.n_gaps, drawn.draws.X[:0]
         own = np.sqrt(np.mean(draws.values.variance))
-        n_gaps, distant = state.n_gaps, draws.X[:0]
-        is_sure = T == 1.0 and own < self._sure
+        is_sure = state.temperature == 1.0 and own < self.limits.own
         if is_sure and not self.is_noisy:
-            optimistic, beyond, gap = optimistic_draws(composite, draws, factor, rng, maps)
-            n_gaps = n_gaps + 1 if gap > max(LARGEST_GAP, GAP_OF_OWN * own) else 0
+            optimistic, beyond, gap = optimistic_draws(
+                composite, draws, state.factor, self.rng, state.maps
+            )
+            drawn = drawn._replace(optimistic=optimistic)
+            n_gaps = n_gaps + 1 if gap > self.limits.gap(own) else 0
             if n_gaps >= MANY_GAPS:
                 distant = beyond[:1]
             else:
                 # As many at least are where draws are unsure: these errors tell whether it ends.
-                n_distant = min(N_NOT_EXCLUDED, (n_new - len(fresh)) // 2)
+                n_distant = min(N_NOT_EXCLUDED, (drawn.n_new - len(drawn.fresh)) // 2)
                 distant = self.not_excluded(composite, draws)[:n_distant]
-        places, n_fresh = self._places(n_new, fresh, draws, wide, optimistic, distant, n_gaps)
-        new = self.model.evaluate(places)
-        evaluations = evaluations.joined(new)
-        predictions = composite(places)
-        compression = Compression.of(evaluations.log_densities, self.model.n_dimensions)
-        errors = compression(new.log_densities) - compression(predictions.mean)
-        beyond, of_mass = errors, errors
-        if n_fresh < n_new:
-            heights = draws.values.mean
-            values, predicted = new.log_densities[n_fresh:], predictions.mean[n_fresh:]
-            beyond, of_mass = errors_in_reach(values, predicted, heights)
-            # That the emulators knew nothing of far places was known.
-            beyond = beyond[len(distant) :] if len(beyond) > len(distant) else beyond
-        uncertain_error, missed = (float(np.sqrt(np.mean(e**2))) for e in (beyond, of_mass))
-        errors = errors[:n_fresh]
-        centre = np.median(np.concatenate([*state.errors[-1:], errors]))
-        error = float(np.sqrt(np.mean((errors - centre) ** 2)))
-        excess = self._excess(error, n_fresh)
-        loose = UNCERTAIN_TOLERANCE * self.margin
-        is_right = is_sure and excess < self.margin and self._excess(missed, len(of_mass)) < loose
-        # What was thought to have mass and has none says nothing of the end, or against it.
-        is_confirmed = not n_gaps and self._excess(uncertain_error, len(beyond)) < loose
-        n_converged_rounds = state.n_converged_rounds + int(is_confirmed) if is_right else 0
-        predicted = predictions.mean, predictions.variance
-        self.history.append(Round(len(evaluations), T, error, uncertain_error, n_fresh, *predicted))
-        covariance = factor @ factor.T
-        hottest = self.hottest(state.modes)
-        return LearningState(
-            evaluations,
-            composite,
-            all_in_place,
-            cholesky_factor(METRIC_MEMORY * covariance + (1 - METRIC_MEMORY) * shrunk(draws.X)),
-            float(np.clip(T * np.clip(excess / T, *COOLING), 1.0, hottest)),
-            error,
-            n_converged_rounds,
-            draws.step_size,
-            (*state.errors, errors),
-            state.modes,
-            n_gaps,
-        )
+        places, n_fresh = self._places(drawn, distant, n_gaps)
+        return Plan(places, n_fresh, len(distant), is_sure, n_gaps)
 
     def is_close(self, state, composite, draws, factor):
         """Say whether the result is good enough for chains, given its draws and their metric."""
@@ -223,19 +225,19 @@ class Rounds:
             predicted = np.concatenate([r.predicted for r in self.history[-N_CONVERGED_ROUNDS:]])
             values = state.evaluations.log_densities[-len(predicted) :]
             errors, _ = errors_in_reach(values, predicted, draws.values.mean)
-        errors = errors - np.median(errors)
-        error = self._excess(float(np.sqrt(np.mean(errors**2))), len(errors))
-        if own > CLOSE * self._sure or error > CLOSE * self.margin:
+        limits = self.limits
+        error = limits.excess(root_mean_square(errors - np.median(errors)), len(errors))
+        if own > CLOSE * limits.own or error > CLOSE * limits.error:
             return False
         if self.is_noisy:
             return True
-        loose = CLOSE * UNCERTAIN_TOLERANCE * self.margin
-        if any(found.uncertain_error > loose for found in self.history[-N_CONVERGED_ROUNDS:]):
+        most = CLOSE * limits.uncertain_error
+        if any(found.uncertain_error > most for found in self.history[-N_CONVERGED_ROUNDS:]):
             return False
         # As many as in a round: the more there are, the sooner one leaves for nowhere.
         few = first(draws, self.n_chains)
         gap = optimistic_draws(composite, few, factor, self.rng, state.maps).gap
-        return gap <= max(LARGEST_GAP, GAP_OF_OWN * own)
+        return gap <= limits.gap(own)
 
     @property
     def is_hopeless(self):
@@ -244,7 +246,7 @@ class Rounds:
             return False
         late = self.history[-PATIENCE // 2 :]
         errors = [max(r.error, r.uncertain_error / UNCERTAIN_TOLERANCE) for r in late]
-        return bool(np.median(errors) > self.margin)
+        return bool(np.median(errors) > self.limits.error)
 
     def unchecked(self, draws, evaluations):
         """Return the mask (n,) of draws, at temperature 1, far from all evaluated places with mass.
@@ -294,17 +296,17 @@ class Rounds:
             self.model.begin(fresh)
         return fresh
 
-    def _places(self, n, fresh, draws, wide, optimistic, distant, n_gaps):
-        """Return n places to evaluate, and how many of these, the first ones, are fresh draws.
+    def _places(self, drawn, distant, n_gaps):
+        """Return the places (n, d) to evaluate, and the number of fresh draws, which come first.
 
-        The fresh draws (k, d) and the `distant` places (k, d) are always evaluated. `draws` are at
-        the temperature, `wide` at a higher one, and `optimistic` where mass may be beyond. If
-        `n_gaps` isn't 0, the optimistic ones get all places besides the fresh draws.
+        `distant` (k, d) are evaluated in any case. With `n_gaps` all that isn't at fresh draws is
+        at optimistic ones.
         """
+        n, fresh, wide, optimistic = drawn.n_new, drawn.fresh, drawn.wide, drawn.optimistic
         at = self.model.inputs
         if self._is_average:
             candidates = np.vstack([wide.X, optimistic.X])
-            return informative(self.emulators, at, draws.X, candidates, n), n
+            return informative(self.emulators, at, drawn.draws.X, candidates, n), n
         n_fresh = len(fresh)
         n_optimistic = n - n_fresh if n_gaps else (n - n_fresh) // 2
         n_wide = n - n_fresh - n_optimistic
@@ -332,19 +334,9 @@ class Rounds:
         return self.is_noisy and self.model.is_sum
 
     @property
-    def margin(self):
-        """Error that is small enough, in nats: the tolerance, or a third of the noise."""
-        return max(self.tolerance, self.noise / 3.0)
-
-    @property
-    def _sure(self):
-        """Standard deviation of the log density at draws that is small enough, in nats."""
-        return max(OWN_TOLERANCE * self.tolerance, OWN_NOISE * self.noise)
-
-    def _excess(self, error, n):
-        """Return an error of n values without the part that may be noise."""
-        may_be_noise = self.noise**2 * (1.0 + NOISE_SDS * np.sqrt(2.0 / n))
-        return np.sqrt(max(error**2 - may_be_noise, 0.0))
+    def limits(self):
+        """Errors that are small enough."""
+        return Limits(self.tolerance, self.noise)
 
     def _starts(self, state, composite):
         """Return the chains' starts: last draws, and evaluated points chosen by their density."""
@@ -382,12 +374,6 @@ class Rounds:
         return rises & (known + terms / T > np.nanmax(values.penalised))
 
 
-def lowest_of_mass(heights):
-    """Return the log density below which there is hardly any mass, given those (k,) of draws."""
-    best = heights.max()
-    return best - EXPLORING * (best - np.quantile(heights, DEEP_SHARE))
-
-
 def are_high(heights, n, n_dimensions):
     """Return the mask of log densities (k,) not deeper below the first n than mass is.
 
@@ -405,14 +391,3 @@ def in_place(draws, n):
     if len(usual):
         keep |= heights >= lowest_of_mass(usual)
     return draws.X[keep]
-
-
-def errors_in_reach(values, predicted, heights):
-    """Return the errors (n,) of predictions, and those (n,) of them that mass depends on.
-
-    All log densities much deeper than those of draws, `heights` (k,), count as equally deep. No
-    mass is missing where a place was predicted to be higher than that and isn't.
-    """
-    floor = lowest_of_mass(heights)
-    errors = np.fmax(values, floor) - np.fmax(predicted, floor)
-    return errors, np.where(values > floor, errors, 0.0)

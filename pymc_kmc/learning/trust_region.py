@@ -353,19 +353,28 @@ class TrustRegion:
         return composite
 
     def _renew(self, composite):
-        """Compute the covariance from the curvature; the box keeps its volume."""
+        """Compute the covariance from the curvature; the box keeps its volume.
+
+        The last covariance stays where the emulators' curvature gives none.
+        """
+        self.n_renewed = self.n_evaluations
         factor = cholesky_factor(self.covariance)
         steps = CURVATURE_STEP * factor.T
-        ahead, behind = (
-            composite(self.x + sign * steps, penalty=0.0).gradient @ factor for sign in (1, -1)
-        )
+        with np.errstate(all="ignore"):
+            ahead, behind = (
+                composite(self.x + sign * steps, penalty=0.0).gradient @ factor for sign in (1, -1)
+            )
         H = -(ahead - behind) / (2.0 * CURVATURE_STEP)
+        if not np.isfinite(H).all():
+            return
         values, vectors = np.linalg.eigh(0.5 * (H + H.T))
         values = np.clip(np.abs(values), *CURVATURES)
         axes = factor @ vectors
-        self.covariance = (axes / values) @ axes.T
+        covariance = (axes / values) @ axes.T
+        if cholesky_factor(covariance) is None:
+            return
+        self.covariance = covariance
         self.radius *= np.exp(0.5 * np.log(values).mean())
-        self.n_renewed = self.n_evaluations
 
     def _maximum(self, composite):
         """Return the optimistic maximum in the box, and its rises of mean and optimistic value."""

@@ -121,7 +121,7 @@ def searches_agree(learned):
 
     True where no search was needed.
     """
-    if not learned.modes:
+    if not any(mode.n_searches for mode in learned.modes):
         return True
     best = max(learned.modes, key=lambda mode: mode.log_density)
     rise = learned.evaluations.log_densities.max() - best.log_density

@@ -14,7 +14,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning import state
+from pymc_kmc.learning import convergence, state
 from pymc_kmc.learning.composite import Values
 from pymc_kmc.learning.display import Display, can_be_renewed
 from pymc_kmc.learning.drawing import (
@@ -202,16 +202,15 @@ def test_draws_that_the_emulators_are_not_sure_of_are_not_learned(monkeypatch):
 
     Where they are sure fewer evaluations are enough, see above.
     """
-    monkeypatch.setattr(sys.modules[Rounds.__module__], "OWN_TOLERANCE", 1e-9)
+    monkeypatch.setattr(convergence, "OWN_TOLERANCE", 1e-9)
     with pytest.warns(UserWarning, match="emulators were sure of all draws"):
         assert not kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
 
 
 def test_nothing_is_learned_while_mass_elsewhere_is_not_excluded(monkeypatch):
     """However small errors are where it was drawn."""
-    rounds = sys.modules[Rounds.__module__]
-    monkeypatch.setattr(rounds, "LARGEST_GAP", 0.0)
-    monkeypatch.setattr(rounds, "GAP_OF_OWN", 0.0)
+    monkeypatch.setattr(convergence, "LARGEST_GAP", 0.0)
+    monkeypatch.setattr(convergence, "GAP_OF_OWN", 0.0)
     with pytest.warns(UserWarning, match="Raise max_evaluations"):
         assert not kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
 

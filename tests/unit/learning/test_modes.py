@@ -54,13 +54,15 @@ def test_maxima_found_once_tell_of_others():
 def test_a_highest_maximum_that_one_search_alone_has_found_is_a_warning():
     once, often = BEST._replace(n_searches=1), BEST._replace(n_searches=3)
     lower = once._replace(log_density=-9.0)
-    with pytest.warns(UserWarning, match="4 searches ended at 2 maxima .* alone .* 25 %"):
+    with pytest.warns(UserWarning, match="Of 4 searches, 1 ended at the highest of 2 .* 25 %"):
         _tell_unseen((often._replace(log_density=-9.0), once), 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _tell_unseen((often, lower), 1)
         _tell_unseen((once,), 1)
         _tell_unseen((), 1)
+        # Draws have found them, where no search was needed.
+        _tell_unseen((BEST._replace(n_searches=0), lower._replace(n_searches=0)), 1)
 
 
 def test_maxima_that_are_alike_under_noise_are_a_warning(monkeypatch):

@@ -8,15 +8,16 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from pymc_kmc.learning import convergence
 from pymc_kmc.learning import rounds as rounds_module
 from pymc_kmc.learning.composite import Draws, Values
+from pymc_kmc.learning.convergence import errors_in_reach
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
 from pymc_kmc.learning.placing import OptimisticDraws
 from pymc_kmc.learning.rounds import (
     LARGEST_BATCH,
     MANY_GAPS,
     Rounds,
-    errors_in_reach,
 )
 from pymc_kmc.learning.state import Round, begin
 from pymc_kmc.learning.trust_region import Mode
@@ -154,7 +155,7 @@ def test_what_has_no_mass_says_nothing_of_an_end(
         return np.full(len(values), error), np.full(len(values), missed)
 
     monkeypatch.setattr(rounds_module, "optimistic_draws", optimistic_draws)
-    monkeypatch.setattr(rounds_module, "errors_in_reach", errors)
+    monkeypatch.setattr(convergence, "errors_in_reach", errors)
     after = rounds.next(state)
     assert after.n_converged_rounds == n_converged
     assert type(after.n_converged_rounds) is int

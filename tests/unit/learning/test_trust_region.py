@@ -1,6 +1,7 @@
 """Searches for a maximum by numbers alone."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -445,3 +446,13 @@ def test_a_search_that_climbs_alone_counts_what_all_evaluations_predicted(two_se
     place, height = region.ascent(evaluations)
     np.testing.assert_allclose(place, [3.0, 0.0], atol=0.3)
     assert height == pytest.approx(prior(np.array([3.0, 0.0])), abs=0.3)
+
+
+@pytest.mark.parametrize("curvature", [np.nan, np.inf])
+def test_without_a_finite_curvature_the_last_covariance_stays(curvature):
+    rng = np.random.default_rng(1)
+    region = TrustRegion(opaque(number(lambda x: -0.5 * x @ x)), np.zeros(2), 0.0, np.ones(2), rng)
+    before = region.covariance.copy()
+    slopes = SimpleNamespace(gradient=np.full((2, 2), curvature))
+    region._renew(lambda X, penalty: slopes)
+    np.testing.assert_array_equal(region.covariance, before)

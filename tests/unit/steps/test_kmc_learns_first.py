@@ -66,6 +66,8 @@ def test_a_log_likelihood_that_is_not_learned_is_left_to_the_chains(caplog, monk
     ("modes", "highest", "agree"),
     [
         ([], 0.0, True),  # nothing had to be searched for
+        ([(-1.0, 0), (1.0, 0)], 2.0, True),  # nor here, where draws have found two
+        ([(-1.0, 4), (1.0, 0)], 2.0, False),  # searches have missed what draws found
         ([(-40.0, 5), (1.0, 2)], 2.0, True),
         ([(-40.0, 5), (1.0, 1)], 2.0, False),  # the best one was found once
         ([(-40.0, 6)], 2.0, False),  # rounds have found what searches have missed
