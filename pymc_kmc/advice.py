@@ -61,7 +61,7 @@ class NoiseEstimate:
         :func:`pymc_kmc.estimate_noise` describes the columns.
     variance : float
         Variance of the sum of the log estimates, in the sense that decides acceptance (see `of
-    proposals` at :func:`pymc_kmc.estimate_noise`).
+        proposals` at :func:`pymc_kmc.estimate_noise`).
     ideal_acceptance : float
         Acceptance rate of perfect proposals under this noise.
     factor : float
@@ -354,9 +354,7 @@ class LogEstimates:
 
     @property
     def variance(self):
-        """Mean over points of the variance of finite log estimates; NaN with fewer than two at
-        each.
-        """
+        """Mean over points of the finite log estimates' variance; NaN with too few of them."""
         finite = [row[np.isfinite(row)] for row in self.first]
         found = [row.var(ddof=1) for row in finite if len(row) > 1]
         return float(np.mean(found)) if found else np.nan

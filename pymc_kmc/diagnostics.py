@@ -239,12 +239,11 @@ def _chains(sampling: Phase) -> pd.DataFrame:
 
 
 def _surrogate_errors(errors: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Return the standard deviation (chain, step) of fresh values around the surrogate, without
-    noise.
+    """Return the standard deviation (chain, step) of fresh values around the surrogate.
 
-    `errors` (chain, draw, step) is NaN where nothing was predicted. `noise` (chain, step) is the
-    variance of the log estimate; NaN counts as 0. The quantiles one standard deviation from the
-    median give the result, because single proposals may be far off.
+    `errors` (chain, draw, step) is NaN where nothing was predicted. The noise's variance (chain,
+    step) is taken off; NaN counts as 0. The quantiles one standard deviation from the median give
+    the result, because single proposals may be far off.
     """
     errors = np.where(np.isfinite(errors), errors, np.nan)
     found = np.full(noise.shape, np.nan)

@@ -61,8 +61,7 @@ def sentences(lines: Iterable[str], if_none: str = "") -> str:
 
 
 def table(frame: pd.DataFrame, digits: int = 3) -> str:
-    """Return a table of numbers, NaN as an empty cell, in a box that scrolls where it is too wide.
-    """
+    """Return a table of numbers, NaN as an empty cell, in a box that scrolls if it is too wide."""
     head = "".join(f"<th>{escape(str(name))}</th>" for name in frame.columns)
     rows = "".join(
         f"<tr><th>{escape(str(name))}</th>"

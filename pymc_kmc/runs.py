@@ -89,8 +89,7 @@ class Run:
         return (self.sampling,) if self.tuning is None else (self.tuning, self.sampling)
 
     def needs_tuning(self, wanted: str) -> Phase:
-        """Return the tuning iterations, or raise a ValueError that names their purpose, `wanted`.
-        """
+        """Return the tuning iterations, or raise a ValueError that names their use, `wanted`."""
         if self.tuning is None:
             raise ValueError(
                 f"{wanted} is learned while tuning, and idata has no tuning iterations (PyMC "
