@@ -1,6 +1,6 @@
 r"""Bayesian linear regression of values on two groups of features, weighted by marginal likelihood.
 
-Values :math:`y_i = c + q_i^\top \beta + \varphi_i^\top \theta + \varepsilon_i` with weights
+Values are :math:`y_i = c + q_i^\top \beta + \varphi_i^\top \theta + \varepsilon_i` with weights
 :math:`w_i`, a constant c that is profiled out, :math:`\beta \sim N(0, \tfrac{s^2}{\lambda} I)`,
 :math:`\theta \sim N(0, \tfrac{s^2}{\kappa} I)` and :math:`\varepsilon_i \sim N(0, s^2 / w_i)`. For
 given ridges :math:`\lambda, \kappa` the marginal likelihood, maximised over :math:`s^2`, is
@@ -43,18 +43,10 @@ BLOCK_SIZE = 64
 class RegressionFit(NamedTuple):
     """A fitted regression.
 
-    Attributes
-    ----------
-    log_evidence : float
-        Log marginal likelihood up to a constant; -inf for a fit that failed.
-    ridge, kernel_ridge : float
-        The chosen ridges of the first and the second group.
-    variance : float
-        The residual variance at weight one.
-    coefficients : ndarray (k,)
-        Those of the first group.
-    kernel_coefficients : ndarray (m,)
-        Those of the second group; empty without one.
+    `log_evidence` is the log marginal likelihood up to a constant, -inf for a fit that failed.
+    `ridge` and `coefficients` (k,) are those of the first group of features, `kernel_ridge` and
+    `kernel_coefficients` (m,) those of the second, which is empty without one. `variance` is the
+    residual variance at weight one.
     """
 
     log_evidence: float
@@ -66,17 +58,10 @@ class RegressionFit(NamedTuple):
 
 
 class BayesianRegression:
-    """Regression on a first group of features, to which second groups may be added.
+    """Regression on a first group of features (n, k), to which second groups may be added.
 
-    Parameters
-    ----------
-    features : ndarray (n, k)
-        The first group.
-    values : ndarray (n,)
-    weights : ndarray (n,)
-        Positive; their scale doesn't matter.
-    ridges : ndarray
-        Ridges of the first group to try.
+    `weights` (n,) are positive, and their scale doesn't matter. `ridges` are the first group's to
+    try.
     """
 
     def __init__(self, features, values, weights, ridges):
@@ -107,7 +92,7 @@ class BayesianRegression:
         return np.maximum(squared_residuals, floor) / self.n
 
     def fit(self):
-        """Return the best fit of the first group alone, a :class:`RegressionFit`."""
+        """Return the :class:`RegressionFit` of largest evidence for the first group alone."""
         best = None
         for ridge, factor, solution, determinant in self._factors:
             variance = float(self._variance(self._square - solution @ solution))
@@ -121,20 +106,11 @@ class BayesianRegression:
         return RegressionFit(evidence, ridge, np.inf, variance, coefficients, np.zeros(0))
 
     def fit_with(self, features, kernel_ridges=KERNEL_RIDGES, ridges=None):
-        """Return the best fit with a second group of features.
+        """Return the :class:`RegressionFit` of largest evidence with a second group, features (n,
+        m).
 
-        Parameters
-        ----------
-        features : ndarray (n, m)
-            The second group.
-        kernel_ridges : ndarray
-            Ridges of the second group to try.
-        ridges : container of float, optional
-            Ridges of the first group to try, by default all.
-
-        Returns
-        -------
-        RegressionFit
+        `kernel_ridges` are the second group's to try. `ridges` restricts the first group's; None
+        tries all.
         """
         features = self._centred(features)
         cross, gram = self._features.T @ features, features.T @ features
@@ -178,16 +154,10 @@ class BayesianRegression:
 
 
 class _Shifted:
-    """A matrix S plus multiples of the identity, with one right-hand side b.
+    """A matrix S plus multiples of the identity, with one right-hand side b (m,).
 
-    S = Q T Q' with a tridiagonal T, in which each multiple costs next to nothing; that takes half
-    the time of eigenvalues and -vectors.
-
-    Parameters
-    ----------
-    matrix : ndarray (m, m)
-        S, positive semidefinite up to rounding errors.
-    rhs : ndarray (m,)
+    S (m, m) is positive semidefinite up to rounding errors. With S = Q T Q' and a tridiagonal T
+    each multiple costs next to nothing; that takes half the time of eigenvalues and eigenvectors.
     """
 
     def __init__(self, matrix, rhs):
@@ -213,13 +183,10 @@ class _Shifted:
         return vector
 
     def solve(self, shift):
-        """Solve (S + shift I) x = b.
+        """Solve (S + shift I) x = b; return Q' x, b' x and log |I + S / shift|.
 
-        Returns
-        -------
-        (ndarray, float, float) or None
-            Q' x, b' x and log |I + S / shift|. None where the shift is below the eigenvalues'
-            rounding errors: it would fit these.
+        The result is None where the shift is below the eigenvalues' rounding errors: the solution
+        would fit these.
         """
         if shift < SMALLEST_RIDGE * self._largest:
             return None
@@ -230,5 +197,5 @@ class _Shifted:
         return x[:, 0], float(self._rhs @ x[:, 0]), float(np.log(diagonal / shift).sum())
 
     def back(self, rotated):
-        """Return x of Q' x."""
+        """Return x for Q' x."""
         return self._rotated(rotated, "N")

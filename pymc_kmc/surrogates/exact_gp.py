@@ -1,7 +1,7 @@
 r"""An exact Gaussian process for few values: of a log density, or of a function's many outputs.
 
-With the coordinates z of a point, those in which the posterior has about unit covariance, an output
-has the prior covariance
+Coordinates z are those in which the posterior has about unit covariance. An output has the prior
+covariance
 
 .. math:: k(z, z') = s^2 \left(c_0 + c_1 z^\top z' + c_2 (z^\top z')^2\right)
           + b^2 (t^3 + t^4)
@@ -9,24 +9,24 @@ has the prior covariance
     \qquad t = \sum_j z_j z'_j \, l_0^2 / l_j^2,
 
 a quadratic trend with a weak Gaussian prior, cubic and quartic terms that bend it, a Gaussian
-kernel, noise that all values share and noise of value i alone (Rasmussen and Williams, 2006,
-sections 2.2, 2.7, 4.2.2 and 5.1). The polynomial is a kernel too: with fewer values than it has
-coefficients it is defined by its prior. Its scales s and b, the kernel's variance a and length
-scales l and the noise sigma maximise the marginal likelihood (equation 5.9) with weak priors.
-Outputs share the kernel; their covariances with each other are those of the residuals,
+kernel, noise of a common variance and noise of value i alone (Rasmussen and Williams, 2006,
+sections 2.2, 2.7, 4.2.2 and 5.1). The polynomial is a kernel too: its prior defines it where there
+are fewer values than coefficients. Its scales s and b, the kernel's variance a and length scales l
+and the noise sigma maximise the marginal likelihood (equation 5.9) with weak priors. Outputs share
+the kernel; their covariances with each other are those of the residuals,
 :math:`S = Y^\top K^{-1} Y / n`.
 
-A length scale for each coordinate, relative to :math:`l_0 = 2 \sqrt d` in the bend, is for what
-happens along some of them alone, such as the dent between two modes: a kernel with one for all has
-to be filled with values in all directions.
+Each coordinate has a length scale, relative to :math:`l_0 = 2 \sqrt d` in the bend, because some
+features extend along few coordinates, such as the dent between two modes. A kernel with one length
+scale for all needs values in all directions.
 
-The bend is for what a kernel can't know: how a curved ridge goes on. A Gaussian kernel forgets
-within a length scale, and what it says of a banana's arms is the trend, which is far off there.
+The bend extrapolates a curved ridge, which a kernel can't. A Gaussian kernel forgets the values
+within a length scale: on a banana's arms it leaves the trend alone, which is far off there.
 
-Where it is asked for, the covariance is extended by one part more: functions of single coordinates
-and of few of them (:mod:`pymc_kmc.surrogates.additive_kernel`), or terms for heavy tails
+On request the covariance is extended by one more part: functions of single coordinates and of pairs
+(:mod:`pymc_kmc.surrogates.additive_kernel`), or terms for heavy tails
 (:mod:`pymc_kmc.surrogates.radial_terms`). The former's coordinates are those of x itself, in
-standard deviations: parameters, not combinations of them, are what such functions are of.
+standard deviations, because such functions depend on parameters, not on combinations of them.
 
 Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 (d + m))` for each of some
 15 trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance. Functions
@@ -86,7 +86,7 @@ SIMPLEST = (0.0, NO_BEND, 0.0, LOG_NOISE[1])
 class Hyperparameters(NamedTuple):
     """Logarithms of the parameters of the covariance function.
 
-    Those of the length scales have shape (d,). What it is extended by has its own, or is None.
+    The length scales have shape (d,). The extension has parameters of its own, or is None.
     """
 
     log_scale: float
@@ -98,7 +98,7 @@ class Hyperparameters(NamedTuple):
 
     @classmethod
     def start(cls, values, n_dimensions, extension=None):
-        """Return where a search begins: s, b, a and sigma^2 given, and all else as usual."""
+        """Return a search's first parameters: s, b, a and sigma^2 are given, the others usual."""
         lengths = np.full(n_dimensions, usual_log_length(n_dimensions))
         extension = extension and EXTENSIONS[extension].start(n_dimensions)
         return cls(*values, lengths, extension)
@@ -112,36 +112,36 @@ class Hyperparameters(NamedTuple):
 
     @property
     def packed(self):
-        """All in a vector (4 + d,), or longer."""
+        """All parameters in a vector (4 + d,), longer with an extension."""
         more = [] if self.extension is None else self.extension.packed
         return np.concatenate([self[:4], self.log_lengths, more])
 
     @property
     def relevances(self):
-        """Weights of the coordinates in the bend, shape (d,)."""
+        """Weights (d,) of the coordinates in the bend."""
         return np.exp(2.0 * (usual_log_length(len(self.log_lengths)) - self.log_lengths))
 
     def trend(self, inner):
-        """Return the quadratic trend's covariance, given inner products."""
+        """Return the quadratic trend's covariance for inner products."""
         c0, c1, c2 = TREND_VARIANCES
         return np.exp(2.0 * self.log_scale) * (c0 + (c1 + c2 * inner) * inner)
 
     def trend_slope(self, inner):
-        """Return its derivative."""
+        """Return the derivative of :meth:`trend`."""
         _, c1, c2 = TREND_VARIANCES
         return np.exp(2.0 * self.log_scale) * (c1 + 2.0 * c2 * inner)
 
     def bend(self, inner):
-        """Return the covariance of cubic and quartic terms, given weighted inner products."""
+        """Return the covariance of cubic and quartic terms for weighted inner products."""
         # NumPy's cubes by a power take as long as all the rest.
         return np.exp(2.0 * self.log_bend) * ((1.0 + inner) * inner * inner * inner)
 
     def bend_slope(self, inner):
-        """Return its derivative."""
+        """Return the derivative of :meth:`bend`."""
         return np.exp(2.0 * self.log_bend) * (3.0 + 4.0 * inner) * inner * inner
 
     def gaussian(self, A, B):
-        """Return the Gaussian kernel of points (n, d) and (k, d), shape (n, k)."""
+        """Return the Gaussian kernel (n, k) of points (n, d) and (k, d)."""
         shrinking = np.exp(-self.log_lengths)
         return np.exp(self.log_variance - 0.5 * _squares(A * shrinking, B * shrinking))
 
@@ -149,13 +149,8 @@ class Hyperparameters(NamedTuple):
 class ExactGP:
     """Gaussian-process regression with all points as centres and a quadratic trend.
 
-    Parameters
-    ----------
-    whitening : ndarray, shape (d, d)
-    centre : ndarray, shape (d,)
-        Coordinates are ``(x - centre) @ whitening.T``.
-    deterministic : bool
-        Whether values have no noise but what is told: the shared noise is rounding then.
+    Coordinates are ``(x - centre) @ whitening.T``. `deterministic` says that values have no noise
+    but the given one: the shared noise is then rounding.
 
     Attributes
     ----------
@@ -180,13 +175,13 @@ class ExactGP:
 
     @property
     def extension(self):
-        """Name of what the fit's covariance is extended by, or None."""
+        """Name of the extension of the fit's covariance, or None."""
         kind = type(self.hyperparameters_.extension)
         return {kind: name for name, kind in EXTENSIONS.items()}.get(kind)
 
     @property
     def scales(self):
-        """Standard deviations of the points' own coordinates, by the whitening, shape (d,)."""
+        """Standard deviations (d,) of x itself, by the whitening."""
         return np.linalg.norm(np.linalg.inv(self.whitening), axis=1)
 
     def axes(self, extension):
@@ -196,28 +191,13 @@ class ExactGP:
         return np.linalg.inv(self.whitening) / self.scales[:, None]
 
     def fit(self, X, Y, noise=None, last=None, extension=None):
-        """Fit to outputs at points.
+        """Fit to outputs Y (n, m) at points X (n, d), and return the process itself.
 
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-        Y : ndarray, shape (n, m)
-            Centred and scaled: values of interest are some units about zero.
-        noise : ndarray, shape (n,), optional
-            Variance of each value's own noise.
-        last : ExactGP, optional
-            A fit to fewer points, with the same extension, whose parameters the search starts from.
-        extension : {"additive", "radial"}, optional
-            What the covariance is extended by.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        LinAlgError
-            If not even the simplest parameters have a fit: something isn't finite, or overflows.
+        Outputs are centred and scaled, so that values of interest are some units about zero.
+        `noise` (n,) is the variance of each value's own noise. `last` is a fit to fewer points with
+        the same extension, whose parameters the search starts from. `extension` is None, "additive"
+        or "radial". A LinAlgError is raised if not even the simplest parameters have a fit:
+        something isn't finite, or overflows.
         """
         noise = np.zeros(len(X)) if noise is None else noise
         Z = self.coordinates(X)
@@ -254,16 +234,11 @@ class ExactGP:
             return self.given(Z, Y, noise, Hyperparameters.start(SIMPLEST, Z.shape[1]))
 
     def given(self, Z, Y, noise, hyperparameters):
-        """Fit to outputs (n, m) at coordinates (n, d), with parameters that are known.
+        """Fit to outputs (n, m) at coordinates (n, d) with given parameters; return the process
+        itself.
 
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        LinAlgError
-            If the values' covariance has no Cholesky factor, or something overflows.
+        A LinAlgError is raised if the values' covariance has no Cholesky factor, or something
+        overflows.
         """
         self.hyperparameters_ = hyperparameters
         likelihood = MarginalLikelihood(Z, Y, noise, self.extension, self.axes(self.extension))
@@ -283,16 +258,7 @@ class ExactGP:
         return self
 
     def predict(self, X, gradient=True):
-        """Return means, variance factors and their derivatives at points.
-
-        Parameters
-        ----------
-        X : ndarray, shape (k, d)
-
-        Returns
-        -------
-        Prediction
-        """
+        """Return the :class:`Prediction` of means and variance factors at points X (k, d)."""
         Z = self.coordinates(X)
         parameters = self.hyperparameters_
         inner, weighted = Z @ self.Z_.T, (Z * parameters.relevances) @ self.Z_.T
@@ -323,17 +289,14 @@ class ExactGP:
     def leave_one_out(self):
         """Predict each fitted value from all others (Rasmussen and Williams, 2006, eq. 5.12).
 
-        Returns
-        -------
-        mean : ndarray, shape (n, m)
-        variance : ndarray, shape (n,)
-            Factor of the outputs' covariance, with the noise of the value that is left out.
+        The result is the means (n, m) and the factors (n,) of the outputs' covariance, with the
+        noise of the value that is left out.
         """
         precisions = np.einsum("ij,ij->j", self.inverse_factor_, self.inverse_factor_)
         return self.Y_ - self.weights_ / precisions[:, None], 1.0 / precisions
 
     def covariance(self, X):
-        """Return the covariance of an output's values at points (k, d), without noise, (k, k)."""
+        """Return the covariance (k, k) of an output's values at points (k, d), without noise."""
         parameters, axes = self.hyperparameters_, self.axes(self.extension)
 
         def kernel(A, B):
@@ -350,7 +313,7 @@ class ExactGP:
 
 
 class MarginalLikelihood:
-    """The loss that the parameters minimise: -log evidence with a weak prior, and its gradient."""
+    """The loss of the parameters, -log evidence with a weak prior, and its gradient."""
 
     def __init__(self, Z, Y, noise, extension=None, axes=None):
         # Of more outputs than values the products with each other are all that counts.
@@ -360,9 +323,9 @@ class MarginalLikelihood:
         self.start = Hyperparameters.start(KERNEL_START, Z.shape[1], extension).packed
 
     def covariance(self, parameters):
-        """Return the values' covariance (n, n), and the parts of it.
+        """Return the values' covariance (n, n) and its parts: trend, bend, kernel and extension.
 
-        These are trend, bend, kernel and what it is extended by, None without that.
+        The extension is None if there is none.
         """
         trend = parameters.trend(self.inner)
         bend = parameters.bend((self.Z * parameters.relevances) @ self.Z.T)
@@ -444,13 +407,12 @@ def usual_log_length(n_dimensions):
 
 
 def _squares(A, B):
-    """Return squared distances."""
     squares = np.einsum("ij,ij->i", A, A)[:, None] + np.einsum("ij,ij->i", B, B) - 2.0 * A @ B.T
     return np.maximum(squares, 0.0)
 
 
 def _compressed(A):
-    """Return B with the same ``B.T @ B`` as A (n, m), and no more than m rows."""
+    """Return B with the same ``B.T @ B`` as A (n, m), and at most m rows."""
     return A if len(A) <= A.shape[1] else np.linalg.qr(A, mode="r")
 
 

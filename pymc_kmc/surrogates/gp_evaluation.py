@@ -22,7 +22,7 @@ class LogDensityGPParameters(NamedTuple):
     r"""Arrays and numbers of a fitted :class:`LogDensityGP` in d dimensions, for compiled code.
 
     In coordinates :math:`z = W (x - m)` the log density is :math:`h^\top z - \tfrac12 z^\top P z +
-    \sum_k b_k \log(1 + |z|^2 / \nu_k) + \sum_j a_j k(B z, u_j)`, and functions of single
+    \sum_k b_k \log(1 + |z|^2 / \nu_k) + \sum_j a_j k(B z, u_j)`, plus functions of single
     coordinates, less c / 2 times the square of the distance :math:`|z| - R` beyond the wall.
 
     Attributes
@@ -114,7 +114,7 @@ def quadratic_form(Z, matrix):
 
 
 def _grid_distances(p, Z):
-    """Distances (n, d, g) from the additive part's grid points, in its length scale."""
+    """Return distances (n, d, g) from the additive part's grid points, in its length scale."""
     grid = p.spacing * np.arange(p.additive_coefficients.shape[1])
     return (Z @ p.axes.T - p.origin)[:, :, None] - grid
 
@@ -150,7 +150,7 @@ def _project(parameters, z, u):
 
 @part
 def _squared_distances(landmarks, u, start, stop, out):
-    """Write those from u to a block of landmarks."""
+    """Write the squared distances from u to a block of landmarks."""
     r, n = landmarks.shape[0], stop - start
     for i in range(n):
         out[i] = 0.0
@@ -228,7 +228,7 @@ def _additive_terms(parameters, z, t, terms, scratch):
 
 @evaluation
 def _workspace_size(parameters):
-    """Room for z, two vectors, u, one more like it, and the terms of a block twice."""
+    """Return the room for z, two vectors, u, one more like it, and the terms of a block twice."""
     d, r = parameters.precision.shape[0], parameters.projection.shape[0]
     return 3 * d + 2 * r + 2 * max(BLOCK, parameters.additive_coefficients.size)
 

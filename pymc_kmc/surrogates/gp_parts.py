@@ -16,13 +16,8 @@ from pymc_kmc.surrogates.landmarks import select_landmarks
 class Trend:
     """Linear terms, radial terms and a quadratic.
 
-    Parameters
-    ----------
-    d : int
-    pairs : (ndarray of int, ndarray of int)
-        The quadratic's products of coordinates, rows and columns of the precision's upper triangle.
-    scales : ndarray (k,)
-        nu of the radial terms log(1 + |z|^2 / nu).
+    `pairs` are the quadratic's products of coordinates, as rows and columns of the precision's
+    upper triangle. `scales` (k,) are nu of the radial terms log(1 + |z|^2 / nu).
     """
 
     def __init__(self, d, pairs, scales):
@@ -40,7 +35,7 @@ class Trend:
         return cls(d, pairs, np.array([d, 4.0 * d]) if has_radial else np.zeros(0))
 
     def without_quadratic(self):
-        """Return the trend with the quadratic left out."""
+        """Return the trend without its quadratic."""
         none = np.zeros(0, dtype=int)
         return Trend(self.d, (none, none), self.scales)
 
@@ -48,7 +43,7 @@ class Trend:
         return np.hstack([self.others(Z), self._quadratic(Z)])
 
     def others(self, Z):
-        """Return the features that don't belong to the quadratic."""
+        """Return the features besides those of the quadratic."""
         squares = np.einsum("nd,nd->n", Z, Z)[:, None]
         return np.hstack([Z, 0.5 * self.scales * np.log1p(squares / self.scales)])
 
@@ -94,22 +89,9 @@ class Trend:
 class AdditivePart:
     """Functions of single coordinates: features orthonormal in the norm of their kernel.
 
-    Parameters
-    ----------
-    axes : ndarray (d, d)
-    origin : ndarray (d,)
-        Grid coordinates are axes @ z - origin: a kernel function at each integer from 0.
-    size : int
-        Number of kernel functions a coordinate.
-    variance : float
-        Variance of the kernel.
-    length : float
-        Its length scale in units of the grid.
-
-    Attributes
-    ----------
-    factor : ndarray (size, size)
-        Cholesky factor of the functions' kernel matrix, over the root of the variance.
+    Grid coordinates are ``axes @ z - origin``, with a kernel function at each of `size` integers
+    from 0. The kernel has a variance, and a length scale in units of the grid. `factor` (size,
+    size) is the Cholesky factor of the functions' kernel matrix, over the root of the variance.
     """
 
     #: Added to the diagonal of the grid's kernel matrix, whose rounding errors are some 1e-15.
@@ -166,15 +148,9 @@ class AdditivePart:
 class KernelChoice(NamedTuple):
     """A kernel part before it has landmarks.
 
-    Attributes
-    ----------
-    kernel : Kernel
-    map : ndarray (r, d)
-        B: the kernel's coordinates, with length scale one, are B z.
-    ridge : float
-        Ridge of the trend's coefficients that goes with it.
-    additive : AdditivePart
-        Functions of single coordinates beside it.
+    `map` is B (r, d): the kernel's coordinates, with length scale one, are B z. `ridge` is the
+    ridge of the trend's coefficients for this choice, and `additive` the part of single coordinates
+    beside it.
     """
 
     kernel: Kernel
@@ -188,16 +164,15 @@ class KernelPart(NamedTuple):
 
     Attributes
     ----------
-    choice : KernelChoice
     U : ndarray (n, r)
         The points in the kernel's coordinates.
     indices : ndarray (m,)
-        The points that are landmarks; m = 0 without a kernel part.
+        Indices of the points that are landmarks; m = 0 without a kernel part.
     landmark_factor : ndarray (m, m)
         L with L L' the kernel matrix of the landmarks: L^-1 times the kernel functions are the
         features.
     features : ndarray (n, k + m)
-        At the points, those of single coordinates first.
+        Features at the points, those of single coordinates first.
     """
 
     choice: KernelChoice
@@ -208,18 +183,9 @@ class KernelPart(NamedTuple):
 
     @classmethod
     def of(cls, choice, length, Z, weights, n_landmarks):
-        """Choose landmarks among points.
+        """Choose at most `n_landmarks` landmarks among points Z (n, d), by their importance (n,).
 
-        Parameters
-        ----------
-        choice : KernelChoice
-        length : float
-            Factor on the choice's length scale.
-        Z : ndarray (n, d)
-        weights : ndarray (n,)
-            Importance of each point.
-        n_landmarks : int
-            Most landmarks.
+        `length` is a factor on the choice's length scale.
         """
         choice = choice._replace(map=choice.map / length)
         U = Z @ choice.map.T

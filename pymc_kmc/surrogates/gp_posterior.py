@@ -29,19 +29,14 @@ INSIDE = 0.5
 
 
 def wall_radius(distance):
-    """Return the radius of a wall outside of points whose largest distance is given."""
+    """Return the radius of a wall outside of points, given their largest distance."""
     return WALL * distance + BEYOND
 
 
 class Depth(NamedTuple):
-    """Depth of values below the bulk, and the weight that it leaves them.
+    """Depth of values below the bulk, from which their weights follow.
 
-    Attributes
-    ----------
-    bulk : float
-        The value from which depth is measured.
-    scale : float
-        The depth at which a value counts half.
+    Depth is measured from the value `bulk`. A value counts half at the depth `scale`.
     """
 
     bulk: float
@@ -58,12 +53,10 @@ class Depth(NamedTuple):
 
 @dataclass(frozen=True)
 class Posterior:
-    """A fit's regression, with which it predicts and learns. A value: updates make new ones.
+    """A fit's regression, for predictions and updates. Updates make new ones.
 
     Attributes
     ----------
-    trend : Trend
-    additive : AdditivePart
     base : ndarray (d, d)
         Precision that the fitted quadratic changes.
     regression : OnlineRegression
@@ -74,10 +67,8 @@ class Posterior:
         L with L L' the kernel matrix of the landmarks.
     U : ndarray (n, r)
         All points in the kernel's coordinates.
-    kernel_ridge : float
     variance : float
         Residual variance of a value of weight one.
-    depth : Depth
     most_landmarks : int
         Number of kernel functions at which updates add no more.
     constant : float
@@ -99,21 +90,9 @@ class Posterior:
 
     @classmethod
     def of(cls, trend, features, residuals, base, fit, part, *, weights, depth, n_landmarks):
-        """Return the posterior of a regression that has been solved.
+        """Return the posterior of a solved regression, whose `features` (n, k) are the trend's.
 
-        Parameters
-        ----------
-        trend : Trend
-        features : ndarray (n, k)
-            Of the trend.
-        residuals : ndarray (n,)
-            Values less the base's quadratic.
-        base : ndarray (d, d)
-        fit : RegressionFit
-        part : KernelPart
-        weights : ndarray (n,)
-        depth : Depth
-        n_landmarks : int
+        `residuals` (n,) are the values less the quadratic of `base` (d, d).
         """
         n_trend = len(fit.coefficients)
         ridges, coefficients = np.full(n_trend, fit.ridge), fit.coefficients
@@ -145,12 +124,7 @@ class Posterior:
     def predict(self, X, p, with_variances):
         """Return predicted values (n,) at X (n, d), and their variances (n,) or None.
 
-        Parameters
-        ----------
-        X : ndarray (n, d)
-        p : LogDensityGPParameters
-            Those in use.
-        with_variances : bool
+        `p` are the LogDensityGPParameters in use.
         """
         Z = (X - p.centre) @ p.whitening.T
         features, rest = self._features(Z, p)
@@ -184,21 +158,11 @@ class Posterior:
         object.__setattr__(self, "_prediction", prediction)
 
     def updated(self, x, value, p):
-        """Return the posterior and the parameters after one more value.
+        """Return the posterior and the LogDensityGPParameters after one more value at x (d,).
 
-        Where they would be no density's, the parameters in use stay as they were, with the new
-        landmark at coefficient zero; the posterior remembers the value for the next update.
-
-        Parameters
-        ----------
-        x : ndarray (d,)
-        value : float
-        p : LogDensityGPParameters
-            Those in use.
-
-        Returns
-        -------
-        Posterior, LogDensityGPParameters
+        `p` are the parameters in use. They stay as they were where new ones would not be a
+        density's, with the new landmark at coefficient zero; the posterior keeps the value for the
+        next update.
         """
         z = (x - p.centre) @ p.whitening.T
         if not np.abs(z).max() <= FARTHEST_UPDATE * p.radius:
@@ -246,7 +210,7 @@ class Posterior:
         ), p
 
     def _features(self, Z, p):
-        """Features (n, k), and the part of a kernel function that they don't span (n,)."""
+        """Return features (n, k), and the part (n,) of a kernel function outside their span."""
         features = self.trend(Z)
         if not len(self.landmark_factor):
             return features, np.zeros(len(Z))
@@ -257,7 +221,9 @@ class Posterior:
         return np.hstack([features, self.additive(Z), kernel]), rest
 
     def _new_feature(self, features, u, root, kernel):
-        """The kernel function at u (r,), as its part of norm `root` that others don't span."""
+        """Return the part, of norm `root`, of the kernel function at u (r,) outside the others'
+        span.
+        """
         values = kernel.values(squared_distances(self.U, u[None, :]))[:, 0]
         spanned = features[self.n_before :]
         combination = np.append(np.zeros(self.n_before), spanned / root)
@@ -265,7 +231,7 @@ class Posterior:
 
 
 def _bordered(factor, row, last):
-    """A triangular factor (m, m) with one more row, which ends in `last`."""
+    """Return a triangular factor (m, m) with one more row, which ends in `last`."""
     m = len(factor)
     bordered = np.zeros((m + 1, m + 1))
     bordered[:m, :m], bordered[m, :m], bordered[m, m] = factor, row, last
@@ -273,7 +239,7 @@ def _bordered(factor, row, last):
 
 
 class _Prediction(NamedTuple):
-    """What compiled predictions need of a posterior besides the surrogate's parameters."""
+    """A posterior's data for compiled predictions, besides the surrogate's parameters."""
 
     pairs: np.ndarray  # (2, q), of the quadratic
     base: np.ndarray
@@ -289,7 +255,7 @@ class _Prediction(NamedTuple):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
 def _predict_at(p, q, x):
-    """The compiled twin of :meth:`Posterior.predict` for one place."""
+    """Return mean and variance at one place, as :meth:`Posterior.predict` does; compiled."""
     d, m, g = len(x), len(q.landmark_factor), len(q.grid_factor)
     z = p.whitening @ (x - p.centre)
     features, rest = np.empty(len(q.mean)), 0.0

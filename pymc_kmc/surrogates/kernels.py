@@ -9,8 +9,8 @@ functions of the squared distance :math:`r^2` in coordinates whose length scale 
 - rational quadratic: :math:`(1 + r^2 / 3)^{-3/2}` (Rasmussen and Williams, 2006, equation 4.19,
   with :math:`\alpha = 3/2`).
 
-A kernel is an object in Python and its tag in compiled code. To add one: a class here, and a branch
-in each of the two compiled functions at the end.
+A kernel is an object in Python and its tag in compiled code. A new kernel needs a class here, and a
+branch in each of the two compiled functions at the end.
 
 References
 ----------
@@ -57,7 +57,7 @@ def gaussian_kernel(X, Y, sigma):
 def median_squared_distance(X, rng):
     """Return the median over pairs of distinct rows of X (n, d), or 1 if there are none.
 
-    With many rows, over a random subset of them.
+    With many rows it is the median over a random subset of them.
     """
     if len(X) > MEDIAN_POINTS:
         X = X[rng.choice(len(X), size=MEDIAN_POINTS, replace=False)]
@@ -66,13 +66,9 @@ def median_squared_distance(X, rng):
 
 
 class Kernel(ABC):
-    """A kernel as a function of s = r^2 / 2, r the distance in length scales.
+    """A kernel as a function of s = r^2 / 2, with the distance r in length scales.
 
-    Attributes
-    ----------
-    name : str
-    tag : int
-        Stands for the kernel in compiled code.
+    Its `tag` stands for the kernel in compiled code.
     """
 
     name: str
@@ -125,7 +121,7 @@ _GAUSSIAN_TAG = GAUSSIAN.tag
 
 
 def kernel_with_tag(tag):
-    """Return the kernel that `tag` stands for in compiled code."""
+    """Return the kernel with this tag."""
     return next(kernel for kernel in KERNELS.values() if kernel.tag == tag)
 
 
