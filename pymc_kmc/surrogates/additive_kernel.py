@@ -4,19 +4,15 @@ With one Gaussian kernel a coordinate, :math:`g_j = \exp(-(u_j - u'_j)^2 / (2 l_
 
 .. math:: v P(u, u'), \qquad P = \sum_j g_j + r \sum_{i < j} g_i g_j
 
-(Duvenaud, Nickisch and Rasmussen, 2011, equations 6 and 7, with two orders). Some hundreds of
-values determine such a function of nine coordinates, because each term depends on few of them. A
-Gaussian kernel of all nine needs values in all directions. That kernel takes the terms of three and
-more coordinates: on Glass the ratio r is .003, and orders above the second, in a geometric series
-of all orders, made .01 of 1.6 nats.
+(Duvenaud, Nickisch and Rasmussen, 2011, equations 6 and 7, with two orders; see
+:mod:`pymc_kmc.surrogates.log_density_gp`). Some hundreds of values determine such a function of
+nine coordinates, because each term depends on few of them. A Gaussian kernel of all nine needs
+values in all directions. That kernel takes the terms of three and more coordinates: on Glass the
+ratio r is .003, and orders above the second, in a geometric series of all orders, made .01 of 1.6
+nats.
 
 *For fast moves* Gaussians about the knots of a grid, and products of two, represent the function
 (:meth:`AdditiveKernel.on_grids`): some tens of knots an axis replace all points of the fit.
-
-References
-----------
-Duvenaud, D., Nickisch, H. and Rasmussen, C. E. (2011). Additive Gaussian processes. *Advances in
-Neural Information Processing Systems* 24.
 """
 
 from typing import NamedTuple
@@ -77,7 +73,6 @@ class AdditiveKernel(NamedTuple):
 
     @property
     def n_lengths(self):
-        """Number of length scales, the last of the parameters."""
         return len(self.log_lengths)
 
     @property
@@ -97,10 +92,7 @@ class AdditiveKernel(NamedTuple):
         return np.full(len(U), variance * d * (1.0 + 0.5 * ratio * (d - 1)))
 
     def parameters_gradient(self, U, by_covariances, covariances):
-        """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters.
-
-        `U` has shape (n, d), the two matrices have shape (n, n).
-        """
+        """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters."""
         variance, ratio, shrinking = self.factors
         columns = _columns(U * shrinking)
         by_ratio, by_lengths = _parameter_sums(columns, variance * by_covariances, ratio)
@@ -108,18 +100,14 @@ class AdditiveKernel(NamedTuple):
         return np.concatenate([[by_variance, by_ratio], by_lengths])
 
     def pullback(self, U, V, by_covariances, by_prior):
-        """Return the gradient (n, d) by U of a function of its covariances with V and its
-        variances.
-
-        Its derivatives are `by_covariances` (n, k) and `by_prior` (n,); U is (n, d), V (k, d).
-        """
+        """Return the gradient by U of ``sum(by_covariances * k(U, V)) + by_prior @ prior(U)``."""
         variance, ratio, shrinking = self.factors
         columns = _columns(U * shrinking), _columns(V * shrinking)
         return _pulled(*columns, variance * by_covariances, ratio) * shrinking
 
     def on_grids(self, U, weights):
-        """Return sums of covariances with points U (n, d), as Gaussians about knots of each
-        coordinate.
+        """Return sums of covariances with points U (n, d) as Gaussians about each coordinate's
+        knots.
 
         There is one sum for each of the m columns of `weights` (n, m). With the Gaussians g of all
         M knots a sum is ``linear @ g + g @ pairs @ g / 2``. The result is a list of each
@@ -136,10 +124,9 @@ class AdditiveKernel(NamedTuple):
 
 
 class _Grid(NamedTuple):
-    """Gaussians of unit length about M knots of a line, in place of those about n points.
+    """Gaussians about M knots of a line; weighted by `shares` (M, n) they sum to those of n points.
 
-    The `shares` (M, n) are the weights with which the knots' Gaussians sum to a point's (Nystroem's
-    method).
+    Their length is one. This is Nystroem's method.
     """
 
     knots: np.ndarray
@@ -159,15 +146,13 @@ def _gaussians(a, b):
 
 
 def _columns(U):
-    """Return coordinates (d, n) one after the other."""
     return np.ascontiguousarray(U.T)
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _gaussians_at(u, V, gaussians, sums, pairs):
-    """Write the Gaussian kernels g (d, k) of a point u (d,) and places V (d, k), in length scales.
-
-    The sums of g (k,) and of the products of two (k,) are written to `sums` and `pairs`.
+    """Write the kernels g (d, k) of u (d,) and V (d, k), their sums (k,) and those of products of
+    two.
     """
     d, k = V.shape
     sums[:] = 0.0

@@ -9,14 +9,10 @@ given ridges :math:`\lambda, \kappa` the marginal likelihood, maximised over :ma
           + \text{const}, \qquad
           n \hat s^2 = y^\top W y - y^\top W F (F^\top W F + \Lambda)^{-1} F^\top W y
 
-with F = (q, phi) centred (Rasmussen and Williams, 2006, sections 2.7 and 5.4). One Cholesky
-factorisation for each :math:`\lambda` and one reduction of the second group's Schur complement to a
-tridiagonal matrix give the whole path over :math:`\kappa`.
-
-References
-----------
-Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
-Press.
+with F = (q, phi) centred (Rasmussen and Williams, 2006, sections 2.7 and 5.4, see
+:class:`~pymc_kmc.surrogates.LogDensityGP`). One Cholesky factorisation for each :math:`\lambda` and
+one reduction of the second group's Schur complement to a tridiagonal matrix give the whole path
+over :math:`\kappa`.
 """
 
 from typing import NamedTuple
@@ -60,8 +56,7 @@ class RegressionFit(NamedTuple):
 class BayesianRegression:
     """Regression on a first group of features (n, k), to which second groups may be added.
 
-    `weights` (n,) are positive, and their scale doesn't matter. `ridges` are the first group's to
-    try.
+    Weights (n,) are positive; their scale doesn't matter. `ridges` are the first group's to try.
     """
 
     def __init__(self, features, values, weights, ridges):
@@ -106,11 +101,10 @@ class BayesianRegression:
         return RegressionFit(evidence, ridge, np.inf, variance, coefficients, np.zeros(0))
 
     def fit_with(self, features, kernel_ridges=KERNEL_RIDGES, ridges=None):
-        """Return the :class:`RegressionFit` of largest evidence with a second group, features (n,
-        m).
+        """Return the fit of largest evidence with a second group of features (n, m).
 
-        `kernel_ridges` are the second group's to try. `ridges` restricts the first group's; None
-        tries all.
+        `kernel_ridges` are the second group's to try, `ridges` some of the first group's; None is
+        all.
         """
         features = self._centred(features)
         cross, gram = self._features.T @ features, features.T @ features
@@ -156,8 +150,8 @@ class BayesianRegression:
 class _Shifted:
     """A matrix S plus multiples of the identity, with one right-hand side b (m,).
 
-    S (m, m) is positive semidefinite up to rounding errors. With S = Q T Q' and a tridiagonal T
-    each multiple costs next to nothing; that takes half the time of eigenvalues and eigenvectors.
+    S (m, m) is positive semidefinite up to rounding errors. With S = Q T Q', T tridiagonal, a
+    multiple costs next to nothing, and the set-up half the time of eigenvalues and eigenvectors.
     """
 
     def __init__(self, matrix, rhs):
@@ -197,5 +191,4 @@ class _Shifted:
         return x[:, 0], float(self._rhs @ x[:, 0]), float(np.log(diagonal / shift).sum())
 
     def back(self, rotated):
-        """Return x for Q' x."""
         return self._rotated(rotated, "N")

@@ -32,10 +32,7 @@ Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 (d + m))
 15 trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance. Functions
 of few coordinates have d exponentials in place of one, :math:`O(n^2 d)` a trial.
 
-References
-----------
-Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
-Press.
+The reference is that of :class:`~pymc_kmc.surrogates.LogDensityGP`.
 """
 
 from typing import NamedTuple
@@ -84,9 +81,8 @@ SIMPLEST = (0.0, NO_BEND, 0.0, LOG_NOISE[1])
 
 
 class Hyperparameters(NamedTuple):
-    """Logarithms of the parameters of the covariance function.
-
-    The length scales have shape (d,). The extension has parameters of its own, or is None.
+    """Logarithms of the covariance function's parameters; those of the length scales have shape
+    (d,).
     """
 
     log_scale: float
@@ -127,7 +123,6 @@ class Hyperparameters(NamedTuple):
         return np.exp(2.0 * self.log_scale) * (c0 + (c1 + c2 * inner) * inner)
 
     def trend_slope(self, inner):
-        """Return the derivative of :meth:`trend`."""
         _, c1, c2 = TREND_VARIANCES
         return np.exp(2.0 * self.log_scale) * (c1 + 2.0 * c2 * inner)
 
@@ -137,7 +132,6 @@ class Hyperparameters(NamedTuple):
         return np.exp(2.0 * self.log_bend) * ((1.0 + inner) * inner * inner * inner)
 
     def bend_slope(self, inner):
-        """Return the derivative of :meth:`bend`."""
         return np.exp(2.0 * self.log_bend) * (3.0 + 4.0 * inner) * inner * inner
 
     def gaussian(self, A, B):
@@ -149,19 +143,11 @@ class Hyperparameters(NamedTuple):
 class ExactGP:
     """Gaussian-process regression with all points as centres and a quadratic trend.
 
-    Coordinates are ``(x - centre) @ whitening.T``. `deterministic` says that values have no noise
-    but the given one: the shared noise is then rounding.
-
-    Attributes
-    ----------
-    hyperparameters_ : Hyperparameters
-    log_evidence_ : float
-        Log marginal likelihood of all outputs.
-    Z_, Y_, noise_ : ndarray, shapes (n, d), (n, m) and (n,)
-        Coordinates of the points, outputs there, and the variance of each value's own noise.
-    output_factor_ : ndarray, shape (min(n, m), m)
-        The covariance of the outputs with each other is ``output_factor_.T @ output_factor_``, in
-        the units of their variance factor.
+    Coordinates are ``(x - centre) @ whitening.T``. If `deterministic`, values have no noise but the
+    given one, and the shared noise is rounding. A fit has the points' coordinates `Z_` (n, d),
+    outputs `Y_` (n, m), each value's own noise variance `noise_` (n,), the log marginal likelihood
+    of all outputs, and an `output_factor_` (min(n, m), m): the covariance of the outputs with each
+    other is ``output_factor_.T @ output_factor_``, in the units of their variance factor.
     """
 
     def __init__(self, whitening, centre, deterministic=True):
@@ -234,11 +220,8 @@ class ExactGP:
             return self.given(Z, Y, noise, Hyperparameters.start(SIMPLEST, Z.shape[1]))
 
     def given(self, Z, Y, noise, hyperparameters):
-        """Fit to outputs (n, m) at coordinates (n, d) with given parameters; return the process
-        itself.
-
-        A LinAlgError is raised if the values' covariance has no Cholesky factor, or something
-        overflows.
+        """Fit to outputs (n, m) at coordinates (n, d) with these parameters, or raise a
+        LinAlgError.
         """
         self.hyperparameters_ = hyperparameters
         likelihood = MarginalLikelihood(Z, Y, noise, self.extension, self.axes(self.extension))
@@ -323,10 +306,7 @@ class MarginalLikelihood:
         self.start = Hyperparameters.start(KERNEL_START, Z.shape[1], extension).packed
 
     def covariance(self, parameters):
-        """Return the values' covariance (n, n) and its parts: trend, bend, kernel and extension.
-
-        The extension is None if there is none.
-        """
+        """Return the values' covariance and its parts: trend, bend, kernel, extension or None."""
         trend = parameters.trend(self.inner)
         bend = parameters.bend((self.Z * parameters.relevances) @ self.Z.T)
         gaussian = parameters.gaussian(self.Z, self.Z)

@@ -62,11 +62,7 @@ OF_A_PLACE, OF_A_KNOT = 16, 24
 
 
 def packed(processes) -> Packed:
-    """Pack processes for compiled code.
-
-    Each is a tuple: a fitted ExactGP, the scales and the offsets of its outputs, both (m,), and
-    whether it is of their logarithms.
-    """
+    """Pack tuples: an ExactGP, scales and offsets (m,) of its outputs, whether of logarithms."""
     numbers, layout, begin = [], [], 0
     for process, scales, offset, is_log in processes:
         d, extension = len(process.centre), process.hyperparameters_.extension
@@ -261,11 +257,7 @@ def _add_quadratics(z, square, quadratics, coefficients, outputs, by_z):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _add_places(z, Z, precisions, relevances, variances, weights, outputs, slopes):
-    """Add bend and kernel, and write their slopes.
-
-    These are derivatives by the weighted inner product, and by minus half of the weighted squared
-    distance.
-    """
+    """Add bend and kernel; write slopes by inner product and -|distance|^2 / 2, both weighted."""
     k, n = Z.shape
     bend, gaussian = slopes[0], slopes[1]
     covariances = np.zeros(n)
@@ -322,11 +314,7 @@ def _add_knots(x, centre, scales, counts, knots, linear, pairs, outputs, by_x):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def pulled_at(x, by_outputs, outputs, memory, numbers, layout, i):
-    """Return the derivative (k,) of ``sum(by_outputs * outputs)`` by the point.
-
-    `by_outputs` has shape (m,); `outputs` and `memory` are the results of :func:`outputs_at`, and
-    the other arguments are the same as there.
-    """
+    """Return the derivative of ``sum(by_outputs * outputs)`` by x (k,), see :func:`outputs_at`."""
     centre, whitening, _, _, begin = _smooth_parts(numbers, layout, i)
     by_z, by_x, slopes = _memory_parts(memory, layout, i)
     Z, precisions, relevances, variances, weights, _ = _place_parts(numbers, layout, i, begin)

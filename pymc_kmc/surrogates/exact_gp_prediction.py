@@ -19,10 +19,7 @@ class Prediction(NamedTuple):
     parts: tuple
 
     def pullback(self, of_mean, of_variance):
-        """Return the gradient (k, d) of ``sum(of_mean * mean) + of_variance * variance``.
-
-        `of_mean` has shape (k, m), `of_variance` (k,).
-        """
+        """Return the gradient (k, d) of ``sum(of_mean * mean) + of_variance * variance``."""
         process, Z = self.process, self.Z
         parameters = process.hyperparameters_
         (inner, weighted, gaussian), (norms, weighted_norms), whitened = self.parts
@@ -47,7 +44,7 @@ class Prediction(NamedTuple):
 
 
 def whitened_rows(A, inverse_factor, again=False):
-    """Return rows (k, n) times the inverse factor transposed, or the factor itself if `again`."""
+    """Return rows (k, n) times the transposed inverse factor, untransposed if `again`."""
     if len(A) < FEWEST_ROWS:
         return A @ (inverse_factor if again else inverse_factor.T)
     return blas.dtrmm(1.0, inverse_factor, A.T, lower=1, trans_a=int(again)).T

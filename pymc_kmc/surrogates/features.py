@@ -25,11 +25,7 @@ RATIONAL_QUADRATIC_SHAPE = 1.0
 
 
 def standard_basis(n_features, d, kernel, rng):
-    """Draw a basis for sigma = 1, which :func:`scale_basis` turns into that of any sigma.
-
-    `kernel` is "gaussian" or "rational_quadratic". The result is omega (d, n_features) and the
-    phases (n_features,).
-    """
+    """Draw omega (d, n_features) and phases (n_features,) of `kernel` with sigma = 1."""
     omega = rng.normal(scale=math.sqrt(2.0), size=(d, n_features))
     phase = rng.uniform(0.0, 2.0 * math.pi, size=n_features)
     if kernel == "rational_quadratic":

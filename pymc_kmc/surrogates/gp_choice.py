@@ -2,6 +2,12 @@
 
 Maps of the coordinates, kernels, length scales and ridges compete on a subset of the points. The
 best choice without and the best with functions of single coordinates are then fitted to all points.
+
+References
+----------
+Radhakrishnan, A., Beaglehole, D., Pandit, P. and Belkin, M. (2024). Mechanism for feature
+learning in neural networks and backpropagation-free machine learning models. *Science* 383,
+1461-1467.
 """
 
 import itertools
@@ -166,10 +172,10 @@ def _maps(data, Z, last, with_additive):
 
 
 def _gradient_outer_product(p, reference, change, with_additive):
-    """Return the sum over reference points of the last kernel part's gradient's outer products.
+    """Return the sum over reference points of outer products of the last kernel part's gradient.
 
-    They are in the new coordinates. Without an additive part in the new fit, the kernel has to take
-    over the last one's function, and its gradient is added.
+    It is in the new coordinates. If the new fit has no additive part, its kernel takes over the
+    last one's function, whose gradient is then added.
     """
     Z = (reference[:: max(1, len(reference) // N_GRADIENTS)] - p.centre) @ p.whitening.T
     gradients = kernel_gradients(p, Z)

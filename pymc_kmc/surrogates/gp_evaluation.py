@@ -1,12 +1,7 @@
-r"""Evaluation of a fitted Gaussian-process log density, compiled and with NumPy.
+"""Evaluation of a fitted Gaussian-process log density, compiled and with NumPy.
 
-In coordinates :math:`z = W (x - m)`,
-
-.. math:: f(x) = h^\top z - \tfrac12 z^\top P z
-          + \sum_k b_k \log\left(1 + |z|^2 / \nu_k\right) + \sum_i g_i(x_i)
-          + \sum_j a_j k(B z, u_j) - \tfrac c2 \max(|z| - R, 0)^2 .
-
-Compiled loops take the landmarks' coordinates four at a time, so that sums stay in registers.
+The formula is in :mod:`pymc_kmc.surrogates.log_density_gp`. Compiled loops take the landmarks'
+coordinates four at a time, so that sums stay in registers.
 """
 
 from typing import NamedTuple
@@ -27,14 +22,10 @@ class LogDensityGPParameters(NamedTuple):
 
     Attributes
     ----------
-    centre : ndarray (d,)
-        m.
-    whitening : ndarray (d, d)
-        W.
-    linear : ndarray (d,)
-        h.
-    precision : ndarray (d, d)
-        P.
+    centre, whitening : ndarray (d,) and (d, d)
+        m and W.
+    linear, precision : ndarray (d,) and (d, d)
+        h and P.
     radial_scales, radial_coefficients : ndarray (k,)
         nu and b; empty without radial terms.
     radius, stiffness : float
@@ -47,8 +38,7 @@ class LogDensityGPParameters(NamedTuple):
         a; m = 0 without a kernel part.
     kernel : int
         The kernel's tag.
-    axes : ndarray (d, d)
-    origin : ndarray (d,)
+    axes, origin : ndarray (d, d) and (d,)
         Grid coordinates of the additive part are axes @ z - origin, in units of its length scale.
     spacing : float
         The grid points are 0, spacing, 2 spacing, ...

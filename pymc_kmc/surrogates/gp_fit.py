@@ -74,10 +74,9 @@ class LogDensityFit(NamedTuple):
     """A fitted Gaussian-process log density, as one value.
 
     `parameters` are for evaluation, `posterior` for predictions and updates. `log_evidence` is the
-    log marginal likelihood of a value, up to a constant. `is_full` says whether the whole quadratic
-    was fitted, not its diagonal alone. `score_weight` is the chosen weight of score matching.
-    `kernel` is None and `length_scale` 0 without a kernel part; the length scale is a root mean
-    square in the surrogate's coordinates. `n_additive_losses` counts fits in a row, this one
+    log marginal likelihood of a value, up to a constant. Without `is_full` only the quadratic's
+    diagonal was fitted. `length_scale` is a root mean square in the surrogate's coordinates; it is
+    0, and `kernel` None, without a kernel part. `n_additive_losses` counts fits in a row, this one
     included, in which the additive part lost.
     """
 
@@ -104,17 +103,9 @@ class LogDensityFit(NamedTuple):
 class FitData(NamedTuple):
     """The n values of a fit, in the surrogate's coordinates z = whitening @ (x - centre).
 
-    Attributes
-    ----------
-    reference : ndarray (n', d)
-        Points where the surrogate matters, in the given coordinates.
-    covariance, prior : ndarray (d, d)
-        Covariance of the reference points in z, and its inverse, towards which the quadratic is
-        shrunk.
-    radius : float
-        That of the wall.
-    weights : ndarray (n,)
-        Weights by the values' depths.
+    `reference` (n', d) are points where the surrogate matters, in the given coordinates.
+    `covariance` is theirs in z, and `prior` its inverse, towards which the quadratic is shrunk.
+    `radius` is the wall's. The weights (n,) follow from the values' depths.
     """
 
     reference: np.ndarray
@@ -324,10 +315,7 @@ def _parameters(data, solution):
 
 
 def _stiffness(data, parameters):
-    """Return the steepness c that keeps the surrogate below the bulk outside of the wall.
-
-    Without it, kernel functions that extrapolate upwards would rise above the bulk.
-    """
+    """Return the steepness c with which functions that extrapolate upwards stay below the bulk."""
     radius = parameters.radius
     parameters = parameters._replace(centre=np.zeros(data.Z.shape[1]), stiffness=0.0)
     X = data.reference[:: max(1, len(data.reference) // N_RAYS)] - data.centre

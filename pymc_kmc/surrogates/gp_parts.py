@@ -89,9 +89,9 @@ class Trend:
 class AdditivePart:
     """Functions of single coordinates: features orthonormal in the norm of their kernel.
 
-    Grid coordinates are ``axes @ z - origin``, with a kernel function at each of `size` integers
-    from 0. The kernel has a variance, and a length scale in units of the grid. `factor` (size,
-    size) is the Cholesky factor of the functions' kernel matrix, over the root of the variance.
+    Grid coordinates are ``axes @ z - origin``, with a kernel function at each integer below `size`.
+    The length scale is in units of the grid. `factor` (size, size) is the Cholesky factor of the
+    functions' kernel matrix, over the root of the variance.
     """
 
     #: Added to the diagonal of the grid's kernel matrix, whose rounding errors are some 1e-15.
@@ -162,17 +162,10 @@ class KernelChoice(NamedTuple):
 class KernelPart(NamedTuple):
     """Kernel functions on landmarks among a fit's points, after functions of single coordinates.
 
-    Attributes
-    ----------
-    U : ndarray (n, r)
-        The points in the kernel's coordinates.
-    indices : ndarray (m,)
-        Indices of the points that are landmarks; m = 0 without a kernel part.
-    landmark_factor : ndarray (m, m)
-        L with L L' the kernel matrix of the landmarks: L^-1 times the kernel functions are the
-        features.
-    features : ndarray (n, k + m)
-        Features at the points, those of single coordinates first.
+    `U` (n, r) are the points in the kernel's coordinates. `indices` (m,) are those of the
+    landmarks; m is 0 without a kernel part. With `landmark_factor` L (m, m), L L' is their kernel
+    matrix, and L^-1 times the kernel functions are the features. `features` (n, k + m) are those at
+    the points, functions of single coordinates first.
     """
 
     choice: KernelChoice

@@ -34,10 +34,7 @@ def wall_radius(distance):
 
 
 class Depth(NamedTuple):
-    """Depth of values below the bulk, from which their weights follow.
-
-    Depth is measured from the value `bulk`. A value counts half at the depth `scale`.
-    """
+    """Depths of values below `bulk`, in units of the depth `scale` at which a value counts half."""
 
     bulk: float
     scale: float
@@ -55,24 +52,12 @@ class Depth(NamedTuple):
 class Posterior:
     """A fit's regression, for predictions and updates. Updates make new ones.
 
-    Attributes
-    ----------
-    base : ndarray (d, d)
-        Precision that the fitted quadratic changes.
-    regression : OnlineRegression
-        Coefficients of the features of trend, additive part and kernel part, in this order.
-    n_trend : int
-        Number of features of the trend.
-    landmark_factor : ndarray (m, m)
-        L with L L' the kernel matrix of the landmarks.
-    U : ndarray (n, r)
-        All points in the kernel's coordinates.
-    variance : float
-        Residual variance of a value of weight one.
-    most_landmarks : int
-        Number of kernel functions at which updates add no more.
-    constant : float
-        Values less log densities of the parameters in use.
+    The regression has the coefficients of trend, additive part and kernel part, in this order;
+    `n_trend` of its features are the trend's. `base` (d, d) is the precision that the fitted
+    quadratic changes. With `landmark_factor` L (m, m), L L' is the kernel matrix of the landmarks.
+    `U` (n, r) are all points in the kernel's coordinates. `variance` is the residual variance of a
+    value of weight one. Updates add no kernel functions beyond `most_landmarks`. `constant` is that
+    of values less log densities of the parameters in use.
     """
 
     trend: Trend
@@ -90,9 +75,8 @@ class Posterior:
 
     @classmethod
     def of(cls, trend, features, residuals, base, fit, part, *, weights, depth, n_landmarks):
-        """Return the posterior of a solved regression, whose `features` (n, k) are the trend's.
-
-        `residuals` (n,) are the values less the quadratic of `base` (d, d).
+        """Return the posterior of a solved regression; `residuals` are values less the base's
+        quadratic.
         """
         n_trend = len(fit.coefficients)
         ridges, coefficients = np.full(n_trend, fit.ridge), fit.coefficients
@@ -122,10 +106,7 @@ class Posterior:
         return self.n_trend + self.additive.n_features
 
     def predict(self, X, p, with_variances):
-        """Return predicted values (n,) at X (n, d), and their variances (n,) or None.
-
-        `p` are the LogDensityGPParameters in use.
-        """
+        """Return predictions (n,) at X (n, d), and variances (n,) or None, for parameters `p`."""
         Z = (X - p.centre) @ p.whitening.T
         features, rest = self._features(Z, p)
         mean = self.regression.predict(features) - 0.5 * quadratic_form(Z, self.base)
@@ -158,11 +139,10 @@ class Posterior:
         object.__setattr__(self, "_prediction", prediction)
 
     def updated(self, x, value, p):
-        """Return the posterior and the LogDensityGPParameters after one more value at x (d,).
+        """Return posterior and parameters after one more value at x (d,); `p` are those in use.
 
-        `p` are the parameters in use. They stay as they were where new ones would not be a
-        density's, with the new landmark at coefficient zero; the posterior keeps the value for the
-        next update.
+        Where new parameters would not be a density's, `p` stays, with the new landmark at
+        coefficient zero. The posterior keeps the value for the next update.
         """
         z = (x - p.centre) @ p.whitening.T
         if not np.abs(z).max() <= FARTHEST_UPDATE * p.radius:
@@ -221,8 +201,8 @@ class Posterior:
         return np.hstack([features, self.additive(Z), kernel]), rest
 
     def _new_feature(self, features, u, root, kernel):
-        """Return the part, of norm `root`, of the kernel function at u (r,) outside the others'
-        span.
+        """Return the part of the kernel function at u (r,) outside the others' span, of norm
+        `root`.
         """
         values = kernel.values(squared_distances(self.U, u[None, :]))[:, 0]
         spanned = features[self.n_before :]

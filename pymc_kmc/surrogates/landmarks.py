@@ -34,12 +34,11 @@ def pivoted_cholesky(points, kernel, *, n=None, tolerance, weights=None):
 
 
 def select_landmarks(points, weights, n, kernel):
-    """Choose at most n landmarks; return their indices (m,) and the kernel's features (p, m) on
-    them.
+    """Choose at most n landmarks; return their indices (m,) and kernel features (p, m).
 
-    The points (p, r) are in coordinates whose length scale is one, and `weights` (p,) are their
-    importance, positive. m is below n where more landmarks would be linearly dependent. ``features
-    @ features.T`` is the kernel's Nystrom approximation.
+    The points (p, r) are in coordinates whose length scale is one; `weights` (p,) are their
+    positive importance. There are fewer where more would be linearly dependent. ``features @
+    features.T`` is the kernel's Nystrom approximation.
     """
     indices, rows = pivoted_cholesky(
         points, kernel, n=n, tolerance=PIVOT_TOLERANCE, weights=weights

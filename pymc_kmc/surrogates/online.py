@@ -103,17 +103,15 @@ class OnlineRegression(NamedTuple):
         return self.level + (features - self.mean) @ self.coefficients
 
     def variances(self, features):
-        """Return the posterior variances (n,) of features (n, p) times coefficients.
-
-        They are in units of the residual variance, for differences from the weighted mean.
+        """Return variances (n,) of features (n, p) times coefficients, in units of the residual
+        one.
         """
         half = self._half_solve((features - self.mean).T)
         return np.einsum("kn,kn->n", half, half)
 
     def with_point(self, features, value, weight, new_feature=None):
-        """Return the regression with one more point, and a :class:`NewFeature` if one is given.
-
-        `features` (p,) are those of the point, the new one last.
+        """Return the regression with one more point, whose features (p,) end with a new one, if
+        any.
         """
         n, p = self.features.shape
         mean, right = self.mean, self.right
@@ -145,9 +143,7 @@ class OnlineRegression(NamedTuple):
         )
 
     def _with_feature(self, new):
-        """Return centred and weighted values (n,) of a new feature, its mean, and the larger
-        factor.
-        """
+        """Return a new feature's centred, weighted values (n,), its mean and the larger factor."""
         shares = self.roots**2
         mean = shares @ new.values / shares.sum()
         column = (new.values - mean) * self.roots
@@ -163,5 +159,4 @@ class OnlineRegression(NamedTuple):
         return column, mean, factor
 
     def _half_solve(self, rhs):
-        """Solve U' x = rhs."""
         return triangular_solve(self.factor.T, rhs)

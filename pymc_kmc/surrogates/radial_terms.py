@@ -60,7 +60,6 @@ class RadialTerms(NamedTuple):
 
     @property
     def n_lengths(self):
-        """Number of length scales, the last of the parameters."""
         return 0
 
     @property
@@ -81,22 +80,14 @@ class RadialTerms(NamedTuple):
         return of_terms * np.sum(terms(Z) ** 2, axis=1) + of_damped * damped
 
     def parameters_gradient(self, Z, by_covariances, covariances):
-        """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters.
-
-        `Z` has shape (n, d), the two matrices have shape (n, n).
-        """
+        """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters."""
         both = 2.0 * np.sum(by_covariances * covariances)
         rho = terms(Z)
         by_scale = 2.0 * self.variances[0] * np.sum((by_covariances @ rho) * rho)
         return np.array([by_scale, both - by_scale])
 
     def pullback(self, Z, other, by_covariances, by_prior):
-        """Return the gradient (n, d) by Z of a function of its covariances with `other` and its
-        variances.
-
-        Its derivatives are `by_covariances` (n, k) and `by_prior` (n,); Z is (n, d), `other` (k,
-        d).
-        """
+        """Return the gradient by Z of ``sum(by_covariances * k(Z, other)) + by_prior @ prior``."""
         (of_terms, of_damped), w = self.variances, dampings(Z)
         by_terms = by_covariances @ terms(other) + 2.0 * by_prior[:, None] * terms(Z)
         along = of_terms * np.sum(by_terms * w, axis=1)

@@ -50,11 +50,7 @@ FARTHEST = 3.0
 
 
 class RidgeFit(NamedTuple):
-    """A ridge regression with coefficients (k,).
-
-    `score` is generalised cross-validation's estimate of a prediction's weighted mean squared
-    error.
-    """
+    """A ridge regression; `score` is cross-validation's estimate of its mean squared error."""
 
     coefficients: np.ndarray
     score: float

@@ -1,7 +1,7 @@
 r"""Score matching on a chain's states, beside a regression of values on the same features.
 
 For :math:`f = \log q_0 + \theta^\top \varphi` the score-matching objective over n states
-(Hyvärinen, 2005) is quadratic in the coefficients,
+(Hyvärinen, 2005, see :mod:`pymc_kmc.surrogates.base_density`) is quadratic in the coefficients,
 
 .. math:: J(\theta) = \tfrac12 \theta^\top G \theta + v^\top \theta + \text{const}, \qquad
           G = \frac1n \sum_{b, a} \partial_a \varphi(x_b)\, \partial_a \varphi(x_b)^\top, \qquad
@@ -16,11 +16,6 @@ J(\theta)`, is minimised by one linear system,
 
 The weight :math:`\tau` is the worth of a state in independent states. The squared error of held-out
 values, in blocks of consecutive ones, chooses it.
-
-References
-----------
-Hyvärinen, A. (2005). Estimation of non-normalized statistical models by score matching. *Journal of
-Machine Learning Research* 6, 695-709.
 """
 
 import numpy as np
@@ -92,7 +87,6 @@ def solve_with_scores(features, values, weights, ridges, system, scales):
 
 
 def score_matching_loss(gradients, laplacians, weights):
-    """Return the weighted mean over points of laplacian + |gradient|^2 / 2; gradients are (n, d).
-    """
+    """Return the weighted mean of laplacian + |gradient|^2 / 2 over points, gradients (n, d)."""
     pointwise = laplacians + 0.5 * np.einsum("nd,nd->n", gradients, gradients)
     return float(weights @ pointwise / weights.sum())

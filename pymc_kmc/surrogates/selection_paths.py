@@ -37,10 +37,7 @@ def contiguous_folds(weights, n_folds):
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """One fold: coefficients c = (A + lambda P)^-1 b, held-out loss c'T c / 2 - t'c + constant.
-
-    Matrices have shape (k, k), vectors (k,). `weight` is the total weight of the held-out states.
-    """
+    """One fold: coefficients c = (A + lambda P)^-1 b, held-out loss c'T c / 2 - t'c + constant."""
 
     A: np.ndarray
     P: np.ndarray
@@ -87,7 +84,6 @@ def regularisation_path(system, regularisations):
 
 
 def _base_loss(base, X, weights):
-    """Return the held-out loss of the base density alone."""
     laplacians = np.full(len(X), base.laplacian)
     return score_matching_loss(base.gradient(X), laplacians, weights)
 

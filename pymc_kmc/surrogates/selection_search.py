@@ -61,7 +61,6 @@ class Search:
         return self.trials[sigma].loss
 
     def best(self):
-        """Return the trial of the smallest loss."""
         return min(self.trials.values(), key=lambda trial: trial.loss)
 
     def table(self):

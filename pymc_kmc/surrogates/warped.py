@@ -9,10 +9,7 @@ STEP = 1e-6
 
 
 class WarpedSurrogate:
-    """The density of x that gives y = forward(x) the density of a fitted surrogate.
-
-    `warp`, a ScaleWarp or Coordinates, has `forward` and `log_volume`.
-    """
+    """The density of x, where that of y = warp.forward(x) is a fitted surrogate's."""
 
     def __init__(self, surrogate, warp):
         self.surrogate, self.warp = surrogate, warp
@@ -43,9 +40,8 @@ class WarpedPredictor(WarpedSurrogate):
     """The same for a surrogate with predictions and their standard deviations."""
 
     def predict(self, X, return_std=False):
-        """Return the predicted log density at X, (d,) or (n, d), with its constant.
-
-        With `return_std` its standard deviation is returned too.
+        """Return predictions at X, (d,) or (n, d), the constant included, and with `return_std`
+        their stds.
         """
         rows, single = as_rows(X, self.n_features_in_)
         found = self.surrogate.predict(self.warp.forward(rows), return_std=return_std)
