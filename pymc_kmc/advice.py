@@ -69,7 +69,7 @@ class NoiseEstimate:
         about 2. It was tried out where replicates can be chosen. Elsewhere it assumes a variance
         that falls as one over their number.
     advice : tuple of str
-        Sentences that say whether the noise limits a chain, and the remedy.
+        Sentences about whether the noise limits a chain, and about remedies.
     """
 
     likelihoods: pd.DataFrame
@@ -102,7 +102,7 @@ def estimate_noise(
     model : pymc.Model
         Model with a :func:`pymc_kmc.PseudoMarginalPotential` or another noisy likelihood of this
         package, or a `pymc.Simulator`.
-    at : dict of str to array_like, or what `pm.sample` returned, optional
+    at : dict of str to array_like, or a result of `pm.sample`, optional
         Places at which the noise is measured. Noise depends on the place, and the noise at the
         chain's states is the one that counts: give a run of this model, even a short one, and ten
         of its draws are measured. Before the first run, give values of variables by name, as for

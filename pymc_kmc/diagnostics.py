@@ -134,7 +134,7 @@ def diagnose(idata: Any) -> Diagnosis:
     Parameters
     ----------
     idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
-        What `pm.sample` returned, or what `arviz.from_netcdf` has loaded of it.
+        The result of `pm.sample`, or the same loaded by `arviz.from_netcdf`.
 
     Returns
     -------

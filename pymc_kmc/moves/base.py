@@ -87,9 +87,7 @@ class Proposal(NamedTuple):
         return self.move.is_draw
 
     def log_choice_ratio(self, end):
-        """Return the log ratio of this move's probabilities at the proposal, `end`, and at the
-        state.
-        """
+        """Return the log ratio of this move's probabilities at the proposal, `end`, and state."""
         if self.choice is None:
             return 0.0
         probability = self.choice.mixture.probability(self.choice.row, end)
@@ -120,7 +118,7 @@ class Move(ABC):
     """One way to move a chain.
 
     A move is part of a step's learned state: a new chain gets new moves. Only its own `learn`
-    changes it during an iteration. `is_draw` says whether the chain may accept its proposals; the
+    changes it during an iteration. `is_draw` is whether the chain may accept its proposals; the
     others are evaluated to learn from them.
     """
 

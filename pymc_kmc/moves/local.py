@@ -70,9 +70,7 @@ def proposal_covariance(x, Z, sigma, gamma2, nu2):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _covariance(x, points, sigma, gamma2, nu2):
-    """Return that covariance for `points` (d, n), unchecked; `sigma` is LINEAR for the linear
-    kernel.
-    """
+    """Return the same for `points` (d, n), unchecked; `sigma` is LINEAR for the linear kernel."""
     d, n = points.shape
     columns = np.empty((d, n))  # of M, then of M H
     if sigma == LINEAR:

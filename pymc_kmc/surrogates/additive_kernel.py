@@ -106,12 +106,11 @@ class AdditiveKernel(NamedTuple):
         return _pulled(*columns, variance * by_covariances, ratio) * shrinking
 
     def on_grids(self, U, weights):
-        """Return sums of covariances with points U (n, d) as Gaussians about each coordinate's
-        knots.
+        """Return sums of covariances with points U (n, d), by Gaussians about knots of each axis.
 
         There is one sum for each of the m columns of `weights` (n, m). With the Gaussians g of all
-        M knots a sum is ``linear @ g + g @ pairs @ g / 2``. The result is a list of each
-        coordinate's knots in length scales, `linear` (m, M) and `pairs` (m, M, M).
+        M knots a sum is ``linear @ g + g @ pairs @ g / 2``. The result is a list of each axis's
+        knots in length scales, `linear` (m, M) and `pairs` (m, M, M).
         """
         variance, ratio, shrinking = self.factors
         grids = [_Grid.about(column) for column in (U * shrinking).T]
@@ -124,9 +123,9 @@ class AdditiveKernel(NamedTuple):
 
 
 class _Grid(NamedTuple):
-    """Gaussians about M knots of a line; weighted by `shares` (M, n) they sum to those of n points.
+    """Gaussians of length scale one about M knots of a line, in place of those about n points.
 
-    Their length is one. This is Nystroem's method.
+    With weights `shares` (M, n) they sum to the points' Gaussians (Nystroem's method).
     """
 
     knots: np.ndarray
@@ -151,9 +150,7 @@ def _columns(U):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _gaussians_at(u, V, gaussians, sums, pairs):
-    """Write the kernels g (d, k) of u (d,) and V (d, k), their sums (k,) and those of products of
-    two.
-    """
+    """Write the kernels g (d, k) of u (d,) and V (d, k); sums and pairwise products' sums (k,)."""
     d, k = V.shape
     sums[:] = 0.0
     pairs[:] = 0.0

@@ -32,7 +32,7 @@ Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 (d + m))
 15 trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance. Functions
 of few coordinates have d exponentials in place of one, :math:`O(n^2 d)` a trial.
 
-The reference is that of :class:`~pymc_kmc.surrogates.LogDensityGP`.
+:class:`~pymc_kmc.surrogates.LogDensityGP` has the reference.
 """
 
 from typing import NamedTuple
@@ -81,9 +81,7 @@ SIMPLEST = (0.0, NO_BEND, 0.0, LOG_NOISE[1])
 
 
 class Hyperparameters(NamedTuple):
-    """Logarithms of the covariance function's parameters; those of the length scales have shape
-    (d,).
-    """
+    """Logarithms of the covariance function's parameters, with length scales (d,)."""
 
     log_scale: float
     log_bend: float
@@ -167,11 +165,11 @@ class ExactGP:
 
     @property
     def scales(self):
-        """Standard deviations (d,) of x itself, by the whitening."""
+        """Standard deviations (d,) of the coordinates of x itself, according to the whitening."""
         return np.linalg.norm(np.linalg.inv(self.whitening), axis=1)
 
     def axes(self, extension):
-        """Return the map (d, d) from coordinates to those of an extension."""
+        """Return the map (d, d) from the coordinates to an extension's own."""
         if extension is None or not EXTENSIONS[extension].is_along_axes:
             return np.eye(len(self.centre))
         return np.linalg.inv(self.whitening) / self.scales[:, None]
@@ -220,9 +218,7 @@ class ExactGP:
             return self.given(Z, Y, noise, Hyperparameters.start(SIMPLEST, Z.shape[1]))
 
     def given(self, Z, Y, noise, hyperparameters):
-        """Fit to outputs (n, m) at coordinates (n, d) with these parameters, or raise a
-        LinAlgError.
-        """
+        """Fit to outputs (n, m) at coordinates (n, d) with given parameters, or a LinAlgError."""
         self.hyperparameters_ = hyperparameters
         likelihood = MarginalLikelihood(Z, Y, noise, self.extension, self.axes(self.extension))
         self.log_evidence_ = likelihood.log_evidence(hyperparameters)

@@ -56,8 +56,8 @@ class Posterior:
     `n_trend` of its features are the trend's. `base` (d, d) is the precision that the fitted
     quadratic changes. With `landmark_factor` L (m, m), L L' is the kernel matrix of the landmarks.
     `U` (n, r) are all points in the kernel's coordinates. `variance` is the residual variance of a
-    value of weight one. Updates add no kernel functions beyond `most_landmarks`. `constant` is that
-    of values less log densities of the parameters in use.
+    value of weight one. Updates add no kernel functions beyond `most_landmarks`. `constant` is the
+    difference of values and log densities of the parameters in use.
     """
 
     trend: Trend
@@ -75,9 +75,7 @@ class Posterior:
 
     @classmethod
     def of(cls, trend, features, residuals, base, fit, part, *, weights, depth, n_landmarks):
-        """Return the posterior of a solved regression; `residuals` are values less the base's
-        quadratic.
-        """
+        """Return the posterior of a solved regression of `residuals`, values less the quadratic."""
         n_trend = len(fit.coefficients)
         ridges, coefficients = np.full(n_trend, fit.ridge), fit.coefficients
         if len(fit.kernel_coefficients):
@@ -201,9 +199,7 @@ class Posterior:
         return np.hstack([features, self.additive(Z), kernel]), rest
 
     def _new_feature(self, features, u, root, kernel):
-        """Return the part of the kernel function at u (r,) outside the others' span, of norm
-        `root`.
-        """
+        """Return the part, of norm `root`, of the kernel function at u (r,) that is new."""
         values = kernel.values(squared_distances(self.U, u[None, :]))[:, 0]
         spanned = features[self.n_before :]
         combination = np.append(np.zeros(self.n_before), spanned / root)

@@ -1,4 +1,4 @@
-r"""Kernels: the Gaussian of the kernel exponential families, and those of Gaussian processes.
+r"""Kernels of the kernel exponential families and of Gaussian processes.
 
 The kernel exponential families have :math:`k(x, y) = \exp(-|x - y|^2 / \sigma)` with :math:`\sigma`
 in squared units of the points (Strathmann et al., 2015). The kernels of Gaussian processes are
@@ -10,8 +10,8 @@ functions of the squared distance :math:`r^2` in coordinates whose length scale 
   with :math:`\alpha = 3/2`).
 
 A kernel is an object in Python and its tag in compiled code. A new kernel needs a class here, and a
-branch in each of the two compiled functions at the end. The references are those of
-:class:`~pymc_kmc.surrogates.KernelExpLite` and :class:`~pymc_kmc.surrogates.LogDensityGP`.
+branch in each of the two compiled functions at the end. :class:`~pymc_kmc.surrogates.KernelExpLite`
+and :class:`~pymc_kmc.surrogates.LogDensityGP` have the references.
 """
 
 from abc import ABC, abstractmethod

@@ -310,9 +310,7 @@ class LogDensityGP:
         return self._posterior.constant
 
     def weight(self, value):
-        """Return the weight of a value in the fit, between 0 and 1; it falls with the value's
-        depth.
-        """
+        """Return the weight of a value in the fit, between 0 and 1; deeper values have less."""
         return float(self._posterior.depth.weight(value))
 
 

@@ -103,16 +103,12 @@ class OnlineRegression(NamedTuple):
         return self.level + (features - self.mean) @ self.coefficients
 
     def variances(self, features):
-        """Return variances (n,) of features (n, p) times coefficients, in units of the residual
-        one.
-        """
+        """Return variances (n,) of features (n, p) times coefficients, over the residual one."""
         half = self._half_solve((features - self.mean).T)
         return np.einsum("kn,kn->n", half, half)
 
     def with_point(self, features, value, weight, new_feature=None):
-        """Return the regression with one more point, whose features (p,) end with a new one, if
-        any.
-        """
+        """Return the regression with one more point; a new feature is the last of features (p,)."""
         n, p = self.features.shape
         mean, right = self.mean, self.right
         if new_feature is None:

@@ -104,7 +104,7 @@ def _largest_indistinct(losses, weights, best):
 
 
 def _standard_error(fold_losses, weights):
-    """Return that of the weighted mean (weights of sum 1), from the spread between folds."""
+    """Return the weighted mean's standard error from the spread of folds; weights have sum 1."""
     spread = fold_losses - weights @ fold_losses
     return math.sqrt(float(weights @ spread**2) / (len(weights) - 1))
 

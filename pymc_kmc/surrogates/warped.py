@@ -9,7 +9,7 @@ STEP = 1e-6
 
 
 class WarpedSurrogate:
-    """The density of x, where that of y = warp.forward(x) is a fitted surrogate's."""
+    """The density of x for a fitted surrogate of the density of y = warp.forward(x)."""
 
     def __init__(self, surrogate, warp):
         self.surrogate, self.warp = surrogate, warp
@@ -40,9 +40,7 @@ class WarpedPredictor(WarpedSurrogate):
     """The same for a surrogate with predictions and their standard deviations."""
 
     def predict(self, X, return_std=False):
-        """Return predictions at X, (d,) or (n, d), the constant included, and with `return_std`
-        their stds.
-        """
+        """Return predictions at X, (d,) or (n, d), with the constant; `return_std` adds stds."""
         rows, single = as_rows(X, self.n_features_in_)
         found = self.surrogate.predict(self.warp.forward(rows), return_std=return_std)
         means, stds = found if return_std else (found, None)
