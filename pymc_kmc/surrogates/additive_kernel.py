@@ -133,7 +133,6 @@ class _Grid(NamedTuple):
 
     @classmethod
     def about(cls, points):
-        """Return the grid for points (n,)."""
         cells = np.unique(np.floor(points / SPACING)[:, None] + ABOUT)
         knots = SPACING * cells
         inverse = pinvh(_gaussians(knots, knots), rtol=ROUNDING)

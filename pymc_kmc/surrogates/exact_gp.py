@@ -18,10 +18,8 @@ the kernel; their covariances with each other are those of the residuals,
 
 Each coordinate has a length scale, relative to :math:`l_0 = 2 \sqrt d` in the bend, because some
 features extend along few coordinates, such as the dent between two modes. A kernel with one length
-scale for all needs values in all directions.
-
-The bend extrapolates a curved ridge, which a kernel can't. A Gaussian kernel forgets the values
-within a length scale: on a banana's arms it leaves the trend alone, which is far off there.
+scale for all needs values in all directions. The bend extrapolates a curved ridge, which a Gaussian
+kernel can't: on a banana's arms it leaves the trend alone, which is far off there.
 
 On request the covariance is extended by one more part: functions of single coordinates and of pairs
 (:mod:`pymc_kmc.surrogates.additive_kernel`), or terms for heavy tails
@@ -154,7 +152,6 @@ class ExactGP:
         self.deterministic = deterministic
 
     def coordinates(self, X):
-        """Return the coordinates of points (n, d)."""
         return np.clip((X - self.centre) @ self.whitening.T, -FARTHEST, FARTHEST)
 
     @property
@@ -266,10 +263,9 @@ class ExactGP:
         )
 
     def leave_one_out(self):
-        """Predict each fitted value from all others (Rasmussen and Williams, 2006, eq. 5.12).
+        """Return each value's prediction (n, m) from all others, and its variance factor (n,).
 
-        The result is the means (n, m) and the factors (n,) of the outputs' covariance, with the
-        noise of the value that is left out.
+        See Rasmussen and Williams (2006), eq. 5.12. The factor includes the left-out value's noise.
         """
         precisions = np.einsum("ij,ij->j", self.inverse_factor_, self.inverse_factor_)
         return self.Y_ - self.weights_ / precisions[:, None], 1.0 / precisions
@@ -326,7 +322,6 @@ class MarginalLikelihood:
         return evidence if np.isfinite(evidence) else -np.inf
 
     def loss(self, vector):
-        """Return the loss and its gradient at packed parameters."""
         try:
             loss, gradient = self._loss(vector)
         except LinAlgError:

@@ -339,11 +339,7 @@ class KernelExpFinite:
 
 
 def solve_shifted(U, epsilon, b):
-    """Solve (U'U + epsilon I) x = b, epsilon small beside the eigenvalues of U'U or zero.
-
-    Conjugate gradients on (I + epsilon P^-1) x = P^-1 b, P = U'U, take two triangular solves a
-    step.
-    """
+    """Solve (U'U + epsilon I) x = b by conjugate gradients, epsilon zero or small beside U'U."""
     x = _solve_factored(U, b)
     if epsilon == 0.0:
         return x

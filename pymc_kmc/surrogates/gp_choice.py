@@ -172,10 +172,9 @@ def _maps(data, Z, last, with_additive):
 
 
 def _gradient_outer_product(p, reference, change, with_additive):
-    """Return the sum over reference points of outer products of the last kernel part's gradient.
+    """Return the sum of outer products of the last fit's kernel gradients, in new coordinates.
 
-    It is in the new coordinates. If the new fit has no additive part, its kernel takes over the
-    last one's function, whose gradient is then added.
+    If the new fit has no additive part, the gradient of the last one's is added.
     """
     Z = (reference[:: max(1, len(reference) // N_GRADIENTS)] - p.centre) @ p.whitening.T
     gradients = kernel_gradients(p, Z)

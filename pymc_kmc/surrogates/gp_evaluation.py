@@ -129,7 +129,6 @@ def _whiten(parameters, x, z):
 
 @part
 def _project(parameters, z, u):
-    """Write B z."""
     projection = parameters.projection
     for a in range(projection.shape[0]):
         value = 0.0

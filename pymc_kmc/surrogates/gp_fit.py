@@ -121,10 +121,7 @@ class FitData(NamedTuple):
 
     @classmethod
     def of(cls, X, values, reference, whitening=None, bulk=None):
-        """Choose coordinates, and leave out values that are too far away or too deep.
-
-        The arguments are those of :func:`fit_log_density`.
-        """
+        """Choose coordinates and values that are near enough, as for :func:`fit_log_density`."""
         d = X.shape[1]
         centre = reference.mean(axis=0)
         share = min(0.5, d / (count_distinct(reference) + 1.0))

@@ -35,7 +35,6 @@ class Trend:
         return cls(d, pairs, np.array([d, 4.0 * d]) if has_radial else np.zeros(0))
 
     def without_quadratic(self):
-        """Return the trend without its quadratic."""
         none = np.zeros(0, dtype=int)
         return Trend(self.d, (none, none), self.scales)
 
@@ -107,7 +106,6 @@ class AdditivePart:
 
     @classmethod
     def none(cls, d):
-        """Return a part without functions."""
         part = cls(np.zeros((d, d)), np.zeros(d), 0)
         part.variance = 0.0
         return part
@@ -120,7 +118,6 @@ class AdditivePart:
         return self._orthonormal(np.exp(-0.5 * self._distances(Z) ** 2))
 
     def derivatives(self, Z):
-        """Return the features' derivatives, one coordinate after another, and Laplacians."""
         T = self._distances(Z)
         values = np.exp(-0.5 * T**2)
         gradients = (self._orthonormal(-T * values * a[:, None]) for a in self.axes.T / self.length)
@@ -176,10 +173,7 @@ class KernelPart(NamedTuple):
 
     @classmethod
     def of(cls, choice, length, Z, weights, n_landmarks):
-        """Choose at most `n_landmarks` landmarks among points Z (n, d), by their importance (n,).
-
-        `length` is a factor on the choice's length scale.
-        """
+        """Choose landmarks among points Z (n, d) of weights (n,); `length` scales the kernel."""
         choice = choice._replace(map=choice.map / length)
         U = Z @ choice.map.T
         indices, features = select_landmarks(U, weights, n_landmarks, choice.kernel)
@@ -195,7 +189,6 @@ class KernelPart(NamedTuple):
         return cls(choice, np.zeros((n, 1)), indices, np.zeros((0, 0)), np.zeros((n, 0)))
 
     def derivatives(self, Z):
-        """Return the features' derivatives, one coordinate after another, and Laplacians."""
         kernel, matrix = self.choice.kernel, self.choice.map
         landmarks, U = self.U[self.indices], Z @ matrix.T
         squares = squared_distances(U, landmarks)

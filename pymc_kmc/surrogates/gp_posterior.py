@@ -40,11 +40,9 @@ class Depth(NamedTuple):
     scale: float
 
     def __call__(self, values):
-        """Return depths of values (n,) in units of the scale."""
         return np.maximum(self.bulk - values, 0.0) / self.scale
 
     def weight(self, values):
-        """Return weights between 0 and 1."""
         return 1.0 / (1.0 + self(values) ** 2)
 
 
@@ -273,7 +271,6 @@ def _predict_at(p, q, x):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _solve_lower(factor, rhs):
-    """Solve L x = rhs for a lower triangular L, in place."""
     for i in range(len(rhs)):
         row, total = factor[i], rhs[i]
         for j in range(i):

@@ -282,7 +282,6 @@ def score_matching_system(X, weights, K, D, sigma, base):
 
 
 def right_hand_side(X, weights, K, D, sigma, base):
-    """Return b (n,) of Proposition 1."""
     d = X.shape[1]
     b = weights @ (K * ((2.0 / sigma) * D - d))
     return b - _base_term(X - X.mean(axis=0), weights, base.gradient(X), lambda V: K.T @ V)

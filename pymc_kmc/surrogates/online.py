@@ -36,20 +36,11 @@ class NewFeature(NamedTuple):
 class OnlineRegression(NamedTuple):
     """A fitted regression. Its arrays are never written to: an addition makes a new one.
 
-    Attributes
-    ----------
-    mean : ndarray (p,)
-        Weighted means of the first points' features.
-    level : float
-        Weighted mean of the first points' values.
-    mean_weight : float
-        Mean weight of the first points, which is the unit of the ridges.
-    roots : ndarray (n,)
-        Roots of the weights in units of the mean weight.
-    features, values : ndarray (n, p) and (n,)
-        Centred, times the roots.
-    factor, right, coefficients : ndarray (p, p), (p,) and (p,)
-        Normal equations: U, upper triangular, their matrix is U'U; right-hand side; solution.
+    `mean` (p,) and `level` are the weighted means of the first points' features and values, and
+    `mean_weight` their mean weight, the unit of the ridges. `roots` (n,) are those of the weights
+    in this unit. `features` (n, p) and `values` (n,) are centred, times the roots. With the upper
+    triangular `factor` U, U'U is the matrix of the normal equations; `right` is their right-hand
+    side and `coefficients` their solution.
     """
 
     mean: np.ndarray
@@ -99,7 +90,6 @@ class OnlineRegression(NamedTuple):
         return self.level - float(self.mean @ self.coefficients)
 
     def predict(self, features):
-        """Return predicted values (n,) for features (n, p)."""
         return self.level + (features - self.mean) @ self.coefficients
 
     def variances(self, features):

@@ -28,7 +28,7 @@ LOG_SCALE, START = (-16.0, 6.0), (-1.0, -3.0)
 
 
 class RadialTerms(NamedTuple):
-    """Logarithms of the coefficients' standard deviations s and t."""
+    """Logarithms of s and t; the methods are those of AdditiveKernel."""
 
     log_scale: float
     log_damped_scale: float
@@ -40,22 +40,18 @@ class RadialTerms(NamedTuple):
 
     @classmethod
     def start(cls, n_dimensions):
-        """Return the terms that a search begins with."""
         return cls(*START)
 
     @classmethod
     def unpacked(cls, vector):
-        """Return the terms with the parameters in a vector (2,)."""
         return cls(*vector)
 
     @property
     def packed(self):
-        """Both parameters in a vector (2,)."""
         return np.array(self)
 
     @property
     def bounds(self):
-        """Pairs of the smallest and the largest value of each parameter."""
         return [LOG_SCALE, LOG_SCALE]
 
     @property
@@ -68,13 +64,11 @@ class RadialTerms(NamedTuple):
         return np.exp(2.0 * self.packed)
 
     def __call__(self, Z, other):
-        """Return the covariances (n, k) of points (n, d) and (k, d)."""
         of_terms, of_damped = self.variances
         damped = (1.0 + Z @ other.T) ** 2 * (dampings(Z) @ dampings(other).T)
         return of_terms * terms(Z) @ terms(other).T + of_damped * damped
 
     def prior(self, Z):
-        """Return the variances (n,) at points (n, d)."""
         of_terms, of_damped = self.variances
         damped = (1.0 + np.sum(Z**2, axis=1)) ** 2 * np.sum(dampings(Z) ** 2, axis=1)
         return of_terms * np.sum(terms(Z) ** 2, axis=1) + of_damped * damped

@@ -153,7 +153,6 @@ class FinitePath:
         self.template, self.X, self.weights, self.folds = template, X, weights, folds
 
     def systems(self, sigma):
-        """Yield the system of each fold for a bandwidth."""
         X, weights = self.X, self.weights
         omega = _features.scale_basis(self.omega, sigma)
         origin = X.mean(axis=0)

@@ -55,7 +55,6 @@ class Search:
         self.trials = {}
 
     def loss(self, sigma):
-        """Return the smallest held-out loss of a bandwidth."""
         if sigma not in self.trials:
             self.trials[sigma] = self._try(sigma)
         return self.trials[sigma].loss
@@ -64,7 +63,6 @@ class Search:
         return min(self.trials.values(), key=lambda trial: trial.loss)
 
     def table(self):
-        """Return a record for each bandwidth tried, in ascending order."""
         fields = ("sigma", "regularisation", "loss", "standard_error")
         rows = sorted(tuple(getattr(t, field) for field in fields) for t in self.trials.values())
         return np.array(rows, dtype=[(field, float) for field in fields])
