@@ -60,8 +60,8 @@ class NoiseEstimate:
         A row for each noisy likelihood and one, "total", for their sum.
         :func:`pymc_kmc.estimate_noise` describes the columns.
     variance : float
-        Variance of the sum of the log estimates, in the sense that decides acceptance (see `of
-        proposals` at :func:`pymc_kmc.estimate_noise`).
+        Variance of the sum of the log estimates that decides acceptance: `of proposals`, as
+        described at :func:`pymc_kmc.estimate_noise`.
     ideal_acceptance : float
         Acceptance rate of perfect proposals under this noise.
     factor : float
@@ -129,10 +129,9 @@ def estimate_noise(
         - `zero`, `invalid`: shares of estimates whose log is -inf, and whose log is NaN or +inf.
           The variances are those of the other estimates.
         - `seconds`: time of an estimate.
-        - `suggested replicates`: number of replicates that gives the total a variance `of
-          proposals` of 2. Numbers are tried out, because the variance may fall faster or more
-          slowly than one over their number. That rule is used beyond the search's budget and with
-          a `pymc.Simulator`.
+        - `suggested replicates`: number of replicates that brings the total's `of proposals` to 2.
+          Numbers are tried out, because the variance may fall faster or more slowly than one over
+          their number. That rule is used beyond the search's budget and with a `pymc.Simulator`.
 
         The total variance is that of the sum. At draws of a run, variances and shares are means
         over these draws.
