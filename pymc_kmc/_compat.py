@@ -1,4 +1,4 @@
-"""The few lines that differ between PyMC 5.28 and 6.x, and between ArviZ 0.x and 1.x."""
+"""Differences between PyMC 5.28 and 6.x, and between ArviZ 0.x and 1.x."""
 
 import warnings
 
@@ -14,13 +14,7 @@ PYTENSOR_MAJOR = int(pytensor.__version__.split(".")[0])
 def expect_numba_fallback(op_type):
     """Let numba call Ops of `op_type` in object mode without a warning at each compilation.
 
-    Numba is the default backend from PyTensor 3 on; a user's Python function can't be compiled by
-    it.
-
-    Parameters
-    ----------
-    op_type : type
-        Subclass of `pytensor.graph.op.Op`.
+    Numba is the default backend from PyTensor 3 on, and can't compile a user's Python function.
     """
     if PYTENSOR_MAJOR < 3:
         return
@@ -34,21 +28,11 @@ def expect_numba_fallback(op_type):
 
 
 def as_arviz_plot(figure, axes, data):
-    """Return a figure as ArviZ's plots do on the installed line.
+    """Return a figure as ArviZ's plots do in the installed version.
 
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-    axes : dict of str to matplotlib.axes.Axes
-        The panels, by their names.
-    data : xarray.Dataset
-        One variable a panel: what is drawn in it.
-
-    Returns
-    -------
-    matplotlib.axes.Axes, ndarray of Axes or arviz_plots.PlotCollection
-        On ArviZ 0.x the axes, one or an array; on 1.x a collection, whose ``get_viz("plot",
-        panel)`` are the axes.
+    `axes` has the panels by name, `data` one variable for each panel. On ArviZ 0.x the result is
+    one matplotlib Axes or an array of them. On 1.x it is a PlotCollection, whose ``get_viz("plot",
+    panel)`` are the axes.
     """
     if ARVIZ_MAJOR < 1:
         found = np.array(list(axes.values()), dtype=object)

@@ -1,9 +1,9 @@
-r"""How noisy a likelihood's estimate is, before anything is sampled.
+r"""Measurement of a likelihood's noise before sampling.
 
-Two figures decide whether a chain on a noisy likelihood moves and how much that costs: the variance
-of the log estimate, and the time an estimate takes. Perfect proposals would be accepted at the rate
-:math:`2 \Phi(-s / \sqrt 2)` under Gaussian noise of variance s^2 (Pitt, Silva, Giordani and Kohn,
-2012). A variance between 1 and 2 makes the most of the simulations (Doucet, Pitt, Deligiannidis
+Two figures decide whether a chain on a noisy likelihood moves, and at what cost: the variance of
+the log estimate, and the time of an estimate. Under Gaussian noise of variance s^2, perfect
+proposals are accepted at the rate :math:`2 \Phi(-s / \sqrt 2)` (Pitt, Silva, Giordani and Kohn,
+2012). A variance between 1 and 2 makes the best use of the simulations (Doucet, Pitt, Deligiannidis
 and Kohn, 2015).
 
 References
@@ -60,15 +60,16 @@ class NoiseEstimate:
         A row for each noisy likelihood and one, "total", for their sum.
         :func:`pymc_kmc.estimate_noise` describes the columns.
     variance : float
-        Variance of the sum of the log estimates, as far as it matters to acceptance.
+        Variance of the sum of the log estimates that decides acceptance: `of proposals`, as
+        described at :func:`pymc_kmc.estimate_noise`.
     ideal_acceptance : float
-        Acceptance rate that perfect proposals would have there.
+        Acceptance rate of perfect proposals under this noise.
     factor : float
-        Factor on the number of simulations, particles or replicates that makes the variance 2 or
-        so: tried out where replicates can be chosen, else as if the variance fell as one over their
-        number.
+        Factor on the number of simulations, particles or replicates that brings the variance to
+        about 2. It was tried out where replicates can be chosen. Elsewhere it assumes a variance
+        that falls as one over their number.
     advice : tuple of str
-        Sentences that say whether the noise limits a chain, and the remedy.
+        Sentences about whether the noise limits a chain, and about remedies.
     """
 
     likelihoods: pd.DataFrame
@@ -94,20 +95,21 @@ def estimate_noise(
     *,
     random_seed: np.random.Generator | int | None = None,
 ) -> NoiseEstimate:
-    r"""Measure how noisy a model's likelihood is, at one point or where a chain was.
+    r"""Measure the noise of a model's likelihood, at one point or at draws of a chain.
 
     Parameters
     ----------
     model : pymc.Model
         Model with a :func:`pymc_kmc.PseudoMarginalPotential` or another noisy likelihood of this
         package, or a `pymc.Simulator`.
-    at : dict of str to array_like, or what `pm.sample` returned, optional
-        Noise depends on the place, and what counts is the noise where the chain is: give a run of
-        this model, a short one will do, and ten of its draws are measured. Before there is one,
-        give values of variables by name, as for the `initvals` of `pymc.sample`, where the
-        posterior has its mass. Variables left out are at the model's initial point.
+    at : dict of str to array_like, or a result of `pm.sample`, optional
+        Places at which the noise is measured. Noise depends on the place, and the noise at the
+        chain's states is the one that counts: give a run of this model, even a short one, and ten
+        of its draws are measured. Before the first run, give values of variables by name, as for
+        the `initvals` of `pymc.sample`, where the posterior has its mass. Variables left out are at
+        the model's initial point.
     n : int
-        Number of estimates; twice as many are made if noise is correlated, and the search for the
+        Number of estimates. Twice as many are made if noise is correlated. The search for the
         number of replicates makes up to 20 times as many calls of the estimator. The relative
         standard error of the variance is :math:`\sqrt{2 / n}`, .14 at 100.
     random_seed : numpy.random.Generator, int or None
@@ -121,18 +123,18 @@ def estimate_noise(
         - `replicates`: number of replicates an estimate; "auto" begins with 1.
         - `variance`: variance of the log estimate under independent noise.
         - `of proposals`: half the mean squared difference between the log estimates of a proposal
-          and of the chain's state, both at one point. The same, unless noise is correlated.
+          and of the chain's state, both at one point. It equals `variance` unless noise is
+          correlated.
         - `ideal acceptance`: acceptance rate of perfect proposals.
-        - `zero`, `invalid`: share of estimates whose log is -inf, and whose log is NaN or +inf.
-          The variances are those of the others.
+        - `zero`, `invalid`: shares of estimates whose log is -inf, and whose log is NaN or +inf.
+          The variances are those of the other estimates.
         - `seconds`: time of an estimate.
-        - `suggested replicates`: number of replicates for a variance `of proposals` of 2 of the
-          total. Numbers are tried out, because the variance may fall faster or more slowly than one
-          over their number. Beyond what the search may cost, and with a `pymc.Simulator`, that
-          rule is used.
+        - `suggested replicates`: number of replicates that brings the total's `of proposals` to 2.
+          Numbers are tried out, because the variance may fall faster or more slowly than one over
+          their number. That rule is used beyond the search's budget and with a `pymc.Simulator`.
 
-        The total variance is that of the sum. With a run's draws, variances and shares are means
-        over them.
+        The total variance is that of the sum. At draws of a run, variances and shares are means
+        over these draws.
 
     Raises
     ------
@@ -207,7 +209,10 @@ def estimate_noise(
 
 
 def points_of(model, at):
-    """Return the points at which noise is measured: one, or draws of a run."""
+    """Return the points for the measurement: a single one, or draws of a run.
+
+    A ValueError names variables that the run has no draws of.
+    """
     # A data tree is a mapping, too.
     if at is None or (isinstance(at, Mapping) and not hasattr(at, "posterior")):
         return [complete_point(model, at)]
@@ -227,21 +232,10 @@ def points_of(model, at):
 
 
 def suggested_number(term, measured, excess, rng):
-    """Return the number of replicates of a term that makes the total's variance 2 or so.
+    """Return the number of replicates of a NoisyTerm that brings the total's variance to about 2.
 
-    Parameters
-    ----------
-    term : NoisyTerm
-    measured : LogEstimates
-        Of the term.
-    excess : float
-        Factor of the total's variance from 2; infinite where many estimates are zero.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    float
-        NaN if nothing is known.
+    `measured` has the term's LogEstimates. `excess` is the total's variance over 2, infinite where
+    many estimates are zero. The result is NaN if there is no ground for a number.
     """
     n = term.n_replicates
     if np.isnan(excess):
@@ -274,7 +268,7 @@ def suggested_number(term, measured, excess, rng):
 
 
 def complete_point(model, point):
-    """Return the model's initial point with values of `point`, on the unconstrained scale."""
+    """Return the model's initial point with the values of `point`, on the unconstrained scale."""
     if point is None:
         return model.initial_point()
     shapes = model.eval_rv_shapes()
@@ -296,18 +290,16 @@ def complete_point(model, point):
 
 @dataclass
 class LogEstimates:
-    """Log estimates of one noisy term, or of their sum.
+    """Log estimates of one noisy term, or of a sum of terms, n at each of k points.
 
     Attributes
     ----------
-    first : ndarray, shape (k, n)
-        Log estimates under independent noise, n at each of k points.
-    second : ndarray, shape (k, n)
-        Log estimates under that noise renewed as in a proposal.
+    first, second : ndarray, shape (k, n)
+        Under independent noise, and under that noise renewed as in a proposal.
     seconds : float
         Time of an estimate.
     n_replicates : int
-        Number of replicates an estimate.
+        Number of replicates in an estimate.
     is_correlated : bool
         Whether renewed noise depends on the noise before.
     """
@@ -320,7 +312,7 @@ class LogEstimates:
 
     @classmethod
     def of(cls, term, n, rng):
-        """Make `n` estimates of a :class:`NoisyTerm`."""
+        """Return `n` new estimates of a :class:`NoisyTerm`."""
         noise = [term.noise.draw(term.n_replicates, rng) for _ in range(n)]
         begin = perf_counter()
         first = np.array([term.log_estimate(one) for one in noise])
@@ -335,7 +327,7 @@ class LogEstimates:
 
     @classmethod
     def pooled(cls, parts):
-        """Return the estimates of one term at several points as one."""
+        """Join the estimates of one term at several points."""
         last = parts[-1]
         return cls(
             np.concatenate([part.first for part in parts]),
@@ -361,14 +353,14 @@ class LogEstimates:
 
     @property
     def variance(self):
-        """Variance of the finite log estimates at a point; NaN with fewer than two."""
+        """Mean over points of the finite log estimates' variance; NaN with too few of them."""
         finite = [row[np.isfinite(row)] for row in self.first]
         found = [row.var(ddof=1) for row in finite if len(row) > 1]
         return float(np.mean(found)) if found else np.nan
 
     @property
     def proposal_variance(self):
-        """Half the mean squared difference of pairs that are finite; NaN without any."""
+        """Half the mean squared difference of finite pairs; NaN without any."""
         if not self.is_correlated:
             return self.variance
         finite = np.isfinite(self.first) & np.isfinite(self.second)
@@ -377,7 +369,7 @@ class LogEstimates:
 
     @property
     def excess(self):
-        """The variance that matters, infinite where more than a tenth of the estimates are zero."""
+        """The proposals' variance, infinite where more than a tenth of the estimates are zero."""
         if self.zero > 1.0 - LEAST_FINITE and self.zero < 1.0:
             return np.inf
         return self.proposal_variance
@@ -394,11 +386,11 @@ class LogEstimates:
 
     @property
     def ideal_acceptance(self):
-        """Acceptance rate of perfect proposals; zero and invalid estimates are rejected."""
+        """Acceptance rate of perfect proposals, with zero and invalid estimates as rejections."""
         return (1.0 - self.zero - self.invalid) * ideal_acceptance(self.proposal_variance)
 
     def row(self, suggested):
-        """Return the table's row, with the suggested number of replicates."""
+        """Return the table's row as a dict, with the suggested number of replicates."""
         return {
             "replicates": self.n_replicates,
             "variance": self.variance,
@@ -412,7 +404,7 @@ class LogEstimates:
 
 
 def advise(total: LogEstimates, factor: float, is_of_run: bool) -> Iterator[str]:
-    """Yield sentences that say whether the noise limits a chain, and the remedy."""
+    """Yield sentences about whether the noise limits a chain, and about remedies."""
     has_many_zeros = total.zero > 1.0 - LEAST_FINITE
     accepted = (
         f"perfect proposals would be accepted in {100 * total.ideal_acceptance:.0f} % of cases"

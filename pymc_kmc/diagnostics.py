@@ -1,11 +1,15 @@
-r"""What limits a chain: noise, the surrogate, tuning, its length, or what the model costs.
+r"""Diagnosis of a chain's limits: noise, the surrogate, tuning, length, or the model's cost.
 
-Effective sample size alone rewards a chain that is confined to half of the posterior. What can be
-known is looked at in this order: whether chains agree (R-hat); whether they sat still for long;
-how many of the likelihood's estimates are zero, how noisy the others are, and what acceptance
-perfect proposals would have, measured where the chains were while tuning (under Gaussian noise it
-is :math:`2 \Phi(-s / \sqrt 2)`: Pitt, Silva, Giordani and Kohn, 2012); how far fresh values are
-from the surrogate; what other steps move; and where the time went.
+Effective sample size alone rewards a chain that is confined to half of the posterior. The diagnosis
+therefore looks, in this order, at:
+
+- agreement of the chains (R-hat), and long stays at one place;
+- the share of the likelihood's estimates that are zero, the noise of the others, and the acceptance
+  rate of perfect proposals, all measured where the chains were while tuning (the rate under
+  Gaussian noise is :math:`2 \Phi(-s / \sqrt 2)`: Pitt, Silva, Giordani and Kohn, 2012);
+- the distance of fresh values from the surrogate;
+- variables that other steps move;
+- the use of the time.
 
 References
 ----------
@@ -52,22 +56,22 @@ OF_NOISE = ["ideal", "noise variance", "zero estimates", "failed simulations"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`diagnose` found.
+    """The result of :func:`diagnose`.
 
     Attributes
     ----------
     verdict : str
-        Whether the draws can be used, and what is missing: a sentence that begins with "Good",
-        "In doubt" or "Not yet".
+        A sentence that begins with "Good", "In doubt" or "Not yet": whether the draws can be used,
+        and the reason if not.
     evaluations : EvaluationCounts
-        Of the target by this package's steps: `learning`, before the chains, `tuning` and
-        `drawing`; None where the run doesn't say.
+        Numbers of evaluations of the target by this package's steps: `learning`, before the chains,
+        `tuning` and `drawing`; None where the run has no such number.
     posterior : dict of str to float
-        `r_hat`, the largest, and `ess_bulk`, `ess_tail`, the smallest over all variables.
+        The largest `r_hat` and the smallest `ess_bulk` and `ess_tail` over all variables.
     findings : tuple of str
-        What limits the chains, and the remedy; empty where nothing was found.
+        Limits of the chains, each with a remedy; empty where none was found.
     chains : pandas.DataFrame
-        One row a chain and step, with the columns described at :func:`diagnose`.
+        One row for each chain and step, with the columns described at :func:`diagnose`.
     """
 
     verdict: str
@@ -94,7 +98,7 @@ class Diagnosis:
         )
 
     def _figures(self) -> Iterator[tuple[str, str, bool]]:
-        """Yield a number, what it is, and whether it is good."""
+        """Yield each figure's number, its label and whether it is good."""
         checks = {
             "r_hat": ("largest R-hat", self.posterior["r_hat"] <= LARGEST_R_HAT),
             "ess_bulk": ("fewest effective draws", self._is_enough("ess_bulk")),
@@ -105,7 +109,7 @@ class Diagnosis:
                 yield f"{self.posterior[name]:.4g}", label, is_good
 
     def _table(self) -> pd.DataFrame:
-        """Return what is shown: rows with words, without those that say nothing."""
+        """Return the table for display: rows have words, and empty ones are left out."""
         chains = self.chains
         if not chains[[name for name in OF_NOISE if name != "ideal"]].any(axis=None):
             chains = chains.drop(columns=OF_NOISE)
@@ -125,31 +129,38 @@ class Diagnosis:
 
 
 def diagnose(idata: Any) -> Diagnosis:
-    r"""Say what limits the chains of this package's steps, and what to do about it.
+    r"""Find what limits the chains of this package's steps, with remedies.
 
     Parameters
     ----------
     idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
-        What `pm.sample` returned, or what `arviz.from_netcdf` has loaded of it.
+        The result of `pm.sample`, or the same loaded by `arviz.from_netcdf`.
 
     Returns
     -------
     Diagnosis
-        Prints, and shows in a notebook: a verdict; evaluations in all, and where they went; R-hat
-        and effective draws; what limits the chains; and a table. The columns of `chains`:
-        `evaluations`, of the target a draw; `acceptance`, the share of draws that moved; `ideal`,
-        the acceptance
-        rate that perfect proposals would have under the likelihood's noise; `noise variance`, of
-        the log estimate; `zero estimates`, the share of estimates that were zero where the chain
-        was while tuning; `failed simulations`, the share of a chain's simulations that had NaN or
-        infinite results; `surrogate error`, the standard deviation, in nats, of fresh values around
-        the surrogate, noise left out; `longest stay`, iterations at one place; `invalid`,
-        evaluations that were NaN or +inf; `tuning`, iterations of it, and `tuning asked`, those
-        that the step asks for; `fits` of the surrogate, 0 where it was given;
-        `random walks`, their share of the moves; `transitions`, on the surrogate for each
-        evaluation of the target; `evaluation ms`, of one evaluation; `own share`, of the time, what
-        the step itself took besides evaluations. What a step doesn't report, or was never measured,
-        is NaN.
+        Prints, and shows in a notebook: a verdict; numbers of evaluations by purpose; R-hat and
+        effective draws; limits of the chains; and a table. The columns of `chains`:
+
+        - `evaluations`: number of evaluations of the target a draw.
+        - `acceptance`: share of draws that moved.
+        - `ideal`: acceptance rate of perfect proposals under the likelihood's noise.
+        - `noise variance`: variance of the log estimate.
+        - `zero estimates`: share of estimates that were zero where the chain was while tuning.
+        - `failed simulations`: share of simulations with NaN or infinite results.
+        - `surrogate error`: standard deviation, in nats, of fresh values around the surrogate,
+          noise left out.
+        - `longest stay`: most iterations at one place.
+        - `invalid`: number of evaluations that were NaN or +inf.
+        - `tuning`, `tuning asked`: number of tuning iterations, and the number that the step asks
+          for.
+        - `fits`: number of fits of the surrogate, 0 where it was given.
+        - `random walks`: their share of the moves.
+        - `transitions`: number of transitions on the surrogate for each evaluation of the target.
+        - `evaluation ms`: milliseconds of one evaluation.
+        - `own share`: share of the time that the step took besides evaluations.
+
+        A figure that a step doesn't report, or that was never measured, is NaN.
 
     Raises
     ------
@@ -182,7 +193,7 @@ def diagnose(idata: Any) -> Diagnosis:
 
 
 def _moved_by_others(sampling: Phase) -> frozenset[str]:
-    """Return names of variables that changed where this package's steps rejected."""
+    """Return the names of variables that changed where this package's steps rejected."""
     accepted = np.asarray(sampling.values("kmc_accepted").astype(bool).any(axis=2))
     still = ~accepted[:, 1:]
     moved = set()
@@ -228,19 +239,11 @@ def _chains(sampling: Phase) -> pd.DataFrame:
 
 
 def _surrogate_errors(errors: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of fresh values around the surrogate, without the noise's.
+    """Return the standard deviation (chain, step) of fresh values around the surrogate.
 
-    Parameters
-    ----------
-    errors : ndarray, shape (chain, draw, step)
-        NaN where nothing was predicted.
-    noise : ndarray, shape (chain, step)
-        Variance of the log estimate; NaN counts as 0.
-
-    Returns
-    -------
-    ndarray, shape (chain, step)
-        From the quantiles one standard deviation from the median: single proposals may be far off.
+    `errors` (chain, draw, step) is NaN where nothing was predicted. The noise's variance (chain,
+    step) is taken off; NaN counts as 0. The quantiles one standard deviation from the median give
+    the result, because single proposals may be far off.
     """
     errors = np.where(np.isfinite(errors), errors, np.nan)
     found = np.full(noise.shape, np.nan)

@@ -1,4 +1,4 @@
-r"""Maximum mean discrepancy: how far draws are from others, or from known moments.
+r"""Maximum mean discrepancy: the distance of draws from other draws, or from known moments.
 
 For a kernel k the squared discrepancy of distributions P and Q is
 
@@ -8,8 +8,8 @@ x, x' independent draws of P, y, y' of Q (Gretton et al., 2012, Lemma 6). With
 :math:`k(x, y) = (1 + x^\top y)^p` it is a weighted sum of the squared differences of all mixed
 moments up to order p: with p = 3 the benchmark of the KMC and KAMH papers.
 
-The quadratic-time estimate takes all pairs of draws, the linear-time one n / 2 of them (Gretton et
-al., 2012, Lemmas 6 and 14), the block estimate the pairs within blocks (Zaremba et al., 2013).
+The quadratic-time estimate uses all pairs of draws, the linear-time one n / 2 of them (Gretton et
+al., 2012, Lemmas 6 and 14). The block estimate uses the pairs within blocks (Zaremba et al., 2013).
 All three are unbiased for independent draws, and may thus be negative.
 
 References
@@ -49,9 +49,9 @@ class MMD(NamedTuple):
     Attributes
     ----------
     estimate : float or ndarray, shape (k,)
-        Of the squared discrepancy; an array where `at` was given.
+        Estimate of the squared discrepancy; an array where `at` was given.
     standard_error : float or ndarray, shape (k,)
-        Its standard deviation, for independent draws. NaN where too few draws tell.
+        Standard deviation of the estimate, for independent draws; NaN where draws are too few.
     """
 
     estimate: float | np.ndarray
@@ -67,32 +67,32 @@ def mmd(x, y, *, estimate="quadratic", degree=DEGREE, kernel=None, block_size=No
     Parameters
     ----------
     x : array_like, shape (n, d)
-        Draws, in their order.
+        Draws, in the order in which they were made.
     y : array_like, shape (m, d), or sequence of array_like
-        Reference draws; or the reference's moments, :math:`E\,y`, :math:`E\,y y^\top`,
+        Reference draws, or the reference's exact moments :math:`E\,y`, :math:`E\,y y^\top`,
         :math:`E\,y \otimes y \otimes y`, ..., of shapes (d,), (d, d), (d, d, d), ..., one for each
-        order up to `degree`, which are taken to be exact.
+        order up to `degree`.
     estimate : {"quadratic", "linear", "block"}
-        All pairs of draws, in time n^2: the most precise. Pairs of neighbours, in time n. Pairs
-        within blocks, in between. The last two pair the draws up: they use the first min(n, m) of
-        both.
+        "quadratic" uses all pairs of draws, in time n^2, and is the most precise. "linear" uses
+        pairs of neighbours, in time n. "block" uses pairs within blocks, and lies in between. The
+        last two pair the draws up: they use the first min(n, m) of both.
     degree : int
-        Of the kernel :math:`(1 + x^\top y)^{degree}`: the order of the moments that are compared.
+        Degree of the kernel :math:`(1 + x^\top y)^{degree}`: moments up to this order are compared.
     kernel : callable, optional
         Another kernel: ``kernel(X, Y)`` returns the matrix of its values, (n, m), for the rows of
         X (n, d) and Y (m, d).
     block_size : int, optional
         Number of draws in a block; by default the square root of the number of draws.
     at : sequence of int, optional
-        Numbers of draws of `x`, from its beginning, after each of which to estimate: the
-        discrepancy over iterations.
+        Numbers of draws of `x`, counted from its beginning. There is one estimate for each number:
+        the discrepancy over iterations.
 
     Returns
     -------
     MMD
-        With `estimate` and `standard_error`. The draws of a chain depend on one another: their
-        standard error is larger than this one, which is for independent draws. Thin them to their
-        effective sample size first.
+        The fields are `estimate` and `standard_error`. The standard error is for independent draws.
+        Draws of a chain depend on one another and have a larger one: thin them to their effective
+        sample size first.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def mmd(x, y, *, estimate="quadratic", degree=DEGREE, kernel=None, block_size=No
 
 
 def _as_moments(y, d, degree):
-    """Return y as a list of moments, or None where it has draws."""
+    """Return y as a list of moments (ValueError for wrong ones), or None where it has draws."""
     if not isinstance(y, list | tuple) or np.ndim(y[0] if len(y) else 0.0) != 1:
         return None
     shapes = [np.shape(moment) for moment in y]
@@ -159,7 +159,7 @@ def _as_moments(y, d, degree):
 
 
 def _ends(at, n):
-    """Return the numbers of draws after which to estimate, a list."""
+    """Return the numbers of draws after which to estimate, a list; ValueError for wrong ones."""
     ends = [n] if at is None else [check_count(end, "at") for end in at]
     if not ends or min(ends) < 2 or max(ends) > n:
         raise ValueError(f"at={at!r} must be numbers of draws from 2 to {n}; x and y have {n}")
@@ -175,14 +175,8 @@ def _ends(at, n):
 class _Pairs:
     """Sums over the kernel's matrix of distinct draws, which grows by rows and columns.
 
-    Attributes
-    ----------
-    n : int
-        Number of draws so far.
-    rows : ndarray, shape (n_all,)
-        Sum over the other draws, for each draw.
-    squares : float
-        Sum of the squared kernel over all ordered pairs.
+    So far `n` draws are in. `rows` (n_all,) has each draw's sum over the others, and `squares` is
+    the sum of the squared kernel over all ordered pairs.
     """
 
     def __init__(self, X, kernel):
@@ -190,7 +184,7 @@ class _Pairs:
         self.n, self.rows, self.squares = 0, np.zeros(len(X)), 0.0
 
     def grow(self, n):
-        """Take in draws, until there are `n`."""
+        """Add draws in place until there are `n`."""
         for first, last in _chunks(self.n, n, n):
             K = self.kernel(self.X[:last], self.X[first:last])
             diagonal = np.arange(last - first)
@@ -201,21 +195,21 @@ class _Pairs:
         self.n = n
 
     def means(self):
-        """Return the mean over other draws for each draw, and the centred kernel's mean square."""
+        """Return each draw's mean over the others (n,), and the centred kernel's mean square."""
         means = self.rows[: self.n] / (self.n - 1)
         square = self.squares / (self.n * (self.n - 1))
         return means, max(0.0, square - 2.0 * np.mean(means**2) + means.mean() ** 2)
 
 
 def _chunks(first, last, width):
-    """Yield the ends of slices from `first` to `last`, of few enough rows of `width` entries."""
+    """Yield ends of slices from `first` to `last` that hold few enough rows of `width` entries."""
     size = max(1, CHUNK_ENTRIES // width)
     for begin in range(first, last, size):
         yield begin, min(begin + size, last)
 
 
 def _of_all_pairs(x, y, ends, kernel):
-    """Return (estimate, standard error) after each number of draws of x."""
+    """Return (estimate, standard error) after each number of draws of x, a list."""
     m = len(y)
     if m < 2:
         raise ValueError(f"y has {m} draw(s); pass at least 2")
@@ -250,7 +244,7 @@ def _of_all_pairs(x, y, ends, kernel):
 
 
 def _against_moments(x, moments, ends, kernel):
-    """Return (estimate, standard error) after each number of draws, given the other's moments."""
+    """Return (estimate, standard error) after each number of draws of x, for known moments."""
     degree = len(moments)
     rows, square_y = np.ones(len(x)), 1.0
     for order, moment in enumerate(moments, 1):
@@ -271,7 +265,7 @@ def _against_moments(x, moments, ends, kernel):
 
 
 def _of_blocks(x, y, size, kernel):
-    """Return (estimate, standard error) by pairs within blocks of draws."""
+    """Return (estimate, standard error) from pairs within blocks of draws."""
     n_blocks = len(x) // size if size > 1 else 0
     if n_blocks < 1:
         raise ValueError(f"blocks of {size} draws don't fit {len(x)} draws; pass block_size >= 2")

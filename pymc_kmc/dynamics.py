@@ -3,14 +3,14 @@ r"""Hamiltonian dynamics on a surrogate's log density.
 With the surrogate f and the kinetic energy :math:`K(p) = \frac12 p^\top M^{-1} p`, the leapfrog
 integrator follows :math:`H(x, p) = -f(x) + K(p)`. Whatever f is, a fixed number of leapfrog steps
 of a fixed size followed by a flip of the momentum is a volume-preserving involution (Neal, 2011,
-section 2.3): with the target's own log density in the acceptance ratio the proposal is exact, and
-f decides only how often it is accepted (Strathmann et al., 2015, Algorithm 1).
+section 2.3). With the target's own log density in the acceptance ratio the proposal is exact, and
+f decides only the acceptance rate (Strathmann et al., 2015, Algorithm 1).
 
-A *sequence* is many short trajectories, each with a new momentum and accepted or rejected on the
-surrogate alone. Each of these transitions is reversible with respect to :math:`e^{f(x) / T}`, T a
-temperature. Step sizes and numbers of steps are drawn independently of everything, from one
-distribution, so that the whole sequence Q is reversible too, :math:`e^{f(x)/T} Q(x, dx') =
-e^{f(x')/T} Q(x', dx)`.
+A *sequence* consists of many short trajectories, each with a new momentum. The surrogate alone
+accepts or rejects each of them. Each of these transitions is reversible with respect to
+:math:`e^{f(x) / T}`, with a temperature T. Step sizes and numbers of steps are independent draws
+from one distribution. The whole sequence Q is therefore reversible too,
+:math:`e^{f(x)/T} Q(x, dx') = e^{f(x')/T} Q(x', dx)`.
 
 References
 ----------
@@ -60,14 +60,7 @@ MEAN_LENGTH = (
 class Metric:
     """A Gaussian momentum, N(0, M), given by the inverse of its covariance.
 
-    Parameters
-    ----------
-    inverse : array_like, shape (d, d)
-        Inverse of M, positive definite: a good one resembles the target's covariance.
-
-    Attributes
-    ----------
-    inverse : ndarray, shape (d, d)
+    The inverse of M (d, d) is positive definite; a good one resembles the target's covariance.
     """
 
     def __init__(self, inverse):
@@ -87,18 +80,10 @@ class Metric:
 
 
 class SurrogateHamiltonian:
-    """A surrogate's log density in its own coordinates, with a momentum: what trajectories follow.
+    """A surrogate's log density, with a momentum, for trajectories in the surrogate's coordinates.
 
-    A value: nothing of it is changed after it was made.
-
-    Parameters
-    ----------
-    parameters : NamedTuple or PythonParameters
-        Result of :func:`~pymc_kmc.numerics.evaluation.evaluable` for a surrogate.
-    coordinates : Coordinates
-        Those that the surrogate was fitted in.
-    metric : Metric, optional
-        In the surrogate's coordinates; by default the identity.
+    `parameters` come from :func:`~pymc_kmc.numerics.evaluation.evaluable`, `coordinates` are those
+    of the fit, and `metric` is the identity by default. Instances are never changed.
     """
 
     def __init__(self, parameters, coordinates, metric=None):
@@ -107,7 +92,7 @@ class SurrogateHamiltonian:
         self.metric = metric or Metric(np.eye(len(coordinates.origin)))
 
     def following(self, parameters):
-        """Return the Hamiltonian of other parameters, in the same coordinates."""
+        """Return the Hamiltonian of other parameters in the same coordinates."""
         return SurrogateHamiltonian(parameters, self.coordinates, self.metric)
 
     def log_density(self, position):
@@ -117,21 +102,9 @@ class SurrogateHamiltonian:
         )
 
     def trajectory(self, position, momentum, step_size, n_steps):
-        """Return where a trajectory from `position` ends, and its momentum there.
+        """Return a trajectory's last position (d,) and momentum (d,), not finite where it diverged.
 
-        Parameters
-        ----------
-        position : ndarray, shape (d,)
-            In the step's coordinates.
-        momentum : ndarray, shape (d,)
-            In the surrogate's coordinates.
-        step_size : float
-        n_steps : int
-
-        Returns
-        -------
-        position, momentum : ndarray, shape (d,)
-            Not finite where the trajectory diverged.
+        Positions are in the step's coordinates, momenta in the surrogate's.
         """
         position, momentum = runnable(leapfrog, self.parameters)(
             self.parameters,
@@ -144,19 +117,10 @@ class SurrogateHamiltonian:
         return self.coordinates.backward(position), momentum
 
     def path(self, position, momentum, step_size, n_steps):
-        """Return every point of a trajectory and the change of its energy on the surrogate.
+        """Return a trajectory's positions (n_steps, d) and changes of energy (n_steps,).
 
-        Parameters
-        ----------
-        position, momentum, step_size, n_steps
-            As in :meth:`trajectory`.
-
-        Returns
-        -------
-        positions : ndarray, shape (n_steps, d)
-            In the step's coordinates.
-        energy_changes : ndarray, shape (n_steps,)
-            NaN from where the trajectory diverged.
+        The arguments are those of :meth:`trajectory`. The energy is that on the surrogate, and its
+        change is NaN from the step on where the trajectory diverged.
         """
         positions, energies = runnable(leapfrog_path, self.parameters)(
             self.parameters,
@@ -170,18 +134,17 @@ class SurrogateHamiltonian:
 
 
 class SequenceEnd(NamedTuple):
-    """Where a sequence of transitions ends.
+    """The end of a sequence of transitions.
 
     Attributes
     ----------
     position : ndarray, shape (d,)
-        The very array that the sequence started from, where no transition was accepted.
+        The end point; the same array object as the start where no transition was accepted.
     log_ratio : float
         (f(x) - f(x')) / T: the surrogate's part of the log acceptance ratio.
     n_steps : int
         Number of leapfrog steps made.
     moved : bool
-        Whether any transition was accepted.
     """
 
     position: np.ndarray
@@ -195,23 +158,9 @@ def transition_sequence(
 ):
     """Make a sequence of HMC transitions with random step sizes and numbers of steps.
 
-    Parameters
-    ----------
-    hamiltonian : SurrogateHamiltonian
-        Its metric is the identity.
-    position : ndarray, shape (d,)
-        In the step's coordinates.
-    step_size : float
-        Step size before its random factors.
-    n_transitions : int
-    n_steps : int
-        Longest number of leapfrog steps at this step size.
-    rng : numpy.random.Generator
-    temperature : float
-
-    Returns
-    -------
-    SequenceEnd
+    The Hamiltonian's metric must be the identity. `position` (d,) is in the step's coordinates,
+    `step_size` is the size before its random factors, and `n_steps` is the longest number of
+    leapfrog steps at this size. The result is a :class:`SequenceEnd`.
     """
     factors = rng.choice(STEP_FACTORS, size=n_transitions, p=STEP_PROBABILITIES)
     step_sizes = step_size * factors * rng.uniform(*STEP_JITTER, size=n_transitions)
@@ -234,19 +183,9 @@ def transition_sequence(
 
 
 def runnable(function, parameters):
-    """Return a function of this module for parameters: compiled where these can be compiled.
+    """Return a compiled function of this module, or its Python source where `parameters` need it.
 
-    A surrogate of the user's own is Python: the same source is then run by Python.
-
-    Parameters
-    ----------
-    function : callable
-        Compiled.
-    parameters : NamedTuple or PythonParameters
-
-    Returns
-    -------
-    callable
+    A surrogate of the user's own is Python, and numba can't compile a loop around it.
     """
     return function if is_compiled(parameters) else _interpreted(function)
 
@@ -269,21 +208,10 @@ def log_density(parameters, position):
 def leapfrog_step(parameters, position, momentum, gradient, inverse_metric, step, kick, space):
     """Move the position, evaluate the gradient there and kick the momentum; all three in place.
 
-    Parameters
-    ----------
-    parameters : NamedTuple
-        Of the surrogate.
-    position, momentum, gradient : ndarray, shape (d,)
-        Written to.
-    inverse_metric : ndarray, shape (d, d), or None
-        M^-1; None for the identity.
-    step : float
-        Step size.
-    kick : float
-        Factor on the gradient: half of the step where the momentum is asked for at this place, the
-        whole step where this kick and the next step's first one are made together.
-    space : ndarray
-        The surrogate's workspace.
+    Position, momentum and gradient have shape (d,); `inverse_metric` (d, d) is None for the
+    identity. `kick` is the factor on the gradient: half of `step` where the momentum at this place
+    is needed, the whole `step` where this kick and the next step's first one are made together.
+    `space` is the surrogate's workspace.
     """
     for i in range(len(position)):
         position[i] += step * velocity(momentum, inverse_metric, i)
@@ -294,26 +222,11 @@ def leapfrog_step(parameters, position, momentum, gradient, inverse_metric, step
 
 @njit
 def leapfrog(parameters, position, momentum, inverse_metric, step_size, n_steps):
-    """Follow the surrogate's dynamics for a number of leapfrog steps.
+    """Follow the surrogate's dynamics for a number of leapfrog steps from a position and momentum.
 
-    A trajectory that leaves the finite numbers can't come back, and is cut short there; nothing
-    else ends it early.
-
-    Parameters
-    ----------
-    parameters : NamedTuple
-        The ``parameters_`` of a fitted surrogate.
-    position, momentum : ndarray, shape (d,)
-        Where to start; not written to.
-    inverse_metric : ndarray, shape (d, d)
-        M^-1.
-    step_size : float
-    n_steps : int
-
-    Returns
-    -------
-    position, momentum : ndarray, shape (d,)
-        The end point, NaN or infinite if the trajectory diverged.
+    The arguments' arrays are not written to. The result is the end point and its momentum, both
+    (d,). A trajectory that leaves the finite numbers can't come back: it is cut short and its end
+    is NaN. Nothing else ends a trajectory early.
     """
     position = position.copy()
     momentum = momentum.copy()
@@ -331,13 +244,10 @@ def leapfrog(parameters, position, momentum, inverse_metric, step_size, n_steps)
 
 @njit
 def leapfrog_path(parameters, position, momentum, inverse_metric, step_size, n_steps):
-    """Follow the surrogate's dynamics and keep every point; arguments as in :func:`leapfrog`.
+    """Follow the surrogate's dynamics as :func:`leapfrog` does and keep every point.
 
-    Returns
-    -------
-    positions : ndarray, shape (n_steps, d)
-    energies : ndarray, shape (n_steps + 1,)
-        -f(x) + p' M^-1 p / 2, the start's first; NaN from where the trajectory diverged.
+    The result is the positions (n_steps, d) and the energies -f(x) + p' M^-1 p / 2 (n_steps + 1,),
+    the start's first. Both are NaN from the step on where the trajectory diverged.
     """
     position = position.copy()
     momentum = momentum.copy()
@@ -371,35 +281,15 @@ def transitions(
     n_steps,
     uniforms,
 ):
-    """Make several HMC transitions that leave a surrogate's density, to a power, invariant.
+    """Make k HMC transitions that leave a surrogate's density, to a power, invariant.
 
-    Each transition is accepted or rejected by its own change of energy.
+    Each transition is accepted or rejected by its own change of energy: it is accepted where its
+    number in `uniforms` (k,) is below the acceptance probability. `inverse_temperature` is the
+    power. The start `position` (d,) is not written to. `momenta` (k, d) are draws from N(0, M);
+    `inverse_metric` (d, d) is None for the identity. `step_sizes` and `n_steps` have shape (k,).
 
-    Parameters
-    ----------
-    parameters : NamedTuple
-        The ``parameters_`` of a fitted surrogate.
-    inverse_temperature : float
-        The power.
-    position : ndarray, shape (d,)
-        Where to start; not written to.
-    momenta : ndarray, shape (k, d)
-        One draw from N(0, M) for each transition.
-    inverse_metric : ndarray, shape (d, d), or None
-        M^-1; None for the identity.
-    step_sizes : ndarray, shape (k,)
-    n_steps : ndarray of int, shape (k,)
-    uniforms : ndarray, shape (k,)
-        Accept a transition where it is below its acceptance probability.
-
-    Returns
-    -------
-    position : ndarray, shape (d,)
-        Where the sequence ends.
-    change : float
-        Change of f from start to end.
-    acceptance : float
-        Mean acceptance probability of the transitions.
+    The result is the end point (d,), the change of f from start to end, and the transitions' mean
+    acceptance probability.
     """
     n_transitions, d = momenta.shape
     position = position.copy()

@@ -1,6 +1,6 @@
-"""What limits chains and what would help: sentences, from the figures of a run.
+"""Sentences about the limits of chains and their remedies, from the figures of a run.
 
-What a sentence says up to its first colon or full stop is what is wrong; the remedy follows.
+The part of a sentence up to its first colon or full stop names the fault; the remedy follows.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ MOST_OWN_TIME = 0.8
 
 
 def doubts(chains: pd.DataFrame, effective: Effective) -> Iterator[str]:
-    """Yield reasons not to trust the chains' figures, each with a remedy."""
+    """Yield reasons for doubt about the chains' figures, each with a remedy."""
     if effective.summary["r_hat"] > LARGEST_R_HAT:
         yield (
             "Chains disagree about the posterior: tune for longer and draw more; where they stay "
@@ -71,7 +71,7 @@ def doubts(chains: pd.DataFrame, effective: Effective) -> Iterator[str]:
 
 
 def _of_stay(chains: pd.DataFrame) -> str:
-    """Return a sentence about a chain that stayed at one place."""
+    """Return a sentence about a chain's long stay at one place, with a remedy."""
     noise = chains["noise variance"].max()
     reason = (
         "The target is far above its surrogate there: tune for longer, or take the scale out of "
@@ -95,7 +95,7 @@ def _of_stay(chains: pd.DataFrame) -> str:
 
 
 def limits(chains: pd.DataFrame, effective: Effective, others: frozenset[str]) -> Iterator[str]:
-    """Yield what leaves chains with few effective draws, each with a remedy."""
+    """Yield causes of few effective draws, each with a remedy."""
     noise, zeros = chains["noise variance"].max(), chains["zero estimates"].max()
     ideal = chains["ideal"].min()
     is_too_noisy = noise > TOO_NOISY and not ideal > ENOUGH_ACCEPTANCE
@@ -135,7 +135,7 @@ def limits(chains: pd.DataFrame, effective: Effective, others: frozenset[str]) -
 def others(
     chains: pd.DataFrame, effective: Effective, evaluations: EvaluationCounts, is_limited: bool
 ) -> Iterator[str]:
-    """Yield what limits no chain by itself, and remedies for all of it."""
+    """Yield faults that limit no chain by themselves, each with a remedy."""
     if chains["invalid"].max() > 0:
         yield (
             f"The log density was NaN or +inf {chains['invalid'].sum():.0f} times: return -inf "
@@ -213,10 +213,10 @@ def _of_surrogate(chains: pd.DataFrame, others: frozenset[str]) -> str:
 
 
 def _is_poor(chains: pd.DataFrame) -> pd.Series:
-    """Say of which chains the surrogate is what limits them.
+    """Return for each chain whether its surrogate limits it.
 
-    Its error must be more than noise's: what limits a chain under much noise is the noise. Noise
-    that was not measured, NaN, may be all of it.
+    Its error must be more than noise's: under much noise the noise limits a chain. Noise that was
+    not measured, NaN, may be all of the error.
     """
     error, noise = chains["surrogate error"], chains["noise variance"]
     few = chains["acceptance"] < POOR_SHARE * chains["ideal"].fillna(1.0)
@@ -225,7 +225,7 @@ def _is_poor(chains: pd.DataFrame) -> pd.Series:
 
 
 def _is_tuned_too_little(chains: pd.DataFrame) -> pd.Series:
-    """Say which chains tuned less than their step asks for; not where either isn't known."""
+    """Return for each chain whether it tuned less than its step asks for; False if unknown."""
     return chains["tuning"] < chains["tuning asked"]
 
 

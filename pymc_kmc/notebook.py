@@ -1,7 +1,7 @@
-"""Results as a notebook shows them: figures, sentences and tables in HTML.
+"""Results in HTML for a notebook: figures, sentences and tables.
 
-Everything that is text is escaped here and nowhere else. Colours are the notebook's own, or
-half-transparent: fit for a light and a dark theme. A table wider than the page scrolls by itself.
+All text is escaped here and nowhere else. Colours are the notebook's own or half-transparent, fit
+for a light and a dark theme. A table wider than the page scrolls by itself.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ STYLE = """
 
 
 def result(*parts: str) -> str:
-    """Return parts one below the other, with the style that all results share."""
+    """Join parts one below the other, with the style that all results share."""
     return f'<div class="kmc-result"><style>{STYLE}</style>{"".join(parts)}</div>'
 
 
@@ -43,7 +43,7 @@ def paragraph(text: str, is_title: bool = False) -> str:
 
 
 def figures(items: Iterable[tuple[str, str, bool]]) -> str:
-    """Return figures side by side, each a number, a label and whether it is good."""
+    """Return figures side by side, each with its number, its label and whether it is good."""
     spans = "".join(
         f'<span class="{"good" if is_good else "bad"}"><b>{escape(number)}</b> '
         f"{escape(label)}</span>"
@@ -53,7 +53,7 @@ def figures(items: Iterable[tuple[str, str, bool]]) -> str:
 
 
 def sentences(lines: Iterable[str], if_none: str = "") -> str:
-    """Return a list; `if_none` where there is nothing in it."""
+    """Return a list of sentences, or `if_none` where there are none."""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     if items:
         return f"<ul>{items}</ul>"
@@ -61,15 +61,7 @@ def sentences(lines: Iterable[str], if_none: str = "") -> str:
 
 
 def table(frame: pd.DataFrame, digits: int = 3) -> str:
-    """Return numbers as a table, NaN as nothing, in a box that scrolls where it is too wide.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Numbers, with names of rows and columns.
-    digits : int
-        Number of significant digits.
-    """
+    """Return a table of numbers, NaN as an empty cell, in a box that scrolls if it is too wide."""
     head = "".join(f"<th>{escape(str(name))}</th>" for name in frame.columns)
     rows = "".join(
         f"<tr><th>{escape(str(name))}</th>"
@@ -84,7 +76,7 @@ def table(frame: pd.DataFrame, digits: int = 3) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a number with so many significant digits, a count whole; NaN as nothing."""
+    """Return a number with `digits` significant digits, a count as a whole number, NaN as ""."""
     if np.isnan(value):
         return ""
     is_count = 10**digits <= abs(value) < LARGEST_WHOLE

@@ -1,7 +1,7 @@
-"""What `pm.sample` returned, whichever way: draws and statistics of tuning and of sampling.
+"""Draws and statistics of tuning and of sampling, whichever form `pm.sample` returned.
 
-`arviz.InferenceData` (ArviZ 0.x), `xarray.DataTree` (ArviZ 1.x), both of them loaded from disk, and
-PyMC's `MultiTrace` (``return_inferencedata=False``) become the same two data sets.
+`arviz.InferenceData` (ArviZ 0.x), `xarray.DataTree` (ArviZ 1.x), both of them also loaded from
+disk, and PyMC's `MultiTrace` (``return_inferencedata=False``) become the same two data sets.
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,7 @@ ARVIZ_NAMES = {"model_logp": "lp"}
 
 @dataclass(frozen=True)
 class Phase:
-    """Tuning or sampling.
-
-    Attributes
-    ----------
-    posterior : xarray.Dataset
-        The draws, with dimensions chain and draw.
-    statistics : xarray.Dataset
-        Of the steps.
-    """
+    """Draws and the steps' statistics of tuning or of sampling, with dimensions chain and draw."""
 
     posterior: xr.Dataset
     statistics: xr.Dataset
@@ -56,31 +48,14 @@ class Phase:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of this package's steps.
-
-    Attributes
-    ----------
-    sampling : Phase
-    tuning : Phase or None
-        None where tuning was discarded.
-    """
+    """A run of this package's steps; its tuning is None where it was discarded."""
 
     sampling: Phase
     tuning: Phase | None
 
     @classmethod
     def of(cls, trace: Any) -> "Run":
-        """Return what `pm.sample` returned as a run.
-
-        Parameters
-        ----------
-        trace : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace
-
-        Raises
-        ------
-        ValueError
-            If it has no statistics of this package's steps.
-        """
+        """Convert the result of `pm.sample`; ValueError if it lacks statistics of this package."""
         if isinstance(trace, MultiTrace):
             return _of_multitrace(trace)
         sampling = _phase(trace, "")
@@ -93,13 +68,7 @@ class Run:
 
     @staticmethod
     def draws_of(trace: Any) -> xr.Dataset:
-        """Return the draws, by whatever step, of what `pm.sample` returned.
-
-        Raises
-        ------
-        TypeError
-            If it has none.
-        """
+        """Return the draws, by any step, in a result of `pm.sample`; a TypeError if it has none."""
         if isinstance(trace, MultiTrace):
             names = [name for name in trace.varnames if not is_transformed_name(name)]
             return _dataset(
@@ -120,7 +89,7 @@ class Run:
         return (self.sampling,) if self.tuning is None else (self.tuning, self.sampling)
 
     def needs_tuning(self, wanted: str) -> Phase:
-        """Return the tuning iterations, or raise a ValueError that says what they are for."""
+        """Return the tuning iterations, or raise a ValueError that names their use, `wanted`."""
         if self.tuning is None:
             raise ValueError(
                 f"{wanted} is learned while tuning, and idata has no tuning iterations (PyMC "
@@ -130,7 +99,7 @@ class Run:
 
 
 def _phase(idata: Any, prefix: str) -> Phase | None:
-    """Return the phase whose groups' names have a prefix, or None."""
+    """Return the phase with this prefix of its groups' names, or None."""
     statistics = getattr(idata, f"{prefix}sample_stats", None)
     posterior = getattr(idata, f"{prefix}posterior", None)
     if statistics is None or OURS not in statistics:
@@ -168,7 +137,7 @@ def _of_multitrace(trace: MultiTrace) -> Run:
 
 
 def _dataset(chains_by_name: dict[str, list], iterations: slice) -> xr.Dataset:
-    """Return lists of the chains' arrays, by names, as a data set."""
+    """Return a data set from lists of the chains' arrays by name."""
     variables = {}
     for name, chains in chains_by_name.items():
         # An interrupted run has a shorter last chain.

@@ -1,4 +1,4 @@
-"""What a diagnosis begins with: whether draws are enough, and what they cost.
+"""The verdict of a diagnosis: whether draws are enough, and what they cost.
 
 References
 ----------
@@ -24,22 +24,16 @@ FEWEST_EFFECTIVE, FEWEST_A_CHAIN = 400, 100
 
 
 def enough_effective(n_chains: int) -> int:
-    """Return the number of effective draws, of all chains, from which on figures can be trusted."""
+    """Return the number of effective draws, of all chains, from which on figures are reliable."""
     return max(FEWEST_EFFECTIVE, FEWEST_A_CHAIN * n_chains)
 
 
 @dataclass(frozen=True)
 class Effective:
-    """Convergence figures over all variables, and where they are worst.
+    """Convergence figures over all variables, with the names of the worst variables.
 
-    Attributes
-    ----------
-    summary : dict of str to float
-        `r_hat`, `ess_bulk`, `ess_tail`.
-    slowest : str or None
-        Name of the variable with the fewest effective draws; None if all are constant.
-    thinnest : str or None
-        The same for the tails.
+    `summary` has `r_hat`, `ess_bulk` and `ess_tail`. The variables with the fewest effective draws
+    overall and in the tails are `slowest` and `thinnest`, None if all are constant.
     """
 
     summary: dict[str, float]
@@ -48,7 +42,7 @@ class Effective:
 
     @classmethod
     def of(cls, draws: xr.Dataset) -> "Effective":
-        """Return the figures of draws with dimensions chain and draw."""
+        """Compute the figures of draws with dimensions chain and draw."""
         # A constant has no R-hat, and as many effective draws as draws; ArviZ warns of it.
         varying = {
             name: values
@@ -73,27 +67,27 @@ class Effective:
 
 
 def _variable_of_least(values: pd.Series) -> str | None:
-    """Return the name of the variable with the least of values by element; None if all are NaN."""
+    """Return the name of the variable with the least of elements' values; None if all are NaN."""
     return str(values.idxmin()).split("[")[0] if values.notna().any() else None
 
 
 def _varies(values: np.ndarray) -> bool:
-    """Say whether an element of a variable's draws (chain, draw, ...) is not the same in all."""
+    """Return whether any element of a variable's draws (chain, draw, ...) changes."""
     return bool(np.any(values != values[:1, :1]))
 
 
 @dataclass(frozen=True)
 class EvaluationCounts:
-    """How many evaluations of the target this package's steps made, and what for.
+    """Numbers of the target's evaluations by this package's steps, by purpose.
 
     Attributes
     ----------
     learning : int or None
-        Before the chains, once for all of them; None where it isn't known.
+        Number before the chains, once for all of them; None where it isn't known.
     tuning : int or None
-        While chains tuned, over all of them; None where it isn't known.
+        Number over all chains while they tuned; None where it isn't known.
     drawing : int
-        While they drew.
+        Number over all chains while they drew.
     """
 
     learning: int | None
@@ -102,7 +96,7 @@ class EvaluationCounts:
 
     @classmethod
     def of(cls, run: Run) -> "EvaluationCounts":
-        """Return those of a run."""
+        """Return the counts of a run."""
         # A step that was learned beforehand was learned once for its chains.
         learning = _last(run.sampling, "kmc_n_learning_evaluations").max(axis=0)
         tuning = _last(run.sampling, "kmc_n_tuning_evaluations")
@@ -113,7 +107,7 @@ class EvaluationCounts:
 
     @property
     def known(self) -> int:
-        """Number of all that are known."""
+        """Sum of the counts that are known."""
         return (self.learning or 0) + (self.tuning or 0) + self.drawing
 
     def __str__(self) -> str:
@@ -140,16 +134,10 @@ def _total(counts: np.ndarray) -> int | None:
 def verdict(
     effective: Effective, n_chains: int, doubts: Sequence[str], limits: Sequence[str]
 ) -> str:
-    """Return a sentence that says whether the draws can be used.
+    """Return a sentence about whether the draws can be used.
 
-    Parameters
-    ----------
-    effective : Effective
-    n_chains : int
-    doubts : sequence of str
-        Findings that are a reason not to trust the figures.
-    limits : sequence of str
-        Findings that say why there are few effective draws.
+    `doubts` are findings that are a reason for doubt about the figures, `limits` those that are a
+    reason for few effective draws.
     """
     figures, slowest = effective.summary, effective.slowest
     if slowest is None:
@@ -175,6 +163,6 @@ def verdict(
 
 
 def _clause(finding: str) -> str:
-    """Return what a finding says first, up to a colon or a full stop, within a sentence."""
+    """Return a finding up to its first colon or full stop, as a clause within a sentence."""
     text = finding.split(": ")[0].split(". ")[0]
     return text[0].lower() + text[1:]

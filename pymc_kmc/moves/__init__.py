@@ -1,1 +1,1 @@
-"""How a chain moves: one file a move, which proposes and learns from its proposals' outcomes."""
+"""Moves of a chain, one file for each: a move proposes, and learns from its proposals' outcomes."""

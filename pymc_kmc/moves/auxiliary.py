@@ -1,8 +1,8 @@
 r"""An auxiliary chain on a power of the target, :math:`\pi^{1/T}`, T > 1.
 
-Its states are never draws. Its evaluations are what a surrogate learns from beyond the places where
-the chain has been: without them the surrogate of a strongly curved target is exact inside and falls
-by tens of nats beyond the farthest state.
+Its states are never draws. Its evaluations teach a surrogate beyond the places where the chain has
+been. Without them the surrogate of a strongly curved target is exact inside, and falls by tens of
+nats beyond the farthest state.
 """
 
 import numpy as np
@@ -15,19 +15,8 @@ from pymc_kmc.moves.transitions import FEW, SHORT, SurrogateTransition
 class AuxiliaryChain(WarpedMove):
     """One iteration of the auxiliary chain, by a random walk or a sequence on the surrogate.
 
-    Parameters
-    ----------
-    random_walk : RandomWalk
-        Its scale is updated in place by :meth:`learn`.
-    is_noisy : bool
-        Whether the target is estimated.
-    temperature : float
-        T.
-
-    Attributes
-    ----------
-    state : Evaluation or None
-        The auxiliary chain's state; None before :meth:`begin`.
+    The random walk's scale is updated in place by :meth:`learn`. `temperature` is T. `state` is the
+    auxiliary chain's :class:`Evaluation`, None before :meth:`begin`.
     """
 
     kind = MoveKind.AUXILIARY

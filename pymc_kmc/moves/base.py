@@ -1,10 +1,10 @@
 r"""Moves, their proposals, and mixtures of moves.
 
-A move proposes where the chain may go. Each move that may make draws satisfies detailed balance by
-itself: accepted with probability :math:`\min(1, \pi(x') / \pi(x) \cdot e^{r})`, where r is the
-proposal's `log_ratio`, it leaves the target invariant. A mixture of such moves leaves the target
-invariant too if its probabilities are fixed. Where a probability p depends on the state, the
-acceptance ratio has the additional factor p(x') / p(x): with it each move is still in detailed
+A move proposes the chain's next position. Each move that may make draws satisfies detailed balance
+by itself: accepted with probability :math:`\min(1, \pi(x') / \pi(x) \cdot e^{r})`, where r is the
+proposal's `log_ratio`, it leaves the target invariant. A mixture of such moves with fixed
+probabilities leaves the target invariant too. Where a probability p depends on the state, the
+acceptance ratio has the additional factor p(x') / p(x), with which each move is still in detailed
 balance (Green, 1995, section 4.1, moves attempted with probabilities that depend on the state).
 
 References
@@ -24,7 +24,7 @@ from pymc_kmc.model.log_density import Evaluation
 
 
 class MoveKind(IntEnum):
-    """The kinds of move: their numbers are what the statistic `kmc_move` reports, in every step."""
+    """The kinds of moves, with the numbers that the statistic `kmc_move` reports in every step."""
 
     RANDOM_WALK = 0
     TEMPERED_TRANSITION = 1
@@ -46,35 +46,26 @@ class MoveKind(IntEnum):
 
 
 class Proposal(NamedTuple):
-    """Where a move wants to go, and the part of the acceptance ratio that isn't the target's.
+    """A proposed position, and the part of the acceptance ratio that isn't the target's.
 
     Attributes
     ----------
     position : ndarray, shape (d,)
-        The proposal.
     move : Move
-        The move that made it.
+        The move that made the proposal.
     log_ratio : float
         Log of everything in the move's acceptance ratio besides pi(x') / pi(x): a Hastings ratio,
         or the change of kinetic energy. ``-inf`` rejects without an evaluation.
     evaluation : Evaluation or None
-        The target at the proposal, where making the proposal has evaluated it.
+        The target at the proposal, if making the proposal has evaluated it.
     details : object
-        What the move will learn from.
+        Data that the move will learn from.
     choice : Choice or None
         The mixture's choice of this move, where its probability depends on the state.
-    step_size : float
-        Leapfrog step size, or the scale of a random walk; for the statistics only.
-    n_steps : int
-        Number of leapfrog steps; for the statistics only.
-    n_transitions : int
-        Number of transitions on the surrogate; for the statistics only.
-    kinetic_energy : float
-        Of the momentum that was drawn; for the statistics only.
-    diverging : bool
-        Whether the trajectory left the finite numbers; for the statistics only.
-    seconds : float
-        Time that making the proposal took; for the statistics only.
+    step_size, n_steps, n_transitions, kinetic_energy, diverging, seconds
+        For the statistics only: leapfrog step size or a random walk's scale, numbers of leapfrog
+        steps and of transitions on the surrogate, kinetic energy of the drawn momentum, whether the
+        trajectory left the finite numbers, and the time that making the proposal took.
     """
 
     position: np.ndarray
@@ -92,21 +83,11 @@ class Proposal(NamedTuple):
 
     @property
     def is_draw(self):
-        """Whether the chain may accept it. The others are evaluated to learn from them."""
+        """Whether the chain may accept it. Other proposals are evaluated to learn from them."""
         return self.move.is_draw
 
     def log_choice_ratio(self, end):
-        """Return the log ratio of the probabilities of this move, at the proposal and at the state.
-
-        Parameters
-        ----------
-        end : Evaluation
-            The target at the proposal.
-
-        Returns
-        -------
-        float
-        """
+        """Return the log ratio of this move's probabilities at the proposal, `end`, and state."""
         if self.choice is None:
             return 0.0
         probability = self.choice.mixture.probability(self.choice.row, end)
@@ -114,17 +95,11 @@ class Proposal(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a proposal.
+    """The outcome of a proposal.
 
-    Attributes
-    ----------
-    proposal : Proposal
-    evaluation : Evaluation or None
-        The target at the proposal; None where it was rejected without an evaluation.
-    acceptance_rate : float
-        The proposal's acceptance probability; 0 for what can't be a draw.
-    start, end : Evaluation
-        The target at the chain's state before and after.
+    `evaluation` is the target at the proposal, None for a rejection without an evaluation. The
+    `acceptance_rate` is 0 for proposals that can't be draws. `start` and `end` are the target at
+    the chain's state before and after.
     """
 
     proposal: Proposal
@@ -142,14 +117,9 @@ class Outcome(NamedTuple):
 class Move(ABC):
     """One way to move a chain.
 
-    A move is part of what a step has learned: a new chain gets new moves. Nothing but its own
-    `learn` changes it while an iteration lasts.
-
-    Attributes
-    ----------
-    kind : MoveKind
-    is_draw : bool
-        Whether the chain may accept its proposals. The others are evaluated to learn from them.
+    A move is part of a step's learned state: a new chain gets new moves. Only its own `learn`
+    changes it during an iteration. `is_draw` is whether the chain may accept its proposals; the
+    others are evaluated to learn from them.
     """
 
     kind: MoveKind
@@ -157,37 +127,20 @@ class Move(ABC):
 
     @abstractmethod
     def propose(self, current, fitted, rng):
-        """Make a proposal.
+        """Make a proposal from `current`, the :class:`Evaluation` of the chain's state.
 
-        Parameters
-        ----------
-        current : Evaluation
-            The target at the chain's state.
-        fitted : FittedSurrogate or None
-            What the step has learned of the target; not changed.
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        Proposal or None
-            None where the move has nothing to propose: another one is then made.
+        `fitted` is the FittedSurrogate that the step has learned, or None; it is not changed. A
+        move with nothing to propose returns None, and another move then makes a proposal.
         """
 
     def learn(self, outcome, rng):  # noqa: B027  (some moves learn nothing)
-        """Learn from what became of one of its proposals; called while adaptation lasts.
-
-        Parameters
-        ----------
-        outcome : Outcome
-        rng : numpy.random.Generator
-        """
+        """Learn from the :class:`Outcome` of a proposal of its own, while adaptation lasts."""
 
 
 class WarpedMove(Move):
     """A move in the coordinates that were learned with the surrogate.
 
-    With a proposal x' = T(y') comes the ratio of volumes, |T'(y')| / |T'(y)|, in its acceptance
-    ratio.
+    A proposal x' = T(y') has the ratio of volumes, |T'(y')| / |T'(y)|, in its acceptance ratio.
     """
 
     def propose(self, current, fitted, rng):
@@ -208,24 +161,19 @@ class WarpedMove(Move):
     _temperature = 1.0
 
     def _origin(self, current):
-        """Return the position that the proposal starts from, shape (d,)."""
+        """Return the position (d,) that the proposal starts from."""
         return current.position
 
     @abstractmethod
     def _propose_from(self, place, fitted, rng):
-        """Return a proposal in the learned coordinates, from `place` (d,)."""
+        """Return a proposal from `place` (d,), both in the learned coordinates."""
 
 
 class Choice(NamedTuple):
-    """A mixture's choice of a move.
+    """A mixture's choice of the move in a row.
 
-    Attributes
-    ----------
-    mixture : MoveMixture
-    row : int
-        The chosen row.
-    probability : float
-        Its probability at the chain's state, factors left out that are the same at every state.
+    `probability` is the row's at the chain's state, without factors that are the same at every
+    state.
     """
 
     mixture: "MoveMixture"
@@ -234,14 +182,10 @@ class Choice(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A move of a mixture.
+    """A move of a mixture, or a OneOf, with its share.
 
-    Attributes
-    ----------
-    move : Move or OneOf
-    share : float or callable
-        Probability of the move where no row before it was chosen; a function of an
-        :class:`Evaluation` where it depends on the state. At 1 no random number is drawn.
+    The share is the move's probability where no row before it was chosen, or a function of an
+    :class:`Evaluation` that returns it. At 1 no random number is drawn.
     """
 
     move: Any
@@ -249,29 +193,13 @@ class Row(NamedTuple):
 
 
 class MoveMixture:
-    """Moves that are tried one after the other, each with a probability.
-
-    Parameters
-    ----------
-    *rows : Row
-        The last one has the share 1.
-    """
+    """Moves that are tried one after the other, each with a probability; the last has share 1."""
 
     def __init__(self, *rows):
         self.rows = rows
 
     def propose(self, current, fitted, rng):
-        """Choose a move and return its proposal.
-
-        Parameters
-        ----------
-        current, fitted, rng
-            As of :meth:`Move.propose`.
-
-        Returns
-        -------
-        Proposal
-        """
+        """Choose a move and return its proposal; arguments as of :meth:`Move.propose`."""
         probability, depends_on_state = 1.0, False
         for i, (move, share) in enumerate(self.rows):
             if callable(share):
@@ -291,17 +219,7 @@ class MoveMixture:
         raise RuntimeError("no move of the mixture has made a proposal")
 
     def probability(self, row, state):
-        """Return a row's probability at a state, without factors that no state changes.
-
-        Parameters
-        ----------
-        row : int
-        state : Evaluation
-
-        Returns
-        -------
-        float
-        """
+        """Return a row's probability at a state, without factors that all states have in common."""
         probability = 1.0
         for i, (_, share) in enumerate(self.rows[: row + 1]):
             if callable(share):
@@ -310,19 +228,10 @@ class MoveMixture:
 
 
 class OneOf:
-    """Moves among which learned probabilities choose.
+    """A choice among moves by learned probabilities.
 
-    Parameters
-    ----------
-    moves : sequence of Move
-    probabilities : MoveProbabilities
-        Of all moves, these last.
-
-    Attributes
-    ----------
-    moves : tuple of Move
-    probabilities : MoveProbabilities
-        Replaced by the step where the moves have changed.
+    `probabilities` are the MoveProbabilities of all moves, these last; the step replaces them where
+    the moves have changed.
     """
 
     def __init__(self, moves, probabilities):
@@ -330,7 +239,7 @@ class OneOf:
         self.probabilities = probabilities
 
     def propose(self, current, fitted, rng):
-        """Choose a move and return its proposal; see :meth:`Move.propose`."""
+        """Choose a move and return its proposal; arguments as of :meth:`Move.propose`."""
         first = len(self.probabilities.probabilities) - len(self.moves)
         chosen = self.probabilities.choose(rng, first) - first
         return self.moves[chosen].propose(current, fitted, rng)

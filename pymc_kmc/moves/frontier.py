@@ -1,19 +1,20 @@
 r"""Active learning at a surrogate's frontier: evaluations where the surrogate learns most.
 
-A chain on a surrogate goes where the surrogate leads, and the surrogate knows where the chain has
-been: beyond the farthest evaluations it is off by tens of nats, mostly downwards. Its predictive
-variance says so. While a chain tunes, some evaluations are spent on learning alone. Among steps
-from places in the bulk, outwards and sidewards and of all lengths, the acquisition function
+A chain on a surrogate goes where the surrogate leads, and the surrogate is accurate only where the
+chain has been. Beyond the farthest evaluations it is off by tens of nats, mostly downwards, and its
+predictive variance shows that. While a chain tunes, some evaluations are spent on learning alone.
+The candidates are steps of all lengths from places in the bulk, outwards and sidewards. The
+acquisition function
 
 .. math:: \min\left(s \left(1 - \frac{\sigma}{\sqrt{s^2 + \sigma^2}}\right), c\right)\,
           \Phi\left(\frac{f - t}{s}\right)
 
-chooses: the amount that a value of noise :math:`\sigma` takes off the prediction's standard
-deviation s, up to c, times the probability that the place is above t. At the bulk's edge t is what
-the chain's predicted log densities hardly ever fall below; inside, it is that of a random state, so
-that places count by their mass. No place is chosen where all promise little. This is Bayesian
-optimisation's expected improvement (Jones, Schonlau and Welch, 1998) with another aim: not the
-largest value, but all places with usual ones.
+chooses among them. It is the reduction of the prediction's standard deviation s by a value of noise
+:math:`\sigma`, up to c, times the probability that the place is above t. At the bulk's edge t is a
+level that the chain's predicted log densities hardly ever fall below. Inside, t is the prediction
+at a random state, so that places count by their mass. No place is chosen where all gains are small.
+This is Bayesian optimisation's expected improvement (Jones, Schonlau and Welch, 1998) with another
+aim: not the largest value, but all places with usual values.
 
 References
 ----------
@@ -32,17 +33,12 @@ from pymc_kmc.numerics.threads import single_threaded_blas
 class ActiveLearning(Move):
     """An evaluation where the surrogate learns most; never a draw.
 
-    Parameters
-    ----------
-    is_noisy : bool
-        Whether the target is estimated.
-
     Attributes
     ----------
     frontier : Frontier or None
-        Of the surrogate in use; None where there is nothing to search.
+        That of the surrogate in use; None where there is nothing to search.
     search_error : float
-        Average error of the last predictions at places that were searched for, between 0 and 1.
+        Average error, between 0 and 1, of the last predictions at places that were searched for.
     share : float
         Share of the iterations that is worth spending; 0 where nothing can be learned.
     """
@@ -67,15 +63,10 @@ class ActiveLearning(Move):
         self.share = 0.0
 
     def begin(self, fitted, states, evaluated):
-        """Look at a new surrogate, in place.
+        """Start to search with a new FittedSurrogate, in place.
 
-        Parameters
-        ----------
-        fitted : FittedSurrogate
-        states : ndarray, shape (n, d)
-            Of the chain, burn-in left out.
-        evaluated : ndarray, shape (n', d)
-            Places where the target has been evaluated.
+        `states` (n, d) are the chain's without burn-in, `evaluated` (n', d) are places where the
+        target has been evaluated.
         """
         self.end()
         if fitted.surrogate.kernel_ is None:  # a quadratic has no bends to find
@@ -86,7 +77,7 @@ class ActiveLearning(Move):
         self._set_share()
 
     def end(self):
-        """Learn no more, in place."""
+        """Stop learning, in place."""
         self.frontier, self.share = None, 0.0
 
     def _set_share(self):
@@ -100,13 +91,9 @@ class ActiveLearning(Move):
         return None if place is None else Proposal(fitted.warp.backward(place), self)
 
     def compare(self, comparison, surrogate):
-        """Learn how wrong a prediction was at a place that was searched for, in place.
+        """Learn from the error of a prediction at a place that was searched for, in place.
 
-        Parameters
-        ----------
-        comparison : Comparison
-        surrogate : LogDensityGP
-            That predicted.
+        `surrogate` is the LogDensityGP that made the prediction in `comparison`.
         """
         excess = comparison.error - self.USUAL_ERROR * np.sqrt(surrogate.variance_)
         error = min(1.0, max(0.0, excess))
@@ -115,20 +102,11 @@ class ActiveLearning(Move):
 
 
 class Frontier:
-    """Places in a surrogate's bulk, and what lies around them.
+    """Places in a LogDensityGP's bulk, and a search around them.
 
-    Parameters
-    ----------
-    surrogate : LogDensityGP
-    states : ndarray, shape (n, d)
-        Of the chain, burn-in left out.
-    evaluated : ndarray, shape (n', d)
-        Places where the target has been evaluated.
-
-    Attributes
-    ----------
-    threshold : float
-        Predicted log density that the chain's states hardly ever fall below.
+    `states` (n, d) are the chain's without burn-in, `evaluated` (n', d) are places where the target
+    has been evaluated. `threshold` is the predicted log density that the chain's states hardly ever
+    fall below.
     """
 
     # Largest number of states that are looked at.
@@ -170,20 +148,10 @@ class Frontier:
             self._points = np.vstack([self._points, point])
 
     def search(self, surrogate, rng, edge=1.0):
-        """Look for a place that is worth an evaluation; searches in vain are counted in place.
+        """Return a place (d,) that is worth an evaluation, or None; searches in vain are counted.
 
-        Parameters
-        ----------
-        surrogate : LogDensityGP
-            The one of the frontier, or one that has learned more since.
-        rng : numpy.random.Generator
-        edge : float
-            Probability that all of the bulk counts alike, rather than by its density.
-
-        Returns
-        -------
-        ndarray, shape (d,), or None
-            None where no place is worth an evaluation.
+        `surrogate` is the one of the frontier, or has learned more since. `edge` is the probability
+        that all of the bulk counts alike, not by its density.
         """
         points, d = self._points, self._points.shape[1]
         if len(points) < 2 * d + 2 or self._n_in_vain >= self.PATIENCE:
@@ -205,8 +173,8 @@ class Frontier:
     def _candidates(self, points, along_coordinates, rng):
         """Return steps outwards and sidewards from places in the bulk, shape (N_CANDIDATES, d).
 
-        With `along_coordinates` half of them change one coordinate, and the others as these go
-        with it in the neighbourhood: corners in which chains stick are a long way off in one.
+        With `along_coordinates` half of them change one coordinate, and move the others as the
+        neighbourhood's covariance does: corners in which chains stick are far off in a single one.
         """
         n, d = points.shape
         squares = np.einsum("nd,nd->n", points, points)

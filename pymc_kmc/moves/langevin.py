@@ -6,11 +6,12 @@ momentum :math:`\epsilon \sim N(0, I)`, in the coordinates that L defines. One s
 .. math:: y = x + L h, \quad h = \tfrac12 L^\top \nabla \log \pi(x) + \epsilon
 
 (Titsias and Dellaportas, 2019). The leapfrog map is volume-preserving and, with the momentum turned
-round, its own inverse: the acceptance ratio has the change of :math:`\frac12 |\epsilon|^2`.
+round, its own inverse. The acceptance ratio therefore has the change of
+:math:`\frac12 |\epsilon|^2`.
 
-What moves the chain here is a :class:`~pymc_kmc.model.differentiable.DifferentiableTarget`, in the
-place that a fitted surrogate has in other moves. Its density is compiled by PyTensor and called by
-its address; the loop of leapfrog steps goes round it.
+A :class:`~pymc_kmc.model.differentiable.DifferentiableTarget` takes the place of the fitted
+surrogate in other moves. PyTensor compiles its density, and the loop of leapfrog steps calls that
+by its address.
 
 References
 ----------
@@ -28,13 +29,7 @@ from pymc_kmc.numerics.jit import njit
 
 
 class FactorRandomWalk(Move):
-    """A random walk, :math:`y = x + L \\epsilon`.
-
-    Parameters
-    ----------
-    preconditioner : SpeedMeasure
-        Has the factor L; what is learned of it is the step's business.
-    """
+    r"""A random walk, :math:`y = x + L \epsilon`, with the factor L of a SpeedMeasure."""
 
     kind = MoveKind.RANDOM_WALK
 
@@ -54,10 +49,8 @@ class FactorRandomWalk(Move):
 class Langevin(Move):
     """Leapfrog steps on the target.
 
-    Parameters
-    ----------
-    preconditioner : SpeedMeasure or DrawsAndGradients
-        Has the factor L, the step size and the number of steps.
+    The preconditioner, a SpeedMeasure or DrawsAndGradients, has the factor L, the step size and the
+    number of steps.
     """
 
     kind = MoveKind.LANGEVIN
@@ -90,20 +83,9 @@ class Langevin(Move):
 
 
 def trajectory(target, current, factor, step_size, n_steps, noise):
-    """Follow the target's dynamics; counts the evaluations.
+    """Follow a DifferentiableTarget's dynamics from an Evaluation; counts the evaluations.
 
-    Parameters
-    ----------
-    target : DifferentiableTarget
-    current : Evaluation
-        Where to start.
-    factor, step_size, n_steps, noise
-        As of :func:`leapfrog`.
-
-    Returns
-    -------
-    position, log_density, gradient, log_ratio
-        As of :func:`leapfrog`.
+    The other arguments and the result are those of :func:`leapfrog`.
     """
     target.n_evaluations += n_steps
     arguments = current.position, current.gradient, factor, step_size, n_steps, noise
@@ -115,30 +97,12 @@ def trajectory(target, current, factor, step_size, n_steps, noise):
 
 @numba.njit
 def leapfrog(density, shared, position, gradient, factor, step_size, n_steps, noise):
-    """Follow the dynamics in the coordinates of a factor, from a momentum.
+    """Follow the dynamics in the coordinates of a factor L (d, d), from a momentum `noise` (d,).
 
-    Parameters
-    ----------
-    density : callable
-        Log density and gradient of the tuple ``(position, *shared)``.
-    shared : tuple of ndarray
-    position, gradient : ndarray, shape (d,)
-        Where to start, and the gradient there.
-    factor : ndarray, shape (d, d)
-        L: the mass matrix is (L L')^-1.
-    step_size : float
-    n_steps : int
-        At least one.
-    noise : ndarray, shape (d,)
-        The momentum epsilon.
-
-    Returns
-    -------
-    position : ndarray, shape (d,)
-    log_density : float
-    gradient : ndarray, shape (d,)
-    log_ratio : float
-        log N(momentum; 0, I) at the end less that at the start.
+    `density` returns the log density and the gradient of the tuple ``(position, *shared)``. The
+    start is `position` and its `gradient`, both (d,), `n_steps` is at least one, and the mass
+    matrix is (L L')^-1. The result is the last position, its log density and gradient, and the log
+    ratio: log N(momentum; 0, I) at the end less that at the start.
     """
     momentum = noise + 0.5 * step_size * np.dot(factor.T, gradient)
     for i in range(n_steps):
@@ -153,6 +117,6 @@ def leapfrog(density, shared, position, gradient, factor, step_size, n_steps, no
 
 @njit
 def compiled_leapfrog(address, shared, position, gradient, factor, step_size, n_steps, noise):
-    """Do as :func:`leapfrog` with the density at an address (:func:`density_at`)."""
+    """Return :func:`leapfrog`'s results for the density at an address (:func:`density_at`)."""
     density = density_at(address, position, shared)
     return leapfrog(density, shared, position, gradient, factor, step_size, n_steps, noise)

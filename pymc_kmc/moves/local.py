@@ -6,8 +6,8 @@ With a kernel k and a sub-sample z_1, ..., z_n of the history, a proposal from x
           M_x = 2 \, [\nabla_x k(x, z_1), \dots, \nabla_x k(x, z_n)], \quad
           H = I - \tfrac1n \mathbf 1 \mathbf 1^\top
 
-(Sejdinovic et al., 2014, Proposition 1). The covariance depends on the place, so that the ratio
-q(x | x') / q(x' | x) is part of the acceptance ratio.
+(Sejdinovic et al., 2014, Proposition 1). The covariance depends on the place, and the ratio
+q(x | x') / q(x' | x) is therefore part of the acceptance ratio.
 
 References
 ----------
@@ -39,29 +39,12 @@ LINEAR = np.inf  # as a bandwidth: the linear kernel, which has none
 def proposal_covariance(x, Z, sigma, gamma2, nu2):
     r"""Return the covariance of KAMH's proposals from x, :math:`\gamma^2 I + \nu^2 M_x H M_x^\top`.
 
-    Sejdinovic et al. (2014), Proposition 1.
-
-    Parameters
-    ----------
-    x : array_like, shape (d,)
-    Z : array_like, shape (n, d)
-        The sub-sample of the history; one row is as good as none.
-    sigma : float or None
-        Bandwidth of the Gaussian kernel :math:`k(x, z) = \exp(-|x - z|^2 / \sigma)`, a squared
-        distance; None for the linear kernel k(x, z) = x'z.
-    gamma2 : float
-        Variance of the isotropic part.
-    nu2 : float
-        Factor on M H M', which is a sum over the points, not a mean.
-
-    Returns
-    -------
-    ndarray, shape (d, d)
-
-    Raises
-    ------
-    ValueError
-        If shapes don't fit, numbers aren't finite, or `sigma`, `gamma2` or `nu2` isn't positive.
+    This is Proposition 1 of Sejdinovic et al. (2014), for x (d,) and the history's sub-sample Z
+    (n, d). One row is as good as none. `sigma` is the bandwidth, a squared distance, of the
+    Gaussian kernel :math:`k(x, z) = \exp(-|x - z|^2 / \sigma)`, or None for the linear kernel
+    k(x, z) = x'z. `nu2` multiplies M H M', which is a sum over the points, not a mean. A ValueError
+    is raised if shapes don't fit, numbers aren't finite, or `sigma`, `gamma2` or `nu2` isn't
+    positive.
 
     Examples
     --------
@@ -87,7 +70,7 @@ def proposal_covariance(x, Z, sigma, gamma2, nu2):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _covariance(x, points, sigma, gamma2, nu2):
-    """The same for `points` (d, n), unchecked; `sigma` is LINEAR for the linear kernel."""
+    """Return the same for `points` (d, n), unchecked; `sigma` is LINEAR for the linear kernel."""
     d, n = points.shape
     columns = np.empty((d, n))  # of M, then of M H
     if sigma == LINEAR:
@@ -122,9 +105,9 @@ def _covariance(x, points, sigma, gamma2, nu2):
 
 @njit(error_model="numpy")
 def _factor(covariance, gamma2):
-    """The lower Cholesky factor of gamma2 I plus a positive semi-definite matrix.
+    """Return the lower Cholesky factor of gamma2 I plus a positive semi-definite matrix.
 
-    No pivot of it is below gamma2, so that one which rounding has made smaller is lifted to it.
+    No exact pivot is below gamma2: a pivot that rounding has made smaller is lifted to it.
     """
     d = len(covariance)
     factor = np.zeros((d, d))
@@ -139,7 +122,7 @@ def _factor(covariance, gamma2):
 
 @njit(error_model="numpy")
 def _log_normal_density(displacement, factor):
-    """Log density of N(0, factor factor') at `displacement` (d,)."""
+    """Return the log density of N(0, factor factor') at `displacement` (d,)."""
     d = len(displacement)
     standard = np.empty(d)
     value = -0.5 * d * np.log(2.0 * np.pi)
@@ -154,7 +137,7 @@ def _log_normal_density(displacement, factor):
 
 @njit(error_model="numpy")
 def _propose(x, noise, points, sigma, gamma2, nu2):
-    """A proposal from x made of standard normal `noise` (d,), and log q(x | x') - log q(x' | x)."""
+    """Return a proposal from x for normal `noise` (d,), and log q(x | x') - log q(x' | x)."""
     factor = _factor(_covariance(x, points, sigma, gamma2, nu2), gamma2)
     step = np.zeros(len(x))
     for a in range(len(x)):
@@ -166,26 +149,19 @@ def _propose(x, noise, points, sigma, gamma2, nu2):
 
 
 class LocalDistribution:
-    r"""The proposal distribution of one sub-sample, in standardised coordinates.
+    r"""The proposal distribution of one sub-sample `states` (n, d), in standardised coordinates.
 
-    Parameters
-    ----------
-    states : ndarray, shape (n, d)
-        The sub-sample.
-    kernel : {"gaussian", "linear"}
-    gamma : float
-        :math:`\gamma`, in units of the random walk's optimal scale in the narrowest direction.
-    rng : numpy.random.Generator
-    basis : ndarray, shape (d, d), optional
-        Lower triangular factor of a covariance that is to be the identity in the coordinates; by
-        default the coordinates are the states' own, in units of their standard deviations.
+    `kernel` is "gaussian" or "linear". :math:`\gamma` is in units of the random walk's optimal
+    scale in the narrowest direction.
 
     Attributes
     ----------
     basis : ndarray, shape (d, d)
-        Of the coordinates, their units included.
+        Lower triangular basis of the coordinates, their units included. A given basis is a factor
+        of the covariance that becomes the identity, up to these units. By default the coordinates
+        are the states' own, in units of their standard deviations.
     points : ndarray, shape (d, n)
-        The sub-sample in them.
+        The sub-sample in the coordinates.
     sigma, gamma2, nu2 : float
         The last one for a scale of 1: M H M' is then as large as an optimal random walk's
         covariance, on average over the sub-sample.
@@ -218,21 +194,7 @@ class LocalDistribution:
         return self.basis @ covariance @ self.basis.T
 
     def propose(self, position, scale, rng):
-        """Draw a proposal, and say what its log Hastings ratio is.
-
-        Parameters
-        ----------
-        position : ndarray, shape (d,)
-        scale : float
-            Factor on nu.
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        position : ndarray, shape (d,)
-        log_ratio : float
-            log q(x | x') - log q(x' | x).
-        """
+        """Draw a proposal (d,) at a factor on nu; return it and log q(x | x') - log q(x' | x)."""
         end, log_ratio = _propose(
             self._inverse @ position,
             rng.standard_normal(len(position)),
@@ -247,17 +209,9 @@ class LocalDistribution:
 class LocalRandomWalk(Move):
     """A random walk along the directions in which the chain's history varies near the state.
 
-    Parameters
-    ----------
-    target_acceptance : float
-        Acceptance rate that the scale is driven to.
-
-    Attributes
-    ----------
-    distribution : LocalDistribution or None
-        Replaced by the step when it draws a new sub-sample; None before the first one.
-    scale : RobbinsMonroScale
-        Factor on nu; updated in place by :meth:`learn`.
+    The step replaces `distribution` when it draws a new sub-sample; it is None before the first
+    one. The scale is a factor on nu, which :meth:`learn` drives to the `target_acceptance` in
+    place.
     """
 
     kind = MoveKind.LOCAL_RANDOM_WALK

@@ -1,21 +1,22 @@
-r"""Jumps between the modes of a posterior that was learned.
+r"""Jumps between the modes of a learned posterior.
 
-Trajectories don't pass from one mode to another, so that a chain stays in the one where it began,
-and the modes' shares would be those of the starts. A jump takes a point from its place in one mode
-to the same place in another, in units of the modes' covariances,
+Trajectories don't pass from one mode to another. Without jumps a chain would stay in its first
+mode, and the modes' shares would be those of the starts. A jump takes a point from its place in one
+mode to the same place in another, in units of the modes' covariances,
 
 .. math:: T_{ij}(x) = m_j + L_j L_i^{-1} (x - m_i) .
 
-Mode i is drawn with the probability :math:`r_i(x) \propto N(x; m_i, L_i L_i^\top)`, mode j is any
-other one. Accepted with probability
+Mode i is drawn with the probability :math:`r_i(x) \propto N(x; m_i, L_i L_i^\top)`, and mode j is
+any other one. Accepted with probability
 
 .. math::
 
     \min\left(1, \frac{\pi(x')}{\pi(x)} \frac{r_j(x')}{r_i(x)} \frac{|L_j|}{|L_i|}\right),
 
-x' = T_ij(x), the jump is in detailed balance: T_ji brings it back (Tjelmeland and Hegstad, 2001,
-jump between modes by deterministic maps; the ratio is that of Green, 1995). With the surrogate in
-place of the target it is one more transition of a sequence, and costs no evaluation.
+x' = T_ij(x), the jump is in detailed balance, because T_ji is its inverse (Tjelmeland and Hegstad,
+2001, jump between modes by deterministic maps; the ratio is that of Green, 1995). With the
+surrogate in place of the target the jump is one more transition of a sequence, and costs no
+evaluation.
 
 References
 ----------
@@ -37,12 +38,7 @@ HALF = SequenceSize(MoveKind.MODE_TRANSITION, 0.5, 1.0)
 
 
 class ModeJump(Move):
-    """Takes a chain to another mode of what was learned before it, whatever the surrogate says.
-
-    Parameters
-    ----------
-    maps : ModeMaps
-    """
+    """A jump to another mode of the posterior that was learned before the chain, by ModeMaps."""
 
     kind = MoveKind.MODE_JUMP
 
@@ -57,14 +53,8 @@ class ModeJump(Move):
 class ModeTransition(SurrogateTransition):
     """Two sequences on the surrogate with a jump between them, accepted by the surrogate.
 
-    Each of the three leaves the surrogate's density invariant and is reversible, the two sequences
-    are alike: so is the whole.
-
-    Parameters
-    ----------
-    maps : ModeMaps
-    is_noisy : bool
-        As of :class:`SurrogateTransition`.
+    Each of the three leaves the surrogate's density invariant and is reversible, and the two
+    sequences are alike. The whole is therefore reversible too.
     """
 
     def __init__(self, maps, is_noisy):
@@ -86,7 +76,7 @@ class ModeTransition(SurrogateTransition):
         )
 
     def _jump(self, place, fitted, rng):
-        """Return where a jump leads, and minus the change of the surrogate."""
+        """Return the place after a jump, and minus the change of the surrogate."""
         warp = fitted.warp
         position, log_ratio = self.maps.jump(warp.backward(place)[None], rng)
         end = warp.forward(position[0])

@@ -1,8 +1,8 @@
 r"""The random walk of adaptive Metropolis: :math:`x' \sim N(x, c^2 s^2 \frac{2.38^2}d \Sigma)`.
 
 Scale s and covariance :math:`\Sigma` are learned
-(:class:`~pymc_kmc.adaptation.random_walk.RandomWalkAdaptation`); the factor c is one, or drawn at
-random from a few. The proposal is symmetric for each c.
+(:class:`~pymc_kmc.adaptation.random_walk.RandomWalkAdaptation`). The factor c is one, or a random
+choice from a few. The proposal is symmetric for each c.
 """
 
 import numpy as np
@@ -12,18 +12,11 @@ from pymc_kmc.moves.base import MoveKind, Proposal, WarpedMove
 
 
 class RandomWalk(WarpedMove):
-    """A Gaussian random walk in the learned coordinates.
+    """A Gaussian random walk in the learned coordinates; :meth:`learn` updates its scale in place.
 
-    Parameters
-    ----------
-    adaptation : RandomWalkAdaptation
-        Scale and covariance; updated in place by :meth:`learn`.
-    factors : sequence of float
-        Factors on the scale that are drawn with equal probability once there is a surrogate.
-        Without any the scale is always the learned one.
-    has_momentum : bool
-        Whether the energy of a momentum is drawn. The move has no use for it: beside trajectories
-        it keeps the statistics' energies comparable.
+    Once there is a surrogate one of `factors` is drawn with equal probability for the scale. With
+    `has_momentum` the energy of a momentum is drawn: the move doesn't need it, but beside
+    trajectories it keeps the statistics' energies comparable.
     """
 
     kind = MoveKind.RANDOM_WALK
@@ -48,6 +41,6 @@ class RandomWalk(WarpedMove):
         )
 
     def learn(self, outcome, rng):
-        """Learn the scale from proposals of the full one."""
+        """Learn the scale from proposals of the full scale."""
         if outcome.proposal.details == 1.0:
             self.adaptation.learn_scale(outcome.acceptance_rate)

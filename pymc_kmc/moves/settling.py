@@ -1,4 +1,4 @@
-"""What a chain does with a posterior that was learned before it, while it tunes."""
+"""Moves of a tuning chain whose posterior was learned before it."""
 
 import numpy as np
 
@@ -6,12 +6,10 @@ from pymc_kmc.moves.base import Move, MoveKind, Proposal
 
 
 class LearnedDraw(Move):
-    """Takes the chain to a dispersed draw of what was learned, whatever the target says there.
+    """A move to a dispersed draw of the learned posterior, whatever the target is there.
 
-    Parameters
-    ----------
-    positions : ndarray, shape (n, d)
-        Draws at a temperature above 1, so that chains that agree have learned to.
+    `positions` (n, d) are draws at a temperature above 1, so that the chains' agreement is learned,
+    not built in.
     """
 
     kind = MoveKind.LEARNED_DRAW
@@ -25,7 +23,7 @@ class LearnedDraw(Move):
 
 
 class Stay(Move):
-    """Leaves the chain where it is, at no cost: there is nothing more to be learned."""
+    """A move that leaves the chain in place, at no cost, when there is nothing more to learn."""
 
     kind = MoveKind.STAY
     is_draw = False

@@ -2,8 +2,8 @@ r"""One Hamiltonian trajectory on a surrogate, as in Algorithm 1 of the KMC pape
 
 Draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each independently of x,
 and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to (x', p'). The leapfrog
-map followed by a flip of the momentum is a volume-preserving involution whatever f is, so that x'
-is accepted with probability
+map followed by a flip of the momentum is a volume-preserving involution for any f. The acceptance
+probability of x' is therefore
 
 .. math:: \min\left(1, \frac{\pi(x')}{\pi(x)}
           \exp\left(\tfrac12 p^\top M^{-1} p - \tfrac12 p'^\top M^{-1} p'\right)\right)
@@ -30,13 +30,7 @@ LARGEST_ENERGY_CHANGE = 1000.0
 
 
 class Trajectory(Move):
-    """A trajectory on the surrogate, of a share of the learned numbers of steps.
-
-    Parameters
-    ----------
-    kind : MoveKind
-    share : float
-    """
+    """A trajectory on the surrogate, with a share of the learned numbers of steps."""
 
     def __init__(self, kind, share):
         self.kind = kind

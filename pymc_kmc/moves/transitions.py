@@ -1,14 +1,15 @@
 r"""Moves by many transitions on a surrogate, for one evaluation of the target.
 
 A proposal is the end of a sequence of HMC transitions that leave :math:`e^{f(x) / T}` invariant
-(:func:`pymc_kmc.dynamics.transition_sequence`). The sequence is reversible, so that its end point,
-accepted with probability
+(:func:`pymc_kmc.dynamics.transition_sequence`). The sequence is reversible. Its end point, accepted
+with probability
 
 .. math:: \min\left(1, \frac{\pi(x')}{\pi(x)} \exp\left(\frac{f(x) - f(x')}T\right)\right),
 
-leaves :math:`\pi` invariant: the surrogate transition method (Liu, 2001, section 9.4.3), a delayed
-acceptance (Christen and Fox, 2005) with any number of first stages. At T = 1 the surrogate's errors
-are all that is rejected; T > 1 has wider tails, which reach where f is too low.
+therefore leaves :math:`\pi` invariant. This is the surrogate transition method (Liu, 2001, section
+9.4.3), a delayed acceptance (Christen and Fox, 2005) with any number of first stages. At T = 1 only
+the surrogate's errors cause rejections. T > 1 has wider tails, which reach places where f is too
+low.
 
 References
 ----------
@@ -27,15 +28,10 @@ from pymc_kmc.moves.base import MoveKind, Proposal, WarpedMove
 
 
 class SequenceSize(NamedTuple):
-    """How long a sequence is.
+    """The size of a sequence.
 
-    Attributes
-    ----------
-    kind : MoveKind
-    share : float
-        Number of transitions, as a share of the longest sequence's; 0 for a single one.
-    length : float
-        Number of leapfrog steps, as a share of a full trajectory's.
+    `share` is the number of transitions as a share of the longest sequence's, 0 for a single one.
+    `length` is the number of leapfrog steps as a share of a full trajectory's.
     """
 
     kind: MoveKind
@@ -43,7 +39,7 @@ class SequenceSize(NamedTuple):
     length: float
 
     def numbers(self, transitions):
-        """Return the numbers of transitions and of steps, from a SurrogateTransitions."""
+        """Return the numbers of transitions and of steps, given the SurrogateTransitions."""
         n_transitions = max(1, round(self.share * transitions.n_transitions))
         return n_transitions, max(1, round(self.length * transitions.n_steps))
 
@@ -60,16 +56,10 @@ KINDS = (
 
 
 class SurrogateTransition(WarpedMove):
-    """A sequence of transitions on the surrogate.
+    """A sequence of transitions on the surrogate, whose temperature is T.
 
-    Parameters
-    ----------
-    size : SequenceSize
-    is_noisy : bool
-        Whether the target is estimated: a sequence that ends where it began is then a new estimate
-        at one place. Without noise it is a rejection that costs nothing.
-    temperature : float
-        T of the surrogate.
+    Where the target is noisy, a sequence that ends at its start is a new estimate at one place.
+    Without noise it is a rejection that costs nothing.
     """
 
     def __init__(self, size, is_noisy, temperature=1.0):
@@ -82,7 +72,7 @@ class SurrogateTransition(WarpedMove):
         return self._proposal(self._sequence(place, fitted, rng), fitted)
 
     def _sequence(self, place, fitted, rng):
-        """Make the sequence from a place (d,); return its :class:`SequenceEnd`."""
+        """Return the :class:`SequenceEnd` of a new sequence from a place (d,)."""
         transitions = fitted.transitions
         numbers = self.size.numbers(transitions)
         return transition_sequence(
@@ -90,7 +80,7 @@ class SurrogateTransition(WarpedMove):
         )
 
     def _proposal(self, end, fitted):
-        """Return the proposal of an end, a :class:`SequenceEnd`."""
+        """Return the proposal for a :class:`SequenceEnd`."""
         transitions = fitted.transitions
         is_evaluated = np.isfinite(end.log_ratio) and (end.moved or self.is_noisy)
         return Proposal(
@@ -104,15 +94,7 @@ class SurrogateTransition(WarpedMove):
 
 
 class TemperedTransition(SurrogateTransition):
-    """A sequence of transitions on the tempered surrogate f / T.
-
-    Parameters
-    ----------
-    is_noisy : bool
-        As of :class:`SurrogateTransition`.
-    temperature : float
-        T.
-    """
+    """A sequence of transitions on the tempered surrogate f / T."""
 
     def __init__(self, is_noisy, temperature):
         super().__init__(FEW, is_noisy, temperature)

@@ -1,23 +1,18 @@
-r"""A kernel of functions of single coordinates and of pairs of them.
+r"""A kernel for functions of single coordinates and of pairs of them.
 
 With one Gaussian kernel a coordinate, :math:`g_j = \exp(-(u_j - u'_j)^2 / (2 l_j^2))`, it is
 
 .. math:: v P(u, u'), \qquad P = \sum_j g_j + r \sum_{i < j} g_i g_j
 
-(Duvenaud, Nickisch and Rasmussen, 2011, equations 6 and 7, with two orders). Functions of nine
-coordinates are told by some hundreds of values, for each is one of few coordinates; a Gaussian
-kernel of all nine has to be filled with values in all directions. What three coordinates do
-together is left to that: Glass has a ratio r of .003, and with all orders in a geometric series
-those above the second made .01 of 1.6 nats.
+(Duvenaud, Nickisch and Rasmussen, 2011, equations 6 and 7, with two orders; see
+:mod:`pymc_kmc.surrogates.log_density_gp`). Some hundreds of values determine such a function of
+nine coordinates, because each term depends on few of them. A Gaussian kernel of all nine needs
+values in all directions. That kernel takes the terms of three and more coordinates: on Glass the
+ratio r is .003, and orders above the second, in a geometric series of all orders, made .01 of 1.6
+nats.
 
-*Where moves are made* such a function is told by Gaussians about knots of a grid, and products of
-two (:meth:`AdditiveKernel.on_grids`): some tens of knots an axis take the place of all the points
-it was fitted to.
-
-References
-----------
-Duvenaud, D., Nickisch, H. and Rasmussen, C. E. (2011). Additive Gaussian processes. *Advances in
-Neural Information Processing Systems* 24.
+*For fast moves* Gaussians about the knots of a grid, and products of two, represent the function
+(:meth:`AdditiveKernel.on_grids`): some tens of knots an axis replace all points of the fit.
 """
 
 from typing import NamedTuple
@@ -44,7 +39,7 @@ ROUNDING = 1e-13
 
 
 class AdditiveKernel(NamedTuple):
-    """Logarithms of the parameters; of the length scales, shape (d,)."""
+    """Logarithms of v, r and the length scales l (d,)."""
 
     log_variance: float
     log_ratio: float
@@ -57,54 +52,47 @@ class AdditiveKernel(NamedTuple):
 
     @classmethod
     def start(cls, n_dimensions):
-        """Return where a search begins."""
+        """Return the parameters that a search begins with."""
         log_variance, log_ratio, log_length = START
         return cls(log_variance, log_ratio, np.full(n_dimensions, log_length))
 
     @classmethod
     def unpacked(cls, vector):
-        """Return the parameters of a vector (2 + d,)."""
+        """Return the kernel with the parameters in a vector (2 + d,)."""
         return cls(*vector[:2], vector[2:])
 
     @property
     def packed(self):
-        """All in a vector (2 + d,)."""
+        """All parameters in a vector (2 + d,)."""
         return np.append(self[:2], self.log_lengths)
 
     @property
     def bounds(self):
-        """Pairs of what the parameters may be."""
+        """Pairs of the smallest and the largest value of each parameter."""
         return [LOG_VARIANCE, LOG_RATIO, *[LOG_LENGTH] * len(self.log_lengths)]
 
     @property
     def n_lengths(self):
-        """Number of length scales, the last of the parameters."""
         return len(self.log_lengths)
 
     @property
     def factors(self):
-        """The parameters that compiled code takes: v, r, and the inverses of l."""
+        """The parameters for compiled code: v, r, and the inverses of l."""
         return np.exp(self.log_variance), np.exp(self.log_ratio), np.exp(-self.log_lengths)
 
     def __call__(self, U, V):
-        """Return the covariances of points (n, d) and (k, d), shape (n, k)."""
+        """Return the covariances (n, k) of points (n, d) and (k, d)."""
         variance, ratio, shrinking = self.factors
         return variance * _products(_columns(U * shrinking), _columns(V * shrinking), ratio)
 
     def prior(self, U):
-        """Return the variances at points (n, d), shape (n,); they are the same everywhere."""
+        """Return the variances (n,) at points (n, d); they are the same everywhere."""
         variance, ratio, _ = self.factors
         d = U.shape[1]
         return np.full(len(U), variance * d * (1.0 + 0.5 * ratio * (d - 1)))
 
     def parameters_gradient(self, U, by_covariances, covariances):
-        """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters.
-
-        Parameters
-        ----------
-        U : ndarray, shape (n, d)
-        by_covariances, covariances : ndarray, shape (n, n)
-        """
+        """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters."""
         variance, ratio, shrinking = self.factors
         columns = _columns(U * shrinking)
         by_ratio, by_lengths = _parameter_sums(columns, variance * by_covariances, ratio)
@@ -112,38 +100,17 @@ class AdditiveKernel(NamedTuple):
         return np.concatenate([[by_variance, by_ratio], by_lengths])
 
     def pullback(self, U, V, by_covariances, by_prior):
-        """Return the gradient by U of what depends on its covariances and its variances.
-
-        Parameters
-        ----------
-        U, V : ndarray, shapes (n, d) and (k, d)
-        by_covariances : ndarray, shape (n, k)
-        by_prior : ndarray, shape (n,)
-
-        Returns
-        -------
-        ndarray, shape (n, d)
-        """
+        """Return the gradient by U of ``sum(by_covariances * k(U, V)) + by_prior @ prior(U)``."""
         variance, ratio, shrinking = self.factors
         columns = _columns(U * shrinking), _columns(V * shrinking)
         return _pulled(*columns, variance * by_covariances, ratio) * shrinking
 
     def on_grids(self, U, weights):
-        """Return sums of covariances with points, by Gaussians about knots of each coordinate.
+        """Return sums of covariances with points U (n, d), by Gaussians about knots of each axis.
 
-        With the Gaussians g of all knots (M,) a sum is ``linear @ g + g @ pairs @ g / 2``.
-
-        Parameters
-        ----------
-        U : ndarray, shape (n, d)
-        weights : ndarray, shape (n, m)
-
-        Returns
-        -------
-        knots : list of ndarray
-            Of each coordinate, in length scales; M in all.
-        linear : ndarray, shape (m, M)
-        pairs : ndarray, shape (m, M, M)
+        There is one sum for each of the m columns of `weights` (n, m). With the Gaussians g of all
+        M knots a sum is ``linear @ g + g @ pairs @ g / 2``. The result is a list of each axis's
+        knots in length scales, `linear` (m, M) and `pairs` (m, M, M).
         """
         variance, ratio, shrinking = self.factors
         grids = [_Grid.about(column) for column in (U * shrinking).T]
@@ -156,13 +123,9 @@ class AdditiveKernel(NamedTuple):
 
 
 class _Grid(NamedTuple):
-    """Gaussians of unit length about knots of a line, in place of those about points.
+    """Gaussians of length scale one about M knots of a line, in place of those about n points.
 
-    Attributes
-    ----------
-    knots : ndarray, shape (M,)
-    shares : ndarray, shape (M, n)
-        Of a point's Gaussian; weighted by them, the knots' sum to it (Nystroem's method).
+    With weights `shares` (M, n) they sum to the points' Gaussians (Nystroem's method).
     """
 
     knots: np.ndarray
@@ -170,7 +133,6 @@ class _Grid(NamedTuple):
 
     @classmethod
     def about(cls, points):
-        """Return the grid for points (n,)."""
         cells = np.unique(np.floor(points / SPACING)[:, None] + ABOUT)
         knots = SPACING * cells
         inverse = pinvh(_gaussians(knots, knots), rtol=ROUNDING)
@@ -182,23 +144,12 @@ def _gaussians(a, b):
 
 
 def _columns(U):
-    """Return coordinates (d, n) one after the other."""
     return np.ascontiguousarray(U.T)
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _gaussians_at(u, V, gaussians, sums, pairs):
-    """Write the Gaussian kernels g (d, k) of a point and places, and their sums (k,).
-
-    Parameters
-    ----------
-    u : ndarray, shape (d,)
-    V : ndarray, shape (d, k)
-        Both in length scales.
-    gaussians : ndarray, shape (d, k)
-    sums, pairs : ndarray, shape (k,)
-        Of g, and of products of two.
-    """
+    """Write the kernels g (d, k) of u (d,) and V (d, k); sums and pairwise products' sums (k,)."""
     d, k = V.shape
     sums[:] = 0.0
     pairs[:] = 0.0
@@ -213,7 +164,7 @@ def _gaussians_at(u, V, gaussians, sums, pairs):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
 def _products(U, V, ratio):
-    """Return P of points (d, n) and (d, k), shape (n, k)."""
+    """Return P (n, k) of points (d, n) and (d, k)."""
     d, k = V.shape
     n = U.shape[1]
     found, gaussians, pairs = np.empty((n, k)), np.empty((d, k)), np.empty(k)
@@ -246,7 +197,7 @@ def _parameter_sums(U, by_products, ratio):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
 def _pulled(U, V, by_products, ratio):
-    """Return the gradient of ``sum(by_products * P)`` by points (d, n), shape (n, d)."""
+    """Return the gradient (n, d) of ``sum(by_products * P)`` by points (d, n)."""
     d, k = V.shape
     n = U.shape[1]
     gaussians, sums, pairs = np.empty((d, k)), np.empty(k), np.empty(k)

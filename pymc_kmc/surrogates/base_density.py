@@ -7,9 +7,9 @@ score matching (Hyvärinen, 2005): the objective over points :math:`x_b` with we
           \left[ \partial_a^2 f(x_b) + \tfrac12 (\partial_a f(x_b))^2 \right],
 
 which needs no normalising constant and no gradient of the target. It is quadratic in
-:math:`\theta`, with any :math:`q_0`: the cross term
-:math:`\partial_a \log q_0(x_b)\, \partial_a \varphi_j(x_b)` joins the right-hand side of the
-linear system that a fit is. A Gaussian base makes a surrogate's tails pull inwards.
+:math:`\theta` for any :math:`q_0`: the cross term
+:math:`\partial_a \log q_0(x_b)\, \partial_a \varphi_j(x_b)` enters the right-hand side of the
+fit's linear system. A Gaussian base makes a surrogate's tails pull inwards.
 
 References
 ----------
@@ -59,8 +59,8 @@ def gaussian_base(mean, covariance, total_weight):
     """Return the Gaussian of given moments, made positive definite by light shrinkage.
 
     The covariance moves by 1 / (1 + total weight) of the way towards its own diagonal, like one
-    additional independent observation. A coordinate without spread gets a millionth of the
-    largest variance.
+    additional independent observation. A coordinate without spread gets a millionth of the largest
+    variance.
     """
     variance = np.diag(covariance)
     floor = NARROWEST * variance.max()
@@ -79,7 +79,7 @@ def check_base(base):
 
 
 def fit_base(base, X, weights):
-    """Return the base density that ``base`` stands for, given X (n, d) and weights (n,)."""
+    """Return the base density for the argument ``base``, given X (n, d) and weights (n,)."""
     if isinstance(base, GaussianBase):
         return base
     if base is None:

@@ -1,6 +1,6 @@
 r"""Bayesian linear regression of values on two groups of features, weighted by marginal likelihood.
 
-Values :math:`y_i = c + q_i^\top \beta + \varphi_i^\top \theta + \varepsilon_i` with weights
+Values are :math:`y_i = c + q_i^\top \beta + \varphi_i^\top \theta + \varepsilon_i` with weights
 :math:`w_i`, a constant c that is profiled out, :math:`\beta \sim N(0, \tfrac{s^2}{\lambda} I)`,
 :math:`\theta \sim N(0, \tfrac{s^2}{\kappa} I)` and :math:`\varepsilon_i \sim N(0, s^2 / w_i)`. For
 given ridges :math:`\lambda, \kappa` the marginal likelihood, maximised over :math:`s^2`, is
@@ -9,14 +9,10 @@ given ridges :math:`\lambda, \kappa` the marginal likelihood, maximised over :ma
           + \text{const}, \qquad
           n \hat s^2 = y^\top W y - y^\top W F (F^\top W F + \Lambda)^{-1} F^\top W y
 
-with F = (q, phi) centred (Rasmussen and Williams, 2006, sections 2.7 and 5.4). One Cholesky
-factorisation for each :math:`\lambda` and one reduction of the second group's Schur complement to a
-tridiagonal matrix give the whole path over :math:`\kappa`.
-
-References
-----------
-Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
-Press.
+with F = (q, phi) centred (Rasmussen and Williams, 2006, sections 2.7 and 5.4, see
+:class:`~pymc_kmc.surrogates.LogDensityGP`). One Cholesky factorisation for each :math:`\lambda` and
+one reduction of the second group's Schur complement to a tridiagonal matrix give the whole path
+over :math:`\kappa`.
 """
 
 from typing import NamedTuple
@@ -43,18 +39,10 @@ BLOCK_SIZE = 64
 class RegressionFit(NamedTuple):
     """A fitted regression.
 
-    Attributes
-    ----------
-    log_evidence : float
-        Log marginal likelihood up to a constant; -inf for a fit that failed.
-    ridge, kernel_ridge : float
-        The chosen ridges of the first and the second group.
-    variance : float
-        The residual variance at weight one.
-    coefficients : ndarray (k,)
-        Those of the first group.
-    kernel_coefficients : ndarray (m,)
-        Those of the second group; empty without one.
+    `log_evidence` is the log marginal likelihood up to a constant, -inf for a fit that failed.
+    `ridge` and `coefficients` (k,) are those of the first group of features, `kernel_ridge` and
+    `kernel_coefficients` (m,) those of the second, which is empty without one. `variance` is the
+    residual variance at weight one.
     """
 
     log_evidence: float
@@ -66,17 +54,9 @@ class RegressionFit(NamedTuple):
 
 
 class BayesianRegression:
-    """Regression on a first group of features, to which second groups may be added.
+    """Regression on a first group of features (n, k), to which second groups may be added.
 
-    Parameters
-    ----------
-    features : ndarray (n, k)
-        The first group.
-    values : ndarray (n,)
-    weights : ndarray (n,)
-        Positive; their scale doesn't matter.
-    ridges : ndarray
-        Ridges of the first group to try.
+    Weights (n,) are positive; their scale doesn't matter. `ridges` are the first group's to try.
     """
 
     def __init__(self, features, values, weights, ridges):
@@ -107,7 +87,7 @@ class BayesianRegression:
         return np.maximum(squared_residuals, floor) / self.n
 
     def fit(self):
-        """Return the best fit of the first group alone, a :class:`RegressionFit`."""
+        """Return the :class:`RegressionFit` of largest evidence for the first group alone."""
         best = None
         for ridge, factor, solution, determinant in self._factors:
             variance = float(self._variance(self._square - solution @ solution))
@@ -121,20 +101,10 @@ class BayesianRegression:
         return RegressionFit(evidence, ridge, np.inf, variance, coefficients, np.zeros(0))
 
     def fit_with(self, features, kernel_ridges=KERNEL_RIDGES, ridges=None):
-        """Return the best fit with a second group of features.
+        """Return the fit of largest evidence with a second group of features (n, m).
 
-        Parameters
-        ----------
-        features : ndarray (n, m)
-            The second group.
-        kernel_ridges : ndarray
-            Ridges of the second group to try.
-        ridges : container of float, optional
-            Ridges of the first group to try, by default all.
-
-        Returns
-        -------
-        RegressionFit
+        `kernel_ridges` are the second group's to try, `ridges` some of the first group's; None is
+        all.
         """
         features = self._centred(features)
         cross, gram = self._features.T @ features, features.T @ features
@@ -178,16 +148,10 @@ class BayesianRegression:
 
 
 class _Shifted:
-    """A matrix S plus multiples of the identity, with one right-hand side b.
+    """A matrix S plus multiples of the identity, with one right-hand side b (m,).
 
-    S = Q T Q' with a tridiagonal T, in which each multiple costs next to nothing; that takes half
-    the time of eigenvalues and -vectors.
-
-    Parameters
-    ----------
-    matrix : ndarray (m, m)
-        S, positive semidefinite up to rounding errors.
-    rhs : ndarray (m,)
+    S (m, m) is positive semidefinite up to rounding errors. With S = Q T Q', T tridiagonal, a
+    multiple costs next to nothing, and the set-up half the time of eigenvalues and eigenvectors.
     """
 
     def __init__(self, matrix, rhs):
@@ -213,13 +177,10 @@ class _Shifted:
         return vector
 
     def solve(self, shift):
-        """Solve (S + shift I) x = b.
+        """Solve (S + shift I) x = b; return Q' x, b' x and log |I + S / shift|.
 
-        Returns
-        -------
-        (ndarray, float, float) or None
-            Q' x, b' x and log |I + S / shift|. None where the shift is below the eigenvalues'
-            rounding errors: it would fit these.
+        The result is None where the shift is below the eigenvalues' rounding errors: the solution
+        would fit these.
         """
         if shift < SMALLEST_RIDGE * self._largest:
             return None
@@ -230,5 +191,4 @@ class _Shifted:
         return x[:, 0], float(self._rhs @ x[:, 0]), float(np.log(diagonal / shift).sum())
 
     def back(self, rotated):
-        """Return x of Q' x."""
         return self._rotated(rotated, "N")

@@ -1,7 +1,7 @@
 r"""An exact Gaussian process for few values: of a log density, or of a function's many outputs.
 
-With the coordinates z of a point, those in which the posterior has about unit covariance, an output
-has the prior covariance
+Coordinates z are those in which the posterior has about unit covariance. An output has the prior
+covariance
 
 .. math:: k(z, z') = s^2 \left(c_0 + c_1 z^\top z' + c_2 (z^\top z')^2\right)
           + b^2 (t^3 + t^4)
@@ -9,33 +9,28 @@ has the prior covariance
     \qquad t = \sum_j z_j z'_j \, l_0^2 / l_j^2,
 
 a quadratic trend with a weak Gaussian prior, cubic and quartic terms that bend it, a Gaussian
-kernel, noise that all values share and noise of value i alone (Rasmussen and Williams, 2006,
-sections 2.2, 2.7, 4.2.2 and 5.1). The polynomial is a kernel too: with fewer values than it has
-coefficients it is defined by its prior. Its scales s and b, the kernel's variance a and length
-scales l and the noise sigma maximise the marginal likelihood (equation 5.9) with weak priors.
-Outputs share the kernel; their covariances with each other are those of the residuals,
+kernel, noise of a common variance and noise of value i alone (Rasmussen and Williams, 2006,
+sections 2.2, 2.7, 4.2.2 and 5.1). The polynomial is a kernel too: its prior defines it where there
+are fewer values than coefficients. Its scales s and b, the kernel's variance a and length scales l
+and the noise sigma maximise the marginal likelihood (equation 5.9) with weak priors. Outputs share
+the kernel; their covariances with each other are those of the residuals,
 :math:`S = Y^\top K^{-1} Y / n`.
 
-A length scale for each coordinate, relative to :math:`l_0 = 2 \sqrt d` in the bend, is for what
-happens along some of them alone, such as the dent between two modes: a kernel with one for all has
-to be filled with values in all directions.
+Each coordinate has a length scale, relative to :math:`l_0 = 2 \sqrt d` in the bend, because some
+features extend along few coordinates, such as the dent between two modes. A kernel with one length
+scale for all needs values in all directions. The bend extrapolates a curved ridge, which a Gaussian
+kernel can't: on a banana's arms it leaves the trend alone, which is far off there.
 
-The bend is for what a kernel can't know: how a curved ridge goes on. A Gaussian kernel forgets
-within a length scale, and what it says of a banana's arms is the trend, which is far off there.
-
-Where it is asked for, the covariance is extended by one part more: functions of single coordinates
-and of few of them (:mod:`pymc_kmc.surrogates.additive_kernel`), or terms for heavy tails
+On request the covariance is extended by one more part: functions of single coordinates and of pairs
+(:mod:`pymc_kmc.surrogates.additive_kernel`), or terms for heavy tails
 (:mod:`pymc_kmc.surrogates.radial_terms`). The former's coordinates are those of x itself, in
-standard deviations: parameters, not combinations of them, are what such functions are of.
+standard deviations, because such functions depend on parameters, not on combinations of them.
 
 Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 (d + m))` for each of some
 15 trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance. Functions
 of few coordinates have d exponentials in place of one, :math:`O(n^2 d)` a trial.
 
-References
-----------
-Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
-Press.
+:class:`~pymc_kmc.surrogates.LogDensityGP` has the reference.
 """
 
 from typing import NamedTuple
@@ -84,10 +79,7 @@ SIMPLEST = (0.0, NO_BEND, 0.0, LOG_NOISE[1])
 
 
 class Hyperparameters(NamedTuple):
-    """Logarithms of the parameters of the covariance function.
-
-    Those of the length scales have shape (d,). What it is extended by has its own, or is None.
-    """
+    """Logarithms of the covariance function's parameters, with length scales (d,)."""
 
     log_scale: float
     log_bend: float
@@ -98,7 +90,7 @@ class Hyperparameters(NamedTuple):
 
     @classmethod
     def start(cls, values, n_dimensions, extension=None):
-        """Return where a search begins: s, b, a and sigma^2 given, and all else as usual."""
+        """Return a search's first parameters: s, b, a and sigma^2 are given, the others usual."""
         lengths = np.full(n_dimensions, usual_log_length(n_dimensions))
         extension = extension and EXTENSIONS[extension].start(n_dimensions)
         return cls(*values, lengths, extension)
@@ -112,36 +104,34 @@ class Hyperparameters(NamedTuple):
 
     @property
     def packed(self):
-        """All in a vector (4 + d,), or longer."""
+        """All parameters in a vector (4 + d,), longer with an extension."""
         more = [] if self.extension is None else self.extension.packed
         return np.concatenate([self[:4], self.log_lengths, more])
 
     @property
     def relevances(self):
-        """Weights of the coordinates in the bend, shape (d,)."""
+        """Weights (d,) of the coordinates in the bend."""
         return np.exp(2.0 * (usual_log_length(len(self.log_lengths)) - self.log_lengths))
 
     def trend(self, inner):
-        """Return the quadratic trend's covariance, given inner products."""
+        """Return the quadratic trend's covariance for inner products."""
         c0, c1, c2 = TREND_VARIANCES
         return np.exp(2.0 * self.log_scale) * (c0 + (c1 + c2 * inner) * inner)
 
     def trend_slope(self, inner):
-        """Return its derivative."""
         _, c1, c2 = TREND_VARIANCES
         return np.exp(2.0 * self.log_scale) * (c1 + 2.0 * c2 * inner)
 
     def bend(self, inner):
-        """Return the covariance of cubic and quartic terms, given weighted inner products."""
+        """Return the covariance of cubic and quartic terms for weighted inner products."""
         # NumPy's cubes by a power take as long as all the rest.
         return np.exp(2.0 * self.log_bend) * ((1.0 + inner) * inner * inner * inner)
 
     def bend_slope(self, inner):
-        """Return its derivative."""
         return np.exp(2.0 * self.log_bend) * (3.0 + 4.0 * inner) * inner * inner
 
     def gaussian(self, A, B):
-        """Return the Gaussian kernel of points (n, d) and (k, d), shape (n, k)."""
+        """Return the Gaussian kernel (n, k) of points (n, d) and (k, d)."""
         shrinking = np.exp(-self.log_lengths)
         return np.exp(self.log_variance - 0.5 * _squares(A * shrinking, B * shrinking))
 
@@ -149,24 +139,11 @@ class Hyperparameters(NamedTuple):
 class ExactGP:
     """Gaussian-process regression with all points as centres and a quadratic trend.
 
-    Parameters
-    ----------
-    whitening : ndarray, shape (d, d)
-    centre : ndarray, shape (d,)
-        Coordinates are ``(x - centre) @ whitening.T``.
-    deterministic : bool
-        Whether values have no noise but what is told: the shared noise is rounding then.
-
-    Attributes
-    ----------
-    hyperparameters_ : Hyperparameters
-    log_evidence_ : float
-        Log marginal likelihood of all outputs.
-    Z_, Y_, noise_ : ndarray, shapes (n, d), (n, m) and (n,)
-        Coordinates of the points, outputs there, and the variance of each value's own noise.
-    output_factor_ : ndarray, shape (min(n, m), m)
-        The covariance of the outputs with each other is ``output_factor_.T @ output_factor_``, in
-        the units of their variance factor.
+    Coordinates are ``(x - centre) @ whitening.T``. If `deterministic`, values have no noise but the
+    given one, and the shared noise is rounding. A fit has the points' coordinates `Z_` (n, d),
+    outputs `Y_` (n, m), each value's own noise variance `noise_` (n,), the log marginal likelihood
+    of all outputs, and an `output_factor_` (min(n, m), m): the covariance of the outputs with each
+    other is ``output_factor_.T @ output_factor_``, in the units of their variance factor.
     """
 
     def __init__(self, whitening, centre, deterministic=True):
@@ -175,49 +152,33 @@ class ExactGP:
         self.deterministic = deterministic
 
     def coordinates(self, X):
-        """Return the coordinates of points (n, d)."""
         return np.clip((X - self.centre) @ self.whitening.T, -FARTHEST, FARTHEST)
 
     @property
     def extension(self):
-        """Name of what the fit's covariance is extended by, or None."""
+        """Name of the extension of the fit's covariance, or None."""
         kind = type(self.hyperparameters_.extension)
         return {kind: name for name, kind in EXTENSIONS.items()}.get(kind)
 
     @property
     def scales(self):
-        """Standard deviations of the points' own coordinates, by the whitening, shape (d,)."""
+        """Standard deviations (d,) of the coordinates of x itself, according to the whitening."""
         return np.linalg.norm(np.linalg.inv(self.whitening), axis=1)
 
     def axes(self, extension):
-        """Return the map (d, d) from coordinates to those of an extension."""
+        """Return the map (d, d) from the coordinates to an extension's own."""
         if extension is None or not EXTENSIONS[extension].is_along_axes:
             return np.eye(len(self.centre))
         return np.linalg.inv(self.whitening) / self.scales[:, None]
 
     def fit(self, X, Y, noise=None, last=None, extension=None):
-        """Fit to outputs at points.
+        """Fit to outputs Y (n, m) at points X (n, d), and return the process itself.
 
-        Parameters
-        ----------
-        X : ndarray, shape (n, d)
-        Y : ndarray, shape (n, m)
-            Centred and scaled: values of interest are some units about zero.
-        noise : ndarray, shape (n,), optional
-            Variance of each value's own noise.
-        last : ExactGP, optional
-            A fit to fewer points, with the same extension, whose parameters the search starts from.
-        extension : {"additive", "radial"}, optional
-            What the covariance is extended by.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        LinAlgError
-            If not even the simplest parameters have a fit: something isn't finite, or overflows.
+        Outputs are centred and scaled, so that values of interest are some units about zero.
+        `noise` (n,) is the variance of each value's own noise. `last` is a fit to fewer points with
+        the same extension, whose parameters the search starts from. `extension` is None, "additive"
+        or "radial". A LinAlgError is raised if not even the simplest parameters have a fit:
+        something isn't finite, or overflows.
         """
         noise = np.zeros(len(X)) if noise is None else noise
         Z = self.coordinates(X)
@@ -254,17 +215,7 @@ class ExactGP:
             return self.given(Z, Y, noise, Hyperparameters.start(SIMPLEST, Z.shape[1]))
 
     def given(self, Z, Y, noise, hyperparameters):
-        """Fit to outputs (n, m) at coordinates (n, d), with parameters that are known.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        LinAlgError
-            If the values' covariance has no Cholesky factor, or something overflows.
-        """
+        """Fit to outputs (n, m) at coordinates (n, d) with given parameters, or a LinAlgError."""
         self.hyperparameters_ = hyperparameters
         likelihood = MarginalLikelihood(Z, Y, noise, self.extension, self.axes(self.extension))
         self.log_evidence_ = likelihood.log_evidence(hyperparameters)
@@ -283,16 +234,7 @@ class ExactGP:
         return self
 
     def predict(self, X, gradient=True):
-        """Return means, variance factors and their derivatives at points.
-
-        Parameters
-        ----------
-        X : ndarray, shape (k, d)
-
-        Returns
-        -------
-        Prediction
-        """
+        """Return the :class:`Prediction` of means and variance factors at points X (k, d)."""
         Z = self.coordinates(X)
         parameters = self.hyperparameters_
         inner, weighted = Z @ self.Z_.T, (Z * parameters.relevances) @ self.Z_.T
@@ -321,19 +263,15 @@ class ExactGP:
         )
 
     def leave_one_out(self):
-        """Predict each fitted value from all others (Rasmussen and Williams, 2006, eq. 5.12).
+        """Return each value's prediction (n, m) from all others, and its variance factor (n,).
 
-        Returns
-        -------
-        mean : ndarray, shape (n, m)
-        variance : ndarray, shape (n,)
-            Factor of the outputs' covariance, with the noise of the value that is left out.
+        See Rasmussen and Williams (2006), eq. 5.12. The factor includes the left-out value's noise.
         """
         precisions = np.einsum("ij,ij->j", self.inverse_factor_, self.inverse_factor_)
         return self.Y_ - self.weights_ / precisions[:, None], 1.0 / precisions
 
     def covariance(self, X):
-        """Return the covariance of an output's values at points (k, d), without noise, (k, k)."""
+        """Return the covariance (k, k) of an output's values at points (k, d), without noise."""
         parameters, axes = self.hyperparameters_, self.axes(self.extension)
 
         def kernel(A, B):
@@ -350,7 +288,7 @@ class ExactGP:
 
 
 class MarginalLikelihood:
-    """The loss that the parameters minimise: -log evidence with a weak prior, and its gradient."""
+    """The loss of the parameters, -log evidence with a weak prior, and its gradient."""
 
     def __init__(self, Z, Y, noise, extension=None, axes=None):
         # Of more outputs than values the products with each other are all that counts.
@@ -360,10 +298,7 @@ class MarginalLikelihood:
         self.start = Hyperparameters.start(KERNEL_START, Z.shape[1], extension).packed
 
     def covariance(self, parameters):
-        """Return the values' covariance (n, n), and the parts of it.
-
-        These are trend, bend, kernel and what it is extended by, None without that.
-        """
+        """Return the values' covariance and its parts: trend, bend, kernel, extension or None."""
         trend = parameters.trend(self.inner)
         bend = parameters.bend((self.Z * parameters.relevances) @ self.Z.T)
         gaussian = parameters.gaussian(self.Z, self.Z)
@@ -387,7 +322,6 @@ class MarginalLikelihood:
         return evidence if np.isfinite(evidence) else -np.inf
 
     def loss(self, vector):
-        """Return the loss and its gradient at packed parameters."""
         try:
             loss, gradient = self._loss(vector)
         except LinAlgError:
@@ -444,13 +378,12 @@ def usual_log_length(n_dimensions):
 
 
 def _squares(A, B):
-    """Return squared distances."""
     squares = np.einsum("ij,ij->i", A, A)[:, None] + np.einsum("ij,ij->i", B, B) - 2.0 * A @ B.T
     return np.maximum(squares, 0.0)
 
 
 def _compressed(A):
-    """Return B with the same ``B.T @ B`` as A (n, m), and no more than m rows."""
+    """Return B with the same ``B.T @ B`` as A (n, m), and at most m rows."""
     return A if len(A) <= A.shape[1] else np.linalg.qr(A, mode="r")
 
 

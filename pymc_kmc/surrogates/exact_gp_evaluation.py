@@ -5,11 +5,11 @@ weights B of a fitted :class:`~pymc_kmc.surrogates.exact_gp.ExactGP`, an output 
 
 .. math:: o_k + \sum_j k(z, Z_j) B_{jk},
 
-or its exponential where the process is of logarithms. What a sum over places can be replaced by is
-replaced once: the trend by the quadratic that it is, the damped quadratics of radial terms too, and
-functions of single coordinates and of pairs by their values on grids. That leaves the Gaussian
-kernel of all coordinates and the bend, where they say anything. Several processes share one vector
-of numbers: compiled code that takes it serves every model.
+or its exponential where the process is of logarithms. Sums over places are replaced once where that
+is possible: the trend and the damped quadratics of radial terms by quadratics, and functions of
+single coordinates and of pairs by their values on grids. The Gaussian kernel of all coordinates and
+the bend remain, unless they are negligible. Several processes share one vector of numbers, so that
+one compiled function serves every model.
 """
 
 from typing import NamedTuple
@@ -42,9 +42,9 @@ class Packed(NamedTuple):
         coordinates the inverse length scales of x and the numbers of knots (k,), the M knots in
         length scales, and the coefficients of their Gaussians (m, M) and of pairs (m, M, M).
     layout : ndarray of int, shape (n_processes, 7)
-        Of each where its numbers begin, k, n, m, q, M, and whether it is of logarithms. The first
-        quadratic is the trend's, with the offset; others are damped. Where neither bend nor kernel
-        say anything n is 0.
+        For each process the index of its first number, k, n, m, q, M, and whether it is of
+        logarithms. The first quadratic is the trend's, with the offset; others are damped. Where
+        both bend and kernel are negligible n is 0.
     """
 
     numbers: np.ndarray
@@ -52,7 +52,7 @@ class Packed(NamedTuple):
 
     @property
     def operations(self):
-        """Multiplications and the like for value and gradient of each process, shape (i,)."""
+        """Numbers (n_processes,) of operations for the value and gradient of each process."""
         _, k, n, m, q, knots, _ = self.layout.T
         return q * m * k * k + n * (OF_A_PLACE + 4 * k + 2 * m) + knots * (OF_A_KNOT + m * knots)
 
@@ -62,14 +62,7 @@ OF_A_PLACE, OF_A_KNOT = 16, 24
 
 
 def packed(processes) -> Packed:
-    """Pack processes.
-
-    Parameters
-    ----------
-    processes : list of tuple
-        Of a fitted ExactGP, the scales and the offsets of its outputs (m,), and whether it is of
-        their logarithms.
-    """
+    """Pack tuples: an ExactGP, scales and offsets (m,) of its outputs, whether of logarithms."""
     numbers, layout, begin = [], [], 0
     for process, scales, offset, is_log in processes:
         d, extension = len(process.centre), process.hyperparameters_.extension
@@ -114,7 +107,7 @@ def _quadratic(Z, weights):
 
 
 def _trend(process, B, constant):
-    """Return the trend with a constant (m,) as forms of (1, z), shape (m, d + 1, d + 1)."""
+    """Return the trend plus a constant (m,) as forms (m, d + 1, d + 1) of (1, z)."""
     variance = np.exp(2.0 * process.hyperparameters_.log_scale)
     forms = _quadratic(process.Z_, variance * _C2 * B)
     forms[:, 0] *= 0.5 * _C1 / _C2
@@ -124,7 +117,7 @@ def _trend(process, B, constant):
 
 
 def _places(process, B):
-    """Return the constant (m,) that is left of negligible parts, and what is told by places."""
+    """Return the constant (m,) in place of negligible parts, and the data for sums over places."""
     parameters, Z = process.hyperparameters_, process.Z_
     spread = NEGLIGIBLE * np.std(process.Y_, axis=0) * np.abs(B).max(axis=0)
     spread /= np.maximum(np.abs(process.weights_).max(axis=0), 1e-300)
@@ -195,7 +188,7 @@ def _knot_parts(numbers, layout, i, begin):
 
 @njit(error_model="numpy")
 def _memory_parts(memory, layout, i):
-    """Return what :func:`outputs_at` leaves: derivatives by z and by x, and slopes at places."""
+    """Return the parts of the memory: derivatives by z and by x, and slopes at places."""
     k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
     by_z = memory[: m * k].reshape((m, k))
     by_x = memory[m * k : 2 * m * k].reshape((m, k))
@@ -204,21 +197,11 @@ def _memory_parts(memory, layout, i):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def outputs_at(x, numbers, layout, i):
-    """Return the outputs of process i at a point, and what :func:`pulled_at` needs.
+    """Return the outputs (m,) of process i of a :class:`Packed` at a point x (k,), and a memory.
 
-    Parameters
-    ----------
-    x : ndarray, shape (k,)
-    numbers, layout : ndarray
-        Of :class:`Packed`.
-    i : int
-
-    Returns
-    -------
-    outputs : ndarray, shape (m,)
-    memory : ndarray, shape (2 m k + 2 n,)
-        Derivatives of the outputs, or of their logarithms, by z and by x as far as they are no sums
-        over places, and the slopes of bend and kernel at the places.
+    The memory (2 m k + 2 n,) is for :func:`pulled_at`. It has derivatives by z and by x of the
+    outputs, or of their logarithms, except those of sums over places, and the slopes of bend and
+    kernel at the places.
     """
     centre, whitening, quadratics, coefficients, begin = _smooth_parts(numbers, layout, i)
     k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
@@ -274,11 +257,7 @@ def _add_quadratics(z, square, quadratics, coefficients, outputs, by_z):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _add_places(z, Z, precisions, relevances, variances, weights, outputs, slopes):
-    """Add bend and kernel, and write their slopes.
-
-    These are derivatives by the weighted inner product, and by minus half of the weighted square of
-    the distance.
-    """
+    """Add bend and kernel; write slopes by inner product and -|distance|^2 / 2, both weighted."""
     k, n = Z.shape
     bend, gaussian = slopes[0], slopes[1]
     covariances = np.zeros(n)
@@ -335,16 +314,7 @@ def _add_knots(x, centre, scales, counts, knots, linear, pairs, outputs, by_x):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def pulled_at(x, by_outputs, outputs, memory, numbers, layout, i):
-    """Return the derivative of ``sum(by_outputs * outputs)`` by the point, shape (k,).
-
-    Parameters
-    ----------
-    x, numbers, layout, i
-        As of :func:`outputs_at`.
-    by_outputs : ndarray, shape (m,)
-    outputs, memory : ndarray
-        Results of :func:`outputs_at`.
-    """
+    """Return the derivative of ``sum(by_outputs * outputs)`` by x (k,), see :func:`outputs_at`."""
     centre, whitening, _, _, begin = _smooth_parts(numbers, layout, i)
     by_z, by_x, slopes = _memory_parts(memory, layout, i)
     Z, precisions, relevances, variances, weights, _ = _place_parts(numbers, layout, i, begin)

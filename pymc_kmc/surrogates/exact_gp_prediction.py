@@ -1,4 +1,4 @@
-"""What an exact Gaussian process says of points, and its gradient there."""
+"""The predictions of an exact Gaussian process at points, and their gradient."""
 
 from typing import Any, NamedTuple
 
@@ -10,14 +10,7 @@ FEWEST_ROWS = 8
 
 
 class Prediction(NamedTuple):
-    """Predicted outputs at points.
-
-    Attributes
-    ----------
-    mean : ndarray, shape (k, m)
-    variance : ndarray, shape (k,)
-        Factor of the outputs' covariance.
-    """
+    """Predicted outputs at points: means (k, m), and factors (k,) of the outputs' covariance."""
 
     mean: np.ndarray
     variance: np.ndarray
@@ -26,13 +19,7 @@ class Prediction(NamedTuple):
     parts: tuple
 
     def pullback(self, of_mean, of_variance):
-        """Return the gradient of sum(of_mean * mean) + of_variance * variance, shape (k, d).
-
-        Parameters
-        ----------
-        of_mean : ndarray, shape (k, m)
-        of_variance : ndarray, shape (k,)
-        """
+        """Return the gradient (k, d) of ``sum(of_mean * mean) + of_variance * variance``."""
         process, Z = self.process, self.Z
         parameters = process.hyperparameters_
         (inner, weighted, gaussian), (norms, weighted_norms), whitened = self.parts
@@ -57,7 +44,7 @@ class Prediction(NamedTuple):
 
 
 def whitened_rows(A, inverse_factor, again=False):
-    """Return rows (k, n) times the inverse of a factor, transposed, or `again` times itself."""
+    """Return rows (k, n) times the transposed inverse factor, untransposed if `again`."""
     if len(A) < FEWEST_ROWS:
         return A @ (inverse_factor if again else inverse_factor.T)
     return blas.dtrmm(1.0, inverse_factor, A.T, lower=1, trans_a=int(again)).T

@@ -25,19 +25,7 @@ RATIONAL_QUADRATIC_SHAPE = 1.0
 
 
 def standard_basis(n_features, d, kernel, rng):
-    """Draw a basis for sigma = 1, which :func:`scale_basis` turns into that of any sigma.
-
-    Parameters
-    ----------
-    n_features, d : int
-    kernel : {"gaussian", "rational_quadratic"}
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    omega : ndarray (d, n_features)
-    phase : ndarray (n_features,)
-    """
+    """Draw omega (d, n_features) and phases (n_features,) of `kernel` with sigma = 1."""
     omega = rng.normal(scale=math.sqrt(2.0), size=(d, n_features))
     phase = rng.uniform(0.0, 2.0 * math.pi, size=n_features)
     if kernel == "rational_quadratic":
@@ -52,7 +40,7 @@ def scale_basis(omega, sigma):
 
 
 def random_basis(n_features, d, sigma, kernel="gaussian", rng=None):
-    """Draw frequencies (d, n_features) and phases (n_features,) of random Fourier features.
+    """Return frequencies (d, n_features) and phases (n_features,) of random Fourier features.
 
     >>> import numpy as np
     >>> omega, phase = random_basis(4000, 2, sigma=2.0, rng=np.random.default_rng(0))

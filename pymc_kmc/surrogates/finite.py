@@ -8,7 +8,8 @@ with means over points :math:`x_b` of weights :math:`w_b`, :math:`W = \sum_b w_b
               + \partial_a \log q_0(x_b)\, \partial_a \phi(x_b) \right], \qquad
           C = \frac1W \sum_b w_b \sum_a \partial_a \phi(x_b)\, \partial_a \phi(x_b)^\top
 
-(Proposition 2 is :math:`w = 1` and :math:`q_0` constant). For Fourier features
+(Proposition 2 is :math:`w = 1` and :math:`q_0` constant; equations 7 and 8 of the paper, which
+:class:`KernelExpFinite` cites). For Fourier features
 :math:`\phi_j(x) = \sqrt{2/m} \cos(\omega_j^\top x + u_j)` both come from sines and cosines of the
 angles alone,
 
@@ -19,18 +20,12 @@ one matrix product whatever the dimension.
 
 Online updates
 --------------
-The sums :math:`W C` and :math:`W b` grow by a term a point. With :math:`P = W C + \lambda W_0 I =
-U^\top U`, where :math:`W_0` was the total weight when P was last factorised, a new point changes
-:math:`U` by d rank-one updates, and the system to solve is :math:`(P + \epsilon I) \theta = W b`
-with :math:`\epsilon = \lambda (W - W_0)`: a few steps of conjugate gradients on
+Each point adds a term to the sums :math:`W C` and :math:`W b`. Let :math:`P = W C + \lambda W_0 I =
+U^\top U`, where :math:`W_0` was the total weight when P was last factorised. A new point changes
+:math:`U` by d rank-one updates. The system to solve is :math:`(P + \epsilon I) \theta = W b` with
+:math:`\epsilon = \lambda (W - W_0)`. It takes a few steps of conjugate gradients on
 :math:`I + \epsilon P^{-1}`, whose condition is at most :math:`W / W_0`. P is factorised afresh when
-:math:`W` has outgrown :math:`W_0` by a tenth. The result is that of a batch fit to rounding error.
-
-References
-----------
-Strathmann, H., Sejdinovic, D., Livingstone, S., Szabó, Z. and Gretton, A. (2015). Gradient-free
-Hamiltonian Monte Carlo with efficient kernel exponential families. NeurIPS. Equations (7)-(8),
-Proposition 2.
+:math:`W` exceeds :math:`W_0` by a tenth. The result is that of a batch fit to rounding error.
 """
 
 import math
@@ -108,12 +103,12 @@ class KernelExpFinite:
     sigma : float
         Bandwidth in squared units of X.
     regularisation : float
-        lambda, against means over points.
+        lambda, added to means over points.
     kernel : {"gaussian", "rational_quadratic"}
         ``exp(-|x - y|^2 / sigma)`` or ``1 / (1 + |x - y|^2 / sigma)``.
     base : None, "gaussian" or GaussianBase
-        Base density: a constant (None), or a Gaussian, fitted to X or given, which makes the tails
-        pull inwards.
+        Base density: a constant (None), or a Gaussian, fitted to X or given. A Gaussian makes the
+        tails pull inwards.
     rng : None, int or numpy.random.Generator
         Draws the basis when fitting; an integer gives the same basis in every fit.
 
@@ -122,7 +117,7 @@ class KernelExpFinite:
     coefficients_ : ndarray (m,)
         theta.
     omega_, phase_ : ndarray (d, m) and (m,)
-        The basis, a column of omega a feature.
+        The basis; each feature has a column of omega.
     total_weight_ : float
         Sum of the weights of all points seen.
     parameters_ : FiniteParameters
@@ -176,7 +171,7 @@ class KernelExpFinite:
         return surrogate
 
     def fit(self, X, sample_weight=None):
-        """Fit by score matching, forgetting what was seen before.
+        """Fit by score matching, and forget points of earlier fits and updates.
 
         Parameters
         ----------
@@ -186,8 +181,7 @@ class KernelExpFinite:
 
         Returns
         -------
-        KernelExpFinite
-            Itself.
+        self : KernelExpFinite
 
         Raises
         ------
@@ -229,8 +223,8 @@ class KernelExpFinite:
 
         Returns
         -------
-        KernelExpFinite
-            Itself, with a new ``parameters_``.
+        self : KernelExpFinite
+            It has a new ``parameters_``.
         """
         check_fitted(self)
         X_new = np.asarray(X_new)
@@ -285,7 +279,7 @@ class KernelExpFinite:
         return _features.features(X, self.omega_, self.phase_)
 
     def gram(self):
-        """Return None: the features are orthonormal in the norm that regularises them."""
+        """Return None: the features are orthonormal in the norm of their regularisation."""
         return None
 
     def set_coefficients(self, coefficients):
@@ -316,7 +310,7 @@ class KernelExpFinite:
         self._factor = None if L is None else np.ascontiguousarray(L.T)
 
     def _solve(self):
-        """Solve for theta and publish it."""
+        """Compute theta and set the fitted attributes."""
         statistics = self._statistics
         base = statistics.base(self.base)
         b = statistics.right_hand_side(base)
@@ -345,10 +339,7 @@ class KernelExpFinite:
 
 
 def solve_shifted(U, epsilon, b):
-    """Solve (U'U + epsilon I) x = b, epsilon small beside the eigenvalues of U'U or zero.
-
-    Conjugate gradients on (I + epsilon P^-1) x = P^-1 b, P = U'U: two triangular solves a step.
-    """
+    """Solve (U'U + epsilon I) x = b by conjugate gradients, epsilon zero or small beside U'U."""
     x = _solve_factored(U, b)
     if epsilon == 0.0:
         return x

@@ -1,4 +1,4 @@
-"""Sums over points from which the score-matching systems of random features follow."""
+"""Sums over points for the score-matching systems of random features."""
 
 import copy
 import math
@@ -10,19 +10,10 @@ from pymc_kmc.surrogates.base_density import GaussianBase, gaussian_base, no_bas
 
 
 class ScoreMatchingSums:
-    """Weighted sums over points from which the system of Proposition 2 follows, with any base.
+    """Weighted sums over points for the system of Proposition 2, with any base density.
 
-    The proposition is that of Strathmann et al. (2015), "Gradient-free Hamiltonian Monte Carlo with
-    efficient kernel exponential families".
-
-    Parameters
-    ----------
-    omega : ndarray (d, m)
-    phase : ndarray (m,)
-    X : ndarray (n, d)
-    weights : ndarray (n,)
-    origin : ndarray (d,), optional
-        Origin of positions, near them lest their squares lose digits; by default the mean of X.
+    The proposition is that of Strathmann et al. (2015). Positions have the `origin` (d,) taken off,
+    by default the mean of X, lest their squares lose digits.
     """
 
     def __init__(self, omega, phase, X, weights, origin=None):
@@ -71,7 +62,7 @@ class ScoreMatchingSums:
         return scale * (b - np.einsum("am,ma->m", self.omega, slopes))
 
     def base(self, kind):
-        """Return the base density that ``kind`` stands for, from the points' moments."""
+        """Return the base density for the argument ``kind``, from the points' moments."""
         if isinstance(kind, GaussianBase):
             return kind
         if kind is None:

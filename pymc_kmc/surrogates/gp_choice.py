@@ -1,7 +1,13 @@
 """Choice of a Gaussian-process log density's kernel part by the marginal likelihood.
 
-Maps of the coordinates, kernels, length scales and ridges compete on a subset of the points; the
-best without and the best with functions of single coordinates are then fitted to all points.
+Maps of the coordinates, kernels, length scales and ridges compete on a subset of the points. The
+best choice without and the best with functions of single coordinates are then fitted to all points.
+
+References
+----------
+Radhakrishnan, A., Beaglehole, D., Pandit, P. and Belkin, M. (2024). Mechanism for feature
+learning in neural networks and backpropagation-free machine learning models. *Science* 383,
+1461-1467.
 """
 
 import itertools
@@ -58,30 +64,13 @@ RETRIED = 4
 
 
 def choose_kernels(options, data, features, residuals, ridges, last, rng):
-    """Return kernels, maps and additive parts that are worth a fit to all points.
+    """Return the :class:`KernelChoice` objects that are worth a fit to all points, a list.
 
-    Those of the largest evidence on a subset, of all without and of all with an additive part. The
-    choice between these two needs all points.
-
-    Parameters
-    ----------
-    options : LogDensityGP
-        The estimator's arguments.
-    data : FitData
-    features : ndarray (n, k)
-        Of the trend.
-    residuals : ndarray (n,)
-        Values less the prior's quadratic.
-    ridges : ndarray
-        Ridges of the trend to try.
-    last : LogDensityFit or None
-        An earlier fit.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    list of KernelChoice
-        Empty where the trend alone has the largest evidence.
+    They are the choices of the largest evidence on a subset, one without and one with an additive
+    part: only all points can decide between these two. The list is empty where the trend alone has
+    the largest evidence. `options` are the LogDensityGP's arguments, `features` (n, k) the trend's,
+    `residuals` (n,) the values less the prior's quadratic, `ridges` the trend's to try, and `last`
+    is an earlier fit or None.
     """
     n, d = data.Z.shape
     subset = np.arange(n)
@@ -99,7 +88,7 @@ def choose_kernels(options, data, features, residuals, ridges, last, rng):
         ]
 
     def best(candidates, parts):
-        """The choice of the largest evidence, and that."""
+        """Return the choice of the largest evidence, and that evidence."""
         largest, choice = -np.inf, None
         for additive in parts:
             along_coordinates = additive(Z)
@@ -128,7 +117,7 @@ def choose_kernels(options, data, features, residuals, ridges, last, rng):
 
 
 def _additive_part(data, last):
-    """The additive part that the points can determine, of variance one, if it is worth it."""
+    """Return an additive part of variance one, or None if points are too few or it lost lately."""
     n, d = data.Z.shape
     n_losses = last.n_additive_losses if last is not None else 0
     if n_losses > 1 and n_losses % RETRIED:
@@ -148,12 +137,12 @@ def _additive_part(data, last):
 
 
 def _maps(data, Z, last, with_additive):
-    """Candidates for the kernel's map of the coordinates, each with length scales to try.
+    """Yield candidates for the kernel's map of the coordinates, each with length scales to try.
 
-    The given coordinates, those that whiten the reference points, the last fit's, and powers of the
-    average outer product of the last kernel part's gradient (Radhakrishnan et al., 2024), which
-    finds the directions in which the log density isn't quadratic. Beside an additive part the
-    kernel need not know what that part says.
+    They are the given coordinates, those that whiten the reference points, the last fit's, and
+    powers of the average outer product of the last kernel part's gradient (Radhakrishnan et al.,
+    2024), which finds the directions in which the log density isn't quadratic. An additive part's
+    share of the gradient is left out of it if the new fit has one too.
     """
     d = Z.shape[1]
     inverse = np.linalg.inv(data.whitening)
@@ -183,9 +172,9 @@ def _maps(data, Z, last, with_additive):
 
 
 def _gradient_outer_product(p, reference, change, with_additive):
-    """That of the last fit's parameters `p`, in the new coordinates, a sum over reference points.
+    """Return the sum of outer products of the last fit's kernel gradients, in new coordinates.
 
-    Where there is to be no additive part, what the last one said is the kernel's to say.
+    If the new fit has no additive part, the gradient of the last one's is added.
     """
     Z = (reference[:: max(1, len(reference) // N_GRADIENTS)] - p.centre) @ p.whitening.T
     gradients = kernel_gradients(p, Z)

@@ -1,12 +1,7 @@
-r"""Evaluation of a fitted Gaussian-process log density, compiled and with NumPy.
+"""Evaluation of a fitted Gaussian-process log density, compiled and with NumPy.
 
-In coordinates :math:`z = W (x - m)`,
-
-.. math:: f(x) = h^\top z - \tfrac12 z^\top P z
-          + \sum_k b_k \log\left(1 + |z|^2 / \nu_k\right) + \sum_i g_i(x_i)
-          + \sum_j a_j k(B z, u_j) - \tfrac c2 \max(|z| - R, 0)^2 .
-
-Compiled loops take the landmarks' coordinates four at a time, so that sums stay in registers.
+The formula is in :mod:`pymc_kmc.surrogates.log_density_gp`. Compiled loops take the landmarks'
+coordinates four at a time, so that sums stay in registers.
 """
 
 from typing import NamedTuple
@@ -22,19 +17,15 @@ class LogDensityGPParameters(NamedTuple):
     r"""Arrays and numbers of a fitted :class:`LogDensityGP` in d dimensions, for compiled code.
 
     In coordinates :math:`z = W (x - m)` the log density is :math:`h^\top z - \tfrac12 z^\top P z +
-    \sum_k b_k \log(1 + |z|^2 / \nu_k) + \sum_j a_j k(B z, u_j)`, and functions of single
+    \sum_k b_k \log(1 + |z|^2 / \nu_k) + \sum_j a_j k(B z, u_j)`, plus functions of single
     coordinates, less c / 2 times the square of the distance :math:`|z| - R` beyond the wall.
 
     Attributes
     ----------
-    centre : ndarray (d,)
-        m.
-    whitening : ndarray (d, d)
-        W.
-    linear : ndarray (d,)
-        h.
-    precision : ndarray (d, d)
-        P.
+    centre, whitening : ndarray (d,) and (d, d)
+        m and W.
+    linear, precision : ndarray (d,) and (d, d)
+        h and P.
     radial_scales, radial_coefficients : ndarray (k,)
         nu and b; empty without radial terms.
     radius, stiffness : float
@@ -47,8 +38,7 @@ class LogDensityGPParameters(NamedTuple):
         a; m = 0 without a kernel part.
     kernel : int
         The kernel's tag.
-    axes : ndarray (d, d)
-    origin : ndarray (d,)
+    axes, origin : ndarray (d, d) and (d,)
         Grid coordinates of the additive part are axes @ z - origin, in units of its length scale.
     spacing : float
         The grid points are 0, spacing, 2 spacing, ...
@@ -114,7 +104,7 @@ def quadratic_form(Z, matrix):
 
 
 def _grid_distances(p, Z):
-    """Distances (n, d, g) from the additive part's grid points, in its length scale."""
+    """Return distances (n, d, g) from the additive part's grid points, in its length scale."""
     grid = p.spacing * np.arange(p.additive_coefficients.shape[1])
     return (Z @ p.axes.T - p.origin)[:, :, None] - grid
 
@@ -139,7 +129,6 @@ def _whiten(parameters, x, z):
 
 @part
 def _project(parameters, z, u):
-    """Write B z."""
     projection = parameters.projection
     for a in range(projection.shape[0]):
         value = 0.0
@@ -150,7 +139,7 @@ def _project(parameters, z, u):
 
 @part
 def _squared_distances(landmarks, u, start, stop, out):
-    """Write those from u to a block of landmarks."""
+    """Write the squared distances from u to a block of landmarks."""
     r, n = landmarks.shape[0], stop - start
     for i in range(n):
         out[i] = 0.0
@@ -228,7 +217,7 @@ def _additive_terms(parameters, z, t, terms, scratch):
 
 @evaluation
 def _workspace_size(parameters):
-    """Room for z, two vectors, u, one more like it, and the terms of a block twice."""
+    """Return the room for z, two vectors, u, one more like it, and the terms of a block twice."""
     d, r = parameters.precision.shape[0], parameters.projection.shape[0]
     return 3 * d + 2 * r + 2 * max(BLOCK, parameters.additive_coefficients.size)
 

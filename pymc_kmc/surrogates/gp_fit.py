@@ -73,24 +73,11 @@ STIFFNESS = 1.0
 class LogDensityFit(NamedTuple):
     """A fitted Gaussian-process log density, as one value.
 
-    Attributes
-    ----------
-    parameters : LogDensityGPParameters
-        For evaluation.
-    posterior : Posterior
-        For predictions and updates.
-    log_evidence : float
-        Log marginal likelihood of a value, up to a constant.
-    is_full : bool
-        Whether the whole quadratic was fitted, not its diagonal alone.
-    score_weight : float
-        The weight of score matching that was chosen.
-    kernel : str or None
-        Name of the kernel, None without a kernel part.
-    length_scale : float
-        The kernel's root mean square length scale in the surrogate's coordinates; 0 without one.
-    n_additive_losses : int
-        Number of fits in a row in which the additive part lost, this one included.
+    `parameters` are for evaluation, `posterior` for predictions and updates. `log_evidence` is the
+    log marginal likelihood of a value, up to a constant. Without `is_full` only the quadratic's
+    diagonal was fitted. `length_scale` is a root mean square in the surrogate's coordinates; it is
+    0, and `kernel` None, without a kernel part. `n_additive_losses` counts fits in a row, this one
+    included, in which the additive part lost.
     """
 
     parameters: LogDensityGPParameters
@@ -114,24 +101,11 @@ class LogDensityFit(NamedTuple):
 
 
 class FitData(NamedTuple):
-    """Values that are learned from, in the surrogate's coordinates.
+    """The n values of a fit, in the surrogate's coordinates z = whitening @ (x - centre).
 
-    Attributes
-    ----------
-    reference : ndarray (n', d)
-        Points where the surrogate matters, in the given coordinates.
-    centre : ndarray (d,)
-    whitening : ndarray (d, d)
-        z = whitening @ (x - centre).
-    covariance, prior : ndarray (d, d)
-        Of the reference points in z, and its inverse, towards which the quadratic is shrunk.
-    radius : float
-        Of the wall.
-    depth : Depth
-    Z : ndarray (n, d)
-    values : ndarray (n,)
-    weights : ndarray (n,)
-        By the values' depths.
+    `reference` (n', d) are points where the surrogate matters, in the given coordinates.
+    `covariance` is theirs in z, and `prior` its inverse, towards which the quadratic is shrunk.
+    `radius` is the wall's. The weights (n,) follow from the values' depths.
     """
 
     reference: np.ndarray
@@ -147,10 +121,7 @@ class FitData(NamedTuple):
 
     @classmethod
     def of(cls, X, values, reference, whitening=None, bulk=None):
-        """Choose coordinates and leave values out that are too far away or too deep.
-
-        The arguments are those of :func:`fit_log_density`.
-        """
+        """Choose coordinates and values that are near enough, as for :func:`fit_log_density`."""
         d = X.shape[1]
         centre = reference.mean(axis=0)
         share = min(0.5, d / (count_distinct(reference) + 1.0))
@@ -200,25 +171,11 @@ class _Solution(NamedTuple):
 
 
 def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng):
-    """Fit to values of a log density.
+    """Return the :class:`LogDensityFit` to finite values (n,) of a log density at X (n, d).
 
-    Parameters
-    ----------
-    options : LogDensityGP
-        The estimator's arguments; not written to.
-    X : ndarray (n, d)
-    values : ndarray (n,)
-        Finite.
-    reference : ndarray (n', d)
-    whitening : ndarray (d, d) or None
-    bulk : float or None
-    last : LogDensityFit or None
-        An earlier fit.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    LogDensityFit
+    `options` are the LogDensityGP's arguments, not written to. `reference` has shape (n', d),
+    `whitening` is (d, d) or None, `bulk` a float or None, and `last` an earlier LogDensityFit or
+    None.
     """
     data = FitData.of(X, values, reference, whitening, bulk)
     n, d = data.Z.shape
@@ -269,8 +226,8 @@ def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng
 def _solve(options, data, trend, features, residuals, ridges, parts):
     """Fit a trend alone and with each kernel part; return the solution of the largest evidence.
 
-    Eigenvalues of its quadratic that are too small are lifted, and what that changes is fitted
-    again by the other parts.
+    Eigenvalues of its quadratic that are too small are raised. The other parts are then fitted
+    again, to make up for that change.
     """
     regression = BayesianRegression(features, residuals, data.weights, ridges)
     fits = [(regression.fit(), KernelPart.none(data.Z))]
@@ -300,7 +257,7 @@ def _solve(options, data, trend, features, residuals, ridges, parts):
 
 
 def _with_scores(options, data, trend, features, residuals, base, fit, part):
-    """Return the fit with the reference points' score matching in it, and that one's weight."""
+    """Return the fit with score matching on the reference points in it, and its weight."""
     score_weights = np.asarray(options.score_weights, dtype=np.float64)
     if not score_weights.any():
         return fit, 0.0
@@ -329,7 +286,7 @@ def _with_scores(options, data, trend, features, residuals, base, fit, part):
 
 
 def _parameters(data, solution):
-    """Parameters of a solution, with a wall that is steep enough."""
+    """Return the parameters of a solution, with a wall that is steep enough."""
     part, additive = solution.part, solution.part.choice.additive
     linear, radial, change = solution.trend.split(solution.fit.coefficients)
     coefficients, additive_coefficients = part.split(solution.fit.kernel_coefficients)
@@ -355,10 +312,7 @@ def _parameters(data, solution):
 
 
 def _stiffness(data, parameters):
-    """Steepness c at which the surrogate stays below the bulk outside of the wall.
-
-    Kernel functions that extrapolate upwards would rise above it otherwise.
-    """
+    """Return the steepness c with which functions that extrapolate upwards stay below the bulk."""
     radius = parameters.radius
     parameters = parameters._replace(centre=np.zeros(data.Z.shape[1]), stiffness=0.0)
     X = data.reference[:: max(1, len(data.reference) // N_RAYS)] - data.centre

@@ -16,13 +16,8 @@ from pymc_kmc.surrogates.landmarks import select_landmarks
 class Trend:
     """Linear terms, radial terms and a quadratic.
 
-    Parameters
-    ----------
-    d : int
-    pairs : (ndarray of int, ndarray of int)
-        The quadratic's products of coordinates, rows and columns of the precision's upper triangle.
-    scales : ndarray (k,)
-        nu of the radial terms log(1 + |z|^2 / nu).
+    `pairs` are the quadratic's products of coordinates, as rows and columns of the precision's
+    upper triangle. `scales` (k,) are nu of the radial terms log(1 + |z|^2 / nu).
     """
 
     def __init__(self, d, pairs, scales):
@@ -40,7 +35,6 @@ class Trend:
         return cls(d, pairs, np.array([d, 4.0 * d]) if has_radial else np.zeros(0))
 
     def without_quadratic(self):
-        """Return the trend with the quadratic left out."""
         none = np.zeros(0, dtype=int)
         return Trend(self.d, (none, none), self.scales)
 
@@ -48,7 +42,7 @@ class Trend:
         return np.hstack([self.others(Z), self._quadratic(Z)])
 
     def others(self, Z):
-        """Return the features that don't belong to the quadratic."""
+        """Return the features besides those of the quadratic."""
         squares = np.einsum("nd,nd->n", Z, Z)[:, None]
         return np.hstack([Z, 0.5 * self.scales * np.log1p(squares / self.scales)])
 
@@ -94,22 +88,9 @@ class Trend:
 class AdditivePart:
     """Functions of single coordinates: features orthonormal in the norm of their kernel.
 
-    Parameters
-    ----------
-    axes : ndarray (d, d)
-    origin : ndarray (d,)
-        Grid coordinates are axes @ z - origin: a kernel function at each integer from 0.
-    size : int
-        Number of kernel functions a coordinate.
-    variance : float
-        Variance of the kernel.
-    length : float
-        Its length scale in units of the grid.
-
-    Attributes
-    ----------
-    factor : ndarray (size, size)
-        Cholesky factor of the functions' kernel matrix, over the root of the variance.
+    Grid coordinates are ``axes @ z - origin``, with a kernel function at each integer below `size`.
+    The length scale is in units of the grid. `factor` (size, size) is the Cholesky factor of the
+    functions' kernel matrix, over the root of the variance.
     """
 
     #: Added to the diagonal of the grid's kernel matrix, whose rounding errors are some 1e-15.
@@ -125,7 +106,6 @@ class AdditivePart:
 
     @classmethod
     def none(cls, d):
-        """Return a part without functions."""
         part = cls(np.zeros((d, d)), np.zeros(d), 0)
         part.variance = 0.0
         return part
@@ -138,7 +118,6 @@ class AdditivePart:
         return self._orthonormal(np.exp(-0.5 * self._distances(Z) ** 2))
 
     def derivatives(self, Z):
-        """Return the features' derivatives, one coordinate after another, and Laplacians."""
         T = self._distances(Z)
         values = np.exp(-0.5 * T**2)
         gradients = (self._orthonormal(-T * values * a[:, None]) for a in self.axes.T / self.length)
@@ -166,15 +145,9 @@ class AdditivePart:
 class KernelChoice(NamedTuple):
     """A kernel part before it has landmarks.
 
-    Attributes
-    ----------
-    kernel : Kernel
-    map : ndarray (r, d)
-        B: the kernel's coordinates, with length scale one, are B z.
-    ridge : float
-        Ridge of the trend's coefficients that goes with it.
-    additive : AdditivePart
-        Functions of single coordinates beside it.
+    `map` is B (r, d): the kernel's coordinates, with length scale one, are B z. `ridge` is the
+    ridge of the trend's coefficients for this choice, and `additive` the part of single coordinates
+    beside it.
     """
 
     kernel: Kernel
@@ -186,18 +159,10 @@ class KernelChoice(NamedTuple):
 class KernelPart(NamedTuple):
     """Kernel functions on landmarks among a fit's points, after functions of single coordinates.
 
-    Attributes
-    ----------
-    choice : KernelChoice
-    U : ndarray (n, r)
-        The points in the kernel's coordinates.
-    indices : ndarray (m,)
-        The points that are landmarks; m = 0 without a kernel part.
-    landmark_factor : ndarray (m, m)
-        L with L L' the kernel matrix of the landmarks: L^-1 times the kernel functions are the
-        features.
-    features : ndarray (n, k + m)
-        At the points, those of single coordinates first.
+    `U` (n, r) are the points in the kernel's coordinates. `indices` (m,) are those of the
+    landmarks; m is 0 without a kernel part. With `landmark_factor` L (m, m), L L' is their kernel
+    matrix, and L^-1 times the kernel functions are the features. `features` (n, k + m) are those at
+    the points, functions of single coordinates first.
     """
 
     choice: KernelChoice
@@ -208,19 +173,7 @@ class KernelPart(NamedTuple):
 
     @classmethod
     def of(cls, choice, length, Z, weights, n_landmarks):
-        """Choose landmarks among points.
-
-        Parameters
-        ----------
-        choice : KernelChoice
-        length : float
-            Factor on the choice's length scale.
-        Z : ndarray (n, d)
-        weights : ndarray (n,)
-            Importance of each point.
-        n_landmarks : int
-            Most landmarks.
-        """
+        """Choose landmarks among points Z (n, d) of weights (n,); `length` scales the kernel."""
         choice = choice._replace(map=choice.map / length)
         U = Z @ choice.map.T
         indices, features = select_landmarks(U, weights, n_landmarks, choice.kernel)
@@ -236,7 +189,6 @@ class KernelPart(NamedTuple):
         return cls(choice, np.zeros((n, 1)), indices, np.zeros((0, 0)), np.zeros((n, 0)))
 
     def derivatives(self, Z):
-        """Return the features' derivatives, one coordinate after another, and Laplacians."""
         kernel, matrix = self.choice.kernel, self.choice.map
         landmarks, U = self.U[self.indices], Z @ matrix.T
         squares = squared_distances(U, landmarks)

@@ -29,59 +29,33 @@ INSIDE = 0.5
 
 
 def wall_radius(distance):
-    """Return the radius of a wall outside of points whose largest distance is given."""
+    """Return the radius of a wall outside of points, given their largest distance."""
     return WALL * distance + BEYOND
 
 
 class Depth(NamedTuple):
-    """Depth of values below the bulk, and the weight that it leaves them.
-
-    Attributes
-    ----------
-    bulk : float
-        The value from which depth is measured.
-    scale : float
-        The depth at which a value counts half.
-    """
+    """Depths of values below `bulk`, in units of the depth `scale` at which a value counts half."""
 
     bulk: float
     scale: float
 
     def __call__(self, values):
-        """Return depths of values (n,) in units of the scale."""
         return np.maximum(self.bulk - values, 0.0) / self.scale
 
     def weight(self, values):
-        """Return weights between 0 and 1."""
         return 1.0 / (1.0 + self(values) ** 2)
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """A fit's regression, with which it predicts and learns. A value: updates make new ones.
+    """A fit's regression, for predictions and updates. Updates make new ones.
 
-    Attributes
-    ----------
-    trend : Trend
-    additive : AdditivePart
-    base : ndarray (d, d)
-        Precision that the fitted quadratic changes.
-    regression : OnlineRegression
-        Coefficients of the features of trend, additive part and kernel part, in this order.
-    n_trend : int
-        Number of features of the trend.
-    landmark_factor : ndarray (m, m)
-        L with L L' the kernel matrix of the landmarks.
-    U : ndarray (n, r)
-        All points in the kernel's coordinates.
-    kernel_ridge : float
-    variance : float
-        Residual variance of a value of weight one.
-    depth : Depth
-    most_landmarks : int
-        Number of kernel functions at which updates add no more.
-    constant : float
-        Values less log densities of the parameters in use.
+    The regression has the coefficients of trend, additive part and kernel part, in this order;
+    `n_trend` of its features are the trend's. `base` (d, d) is the precision that the fitted
+    quadratic changes. With `landmark_factor` L (m, m), L L' is the kernel matrix of the landmarks.
+    `U` (n, r) are all points in the kernel's coordinates. `variance` is the residual variance of a
+    value of weight one. Updates add no kernel functions beyond `most_landmarks`. `constant` is the
+    difference of values and log densities of the parameters in use.
     """
 
     trend: Trend
@@ -99,22 +73,7 @@ class Posterior:
 
     @classmethod
     def of(cls, trend, features, residuals, base, fit, part, *, weights, depth, n_landmarks):
-        """Return the posterior of a regression that has been solved.
-
-        Parameters
-        ----------
-        trend : Trend
-        features : ndarray (n, k)
-            Of the trend.
-        residuals : ndarray (n,)
-            Values less the base's quadratic.
-        base : ndarray (d, d)
-        fit : RegressionFit
-        part : KernelPart
-        weights : ndarray (n,)
-        depth : Depth
-        n_landmarks : int
-        """
+        """Return the posterior of a solved regression of `residuals`, values less the quadratic."""
         n_trend = len(fit.coefficients)
         ridges, coefficients = np.full(n_trend, fit.ridge), fit.coefficients
         if len(fit.kernel_coefficients):
@@ -143,15 +102,7 @@ class Posterior:
         return self.n_trend + self.additive.n_features
 
     def predict(self, X, p, with_variances):
-        """Return predicted values (n,) at X (n, d), and their variances (n,) or None.
-
-        Parameters
-        ----------
-        X : ndarray (n, d)
-        p : LogDensityGPParameters
-            Those in use.
-        with_variances : bool
-        """
+        """Return predictions (n,) at X (n, d), and variances (n,) or None, for parameters `p`."""
         Z = (X - p.centre) @ p.whitening.T
         features, rest = self._features(Z, p)
         mean = self.regression.predict(features) - 0.5 * quadratic_form(Z, self.base)
@@ -184,21 +135,10 @@ class Posterior:
         object.__setattr__(self, "_prediction", prediction)
 
     def updated(self, x, value, p):
-        """Return the posterior and the parameters after one more value.
+        """Return posterior and parameters after one more value at x (d,); `p` are those in use.
 
-        Where they would be no density's, the parameters in use stay as they were, with the new
-        landmark at coefficient zero; the posterior remembers the value for the next update.
-
-        Parameters
-        ----------
-        x : ndarray (d,)
-        value : float
-        p : LogDensityGPParameters
-            Those in use.
-
-        Returns
-        -------
-        Posterior, LogDensityGPParameters
+        Where new parameters would not be a density's, `p` stays, with the new landmark at
+        coefficient zero. The posterior keeps the value for the next update.
         """
         z = (x - p.centre) @ p.whitening.T
         if not np.abs(z).max() <= FARTHEST_UPDATE * p.radius:
@@ -246,7 +186,7 @@ class Posterior:
         ), p
 
     def _features(self, Z, p):
-        """Features (n, k), and the part of a kernel function that they don't span (n,)."""
+        """Return features (n, k), and the part (n,) of a kernel function outside their span."""
         features = self.trend(Z)
         if not len(self.landmark_factor):
             return features, np.zeros(len(Z))
@@ -257,7 +197,7 @@ class Posterior:
         return np.hstack([features, self.additive(Z), kernel]), rest
 
     def _new_feature(self, features, u, root, kernel):
-        """The kernel function at u (r,), as its part of norm `root` that others don't span."""
+        """Return the part, of norm `root`, of the kernel function at u (r,) that is new."""
         values = kernel.values(squared_distances(self.U, u[None, :]))[:, 0]
         spanned = features[self.n_before :]
         combination = np.append(np.zeros(self.n_before), spanned / root)
@@ -265,7 +205,7 @@ class Posterior:
 
 
 def _bordered(factor, row, last):
-    """A triangular factor (m, m) with one more row, which ends in `last`."""
+    """Return a triangular factor (m, m) with one more row, which ends in `last`."""
     m = len(factor)
     bordered = np.zeros((m + 1, m + 1))
     bordered[:m, :m], bordered[m, :m], bordered[m, m] = factor, row, last
@@ -273,7 +213,7 @@ def _bordered(factor, row, last):
 
 
 class _Prediction(NamedTuple):
-    """What compiled predictions need of a posterior besides the surrogate's parameters."""
+    """A posterior's data for compiled predictions, besides the surrogate's parameters."""
 
     pairs: np.ndarray  # (2, q), of the quadratic
     base: np.ndarray
@@ -289,7 +229,7 @@ class _Prediction(NamedTuple):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
 def _predict_at(p, q, x):
-    """The compiled twin of :meth:`Posterior.predict` for one place."""
+    """Return mean and variance at one place, as :meth:`Posterior.predict` does; compiled."""
     d, m, g = len(x), len(q.landmark_factor), len(q.grid_factor)
     z = p.whitening @ (x - p.centre)
     features, rest = np.empty(len(q.mean)), 0.0
@@ -331,7 +271,6 @@ def _predict_at(p, q, x):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _solve_lower(factor, rhs):
-    """Solve L x = rhs for a lower triangular L, in place."""
     for i in range(len(rhs)):
         row, total = factor[i], rhs[i]
         for j in range(i):

@@ -1,4 +1,4 @@
-r"""Kernels: the Gaussian of the kernel exponential families, and those of Gaussian processes.
+r"""Kernels of the kernel exponential families and of Gaussian processes.
 
 The kernel exponential families have :math:`k(x, y) = \exp(-|x - y|^2 / \sigma)` with :math:`\sigma`
 in squared units of the points (Strathmann et al., 2015). The kernels of Gaussian processes are
@@ -9,16 +9,9 @@ functions of the squared distance :math:`r^2` in coordinates whose length scale 
 - rational quadratic: :math:`(1 + r^2 / 3)^{-3/2}` (Rasmussen and Williams, 2006, equation 4.19,
   with :math:`\alpha = 3/2`).
 
-A kernel is an object in Python and its tag in compiled code. To add one: a class here, and a branch
-in each of the two compiled functions at the end.
-
-References
-----------
-Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
-Press.
-
-Strathmann, H., Sejdinovic, D., Livingstone, S., Szabó, Z. and Gretton, A. (2015). Gradient-free
-Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28.
+A kernel is an object in Python and its tag in compiled code. A new kernel needs a class here, and a
+branch in each of the two compiled functions at the end. :class:`~pymc_kmc.surrogates.KernelExpLite`
+and :class:`~pymc_kmc.surrogates.LogDensityGP` have the references.
 """
 
 from abc import ABC, abstractmethod
@@ -34,10 +27,7 @@ MEDIAN_POINTS = 400
 
 
 def squared_distances(X, Y):
-    """Return squared Euclidean distances (n, m) between the rows of X (n, d) and Y (m, d).
-
-    Both are centred on Y first, so that points far from the origin lose no digits.
-    """
+    """Return squared distances (n, m) of rows of X (n, d) and Y (m, d), both centred on Y first."""
     centre = Y.mean(axis=0)
     X, Y = X - centre, Y - centre
     D = np.einsum("nd,nd->n", X, X)[:, None] + np.einsum("md,md->m", Y, Y) - 2.0 * X @ Y.T
@@ -55,10 +45,7 @@ def gaussian_kernel(X, Y, sigma):
 
 
 def median_squared_distance(X, rng):
-    """Return the median over pairs of distinct rows of X (n, d), or 1 if there are none.
-
-    With many rows, over a random subset of them.
-    """
+    """Return the median over pairs of distinct rows of X (n, d), of a subset if many; 1 if none."""
     if len(X) > MEDIAN_POINTS:
         X = X[rng.choice(len(X), size=MEDIAN_POINTS, replace=False)]
     D = squared_distances(X, X)[np.triu_indices(len(X), 1)]
@@ -66,14 +53,7 @@ def median_squared_distance(X, rng):
 
 
 class Kernel(ABC):
-    """A kernel as a function of s = r^2 / 2, r the distance in length scales.
-
-    Attributes
-    ----------
-    name : str
-    tag : int
-        Stands for the kernel in compiled code.
-    """
+    """A kernel as a function of s = r^2 / 2, r in length scales; `tag` is its compiled name."""
 
     name: str
     tag: int
@@ -125,7 +105,6 @@ _GAUSSIAN_TAG = GAUSSIAN.tag
 
 
 def kernel_with_tag(tag):
-    """Return the kernel that `tag` stands for in compiled code."""
     return next(kernel for kernel in KERNELS.values() if kernel.tag == tag)
 
 
@@ -140,10 +119,7 @@ def kernel_at(tag, square):
 
 @part
 def kernel_in_place(tag, squares, scratch, n, slopes):
-    """Replace ``squares[:n]`` by the kernel's values there, or by its slopes.
-
-    ``scratch`` (float64) is at least as long.
-    """
+    """Replace ``squares[:n]`` by the kernel's values or slopes; `scratch` is at least as long."""
     if tag == _GAUSSIAN_TAG:
         for i in range(n):
             squares[i] *= -0.5

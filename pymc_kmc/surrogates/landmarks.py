@@ -1,9 +1,9 @@
-r"""Landmarks: a subset of points whose kernel functions stand for those of all.
+r"""Landmarks: a subset of points whose kernel functions stand for those of all points.
 
 A pivoted Cholesky factorisation of the kernel matrix, :math:`K \approx R^\top R`, chooses them one
-after another (Fine and Scheinberg, 2001): always the point whose kernel function those before it
-span least. The rows of R are orthonormal functions in the kernel's space, so that a ridge on their
-coefficients is that space's norm.
+after another (Fine and Scheinberg, 2001). Each is the point whose kernel function has the largest
+part outside the span of those before it. The rows of R are orthonormal functions in the kernel's
+space. A ridge on their coefficients is therefore that space's norm.
 
 References
 ----------
@@ -22,24 +22,11 @@ PIVOT_TOLERANCE = 1e-10
 
 
 def pivoted_cholesky(points, kernel, *, n=None, tolerance, weights=None):
-    """Factorise the kernel matrix of points, K ~ R'R.
+    """Factorise the kernel matrix of points (p, r), K ~ R'R; return the pivots (m,) and R (m, p).
 
-    Parameters
-    ----------
-    points : ndarray (p, r)
-        In coordinates whose length scale is one.
-    kernel : Kernel
-    n : int, optional
-        Most pivots, by default no limit.
-    tolerance : float
-        The factorisation stops where no diagonal entry of K - R'R exceeds it.
-    weights : ndarray (p,), optional
-        Multiply the diagonal entries where a pivot is chosen; positive.
-
-    Returns
-    -------
-    pivots : ndarray (m,) of int
-    R : ndarray (m, p)
+    The points are in coordinates whose length scale is one. There are at most `n` pivots, None for
+    no limit. The factorisation stops where no diagonal entry of K - R'R exceeds `tolerance`.
+    Positive `weights` (p,) multiply these entries where a pivot is chosen.
     """
     most = len(points) if n is None else min(n, len(points))
     roots = np.ones(len(points)) if weights is None else np.sqrt(weights / weights.max())
@@ -47,24 +34,11 @@ def pivoted_cholesky(points, kernel, *, n=None, tolerance, weights=None):
 
 
 def select_landmarks(points, weights, n, kernel):
-    """Choose landmarks and return the kernel's features on them.
+    """Choose at most n landmarks; return their indices (m,) and kernel features (p, m).
 
-    Parameters
-    ----------
-    points : ndarray (p, r)
-        In coordinates whose length scale is one.
-    weights : ndarray (p,)
-        Importance of each point; positive.
-    n : int
-        Most landmarks.
-    kernel : Kernel
-
-    Returns
-    -------
-    indices : ndarray (m,)
-        m <= n; fewer where more would be linearly dependent.
-    features : ndarray (p, m)
-        ``features @ features.T`` is the kernel's Nystrom approximation.
+    The points (p, r) are in coordinates whose length scale is one; `weights` (p,) are their
+    positive importance. There are fewer where more would be linearly dependent. ``features @
+    features.T`` is the kernel's Nystrom approximation.
     """
     indices, rows = pivoted_cholesky(
         points, kernel, n=n, tolerance=PIVOT_TOLERANCE, weights=weights

@@ -18,18 +18,12 @@ over :math:`n` distinct points with multiplicities :math:`w`. With :math:`K` the
 
 two matrix products in place of one for every dimension.
 
-With ``rank`` or ``tolerance``, :math:`K \approx R^\top R` by incomplete Cholesky with pivoting,
-and the system is solved by conjugate gradients without forming a matrix of order :math:`n`
-(Appendix A of the paper): O(n r d) an iteration.
+With ``rank`` or ``tolerance``, incomplete Cholesky with pivoting gives :math:`K \approx R^\top R`,
+and conjugate gradients solve the system without a matrix of order :math:`n` (equations 4-6 and
+Appendix A of the paper, which :class:`KernelExpLite` cites): O(n r d) an iteration.
 
 Points must be distinct: at a repeated point a narrow kernel bump lowers the objective without
 bound. Repeated rows are merged, and their weights added.
-
-References
-----------
-Strathmann, H., Sejdinovic, D., Livingstone, S., Szabó, Z. and Gretton, A. (2015). Gradient-free
-Hamiltonian Monte Carlo with efficient kernel exponential families. NeurIPS. Equations (4)-(6),
-Proposition 1, Appendix A.
 """
 
 import warnings
@@ -106,18 +100,18 @@ class KernelExpLite:
     sigma : float
         Bandwidth in squared units of X: ``k(x, y) = exp(-|x - y|^2 / sigma)``.
     regularisation : float
-        lambda, against sums over points: the effect of a value falls as points are added.
+        lambda, added to sums over points: the effect of a value falls as points are added.
     penalty : {"coefficients", "reference", "rkhs"}
         Matrix P of the penalty: the identity (the paper), K + identity (its authors' code), or the
         kernel matrix K, for the norm in the reproducing kernel Hilbert space.
     base : None, "gaussian" or GaussianBase
-        Base density: a constant (None), or a Gaussian, fitted to X or given, which makes the tails
-        pull inwards.
+        Base density: a constant (None), or a Gaussian, fitted to X or given. A Gaussian makes the
+        tails pull inwards.
     rank : int, optional
         Most pivots of an incomplete Cholesky factorisation of K; by default no limit.
     tolerance : float, optional
-        Largest residual diagonal entry of K (whose diagonal is 1) at which the factorisation
-        stops. With neither ``rank`` nor ``tolerance`` the system is solved exactly, in O(n^3).
+        The factorisation stops where no residual diagonal entry of K, whose diagonal is 1, exceeds
+        it. With neither ``rank`` nor ``tolerance`` the system is solved exactly, in O(n^3).
 
     Attributes
     ----------
@@ -128,7 +122,7 @@ class KernelExpLite:
     coefficients_ : ndarray (n,)
         alpha.
     rank_ : int
-        Number of pivots of a low-rank fit; n of the exact one.
+        Number of pivots of a low-rank fit; n for an exact fit.
     parameters_ : LiteParameters
         For evaluation by ``log_density_at`` and ``gradient_at``, from compiled code too.
 
@@ -174,8 +168,7 @@ class KernelExpLite:
 
         Returns
         -------
-        KernelExpLite
-            Itself.
+        self : KernelExpLite
 
         Raises
         ------
@@ -270,7 +263,7 @@ class KernelExpLite:
 
 
 def penalty_matrix(penalty, K):
-    """Return the matrix P that ``penalty`` names, for the kernel matrix K (n, n)."""
+    """Return the matrix P of a penalty's name, for the kernel matrix K (n, n)."""
     if penalty == "rkhs":
         return K
     identity = np.eye(len(K))
@@ -289,14 +282,13 @@ def score_matching_system(X, weights, K, D, sigma, base):
 
 
 def right_hand_side(X, weights, K, D, sigma, base):
-    """Return b (n,) of Proposition 1."""
     d = X.shape[1]
     b = weights @ (K * ((2.0 / sigma) * D - d))
     return b - _base_term(X - X.mean(axis=0), weights, base.gradient(X), lambda V: K.T @ V)
 
 
 def _base_term(X, weights, base_gradients, apply_K):
-    """Sum over b of w_b K_bi (x_b - x_i)' grad log q0(x_b), for every i."""
+    """Return for every i the sum over b of w_b K_bi (x_b - x_i)' grad log q0(x_b)."""
     slopes = weights[:, None] * base_gradients
     along = np.einsum("nd,nd->n", X, slopes)
     smoothed = apply_K(np.column_stack([along, slopes]))
@@ -321,7 +313,7 @@ def derivatives(X, points, coefficients, sigma, base):
 
 
 def _solve_low_rank(X, weights, R, sigma, regularisation, penalty, base):
-    """(C + lambda P)^-1 b with K ~ R'R throughout, by preconditioned conjugate gradients."""
+    """Return (C + lambda P)^-1 b with K ~ R'R throughout, by preconditioned conjugate gradients."""
 
     def apply_K(V):
         return R.T @ (R @ V)
@@ -368,10 +360,10 @@ def _solve_low_rank(X, weights, R, sigma, regularisation, penalty, base):
 
 
 def _nystrom_preconditioner(apply_A, R, shift):
-    """Inverse of a rank-r approximation of A + shift I, from A's action on the row space of R.
+    """Return the inverse of a rank-r approximation of A + shift I, as a function of a vector.
 
-    The Nyström preconditioner of Frangella, Tropp and Udell (2023), equation (1.3), with the
-    dominant kernel directions in place of random ones.
+    It is the Nyström preconditioner of Frangella, Tropp and Udell (2023), equation (1.3), with the
+    dominant kernel directions, from the row space of R, in place of random ones.
     """
     Q = np.linalg.qr(R[:PRECONDITIONER_RANK].T)[0]
     Y = apply_A(Q)

@@ -11,9 +11,8 @@ and a wall. Fitted to values :math:`y_i \approx \log\pi(x_i) + \text{const}` it 
 mean of a Gaussian process with those trends (Rasmussen and Williams, 2006, section 2.7), computed
 from a subset of its kernel functions.
 
-- *Quadratic*: shrunk towards a given precision; its eigenvalues are kept positive, and what that
-  changes is fitted again by the other parts. With fewer values than coefficients only its
-  diagonal is fitted.
+- *Quadratic*: shrunk towards a given precision. Its eigenvalues are kept positive, and the other
+  parts are then fitted again. With fewer values than coefficients only its diagonal is fitted.
 - *Radial terms*, :math:`\nu = d, 4 d`: log densities with heavy tails grow like
   :math:`\log |z|`, which no quadratic does. A Student t is represented nearly exactly.
 - *Additive part*: a function of each coordinate x_i, Gaussian kernel functions on a grid over the
@@ -21,16 +20,14 @@ from a subset of its kernel functions.
   needs no neighbours in the others. The marginal likelihood chooses whether there is one, its
   variance in units of the kernel part's and its length scale.
 - *Kernel part*: a Gaussian or rational quadratic kernel in a linear map B of the coordinates. Maps,
-  kernels, length scales and ridges compete by the marginal likelihood on a subset of the points.
-  The maps: the given coordinates, those that whiten the points, the last fit's, and powers of the
-  average outer product of the last kernel part's gradient (Radhakrishnan et al., 2024), which finds
-  the directions in which the log density isn't quadratic.
+  kernels, length scales and ridges compete by the marginal likelihood on a subset of the points
+  (:mod:`pymc_kmc.surrogates.gp_choice`).
 - *Wall*: beyond R, a multiple of the farthest reference point, the surrogate falls at least
-  quadratically: it is integrable whatever the data say, and stays near to what they say. It is
-  steep enough to keep kernel functions that extrapolate upwards below the bulk.
+  quadratically. It is integrable for any data, and steep enough to keep kernel functions that
+  extrapolate upwards below the bulk.
 
-A value far below the others tells little of where the mass is: it counts
-:math:`1 / (1 + (\text{depth} / c)^2)`, and far-away points not at all.
+A value far below the others says little about the place of the mass. Its weight is
+:math:`1 / (1 + (\text{depth} / c)^2)`, and far-away points have none.
 
 Costs, for n values, p trend features and m landmarks: a fit
 :math:`O(n (p + m)^2 + (p + m)^3)` and a constant number of comparisons of size
@@ -40,15 +37,8 @@ References
 ----------
 Duvenaud, D., Nickisch, H. and Rasmussen, C. E. (2011). Additive Gaussian processes. *NeurIPS* 24.
 
-Radhakrishnan, A., Beaglehole, D., Pandit, P. and Belkin, M. (2024). Mechanism for feature
-learning in neural networks and backpropagation-free machine learning models. *Science* 383,
-1461-1467.
-
 Rasmussen, C. E. (2003). Gaussian processes to speed up hybrid Monte Carlo for expensive Bayesian
 integrals. *Bayesian Statistics* 7, 651-659.
-
-Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
-Press.
 """
 
 import copy
@@ -74,19 +64,19 @@ class LogDensityGP:
     r"""Gaussian-process regression of a log density.
 
     The surrogate is the sum of a quadratic, radial terms for heavy tails, functions of single
-    coordinates, kernel functions on landmarks and a wall outside of which it falls. Which of these
-    there are, and the kernel, are chosen by the marginal likelihood.
+    coordinates, kernel functions on landmarks and a wall outside of which it falls. The marginal
+    likelihood chooses among these parts and kernels.
 
     Parameters
     ----------
     n_landmarks : int
-        Most kernel functions.
+        Largest number of kernel functions.
     kernels : sequence of {"gaussian", "rational_quadratic"}
-        Those that compete.
+        Kernels that compete.
     score_weights : sequence of float
-        Weights tried for score matching on the reference points beside the values, in independent
-        draws that one point is worth; the one that predicts held-out values best is used. With
-        (0,), values alone.
+        Weights to try for score matching on the reference points beside the values: the worth of
+        one point in independent draws. The weight that predicts held-out values best is used. With
+        (0,) the fit is to values alone.
     rng : numpy.random.Generator, int or None
         Draws the points of the comparisons that choose the kernel.
 
@@ -99,8 +89,8 @@ class LogDensityGP:
     variance_ : float
         Residual variance of a value that counts fully: noise, and the surrogate's error.
     log_evidence_ : float
-        Log marginal likelihood of a value, up to a constant that all fits share: compares fits to
-        the same values, in other coordinates for example.
+        Log marginal likelihood of a value, up to a constant that all fits share. It compares fits
+        to the same values, in other coordinates for example.
     n_features_in_ : int
         Dimension d.
     is_full_ : bool
@@ -150,9 +140,9 @@ class LogDensityGP:
         values : array_like (n,)
             Log densities up to a constant, perhaps noisy; -inf and NaN are left out.
         reference : array_like (n', d), optional
-            Points where the surrogate matters, a sampler's states: the quadratic is shrunk towards
-            their moments, and the wall is outside of them. By default the half of X with the
-            largest values.
+            Points where the surrogate matters, such as a sampler's states. The quadratic is shrunk
+            towards their moments, and the wall is outside of them. By default they are the half of
+            X with the largest values.
         whitening : array_like (d, d), optional
             Matrix of the surrogate's coordinates; by default the one that whitens `reference`.
         bulk : float, optional
@@ -162,8 +152,7 @@ class LogDensityGP:
 
         Returns
         -------
-        LogDensityGP
-            Itself.
+        self : LogDensityGP
 
         Raises
         ------
@@ -246,12 +235,11 @@ class LogDensityGP:
     def updated(self, X, values):
         """Return a surrogate that has learned more values.
 
-        Each comes with a kernel function at its point. The regression goes on where the fit left
-        it: its kernel, coordinates and ridges stay as
-        they were chosen. Kernel functions come on top of `n_landmarks`, half as many at most. As in
-        a fit, values that are far below the others count little, and places out of all proportion
-        not at all. A value after which the surrogate would be no density changes nothing yet; it is
-        remembered for the next update.
+        Each value comes with a kernel function at its point. The regression goes on from the fit,
+        with the same kernel, coordinates and ridges. The new kernel functions come on top of
+        `n_landmarks`, at most half as many. As in a fit, values far below the others count little,
+        and places extremely far away don't count. A value that would make the surrogate no density
+        changes nothing yet; it is kept for the next update.
 
         Parameters
         ----------
@@ -262,7 +250,7 @@ class LogDensityGP:
         Returns
         -------
         LogDensityGP
-            A new one; the surrogate itself stays as it is.
+            A new surrogate; this one stays as it is.
 
         Raises
         ------
@@ -283,15 +271,15 @@ class LogDensityGP:
         return surrogate
 
     def predict(self, X, return_std=False):
-        """Predict values at X, (d,) or (n, d), the constant of the fitted ones included.
+        """Predict values at X, (d,) or (n, d), including the constant of the fitted values.
 
         Parameters
         ----------
         X : array_like, shape (d,) or (n, d)
         return_std : bool
-            Whether to return the standard deviations too. Densities are known up to a constant:
-            they are those of differences from the weighted mean of the fitted values. Noise is not
-            in them.
+            Whether to return the standard deviations too. Because densities are known up to a
+            constant, these are for differences from the weighted mean of the fitted values. They
+            don't include noise.
 
         Returns
         -------
@@ -322,12 +310,12 @@ class LogDensityGP:
         return self._posterior.constant
 
     def weight(self, value):
-        """Return the weight of a value in the fit, between 0 and 1; less with its depth."""
+        """Return the weight of a value in the fit, between 0 and 1; deeper values have less."""
         return float(self._posterior.depth.weight(value))
 
 
 def _check_values(values, n):
-    """Values as an array (n,) of float64, or a ValueError."""
+    """Return values as an array (n,) of float64, or raise a ValueError."""
     values = np.asarray(values, dtype=np.float64)
     if values.shape != (n,):
         raise ValueError(f"values has shape {values.shape}; pass one a row of X: ({n},)")
@@ -335,6 +323,6 @@ def _check_values(values, n):
 
 
 def is_invertible(matrix):
-    """Say whether a square matrix has full rank, whatever its columns' units."""
+    """Return whether a square matrix has full rank, whatever its columns' units."""
     sizes = np.linalg.norm(matrix, axis=0)
     return bool(sizes.all()) and np.linalg.matrix_rank(matrix / sizes) == len(matrix)

@@ -1,9 +1,10 @@
-r"""A fitted ridge regression to which points and features are added one at a time.
+r"""A fitted ridge regression with additions of points and features, one at a time.
 
 With the features F and the values y of all points, weighted and centred at the weighted means of
-the first ones, coefficients solve :math:`(F^\top F + \Lambda) \theta = F^\top y`. A new point is a
-rank-one update of the Cholesky factor, a new feature one more row of it (Golub and Van Loan, 2013,
-section 6.5.4): :math:`O(p^2)` and :math:`O(n p)` in place of :math:`O(n p^2)`.
+the first ones, the coefficients solve :math:`(F^\top F + \Lambda) \theta = F^\top y`. A new point
+is a rank-one update of the Cholesky factor, and a new feature is one more row of it (Golub and Van
+Loan, 2013, section 6.5.4). That costs :math:`O(p^2)` and :math:`O(n p)` in place of :math:`O(n
+p^2)`.
 
 References
 ----------
@@ -22,15 +23,9 @@ SMALLEST_SQUARE = 1e-12
 
 
 class NewFeature(NamedTuple):
-    """A feature that is added to a regression.
+    """A new feature for a regression, with its values (n,) at all points so far and its ridge.
 
-    Attributes
-    ----------
-    values : ndarray (n,)
-        At all points so far.
-    ridge : float
-    combination : ndarray (p,)
-        Coefficients of a linear combination of the other features, which is subtracted.
+    A linear combination of the other features, with coefficients `combination` (p,), is subtracted.
     """
 
     values: np.ndarray
@@ -41,26 +36,11 @@ class NewFeature(NamedTuple):
 class OnlineRegression(NamedTuple):
     """A fitted regression. Its arrays are never written to: an addition makes a new one.
 
-    Attributes
-    ----------
-    mean : ndarray (p,)
-        Weighted means of the first points' features.
-    level : float
-        Weighted mean of the first points' values.
-    mean_weight : float
-        Mean weight of the first points, which is the unit of the ridges.
-    roots : ndarray (n,)
-        Roots of the weights in units of the mean weight.
-    features : ndarray (n, p)
-        Centred, times the roots.
-    values : ndarray (n,)
-        Centred, times the roots.
-    factor : ndarray (p, p)
-        U, upper triangular with U'U the matrix of the normal equations.
-    right : ndarray (p,)
-        Their right-hand side.
-    coefficients : ndarray (p,)
-        Their solution.
+    `mean` (p,) and `level` are the weighted means of the first points' features and values, and
+    `mean_weight` their mean weight, the unit of the ridges. `roots` (n,) are those of the weights
+    in this unit. `features` (n, p) and `values` (n,) are centred, times the roots. With the upper
+    triangular `factor` U, U'U is the matrix of the normal equations; `right` is their right-hand
+    side and `coefficients` their solution.
     """
 
     mean: np.ndarray
@@ -75,18 +55,11 @@ class OnlineRegression(NamedTuple):
 
     @classmethod
     def of(cls, features, values, weights, ridges, coefficients):
-        """Return a regression that begins with given coefficients.
+        """Return a regression that begins with given coefficients (p,).
 
-        Parameters
-        ----------
-        features : ndarray (n, p)
-        values : ndarray (n,)
-        weights : ndarray (n,)
-        ridges : ndarray (p,)
-            The diagonal of Lambda, in units of the mean weight.
-        coefficients : ndarray (p,)
-            The solution to begin with. Where it owes something to other data, points change it as
-            they would change a regression's.
+        `features` (n, p), `values` and `weights` (n,) are those of the first points. `ridges` (p,)
+        is the diagonal of Lambda, in units of the mean weight. Where the coefficients depend on
+        other data too, further points change them as they would change a regression's.
         """
         mean_weight = weights.mean()
         roots = np.sqrt(weights / mean_weight)
@@ -117,31 +90,15 @@ class OnlineRegression(NamedTuple):
         return self.level - float(self.mean @ self.coefficients)
 
     def predict(self, features):
-        """Return predicted values (n,) for features (n, p)."""
         return self.level + (features - self.mean) @ self.coefficients
 
     def variances(self, features):
-        """Return the posterior variances (n,) of features (n, p) times coefficients.
-
-        In units of the residual variance; differences from the weighted mean.
-        """
+        """Return variances (n,) of features (n, p) times coefficients, over the residual one."""
         half = self._half_solve((features - self.mean).T)
         return np.einsum("kn,kn->n", half, half)
 
     def with_point(self, features, value, weight, new_feature=None):
-        """Return the regression with one more point, and perhaps one more feature.
-
-        Parameters
-        ----------
-        features : ndarray (p,)
-            Features of the point, the new one last.
-        value, weight : float
-        new_feature : NewFeature, optional
-
-        Returns
-        -------
-        OnlineRegression
-        """
+        """Return the regression with one more point; a new feature is the last of features (p,)."""
         n, p = self.features.shape
         mean, right = self.mean, self.right
         if new_feature is None:
@@ -172,7 +129,7 @@ class OnlineRegression(NamedTuple):
         )
 
     def _with_feature(self, new):
-        """Centred and weighted values (n,) of a new feature, its mean, and the larger factor."""
+        """Return a new feature's centred, weighted values (n,), its mean and the larger factor."""
         shares = self.roots**2
         mean = shares @ new.values / shares.sum()
         column = (new.values - mean) * self.roots
@@ -188,5 +145,4 @@ class OnlineRegression(NamedTuple):
         return column, mean, factor
 
     def _half_solve(self, rhs):
-        """Solve U' x = rhs."""
         return triangular_solve(self.factor.T, rhs)

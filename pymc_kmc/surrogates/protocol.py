@@ -11,7 +11,7 @@ class NotFittedError(ValueError, AttributeError):
 class Surrogate(Protocol):
     """A function that resembles a log density, with its gradient.
 
-    Any object with these members can be a step's ``surrogate=``. Values may be off by a constant;
+    Any object with these members can be a step's ``surrogate=``. Values may be off by a constant.
     NaN and infinity end a trajectory. One more member is optional: ``parameters_``, a named tuple
     whose class is registered for evaluation in compiled code, which is some hundred times faster.
 
@@ -54,14 +54,8 @@ def check_fitted(estimator):
 def check_surrogate(surrogate, n_dimensions):
     """Return the argument if it is a fitted surrogate of `n_dimensions` values.
 
-    Raises
-    ------
-    TypeError
-        If members are missing, which are named.
-    NotFittedError
-        If it has not been fitted.
-    ValueError
-        If its dimension is another one.
+    A TypeError names missing members. NotFittedError and ValueError are for a surrogate that isn't
+    fitted, or has another dimension.
     """
     if isinstance(surrogate, type):
         raise TypeError(

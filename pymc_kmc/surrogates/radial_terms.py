@@ -1,8 +1,7 @@
-r"""Terms of a log density that has heavy tails: it falls like :math:`\log |z|`, not like |z|^2.
+r"""Terms for a log density with heavy tails, which falls like :math:`\log |z|`, not like |z|^2.
 
-With a geometric grid of degrees of freedom :math:`\nu_k` there is the term of a Student t for each,
-and what changes of its centre and its covariance add to it, to first order a quadratic that is
-damped by w:
+Each of a geometric grid of degrees of freedom :math:`\nu_k` has the term of a Student t. Changes of
+its centre and its covariance add, to first order, a quadratic that is damped by w:
 
 .. math:: \rho_k(z) = \frac{\nu_k}{2} \log\left(1 + \frac{|z|^2}{\nu_k}\right), \qquad
           w_k(z) = \frac{\nu_k}{\nu_k + |z|^2}.
@@ -11,10 +10,10 @@ With independent Gaussian coefficients of standard deviations s and t the sum ha
 
 .. math:: s^2 \sum_k \rho_k(z) \rho_k(z') + t^2 (1 + z^\top z')^2 \sum_k w_k(z) w_k(z').
 
-Between two degrees of freedom of the grid a sum of several is as good. With coordinates from 40
-draws 120 values of a Student t, five degrees of freedom and six dimensions, leave errors of .11 to
-.28 nats at others, and some nats thirty scales away; a quadratic trend and a kernel leave .20 to
-1.6, and a hundred.
+A sum of several terms serves as well for degrees of freedom between the grid's. On a Student t with
+five degrees of freedom and six dimensions, 120 values and coordinates from 40 draws leave errors of
+.11 to .28 nats at other points, and some nats thirty scales away. A quadratic trend and a kernel
+leave .20 to 1.6 nats, and a hundred.
 """
 
 from typing import NamedTuple
@@ -29,7 +28,7 @@ LOG_SCALE, START = (-16.0, 6.0), (-1.0, -3.0)
 
 
 class RadialTerms(NamedTuple):
-    """Logarithms of the coefficients' standard deviations s and t."""
+    """Logarithms of s and t; the methods are those of AdditiveKernel."""
 
     log_scale: float
     log_damped_scale: float
@@ -41,27 +40,22 @@ class RadialTerms(NamedTuple):
 
     @classmethod
     def start(cls, n_dimensions):
-        """Return where a search begins."""
         return cls(*START)
 
     @classmethod
     def unpacked(cls, vector):
-        """Return the parameters of a vector (2,)."""
         return cls(*vector)
 
     @property
     def packed(self):
-        """Both in a vector (2,)."""
         return np.array(self)
 
     @property
     def bounds(self):
-        """Pairs of what the parameters may be."""
         return [LOG_SCALE, LOG_SCALE]
 
     @property
     def n_lengths(self):
-        """Number of length scales, the last of the parameters."""
         return 0
 
     @property
@@ -70,43 +64,24 @@ class RadialTerms(NamedTuple):
         return np.exp(2.0 * self.packed)
 
     def __call__(self, Z, other):
-        """Return the covariances of points (n, d) and (k, d), shape (n, k)."""
         of_terms, of_damped = self.variances
         damped = (1.0 + Z @ other.T) ** 2 * (dampings(Z) @ dampings(other).T)
         return of_terms * terms(Z) @ terms(other).T + of_damped * damped
 
     def prior(self, Z):
-        """Return the variances at points (n, d), shape (n,)."""
         of_terms, of_damped = self.variances
         damped = (1.0 + np.sum(Z**2, axis=1)) ** 2 * np.sum(dampings(Z) ** 2, axis=1)
         return of_terms * np.sum(terms(Z) ** 2, axis=1) + of_damped * damped
 
     def parameters_gradient(self, Z, by_covariances, covariances):
-        """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters.
-
-        Parameters
-        ----------
-        Z : ndarray, shape (n, d)
-        by_covariances, covariances : ndarray, shape (n, n)
-        """
+        """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters."""
         both = 2.0 * np.sum(by_covariances * covariances)
         rho = terms(Z)
         by_scale = 2.0 * self.variances[0] * np.sum((by_covariances @ rho) * rho)
         return np.array([by_scale, both - by_scale])
 
     def pullback(self, Z, other, by_covariances, by_prior):
-        """Return the gradient by Z of what depends on its covariances and its variances.
-
-        Parameters
-        ----------
-        Z, other : ndarray, shapes (n, d) and (k, d)
-        by_covariances : ndarray, shape (n, k)
-        by_prior : ndarray, shape (n,)
-
-        Returns
-        -------
-        ndarray, shape (n, d)
-        """
+        """Return the gradient by Z of ``sum(by_covariances * k(Z, other)) + by_prior @ prior``."""
         (of_terms, of_damped), w = self.variances, dampings(Z)
         by_terms = by_covariances @ terms(other) + 2.0 * by_prior[:, None] * terms(Z)
         along = of_terms * np.sum(by_terms * w, axis=1)
@@ -121,12 +96,12 @@ class RadialTerms(NamedTuple):
 
 
 def terms(Z):
-    """Return the terms at points (n, d), shape (n, 4)."""
+    """Return the terms (n, 4) at points (n, d)."""
     squares = np.sum(Z**2, axis=1)[:, None]
     return 0.5 * DEGREES_OF_FREEDOM * np.log1p(squares / DEGREES_OF_FREEDOM)
 
 
 def dampings(Z):
-    """Return w at points (n, d), shape (n, 4); the terms' derivatives are w z."""
+    """Return w (n, 4) at points (n, d); the terms' derivatives are w z."""
     squares = np.sum(Z**2, axis=1)[:, None]
     return DEGREES_OF_FREEDOM / (DEGREES_OF_FREEDOM + squares)

@@ -1,16 +1,16 @@
 r"""Regression of log-density *values*, beside score matching.
 
-A Metropolis chain pays for a value :math:`y_i \approx \log \pi(y_i)` (up to a constant, and
+A Metropolis chain pays for a value :math:`y_i \approx \log \pi(x_i)` (up to a constant, and
 noise) at every proposal, accepted or not. A surrogate :math:`f = \log q_0 + \theta^\top \varphi`
-is linear in its coefficients, so that fitting it to values is weighted ridge regression with the
-constant profiled out. Two uses:
+is linear in its coefficients. Its fit to values is weighted ridge regression with the constant
+profiled out. There are two uses:
 
 - :func:`gaussian_from_values` finds a Gaussian base density :math:`q_0`: a quadratic regression,
   shrunk towards a given Gaussian, made positive definite.
-- :func:`correct` moves a surrogate fitted by score matching to the values: it adds
+- :func:`correct` moves a surrogate fitted by score matching to the values. It adds
   :math:`\delta^\top\varphi` fitted to the residuals, with a ridge on :math:`\delta` in the norm
-  that the surrogate is regularised in. Much noise makes the ridge large and leaves the
-  score-matching fit, or a share of it, as it was.
+  of the surrogate's regularisation. Much noise makes the ridge large, and the score-matching fit,
+  or a share of it, stays as it was.
 
 The ridge is chosen by generalised cross-validation (Golub, Heath and Wahba, 1979, equation 1.4):
 one eigen-decomposition gives its whole path.
@@ -50,15 +50,7 @@ FARTHEST = 3.0
 
 
 class RidgeFit(NamedTuple):
-    """A ridge regression.
-
-    Attributes
-    ----------
-    coefficients : ndarray (k,)
-    score : float
-        Generalised cross-validation's estimate of the weighted mean squared error of a prediction.
-    ridge : float
-    """
+    """A ridge regression; `score` is cross-validation's estimate of its mean squared error."""
 
     coefficients: np.ndarray
     score: float
@@ -68,18 +60,8 @@ class RidgeFit(NamedTuple):
 def ridge_regression(features, values, weights, relative_ridges=RELATIVE_RIDGES):
     """Fit a weighted ridge regression, the ridge chosen by generalised cross-validation.
 
-    Parameters
-    ----------
-    features : ndarray (n, k)
-    values : ndarray (n,)
-    weights : ndarray (n,)
-        Positive; their scale doesn't matter.
-    relative_ridges : ndarray
-        Relative to the largest eigenvalue of the weighted Gram matrix.
-
-    Returns
-    -------
-    RidgeFit
+    `features` have shape (n, k), `values` and `weights` (n,). Weights are positive, and their scale
+    doesn't matter. Ridges are relative to the largest eigenvalue of the weighted Gram matrix.
     """
     root = np.sqrt(weights / weights.mean())
     F = (features - np.average(features, axis=0, weights=weights)) * root[:, None]
@@ -112,23 +94,11 @@ def ridge_regression(features, values, weights, relative_ridges=RELATIVE_RIDGES)
 
 
 def gaussian_from_values(X, values, weights, mean, covariance):
-    """Fit a Gaussian log density to values by quadratic regression.
+    """Fit a Gaussian log density to values (n,) at X (n, d), with weights (n,), by regression.
 
-    Parameters
-    ----------
-    X : ndarray (n, d)
-        Points of the values.
-    values : ndarray (n,)
-        Log densities up to a constant, perhaps noisy.
-    weights : ndarray (n,)
-    mean : ndarray (d,)
-    covariance : ndarray (d, d)
-        Moments of the Gaussian that the fit is shrunk towards; the covariance positive definite.
-
-    Returns
-    -------
-    GaussianBase
-        Positive definite, in any direction at most 4.5 times as wide as the one given.
+    Values are log densities up to a constant, perhaps noisy. The fit is shrunk towards the Gaussian
+    of the given mean (d,) and positive definite covariance (d, d). The resulting GaussianBase is
+    positive definite, and in any direction at most 4.5 times as wide as that Gaussian.
     """
     d = len(mean)
     L = np.linalg.cholesky(covariance)
@@ -152,19 +122,10 @@ def gaussian_from_values(X, values, weights, mean, covariance):
 
 
 def whitened(features, gram):
-    """Return features in which the norm of ``gram`` is Euclidean, and the matrix that makes them.
+    """Return features (n, r) in which the norm of `gram` (k, k) is Euclidean, and a matrix (k, r).
 
-    Parameters
-    ----------
-    features : ndarray (n, k)
-    gram : ndarray (k, k)
-        Positive semi-definite; directions of negligible norm are left out.
-
-    Returns
-    -------
-    features : ndarray (n, r)
-    matrix : ndarray (k, r)
-        Coefficients of the given features are this times those of the new ones.
+    `gram` is positive semi-definite; directions of negligible norm are left out. Coefficients of
+    the given features (n, k) are the matrix times those of the new ones.
     """
     eigenvalues, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
     kept = eigenvalues > RELATIVE_RANK * eigenvalues[-1]
@@ -173,24 +134,11 @@ def whitened(features, gram):
 
 
 def correct(surrogate, X, values, weights):
-    """Move a fitted surrogate's kernel part towards log-density values.
+    """Return a copy of a fitted surrogate moved towards log-density values (n,), and its score.
 
-    Parameters
-    ----------
-    surrogate : KernelExpLite or KernelExpFinite
-        Fitted; not changed.
-    X : ndarray (n, d)
-        Points of the values.
-    values : ndarray (n,)
-        Log densities up to a constant, perhaps noisy.
-    weights : ndarray (n,)
-
-    Returns
-    -------
-    surrogate
-        A corrected copy.
-    score : float
-        Generalised cross-validation's estimate of the mean squared error of its log density.
+    The surrogate is a KernelExpLite or KernelExpFinite. Values at X (n, d), with weights (n,), are
+    known up to a constant and perhaps noisy. The score is generalised cross-validation's estimate
+    of the mean squared error of the copy's log density.
     """
     features, gram = surrogate.features(X), surrogate.gram()
     kernel_part = features @ surrogate.coefficients_

@@ -1,7 +1,7 @@
-r"""Score matching beside values: what a chain's states say of the same coefficients.
+r"""Score matching on a chain's states, beside a regression of values on the same features.
 
 For :math:`f = \log q_0 + \theta^\top \varphi` the score-matching objective over n states
-(Hyvärinen, 2005) is quadratic in the coefficients,
+(Hyvärinen, 2005, see :mod:`pymc_kmc.surrogates.base_density`) is quadratic in the coefficients,
 
 .. math:: J(\theta) = \tfrac12 \theta^\top G \theta + v^\top \theta + \text{const}, \qquad
           G = \frac1n \sum_{b, a} \partial_a \varphi(x_b)\, \partial_a \varphi(x_b)^\top, \qquad
@@ -14,13 +14,8 @@ J(\theta)`, is minimised by one linear system,
 
 .. math:: (F^\top W F + \Lambda + \tau n s^2 G)\, \theta = F^\top W y - \tau n s^2 v .
 
-The weight :math:`\tau` is the number of independent states that a state is worth; it is chosen by
-the squared error of held-out values, in blocks of the order in which they came.
-
-References
-----------
-Hyvärinen, A. (2005). Estimation of non-normalized statistical models by score matching. *Journal of
-Machine Learning Research* 6, 695-709.
+The weight :math:`\tau` is the worth of a state in independent states. The squared error of held-out
+values, in blocks of consecutive ones, chooses it.
 """
 
 import numpy as np
@@ -33,20 +28,10 @@ N_FOLDS = 5
 
 
 def score_system(gradients, laplacians, base_gradient):
-    """Return G and v of the objective theta' G theta / 2 + v' theta.
+    """Return G (k, k) and v (k,) of the objective theta' G theta / 2 + v' theta.
 
-    Parameters
-    ----------
-    gradients : iterable of ndarray (n, k)
-        Derivatives of the features at the states, one coordinate after another.
-    laplacians : ndarray (n, k)
-    base_gradient : ndarray (n, d)
-        Of log q0 at the states.
-
-    Returns
-    -------
-    G : ndarray (k, k)
-    v : ndarray (k,)
+    `gradients` yields derivatives (n, k) of the features at the states, one coordinate after
+    another. `laplacians` has shape (n, k), and `base_gradient` (n, d) is that of log q0.
     """
     n, k = laplacians.shape
     G, v = np.zeros((k, k)), laplacians.mean(axis=0)
@@ -59,25 +44,10 @@ def score_system(gradients, laplacians, base_gradient):
 def solve_with_scores(features, values, weights, ridges, system, scales):
     """Solve the joint system with the scale of its score-matching part that predicts values best.
 
-    Parameters
-    ----------
-    features : ndarray (n, k)
-    values : ndarray (n,)
-        In the order in which they came.
-    weights : ndarray (n,)
-        Of mean one.
-    ridges : ndarray (k,)
-        The diagonal of Lambda.
-    system : (ndarray, ndarray)
-        G and v.
-    scales : sequence of float
-        Values of :math:`\\tau n s^2` to try.
-
-    Returns
-    -------
-    coefficients : ndarray (k,)
-    scale : float
-        The chosen one.
+    `features` have shape (n, k). `values` (n,) are in the order of evaluation, with `weights` (n,)
+    of mean one. `ridges` (k,) is the diagonal of Lambda, and `system` is G and v. `scales` are
+    values of tau n s^2 to try. The result is the coefficients (k,), None if there is no solution,
+    and the chosen scale.
     """
     G, v = system
     n = len(values)
@@ -117,12 +87,6 @@ def solve_with_scores(features, values, weights, ridges, system, scales):
 
 
 def score_matching_loss(gradients, laplacians, weights):
-    """Return the weighted mean over points of laplacian + |gradient|^2 / 2.
-
-    Parameters
-    ----------
-    gradients : ndarray (n, d)
-    laplacians, weights : ndarray (n,)
-    """
+    """Return the weighted mean of laplacian + |gradient|^2 / 2 over points, gradients (n, d)."""
     pointwise = laplacians + 0.5 * np.einsum("nd,nd->n", gradients, gradients)
     return float(weights @ pointwise / weights.sum())

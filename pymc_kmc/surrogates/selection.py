@@ -1,17 +1,17 @@
-r"""Choosing bandwidth and regularisation by cross-validated score matching.
+r"""Choice of bandwidth and regularisation by cross-validated score matching.
 
 The held-out score-matching loss needs neither the target's gradient nor its normalising constant.
-On a chain it has traps, which are met as follows:
+Its problems on a chain, and its cost, are met as follows:
 
 - Repeated states make the loss unbounded below as :math:`\sigma \to 0`. :func:`unique_states`
-  merges them and keeps how long the chain stayed as a weight.
+  merges them, and the length of the chain's stay becomes a weight.
 - Neighbouring states are alike, so that random folds leak. Folds are contiguous blocks of equal
   weight.
 - Every fit is one linear system :math:`(A + \lambda P)\theta = b`. One eigen-decomposition a fold
-  gives the held-out loss for *all* :math:`\lambda`; only :math:`\sigma` is searched for, on a
+  gives the held-out loss for *all* :math:`\lambda`. The search is over :math:`\sigma` alone, on a
   coarse grid in :math:`\log \sigma` and then, between the neighbours of the best, by Brent's
   method (``scipy.optimize``).
-- An optimum at the edge of the range extends the range, and is warned about where that is not
+- An optimum at the edge of the range extends the range. A warning is given where that is not
   possible.
 - Cost is bounded: at most ``max_points`` points and ``max_features`` features enter.
 """
@@ -51,7 +51,7 @@ DEFAULT_FEATURES = 500
 
 @dataclasses.dataclass(frozen=True)
 class SelectionResult:
-    """The choice that :func:`select` made, and the losses that led to it.
+    """The choice of :func:`select`, and the losses behind it.
 
     Attributes
     ----------
@@ -60,14 +60,14 @@ class SelectionResult:
     loss : float
         Cross-validated score-matching loss of the choice, a weighted mean over held-out states.
     fold_losses : ndarray (n_folds,)
-        Loss of each fold. One that stands out is a part of the chain unlike the others.
+        Loss of each fold. An outlier shows a part of the chain that is unlike the others.
     standard_error : float
         Standard error of ``loss``, from the spread between folds.
     at_edge : bool
         Whether the choice lies at the edge of the range searched.
     table : ndarray
-        A record for each bandwidth tried, in ascending order: ``sigma``, the ``regularisation``
-        best for it, ``loss``, ``standard_error``.
+        A record for each bandwidth tried, in ascending order: ``sigma``, its best
+        ``regularisation``, ``loss``, ``standard_error``.
     n_points : int
         Number of distinct states used.
     estimator : surrogate
@@ -129,12 +129,12 @@ def select(
     X : array_like (n, d)
         States in chain order; repeated ones are merged and weighted.
     estimator : {"lite", "finite"} or unfitted surrogate
-        A surrogate's own sigma and regularisation are ignored, its other arguments count.
+        A surrogate's own sigma and regularisation are ignored; its other arguments are used.
     sample_weight : array_like (n,), optional
         Multiplicities of the rows of X.
     sigmas : array_like, optional
-        Range of bandwidths: the search stays between the smallest and the largest. A single one
-        is kept. By default the range is found from the median squared distance.
+        Range of bandwidths: the search stays between the smallest and the largest. A single
+        bandwidth is kept. By default the range follows from the median squared distance.
     n_folds : int
         Number of contiguous blocks that are held out in turn.
     warm_start : SelectionResult or (sigma, regularisation), optional
@@ -229,7 +229,7 @@ def select(
 
 
 class _Family(NamedTuple):
-    """A family of surrogates: its class, its path, an estimator by default, most points used."""
+    """A family of surrogates: class, path, default estimator, largest number of points."""
 
     estimator: type
     path: type
@@ -247,7 +247,7 @@ _FAMILIES = {
 
 
 def _family(estimator):
-    """The family of a surrogate or a name, and an unfitted surrogate of it to copy."""
+    """Return the family of a surrogate or a name, and an unfitted surrogate of it to copy."""
     for name, family in _FAMILIES.items():
         if isinstance(estimator, family.estimator):
             unfitted = copy.copy(estimator)

@@ -1,7 +1,7 @@
 """Linear systems of cross-validated score matching: every regularisation from one decomposition.
 
-A path knows, for one family of surrogates, the system that each fold's fit solves and the quadratic
-form that its held-out loss is.
+A path has, for one family of surrogates, the linear system of each fold's fit and the quadratic
+form of its held-out loss.
 """
 
 import dataclasses
@@ -37,16 +37,7 @@ def contiguous_folds(weights, n_folds):
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """One fold: coefficients c = (A + lambda P)^-1 b, held-out loss c'T c / 2 - t'c + constant.
-
-    Attributes
-    ----------
-    A, P, T : ndarray (k, k)
-    b, t : ndarray (k,)
-    constant : float
-    weight : float
-        Total weight of the states held out.
-    """
+    """One fold: coefficients c = (A + lambda P)^-1 b, held-out loss c'T c / 2 - t'c + constant."""
 
     A: np.ndarray
     P: np.ndarray
@@ -60,7 +51,7 @@ class System:
 def regularisation_path(system, regularisations):
     """Return held-out losses for all regularisations, from one eigen-decomposition.
 
-    Infinite where rounding would drown the loss: coefficients that nearly cancel are no model.
+    They are infinite where rounding would drown them: coefficients that nearly cancel are no model.
     """
     A, P, b, T, t = system.A, system.P, system.b, system.T, system.t
     if not (np.isfinite(A).all() and np.isfinite(T).all() and np.isfinite(P).all()):
@@ -93,7 +84,6 @@ def regularisation_path(system, regularisations):
 
 
 def _base_loss(base, X, weights):
-    """Held-out loss of the base density alone."""
     laplacians = np.full(len(X), base.laplacian)
     return score_matching_loss(base.gradient(X), laplacians, weights)
 
@@ -135,14 +125,14 @@ class LitePath:
 
 
 def _gram(K, KD, D, weights, rows):
-    """C of Proposition 1, the sum over b restricted to ``rows``."""
+    """Return C of Proposition 1, the sum over b restricted to ``rows``."""
     weighted = weights[rows, None] * K[rows]
     half = KD[rows].T @ weighted
     return 0.5 * (half + half.T - D * (K[rows].T @ weighted))
 
 
 def _pointwise_terms(X, K, D, sigma, base):
-    """Terms (b, i) of b in Proposition 1, without weights."""
+    """Return terms (b, i) of b in Proposition 1, without weights."""
     slopes = base.gradient(X)
     along = np.einsum("nd,nd->n", X, slopes)[:, None] - slopes @ X.T
     return K * ((2.0 / sigma) * D - X.shape[1] - along)
@@ -163,7 +153,6 @@ class FinitePath:
         self.template, self.X, self.weights, self.folds = template, X, weights, folds
 
     def systems(self, sigma):
-        """Yield the system of each fold for a bandwidth."""
         X, weights = self.X, self.weights
         omega = _features.scale_basis(self.omega, sigma)
         origin = X.mean(axis=0)

@@ -48,34 +48,21 @@ class Trial:
 
 
 class Search:
-    """Held-out loss as a function of sigma, each value computed once.
-
-    Parameters
-    ----------
-    path : LitePath or FinitePath
-
-    Attributes
-    ----------
-    trials : dict
-        The :class:`Trial` of each sigma so far.
-    """
+    """Held-out loss as a function of sigma, each value computed once and kept in `trials`."""
 
     def __init__(self, path):
         self.path = path
         self.trials = {}
 
     def loss(self, sigma):
-        """Return the smallest held-out loss of a bandwidth."""
         if sigma not in self.trials:
             self.trials[sigma] = self._try(sigma)
         return self.trials[sigma].loss
 
     def best(self):
-        """Return the trial of the smallest loss."""
         return min(self.trials.values(), key=lambda trial: trial.loss)
 
     def table(self):
-        """Return a record for each bandwidth tried, in ascending order."""
         fields = ("sigma", "regularisation", "loss", "standard_error")
         rows = sorted(tuple(getattr(t, field) for field in fields) for t in self.trials.values())
         return np.array(rows, dtype=[(field, float) for field in fields])
@@ -105,7 +92,7 @@ class Search:
 
 
 def _largest_indistinct(losses, weights, best):
-    """Index of the largest regularisation whose losses are like those of ``best``."""
+    """Return the index of the largest regularisation whose losses are like those of ``best``."""
     for index in range(losses.shape[1] - 1, best, -1):
         if np.isfinite(losses[:, index]).all():
             difference = losses[:, index] - losses[:, best]
@@ -115,28 +102,16 @@ def _largest_indistinct(losses, weights, best):
 
 
 def _standard_error(fold_losses, weights):
-    """Of the weighted mean (weights of sum 1), from the spread between folds."""
+    """Return the weighted mean's standard error from the spread of folds; weights have sum 1."""
     spread = fold_losses - weights @ fold_losses
     return math.sqrt(float(weights @ spread**2) / (len(weights) - 1))
 
 
 def search_sigma(search, X, sigmas, warm_sigma, rng):
-    """Try bandwidths; return whether the best lies at the edge of those that may be tried.
+    """Try bandwidths; return whether the best lies at the edge of the allowed ones.
 
-    Parameters
-    ----------
-    search : Search
-    X : ndarray (n, d)
-        Distinct states.
-    sigmas : ndarray or None
-        Bandwidths to stay between; None: a range from the states' distances.
-    warm_sigma : float or None
-        An earlier choice to search around.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    bool
+    `X` (n, d) are distinct states. `sigmas` bound the bandwidths; None takes a range from the
+    states' distances. `warm_sigma` is an earlier choice to search around, or None.
     """
     if sigmas is not None:
         for sigma in sigmas:
@@ -168,7 +143,7 @@ def search_sigma(search, X, sigmas, warm_sigma, rng):
 
 
 def _extended_grid(search, grid):
-    """The grid, longer by steps on the side where its best value is at the edge."""
+    """Return the grid, longer by steps on the side where its best value is at the edge."""
     grid = [float(sigma) for sigma in grid]
     for _ in range(MOST_EXTENSIONS):
         losses = [search.loss(sigma) for sigma in grid]

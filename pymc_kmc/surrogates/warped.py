@@ -1,4 +1,4 @@
-"""A surrogate in coordinates of its own, as a function of the given ones."""
+"""A surrogate in other coordinates, as a function of the given ones."""
 
 import numpy as np
 
@@ -9,20 +9,7 @@ STEP = 1e-6
 
 
 class WarpedSurrogate:
-    """The density of x where that of y = forward(x) is a surrogate's.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-        Of y, fitted.
-    warp : ScaleWarp or Coordinates
-        With `forward` and `log_volume`.
-
-    Attributes
-    ----------
-    n_features_in_ : int
-        Dimension d.
-    """
+    """The density of x for a fitted surrogate of the density of y = warp.forward(x)."""
 
     def __init__(self, surrogate, warp):
         self.surrogate, self.warp = surrogate, warp
@@ -50,13 +37,10 @@ class WarpedSurrogate:
 
 
 class WarpedPredictor(WarpedSurrogate):
-    """The same of a surrogate that knows its standard deviation."""
+    """The same for a surrogate with predictions and their standard deviations."""
 
     def predict(self, X, return_std=False):
-        """Return the predicted log density at X, (d,) or (n, d), with its constant.
-
-        With `return_std` also its standard deviation.
-        """
+        """Return predictions at X, (d,) or (n, d), with the constant; `return_std` adds stds."""
         rows, single = as_rows(X, self.n_features_in_)
         found = self.surrogate.predict(self.warp.forward(rows), return_std=return_std)
         means, stds = found if return_std else (found, None)
