@@ -233,7 +233,7 @@ class ExactGP:
                 raise LinAlgError("the values, or the inverse of their covariance, overflow")
         return self
 
-    def predict(self, X, gradient=True):
+    def predict(self, X):
         """Return the :class:`Prediction` of means and variance factors at points X (k, d)."""
         Z = self.coordinates(X)
         parameters = self.hyperparameters_
