@@ -11,7 +11,6 @@ import pymc_kmc as kmc
 from pymc_kmc.learning import convergence
 from pymc_kmc.learning import rounds as rounds_module
 from pymc_kmc.learning.composite import Draws, Values
-from pymc_kmc.learning.convergence import errors_in_reach
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
 from pymc_kmc.learning.placing import OptimisticDraws
 from pymc_kmc.learning.rounds import (
@@ -114,17 +113,6 @@ def test_draws_stay_near_modes_that_searches_have_found():
     rounds = Rounds(model, None, 0.3, None)
     assert rounds.hottest(()) == 50.0
     assert rounds.hottest((object(),)) == 3.0
-
-
-def test_how_deep_a_place_is_does_not_count_far_below_the_draws():
-    heights = -np.linspace(0.0, 10.0, 101)  # one in a hundred is deeper than 9.9
-    values = np.array([-1.0, -100.0, -np.inf, -5.0, -40.0])
-    predicted = np.array([-2.0, -30.0, np.nan, -60.0, -5.0])
-    off = 1.7 * 9.9 - 5.0
-    errors, missed = errors_in_reach(values, predicted, heights)
-    np.testing.assert_allclose(errors, [1.0, 0.0, 0.0, off, -off])
-    # The last place has no mass, whatever it was thought to have.
-    np.testing.assert_allclose(missed, [1.0, 0.0, 0.0, off, 0.0])
 
 
 @pytest.fixture
