@@ -18,7 +18,16 @@ ROOMS_OF_ARRAYS += [UNIT / "test_dynamics.py"]
 OF_ALGORITHMS = [UNIT / "steps" / "test_own_checks.py"]
 OF_ALGORITHMS += [
     UNIT / "learning" / f"test_{name}.py"
-    for name in ("hard_fits", "learn", "modes", "multistart", "placing", "rounds", "trust_region")
+    for name in (
+        "convergence",
+        "hard_fits",
+        "learn",
+        "modes",
+        "multistart",
+        "placing",
+        "rounds",
+        "trust_region",
+    )
 ]
 # A test file of a room that imports one of these has a model.
 OF_MODELS = {"pymc", "pymc_kmc", "pytensor", "pytensor.tensor", "arviz"}
