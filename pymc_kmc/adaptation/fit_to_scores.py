@@ -40,7 +40,7 @@ from pymc_kmc.adaptation.fitting import Fit, RepeatedFit, fisher_information
 from pymc_kmc.adaptation.history import systematic_sample
 from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
 from pymc_kmc.numerics.coordinates import Coordinates
-from pymc_kmc.numerics.linear_algebra import geometric_mean, symmetric_power
+from pymc_kmc.numerics.linear_algebra import geometric_mean, symmetric, symmetric_power
 from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite, select, unique_states
@@ -346,4 +346,4 @@ def in_coordinates(base, coordinates):
         return base
     inverse = coordinates.inverse
     precision = np.ascontiguousarray(inverse.T @ base.precision @ inverse)
-    return GaussianBase(coordinates.forward(base.mean), 0.5 * (precision + precision.T))
+    return GaussianBase(coordinates.forward(base.mean), symmetric(precision))

@@ -15,6 +15,7 @@ import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, shrunk
 from pymc_kmc.surrogates.exact_gp import EXTENSIONS, SIMPLEST, ExactGP, Hyperparameters
+from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 
 # Depth of a log density below its best, in nats a dimension, from which on it is compressed: draws
 # at temperature 2 are hardly deeper.
@@ -52,9 +53,8 @@ FEWEST_EXTENDED, EXTENSION_GAIN = 100, 0.5
 MOST_EXTENDED = {"additive": (20, 1), "radial": (1000, 1000)}
 # Weight of the last covariance in that of a space's coordinates, where draws go on from the last.
 COVARIANCE_MEMORY = 0.5
-# Largest output, less than infinite: its square is finite. Largest logarithm of a positive one.
+# Largest output, less than infinite: its square is finite.
 LARGEST_OUTPUT = 1e150
-LARGEST_LOG = 300.0
 # What a process may be of: outputs, or their logarithms; terms, deep ones compressed or not.
 TRANSFORMS = {False: ("none", "log"), True: ("compressed", "none")}
 

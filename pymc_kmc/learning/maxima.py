@@ -4,6 +4,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from pymc_kmc.learning.trust_region import Mode
+from pymc_kmc.numerics.linear_algebra import symmetric
 
 # Number of draws that are climbed from, far apart from each other.
 N_CLIMBS = 16
@@ -12,7 +13,7 @@ N_ITERATIONS = 100
 # Step of the differences that give curvatures, and the smallest one, in units of the draws' scales.
 CURVATURE_STEP, SMALLEST_CURVATURE = 1e-3, 1e-2
 # Difference of logarithms of masses from which on the smaller maximum is left out.
-NEGLIGIBLE = 7.0
+NEGLIGIBLE_MASS = 7.0
 
 
 def maxima(composite, X):
@@ -26,7 +27,7 @@ def maxima(composite, X):
             continue
         found.append(mode)
     largest = max((mode.log_mass for mode in found), default=0.0)
-    return [mode for mode in found if mode.log_mass > largest - NEGLIGIBLE]
+    return [mode for mode in found if mode.log_mass > largest - NEGLIGIBLE_MASS]
 
 
 def is_same(mode, other, nearest_copy):
@@ -69,9 +70,13 @@ def _climb(composite, x, scales):
     with np.errstate(all="ignore"):
         ahead, behind = (composite(top + s * steps, penalty=0.0).gradient for s in (1, -1))
     H = -(ahead - behind) * scales / (2.0 * CURVATURE_STEP)
-    H = 0.5 * (H + H.T)
     if not np.isfinite(H).all():
         return None
-    values, vectors = np.linalg.eigh(H)
+    return Mode(top, float(-found.fun), covariance_of(symmetric(H), scales))
+
+
+def covariance_of(curvature, scales):
+    """Return the covariance (d, d) of a Gaussian, given its curvature in units of scales (d,)."""
+    values, vectors = np.linalg.eigh(curvature)
     covariance = (vectors / np.maximum(values, SMALLEST_CURVATURE)) @ vectors.T
-    return Mode(top, float(-found.fun), covariance * np.outer(scales, scales))
+    return covariance * np.outer(scales, scales)

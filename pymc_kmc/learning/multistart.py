@@ -29,13 +29,14 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, shrunk
-from pymc_kmc.learning.maxima import is_same
+from pymc_kmc.learning.maxima import NEGLIGIBLE_MASS, covariance_of, is_same
 from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.learning.starts import jittered_points, prior_points, spread_out
 from pymc_kmc.learning.state import begin
 from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, Mode, Repulsion, TrustRegion
 from pymc_kmc.model.evaluations import Evaluations
+from pymc_kmc.numerics.linear_algebra import symmetric
 
 # Draws of the prior, which cost nothing, and how many of them are evaluated where outputs are
 # numbers: those that fill the prior evenly.
@@ -80,12 +81,8 @@ LEAST_A_SEARCH = 24
 FIRST_SPREAD, FIRST_TEMPERATURE = 1.5, 2.0
 # Step of the differences that give curvatures, in units of the variables' scales.
 CURVATURE_STEP = 1e-4
-# Smallest curvature, in units of the variables' scales.
-SMALLEST_CURVATURE = 1e-2
 # Number of draws around the modes that rounds begin with.
 N_DRAWS = 256
-# Difference of logarithms of modes' masses from which on the smaller one is left out.
-NEGLIGIBLE = 7.0
 
 
 class FoundMode(NamedTuple):
@@ -215,16 +212,11 @@ class MultiStart:
     def _covariance(self, x, fitted):
         """Return the posterior covariance of the linear model at a maximum."""
         scales = self.scales
-        d = len(scales)
         steps = CURVATURE_STEP * np.diag(scales)
         ahead, behind = fitted(x + steps)[1], fitted(x - steps)[1]
         H = -(ahead - behind) / (2.0 * CURVATURE_STEP * scales[:, None])
-        H = 0.5 * (H + H.T) * np.outer(scales, scales)
-        if not np.isfinite(H).all():
-            H = np.eye(d)
-        values, vectors = np.linalg.eigh(H)
-        covariance = (vectors / np.maximum(values, SMALLEST_CURVATURE)) @ vectors.T
-        return covariance * np.outer(scales, scales)
+        H = symmetric(H) * np.outer(scales, scales)
+        return covariance_of(H if np.isfinite(H).all() else np.eye(len(scales)), scales)
 
     # Numbers
 
@@ -410,7 +402,7 @@ class MultiStart:
     def have_mass(self):
         """Whether each mode has mass, compared with the largest."""
         masses = np.array([mode.log_mass for mode, _ in self.found])
-        return [bool(mass > masses.max() - NEGLIGIBLE) for mass in masses]
+        return [bool(mass > masses.max() - NEGLIGIBLE_MASS) for mass in masses]
 
     @property
     def modes(self):

@@ -22,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
+
 # The trust region's half width at first, at most, and where a search gives up; as all lengths here
 # in units of the variables' scales.
 FIRST_RADIUS, LARGEST_RADIUS, SMALLEST_RADIUS = 0.3, 1.0, 1e-3
@@ -39,8 +41,6 @@ RIDGE = 1e-4
 FREE = 3.0
 # Most iterations of the maximisation on the linear model.
 N_ITERATIONS = 60
-# Largest logarithm of an output.
-LARGEST_LOG = 300.0
 # Steps of a search whose outputs all stay the same: beyond four scales hardly a prior has mass.
 STEPS_OUT = (1.0, -1.0, 2.0, -2.0, 4.0, -4.0)
 

@@ -29,7 +29,7 @@ from scipy.optimize import minimize
 
 from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.emulator import NodeEmulator
-from pymc_kmc.numerics.linear_algebra import cholesky_factor
+from pymc_kmc.numerics.linear_algebra import cholesky_factor, symmetric
 
 # Number of nearest evaluations that are emulated: at least, and per dimension. With 30 at least,
 # later searches saw less of what earlier ones had found, and took twice as many.
@@ -367,7 +367,7 @@ class TrustRegion:
         H = -(ahead - behind) / (2.0 * CURVATURE_STEP)
         if not np.isfinite(H).all():
             return
-        values, vectors = np.linalg.eigh(0.5 * (H + H.T))
+        values, vectors = np.linalg.eigh(symmetric(H))
         values = np.clip(np.abs(values), *CURVATURES)
         axes = factor @ vectors
         covariance = (axes / values) @ axes.T

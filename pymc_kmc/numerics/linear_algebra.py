@@ -125,7 +125,7 @@ def cholesky_update(U, V):
 
 def symmetric_power(matrix, power):
     """Return a positive semi-definite matrix to a real power, its smallest eigenvalues lifted."""
-    eigenvalues, eigenvectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    eigenvalues, eigenvectors = np.linalg.eigh(symmetric(matrix))
     eigenvalues = np.maximum(eigenvalues, EIGENVALUE_FLOOR * eigenvalues[-1])
     return (eigenvectors * eigenvalues**power) @ eigenvectors.T
 
