@@ -607,7 +607,7 @@ class Outwards(kmc.KMCLite):
 @pytest.mark.one_line
 @pytest.mark.parametrize(
     ("broken", "n"),
-    [(WithoutKineticEnergy, 6000), (LengthFromTheState, 4000), (Outwards, 20_000)],
+    [(WithoutKineticEnergy, 6000), (LengthFromTheState, 4000), (Outwards, 40_000)],
 )
 def test_detailed_balance_can_fail(broken, n):
     step = frozen(lambda: given("KMCLite", is_wrong=True, step_class=broken))

@@ -29,6 +29,7 @@ from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.steps.kmc import SETTLING_TUNE
 from tests.bananas import Banana
+from tests.evaluations import evaluations_of
 from tests.learned import OBSERVED, curve, decay, learned_number, on_grid, scalar
 
 # The package's attribute of this name is the function.
@@ -540,6 +541,6 @@ def test_chains_start_where_the_emulated_log_density_is_a_number(edge, starts):
         value = np.where(X[:, 0] < edge, 0.0, np.nan)
         return Values(value, value[:, None], value, value)
 
-    evaluations = np.array([[0.5], [3.0]]), None, None, np.array([-1.0, -2.0])
+    evaluations = evaluations_of(np.array([[0.5], [3.0]]), np.zeros((2, 1)), np.array([-1.0, -2.0]))
     state = SimpleNamespace(draws=np.array([[0.0], [2.0], [1.0]]), evaluations=evaluations)
     assert _finite(composite, state).tolist() == starts

@@ -153,7 +153,7 @@ def test_a_scheme_of_ones_own():
         replicates = Replicates(log_estimate, Rotated(0.2))
         add_potential("loglik", replicates, log_mean_exp, [x], n_replicates=2, target_variance=2.0)
         step = kmc.AdaptiveMetropolis(rng=3)
-    noise = kmc.estimate_noise(model, rng=7).likelihoods.loc["loglik"]
+    noise = kmc.estimate_noise(model, random_seed=7).likelihoods.loc["loglik"]
     assert noise["of proposals"] < 0.7 * noise["variance"]
     points, _ = run(step, model.initial_point(), 500)
     step.stop_tuning()
