@@ -84,9 +84,10 @@ def test_searches_agree_on_what_two_of_them_have_found(modes, highest, agree):
 
 def test_the_draws_are_those_of_what_learn_returns():
     options = {"tune": 30, "draws": 30, "chains": 2, "cores": 1} | QUIET
+    learned = learned_curve()
     with curve():
         unasked = pm.sample(step=kmc.KMC(n_landmarks=50), **options)
-        asked = pm.sample(step=kmc.KMC(learned_curve()), **options)
+        asked = pm.sample(step=kmc.KMC(learned), **options)
     np.testing.assert_array_equal(unasked.posterior["rate"], asked.posterior["rate"])
 
 
