@@ -53,7 +53,7 @@ class TooRough(Exception):
     """A grid can't tell the moments: a mode is narrow, or an edge long."""
 
 
-def exact_moments(model, farthest=FARTHEST, fine=None, within=None):
+def exact_moments(model, farthest=FARTHEST, fine=None):
     """Return a model's :class:`Exact` moments by summation over one or two unconstrained values.
 
     Parameters
@@ -63,8 +63,6 @@ def exact_moments(model, farthest=FARTHEST, fine=None, within=None):
         Distance from 0 up to which is looked for mass.
     fine : int, optional
         Points a dimension of the last grid.
-    within : tuple of ndarray, optional
-        Lower and upper ends of a box; mass outside it is left out.
     """
     evaluate, d = _compiled(model)
     low, high = np.full(d, -farthest), np.full(d, farthest)
@@ -76,9 +74,6 @@ def exact_moments(model, farthest=FARTHEST, fine=None, within=None):
     n = FINE[d] if fine is None else fine
     X, width = _grid(low, high, n)
     log_densities, natural = evaluate(X)
-    if within is not None:
-        is_outside = ((X < within[0]) | (X > within[1])).any(axis=1)
-        log_densities = np.where(is_outside, -np.inf, log_densities)
     exact = Exact.of(natural, log_densities, np.prod(width))
     every_other = (np.indices(d * (n,)).reshape(d, -1) % 2 == 0).all(axis=0)
     rough = Exact.of(natural[every_other], log_densities[every_other], np.prod(2 * width))
@@ -177,21 +172,6 @@ def deviation(learned, exact):
     if not abs(value - exact.log_evidence) <= MARGIN + SCORES * error:
         wrong.append(f"log evidence {value:.3f} +- {error:.3f}, exact {exact.log_evidence:.3f}")
     return "; ".join(wrong)
-
-
-def missed_mass(model, learned, exact):
-    """Return the share of a posterior's mass that draws have missed, if that is all that is wrong.
-
-    It is what lies more than a standard deviation outside of the box of all draws.
-    """
-    X = learned.posterior.positions
-    margin = X.std(axis=0)
-    try:
-        inside = exact_moments(model, within=(X.min(axis=0) - margin, X.max(axis=0) + margin))
-    except TooRough:
-        return 1.0
-    share = -np.expm1(inside.log_evidence - exact.log_evidence)
-    return 1.0 if deviation(learned, inside) else float(share)
 
 
 def silent_error(model, exact, **kwargs):
