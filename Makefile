@@ -1,9 +1,10 @@
 # make demo                   the example of the KMC paper
-# make test                   the tests on the working tree, without those of the next line
+# make test                   the tests on the working tree, without those of the next two lines
+# make test-exactness         that draws are the posterior's, and what is learned too: long by nature
 # make test-docs              notebooks, the documentation's code as printed, examples and benchmarks in short
 # make faults                 kills, interrupts, hangs, damaged files, random models: many times each, and a table
 # make lint | typecheck       ruff | mypy
-# make coverage               `make test`, with what it doesn't reach
+# make coverage               `make test` and `make test-exactness`, with what they don't reach
 # make docs                   the documentation, into docs/_build/html; DOCS_INVENTORIES=1 links other projects' too
 # make wheel                  sdist and wheel into dist/
 # make smoke                  installs that wheel alone and samples, away from the working tree
@@ -28,8 +29,9 @@ export MKL_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 PYTEST = -m pytest -n $(JOBS) --dist worksteal
-# Overrides the marker that pyproject.toml leaves out.
+# These override the markers that pyproject.toml leaves out.
 DOCUMENTATION = -m documentation
+EXACTNESS = -m exactness
 WHEEL_PYTHON = $(CURDIR)/$(WHEEL_TREE)/.venv/bin/python
 
 # What .venv must have been built from; kept in .venv/.built.
@@ -37,7 +39,7 @@ DESCRIBE = import sys; \
 	sys.version_info >= (3, 11) or sys.exit("pymc_kmc needs Python 3.11 or newer, this is " + sys.version.split()[0]); \
 	print(sys.base_prefix, sys.version.split()[0])
 
-.PHONY: demo test test-docs faults lint typecheck coverage docs wheel smoke test-wheel test-wheel-docs venv clean
+.PHONY: demo test test-exactness test-docs faults lint typecheck coverage docs wheel smoke test-wheel test-wheel-docs venv clean
 
 demo: venv
 	@# ArviZ 0.23 announces version 1 at every import: not what the demo is about.
@@ -46,15 +48,18 @@ demo: venv
 test: venv
 	@$(VENV)/bin/python $(PYTEST) $(PYTEST_ARGS)
 
+test-exactness: venv
+	@$(VENV)/bin/python $(PYTEST) $(EXACTNESS) $(PYTEST_ARGS)
+
 test-docs: venv
 	@$(VENV)/bin/python $(PYTEST) $(DOCUMENTATION) $(PYTEST_ARGS) tests/examples
 
 coverage: venv
-	@$(VENV)/bin/python $(PYTEST) --cov --cov-report=term --cov-report=xml $(PYTEST_ARGS)
+	@$(VENV)/bin/python $(PYTEST) -m "not documentation" --cov --cov-report=term --cov-report=xml $(PYTEST_ARGS)
 
 faults: venv
 	@$(VENV)/bin/python -m tests.faults $(FAULTS_ARGS)
-	@FAULTS_EXAMPLES=200 $(VENV)/bin/python -m pytest -q tests/faults/test_compositions.py
+	@FAULTS_EXAMPLES=200 $(VENV)/bin/python -m pytest -q -m exactness tests/faults/test_compositions.py
 	@FAULTS_EXAMPLES=100 $(VENV)/bin/python -m pytest -q tests/faults/test_models.py tests/faults/test_distributions.py
 
 lint: venv

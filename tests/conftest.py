@@ -9,6 +9,7 @@ from tests.chains import short_sequences
 
 TESTS = Path(__file__).parent
 UNIT = TESTS / "unit"
+EXACTNESS = TESTS / "exactness"
 # Rooms that know nothing of PyMC: arrays in, arrays out. `numerics` isn't one of them: its cache of
 # compiled code stands on inner parts of numba, whose version comes with that of PyMC.
 ROOMS_OF_ARRAYS = [UNIT / name for name in ("adaptation", "moves", "surrogates")]
@@ -29,13 +30,21 @@ OF_ALGORITHMS += [
         "trust_region",
     )
 ]
+# Exactness of algorithms, on densities that PyMC only evaluates. What is learned of models' graphs,
+# and chains on transformed variables, are tested on both lines.
+OF_ALGORITHMS += [
+    EXACTNESS / f"test_{name}.py" for name in ("abc", "correlated", "learned", "partial_posteriors")
+]
+OF_ALGORITHMS += [TESTS / "faults" / "test_compositions.py"]
 # A test file of a room that imports one of these has a model.
 OF_MODELS = {"pymc", "pymc_kmc", "pytensor", "pytensor.tensor", "arviz"}
 
 
 def pytest_collection_modifyitems(items):
-    """Mark whole files as `one_line`; single tests bear that marker where they are written."""
+    """Mark whole files; single tests bear markers where they are written."""
     for item in items:
+        if item.path.is_relative_to(EXACTNESS):
+            item.add_marker("exactness")
         is_benchmark = item.path.name.endswith("_benchmark.py")
         if is_of_arrays(item) or is_benchmark or item.path in OF_ALGORITHMS:
             item.add_marker("one_line")

@@ -111,7 +111,6 @@ def test_what_matters_is_said():
     assert "Surely Mg (1.00). Perhaps Ca (0.50). Hardly Fe (0.00)." in said
 
 
-@pytest.mark.one_line
 @pytest.mark.documentation
 def test_the_script_runs(tmp_path):
     printed = run_quickly("glass_gp_classification.py", tmp_path)

