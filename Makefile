@@ -59,7 +59,7 @@ coverage: venv
 
 faults: venv
 	@$(VENV)/bin/python -m tests.faults $(FAULTS_ARGS)
-	@FAULTS_EXAMPLES=200 $(VENV)/bin/python -m pytest -q -m exactness tests/faults/test_compositions.py
+	@FAULTS_EXAMPLES=200 $(VENV)/bin/python -m pytest -q -s -m exactness tests/faults/test_compositions.py
 	@FAULTS_EXAMPLES=100 $(VENV)/bin/python -m pytest -q tests/faults/test_models.py tests/faults/test_distributions.py
 
 lint: venv
