@@ -1,8 +1,16 @@
-"""The warnings of a chain, each given at most once a chain."""
+"""What a chain tells its user: warnings, each given at most once, and its present activity.
+
+In 80 characters PyMC's own columns of the progress bar leave room for seven, with the times whole.
+While it tunes a chain names the activity that takes its time, of which PyMC's estimate of the time
+left takes no account; afterwards it shows its acceptance rate.
+"""
 
 import numpy as np
 from pymc.stats.convergence import SamplerWarning, WarningType
+from rich.progress import TextColumn
+from rich.table import Column
 
+from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.steps.own_checks import LARGEST_R_HAT
 
 # Number of iterations without an accepted proposal that is worth a warning. A chain that moves at
@@ -21,10 +29,10 @@ class ChainWarnings:
     def first(self, messages, n_iterations):
         """Return a SamplerWarning of the first message not given before, or None.
 
-        `messages` are pairs of a key and a text.
+        `messages` are pairs of a key and a text, or None.
         """
         for key, text in messages:
-            if key not in self.given:
+            if text is not None and key not in self.given:
                 self.given.add(key)
                 return SamplerWarning(WarningType.BAD_ACCEPTANCE, text, "warn", step=n_iterations)
         return None
@@ -72,24 +80,24 @@ def of_no_tuning(instead):
     )
 
 
-def of_rejections(target):
-    """Return a message about black boxes that rejected points in this chain, else None."""
+def of_evaluations(target, noise):
+    """Return keys and messages about evaluations that failed, and the noise of a NoiseProbe."""
+    messages = []
+    if target.is_noisy:
+        failures = joined(*(record.warn() for record in target.simulations)) or None
+        messages = [("failed", failures), ("noise", noise.complaint)]
     failing = [
         f"{name!r} failed at {n_rejected} of {n_evaluations} points so far"
         for name, n_evaluations, n_rejected in target.rejections()
         if n_rejected
     ]
-    if not failing:
-        return None
-    return (
-        f"The black box {'; '.join(failing)}. They were rejected: the prior is cut "
-        "off to the parameters where it succeeds (on_error='reject')."
-    )
-
-
-def of_failures(target):
-    """Return a message about simulations that failed, where they are many, else None."""
-    return joined(*(record.warn() for record in target.simulations)) or None
+    if failing:
+        rejected = (
+            f"The black box {'; '.join(failing)}. They were rejected: the prior is cut "
+            "off to the parameters where it succeeds (on_error='reject')."
+        )
+        messages.append(("rejected", rejected))
+    return messages
 
 
 def of_own_checks(target, checks, is_local):
@@ -161,3 +169,33 @@ def of_stillness(target, n_iterations):
 def joined(*sentences):
     """Return the sentences that aren't empty, as one text."""
     return " ".join(filter(None, sentences))
+
+
+def columns(n_chains=1):
+    """Return the column, and the values of its field before the first iteration of each chain."""
+    column = Column("Doing", no_wrap=True, width=7)
+    return [TextColumn("{task.fields[kmc_doing]}", table_column=column)], {
+        "kmc_doing": [""] * n_chains
+    }
+
+
+def update(statistics):
+    still = statistics["kmc_steps_since_accept"]
+    return {
+        "kmc_doing": "stuck" if still >= STUCK_FROM_START else doing(statistics),
+        "failing": still >= STUCK_AFTER,
+    }
+
+
+def doing(statistics):
+    """Return a chain's activity, in seven characters."""
+    if not statistics["tune"]:
+        return f"acc {statistics['kmc_recent_acceptance']:.2f}".replace("0.", ".")[:7]
+    if statistics["kmc_move"] in (MoveKind.LEARNED_DRAW, MoveKind.STAY):
+        return "settles"
+    n_fits = statistics.get("kmc_n_fits")
+    if n_fits is None:
+        return "tunes"
+    if n_fits:
+        return f"fit {n_fits}"
+    return "settles" if statistics["kmc_n_learning_evaluations"] else "arrives"
