@@ -25,7 +25,7 @@ from pytensor.tensor.type import discrete_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp, black_box_ops
 from pymc_kmc.likelihoods.checks import check_callable, check_model, check_name, is_positive_integer
-from pymc_kmc.likelihoods.parameters import (
+from pymc_kmc.likelihoods.user_function import (
     as_tensors,
     evaluate_at_initial_point,
     is_free,

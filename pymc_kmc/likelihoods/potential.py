@@ -8,7 +8,7 @@ import pytensor
 
 from pymc_kmc.likelihoods.checks import check_model, check_name
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError, NoisyLogLikelihood
-from pymc_kmc.likelihoods.parameters import as_tensors, evaluate_at_initial_point, names_of
+from pymc_kmc.likelihoods.user_function import as_tensors, evaluate_at_initial_point, names_of
 
 
 def add_potential(

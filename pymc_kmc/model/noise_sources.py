@@ -20,6 +20,8 @@ class EstimatedLikelihood:
     density. `output` is the log estimate, `parameters` are those of the user's function.
     """
 
+    is_noisy = True
+
     def __init__(self, node):
         self.op = node.op
         self.output = node.outputs[0]

@@ -13,6 +13,7 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.type import TensorType, continuous_dtypes, discrete_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
+from pymc_kmc.model.log_density import LogDensity
 from pymc_kmc.model.noise_sources import EstimatedLikelihood, estimated_likelihoods, simulators
 
 
@@ -24,7 +25,8 @@ class OpaquePart(NamedTuple):
     inputs : list of TensorVariable
         Those that depend on the model's variables. Of a node that another one feeds: the inputs of
         the other one.
-    source : Op or EstimatedLikelihood
+    source : Op, EstimatedLikelihood, or LogDensity
+        The last of a density that is opaque as a whole.
     flag : TensorVariable or None
         1 where a black box that may fail has not failed.
     is_fed : bool
@@ -40,15 +42,14 @@ class OpaquePart(NamedTuple):
 
     @property
     def is_noisy(self):
-        return isinstance(self.source, EstimatedLikelihood)
+        is_density = isinstance(self.source, EstimatedLikelihood | LogDensity)
+        return is_density and self.source.is_noisy
 
     @property
     def is_alone(self):
-        """Whether its likelihood or black box evaluates it, given its inputs."""
-        if self.is_noisy:
-            return True
+        """Whether its likelihood, black box or density evaluates it, given its inputs."""
         if not isinstance(self.source, BlackBoxOp):
-            return False
+            return isinstance(self.source, EstimatedLikelihood | LogDensity)
         # An argument that is a constant isn't among the inputs.
         return len(self.inputs) == len(self.source.parameter_names)
 
