@@ -135,16 +135,7 @@ def BlackBox(  # noqa: N802
     names = names_of(params)
     if lengths is not None:
         params, names = [*params, lengths], [*names, "shape"]
-    op = BlackBoxOp(
-        name,
-        function,
-        shape,
-        names,
-        executor=executor,
-        timeout=timeout,
-        on_error=on_error,
-        vectorized=vectorized,
-    )
+    op = BlackBoxOp(name, function, shape, names, executor, timeout, on_error, vectorized)
     stand_in = try_out(op, evaluate_at_initial_point(params, model))
     outputs = op.make_node(*params).outputs
     value = outputs[0]

@@ -80,16 +80,7 @@ class BlackBoxOp(UserFunctionOp):
     """
 
     def __init__(
-        self,
-        name,
-        function,
-        shape,
-        parameter_names,
-        *,
-        executor=None,
-        timeout=None,
-        on_error="raise",
-        vectorized=False,
+        self, name, function, shape, parameter_names, executor, timeout, on_error, vectorized
     ):
         check_executor(executor, timeout)
         super().__init__(name, f"black box {name!r}", parameter_names)

@@ -1,16 +1,25 @@
-"""The Op of an estimated likelihood: a function of parameters and of frozen noise."""
+"""The Op of an estimated likelihood, a function of parameters and frozen noise; its potential."""
 
+import numbers
 import warnings
 
 import numpy as np
+import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
 
 from pymc_kmc._compat import expect_numba_fallback
+from pymc_kmc.likelihoods.checks import check_model, check_name
 from pymc_kmc.likelihoods.executors import ExecutorError, Failure
-from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, choose_n_replicates
+from pymc_kmc.likelihoods.n_replicates import choose_n_replicates
 from pymc_kmc.likelihoods.simulations import Combination
-from pymc_kmc.likelihoods.user_function import UserFunctionOp
+from pymc_kmc.likelihoods.user_function import (
+    UserFunctionOp,
+    as_tensors,
+    evaluate_at_initial_point,
+    names_of,
+)
 
 # Evaluations under one noise after which nothing seems to renew it. A Slice step makes tens of them
 # an iteration, a NUTS tree at most 1023.
@@ -42,7 +51,8 @@ class NoisyLogLikelihood(UserFunctionOp):
     Two instances are never equal, and the noise must be a shared variable. PyTensor would otherwise
     merge equal nodes, and fold a node whose inputs are all constant.
 
-    `replicates` run the user's function, `what` in messages, for each row of noise;
+    `replicates` run the user's function, `what` in messages, for each row of noise; `names` are
+    those of its parameters;
     ``combine(results) -> float`` makes the log estimate of their results. A
     :class:`~pymc_kmc.likelihoods.simulations.Combination` also keeps a record of a chain's
     simulations. With `n_replicates` "auto" the step chooses the number while tuning, such that the
@@ -61,18 +71,9 @@ class NoisyLogLikelihood(UserFunctionOp):
     """
 
     def __init__(
-        self,
-        name,
-        replicates,
-        combine,
-        parameter_names,
-        *,
-        what="estimator",
-        n_replicates=1,
-        target_variance=TARGET_VARIANCE,
-        fewest=1,
+        self, name, replicates, combine, names, n_replicates, target_variance, what, fewest
     ):
-        super().__init__(name, f"{what} of {name!r}", parameter_names)
+        super().__init__(name, f"{what} of {name!r}", names)
         self.replicates = replicates
         self.noise = replicates.noise
         self.combine = combine
@@ -192,3 +193,52 @@ class NoisyLogLikelihood(UserFunctionOp):
 
 
 expect_numba_fallback(NoisyLogLikelihood)
+
+
+def add_potential(
+    name,
+    replicates,
+    combine,
+    params,
+    n_replicates,
+    target_variance,
+    model=None,
+    summaries=None,
+    fewest=1,
+):
+    """Add a noisy log likelihood to a model, after one estimate at the initial point; return it.
+
+    Arguments are those of :class:`NoisyLogLikelihood`. `summaries` are the
+    :class:`~pymc_kmc.likelihoods.simulations.Summaries` of a simulator.
+
+    Raises
+    ------
+    TypeError
+        If the user's function returns something of the wrong type.
+    ValueError
+        If there are no `params`, or `target_variance` isn't positive.
+    EstimatorError
+        If the user's function raises.
+    """
+    model, what = check_model(model), "estimator" if summaries is None else "simulator"
+    check_name(name)
+    params = as_tensors(name, params, what)
+    if not (isinstance(target_variance, numbers.Real) and 0 < target_variance < np.inf):
+        raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance!r}.")
+    names = names_of(params)
+    op = NoisyLogLikelihood(
+        name, replicates, combine, names, n_replicates, target_variance, what, fewest
+    )
+    noise = op.noise.draw(op.n_start, np.random.default_rng(0))
+    values = evaluate_at_initial_point(params, model)
+    try:
+        # In this process, whatever the executor, and with as few replicates as find an error.
+        op.try_out(noise[:fewest], values)
+    except EstimatorError as error:
+        if error.__cause__ is None:  # the result has the wrong type
+            raise TypeError(str(error)) from None
+        raise
+    if summaries is not None:
+        summaries.warn_if_constant(op.noise, values)
+    with model:
+        return pm.Potential(name, op(pytensor.shared(noise, name=f"{name}_noise"), *params))

@@ -24,6 +24,7 @@ says so.
 
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice, tee
 from time import perf_counter
 
 import numpy as np
@@ -33,24 +34,21 @@ from pytensor.graph.replace import clone_replace
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.likelihoods.executors import LazyExecutor
-from pymc_kmc.model.columns import Columns
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.log_density import LogDensity
-from pymc_kmc.model.opaque_parts import (
-    InseparableError,
-    OpaquePart,
-    given_others,
-    opaque_parts,
-    others_behind,
-)
-from pymc_kmc.model.rows import function, of_rows
+from pymc_kmc.model.rows import Columns, function, of_rows
 from pymc_kmc.model.structure import (
     ROUNDING_OF_SUM,
+    InseparableError,
+    OpaquePart,
     Structure,
     StructureError,
     dependence,
     dependent_besides,
     described_nodes,
+    given_others,
+    opaque_parts,
+    others_behind,
     spread_out,
     term_weights,
     tried_points,
@@ -397,12 +395,10 @@ class OpaqueModel(UnconstrainedModel):
 
     def _rows(self, X):
         """Yield the index of a point, a node and its output there, as soon as it is available."""
-        arrays = self._part_inputs(*self._columns.split(X))
-        together, n_arrays = None, 0
+        arrays = iter(self._part_inputs(*self._columns.split(X)))
+        together = enumerate(tee((self._outputs_at(x) for x in X), len(self._together)))
         for node, part in zip(self.nodes, self._parts_found, strict=True):
-            arguments = arrays[n_arrays : n_arrays + len(part.inputs)]
-            n_arrays += len(part.inputs)
-            source = part.source
+            arguments, source = list(islice(arrays, len(part.inputs))), part.source
             if self.is_whole:
                 sources = [*source.likelihoods, *source.simulators]
                 rows = (source.evaluate(x, self._noise(sources)).log_density for x in X)
@@ -410,13 +406,9 @@ class OpaqueModel(UnconstrainedModel):
                 rows = self._estimates(source, arguments)
             elif part not in self._together:
                 rows = source.each(arguments, self._executor)
-            elif len(self._together) == 1:
-                rows = (self._outputs_at(x)[0] for x in X)
             else:
-                if together is None:
-                    together = [self._outputs_at(x) for x in X]
-                k = self._together.index(part)
-                rows = (found[k] for found in together)
+                k, found = next(together)
+                rows = (outputs[k] for outputs in found)
             for i, row in enumerate(rows):
                 yield i, node, row
 

@@ -374,7 +374,8 @@ class AdaptiveStep(BlockedStep):
             target.check_start(point)
             messages.append(("start", tell.of_start(target, target.current(point))))
             if self._wants_shape and self.is_learning:
-                self._set_shape(self._first_shape(target.current(point)))
+                factor = self._first_shape(target.current(point))
+                self.adapted.random_walk.adaptation.set_shape(factor)
         if progress.is_untuned and not self.is_learning:
             messages.append(("untuned", tell.of_no_tuning(self._instead_of_tuning)))
         if self._adapts and target.chooses_n_replicates:
@@ -388,14 +389,11 @@ class AdaptiveStep(BlockedStep):
         target, values = self.target, [start.log_density]
         if target.is_noisy and start.log_density > -np.inf:
             values += filter(isfinite, [self._look_at(start.position) for _ in range(N_STARTS)])
-        return first_shape(
-            self._look_at,
-            start.position,
-            float(np.mean(values)),
-            float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-            target.is_free,
-            target.precision,
-        )
+        mean, sd = float(np.mean(values)), 0.0
+        if len(values) > 1:
+            sd = float(np.std(values, ddof=1))
+        place = start.position, mean, sd
+        return first_shape(self._look_at, *place, target.is_free, target.precision)
 
     def _look_at(self, position):
         """Return the log density at a position that isn't a proposal; NaN where it has none."""
@@ -408,11 +406,8 @@ class AdaptiveStep(BlockedStep):
         self._observe(evaluation)
         return evaluation.log_density
 
-    # Whether a chain begins with scales and correlations found around its start.
+    # Whether a chain's random walk begins with scales and correlations found around its start.
     _wants_shape = False
-
-    def _set_shape(self, factor):
-        """Begin with a covariance, given by its Cholesky factor (d, d)."""
 
     def _count(self, outcome, n_evaluations):
         progress = self.progress
