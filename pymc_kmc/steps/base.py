@@ -430,7 +430,7 @@ class AdaptiveStep(BlockedStep):
             messages += tell.of_evaluations(self.target, progress.noise)
             if progress.checks.is_due():
                 checks = self.target, progress.checks, self._is_local
-                messages += tell.of_own_checks(*checks)
+                messages.append(tell.of_own_checks(*checks))
         if tell.is_stuck(progress):
             stillness = tell.of_stillness(self.target, progress.steps_since_accept)
             messages.append(("stuck", stillness))

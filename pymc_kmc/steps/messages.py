@@ -101,48 +101,36 @@ def of_evaluations(target, noise):
 
 
 def of_own_checks(target, checks, is_local):
-    """Return keys and messages about a chain that drifts away or has not converged.
+    """Return a key and a message about a chain that drifts away or hasn't converged, or None.
 
-    `is_local` says that all moves of the step are about as long as the posterior's middle is wide.
+    `is_local` says that all moves of the step are about as long as the posterior's middle is wide:
+    tails that are heavy are told then.
     """
     drifting = target.names_of(checks.drifting(target.is_free))
     if drifting:
-        return [
-            (
-                "drift",
-                f"The chain's range grows and grows along {', '.join(drifting)}: either the "
-                "posterior isn't proper, and its mass escapes there (give these variables proper "
-                "priors), or the chain is still on its way: start nearer, initvals={...}.",
-            )
-        ]
-    tails = target.names_of(checks.heavy_tailed()) if is_local else []
+        return "drift", (
+            f"The chain's range grows and grows along {', '.join(drifting)}: either the "
+            "posterior isn't proper, and its mass escapes there (give these variables proper "
+            "priors), or the chain is still on its way: start nearer, initvals={...}."
+        )
     r_hat = checks.r_hat()
-    if not np.nanmax(r_hat, initial=0.0) > LARGEST_R_HAT:
-        return of_tails(tails)
-    names = target.names_of(np.flatnonzero(r_hat > LARGEST_R_HAT))
-    return [
-        (
-            "parts",
+    largest = np.nanmax(r_hat, initial=0.0)
+    if largest > LARGEST_R_HAT:
+        names = target.names_of(np.flatnonzero(r_hat > LARGEST_R_HAT))
+        return "parts", (
             f"Eight parts of this chain's {checks.n_draws} draws differ from each other along "
-            f"{', '.join(names)} (R-hat of the parts {np.nanmax(r_hat):.2f}): it has not "
+            f"{', '.join(names)} (R-hat of the parts {largest:.2f}): it has not "
             "converged, or hardly moves there. Tune for longer, give variables of about the same "
-            "scale, or start where the posterior has its mass: initvals={...}.",
+            "scale, or start where the posterior has its mass: initvals={...}."
         )
-    ]
-
-
-def of_tails(names):
-    """Return keys and messages about variables with heavy tails, for a step of local moves."""
-    if not names:
-        return []
-    return [
-        (
-            "tails",
-            f"The draws have heavy tails along {', '.join(names)}. This step comes there seldom "
-            "and stays for long, so that shares of the tails may be wrong by more than their "
-            "standard errors say. kmc.KMC() makes moves that reach them.",
-        )
-    ]
+    tails = target.names_of(checks.heavy_tailed()) if is_local else []
+    if not tails:
+        return "tails", None
+    return "tails", (
+        f"The draws have heavy tails along {', '.join(tails)}. This step comes there seldom "
+        "and stays for long, so that shares of the tails may be wrong by more than their "
+        "standard errors say. kmc.KMC() makes moves that reach them."
+    )
 
 
 def is_stuck(progress):
