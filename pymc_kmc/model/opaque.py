@@ -238,6 +238,8 @@ class OpaqueModel(UnconstrainedModel):
 
     def inputs(self, X):
         """Return the opaque inputs (n, k) at unconstrained points (n, d)."""
+        if self.is_whole:  # as the graph says, in no time
+            return X
         return self._arguments.join(self._part_inputs(*self._columns.split(X)))
 
     def pull(self, X, weights):
@@ -250,6 +252,8 @@ class OpaqueModel(UnconstrainedModel):
 
         These are by X, (n, d), and by the outputs, (n, m).
         """
+        if self.is_whole:  # as the graph says, in no time
+            return outputs[:, 0], np.zeros_like(X), np.ones_like(outputs)
         raw = np.empty((len(X), self.nodes[-1].returned.stop))
         for node in self.nodes:
             own = outputs[:, node.outputs]
