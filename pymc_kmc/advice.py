@@ -27,7 +27,6 @@ import pymc as pm
 from pymc.initial_point import make_initial_point_fn
 
 from pymc_kmc import notebook
-from pymc_kmc.adaptation.noise_variance import ideal_acceptance
 from pymc_kmc.findings import NEEDLESSLY_GOOD, TOO_NOISY
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.likelihoods.n_replicates import (
@@ -40,6 +39,7 @@ from pymc_kmc.likelihoods.n_replicates import (
     remedy_of_zeros,
 )
 from pymc_kmc.model.target import TargetDensity
+from pymc_kmc.moves.noise_probe import ideal_acceptance
 from pymc_kmc.numerics.checks import check_rng
 from pymc_kmc.runs import Run
 

@@ -19,7 +19,7 @@ from pymc_kmc.likelihoods.black_box_op import BlackBoxError
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import OpaqueModel
-from pymc_kmc.model.opaque_parts import why_not_learned
+from pymc_kmc.model.structure import why_not_learned
 
 # PyMC's logger has a handler, and its level.
 log = logging.getLogger("pymc.pymc_kmc")

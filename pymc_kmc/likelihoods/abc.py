@@ -37,7 +37,7 @@ from pytensor.tensor import TensorVariable
 from pymc_kmc.likelihoods.checks import WrongResult, as_real_scalar
 from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
-from pymc_kmc.likelihoods.potential import add_potential
+from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
 from pymc_kmc.likelihoods.simulations import (
     Combination,
     Summaries,
@@ -181,15 +181,9 @@ def ABCPotential(  # noqa: N802
     >>> [potential.name for potential in model.potentials]
     ['likelihood']
     """
+    n_params = len(params)
     noise = noise_of_simulator(
-        name,
-        simulator,
-        len(params),
-        n_simulations,
-        executor,
-        timeout,
-        n_normals=n_normals,
-        correlation=correlation,
+        name, simulator, n_params, n_simulations, n_normals, correlation, executor, timeout
     )
     is_number = isinstance(epsilon, numbers.Real) and not isinstance(epsilon, bool)
     if not (is_number and 0 < epsilon < np.inf):
@@ -201,16 +195,10 @@ def ABCPotential(  # noqa: N802
             f"observed_summary), got {distance!r} of type {type(distance).__name__}."
         )
     summaries = Summaries(name, simulator, summary, observed, noise.is_joint)
+    replicates = Replicates(Distance(summaries, distance), noise, executor, timeout)
+    average = KernelAverage(name, kernel, float(epsilon))
     return add_potential(
-        name,
-        Replicates(Distance(summaries, distance), noise, executor, timeout),
-        KernelAverage(name, kernel, float(epsilon)),
-        params,
-        n_replicates=n_simulations,
-        target_variance=target_variance,
-        what="simulator",
-        check=summaries.warn_if_constant,
-        model=model,
+        name, replicates, average, params, n_simulations, target_variance, model, summaries
     )
 
 

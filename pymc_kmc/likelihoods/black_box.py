@@ -25,7 +25,7 @@ from pytensor.tensor.type import discrete_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp, black_box_ops
 from pymc_kmc.likelihoods.checks import check_callable, check_model, check_name, is_positive_integer
-from pymc_kmc.likelihoods.parameters import (
+from pymc_kmc.likelihoods.user_function import (
     as_tensors,
     evaluate_at_initial_point,
     is_free,
@@ -135,16 +135,7 @@ def BlackBox(  # noqa: N802
     names = names_of(params)
     if lengths is not None:
         params, names = [*params, lengths], [*names, "shape"]
-    op = BlackBoxOp(
-        name,
-        function,
-        shape,
-        names,
-        executor=executor,
-        timeout=timeout,
-        on_error=on_error,
-        vectorized=vectorized,
-    )
+    op = BlackBoxOp(name, function, shape, names, executor, timeout, on_error, vectorized)
     stand_in = try_out(op, evaluate_at_initial_point(params, model))
     outputs = op.make_node(*params).outputs
     value = outputs[0]

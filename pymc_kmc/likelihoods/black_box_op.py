@@ -1,6 +1,5 @@
 """The Op of a black box: a user's function, counted, checked and evaluated in batches."""
 
-import traceback
 import warnings
 from collections import Counter, deque
 from typing import NamedTuple
@@ -8,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 
 from pymc_kmc._compat import expect_numba_fallback
@@ -17,11 +15,11 @@ from pymc_kmc.likelihoods.executors import (
     ExecutorError,
     Failure,
     LazyExecutor,
-    Shipped,
+    RunOnce,
     TimeLimitError,
     check_executor,
 )
-from pymc_kmc.likelihoods.op_results import Cache, with_values
+from pymc_kmc.likelihoods.user_function import UserFunctionOp, happened, with_values
 
 MOST_REJECTIONS = 100  # rejected points kept to look at; all are counted
 
@@ -45,27 +43,23 @@ class Rejection(NamedTuple):
     reason: str
 
 
-class CallFunction(Shipped):
-    """Calls the user's function and makes an array of its result."""
+class RealArray:
+    """The task of a black box: calls the user's function and makes an array of its result."""
 
-    def __call__(self, values, shape):
-        """Return the outputs at `values`, an array of this shape, or a :class:`Failure`."""
-        function = self.content
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *values, shape):
+        outputs = self.function(*values)
         try:
-            # [()] makes numbers of 0-d arrays. Copies: the function may write into its arguments.
-            outputs = function(*[value.copy()[()] for value in values])
-            try:
-                return as_real_array(outputs, shape)
-            except TypeError as error:
-                raise WrongResult(
-                    f"must return real numbers of shape {shape}; it returned {error} (see shape=)"
-                ) from None
-        except (Exception, SystemExit) as error:
-            # Without the frame of this function. Foreign code ends itself with sys.exit.
-            return Failure(0, error, "".join(traceback.format_tb(error.__traceback__)[1:]))
+            return as_real_array(outputs, shape)
+        except TypeError as error:
+            raise WrongResult(
+                f"must return real numbers of shape {shape}; it returned {error} (see shape=)."
+            ) from None
 
 
-class BlackBoxOp(Op):
+class BlackBoxOp(UserFunctionOp):
     """A deterministic function that has values only, no gradient; see :func:`BlackBox`.
 
     It has one output, a tensor. With ``on_error="reject"`` it has a second, 1. where the evaluation
@@ -86,35 +80,24 @@ class BlackBoxOp(Op):
     """
 
     def __init__(
-        self,
-        name,
-        function,
-        shape,
-        parameter_names,
-        *,
-        executor=None,
-        timeout=None,
-        on_error="raise",
-        vectorized=False,
+        self, name, function, shape, parameter_names, executor, timeout, on_error, vectorized
     ):
         check_executor(executor, timeout)
-        self.name = name
+        super().__init__(name, f"black box {name!r}", parameter_names)
         self.shape = shape
         self.takes_shape = None in shape
-        self.parameter_names = tuple(parameter_names)
         self.timeout = timeout
         self.rejects = on_error == "reject"
         self.vectorized = vectorized
         self.n_evaluations = 0
         self.reasons = Counter()
         self.rejections = deque(maxlen=MOST_REJECTIONS)
-        self._call = CallFunction(function)
+        self._call = RunOnce(RealArray(function))
         self._executor = None if executor is None else LazyExecutor(executor)
-        self._cache = Cache()
 
     @property
     def function(self):
-        return self._call.content
+        return self._call.content.function
 
     @property
     def n_rejected(self):
@@ -172,12 +155,13 @@ class BlackBoxOp(Op):
         """
         values = [np.asarray(value) for value in values]
         key = tuple([(value.shape, value.tobytes()) for value in values])
-        outputs, succeeded = self._cache.find(key, lambda: self._evaluate(values))
-        return np.array(outputs), succeeded  # a copy: PyTensor works in place
 
-    def _evaluate(self, values):
-        outputs, succeeded = self.evaluate_many([value[None] for value in values])
-        return outputs[0], bool(succeeded[0])
+        def evaluate():
+            (found,) = self._results([value[None] for value in values])
+            return found
+
+        outputs, succeeded = self._cache.find(key, evaluate)
+        return np.array(outputs), succeeded  # a copy: PyTensor works in place
 
     def evaluate_many(self, inputs):
         """Return the outputs at n points, (n, ...), and whether each succeeded, bool (n,).
@@ -197,27 +181,21 @@ class BlackBoxOp(Op):
         ValueError
             If `inputs` doesn't have an array of n values for each parameter.
         """
-        inputs = [np.asarray(values) for values in inputs]
-        n = self._n_points(inputs)
-        outputs = np.full((n, *self._arguments(inputs)[1]), np.nan)
-        succeeded = np.zeros(n, dtype=bool)
-        for i, result in enumerate(self._checked(inputs, n)):
-            if result is not None:
-                outputs[i], succeeded[i] = result, True
+        inputs, shape = self._arguments(inputs)
+        outputs = np.empty((len(inputs[0]), *shape))
+        succeeded = np.empty(len(outputs), dtype=bool)
+        for i, found in enumerate(self._results(inputs)):
+            outputs[i], succeeded[i] = found
         return outputs, succeeded
 
     def each(self, inputs, executor=None):
-        """Yield the outputs at several points, each as soon as it is computed.
+        """Return an iterator of the outputs at several points, each as soon as it is computed.
 
         Arguments and errors are those of :meth:`evaluate_many`; a rejected point's outputs are NaN.
         Outputs yielded before an error aren't lost. `executor`, a LazyExecutor, is used by a black
         box that has none of its own.
         """
-        inputs = [np.asarray(values) for values in inputs]
-        results = self._checked(inputs, self._n_points(inputs), executor)
-        shape = self._arguments(inputs)[1]
-        for result in results:
-            yield np.full(shape, np.nan) if result is None else result
+        return (outputs for outputs, _ in self._results(inputs, executor))
 
     def runs_ahead(self, executor=None):
         """Return whether evaluations can begin on an executor before :meth:`each` asks for them."""
@@ -225,9 +203,7 @@ class BlackBoxOp(Op):
 
     def begin(self, inputs, executor=None):
         """Let an executor begin what :meth:`each` will evaluate with these arguments."""
-        inputs = [np.asarray(values) for values in inputs]
-        calls = self._calls(inputs, self._n_points(inputs))
-        (self._executor or executor).begin(self._call, calls)
+        (self._executor or executor).begin(self._call, self._calls(*self._arguments(inputs)))
 
     def abandon(self):
         """Cancel evaluations begun on an executor of its own that were not asked for."""
@@ -235,24 +211,61 @@ class BlackBoxOp(Op):
             self._executor.abandon()
 
     def _arguments(self, inputs):
-        """Return the function's arguments at n points, and the shape of its outputs at each."""
+        """Return the parameters at n points as arrays, and the shape of the outputs at each."""
+        inputs = [np.asarray(values) for values in inputs]
+        lengths = {values.shape[0] if values.ndim else None for values in inputs}
+        if len(inputs) != len(self.parameter_names) or len(lengths) != 1 or None in lengths:
+            raise ValueError(
+                f"inputs of {self.name!r} must have an array with a row for each point, for each "
+                f"of {list(self.parameter_names)}; got shapes {[v.shape for v in inputs]}."
+            )
         if not self.takes_shape:
             return inputs, self.shape
-        *inputs, lengths = inputs
-        return inputs, tuple(lengths.max(axis=0, initial=0).tolist())  # all rows are equal
+        return inputs, tuple(inputs[-1].max(axis=0, initial=0).tolist())  # all rows are equal
 
-    def _calls(self, inputs, n):
+    def _calls(self, inputs, shape, at_once=False):
+        """Return the arguments of calls at n points one by one, or of one call `at_once`."""
+        arguments, n = inputs[: -1 if self.takes_shape else None], len(inputs[0])
+        if at_once:
+            return [(arguments, {"shape": (n, *shape)})]
+        if self.vectorized:
+            return [([v[i : i + 1] for v in arguments], {"shape": (1, *shape)}) for i in range(n)]
+        return [([v[i] for v in arguments], {"shape": shape}) for i in range(n)]
+
+    def _results(self, inputs, executor=None):
+        """Yield the outputs at n points, NaN where the evaluation failed, and whether it didn't."""
         inputs, shape = self._arguments(inputs)
-        return [([values[i] for values in inputs], shape) for i in range(n)]
-
-    def _checked(self, inputs, n, executor=None):
-        """Yield an array for each of n points, None where the evaluation was rejected."""
-        for i, result in enumerate(self._results(inputs, n, self._executor or executor)):
+        executor = self._executor or executor
+        results = self._run(self._calls(inputs, shape), executor)
+        if self.vectorized and len(inputs[0]) > 1:
+            (together,) = self._run(self._calls(inputs, shape, at_once=True), executor)
+            # Else one by one: it is the point that failed that is to be named.
+            if not isinstance(together, Failure):
+                results = together
+        for i, result in enumerate(results):
             self.n_evaluations += 1
-            failure = result if isinstance(result, Failure) else self._fault(result)
+            failure = result
+            if not isinstance(result, Failure):
+                result = result.reshape(shape)
+                failure = self._fault(result)
             if failure is not None:
                 self._fail(failure, [values[i] for values in inputs])
-            yield None if failure is not None else result
+                result = np.full(shape, np.nan)
+            yield result, failure is None
+
+    def _run(self, calls, executor):
+        """Yield an array or a :class:`Failure` for each of some calls."""
+        n_done, results = 0, (self._call(*call) for call in calls)
+        if executor is not None:
+            results = executor.each(self._call, calls, self.timeout)
+        try:
+            for result in results:
+                n_done += 1
+                yield result
+        except ExecutorError as error:
+            # A fault of the machine: it says nothing about the parameters.
+            failure = Failure(0, error, "")
+            raise self._error(failure, calls[n_done][0]) from failure.cause
 
     def try_out(self, values):
         """Return the outputs at one point, by a call in this process that isn't remembered.
@@ -262,62 +275,14 @@ class BlackBoxOp(Op):
         """
         self.n_evaluations += 1
         inputs, shape = self._arguments([value[None] for value in values])
-        if self.vectorized:
-            result = self._call(inputs, (1, *shape))
-        else:
-            result = self._call([values[0] for values in inputs], shape)
+        (call,) = self._calls(inputs, shape)
+        result = self._call(*call)
         if isinstance(result, Failure):
             error = self._error(result, values)
             if isinstance(result.error, WrongResult):
                 raise TypeError(str(error))
             raise error from result.error
-        return result[0] if self.vectorized else result
-
-    def _n_points(self, inputs):
-        lengths = {values.shape[0] if values.ndim else None for values in inputs}
-        if len(inputs) != len(self.parameter_names) or len(lengths) != 1 or None in lengths:
-            raise ValueError(
-                f"inputs of {self.name!r} must have an array with a row for each point, for each "
-                f"of {list(self.parameter_names)}; got shapes {[v.shape for v in inputs]}."
-            )
-        return lengths.pop()
-
-    def _results(self, inputs, n, executor):
-        """Yield an array or a :class:`Failure` for each of n points."""
-        if not self.vectorized:
-            yield from self._run(self._calls(inputs, n), executor)
-            return
-        inputs, shape = self._arguments(inputs)
-        if n > 1:
-            (results,) = self._run([(inputs, (n, *shape))], executor)
-            if not isinstance(results, Failure):
-                yield from results
-                return
-        # One by one: it is the point that failed that is to be named.
-        calls = [([v[i : i + 1] for v in inputs], (1, *shape)) for i in range(n)]
-        for result in self._run(calls, executor):
-            yield result if isinstance(result, Failure) else result[0]
-
-    def _run(self, calls, executor):
-        """Yield the results of calls; one that takes too long fails like one that raises."""
-        if executor is None:
-            for call in calls:
-                yield self._call(*call)
-            return
-        n_done = 0
-        while n_done < len(calls):
-            try:
-                results = executor.results(self._call, calls[n_done:], self.timeout, True)
-                for result in results:
-                    n_done += 1
-                    yield result
-            except TimeLimitError as error:
-                n_done += 1
-                yield Failure(0, error, "")
-            except ExecutorError as error:
-                # A fault of the machine: it says nothing about the parameters.
-                values = calls[n_done][0]
-                raise self._error(Failure(0, error, ""), values) from error.__cause__
+        return result.reshape(shape)
 
     def _fault(self, outputs):
         """Return a failure if outputs aren't finite, else None."""
@@ -334,15 +299,14 @@ class BlackBoxOp(Op):
             first = tuple(int(index) for index in np.argwhere(bad)[0])
             shown = f"{bad.sum()} of {bad.size} values that aren't finite, {outputs[first]} first, "
             shown += f"at {list(first)}"
-        return Failure(0, NotFinite(f"returned {shown}"), "")
+        return Failure(0, NotFinite(f"returned {shown}."), "")
 
     # Failures
 
     def _fail(self, failure, values):
         """Raise the error of a failing evaluation, or count and keep the rejection."""
         if not self.rejects:
-            cause = None if isinstance(failure.error, WrongResult) else failure.error
-            raise self._error(failure, values) from cause
+            raise self._error(failure, values) from failure.cause
         error = failure.error
         self.reasons[KINDS.get(type(error), type(error).__name__)] += 1
         parameters = dict(zip(self.parameter_names, map(np.array, values), strict=True))
@@ -365,29 +329,11 @@ class BlackBoxOp(Op):
                 "\nA log density may be -inf where parameters are impossible. on_error='reject' "
                 "rejects points where the function fails."
             )
-        frames = ""
-        if failure.frames and not isinstance(failure.error, WrongResult):
-            frames = f"\n{failure.frames}"
-        return BlackBoxError(
-            f"The black box {self.name!r} {happened(failure)}\n"
-            f"Parameters: {with_values(self.parameter_names, values)}{remedy}{frames}"
-        )
+        return BlackBoxError(self._told(failure, values, remedy))
 
 
 # Kinds of failures besides the exceptions of the user's function, as they are counted.
 KINDS = {NotFinite: "not finite", WrongResult: "wrong result", TimeLimitError: "timeout"}
-
-
-def happened(failure):
-    """Return the failure as the end of a sentence whose subject is the black box."""
-    error = failure.error
-    if isinstance(error, TimeLimitError):
-        return f"was stopped: {error}"
-    if isinstance(error, ExecutorError):
-        return f"got no result of its executor: {error}"
-    if isinstance(error, WrongResult):
-        return f"{error}."
-    return f"raised {type(error).__name__}: {error}"
 
 
 def black_box_ops(graphs):

@@ -17,6 +17,8 @@ from typing import NamedTuple
 import cloudpickle
 import numpy as np
 
+from pymc_kmc.likelihoods.checks import WrongResult
+
 MOST_TASKS = 64  # tasks of an executor an estimate: each costs some 0.1 to 1 ms
 MOST_PAYLOADS = 8  # unpacked tasks that a worker keeps, one a potential: they may hold large data
 
@@ -43,6 +45,13 @@ class Failure(NamedTuple):
 
     def __reduce__(self):
         return Failure, (self.row, picklable(self.error), self.frames)
+
+    @property
+    def cause(self):
+        """The exception behind an error: the user's, or an executor's."""
+        if isinstance(self.error, WrongResult):
+            return None
+        return self.error.__cause__ if isinstance(self.error, ExecutorError) else self.error
 
 
 def picklable(error):
@@ -106,16 +115,14 @@ class Replicates:
         return results
 
     def each(self, calls, executor=None):
-        """Yield the results of several estimates, each as :meth:`__call__` returns them.
+        """Return an iterator of the results of estimates, each as :meth:`__call__` returns them.
 
         `calls` has the rows and arguments of each. `executor`, a LazyExecutor, runs an estimate a
         task, all at once, if the replicates have no executor of their own.
         """
         if executor is None or self._executor is not None:
-            for call in calls:
-                yield self(*call)
-        else:
-            yield from executor.results(self._run_rows, calls)
+            return (self(*call) for call in calls)
+        return executor.results(self._run_rows, calls)
 
     def here(self, rows, arguments):
         """Return the results of :meth:`__call__`, run in this process."""
@@ -187,6 +194,25 @@ class Shipped:
         self._content, self._payload = None, payload
 
 
+def call(task, arguments, random, row=0):
+    """Return a task's result, or the :class:`Failure` of a row of noise, in this process."""
+    try:
+        # [()] makes numbers of 0-d arrays. Copies: the task may write into its arguments.
+        return task(*[value.copy()[()] for value in arguments], **random)
+    except (Exception, SystemExit) as error:
+        # Without the frames of this function and of the task's own wrapper. Foreign code ends
+        # itself with sys.exit.
+        frames = traceback.format_tb(error.__traceback__)[2:]
+        return Failure(row, error, "".join(frames))
+
+
+class RunOnce(Shipped):
+    """Runs a task once, in the process that it is called in; see :func:`call`."""
+
+    def __call__(self, arguments, random):
+        return call(self.content, arguments, random)
+
+
 class RunRows(Shipped):
     """Runs a task for rows of noise, in the process that it is called in."""
 
@@ -199,15 +225,10 @@ class RunRows(Shipped):
         results = []
         calls = [(slice(None), rows)] if noise.is_joint else enumerate(rows)
         for index, row in calls:
-            # [()] makes numbers of 0-d arrays. Copies: the task may write into its arguments.
-            values = [value.copy()[()] for value in arguments]
-            try:
-                results.append(task(*values, **noise.inputs(row)))
-            except (Exception, SystemExit) as error:
-                # Without the frames of this function and of the task's own wrapper. Foreign code
-                # ends itself with sys.exit.
-                frames = traceback.format_tb(error.__traceback__)[2:]
-                return Failure(index, error, "".join(frames))
+            result = call(task, arguments, noise.inputs(row), index)
+            if isinstance(result, Failure):
+                return result
+            results.append(result)
         return results[0] if noise.is_joint else results
 
 
@@ -278,11 +299,27 @@ class LazyExecutor:
         cancel([future for futures in self._begun.values() for future in futures])
         self._begun = {}
 
+    def each(self, task, calls, seconds):
+        """Yield the results of calls, a :class:`Failure` for one that takes longer than `seconds`.
+
+        A call counts as begun when all before it have ended. Arguments and errors are otherwise
+        those of :meth:`results`.
+        """
+        n_done = 0
+        while n_done < len(calls):
+            try:
+                for result in self.results(task, calls[n_done:], seconds, each=True):
+                    n_done += 1
+                    yield result
+            except TimeLimitError as error:
+                n_done += 1
+                yield Failure(0, error, "")
+
     def results(self, task, calls, seconds=None, each=False):
         """Yield the results of a task, in the order of its calls.
 
         `calls` are tuples of arguments. `seconds` is a time limit for all calls, or with `each` for
-        each call: one counts as begun when all before it have ended.
+        each call.
 
         Raises
         ------

@@ -1,18 +1,25 @@
-"""The Op of an estimated likelihood: a function of parameters and of frozen noise."""
+"""The Op of an estimated likelihood, a function of parameters and frozen noise; its potential."""
 
+import numbers
 import warnings
 
 import numpy as np
+import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 
 from pymc_kmc._compat import expect_numba_fallback
-from pymc_kmc.likelihoods.checks import WrongResult
+from pymc_kmc.likelihoods.checks import check_model, check_name
 from pymc_kmc.likelihoods.executors import ExecutorError, Failure
-from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, choose_n_replicates
-from pymc_kmc.likelihoods.op_results import Cache, with_values
+from pymc_kmc.likelihoods.n_replicates import choose_n_replicates
 from pymc_kmc.likelihoods.simulations import Combination
+from pymc_kmc.likelihoods.user_function import (
+    UserFunctionOp,
+    as_tensors,
+    evaluate_at_initial_point,
+    names_of,
+)
 
 # Evaluations under one noise after which nothing seems to renew it. A Slice step makes tens of them
 # an iteration, a NUTS tree at most 1023.
@@ -38,13 +45,14 @@ class EstimatorError(RuntimeError):
     of_executor: bool = False
 
 
-class NoisyLogLikelihood(Op):
+class NoisyLogLikelihood(UserFunctionOp):
     """Log of an unbiased likelihood estimate: a function of parameters and of frozen noise.
 
     Two instances are never equal, and the noise must be a shared variable. PyTensor would otherwise
     merge equal nodes, and fold a node whose inputs are all constant.
 
-    `replicates` run the user's function, `what` in messages, for each row of noise;
+    `replicates` run the user's function, `what` in messages, for each row of noise; `names` are
+    those of its parameters;
     ``combine(results) -> float`` makes the log estimate of their results. A
     :class:`~pymc_kmc.likelihoods.simulations.Combination` also keeps a record of a chain's
     simulations. With `n_replicates` "auto" the step chooses the number while tuning, such that the
@@ -63,29 +71,18 @@ class NoisyLogLikelihood(Op):
     """
 
     def __init__(
-        self,
-        name,
-        replicates,
-        combine,
-        parameter_names,
-        *,
-        what="estimator",
-        n_replicates=1,
-        target_variance=TARGET_VARIANCE,
-        fewest=1,
+        self, name, replicates, combine, names, n_replicates, target_variance, what, fewest
     ):
-        self.name = name
+        super().__init__(name, f"{what} of {name!r}", names)
         self.replicates = replicates
         self.noise = replicates.noise
         self.combine = combine
-        self.parameter_names = tuple(parameter_names)
         self.what = what
         self.is_auto = n_replicates == "auto"
         self.n_start = fewest if self.is_auto else n_replicates
         self.fewest = fewest
         self.target_variance = target_variance
         self.n_calls = 0
-        self._cache = Cache()
         self._last_noise = None
         self._n_under_noise = 0
 
@@ -121,9 +118,13 @@ class NoisyLogLikelihood(Op):
         """
         calls = [(noise, [np.asarray(value) for value in values]) for noise, values in calls]
         results = self.replicates.each(calls, executor)
-        for call in calls:
+        for noise, parameters in calls:
             self.n_calls += 1
-            yield self._combined(lambda: next(results), *call)
+            try:
+                found = next(results)
+            except ExecutorError as error:
+                found = Failure(0, error, "")
+            yield self._combined(found, noise, parameters)
 
     def refresh(self, noise):
         """Make values under `noise`, the chain's current one, the last to be forgotten."""
@@ -156,47 +157,24 @@ class NoisyLogLikelihood(Op):
 
     def try_out(self, noise, parameters):
         """Make one estimate in this process; raise the exceptions of :meth:`evaluate`."""
-        return self._call(noise, parameters, self.replicates.here)
-
-    def _call(self, noise, parameters, run=None):
         self.n_calls += 1
-        parameters = [np.asarray(value) for value in parameters]
-        run = run or self.replicates
-        return self._combined(lambda: run(noise, parameters), noise, parameters)
+        return self._combined(self.replicates.here(noise, parameters), noise, parameters)
 
-    def _combined(self, run, noise, parameters):
-        try:
-            results = run()
-        except ExecutorError as error:
-            raise self._executor_error(error, noise, parameters) from error.__cause__
-        if isinstance(results, Failure):
-            cause = None if isinstance(results.error, WrongResult) else results.error
-            raise self._error(results, noise[results.row], parameters) from cause
-        return self.combine(results)
+    def _call(self, noise, parameters):
+        return next(self.each([(noise, parameters)]))
 
-    def _executor_error(self, error, noise, parameters):
-        raised = EstimatorError(
-            f"The executor of {self.name!r} did not return the {self.what}'s results: {error}\n"
-            f"Parameters: {with_values(self.parameter_names, parameters)}\n"
-            f"One of the calls had {self.noise.describe(noise[0])}; error.noise has a row each."
-        )
-        raised.noise, raised.of_executor = noise, True
-        return raised
-
-    def _error(self, failure, row, parameters):
-        """Return the error of a replicate that had `row` of the noise."""
-        error, frames = failure.error, ""
-        happened = str(error)
-        if not isinstance(error, WrongResult):
-            happened = f"raised {type(error).__name__}: {error}"
-            frames = f"\n{failure.frames}"
-        raised = EstimatorError(
-            f"The {self.what} of {self.name!r} {happened}\n"
-            f"Parameters: {with_values(self.parameter_names, parameters)}\n"
-            f"To reproduce it, call the {self.what} with {self.noise.describe(row)}{frames}"
-        )
-        raised.noise = row
-        return raised
+    def _combined(self, results, noise, parameters):
+        """Return the log estimate of results, or raise the error of a :class:`Failure`."""
+        if not isinstance(results, Failure):
+            return self.combine(results)
+        of_executor = isinstance(results.error, ExecutorError)
+        row = noise[0 if of_executor else results.row]
+        how = f"To reproduce it, call the {self.what} with {self.noise.describe(row)}"
+        if of_executor:
+            how = f"One of the calls had {self.noise.describe(row)}; error.noise has a row each."
+        raised = EstimatorError(self._told(results, parameters, f"\n{how}"))
+        raised.noise, raised.of_executor = noise if of_executor else row, of_executor
+        raise raised from results.cause
 
     def _watch_for_frozen_noise(self, noise):
         """Warn if the noise is never renewed: the chain would see one realisation of it."""
@@ -215,3 +193,52 @@ class NoisyLogLikelihood(Op):
 
 
 expect_numba_fallback(NoisyLogLikelihood)
+
+
+def add_potential(
+    name,
+    replicates,
+    combine,
+    params,
+    n_replicates,
+    target_variance,
+    model=None,
+    summaries=None,
+    fewest=1,
+):
+    """Add a noisy log likelihood to a model, after one estimate at the initial point; return it.
+
+    Arguments are those of :class:`NoisyLogLikelihood`. `summaries` are the
+    :class:`~pymc_kmc.likelihoods.simulations.Summaries` of a simulator.
+
+    Raises
+    ------
+    TypeError
+        If the user's function returns something of the wrong type.
+    ValueError
+        If there are no `params`, or `target_variance` isn't positive.
+    EstimatorError
+        If the user's function raises.
+    """
+    model, what = check_model(model), "estimator" if summaries is None else "simulator"
+    check_name(name)
+    params = as_tensors(name, params, what)
+    if not (isinstance(target_variance, numbers.Real) and 0 < target_variance < np.inf):
+        raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance!r}.")
+    names = names_of(params)
+    op = NoisyLogLikelihood(
+        name, replicates, combine, names, n_replicates, target_variance, what, fewest
+    )
+    noise = op.noise.draw(op.n_start, np.random.default_rng(0))
+    values = evaluate_at_initial_point(params, model)
+    try:
+        # In this process, whatever the executor, and with as few replicates as find an error.
+        op.try_out(noise[:fewest], values)
+    except EstimatorError as error:
+        if error.__cause__ is None:  # the result has the wrong type
+            raise TypeError(str(error)) from None
+        raise
+    if summaries is not None:
+        summaries.warn_if_constant(op.noise, values)
+    with model:
+        return pm.Potential(name, op(pytensor.shared(noise, name=f"{name}_noise"), *params))

@@ -32,7 +32,7 @@ from pymc_kmc.likelihoods.checks import (
 from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.noise_schemes import choose_noise
-from pymc_kmc.likelihoods.potential import add_potential
+from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
 
 
 class LogEstimate:
@@ -166,12 +166,6 @@ def PseudoMarginalPotential(  # noqa: N802
     check_n_replicates(name, n_replicates)
     noise = choose_noise(name, n_replicates, n_normals=n_normals, correlation=correlation)
     check_callable(name, "estimator", estimator, len(params), noise)
-    return add_potential(
-        name,
-        Replicates(LogEstimate(estimator), noise, executor, timeout),
-        log_mean_exp,
-        params,
-        n_replicates=n_replicates,
-        target_variance=target_variance,
-        model=model,
-    )
+    replicates = Replicates(LogEstimate(estimator), noise, executor, timeout)
+    options = n_replicates, target_variance, model
+    return add_potential(name, replicates, log_mean_exp, params, *options)

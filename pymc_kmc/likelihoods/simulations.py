@@ -225,15 +225,18 @@ def is_masked(value):
     return isinstance(value, np.ma.MaskedArray)
 
 
-def noise_of_simulator(name, simulator, n_params, n_simulations, executor, timeout, **options):
+def noise_of_simulator(
+    name, simulator, n_params, n_simulations, n_normals, correlation, executor, timeout
+):
     """Return the scheme of noise for a simulator, joint if it takes ``size=``.
 
-    `options` are the arguments of the potential that :func:`choose_noise` takes. Raises a TypeError
-    if the simulator can't be called, and a ValueError if an argument is out of its range, or
-    doesn't go with a simulator that takes ``size=``.
+    Other arguments are those of the potential. Raises a TypeError if the simulator can't be called,
+    and a ValueError if an argument is out of its range, or doesn't go with a simulator that takes
+    ``size=``.
     """
     check_n_replicates(name, n_simulations, "n_simulations")
     is_joint = makes_many(simulator, n_params)
+    options = {"n_normals": n_normals, "correlation": correlation}
     if is_joint:
         for argument, value in (options | {"executor": executor, "timeout": timeout}).items():
             if value is not None:

@@ -49,7 +49,7 @@ from scipy.special import gammaln
 
 from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
-from pymc_kmc.likelihoods.potential import add_potential
+from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
 from pymc_kmc.likelihoods.simulations import (
     Combination,
     Summaries,
@@ -197,15 +197,9 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     >>> [potential.name for potential in model.potentials]
     ['likelihood']
     """
+    n_params = len(params)
     noise = noise_of_simulator(
-        name,
-        simulator,
-        len(params),
-        n_simulations,
-        executor,
-        timeout,
-        n_normals=n_normals,
-        correlation=correlation,
+        name, simulator, n_params, n_simulations, n_normals, correlation, executor, timeout
     )
     check_choice(density, "density", tuple(LOG_DENSITIES))
     summaries = Summaries(name, simulator, summary, observed, noise.is_joint)
@@ -216,18 +210,10 @@ def SyntheticLikelihoodPotential(  # noqa: N802
             f"n_simulations of {name!r} must be at least {fewest}, {MORE_THAN_SUMMARIES} more than "
             f"the {n_summaries} summary statistics, got {n_simulations}."
         )
-    return add_potential(
-        name,
-        Replicates(summaries, noise, executor, timeout),
-        SyntheticLogDensity(name, summaries.observed.ravel(), density),
-        params,
-        n_replicates=n_simulations,
-        target_variance=target_variance,
-        fewest=fewest,
-        what="simulator",
-        check=summaries.warn_if_constant,
-        model=model,
-    )
+    replicates = Replicates(summaries, noise, executor, timeout)
+    log_density = SyntheticLogDensity(name, summaries.observed.ravel(), density)
+    options = n_simulations, target_variance, model, summaries, fewest
+    return add_potential(name, replicates, log_density, params, *options)
 
 
 class SyntheticLogDensity(Combination):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from pymc_kmc.likelihoods.checks import check_model
-from pymc_kmc.model.opaque_parts import given_others
+from pymc_kmc.model.structure import given_others
 from pymc_kmc.model.unconstrained import UnconstrainedModel
 
 

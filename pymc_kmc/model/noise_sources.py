@@ -20,6 +20,8 @@ class EstimatedLikelihood:
     density. `output` is the log estimate, `parameters` are those of the user's function.
     """
 
+    is_noisy = True
+
     def __init__(self, node):
         self.op = node.op
         self.output = node.outputs[0]
@@ -51,13 +53,6 @@ class EstimatedLikelihood:
     def rows(self, rows):
         self._noise.set_value(rows, borrow=True)  # never written to
 
-    def start_chain(self):
-        self.op.start_chain()
-
-    def refresh(self, rows):
-        """Keep the estimate under `rows` in memory, for the moves of other steps."""
-        self.op.refresh(rows)
-
 
 class Simulator:
     """The random generator of a `pymc.Simulator`.
@@ -77,12 +72,6 @@ class Simulator:
     def use(self, rows):
         """Let the compiled density simulate with this noise."""
         self._generator.set_value(self.scheme.inputs(rows[0])["rng"], borrow=True)
-
-    def start_chain(self):
-        """Do nothing: there is nothing of the last chain."""
-
-    def refresh(self, rows):
-        """Do nothing: there are no estimates in memory."""
 
 
 def estimated_likelihoods(graph):

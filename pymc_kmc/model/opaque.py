@@ -24,6 +24,7 @@ says so.
 
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice, tee
 from time import perf_counter
 
 import numpy as np
@@ -31,25 +32,23 @@ import pytensor.tensor as pt
 from pytensor.gradient import grad
 from pytensor.graph.replace import clone_replace
 
+from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.likelihoods.executors import LazyExecutor
-from pymc_kmc.model.columns import Columns
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.log_density import LogDensity
-from pymc_kmc.model.opaque_parts import (
-    InseparableError,
-    given_others,
-    opaque_parts,
-    others_behind,
-)
-from pymc_kmc.model.rows import function, of_rows
+from pymc_kmc.model.rows import Columns, function, of_rows
 from pymc_kmc.model.structure import (
     ROUNDING_OF_SUM,
-    OpaqueNode,
+    InseparableError,
+    OpaquePart,
     Structure,
     StructureError,
     dependence,
     dependent_besides,
     described_nodes,
+    given_others,
+    opaque_parts,
+    others_behind,
     spread_out,
     term_weights,
     tried_points,
@@ -90,24 +89,22 @@ class OpaqueModel(UnconstrainedModel):
         super().__init__(variables, model, others)
         self._executor = None if executor is None else LazyExecutor(executor)
         self.rng, self.n_evaluations = rng, 0
-        self.why_whole, self._parts_found = None, []
+        self.why_whole, parts = None, []
         try:
-            self._parts_found = opaque_parts(log_density, self.variables)
-            self.has_gradient = not self._parts_found
+            parts = opaque_parts(log_density, self.variables)
+            self.has_gradient = not parts
         except InseparableError as error:
             self.why_whole, self.has_gradient = str(error), False
-        self.is_whole = not self._parts_found
-        if behind := others_behind(log_density, self.variables, self._others, self.is_whole):
+        if behind := others_behind(log_density, self.variables, self._others, not parts):
             raise ValueError(
                 f"{behind} are not learned, and what is opaque in the model depends on them: pass "
                 "all that it depends on in vars, or sample with kmc.KMC(learn=False), which learns "
                 "in the chain."
             )
-        if not self.is_whole:
-            self._compile(log_density)
-        if self.is_whole or (structure is not None and structure.is_whole):
-            self._take_whole()
-        elif structure is not None:
+        if structure is not None and structure.is_whole:
+            parts = []
+        self._compile(log_density, parts or self._whole(log_density))
+        if structure is not None:
             pairs = zip(self.nodes, structure.are_terms, strict=True)
             self._describe([node.weights if is_term else None for node, is_term in pairs])
             pairs = zip(self.nodes, structure.moves_with, strict=True)
@@ -115,15 +112,18 @@ class OpaqueModel(UnconstrainedModel):
         widths = self.n_dimensions, self.nodes[-1].inputs.stop, self.nodes[-1].returned.stop
         self.evaluations, self._n_remembered = Evaluations.none(self.names, *widths), 0
 
-    def _take_whole(self):
-        """Let the whole density be one opaque node."""
-        self.is_whole, d = True, self.n_dimensions
-        self._target = LogDensity(self.variables, self.model, self.initial_point)
-        found = "log density", 1, True, self._target.is_noisy, slice(0, d), slice(0, 1)
-        self.nodes = [OpaqueNode(*found, np.arange(d), (), slice(0, 1), np.ones(1))]
+    def _whole(self, log_density):
+        """Return the whole density as the one opaque part."""
+        target = LogDensity(self.variables, self.model, self.initial_point)
+        return [OpaquePart("log density", log_density, self.variables, target)]
 
-    def _compile(self, log_density):
-        variables, parts = self.variables, self._parts_found
+    @property
+    def is_whole(self):
+        """Whether the density is opaque as a whole."""
+        return isinstance(self._parts_found[0].source, LogDensity)
+
+    def _compile(self, log_density, parts):
+        variables, self._parts_found = self.variables, parts
         inputs = [v for part in parts for v in part.inputs]
         self._part_inputs = of_rows(variables, inputs)
         # A node that feeds another is evaluated with it, once.
@@ -166,8 +166,6 @@ class OpaqueModel(UnconstrainedModel):
         ``emulate(i, inputs)`` returns the outputs of node i, raveled, given its inputs (k,), both
         as graphs.
         """
-        if self.is_whole:
-            return emulate(0, x)[0]
         outputs = []
         for i, (node, part) in enumerate(zip(self.nodes, self._parts_found, strict=True)):
             inputs = pt.concatenate([v.ravel().astype("float64") for v in part.inputs])
@@ -240,14 +238,12 @@ class OpaqueModel(UnconstrainedModel):
 
     def inputs(self, X):
         """Return the opaque inputs (n, k) at unconstrained points (n, d)."""
-        if self.is_whole:
+        if self.is_whole:  # as the graph says, in no time
             return X
         return self._arguments.join(self._part_inputs(*self._columns.split(X)))
 
     def pull(self, X, weights):
         """Return the derivative (n, d) of sum(weights * inputs(X)) by X, for weights (n, k)."""
-        if self.is_whole:
-            return weights
         pulled = self._pull(*self._columns.split(X), *self._arguments.split(weights))
         return self._columns.join(pulled)
 
@@ -256,7 +252,7 @@ class OpaqueModel(UnconstrainedModel):
 
         These are by X, (n, d), and by the outputs, (n, m).
         """
-        if self.is_whole:
+        if self.is_whole:  # as the graph says, in no time
             return outputs[:, 0], np.zeros_like(X), np.ones_like(outputs)
         raw = np.empty((len(X), self.nodes[-1].returned.stop))
         for node in self.nodes:
@@ -280,12 +276,9 @@ class OpaqueModel(UnconstrainedModel):
 
         -inf where a chain would reject the place: where a black box has failed, at NaN and at +inf.
         """
-        if self.is_whole:
-            values = returned[:, 0]
-        else:
-            with np.errstate(all="ignore"):
-                values, _, _ = self._given(X, returned)
-            values = np.where(self._has_failed(returned), -np.inf, values)
+        with np.errstate(all="ignore"):
+            values, _, _ = self._given(X, returned)
+        values = np.where(self._has_failed(returned), -np.inf, values)
         is_valid = values < np.inf
         if not is_valid.all():
             i = int(np.argmin(is_valid))
@@ -329,8 +322,6 @@ class OpaqueModel(UnconstrainedModel):
 
     def _prove(self, found):
         """Check the structure read off the graph at evaluations; give up refuted parts of it."""
-        if self.is_whole:
-            return
         X, returned, values = found.X, found.outputs, found.log_densities
         is_finite = np.isfinite(values)
         if (is_finite & ~np.isfinite(returned).all(axis=1)).any():
@@ -356,7 +347,7 @@ class OpaqueModel(UnconstrainedModel):
                 f"The log density is finite where {names} is not, and other variables are held: "
                 "learn all of them, without vars, or sample with kmc.KMC(learn=False)."
             )
-        self._take_whole()
+        self._compile(self._graph, self._whole(self._graph))
         known = self.evaluations
         self.evaluations = replace(known, inputs=known.X, outputs=known.log_densities[:, None])
         self._n_remembered = len(known)
@@ -376,10 +367,10 @@ class OpaqueModel(UnconstrainedModel):
     @property
     def runs_ahead(self):
         """Whether evaluations can begin before :meth:`evaluate`, beside others."""
-        if self.is_whole or len(self._parts_found) > 1 or self._together:
+        source = self._parts_found[0].source
+        if len(self._parts_found) > 1 or self._together or not isinstance(source, BlackBoxOp):
             return False
-        (part,) = self._parts_found
-        return not part.is_noisy and part.source.runs_ahead(self._executor)
+        return source.runs_ahead(self._executor)
 
     def begin(self, X):
         """Let the executor begin with X (n, d), all places of a later call of :meth:`evaluate`."""
@@ -408,28 +399,20 @@ class OpaqueModel(UnconstrainedModel):
 
     def _rows(self, X):
         """Yield the index of a point, a node and its output there, as soon as it is available."""
-        if self.is_whole:
-            sources = [*self._target.likelihoods, *self._target.simulators]
-            for i, x in enumerate(X):
-                yield i, self.nodes[0], self._target.evaluate(x, self._noise(sources)).log_density
-            return
-        arrays = self._part_inputs(*self._columns.split(X))
-        together, n_arrays = None, 0
+        arrays = iter(self._part_inputs(*self._columns.split(X)))
+        together = enumerate(tee((self._outputs_at(x) for x in X), len(self._together)))
         for node, part in zip(self.nodes, self._parts_found, strict=True):
-            arguments = arrays[n_arrays : n_arrays + len(part.inputs)]
-            n_arrays += len(part.inputs)
-            source = part.source
-            if part.is_noisy:
+            arguments, source = list(islice(arrays, len(part.inputs))), part.source
+            if self.is_whole:
+                sources = [*source.likelihoods, *source.simulators]
+                rows = (source.evaluate(x, self._noise(sources)).log_density for x in X)
+            elif part.is_noisy:
                 rows = self._estimates(source, arguments)
             elif part not in self._together:
                 rows = source.each(arguments, self._executor)
-            elif len(self._together) == 1:
-                rows = (self._outputs_at(x)[0] for x in X)
             else:
-                if together is None:
-                    together = [self._outputs_at(x) for x in X]
-                k = self._together.index(part)
-                rows = (found[k] for found in together)
+                k, found = next(together)
+                rows = (outputs[k] for outputs in found)
             for i, row in enumerate(rows):
                 yield i, node, row
 

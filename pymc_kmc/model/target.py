@@ -67,8 +67,8 @@ class TargetDensity(LogDensity):
         self._handed_over = None, []
         self.n_evaluations = 0
         self._before_chain = [(op.n_evaluations, op.n_rejected) for op in self.rejecting]
-        for source in self._sources:
-            source.start_chain()
+        for likelihood in self.likelihoods:
+            likelihood.op.start_chain()
         if self._claim is not None:
             self._claim.begin()
         self.noise = tuple([source.scheme.draw(source.n_start, rng) for source in self._sources])
@@ -161,8 +161,8 @@ class TargetDensity(LogDensity):
         if not self.is_noisy:
             return self.evaluate(position, ())
         noise = self._noise
-        for source, rows in zip(self._sources, noise, strict=True):
-            source.refresh(rows)
+        for likelihood, rows in zip(self.likelihoods, noise, strict=False):
+            likelihood.op.refresh(rows)  # for the moves of other steps
         if after is not None:
             noise = after.noise
         sources = zip(self._sources, noise, strict=True)

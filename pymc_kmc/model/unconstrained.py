@@ -7,9 +7,8 @@ import numpy as np
 from pymc.distributions.transforms import CircularTransform
 from pytensor.graph.replace import clone_replace
 
-from pymc_kmc.model.columns import Columns
 from pymc_kmc.model.log_density import check_continuous, check_proper
-from pymc_kmc.model.rows import of_rows
+from pymc_kmc.model.rows import Columns, of_rows
 
 
 class UnconstrainedModel:

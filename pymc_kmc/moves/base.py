@@ -16,6 +16,7 @@ determination. *Biometrika* 82, 711-732.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
+from math import exp
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,8 @@ class Proposal(NamedTuple):
         Data that the move will learn from.
     choice : Choice or None
         The mixture's choice of this move, where its probability depends on the state.
+    renewed : Evaluation or None
+        The one whose noise the proposal's renews; by default that of the chain's state.
     step_size, n_steps, n_transitions, kinetic_energy, diverging, seconds
         For the statistics only: leapfrog step size or a random walk's scale, numbers of leapfrog
         steps and of transitions on the surrogate, kinetic energy of the drawn momentum, whether the
@@ -74,6 +77,7 @@ class Proposal(NamedTuple):
     evaluation: Evaluation | None = None
     details: Any = None
     choice: "Choice | None" = None
+    renewed: Evaluation | None = None
     step_size: float = 0.0
     n_steps: int = 0
     n_transitions: int = 0
@@ -85,6 +89,17 @@ class Proposal(NamedTuple):
     def is_draw(self):
         """Whether the chain may accept it. Other proposals are evaluated to learn from them."""
         return self.move.is_draw
+
+    def acceptance_rate(self, start, end):
+        """Return the probability of accepting `end`, the target at the proposal, or None.
+
+        It is 0 without a number for the acceptance ratio, and where the proposal is no draw.
+        """
+        if not self.is_draw or end is None or not -np.inf < end.log_density < np.inf:
+            return 0.0
+        log_ratio = end.log_density - start.log_density + self.log_ratio
+        log_ratio += self.log_choice_ratio(end)
+        return exp(min(0.0, log_ratio)) if log_ratio == log_ratio else 0.0
 
     def log_choice_ratio(self, end):
         """Return the log ratio of this move's probabilities at the proposal, `end`, and state."""

@@ -4,12 +4,12 @@ An iteration is: propose, evaluate the target once, accept or reject, learn, rep
 is a subclass with four hooks, `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which receive
 vectors, not PyMC's points. Everything that an algorithm learns from a chain is in `self.adapted`,
 a plain object: a new chain starts from a new one, and a chain's state can be saved and restored.
-With an estimated likelihood some iterations probe noise (:mod:`pymc_kmc.steps.noise_monitor`).
+With an estimated likelihood some iterations probe noise (:mod:`pymc_kmc.moves.noise_probe`).
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from math import exp, isfinite
+from math import isfinite
 from os import getpid
 from threading import get_ident
 from time import perf_counter
@@ -23,47 +23,44 @@ from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 
 from pymc_kmc.adaptation.first_shape import first_shape
-from pymc_kmc.likelihoods.checks import check_model, check_variables
+from pymc_kmc.likelihoods.checks import (
+    check_compile_kwargs,
+    check_initial_point,
+    check_model,
+    check_variables,
+)
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
+from pymc_kmc.moves.noise_probe import NoiseProbe
 from pymc_kmc.numerics.checks import check_choice, check_flag, check_rng
 from pymc_kmc.numerics.jit import interruptible
-from pymc_kmc.steps import chain_warnings, progress_bar
-from pymc_kmc.steps.arguments import check_compile_kwargs, check_initial_point
-from pymc_kmc.steps.noise_monitor import NoiseMonitor, NoiseProbe
+from pymc_kmc.steps import messages as tell
 from pymc_kmc.steps.own_checks import OwnChecks
 
 # Number of iterations that the acceptance rate of the progress bar looks back.
 N_SHOWN = 100
 
-# Acceptance rate of perfect proposals below which measurements can't tell it from 0.
-SMALLEST_IDEAL = 0.02
-
 # Fresh estimates at a chain's start, whose spread says how far to look for a noisy target's scales:
 # with 8 and its own it is known to a quarter.
 N_STARTS = 8
-
-PROBE = NoiseProbe()
 
 
 @dataclass
 class ChainProgress:
     """The counters of a chain, with its noise, warnings and checks; updated in place."""
 
+    noise: NoiseProbe
     n_iterations: int = 0
     n_tuned: int = 0
     n_tuning_evaluations: int = 0
     steps_since_accept: int = 0
     n_invalid: int = 0
     recent_acceptance: float = 0.0
-    noise: NoiseMonitor = field(default_factory=NoiseMonitor)
-    warnings: chain_warnings.ChainWarnings = field(default_factory=chain_warnings.ChainWarnings)
+    warnings: tell.ChainWarnings = field(default_factory=tell.ChainWarnings)
     checks: OwnChecks = field(default_factory=OwnChecks)
     # Whether tuning ended before the first iteration.
     is_untuned: bool = False
-    # Of the last move: a probe of the noise has none of its own.
-    last_statistics: dict | None = None
 
 
 @dataclass_state
@@ -201,12 +198,7 @@ class AdaptiveStep(BlockedStep):
     @property
     def ideal_acceptance(self):
         """Acceptance rate of perfect proposals under the noise, as a yardstick; 1 if unknown."""
-        ideal = self._measured_ideal_acceptance
-        return 1.0 if np.isnan(ideal) else max(ideal, SMALLEST_IDEAL)
-
-    @property
-    def _measured_ideal_acceptance(self):
-        return self.progress.noise.variance.ideal_acceptance if self.target.is_noisy else 1.0
+        return self.progress.noise.ideal_acceptance
 
     def _make_target(self, model, initial_point, compile_kwargs):
         return TargetDensity(self.vars, model, initial_point, compile_kwargs)
@@ -267,7 +259,7 @@ class AdaptiveStep(BlockedStep):
         self._reset_chain()
 
     def _reset_chain(self):
-        self.progress = ChainProgress()
+        self.progress = ChainProgress(NoiseProbe(self.target.is_noisy))
         self.target.start_chain(self.rng)
         self.adapted = self._start_chain()
         wants_tuning = self._adapts and self._instead_of_tuning is not None
@@ -304,68 +296,75 @@ class AdaptiveStep(BlockedStep):
             )
 
     def _iterate(self, point):
-        target, progress = self.target, self.progress
+        """Propose, evaluate the target once, accept or reject, learn and report."""
+        target, probe = self.target, self.progress.noise
         n_before = target.n_evaluations
         messages = self._prepare(point)
         start = end = target.current(point)
 
         begin = perf_counter()
-        is_probe = self._is_probe()
-        proposal = PROBE.propose(start, None, self.rng) if is_probe else self._propose(start)
-        own_statistics = self._own_statistics(proposal, start, is_probe)
-        evaluation, log_ratio, seconds = None, -np.inf, 0.0
-        if proposal.log_ratio > -np.inf:
-            evaluation = proposal.evaluation  # its cost is that of making the proposal
-            if evaluation is None:
-                begin = perf_counter()
-                noisy = progress.noise.first if is_probe else None
-                evaluation = target.propose(proposal.position, self.rng, noisy)
-            seconds = perf_counter() - begin
-            if -np.inf < evaluation.log_density < np.inf:
-                log_ratio = evaluation.log_density - start.log_density + proposal.log_ratio
-                log_ratio += proposal.log_choice_ratio(evaluation)
-            elif evaluation.log_density != -np.inf:  # +inf or NaN
-                progress.n_invalid += 1
-                messages.append(("invalid", chain_warnings.of_invalid(target, point, evaluation)))
+        is_probe = self.is_tuning and probe.is_due(self.progress.n_iterations)
+        proposal = probe.propose(start, None, self.rng) if is_probe else self._propose(start)
+        statistics = self._statistics(proposal, start)
+        evaluation, seconds = self._evaluated(proposal, begin)
+        if evaluation is not None and not evaluation.log_density < np.inf:  # +inf or NaN
+            self.progress.n_invalid += 1
+            messages.append(("invalid", tell.of_invalid(target, point, evaluation)))
 
-        is_valid = proposal.is_draw and log_ratio == log_ratio
-        acceptance_rate = exp(min(0.0, log_ratio)) if is_valid else 0.0
+        acceptance_rate = proposal.acceptance_rate(start, evaluation)
         if self.rng.random() < acceptance_rate:
             target.accept(evaluation)
             end = evaluation
 
         outcome = Outcome(proposal, evaluation, acceptance_rate, start, end)
-        own_statistics = own_statistics | self._assessment(evaluation)
+        statistics |= self._assessment(evaluation)
         if is_probe:
-            progress.noise.learn(start, evaluation, progress.n_iterations)
+            probe.learn(outcome, self.rng)
             self._observe(evaluation)
         elif self.is_learning:
             self._learn(outcome)
         n_evaluations = target.n_evaluations - n_before
         self._count(outcome, n_evaluations)
-        statistics = {
-            "acceptance_rate": acceptance_rate,
-            "model_logp": end.log_density,
+        statistics |= self._report(outcome, seconds, n_evaluations, messages)
+        return target.point(point, end.position), [statistics]
+
+    def _evaluated(self, proposal, begin):
+        """Return the target at a proposal, None for a sure rejection, and the seconds it took.
+
+        `begin` is when the proposal was begun: some moves evaluate the target.
+        """
+        if not proposal.log_ratio > -np.inf:
+            return None, 0.0
+        evaluation = proposal.evaluation
+        if evaluation is None:
+            begin = perf_counter()
+            evaluation = self.target.propose(proposal.position, self.rng, proposal.renewed)
+        return evaluation, perf_counter() - begin
+
+    def _report(self, outcome, seconds, n_evaluations, messages):
+        """Return the statistics that all steps have."""
+        target, progress, noise = self.target, self.progress, self.progress.noise.variance
+        return self._before_chain | {
+            "acceptance_rate": outcome.acceptance_rate,
+            "model_logp": outcome.end.log_density,
             "kmc_accepted": outcome.accepted,
-            "kmc_loglik": end.log_likelihood_estimate,
-            "kmc_move": int(proposal.move.kind),
+            "kmc_loglik": outcome.end.log_likelihood_estimate,
+            "kmc_move": int(outcome.proposal.move.kind),
             "kmc_evaluation_time": seconds,
             "kmc_failed_share": target.failed_share,
-            "kmc_ideal_acceptance": self._measured_ideal_acceptance,
+            "kmc_ideal_acceptance": noise.ideal_acceptance,
             "kmc_n_evaluations": n_evaluations,
             "kmc_n_invalid": progress.n_invalid,
             "kmc_n_replicates": target.n_replicates,
             "kmc_n_tuned": progress.n_tuned,
             "kmc_n_tuning_evaluations": progress.n_tuning_evaluations,
-            "kmc_noise_variance": progress.noise.variance.value if target.is_noisy else 0.0,
+            "kmc_noise_variance": noise.value,
             "kmc_recent_acceptance": progress.recent_acceptance,
             "kmc_steps_since_accept": progress.steps_since_accept,
-            "kmc_zero_share": progress.noise.variance.zero_share if target.is_noisy else 0.0,
+            "kmc_zero_share": noise.zero_share,
             "tune": self.tune,
             "warning": self._warning(messages),
         }
-        statistics = statistics | self._before_chain | own_statistics
-        return target.point(point, end.position), [statistics]
 
     def _prepare(self, point):
         """Check the chain's start, choose numbers of replicates; return messages about both."""
@@ -373,12 +372,13 @@ class AdaptiveStep(BlockedStep):
         messages = []
         if progress.n_iterations == 0:
             target.check_start(point)
-            messages.append(("start", chain_warnings.of_start(target, target.current(point))))
+            messages.append(("start", tell.of_start(target, target.current(point))))
             if self._wants_shape and self.is_learning:
-                self._set_shape(self._first_shape(target.current(point)))
+                factor = self._first_shape(target.current(point))
+                self.adapted.random_walk.adaptation.set_shape(factor)
         if progress.is_untuned and not self.is_learning:
-            messages.append(("untuned", chain_warnings.of_no_tuning(self._instead_of_tuning)))
-        if target.is_noisy and self._adapts and target.chooses_n_replicates:
+            messages.append(("untuned", tell.of_no_tuning(self._instead_of_tuning)))
+        if self._adapts and target.chooses_n_replicates:
             if progress.noise.is_time_to_choose(progress.n_iterations, self.tune):
                 choice = progress.noise.choose(target, point, self.rng)
                 messages.insert(0, ("replicates", choice))
@@ -389,14 +389,11 @@ class AdaptiveStep(BlockedStep):
         target, values = self.target, [start.log_density]
         if target.is_noisy and start.log_density > -np.inf:
             values += filter(isfinite, [self._look_at(start.position) for _ in range(N_STARTS)])
-        return first_shape(
-            self._look_at,
-            start.position,
-            float(np.mean(values)),
-            float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-            target.is_free,
-            target.precision,
-        )
+        mean, sd = float(np.mean(values)), 0.0
+        if len(values) > 1:
+            sd = float(np.std(values, ddof=1))
+        place = start.position, mean, sd
+        return first_shape(self._look_at, *place, target.is_free, target.precision)
 
     def _look_at(self, position):
         """Return the log density at a position that isn't a proposal; NaN where it has none."""
@@ -409,27 +406,8 @@ class AdaptiveStep(BlockedStep):
         self._observe(evaluation)
         return evaluation.log_density
 
-    # Whether a chain begins with scales and correlations found around its start.
+    # Whether a chain's random walk begins with scales and correlations found around its start.
     _wants_shape = False
-
-    def _set_shape(self, factor):
-        """Begin with a covariance, given by its Cholesky factor (d, d)."""
-
-    def _is_probe(self):
-        """Return whether this iteration probes the noise instead of making a move."""
-        progress = self.progress
-        if not self.is_tuning or progress.last_statistics is None:
-            return False
-        return progress.noise.is_due(progress.n_iterations)
-
-    def _own_statistics(self, proposal, start, is_probe):
-        """Return the algorithm's statistics; a probe has those of the last move."""
-        if is_probe:
-            return self.progress.last_statistics
-        statistics = self._statistics(proposal, start)
-        if self.target.is_noisy:
-            self.progress.last_statistics = statistics
-        return statistics
 
     def _count(self, outcome, n_evaluations):
         progress = self.progress
@@ -448,21 +426,15 @@ class AdaptiveStep(BlockedStep):
         """Return a warning of the first message that this chain has not given yet, or None."""
         progress = self.progress
         messages.append(("fit", self._complaint()))
-        if self.target.is_noisy and not self.tune:
-            messages += (
-                ("failed", chain_warnings.of_failures(self.target)),
-                ("noise", progress.noise.complaint),
-            )
-        if self.target.rejecting and not self.tune:
-            messages.append(("rejected", chain_warnings.of_rejections(self.target)))
-        if not self.tune and progress.checks.is_due():
-            messages += chain_warnings.of_own_checks(self.target, progress.checks, self._is_local)
-        if chain_warnings.is_stuck(progress):
-            messages.append(
-                ("stuck", chain_warnings.of_stillness(self.target, progress.steps_since_accept))
-            )
-        messages = [(key, text) for key, text in messages if text is not None]
-        return progress.warnings.first(messages, progress.n_iterations) if messages else None
+        if not self.tune:
+            messages += tell.of_evaluations(self.target, progress.noise)
+            if progress.checks.is_due():
+                checks = self.target, progress.checks, self._is_local
+                messages.append(tell.of_own_checks(*checks))
+        if tell.is_stuck(progress):
+            stillness = tell.of_stillness(self.target, progress.steps_since_accept)
+            messages.append(("stuck", stillness))
+        return progress.warnings.first(messages, progress.n_iterations)
 
     @property
     def recycled(self):
@@ -478,8 +450,8 @@ class AdaptiveStep(BlockedStep):
         """Never chosen unasked."""
         return Competence.INCOMPATIBLE
 
-    _progressbar_config = staticmethod(progress_bar.columns)
+    _progressbar_config = staticmethod(tell.columns)
 
     @staticmethod
     def _make_progressbar_update_functions():
-        return (progress_bar.update,)
+        return (tell.update,)

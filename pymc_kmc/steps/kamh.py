@@ -167,9 +167,6 @@ class KAMH(AdaptiveStep):
 
     _wants_shape = True
 
-    def _set_shape(self, factor):
-        self.adapted.random_walk.adaptation.set_shape(factor)
-
     def proposal_covariance(self, position):
         """Return the covariance of the proposals that the last chain of this process has learned.
 

@@ -48,16 +48,13 @@ import numpy as np
 
 from pymc_kmc.adaptation.fit_to_values import FitToValues
 from pymc_kmc.adaptation.fitting import GivenSurrogate
-from pymc_kmc.adaptation.noise_variance import ideal_acceptance
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.learning import LearnedPosterior
-from pymc_kmc.learning.emulated_density import EmulatedDensity, on_emulators
+from pymc_kmc.learning.emulated_density import on_emulators
 from pymc_kmc.learning.unasked import learn_unasked
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.moves.base import MoveMixture, Row
 from pymc_kmc.numerics.checks import check_count, check_flag
-from pymc_kmc.numerics.coordinates import IDENTITY
-from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.kmc_adaptation import KMCAdaptation
 from pymc_kmc.steps.surrogate import SurrogateStep
 
@@ -82,23 +79,8 @@ TEMPERED_MOVES = (0.01, 0.02)
 MODE_MOVES = (0.05, 0.5)
 # Standard deviation of the log weights, in nats, from which on a surrogate is not exact.
 LARGE_SPREAD = 0.05
-# Number of surrogate moves after which a surrogate may be in trouble.
-TROUBLE_AFTER = 40
-# Error of a surrogate that was learned before the chain, in nats beyond the noise's standard
-# deviation, from which on it is of little use: one draw in three is accepted then.
-FAILED = 2.0
-# Acceptance rate of a surrogate in trouble, as a share of what noise allows.
-TROUBLE_ACCEPTANCE = 0.15
-# Number of fits after which trouble is no reason for another.
-MOST_FITS = 45
-# Ratio of the log weights' spreads from which on the last fit is clearly worse than the one before.
-CLEARLY_WORSE = 1.2
-# Rise of the log density, in standard deviations of a Gaussian's, of a chain on its way.
-CLEAR_RISE = 2.0
-# Iterations of tuning with it, where the user doesn't say.
+# Iterations of tuning on a posterior learned before the chain, where the user doesn't say.
 SETTLING_TUNE = 50
-# Number of iterations in a window: it rises from one window to the next but one.
-WINDOW = 50
 
 
 class KMC(SurrogateStep):
@@ -227,11 +209,9 @@ class KMC(SurrogateStep):
             hamiltonian = whitened_hamiltonian(surrogate)
             fits = GivenSurrogate(surrogate, hamiltonian, learn_transitions)
         adaptation = KMCAdaptation(self.n_dimensions, fits, is_noisy)
-        if self.posterior is None and self.evaluations is not None:
-            adaptation.know(self.evaluations)
-        if self.posterior is not None:
-            adaptation.start_from(self.posterior, self._learned_before)
-            if self.target.has_independent_noise and self.posterior.is_close:
+        adaptation.initialize(self.evaluations, self.posterior, self._learned_before)
+        if self.posterior is not None and self.posterior.is_close:
+            if self.target.has_independent_noise:
                 self.progress.noise.variance.expect(self.posterior.noise**2)
         return adaptation
 
@@ -255,14 +235,9 @@ class KMC(SurrogateStep):
         begin, adapted = perf_counter(), self.adapted
         if adapted.fitted is None and self.given_surrogate is not None:
             adapted.use(adapted.fits.begin(current.position, current.log_density, self.rng))
-        settling = adapted.settling
-        if settling is not None and self.is_tuning:
-            if settling.n_evaluations == 0:
-                return settling.start.propose(current, adapted.fitted, self.rng)
-            if settling.is_over:
-                return settling.stay.propose(current, adapted.fitted, self.rng)
-        mixture = MoveMixture(*self._moves())
-        proposal = mixture.propose(current, adapted.fitted, self.rng)
+        if self.is_tuning and adapted.settling is not None and adapted.settling.move is not None:
+            return adapted.settling.move.propose(current, adapted.fitted, self.rng)
+        proposal = MoveMixture(*self._moves()).propose(current, adapted.fitted, self.rng)
         return proposal._replace(seconds=perf_counter() - begin)
 
     def _moves(self):
@@ -272,7 +247,7 @@ class KMC(SurrogateStep):
             return [Row(adapted.random_walk, 1.0)]
         rows, tempered_share = [], self._share(TEMPERED_MOVES)
         # What lies around a place that a chain only passes is not worth knowing.
-        if self._explores and not self._is_on_its_way():
+        if self._explores and not adapted.is_on_its_way:
             tempered_share = TUNING_TEMPERED
             if adapted.active_learning.share > 0.0:
                 rows.append(Row(adapted.active_learning, adapted.active_learning.share))
@@ -311,20 +286,10 @@ class KMC(SurrogateStep):
         spread = self.adapted.fitted.log_weights.spread
         return exact + (usual - exact) * min(1.0, spread / LARGE_SPREAD)
 
-    def _is_on_its_way(self):
-        """Return whether the chain's log density rises by more than it varies at the target."""
-        log_densities = self.adapted.history.log_densities
-        if len(log_densities) < 3 * WINDOW:
-            return False
-        last = log_densities.last(3 * WINDOW)[:, 0]
-        rise = np.median(last[-WINDOW:]) - np.median(last[:WINDOW])
-        return rise > CLEAR_RISE * np.sqrt(0.5 * self.n_dimensions)
-
     @property
     def _explores(self):
         """Whether evaluations are spent on learning besides drawing."""
-        is_given = self.given_surrogate is not None or self.adapted.settling is not None
-        return self.is_tuning and not is_given
+        return self.is_tuning and self.adapted.can_explore
 
     def _observe(self, evaluation):
         self.adapted.history.append_evaluation(evaluation)
@@ -346,131 +311,11 @@ class KMC(SurrogateStep):
             "kmc_proposal_time": proposal.seconds,
         }
 
-    # Adaptation
-
     def _learn(self, outcome):
-        adapted, proposal = self.adapted, outcome.proposal
-        if adapted.settling is not None:
-            self._settle(outcome)
-            return
-        adapted.history.append(outcome)
-        self._learn_covariance()
-        proposal.move.learn(outcome, self.rng)
-        adapted.transitions.learn(outcome)
-        self._update(outcome)
-        if adapted.schedule.is_due(len(adapted.history)) or self._is_in_trouble():
-            self._fit()
-
-    def _settle(self, outcome):
-        """Learn from an iteration on the posterior learned before the chain, or give that up."""
-        adapted, evaluation = self.adapted, outcome.evaluation
-        settling = adapted.settling
-        if settling.is_over:
-            return
-        settling.n_evaluations += 1
-        adapted.history.append(outcome)
-        self._learn_covariance()
-        outcome.proposal.move.learn(outcome, self.rng)
-        adapted.transitions.learn(outcome)
-        if evaluation is not None and np.isfinite(evaluation.log_density):
-            before = adapted.fitted
-            comparison = before.compare(evaluation.position, evaluation.log_density)
-            adapted.fitted = before.learn(comparison)
-            settling.errors.append(comparison.value - comparison.predicted)
-        if settling.is_over and self._has_failed():
-            adapted.settling = None
-            if isinstance(adapted.fitted.surrogate, EmulatedDensity):
-                adapted.fitted = None  # there is nothing of it that a fit could start from
-            self._fit()
-
-    def _has_failed(self):
-        """Return whether the posterior learned before the chain is of little use to it."""
-        if not self.posterior.is_close:
-            return True
-        recent = self.adapted.transitions.probabilities.recent
-        # A few estimates say little about their noise.
-        ideal = min(self.ideal_acceptance, ideal_acceptance(self.posterior.noise**2))
-        is_refused = np.mean(recent or [0.0]) < TROUBLE_ACCEPTANCE * ideal
-        noise = self.progress.noise.variance.value if self.target.is_noisy else 0.0
-        return is_refused or self.adapted.settling.error > FAILED + np.sqrt(np.nan_to_num(noise))
-
-    def _learn_covariance(self):
-        """Let the random walk learn its covariance, in the surrogate's coordinates."""
-        adapted = self.adapted
-        warp = IDENTITY if adapted.fitted is None else adapted.fitted.warp
-        adapted.random_walk.adaptation.learn_covariance(adapted.history.states, warp)
-
-    def _update(self, outcome):
-        """Let the surrogate learn from an evaluation before its next fit."""
-        adapted, evaluation = self.adapted, outcome.evaluation
-        active_learning = adapted.active_learning
-        if not self._explores or active_learning.frontier is None or evaluation is None:
-            return
-        if not np.isfinite(evaluation.log_density):
-            return
-        before = adapted.fitted
-        comparison = before.compare(evaluation.position, evaluation.log_density)
-        adapted.fitted = before.learn(comparison)
-        if adapted.fitted is not before:
-            active_learning.frontier.add(adapted.fitted.surrogate, comparison.place)
-        if outcome.proposal.move is active_learning:
-            active_learning.compare(comparison, before.surrogate)
-
-    def _is_in_trouble(self):
-        recent = self.adapted.transitions.probabilities.recent
-        if len(recent) < TROUBLE_AFTER or self.adapted.fits.n_fits >= MOST_FITS:
-            return False
-        bound = TROUBLE_ACCEPTANCE * self.ideal_acceptance
-        return np.mean(recent[-TROUBLE_AFTER:]) < bound
-
-    def _fit(self):
-        """Fit the surrogate anew, and continue with it if there is one."""
-        adapted = self.adapted
-        adapted.transitions.probabilities.recent.clear()
-        if self.target.is_noisy:
-            adapted.fits.noise_variance = self.progress.noise.variance.value
-        fitted = adapted.fits.fit(adapted.history, adapted.fitted, self.rng)
-        if fitted is not None:
-            adapted.use(fitted)
-            self._explore()
-        return fitted
-
-    def _explore(self):
-        """Begin to explore around a new surrogate."""
-        adapted, fits = self.adapted, self.adapted.fits
-        adapted.auxiliary.begin(self.target.recycled)
-        with single_threaded_blas():
-            self._set_covariances()
-        adapted.active_learning.end()
-        if self._explores:
-            states, _ = fits.recent(adapted.history)
-            evaluated = fits.evaluations(adapted.history)[:, :-1]
-            adapted.active_learning.begin(adapted.fitted, states, evaluated)
-
-    def _set_covariances(self):
-        """Give the random walks a covariance in the surrogate's coordinates."""
-        adapted = self.adapted
-        self._learn_covariance()
-        random_walk = adapted.random_walk.adaptation
-        auxiliary = adapted.auxiliary.random_walk.adaptation
-        auxiliary.set_covariance(random_walk.covariance, random_walk.factor)
+        self.adapted.update(outcome, self.progress.noise, self.is_tuning, self.rng)
 
     def _end_tuning(self):
-        """Fit a last time, to all values, unless the surrogate in use is clearly better."""
-        adapted = self.adapted
-        if self.given_surrogate is not None or adapted.fitted is None:
-            return
-        if adapted.settling is not None:
-            return
-        last, probabilities = adapted.fitted, adapted.transitions.probabilities
-        fitted = self._fit()
-        if fitted is not None:
-            with single_threaded_blas():
-                last = last.weighed(*adapted.fits.recent(adapted.history))
-                if not fitted.log_weights.spread <= CLEARLY_WORSE * last.log_weights.spread:
-                    adapted.fitted, adapted.transitions.probabilities = last, probabilities
-                    self._set_covariances()
-        adapted.active_learning.end()
+        self.adapted.finalize(self.target.recycled, self.progress.noise, self.rng)
 
 
 def variables_of(posterior, model):

@@ -1,4 +1,4 @@
-"""The state of KMC's adaptation, and a chain's start from a posterior learned before it."""
+"""What KMC learns while tuning, and a chain's start from a posterior learned before it."""
 
 import numpy as np
 
@@ -7,13 +7,17 @@ from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.move_probabilities import ByAcceptance
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import GeometricSchedule
+from pymc_kmc.learning.emulated_density import EmulatedDensity
 from pymc_kmc.moves.auxiliary import AuxiliaryChain
 from pymc_kmc.moves.base import OneOf
 from pymc_kmc.moves.frontier import ActiveLearning
 from pymc_kmc.moves.modes import ModeJump, ModeTransition
+from pymc_kmc.moves.noise_probe import ideal_acceptance
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.settling import LearnedDraw, Stay
 from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
+from pymc_kmc.numerics.coordinates import IDENTITY
+from pymc_kmc.numerics.threads import single_threaded_blas
 
 # Number of evaluations in which a chain settles on what was learned before it: enough to tell a
 # surrogate that fails, and to learn the probabilities of moves.
@@ -28,6 +32,21 @@ TEMPERATURE = 1.5
 FACTORS = (1.0, 0.3, 0.1)
 # Growth of the number of iterations from one fit to the next; updates learn what happens between.
 REFIT_GROWTH = 1.2
+# Number of surrogate moves after which a surrogate may be in trouble.
+TROUBLE_AFTER = 40
+# Error of a surrogate that was learned before the chain, in nats beyond the noise's standard
+# deviation, from which on it is of little use: one draw in three is accepted then.
+FAILED = 2.0
+# Acceptance rate of a surrogate in trouble, as a share of what noise allows.
+TROUBLE_ACCEPTANCE = 0.15
+# Number of fits after which trouble is no reason for another.
+MOST_FITS = 45
+# Ratio of the log weights' spreads from which on the last fit is clearly worse than the one before.
+CLEARLY_WORSE = 1.2
+# Rise of the log density, in standard deviations of a Gaussian's, of a chain on its way.
+CLEAR_RISE = 2.0
+# Number of iterations in a window: it rises from one window to the next but one.
+WINDOW = 50
 
 
 class KMCAdaptation:
@@ -57,26 +76,22 @@ class KMCAdaptation:
         self.active_learning = ActiveLearning(is_noisy)
         self.settling = None
         self.modes = ()
-        self.is_noisy = is_noisy
+        self.n_dimensions, self.is_noisy = n_dimensions, is_noisy
 
-    def use(self, fitted):
-        """Continue with a new FittedSurrogate; attributes are changed in place."""
-        self.fitted = fitted
-        jumps = [fitted.transitions.jump(size.share, size.length) for size in KINDS]
-        self.transitions.probabilities = self.transitions.probabilities.renewed(jumps)
+    def initialize(self, evaluations, posterior=None, fitted=None):
+        """Begin with what was learned before the chain; attributes are changed in place.
 
-    def know(self, evaluations):
-        """Add evaluations made before the chain to those that fits learn from."""
-        values = evaluations.log_densities
-        for row in np.column_stack([evaluations.X, values])[np.isfinite(values)]:
-            self.history.evaluations.append(row)
-
-    def start_from(self, posterior, fitted):
-        """Start from a :class:`LearnedPosterior`; attributes are changed in place.
-
-        `fitted` is its surrogate, or one on its emulators.
+        `evaluations` were made before it, or are None. `posterior` is a LearnedPosterior, which has
+        its own, `fitted` its surrogate, or one on its emulators.
         """
-        self.know(posterior.evaluations)
+        if posterior is not None:
+            evaluations = posterior.evaluations
+        if evaluations is not None:
+            values = evaluations.log_densities
+            for row in np.column_stack([evaluations.X, values])[np.isfinite(values)]:
+                self.history.evaluations.append(row)
+        if posterior is None:
+            return
         n = DRAWS_PER_DIMENSION * posterior.n_dimensions
         pairs = zip(posterior.positions[:n], posterior.log_densities[:n], strict=True)
         for position, value in pairs:
@@ -85,8 +100,125 @@ class KMCAdaptation:
         self.use(fitted)
         if (maps := posterior.mode_maps) is not None:
             self.modes = ModeJump(maps), ModeTransition(maps, self.is_noisy)
-        n_evaluations = SETTLING_IN_NOISE if self.is_noisy else SETTLING
-        self.settling = Settling(posterior, n_evaluations)
+        self.settling = Settling(posterior, SETTLING_IN_NOISE if self.is_noisy else SETTLING)
+
+    def update(self, outcome, noise, is_tuning, rng):
+        """Learn from an iteration's :class:`Outcome`, under the noise of a NoiseProbe."""
+        settling = self.settling
+        if settling is not None and settling.is_over:
+            return
+        self.history.append(outcome)
+        self._learn_covariance()
+        outcome.proposal.move.learn(outcome, rng)
+        self.transitions.learn(outcome)
+        if outcome.evaluation is not None and np.isfinite(outcome.evaluation.log_density):
+            self._learn_value(outcome, is_tuning)
+        if settling is not None:
+            settling.n_evaluations += 1
+            if not settling.is_over or not settling.has_failed(self._recent, noise):
+                return
+            self.settling = None
+            if isinstance(self.fitted.surrogate, EmulatedDensity):
+                self.fitted = None  # there is nothing of it that a fit could start from
+        elif not self.schedule.is_due(len(self.history)) and not self._is_in_trouble(noise):
+            return
+        self._fit(outcome.end, noise, is_tuning, rng)
+
+    def finalize(self, state, noise, rng):
+        """Fit a last time, to all values, unless the surrogate in use is clearly better.
+
+        `state` is the Evaluation of the chain's state.
+        """
+        if not self.can_explore or self.fitted is None:
+            return
+        last, probabilities = self.fitted, self.transitions.probabilities
+        if self._fit(state, noise, True, rng):
+            with single_threaded_blas():
+                last = last.weighed(*self.fits.recent(self.history))
+                if not self.fitted.log_weights.spread <= CLEARLY_WORSE * last.log_weights.spread:
+                    self.fitted, self.transitions.probabilities = last, probabilities
+                    self._set_covariances()
+        self.active_learning.end()
+
+    @property
+    def can_explore(self):
+        """Whether there is a surrogate to be learned, by evaluations besides drawing."""
+        return self.fits.makes_surrogates and self.settling is None
+
+    @property
+    def is_on_its_way(self):
+        """Whether the chain's log density rises by more than it varies at the target."""
+        log_densities = self.history.log_densities
+        if len(log_densities) < 3 * WINDOW:
+            return False
+        last = log_densities.last(3 * WINDOW)[:, 0]
+        rise = np.median(last[-WINDOW:]) - np.median(last[:WINDOW])
+        return rise > CLEAR_RISE * np.sqrt(0.5 * self.n_dimensions)
+
+    @property
+    def _recent(self):
+        """Acceptance rates of surrogate moves since the last fit."""
+        return self.transitions.probabilities.recent
+
+    def use(self, fitted):
+        """Continue with a new FittedSurrogate; attributes are changed in place."""
+        self.fitted = fitted
+        jumps = [fitted.transitions.jump(size.share, size.length) for size in KINDS]
+        self.transitions.probabilities = self.transitions.probabilities.renewed(jumps)
+
+    def _learn_covariance(self):
+        """Let the random walk learn its covariance, in the surrogate's coordinates."""
+        warp = IDENTITY if self.fitted is None else self.fitted.warp
+        self.random_walk.adaptation.learn_covariance(self.history.states, warp)
+
+    def _set_covariances(self):
+        """Give the random walks a covariance in the surrogate's coordinates."""
+        self._learn_covariance()
+        random_walk = self.random_walk.adaptation
+        auxiliary = self.auxiliary.random_walk.adaptation
+        auxiliary.set_covariance(random_walk.covariance, random_walk.factor)
+
+    def _learn_value(self, outcome, is_tuning):
+        """Let the surrogate learn from a finite value before its next fit."""
+        active_learning, before = self.active_learning, self.fitted
+        frontier = active_learning.frontier if is_tuning else None
+        if self.settling is None and frontier is None:
+            return
+        comparison = before.compare(outcome.evaluation.position, outcome.evaluation.log_density)
+        self.fitted = before.learn(comparison)
+        if self.settling is not None:
+            self.settling.errors.append(comparison.value - comparison.predicted)
+            return
+        if self.fitted is not before:
+            frontier.add(self.fitted.surrogate, comparison.place)
+        if outcome.proposal.move is active_learning:
+            active_learning.compare(comparison, before.surrogate)
+
+    def _is_in_trouble(self, noise):
+        if len(self._recent) < TROUBLE_AFTER or self.fits.n_fits >= MOST_FITS:
+            return False
+        return np.mean(self._recent[-TROUBLE_AFTER:]) < TROUBLE_ACCEPTANCE * noise.ideal_acceptance
+
+    def _fit(self, state, noise, is_tuning, rng):
+        """Fit the surrogate anew, and continue with it if there is one; return whether there is."""
+        self._recent.clear()
+        self.fits.noise_variance = noise.variance.value
+        fitted = self.fits.fit(self.history, self.fitted, rng)
+        if fitted is not None:
+            self.use(fitted)
+            self._explore(state, is_tuning)
+        return fitted is not None
+
+    def _explore(self, state, is_tuning):
+        """Begin to explore around a new surrogate."""
+        self.auxiliary.begin(state)
+        with single_threaded_blas():
+            self._set_covariances()
+        self.active_learning.end()
+        if is_tuning and self.can_explore:
+            states, _ = self.fits.recent(self.history)
+            evaluated = self.fits.evaluations(self.history)[:, :-1]
+            self.active_learning.begin(self.fitted, states, evaluated)
 
 
 class Settling:
@@ -97,9 +229,17 @@ class Settling:
 
     def __init__(self, posterior, most):
         self.most = most
+        self.is_close, self.noise_variance = posterior.is_close, posterior.noise**2
         self.start, self.stay = LearnedDraw(posterior.wide_positions), Stay()
         self.n_evaluations = 0
         self.errors = []
+
+    @property
+    def move(self):
+        """The move that an iteration of tuning is to make, None for any on the surrogate."""
+        if self.n_evaluations == 0:
+            return self.start
+        return self.stay if self.is_over else None
 
     @property
     def error(self):
@@ -111,3 +251,15 @@ class Settling:
     @property
     def is_over(self):
         return self.n_evaluations >= self.most
+
+    def has_failed(self, recent, noise):
+        """Return whether the posterior is of little use to the chain.
+
+        `recent` are acceptance rates of moves on it, `noise` is a NoiseProbe.
+        """
+        if not self.is_close:
+            return True
+        # A few estimates say little about their noise.
+        ideal = min(noise.ideal_acceptance, ideal_acceptance(self.noise_variance))
+        is_refused = np.mean(recent or [0.0]) < TROUBLE_ACCEPTANCE * ideal
+        return is_refused or self.error > FAILED + np.sqrt(np.nan_to_num(noise.variance.value))

@@ -127,9 +127,6 @@ class AdaptiveMetropolis(AdaptiveStep):
     def _wants_shape(self):
         return self.initial_covariance is None
 
-    def _set_shape(self, factor):
-        self.adapted.random_walk.adaptation.set_shape(factor)
-
     def _propose(self, current):
         return self.adapted.random_walk.propose(current, None, self.rng)
 

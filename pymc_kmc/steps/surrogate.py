@@ -49,9 +49,6 @@ class SurrogateStep(AdaptiveStep):
 
     _wants_shape = True
 
-    def _set_shape(self, factor):
-        self.adapted.random_walk.adaptation.set_shape(factor)
-
     @property
     def _instead_of_tuning(self):
         if self.given_surrogate is not None:

@@ -109,7 +109,7 @@ def a_pool_worker_dies(rng, folder):
     try:
         sample(model, name)
     except EstimatorError as error:
-        assert "did not return the estimator's results" in str(error)
+        assert "estimator of" in str(error) and "got no result of its executor" in str(error)
         assert "Parameters: x=" in str(error)
     else:
         raise AssertionError("no error")

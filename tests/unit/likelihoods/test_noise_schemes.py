@@ -9,7 +9,7 @@ import pymc_kmc as kmc
 from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import log_mean_exp
 from pymc_kmc.likelihoods.noise_schemes import MAX_SEED, JointSeeds, Noise, Normals, Seeds
-from pymc_kmc.likelihoods.potential import add_potential
+from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
 from tests.models import POSTERIOR_MEAN, POSTERIOR_SD, log_likelihood
 from tests.targets import column, run
 
@@ -151,7 +151,7 @@ def test_a_scheme_of_ones_own():
     with pm.Model() as model:
         x = pm.Normal("x")
         replicates = Replicates(log_estimate, Rotated(0.2))
-        add_potential("loglik", replicates, log_mean_exp, [x], n_replicates=2, target_variance=2.0)
+        add_potential("loglik", replicates, log_mean_exp, [x], 2, 2.0)
         step = kmc.AdaptiveMetropolis(rng=3)
     noise = kmc.estimate_noise(model, random_seed=7).likelihoods.loc["loglik"]
     assert noise["of proposals"] < 0.7 * noise["variance"]

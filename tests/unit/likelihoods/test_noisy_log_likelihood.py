@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.likelihoods.op_results import CACHE_SIZE
+from pymc_kmc.likelihoods.user_function import CACHE_SIZE
 from tests.models import FailingEstimator, NoisyEstimator
 from tests.targets import sample
 

@@ -7,7 +7,7 @@ from pytensor.graph.op import Op
 
 import pymc_kmc as kmc
 from pymc_kmc.model.opaque import OpaqueModel
-from pymc_kmc.model.opaque_parts import opaque_nodes
+from pymc_kmc.model.structure import opaque_nodes
 
 
 class Curve(Op):

@@ -4,11 +4,12 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+import pytest
 from pytensor.scalar.basic import Add, Mul
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_kmc.model import rows
-from pymc_kmc.model.rows import of_rows
+from pymc_kmc.model.rows import Columns, of_rows
 
 
 def test_sums_and_products_of_many_are_made_of_two():
@@ -60,3 +61,19 @@ def test_what_cannot_be_vectorized_is_evaluated_point_by_point(monkeypatch):
     for found, right in zip(function(*points), expected, strict=True):
         np.testing.assert_allclose(found, right)
     assert [v.shape for v in function(points[0][:0], points[1][:0])] == [(0, 0), (0,), (0,)]
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_arrays_come_back(n):
+    columns = Columns([(), (2, 3), (0,), (2,)])
+    X = np.arange(9.0 * n).reshape(n, 9)
+    arrays = columns.split(X)
+    assert [array.shape for array in arrays] == [(n,), (n, 2, 3), (n, 0), (n, 2)]
+    np.testing.assert_array_equal(columns.join(arrays), X)
+
+
+def test_arrays_have_their_own_dtypes():
+    columns = Columns([(), (2,)], ["float32", "float64"])
+    arrays = columns.split(np.full((4, 3), np.pi))
+    assert [array.dtype.name for array in arrays] == ["float32", "float64"]
+    assert columns.join(arrays).dtype == np.float64

@@ -10,8 +10,7 @@ from pytensor.graph.op import Op
 
 import pymc_kmc as kmc
 from pymc_kmc.model.opaque import OpaqueModel
-from pymc_kmc.model.opaque_parts import why_not_learned
-from pymc_kmc.model.structure import StructureError
+from pymc_kmc.model.structure import StructureError, why_not_learned
 
 DATA = np.array([0.5, 1.0, 30.0])
 

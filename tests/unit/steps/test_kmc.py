@@ -11,6 +11,7 @@ from pymc_kmc.moves import frontier
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.steps import kmc as kmc_step
+from pymc_kmc.steps import kmc_adaptation
 from pymc_kmc.surrogates import KernelExpLite, LogDensityGP
 from tests.bananas import Banana
 from tests.chains import ONE_CHAIN, column, iterate, run
@@ -154,7 +155,7 @@ def test_a_chain_on_its_way_learns_nothing_of_what_lies_around():
         step = kmc.KMC(n_landmarks=30, rng=19)
     point, moves, rising = {"x": np.full(3, 100.0)}, [], []
     for _ in range(400):
-        rising.append(step._is_on_its_way())
+        rising.append(step.adapted.is_on_its_way)
         point, (statistics,) = step.step(point)
         moves.append(statistics["kmc_move"])
     moves, rising = np.array(moves), np.array(rising)
@@ -264,7 +265,7 @@ def funnel_model():
 def test_the_last_fit_is_at_the_end_of_tuning_and_dropped_if_it_is_worse(
     clearly_worse, model, monkeypatch
 ):
-    monkeypatch.setattr(kmc_step, "CLEARLY_WORSE", clearly_worse)
+    monkeypatch.setattr(kmc_adaptation, "CLEARLY_WORSE", clearly_worse)
     with model():
         step = kmc.KMC(n_landmarks=60, rng=14)
     _, statistics = run(step, BANANA_START, 700)
@@ -318,7 +319,7 @@ def test_a_surrogate_in_warped_coordinates_learns_between_fits(monkeypatch):
         for state, log_density in zip(states, log_densities, strict=True)
     ]
     assert np.mean(shares) < 0.15  # .1 where log weights are usual, .7 at most
-    step._explore()
+    adapted._explore(step.target.recycled, True)
     surrogate, states, evaluated = frontiers[-1]
     assert adapted.active_learning.frontier is not None
     assert surrogate is fitted.surrogate

@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.likelihoods.parameters import as_tensors, evaluate_at_initial_point, names_of
+from pymc_kmc.likelihoods.user_function import as_tensors, evaluate_at_initial_point, names_of
 
 LIKELIHOODS = {
     "black box": lambda *params: kmc.BlackBox("f", lambda *values: 0.0, *params),

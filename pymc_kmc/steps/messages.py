@@ -1,8 +1,16 @@
-"""The warnings of a chain, each given at most once a chain."""
+"""What a chain tells its user: warnings, each given at most once, and its present activity.
+
+In 80 characters PyMC's own columns of the progress bar leave room for seven, with the times whole.
+While it tunes a chain names the activity that takes its time, of which PyMC's estimate of the time
+left takes no account; afterwards it shows its acceptance rate.
+"""
 
 import numpy as np
 from pymc.stats.convergence import SamplerWarning, WarningType
+from rich.progress import TextColumn
+from rich.table import Column
 
+from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.steps.own_checks import LARGEST_R_HAT
 
 # Number of iterations without an accepted proposal that is worth a warning. A chain that moves at
@@ -21,10 +29,10 @@ class ChainWarnings:
     def first(self, messages, n_iterations):
         """Return a SamplerWarning of the first message not given before, or None.
 
-        `messages` are pairs of a key and a text.
+        `messages` are pairs of a key and a text, or None.
         """
         for key, text in messages:
-            if key not in self.given:
+            if text is not None and key not in self.given:
                 self.given.add(key)
                 return SamplerWarning(WarningType.BAD_ACCEPTANCE, text, "warn", step=n_iterations)
         return None
@@ -72,69 +80,57 @@ def of_no_tuning(instead):
     )
 
 
-def of_rejections(target):
-    """Return a message about black boxes that rejected points in this chain, else None."""
+def of_evaluations(target, noise):
+    """Return keys and messages about evaluations that failed, and the noise of a NoiseProbe."""
+    messages = []
+    if target.is_noisy:
+        failures = joined(*(record.warn() for record in target.simulations)) or None
+        messages = [("failed", failures), ("noise", noise.complaint)]
     failing = [
         f"{name!r} failed at {n_rejected} of {n_evaluations} points so far"
         for name, n_evaluations, n_rejected in target.rejections()
         if n_rejected
     ]
-    if not failing:
-        return None
-    return (
-        f"The black box {'; '.join(failing)}. They were rejected: the prior is cut "
-        "off to the parameters where it succeeds (on_error='reject')."
-    )
-
-
-def of_failures(target):
-    """Return a message about simulations that failed, where they are many, else None."""
-    return joined(*(record.warn() for record in target.simulations)) or None
+    if failing:
+        rejected = (
+            f"The black box {'; '.join(failing)}. They were rejected: the prior is cut "
+            "off to the parameters where it succeeds (on_error='reject')."
+        )
+        messages.append(("rejected", rejected))
+    return messages
 
 
 def of_own_checks(target, checks, is_local):
-    """Return keys and messages about a chain that drifts away or has not converged.
+    """Return a key and a message about a chain that drifts away or hasn't converged, or None.
 
-    `is_local` says that all moves of the step are about as long as the posterior's middle is wide.
+    `is_local` says that all moves of the step are about as long as the posterior's middle is wide:
+    tails that are heavy are told then.
     """
     drifting = target.names_of(checks.drifting(target.is_free))
     if drifting:
-        return [
-            (
-                "drift",
-                f"The chain's range grows and grows along {', '.join(drifting)}: either the "
-                "posterior isn't proper, and its mass escapes there (give these variables proper "
-                "priors), or the chain is still on its way: start nearer, initvals={...}.",
-            )
-        ]
-    tails = target.names_of(checks.heavy_tailed()) if is_local else []
+        return "drift", (
+            f"The chain's range grows and grows along {', '.join(drifting)}: either the "
+            "posterior isn't proper, and its mass escapes there (give these variables proper "
+            "priors), or the chain is still on its way: start nearer, initvals={...}."
+        )
     r_hat = checks.r_hat()
-    if not np.nanmax(r_hat, initial=0.0) > LARGEST_R_HAT:
-        return of_tails(tails)
-    names = target.names_of(np.flatnonzero(r_hat > LARGEST_R_HAT))
-    return [
-        (
-            "parts",
+    largest = np.nanmax(r_hat, initial=0.0)
+    if largest > LARGEST_R_HAT:
+        names = target.names_of(np.flatnonzero(r_hat > LARGEST_R_HAT))
+        return "parts", (
             f"Eight parts of this chain's {checks.n_draws} draws differ from each other along "
-            f"{', '.join(names)} (R-hat of the parts {np.nanmax(r_hat):.2f}): it has not "
+            f"{', '.join(names)} (R-hat of the parts {largest:.2f}): it has not "
             "converged, or hardly moves there. Tune for longer, give variables of about the same "
-            "scale, or start where the posterior has its mass: initvals={...}.",
+            "scale, or start where the posterior has its mass: initvals={...}."
         )
-    ]
-
-
-def of_tails(names):
-    """Return keys and messages about variables with heavy tails, for a step of local moves."""
-    if not names:
-        return []
-    return [
-        (
-            "tails",
-            f"The draws have heavy tails along {', '.join(names)}. This step comes there seldom "
-            "and stays for long, so that shares of the tails may be wrong by more than their "
-            "standard errors say. kmc.KMC() makes moves that reach them.",
-        )
-    ]
+    tails = target.names_of(checks.heavy_tailed()) if is_local else []
+    if not tails:
+        return "tails", None
+    return "tails", (
+        f"The draws have heavy tails along {', '.join(tails)}. This step comes there seldom "
+        "and stays for long, so that shares of the tails may be wrong by more than their "
+        "standard errors say. kmc.KMC() makes moves that reach them."
+    )
 
 
 def is_stuck(progress):
@@ -161,3 +157,33 @@ def of_stillness(target, n_iterations):
 def joined(*sentences):
     """Return the sentences that aren't empty, as one text."""
     return " ".join(filter(None, sentences))
+
+
+def columns(n_chains=1):
+    """Return the column, and the values of its field before the first iteration of each chain."""
+    column = Column("Doing", no_wrap=True, width=7)
+    return [TextColumn("{task.fields[kmc_doing]}", table_column=column)], {
+        "kmc_doing": [""] * n_chains
+    }
+
+
+def update(statistics):
+    still = statistics["kmc_steps_since_accept"]
+    return {
+        "kmc_doing": "stuck" if still >= STUCK_FROM_START else doing(statistics),
+        "failing": still >= STUCK_AFTER,
+    }
+
+
+def doing(statistics):
+    """Return a chain's activity, in seven characters."""
+    if not statistics["tune"]:
+        return f"acc {statistics['kmc_recent_acceptance']:.2f}".replace("0.", ".")[:7]
+    if statistics["kmc_move"] in (MoveKind.LEARNED_DRAW, MoveKind.STAY):
+        return "settles"
+    n_fits = statistics.get("kmc_n_fits")
+    if n_fits is None:
+        return "tunes"
+    if n_fits:
+        return f"fit {n_fits}"
+    return "settles" if statistics["kmc_n_learning_evaluations"] else "arrives"

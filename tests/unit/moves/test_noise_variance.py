@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.noise_variance import NoiseVariance
 from pymc_kmc.model.log_density import Evaluation
+from pymc_kmc.moves.noise_probe import NoiseVariance
 
 
 def evaluation(estimate, position=0.0, parameters=b"a"):

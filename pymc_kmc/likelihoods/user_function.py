@@ -1,0 +1,157 @@
+"""A user's function in a model's graph: its parameters, its last results, and its errors."""
+
+import numbers
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
+
+from pymc_kmc.likelihoods.checks import WrongResult
+from pymc_kmc.likelihoods.executors import ExecutorError, TimeLimitError
+
+# Results remembered. A Metropolis step of another variable asks for two in turn; Slice and NUTS
+# come back to their starting point after a few more, and one graph may be compiled for two steps.
+CACHE_SIZE = 8
+
+
+class Cache:
+    """The last few results by their arguments; the one used last is forgotten last.
+
+    Chains in other threads may use it too.
+    """
+
+    def __init__(self):
+        self._results = {}
+
+    def find(self, key, evaluate):
+        """Return the result of `key`, from ``evaluate()`` where it isn't remembered."""
+        result = self._results.pop(key, None)
+        if result is None:
+            result = evaluate()
+            for oldest in list(self._results)[: max(0, len(self._results) - CACHE_SIZE + 1)]:
+                self._results.pop(oldest, None)
+        self._results[key] = result
+        return result
+
+    def refresh(self, is_current):
+        """Make results the last used whose keys are current."""
+        for key in filter(is_current, list(self._results)):
+            result = self._results.pop(key, None)
+            if result is not None:
+                self._results[key] = result
+
+    def clear(self):
+        self._results.clear()
+
+
+class UserFunctionOp(Op):
+    """A user's function of parameters without a gradient; its last few results are remembered.
+
+    Two instances are never equal. `subject` stands for it in messages.
+    """
+
+    def __init__(self, name, subject, parameter_names):
+        self.name, self.subject = name, subject
+        self.parameter_names = tuple(parameter_names)
+        self._cache = Cache()
+
+    def _told(self, failure, values, remedy=""):
+        """Return an error's text: the :class:`Failure`, the parameters, a remedy, the traceback."""
+        frames = ""
+        if failure.frames and not isinstance(failure.error, WrongResult):
+            frames = f"\n{failure.frames}"
+        return (
+            f"The {self.subject} {happened(failure)}\n"
+            f"Parameters: {with_values(self.parameter_names, values)}{remedy}{frames}"
+        )
+
+
+def happened(failure):
+    """Return the failure as the end of a sentence whose subject is the function."""
+    error = failure.error
+    if isinstance(error, WrongResult):
+        return str(error)
+    if isinstance(error, TimeLimitError):
+        return f"was stopped: {error}"
+    if isinstance(error, ExecutorError):
+        return f"got no result of its executor: {error}"
+    return f"raised {type(error).__name__}: {error}"
+
+
+def with_values(names, values):
+    """Return parameters as ``"rate=0.3, size=[1., 2.]"``, with the digits that reproduce them.
+
+    Names beyond the values are left out.
+    """
+    form = {"separator": ", ", "floatmode": "unique", "max_line_width": np.inf}
+    return ", ".join(
+        f"{name}={np.array2string(np.asarray(value), **form)}"
+        for name, value in zip(names, values, strict=False)
+    )
+
+
+def as_tensors(name, params, what):
+    """Return the parameters of a user's function, named `what` in messages, as tensors.
+
+    Raises a ValueError if there are none, and a TypeError if one is neither a tensor nor numbers.
+    """
+    if not params:
+        raise ValueError(
+            f"{name!r} got no params. Give the variables that the {what} takes after it: "
+            f"({name!r}, {what}, variable, ...)."
+        )
+    tensors = []
+    for i, param in enumerate(params):
+        try:
+            # An array of a number: PyTensor would make an int8 of 3.
+            is_number = isinstance(param, numbers.Number)
+            tensor = pt.as_tensor_variable(np.asarray(param) if is_number else param)
+        except (TypeError, ValueError, NotImplementedError):
+            raise TypeError(
+                f"params[{i}] of {name!r} must be a variable of the model, an expression of "
+                f"variables or numbers, got {param!r} of type {type(param).__name__}."
+            ) from None
+        tensors.append(tensor)
+    return tensors
+
+
+def names_of(params):
+    """Return the names of parameters, for messages."""
+    return [param.name or f"params[{i}]" for i, param in enumerate(params)]
+
+
+def evaluate_at_initial_point(params, model):
+    """Return the values of `params` at the model's initial point, on their natural scale.
+
+    Raises a ValueError if one depends on a variable that isn't the model's.
+    """
+    values = model.replace_rvs_by_values(params)
+    for param, value in zip(names_of(params), values, strict=True):
+        strange = [
+            variable.name
+            for variable in ancestors([value])
+            if is_free(variable) and variable not in model.value_vars
+        ]
+        if strange:
+            raise ValueError(
+                f"The parameter {param!r} depends on the variable {strange[0]!r}, which is not a "
+                "variable of this model. Register it in this model, or give the model that "
+                "it belongs to."
+            )
+    point = model.initial_point()
+    function = pytensor.function(
+        model.value_vars, values, mode="FAST_COMPILE", on_unused_input="ignore"
+    )
+    return function(*(point[variable.name] for variable in model.value_vars))
+
+
+def is_free(variable):
+    """Return whether a node of a graph is a random variable, or an input without a value."""
+    if variable.owner is None:
+        return not isinstance(variable, Constant | SharedVariable)
+    return isinstance(variable.owner.op, RandomVariable)
