@@ -16,6 +16,8 @@ class ScoreMatchingSums:
     by default the mean of X, lest their squares lose digits.
     """
 
+    SUMS = ("total_weight", "x", "xx", "cosines", "sines", "sines_x", "_sines_sines")
+
     def __init__(self, omega, phase, X, weights, origin=None):
         d, m = omega.shape
         self.omega, self.phase = omega, phase
@@ -71,13 +73,21 @@ class ScoreMatchingSums:
         covariance = self.xx / self.total_weight - np.outer(mean, mean)
         return gaussian_base(mean + self.origin, covariance, self.total_weight)
 
-    def without(self, part):
-        """Return the sums over the points not in ``part``, which has the same basis and origin."""
-        rest = copy.copy(self)
-        rest._sines_sines = self._sines_sines - part._sines_sines
-        for name in ("total_weight", "x", "xx", "cosines", "sines", "sines_x"):
-            setattr(rest, name, getattr(self, name) - getattr(part, name))
-        return rest
+    def __add__(self, part):
+        """Return the sums over these points and those of ``part``, of one basis and origin."""
+        return self._with(part, np.add)
+
+    def __sub__(self, part):
+        """Return the sums over these points but those of ``part``, of one basis and origin."""
+        return self._with(part, np.subtract)
+
+    def _with(self, part, operation):
+        self._absorb()
+        part._absorb()
+        total = copy.copy(self)
+        for name in self.SUMS:
+            setattr(total, name, operation(getattr(self, name), getattr(part, name)))
+        return total
 
     def _absorb(self):
         """Carry out the products that :meth:`add` put off."""

@@ -9,9 +9,8 @@ from pymc_kmc.adaptation.fit_to_scores import (
     LiteFamily,
     gradients_of,
 )
-from pymc_kmc.adaptation.trajectory import TrajectoryLearning
 from tests.bananas import Banana
-from tests.fitted import snapshot
+from tests.fitted import short_transitions, snapshot
 from tests.histories import add_state, history_of
 
 BANANA = Banana(bend=0.2)
@@ -19,12 +18,12 @@ FAMILIES = {
     "lite": lambda: LiteFamily(300, penalty="rkhs"),
     "finite": lambda: FiniteFamily(300, 1000, "gaussian"),
 }
-# Moves that are given take no time to learn.
-GIVEN_MOVES = TrajectoryLearning((0.2, 0.4), (3, 6), 0.9)
 
 
 def fits_with(family, values, sigma=None, regularisation=None):
-    return FitToScores(FAMILIES[family](), "gaussian", values, sigma, regularisation, GIVEN_MOVES)
+    return FitToScores(
+        FAMILIES[family](), "gaussian", values, sigma, regularisation, short_transitions
+    )
 
 
 def squared_error(fitted, X):

@@ -5,7 +5,6 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.adaptation import fit_to_scores
 from pymc_kmc.adaptation.fit_to_scores import FitToScores
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite
@@ -106,21 +105,3 @@ def test_fits_are_bounded_by_iterations(schedule, most, monkeypatch):
         step = kmc.KMCFinite(schedule=schedule, n_features=20, rng=1)
     run(step, model.initial_point(), 1000)
     assert 5 <= len(fits) <= most
-
-
-def test_coordinates_are_compared_on_few_states(monkeypatch):
-    """A comparison makes some hundred fits: of 800 states and 200 features at most."""
-    sizes = []
-
-    def compare(X, estimator, *args, **kwargs):
-        sizes.append((len(X), estimator.n_features))
-        return select(X, estimator, *args, **kwargs)
-
-    select = fit_to_scores.select
-    monkeypatch.setattr(fit_to_scores, "select", compare)
-    family = fit_to_scores.FiniteFamily(300, 2000, "gaussian")
-    fits = FitToScores(family, None, False, None, 1.0, lambda *_: None)
-    monkeypatch.setattr(fits, "_values", lambda evaluations: (None, None, None))
-    states = np.random.default_rng(0).standard_normal((1100, 2))
-    fits._fit_to(states, np.ones(1100), None, None, np.random.default_rng(1))
-    assert sizes and set(sizes) == {(800, 200)}
