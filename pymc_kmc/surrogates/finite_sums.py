@@ -29,14 +29,12 @@ class ScoreMatchingSums:
         self.sines = np.zeros(m)
         self.sines_x = np.zeros((m, d))
         self._sines_sines = np.zeros((m, m))
-        self._pending = []
         rows = max(1, CHUNK_ENTRIES // m)
         for i in range(0, len(X), rows):
             self.add(X[i : i + rows], weights[i : i + rows])
-            self._absorb()
 
     def add(self, X, weights):
-        """Add points X (n, d) in place; return the sines (n, m) of their angles."""
+        """Add points X (n, d) in place."""
         angles = X @ self.omega + self.phase
         sines = np.sin(angles)
         centred = X - self.origin
@@ -46,12 +44,11 @@ class ScoreMatchingSums:
         self.cosines += weights @ np.cos(angles)
         self.sines += weights @ sines
         self.sines_x += (sines.T * weights) @ centred
-        self._pending.append(np.sqrt(weights)[:, None] * sines)
-        return sines
+        rows = np.sqrt(weights)[:, None] * sines
+        self._sines_sines += rows.T @ rows
 
     def second_moment(self):
         """Return W C (m, m), a fresh array."""
-        self._absorb()
         m = len(self.phase)
         return (2.0 / m) * self._sines_sines * (self.omega.T @ self.omega)
 
@@ -82,16 +79,7 @@ class ScoreMatchingSums:
         return self._with(part, np.subtract)
 
     def _with(self, part, operation):
-        self._absorb()
-        part._absorb()
         total = copy.copy(self)
         for name in self.SUMS:
             setattr(total, name, operation(getattr(self, name), getattr(part, name)))
         return total
-
-    def _absorb(self):
-        """Carry out the products that :meth:`add` put off."""
-        if self._pending:
-            rows = np.concatenate(self._pending)
-            self._sines_sines += rows.T @ rows
-            self._pending = []
