@@ -31,7 +31,7 @@ Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28
 """
 
 import warnings
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -43,7 +43,7 @@ from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.linear_algebra import geometric_mean, symmetric
 from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 from pymc_kmc.numerics.threads import single_threaded_blas
-from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite, select, unique_states
+from pymc_kmc.surrogates import KernelExpFinite, select, unique_states
 from pymc_kmc.surrogates.base_density import GaussianBase
 from pymc_kmc.surrogates.kernels import squared_distances
 from pymc_kmc.surrogates.regression import (
@@ -54,54 +54,14 @@ from pymc_kmc.surrogates.regression import (
 )
 
 
-class LiteFamily:
-    """KMC lite: kernel functions at the states themselves, at most `n_points` of them in a fit.
-
-    `options` are `penalty`, `rank` and `tolerance` of :class:`~pymc_kmc.surrogates.KernelExpLite`.
-    """
-
-    def __init__(self, n_points, **options):
-        self.n_points = n_points
-        self.options = options
-
-    def unfitted(self, sigma, regularisation, base, rng):
-        return KernelExpLite(sigma, regularisation, base=base, **self.options)
-
-    def updated(self, surrogate, states, weights, new_states):
-        """Return a surrogate with the same hyper-parameters, fitted to all of the states."""
-        fresh = self.unfitted(surrogate.sigma, surrogate.regularisation, surrogate.base, None)
-        return fresh.fit(states, weights)
-
-
-class FiniteFamily:
-    """KMC finite: `n_features` random Fourier features of a kernel of that name.
-
-    `n_points` is the largest number of states that a fit uses.
-    """
-
-    def __init__(self, n_features, n_points, kernel):
-        self.n_features = n_features
-        self.n_points = n_points
-        self.kernel = kernel
-
-    def unfitted(self, sigma, regularisation, base, rng):
-        seed = int(rng.integers(2**31))
-        return KernelExpFinite(
-            self.n_features, sigma, regularisation, kernel=self.kernel, base=base, rng=seed
-        )
-
-    def updated(self, surrogate, states, weights, new_states):
-        """Return the surrogate after an online update with `new_states`."""
-        return deepcopy(surrogate).update(new_states)  # it writes into its sums and its factor
-
-
 class FitToScores(RepeatedFit):
     """Fits kernel exponential families to a chain by score matching, corrected by values.
 
-    `family`, a :class:`LiteFamily` or :class:`FiniteFamily`, makes the surrogates on a `base`
-    density ("gaussian" or None). `values` says whether log-density values are used beside states.
-    `sigma` and `regularisation` are given, or None to be chosen at every fit. A given `sigma` is in
-    squared units of the step's own coordinates, which are then kept.
+    `template` is the unfitted surrogate that is copied, with its `base` density ("gaussian" or
+    None), for at most `n_points` states. `values` says whether its coefficients are corrected by
+    log-density values. `sigma` and `regularisation` of the template are given, or None to be chosen
+    at every fit. A given `sigma` is in squared units of the step's own coordinates, which are then
+    kept.
     """
 
     # Share of the history that is used: the rest is burn-in. Shares from .5 to .8 did equally well.
@@ -121,15 +81,12 @@ class FitToScores(RepeatedFit):
     # Number of kernel functions in a comparison.
     N_CANDIDATE_CENTRES = 150
 
-    def __init__(self, family, base, values, sigma, regularisation, learn_moves):
+    def __init__(self, template, n_points, values, learn_moves):
         super().__init__(learn_moves)
-        self.family = family
-        self.base = base
+        self.template = template
+        self.n_points = n_points
         self.values = values
-        self.sigma = sigma
-        self.regularisation = regularisation
         self.n_seen = 0
-        self.last_choice = None
 
     def _fit(self, history, last, rng):
         states, weights = self._states(history.states, rng)
@@ -146,13 +103,13 @@ class FitToScores(RepeatedFit):
         mean = np.average(states, axis=0, weights=weights)
         covariance = shrunk_covariance(states, weights)
         points, values, value_weights = self._values(evaluations)
-        base = self.base
+        base = self.template.base
         if base is not None and self.values:
             base = gaussian_from_values(points, values, value_weights, mean, covariance)
         information = self._information(states, weights, covariance, base, last)
         narrow = covariance if information is None else np.linalg.inv(information)
         spread = geometric_mean(covariance, narrow)
-        sigma = self.sigma
+        sigma = self.template.sigma
         if sigma is not None:
             coordinates = Coordinates.identity(len(mean))
         else:
@@ -163,8 +120,7 @@ class FitToScores(RepeatedFit):
             )
         base = in_coordinates(base, coordinates)
         U = coordinates.forward(states)
-        sigma, regularisation = self._select(U, weights, base, sigma, rng)
-        surrogate = self.family.unfitted(sigma, regularisation, base, rng).fit(U, weights)
+        surrogate = self._chosen(sigma, U, weights, base, rng).fit(U, weights)
         if self.values:
             surrogate, _ = correct(surrogate, coordinates.forward(points), values, value_weights)
         metric = Metric(coordinates.matrix @ spread @ coordinates.matrix.T)
@@ -181,9 +137,11 @@ class FitToScores(RepeatedFit):
         new_states = history.states.last(len(history) - self.n_seen)
         try:
             with single_threaded_blas():
-                surrogate = self.family.updated(
-                    last.surrogate, forward(states), weights, forward(new_states)
-                )
+                surrogate = deepcopy(last.surrogate)
+                if isinstance(surrogate, KernelExpFinite):
+                    surrogate.update(forward(new_states))
+                else:
+                    surrogate.fit(forward(states), weights)
         except (ValueError, np.linalg.LinAlgError) as error:
             self.failure = f"{type(error).__name__}: {error}"
             return last
@@ -193,8 +151,8 @@ class FitToScores(RepeatedFit):
     def _states(self, states, rng):
         """Return distinct recent states in order, as many as a fit takes, and their weights."""
         states, weights = unique_states(states.recent(self.RECENT_SHARE))
-        if len(states) > self.family.n_points:
-            kept, weights = systematic_sample(weights, self.family.n_points, rng)
+        if len(states) > self.n_points:
+            kept, weights = systematic_sample(weights, self.n_points, rng)
             states = states[kept]
         return states, weights.astype(np.float64)
 
@@ -234,20 +192,16 @@ class FitToScores(RepeatedFit):
                 best = min(best, (score, coordinates, sigma), key=lambda found: found[0])
         return best[1:]
 
-    def _select(self, U, weights, base, sigma, rng):
-        """Return the bandwidth, `sigma` if that is known, and the regularisation."""
-        if sigma is not None and self.regularisation is not None:
-            return sigma, self.regularisation
-        self.last_choice = select(
-            U,
-            self.family.unfitted(1.0, 1.0, base, rng),
-            weights,
-            sigmas=sigma,
-            n_folds=self.N_FOLDS,
-            warm_start=self.last_choice,
-            random_seed=rng,
-        )
-        return self.last_choice.sigma, self.regularisation or self.last_choice.regularisation
+    def _chosen(self, sigma, U, weights, base, rng):
+        """Return an unfitted surrogate of this bandwidth, its regularisation given or chosen."""
+        surrogate = copy(self.template)
+        surrogate.sigma, surrogate.base = float(sigma), base
+        if isinstance(surrogate, KernelExpFinite):
+            surrogate.rng = int(rng.integers(2**31))
+        if surrogate.regularisation is None:
+            options = {"sigmas": sigma, "n_folds": self.N_FOLDS, "random_seed": rng}
+            surrogate = select(U, surrogate, weights, **options).estimator
+        return surrogate
 
 
 def gradients_of(fitted, X):

@@ -59,7 +59,7 @@ from functools import partial
 
 import numpy as np
 
-from pymc_kmc.adaptation.fit_to_scores import FiniteFamily, FitToScores, LiteFamily
+from pymc_kmc.adaptation.fit_to_scores import FitToScores
 from pymc_kmc.adaptation.fitting import GivenSurrogate
 from pymc_kmc.adaptation.history import History
 from pymc_kmc.adaptation.move_probabilities import ByAcceptance
@@ -78,6 +78,7 @@ from pymc_kmc.numerics.checks import (
     check_positive,
 )
 from pymc_kmc.steps.surrogate import SurrogateStep
+from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite
 
 # Number of iterations a dimension before the first fit (15 to 40 did equally well).
 FIRST_FIT = 20
@@ -174,8 +175,8 @@ class KernelHMC(SurrogateStep):
         super().__init__(vars, **kwargs)
 
     @abstractmethod
-    def _family(self):
-        """Return the family that makes the surrogates."""
+    def _template(self):
+        """Return an unfitted surrogate; `sigma` and `regularisation` are None to be chosen."""
 
     def _start_chain(self):
         given = self.given_step_size, self.given_n_leapfrog
@@ -201,9 +202,7 @@ class KernelHMC(SurrogateStep):
         if surrogate is not None:
             hamiltonian = whitened_hamiltonian(surrogate)
             return GivenSurrogate(surrogate, hamiltonian, learn_moves, FitToScores.RECENT_SHARE)
-        return FitToScores(
-            self._family(), self.base, self.values, self.sigma, self.regularisation, learn_moves
-        )
+        return FitToScores(self._template(), self.n_points, self.values, learn_moves)
 
     def _coordinates(self, fitted):
         return fitted.hamiltonian.coordinates
@@ -334,9 +333,9 @@ class KMCLite(KernelHMC):
         self.tolerance = None if tolerance is None else check_positive(tolerance, "tolerance")
         super().__init__(vars, **kwargs)
 
-    def _family(self):
-        return LiteFamily(
-            self.n_points, penalty=self.penalty, rank=self.rank, tolerance=self.tolerance
+    def _template(self):
+        return KernelExpLite(
+            self.sigma, self.regularisation, self.penalty, self.base, self.rank, self.tolerance
         )
 
 
@@ -377,5 +376,7 @@ class KMCFinite(KernelHMC):
         self.kernel = check_choice(kernel, "kernel", ("gaussian", "rational_quadratic"))
         super().__init__(vars, **kwargs)
 
-    def _family(self):
-        return FiniteFamily(self.n_features, self.n_points, self.kernel)
+    def _template(self):
+        return KernelExpFinite(
+            self.n_features, self.sigma, self.regularisation, self.kernel, self.base
+        )
