@@ -64,8 +64,6 @@ class FitToScores(RepeatedFit):
     kept.
     """
 
-    # Share of the history that is used: the rest is burn-in. Shares from .5 to .8 did equally well.
-    RECENT_SHARE = 0.6
     # Number of folds of cross-validation: an early history has about as many different parts.
     N_FOLDS = 4
     # Depth below the chain's bulk at which a value counts half, in nats.

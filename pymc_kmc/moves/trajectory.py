@@ -23,22 +23,18 @@ Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28
 
 import numpy as np
 
+from pymc_kmc.dynamics import SHORTEST_SHARE, STEP_JITTER
 from pymc_kmc.moves.base import Move, Proposal
 
 # Change of energy, in nats, from which on a trajectory has diverged: that of PyMC's NUTS and Stan.
 LARGEST_ENERGY_CHANGE = 1000.0
-# Bounds of the step size, in learned ones: fixed ones can resonate with the target (Neal, 2011,
-# section 3.2).
-STEP_SIZE_JITTER = (0.7, 1.1)
-# Shortest trajectory, as a share of the longest: fixed lengths can resonate too.
-SHORTEST = 1 / 3
 
 
 class Trajectory(Move):
     """A trajectory on the surrogate, with a share of the learned number of steps at most.
 
     `step_size` and `n_steps` are uniform between given bounds (low, high), or, where these are
-    None, around the learned ones.
+    None, around the learned ones as in a sequence of transitions.
     """
 
     def __init__(self, kind, share, step_size=None, n_steps=None):
@@ -51,8 +47,8 @@ class Trajectory(Move):
         learned = fitted.transitions
         hamiltonian = learned.hamiltonian
         metric = hamiltonian.metric
-        sizes = self.step_size or learned.step_size * np.array(STEP_SIZE_JITTER)
-        numbers = self.n_steps or (SHORTEST * learned.n_steps, learned.n_steps)
+        sizes = self.step_size or learned.step_size * np.array(STEP_JITTER)
+        numbers = self.n_steps or (SHORTEST_SHARE * learned.n_steps, learned.n_steps)
         step_size = rng.uniform(*sizes)
         low, high = (max(1, round(self.share * n)) for n in numbers)
         n_steps = int(rng.integers(low, high, endpoint=True))

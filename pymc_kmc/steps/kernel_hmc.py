@@ -200,8 +200,7 @@ class KernelHMC(SurrogateStep):
         )
         surrogate = self.given_surrogate
         if surrogate is not None:
-            hamiltonian = whitened_hamiltonian(surrogate)
-            return GivenSurrogate(surrogate, hamiltonian, learn_moves, FitToScores.RECENT_SHARE)
+            return GivenSurrogate(surrogate, whitened_hamiltonian(surrogate), learn_moves)
         return FitToScores(self._template(), self.n_points, self.values, learn_moves)
 
     def _coordinates(self, fitted):

@@ -190,10 +190,8 @@ class KernelExpLite:
         base = fit_base(self.base, X, weights)
 
         if self.rank is None and self.tolerance is None:
-            D = squared_distances(X, X)
-            K = np.exp(-D / sigma)
-            b, C = score_matching_system(X, weights, K, D, sigma, base)
-            C += regularisation * penalty_matrix(self.penalty, K)
+            b, C = score_matching_system(X, weights, X, sigma, base)
+            C += regularisation * penalty_matrix(self.penalty, gaussian_kernel(X, X, sigma))
             solution = solve_positive(C, b)
             rank = len(X)
         else:
@@ -270,29 +268,27 @@ def penalty_matrix(penalty, K):
     return identity if penalty == "coefficients" else K + identity
 
 
-def score_matching_system(X, weights, K, D, sigma, base):
-    """Return b (n,) and C (n, n) of Proposition 1 for points X (n, d)."""
-    b = right_hand_side(X, weights, K, D, sigma, base)
-    weighted_KD = weights[:, None] * (K * D)
-    half = weighted_KD.T @ K
-    C = half + half.T
-    C -= D * (K.T @ (weights[:, None] * K))
-    C *= 0.5
-    return b, C
+def score_matching_system(X, weights, points, sigma, base):
+    """Return b (n,) and C (n, n) of Proposition 1: sums over X (k, d), functions at points (n, d).
+
+    In the proposition both are the same points.
+    """
+    D = squared_distances(X, points)
+    K = np.exp(-D / sigma)
+    half = (D * K).T @ (weights[:, None] * K)
+    C = 0.5 * (half + half.T - squared_distances(points, points) * (K.T @ (weights[:, None] * K)))
+    b = weights @ (K * ((2.0 / sigma) * D - X.shape[1]))
+    centre = X.mean(axis=0)
+    gradients = base.gradient(X)
+    return b - _base_term(X - centre, points - centre, weights, gradients, lambda V: K.T @ V), C
 
 
-def right_hand_side(X, weights, K, D, sigma, base):
-    d = X.shape[1]
-    b = weights @ (K * ((2.0 / sigma) * D - d))
-    return b - _base_term(X - X.mean(axis=0), weights, base.gradient(X), lambda V: K.T @ V)
-
-
-def _base_term(X, weights, base_gradients, apply_K):
+def _base_term(X, points, weights, base_gradients, apply_K):
     """Return for every i the sum over b of w_b K_bi (x_b - x_i)' grad log q0(x_b)."""
     slopes = weights[:, None] * base_gradients
     along = np.einsum("nd,nd->n", X, slopes)
     smoothed = apply_K(np.column_stack([along, slopes]))
-    return smoothed[:, 0] - np.einsum("nd,nd->n", X, smoothed[:, 1:])
+    return smoothed[:, 0] - np.einsum("nd,nd->n", points, smoothed[:, 1:])
 
 
 def derivatives(X, points, coefficients, sigma, base):
@@ -328,7 +324,7 @@ def _solve_low_rank(X, weights, R, sigma, regularisation, penalty, base):
         - 2.0 * np.einsum("nd,nd->n", centred, smoothed[:, 2:])
     )
     b = (2.0 / sigma) * expected_distance - d * smoothed[:, 0]
-    b -= _base_term(centred, weights, base.gradient(X), apply_K)
+    b -= _base_term(centred, centred, weights, base.gradient(X), apply_K)
 
     def apply_C(V):
         KV = apply_K(V)

@@ -20,6 +20,7 @@ Its problems on a chain, and its cost, are met as follows:
 import copy
 import dataclasses
 import warnings
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -38,17 +39,17 @@ from pymc_kmc.surrogates import features as _features
 from pymc_kmc.surrogates.base_density import fit_base
 from pymc_kmc.surrogates.finite import KernelExpFinite
 from pymc_kmc.surrogates.finite_sums import ScoreMatchingSums
-from pymc_kmc.surrogates.kernels import median_squared_distance, squared_distances
-from pymc_kmc.surrogates.lite import KernelExpLite, penalty_matrix
+from pymc_kmc.surrogates.kernels import gaussian_kernel, median_squared_distance
+from pymc_kmc.surrogates.lite import KernelExpLite, penalty_matrix, score_matching_system
 from pymc_kmc.surrogates.scores import score_matching_loss
 
 #: Features of the estimator that :func:`select` makes when it is given a name.
 DEFAULT_FEATURES = 500
+#: Most distinct states by default: finite only sums over them, lite solves a system of their order.
+MOST_POINTS = {False: 2000, True: 300}
 #: Bandwidths tried first, in units of the median squared distance: half the distance between
 #: neighbours in some dimensions to a kernel that is a parabola on the states.
 COARSE_GRID = 4.0 ** np.arange(-2, 4)
-#: Those of them that a search around an earlier choice tries too: it may have been a local minimum.
-SECOND_THOUGHTS = COARSE_GRID[2::2]
 #: Ratio of bandwidths in the last steps: the loss is flat near its minimum.
 STEP = 2.0
 #: Bounds of bandwidths, in the same unit; beyond, the loss no longer changes.
@@ -180,32 +181,26 @@ def select(
     >>> surrogate = result.estimator.fit(X)
     """
     rng = check_rng(random_seed, "random_seed")
-    folds_class, most_points, chosen = _family(estimator)
-    n_folds = check_count(n_folds, "n_folds")
-    if n_folds < 2:
-        raise ValueError("n_folds=1 leaves nothing to fit to; pass at least 2")
+    chosen = _unfitted(estimator)
+    is_lite = isinstance(chosen, KernelExpLite)
     max_features = check_count(max_features, "max_features")
-    max_points = most_points if max_points is None else check_count(max_points, "max_points")
-    X = check_points(X)
-    X, weights = unique_rows(X, check_weights(sample_weight, len(X)))
-    if len(X) > max_points:
-        kept = np.sort(rng.choice(len(X), size=max_points, replace=False))
-        X, weights = X[kept], weights[kept]
-    if len(X) < 2 * n_folds:
-        raise ValueError(
-            f"X has {len(X)} distinct states for {n_folds} folds; pass more states, a larger "
-            f"max_points, or n_folds={max(2, len(X) // 2)}"
-        )
+    if max_points is None:
+        max_points = MOST_POINTS[is_lite]
+    X, weights, folds = _states(X, sample_weight, n_folds, max_points, rng)
     starts, bounds = _starts(sigmas, warm_start, X, rng)
-    folds = folds_class(chosen, X, weights, contiguous_folds(weights, n_folds), max_features, rng)
-    trials = _search(folds, starts, *bounds)
+    if is_lite:
+        systems = partial(lite_systems, chosen, X, weights, folds)
+    else:
+        copied = _with_basis(chosen, X.shape[1], max_features, rng)
+        systems = partial(finite_systems, copied, X, weights, folds)
+    trials = _search(systems, starts, *bounds)
     best = min(trials, key=lambda trial: trial.least)
     if not np.isfinite(best.least):
         raise ValueError(
             "no sigma gave a finite held-out loss; rescale X so that its spread is near 1"
         )
     sigma_at_edge = bounds[0] < bounds[1] and best.sigma in bounds
-    if at_edge := sigma_at_edge or best.regularisation_at_edge:
+    if sigma_at_edge or best.regularisation_at_edge:
         which = "sigma" if sigma_at_edge else "regularisation"
         warnings.warn(
             f"the best {which} found, {getattr(best, which):.3g}, is at the edge of its range; "
@@ -218,30 +213,59 @@ def select(
     rows = sorted(tuple(getattr(trial, column) for column in columns) for trial in trials)
     return SelectionResult(
         **{column: getattr(best, column) for column in (*columns, "fold_losses")},
-        at_edge=at_edge,
+        at_edge=sigma_at_edge or best.regularisation_at_edge,
         table=np.array(rows, dtype=[(column, float) for column in columns]),
         n_points=len(X),
         estimator=chosen,
     )
 
 
-#: Surrogates by name; they have neither sigma nor regularisation yet.
-_NAMED = {
-    "lite": KernelExpLite(None, None),
-    "finite": KernelExpFinite(DEFAULT_FEATURES, None, None),
-}
+def _states(X, sample_weight, n_folds, max_points, rng):
+    """Return distinct states (n, d), at most so many, their weights (n,) and the folds."""
+    n_folds, max_points = check_count(n_folds, "n_folds"), check_count(max_points, "max_points")
+    if n_folds < 2:
+        raise ValueError("n_folds=1 leaves nothing to fit to; pass at least 2")
+    X = check_points(X)
+    X, weights = unique_rows(X, check_weights(sample_weight, len(X)))
+    if len(X) > max_points:
+        kept = np.sort(rng.choice(len(X), size=max_points, replace=False))
+        X, weights = X[kept], weights[kept]
+    if len(X) < 2 * n_folds:
+        raise ValueError(
+            f"X has {len(X)} distinct states for {n_folds} folds; pass more states, a larger "
+            f"max_points, or n_folds={max(2, len(X) // 2)}"
+        )
+    return X, weights, contiguous_folds(weights, n_folds)
 
 
-def _family(estimator):
-    """Return the class of folds, the most points, and an unfitted surrogate to copy."""
-    surrogate = _NAMED.get(estimator) if isinstance(estimator, str) else estimator
-    for surrogate_class, folds_class, most_points in _FAMILIES:
-        if isinstance(surrogate, surrogate_class):
-            unfitted = copy.copy(surrogate)
-            for key in [key for key in vars(unfitted) if key.endswith("_") or key.startswith("_")]:
-                delattr(unfitted, key)
-            return folds_class, most_points, unfitted
-    raise ValueError(f"estimator={estimator!r} is unknown; pass 'lite', 'finite' or a surrogate")
+def _unfitted(estimator):
+    """Return an unfitted surrogate to copy, for a surrogate or a name."""
+    if isinstance(estimator, str) and estimator == "lite":
+        return KernelExpLite(None, None)
+    if isinstance(estimator, str) and estimator == "finite":
+        return KernelExpFinite(DEFAULT_FEATURES, None, None)
+    if not isinstance(estimator, KernelExpLite | KernelExpFinite):
+        raise ValueError(
+            f"estimator={estimator!r} is unknown; pass 'lite', 'finite' or a surrogate"
+        )
+    unfitted = copy.copy(estimator)
+    for key in [key for key in vars(unfitted) if key.endswith("_") or key.startswith("_")]:
+        delattr(unfitted, key)
+    return unfitted
+
+
+def _with_basis(surrogate, d, max_features, rng):
+    """Return a copy of a KernelExpFinite with a basis of sigma = 1 in d dimensions."""
+    if surrogate.basis is not None:
+        raise ValueError(
+            "estimator has a basis of its own, which fixes sigma; pass KernelExpFinite(...) "
+            "instead of KernelExpFinite.from_basis(...)"
+        )
+    m = min(check_count(surrogate.n_features, "n_features"), max_features)
+    kernel = check_choice(surrogate.kernel, "kernel", _features.KERNELS)
+    copied = copy.copy(surrogate)
+    copied.basis = _features.standard_basis(m, d, kernel, rng)
+    return copied
 
 
 # --------------------------------------------------------------------------------------------------
@@ -263,7 +287,8 @@ def _starts(sigmas, warm_start, X, rng):
     if warm_start is None:
         return unit * COARSE_GRID, bounds
     warm = warm_start.sigma if isinstance(warm_start, SelectionResult) else warm_start[0]
-    return [check_positive(warm, "warm_start's sigma"), *unit * SECOND_THOUGHTS], bounds
+    # Beside the earlier choice, which may have been a local minimum, two of the coarse grid.
+    return [check_positive(warm, "warm_start's sigma"), *unit * COARSE_GRID[2::2]], bounds
 
 
 class _Trial(NamedTuple):
@@ -281,21 +306,20 @@ class _Trial(NamedTuple):
     regularisation_at_edge: bool
 
 
-def _search(folds, starts, low, high):
+def _search(systems, starts, low, high):
     """Return trials of bandwidths around the best, between `low` and `high`."""
     trials = {}
     untried = starts
     while len(untried):
-        trials |= {sigma: _try(folds, sigma) for sigma in map(float, untried)}
+        trials |= {sigma: _try(list(systems(sigma)), sigma) for sigma in map(float, untried)}
         best = min(trials, key=lambda sigma: trials[sigma].least)
         nearby = {float(np.clip(sigma, low, high)) for sigma in (best / STEP, best * STEP)}
         untried = sorted(nearby - trials.keys())
     return list(trials.values())
 
 
-def _try(folds, sigma):
+def _try(systems, sigma):
     """Return the :class:`_Trial` of a bandwidth: the one-standard-error rule."""
-    systems = list(folds.systems(sigma))
     weights = np.array([system.weight for system in systems])
     weights = weights / weights.sum()
     scale = np.mean([np.trace(system.A) / np.trace(system.P) for system in systems])
@@ -367,81 +391,35 @@ def _base_loss(base, X, weights):
     return score_matching_loss(base.gradient(X), laplacians, weights)
 
 
-class _LiteFolds:
-    """Systems of :class:`KernelExpLite`, whose basis is the training points."""
-
-    def __init__(self, template, X, weights, folds, max_features, rng):
-        self.template, self.X, self.weights, self.folds = template, X, weights, folds
-        self.D = squared_distances(X, X)
-
-    def systems(self, sigma):
-        """Yield the system of each fold for a bandwidth."""
-        X, weights, D = self.X, self.weights, self.D
-        K = np.exp(-D / sigma)
-        grams = [_gram(K, D, weights, fold) for fold in self.folds]
-        for fold, held_out in zip(self.folds, grams, strict=True):
-            rest = np.delete(np.arange(len(X)), fold)
-            base = fit_base(self.template.base, X[rest], weights[rest])
-            slopes = base.gradient(X)
-            along = np.einsum("nd,nd->n", X, slopes)[:, None] - slopes @ X[rest].T
-            terms = K[:, rest] * ((2.0 / sigma) * D[:, rest] - X.shape[1] - along)
-            total = weights[fold].sum()
-            inside = np.ix_(rest, rest)
-            yield System(
-                A=(sum(grams) - held_out)[inside],
-                P=penalty_matrix(self.template.penalty, K[inside]),
-                b=weights[rest] @ terms[rest],
-                T=held_out[inside] / total,
-                t=weights[fold] @ terms[fold] / total,
-                constant=_base_loss(base, X[fold], weights[fold]),
-                weight=total,
-            )
+def lite_systems(surrogate, X, weights, folds, sigma):
+    """Yield the system of each fold of a KernelExpLite, whose basis is the training points."""
+    for fold in folds:
+        rest = np.delete(np.arange(len(X)), fold)
+        points, total = X[rest], weights[fold].sum()
+        base = fit_base(surrogate.base, points, weights[rest])
+        b, A = score_matching_system(points, weights[rest], points, sigma, base)
+        t, T = score_matching_system(X[fold], weights[fold], points, sigma, base)
+        P = penalty_matrix(surrogate.penalty, gaussian_kernel(points, points, sigma))
+        constant = _base_loss(base, X[fold], weights[fold])
+        yield System(A, P, b, T / total, t / total, constant, total)
 
 
-def _gram(K, D, weights, rows):
-    """Return C of Proposition 1, the sum over b restricted to ``rows``."""
-    K, rows_D = K[rows], D[rows]
-    weighted = weights[rows, None] * K
-    half = (K * rows_D).T @ weighted
-    return 0.5 * (half + half.T - D * (K.T @ weighted))
-
-
-class _FiniteFolds:
-    """Systems of :class:`KernelExpFinite`: one basis, scaled by sigma, for all folds."""
-
-    def __init__(self, template, X, weights, folds, max_features, rng):
-        if template.basis is not None:
-            raise ValueError(
-                "estimator has a basis of its own, which fixes sigma; pass KernelExpFinite(...) "
-                "instead of KernelExpFinite.from_basis(...)"
-            )
-        m = min(check_count(template.n_features, "n_features"), max_features)
-        kernel = check_choice(template.kernel, "kernel", _features.KERNELS)
-        self.omega, self.phase = _features.standard_basis(m, X.shape[1], kernel, rng)
-        self.template, self.X, self.weights, self.folds = template, X, weights, folds
-
-    def systems(self, sigma):
-        """Yield the system of each fold for a bandwidth."""
-        X, weights = self.X, self.weights
-        basis = _features.scale_basis(self.omega, sigma), self.phase
-        origin = X.mean(axis=0)
-        parts = [ScoreMatchingSums(*basis, X[f], weights[f], origin) for f in self.folds]
-        everything = sum(parts[1:], parts[0])
-        identity = np.eye(len(self.phase))
-        for fold, part in zip(self.folds, parts, strict=True):
-            rest = everything - part
-            base = rest.base(self.template.base)
-            yield System(
-                A=rest.second_moment() / rest.total_weight,
-                P=identity,
-                b=rest.right_hand_side(base) / rest.total_weight,
-                T=part.second_moment() / part.total_weight,
-                t=part.right_hand_side(base) / part.total_weight,
-                constant=_base_loss(base, X[fold], weights[fold]),
-                weight=part.total_weight,
-            )
-
-
-#: Surrogates, their folds, and most points by default: lite solves a system of the order of its
-#: points, finite only sums over them.
-_FAMILIES = ((KernelExpLite, _LiteFolds, 300), (KernelExpFinite, _FiniteFolds, 2000))
+def finite_systems(surrogate, X, weights, folds, sigma):
+    """Yield the system of each fold of a KernelExpFinite, whose `basis` is that of sigma = 1."""
+    omega, phase = surrogate.basis
+    basis = _features.scale_basis(omega, sigma), phase
+    origin = X.mean(axis=0)
+    parts = [ScoreMatchingSums(*basis, X[fold], weights[fold], origin) for fold in folds]
+    everything = sum(parts[1:], parts[0])
+    for fold, part in zip(folds, parts, strict=True):
+        rest = everything - part
+        total, base = part.total_weight, rest.base(surrogate.base)
+        yield System(
+            A=rest.second_moment() / rest.total_weight,
+            P=np.eye(len(phase)),
+            b=rest.right_hand_side(base) / rest.total_weight,
+            T=part.second_moment() / total,
+            t=part.right_hand_side(base) / total,
+            constant=_base_loss(base, X[fold], weights[fold]),
+            weight=total,
+        )

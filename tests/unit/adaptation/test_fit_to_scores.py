@@ -98,7 +98,7 @@ def test_update_learns_from_new_states(family):
     assert updated.log_weights is last.log_weights
     assert updated.transitions.n_steps == last.transitions.n_steps
     if family == "finite":
-        assert updated.surrogate.total_weight_ == pytest.approx(0.6 * 150 + 750)
+        assert updated.surrogate.total_weight_ == pytest.approx(100 + 750)
 
 
 def test_a_failed_update_keeps_the_surrogate_and_says_why(monkeypatch):

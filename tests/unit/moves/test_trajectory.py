@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
+from pymc_kmc.dynamics import SHORTEST_SHARE, STEP_JITTER, Metric, SurrogateHamiltonian
 from pymc_kmc.moves.base import MoveKind
-from pymc_kmc.moves.trajectory import SHORTEST, STEP_SIZE_JITTER, Trajectory
+from pymc_kmc.moves.trajectory import Trajectory
 from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.surrogates import KernelExpLite
 from tests.bananas import Banana
@@ -47,15 +47,14 @@ def test_sizes_and_numbers_of_steps_are_drawn_from_their_ranges(share, numbers):
 
 
 def test_what_is_not_given_is_what_was_learned():
-    """Steps of .7 to 1.1 times the learned size, a third to all of the learned number."""
     learned, rng = fitted(), np.random.default_rng(6)
     learned = replace(learned, transitions=learned.transitions._replace(step_size=0.1, n_steps=30))
     move = Trajectory(MoveKind.LONG_TRAJECTORY, 1.0)
     proposals = [move.propose(STATE, learned, rng) for _ in range(400)]
     n_steps = [proposal.n_steps for proposal in proposals]
-    assert (min(n_steps), max(n_steps)) == (SHORTEST * 30, 30)
+    assert (min(n_steps), max(n_steps)) == (SHORTEST_SHARE * 30, 30)
     sizes = np.array([proposal.step_size for proposal in proposals]) / 0.1
-    low, high = STEP_SIZE_JITTER
+    low, high = STEP_JITTER
     assert low <= sizes.min() < low + 0.01 and high - 0.01 < sizes.max() <= high
 
 

@@ -11,7 +11,13 @@ from pymc_kmc.surrogates import (
     select,
     unique_states,
 )
-from pymc_kmc.surrogates.selection import _family, contiguous_folds, held_out_losses
+from pymc_kmc.surrogates.selection import (
+    _with_basis,
+    contiguous_folds,
+    finite_systems,
+    held_out_losses,
+    lite_systems,
+)
 
 
 def banana(n, seed=0, bend=0.5):
@@ -43,13 +49,17 @@ def test_closed_form_loss_is_that_of_fitting(make, base):
     X, weights = banana(60), np.random.default_rng(1).integers(1, 4, size=60).astype(float)
     surrogate = make(base)
     slices = contiguous_folds(weights, 3)
-    folds_class, _, unfitted = _family(surrogate)
-    folds = folds_class(unfitted, X, weights, slices, 200, np.random.default_rng(2))
-    for fold, system in zip(slices, folds.systems(surrogate.sigma), strict=True):
+    if isinstance(surrogate, KernelExpFinite):
+        surrogate = _with_basis(surrogate, 2, 200, np.random.default_rng(2))
+        systems = finite_systems(surrogate, X, weights, slices, surrogate.sigma)
+    else:
+        systems = lite_systems(surrogate, X, weights, slices, surrogate.sigma)
+    for fold, system in zip(slices, systems, strict=True):
         rest = np.ones(len(X), dtype=bool)
         rest[fold] = False
         if isinstance(surrogate, KernelExpFinite):
-            fitted = KernelExpFinite.from_basis(folds.omega / np.sqrt(3.0), folds.phase, 0.4, base)
+            omega, phase = surrogate.basis
+            fitted = KernelExpFinite.from_basis(omega / np.sqrt(3.0), phase, 0.4, base)
         else:
             fitted = surrogate
         fitted.fit(X[rest], weights[rest])
