@@ -20,9 +20,8 @@ Steps of one fit
 6. *Momentum metric*: the geometric mean of step 3. Step size and number of steps:
    :mod:`pymc_kmc.adaptation.transitions`.
 
-With ``values=False`` step 2 takes the states' moments, step 3 whitens the inverse Fisher
-information, step 4 chooses the bandwidth too, and step 5 falls away: these are the paper's
-estimators, from states alone.
+With ``values=False`` step 2 takes the states' moments, and step 5 falls away: but for coordinates
+and bandwidth these are the paper's estimators, from states alone.
 
 References
 ----------
@@ -45,7 +44,8 @@ from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.surrogates import KernelExpFinite, select, unique_states
 from pymc_kmc.surrogates.base_density import GaussianBase
-from pymc_kmc.surrogates.kernels import squared_distances
+from pymc_kmc.surrogates.features import features, random_basis
+from pymc_kmc.surrogates.kernels import gaussian_kernel, squared_distances
 from pymc_kmc.surrogates.regression import (
     correct,
     gaussian_from_values,
@@ -76,8 +76,8 @@ class FitToScores(RepeatedFit):
     BANDWIDTHS = 3.0 ** np.arange(5)
     # Number of values in a comparison: its cost is to be small beside a fit's.
     N_CANDIDATE_VALUES = 800
-    # Number of kernel functions in a comparison.
-    N_CANDIDATE_CENTRES = 150
+    # Number of kernel functions or random features in a comparison.
+    N_CANDIDATES = 150
 
     def __init__(self, template, n_points, values, learn_moves):
         super().__init__(learn_moves)
@@ -169,7 +169,7 @@ class FitToScores(RepeatedFit):
             return fisher_information(gradients_of(last, states), covariance, weights)
         return base.precision if isinstance(base, GaussianBase) else None
 
-    def _choose_by_values(self, candidates, states, points, values, weights, base, rng):
+    def _choose_by_values(self, systems, states, points, values, weights, base, rng):
         """Return the coordinates and bandwidth whose kernel functions predict values best."""
         residuals = values
         if isinstance(base, GaussianBase):
@@ -177,18 +177,25 @@ class FitToScores(RepeatedFit):
         if len(points) > self.N_CANDIDATE_VALUES:
             kept = np.sort(rng.choice(len(points), self.N_CANDIDATE_VALUES, replace=False))
             points, residuals, weights = points[kept], residuals[kept], weights[kept]
-        places = np.linspace(0, len(states) - 1, min(len(states), self.N_CANDIDATE_CENTRES))
+        places = np.linspace(0, len(states) - 1, min(len(states), self.N_CANDIDATES))
         centres = states[np.unique(places.round().astype(int))]
         best = np.inf, None, None
-        for coordinates in candidates:
-            C = coordinates.forward(centres)
-            D = squared_distances(coordinates.forward(points), C)
-            among = squared_distances(C, C)
-            for sigma in np.median(among) * self.BANDWIDTHS:
-                features, _ = whitened(np.exp(-D / sigma), np.exp(-among / sigma))
-                score = ridge_regression(features, residuals, weights).score
+        for coordinates in systems:
+            U, C = coordinates.forward(points), coordinates.forward(centres)
+            for sigma in np.median(squared_distances(C, C)) * self.BANDWIDTHS:
+                candidates = self._candidate_features(U, C, sigma)
+                score = ridge_regression(candidates, residuals, weights).score
                 best = min(best, (score, coordinates, sigma), key=lambda found: found[0])
         return best[1:]
+
+    def _candidate_features(self, U, centres, sigma):
+        """Return features (n, k) of points U (n, d) to compare bandwidths and coordinates by."""
+        if self.values and isinstance(self.template, KernelExpFinite):
+            # Those of a correction, always the same: bandwidths and coordinates alone differ.
+            basis = random_basis(self.N_CANDIDATES, U.shape[1], sigma, self.template.kernel, 0)
+            return features(U, *basis)
+        gram = gaussian_kernel(centres, centres, sigma)
+        return whitened(gaussian_kernel(U, centres, sigma), gram)[0]
 
     def _chosen(self, sigma, U, weights, base, rng):
         """Return an unfitted surrogate of this bandwidth, its regularisation given or chosen."""

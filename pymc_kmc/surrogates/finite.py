@@ -32,27 +32,25 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.numerics.checks import (
-    as_rows,
     check_choice,
     check_count,
     check_distinct,
     check_points,
     check_positive,
     check_weights,
-    in_chunks,
 )
 from pymc_kmc.numerics.elementary import cos_in_place, sin_in_place
 from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
 from pymc_kmc.numerics.linear_algebra import solve_positive
 from pymc_kmc.surrogates import features as _features
 from pymc_kmc.surrogates.base_density import (
+    ExponentialFamily,
     base_gradient_at,
     base_log_density_at,
     check_base,
 )
 from pymc_kmc.surrogates.finite_sums import ScoreMatchingSums
 from pymc_kmc.surrogates.protocol import check_fitted
-from pymc_kmc.surrogates.scores import score_matching_loss
 
 
 class FiniteParameters(NamedTuple):
@@ -65,7 +63,7 @@ class FiniteParameters(NamedTuple):
     base_precision: np.ndarray  # (d, d), zero without a base density
 
 
-class KernelExpFinite:
+class KernelExpFinite(ExponentialFamily):
     """Finite-dimensional kernel exponential family on random Fourier features, "KMC finite".
 
     The log density is log q0(x) + sum_j theta_j phi_j(x) with a base density q0 and the features
@@ -215,31 +213,6 @@ class KernelExpFinite:
         self._solve()
         return self
 
-    def log_density(self, X):
-        """Return the unnormalised log density at X, (d,) or (n, d): a float or (n,)."""
-        check_fitted(self)
-        X, single = as_rows(X, self.n_features_in_)
-        values = in_chunks(self._log_density, X, len(self.phase_))
-        return float(values[0]) if single else values
-
-    def gradient(self, X):
-        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
-        check_fitted(self)
-        X, single = as_rows(X, self.n_features_in_)
-        gradients = in_chunks(self._gradient, X, len(self.phase_))
-        return gradients[0] if single else gradients
-
-    def loss(self, X, sample_weight=None):
-        """Return the score-matching objective on X (n, d), a mean over its rows, unpenalised."""
-        check_fitted(self)
-        X = check_points(X, d=self.n_features_in_)
-        weights = check_weights(sample_weight, len(X))
-        curvature = self.parameters_.coefficients * (self.omega_**2).sum(axis=0)
-        laplacians = in_chunks(
-            lambda part: -np.cos(part @ self.omega_ + self.phase_) @ curvature, X, len(self.phase_)
-        )
-        return score_matching_loss(self.gradient(X), laplacians + self.base_.laplacian, weights)
-
     def features(self, X):
         """Return random features (n, m) at the rows of X (n, d), one for each coefficient."""
         return _features.features(X, self.omega_, self.phase_)
@@ -261,10 +234,12 @@ class KernelExpFinite:
         cosines = np.cos(X @ self.omega_ + self.phase_)
         return cosines @ self.parameters_.coefficients + self.base_.log_density(X)
 
-    def _gradient(self, X):
-        sines = np.sin(X @ self.omega_ + self.phase_)
-        kernel_part = -(sines * self.parameters_.coefficients) @ self.omega_.T
-        return kernel_part + self.base_.gradient(X)
+    def _derivatives(self, X):
+        angles = X @ self.omega_ + self.phase_
+        coefficients = self.parameters_.coefficients
+        gradients = -(np.sin(angles) * coefficients) @ self.omega_.T + self.base_.gradient(X)
+        curvature = coefficients * (self.omega_**2).sum(axis=0)
+        return gradients, self.base_.laplacian - np.cos(angles) @ curvature
 
     def _solve(self):
         """Compute theta and set the fitted attributes."""

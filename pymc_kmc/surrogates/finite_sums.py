@@ -72,14 +72,7 @@ class ScoreMatchingSums:
 
     def __add__(self, part):
         """Return the sums over these points and those of ``part``, of one basis and origin."""
-        return self._with(part, np.add)
-
-    def __sub__(self, part):
-        """Return the sums over these points but those of ``part``, of one basis and origin."""
-        return self._with(part, np.subtract)
-
-    def _with(self, part, operation):
         total = copy.copy(self)
         for name in self.SUMS:
-            setattr(total, name, operation(getattr(self, name), getattr(part, name)))
+            setattr(total, name, getattr(self, name) + getattr(part, name))
         return total

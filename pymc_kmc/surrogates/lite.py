@@ -33,14 +33,12 @@ import numpy as np
 import scipy.linalg
 
 from pymc_kmc.numerics.checks import (
-    as_rows,
     check_choice,
     check_count,
     check_distinct,
     check_points,
     check_positive,
     check_weights,
-    in_chunks,
 )
 from pymc_kmc.numerics.elementary import exp_in_place
 from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
@@ -52,6 +50,7 @@ from pymc_kmc.numerics.linear_algebra import (
 )
 from pymc_kmc.numerics.samples import unique_rows
 from pymc_kmc.surrogates.base_density import (
+    ExponentialFamily,
     base_gradient_at,
     base_log_density_at,
     check_base,
@@ -59,8 +58,6 @@ from pymc_kmc.surrogates.base_density import (
 )
 from pymc_kmc.surrogates.kernels import GAUSSIAN, gaussian_kernel, squared_distances
 from pymc_kmc.surrogates.landmarks import pivoted_cholesky
-from pymc_kmc.surrogates.protocol import check_fitted
-from pymc_kmc.surrogates.scores import score_matching_loss
 
 PENALTIES = ("coefficients", "reference", "rkhs")
 
@@ -89,7 +86,7 @@ class LiteParameters(NamedTuple):
     base_precision: np.ndarray  # (d, d), zero without a base density
 
 
-class KernelExpLite:
+class KernelExpLite(ExponentialFamily):
     """Kernel exponential family on the points themselves, "KMC lite".
 
     The log density is log q0(x) + sum_i alpha_i k(x_i, x) with a base density q0, fitted to the
@@ -216,28 +213,6 @@ class KernelExpLite:
             base_precision=base.precision.copy(),
         )
         return self
-
-    def log_density(self, X):
-        """Return the unnormalised log density at X, (d,) or (n, d): a float or (n,)."""
-        check_fitted(self)
-        X, single = as_rows(X, self.n_features_in_)
-        values = in_chunks(self._log_density, X, len(self.points_))
-        return float(values[0]) if single else values
-
-    def gradient(self, X):
-        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
-        check_fitted(self)
-        X, single = as_rows(X, self.n_features_in_)
-        gradients = in_chunks(lambda part: self._derivatives(part)[0], X, len(self.points_))
-        return gradients[0] if single else gradients
-
-    def loss(self, X, sample_weight=None):
-        """Return the score-matching objective on X (n, d), a mean over its rows, unpenalised."""
-        check_fitted(self)
-        X = check_points(X, d=self.n_features_in_)
-        weights = check_weights(sample_weight, len(X))
-        gradients, laplacians = self._derivatives(X)
-        return score_matching_loss(gradients, laplacians, weights)
 
     def features(self, X):
         """Return kernel functions (n, k) at the rows of X (n, d), one for each coefficient."""

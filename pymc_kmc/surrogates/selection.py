@@ -19,8 +19,9 @@ Its problems on a chain, and its cost, are met as follows:
 
 import copy
 import dataclasses
+import functools
+import operator
 import warnings
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -189,10 +190,10 @@ def select(
     X, weights, folds = _states(X, sample_weight, n_folds, max_points, rng)
     starts, bounds = _starts(sigmas, warm_start, X, rng)
     if is_lite:
-        systems = partial(lite_systems, chosen, X, weights, folds)
+        systems = functools.partial(lite_systems, chosen, X, weights, folds)
     else:
         copied = _with_basis(chosen, X.shape[1], max_features, rng)
-        systems = partial(finite_systems, copied, X, weights, folds)
+        systems = functools.partial(finite_systems, copied, X, weights, folds)
     trials = _search(systems, starts, *bounds)
     best = min(trials, key=lambda trial: trial.least)
     if not np.isfinite(best.least):
@@ -276,11 +277,9 @@ def _with_basis(surrogate, d, max_features, rng):
 def _starts(sigmas, warm_start, X, rng):
     """Return the bandwidths that are tried first, and the bounds of all others."""
     if sigmas is not None:
-        sigmas = np.unique(np.asarray(sigmas, dtype=np.float64).ravel())
-        if not len(sigmas) or not (np.isfinite(sigmas) & (sigmas > 0)).all():
-            raise ValueError(
-                f"sigmas={sigmas!r} must be positive and finite; pass e.g. sigmas=[0.1, 1.0]"
-            )
+        sigmas = sorted(check_positive(sigma, "sigmas") for sigma in np.ravel(sigmas))
+        if not sigmas:
+            raise ValueError("sigmas is empty; pass e.g. sigmas=[0.1, 1.0]")
         return sigmas, (sigmas[0], sigmas[-1])
     unit = median_squared_distance(X, rng)
     bounds = RANGE[0] * unit, RANGE[1] * unit
@@ -410,9 +409,8 @@ def finite_systems(surrogate, X, weights, folds, sigma):
     basis = _features.scale_basis(omega, sigma), phase
     origin = X.mean(axis=0)
     parts = [ScoreMatchingSums(*basis, X[fold], weights[fold], origin) for fold in folds]
-    everything = sum(parts[1:], parts[0])
     for fold, part in zip(folds, parts, strict=True):
-        rest = everything - part
+        rest = functools.reduce(operator.add, (other for other in parts if other is not part))
         total, base = part.total_weight, rest.base(surrogate.base)
         yield System(
             A=rest.second_moment() / rest.total_weight,
