@@ -146,6 +146,8 @@ def learn_transitions(
         u_turns = [_u_turn(hamiltonian, start, step_size, rng) for start in starts]
         shortest = int(np.clip(np.median(u_turns), 2, MOST_STEPS))
         numbers = [int(factor * shortest) for factor in LENGTH_FACTORS]
+    if n_gradients == 0:  # as many transitions as of longer sequences: one says little
+        starts = np.repeat(starts, N_SIMULATED, axis=0)
     whitening = Whitening(states)
     independent = whitening.independent_jumps(states)
     best, lengths = 0.0, None
