@@ -18,56 +18,8 @@ import numpy as np
 REFIT_MEMORY = 0.3
 
 
-class MoveProbabilities:
-    """The `probabilities` (n_moves,) of several moves."""
-
-    def choose(self, rng, first=0):
-        """Draw a move's index among those from `first` on."""
-        cumulative = np.cumsum(self.probabilities[first:])
-        drawn = np.searchsorted(cumulative[:-1], rng.uniform() * cumulative[-1], side="right")
-        return first + int(drawn)
-
-
-class ByJumps(MoveProbabilities):
-    """Probabilities that follow the squared jumps on the target.
-
-    A move's jump is that of the coordinate that it moves least, of the whitened states or of their
-    squares. A move whose `smallest` probability is 0 is never made.
-    """
-
-    # Power of the expected jump: a move twice as good is chosen eight times as often.
-    POWER = 3.0
-    # Jump of one imagined trial of every move: enough for a start, soon outweighed.
-    PRIOR_JUMP = 0.3
-
-    def __init__(self, smallest, n_dimensions):
-        self.smallest = np.asarray(smallest, dtype=np.float64)
-        n_moves = len(self.smallest)
-        self.counts = np.zeros(n_moves)
-        self.jumps = np.zeros((n_moves, 2 * n_dimensions))
-        self._update()
-
-    def _update(self):
-        utility = (self.jumps + self.PRIOR_JUMP) / (self.counts + 1.0)[:, None]
-        shares = np.where(self.smallest > 0, utility.min(axis=1) ** self.POWER, 0.0)
-        free = 1.0 - self.smallest.sum()
-        self.probabilities = self.smallest + free * shares / shares.sum()
-
-    def learn(self, move, squared_jumps):
-        """Learn, in place, from a move's squared jumps (2 d,) times its acceptance probability."""
-        self.counts[move] += 1.0
-        self.jumps[move] += squared_jumps
-        self._update()
-
-    def discount(self):
-        """Give what was learned less weight, in place: the moves have changed."""
-        self.counts *= REFIT_MEMORY
-        self.jumps *= REFIT_MEMORY
-        self._update()
-
-
-class ByAcceptance(MoveProbabilities):
-    """Probabilities that follow acceptance on the target times squared jumps on the surrogate.
+class ByAcceptance:
+    """The `probabilities` (n_moves,) of moves: by acceptance on the target and surrogate's jumps.
 
     Squared jumps on the target are more informative, but vary so much under noise that the choice
     would be random. `recent` lists the acceptance probabilities since the last fit was begun.
@@ -94,6 +46,12 @@ class ByAcceptance(MoveProbabilities):
         shares = (rates * np.clip(self.jumps, self.LEAST, self.INDEPENDENT_JUMP)) ** self.POWER
         free = 1.0 - self.SMALLEST * len(shares)
         self.probabilities = self.SMALLEST + free * shares / shares.sum()
+
+    def choose(self, rng):
+        """Draw a move's index."""
+        cumulative = np.cumsum(self.probabilities)
+        drawn = np.searchsorted(cumulative[:-1], rng.uniform() * cumulative[-1], side="right")
+        return int(drawn)
 
     def learn(self, move, acceptance_rate):
         """Learn, in place, from a proposal's acceptance probability."""

@@ -1,10 +1,24 @@
-"""Lengths of sequences of transitions on a surrogate, learned on the surrogate alone.
+"""Step size and lengths of transitions on a surrogate, learned on the surrogate alone.
 
-The step size is that of :func:`~pymc_kmc.adaptation.trajectory.learn_step_size`. The number of
-leapfrog steps comes from the median number until a U-turn, and multiples of it. The number of
-transitions is such that start and end are independent, as far as a budget of gradients allows.
-Lengths are judged by simulations of short sequences: the jumps of long ones are all as large as
-can be, so that their differences are noise.
+Both come from trajectories that start at states of the chain and never evaluate the target. A step
+size driven by the target's acceptance would answer the surrogate's errors, which no step size
+cures, by shrinking until the chain stands still; here it answers the integrator's error only.
+
+The number of leapfrog steps comes from the median number until a U-turn, and multiples of it
+(Hoffman and Gelman, 2014, for the U-turn). They are compared by the expected squared jump of the
+coordinate (of the whitened states, and of their squares) that moves least (Pasarica and Gelman,
+2010, for the criterion). The number of transitions is such that start and end are independent, as
+far as a budget of gradients allows; a single trajectory is a sequence of one transition. Lengths
+are judged by simulations of short sequences: the jumps of long ones are all as large as can be, so
+that their differences are noise.
+
+References
+----------
+Hoffman, M. D. and Gelman, A. (2014). The No-U-Turn sampler. *Journal of Machine Learning
+Research* 15, 1593-1623.
+
+Pasarica, C. and Gelman, A. (2010). Adaptively scaling the Metropolis algorithm using expected
+squared jumped distance. *Statistica Sinica* 20, 343-364.
 """
 
 from typing import NamedTuple
@@ -12,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.adaptation.jumps import Whitening
-from pymc_kmc.adaptation.trajectory import learn_step_size
+from pymc_kmc.adaptation.step_size import DualAveraging
 from pymc_kmc.dynamics import (
     MEAN_LENGTH,
     SurrogateHamiltonian,
@@ -21,6 +35,14 @@ from pymc_kmc.dynamics import (
 from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.evaluation import evaluable
 
+# First step size: coordinates have about unit scale.
+FIRST_STEP_SIZE = 0.5
+# Bounds of the step size, in the same unit.
+STEP_SIZE_BOUNDS = (1e-3, 2.0)
+# Number of trajectories after which dual averaging has settled.
+N_STEP_SIZE_TRAJECTORIES = 60
+# Number of leapfrog steps in each of them: enough to show an instability.
+N_STEP_SIZE_STEPS = 5
 # Acceptance rate of a transition on the surrogate: .8 to .9 do equally well.
 TARGET_ACCEPTANCE = 0.85
 # Coordinates of landmarks that the gradients of a proposal may visit: 300 gradients with 300
@@ -97,24 +119,39 @@ def _in_own_coordinates(surrogate):
     return parameters._replace(centre=np.zeros(d), whitening=np.eye(d)), coordinates
 
 
-def learn_transitions(hamiltonian, states, rng, n_gradients=None):
+def learn_transitions(
+    hamiltonian,
+    states,
+    rng,
+    n_gradients=None,
+    *,
+    target_acceptance=TARGET_ACCEPTANCE,
+    step_size=None,
+    n_steps=None,
+):
     """Return :class:`SurrogateTransitions`, learned from simulations on the surrogate.
 
     `hamiltonian` is that of :func:`whitened_hamiltonian`; simulations start at states (n, d) of the
     chain, repetitions included. `n_gradients` is the budget of a sequence, by default what
-    landmarks cost allows.
+    landmarks cost allows; with 0 a sequence has one transition, whose acceptance rate on the
+    surrogate is `target_acceptance`. A `step_size` and `n_steps` that are given are not learned.
     """
     if n_gradients is None:
         n_gradients = BUDGET / _gradient_cost(hamiltonian.parameters, states.shape[1])
-    step_size = learn_step_size(hamiltonian, states, TARGET_ACCEPTANCE, rng)
+    if step_size is None:
+        step_size = learn_step_size(hamiltonian, states, target_acceptance, rng)
     starts = states[rng.integers(len(states), size=max(N_STARTS, 2 * states.shape[1]))]
-    u_turns = [_u_turn(hamiltonian, start, step_size, rng) for start in starts]
-    shortest = int(np.clip(np.median(u_turns), 2, MOST_STEPS))
+    numbers = [n_steps]
+    if n_steps is None:
+        u_turns = [_u_turn(hamiltonian, start, step_size, rng) for start in starts]
+        shortest = int(np.clip(np.median(u_turns), 2, MOST_STEPS))
+        numbers = [int(factor * shortest) for factor in LENGTH_FACTORS]
+    if n_gradients == 0:  # as many transitions as of longer sequences: one says little
+        starts = np.repeat(starts, N_SIMULATED, axis=0)
     whitening = Whitening(states)
     independent = whitening.independent_jumps(states)
     best, lengths = 0.0, None
-    for factor in LENGTH_FACTORS:
-        n_steps = int(factor * shortest)
+    for n_steps in numbers:
         most = int(np.clip(n_gradients / (1 + MEAN_LENGTH * n_steps), 1, MOST_TRANSITIONS))
         # Decorrelation is taken for exponential in the number of transitions.
         n_simulated = min(most, N_SIMULATED)
@@ -126,6 +163,25 @@ def learn_transitions(hamiltonian, states, rng, n_gradients=None):
             best = decorrelation
             lengths = n_steps, min(most, int(np.ceil(MOST_DECORRELATION / max(rate, SLOWEST))))
     return SurrogateTransitions(hamiltonian, step_size, *lengths, best)
+
+
+def learn_step_size(hamiltonian, states, target_acceptance, rng):
+    """Return the step size at which trajectories on the surrogate have a given acceptance rate.
+
+    They start at states (n, d) and are accepted by the surrogate's own energy.
+    """
+    averaging = DualAveraging(target_acceptance, FIRST_STEP_SIZE, STEP_SIZE_BOUNDS)
+    for _ in range(N_STEP_SIZE_TRAJECTORIES):
+        start = states[rng.integers(len(states))]
+        momentum = hamiltonian.metric.draw_momentum(rng)
+        _, energies = hamiltonian.path(start, momentum, averaging.step_size, N_STEP_SIZE_STEPS)
+        averaging.update(acceptance(energies[-1]))
+    return averaging.averaged_step_size
+
+
+def acceptance(energy_change):
+    """Return the acceptance probability of a change of energy; 0 where it is NaN."""
+    return np.exp(-np.maximum(np.nan_to_num(energy_change, nan=np.inf, neginf=0.0), 0.0))
 
 
 def _gradient_cost(parameters, d):
@@ -140,7 +196,7 @@ def _u_turn(hamiltonian, start, step_size, rng):
     momentum = hamiltonian.metric.draw_momentum(rng)
     path, _ = hamiltonian.path(start, momentum, step_size, 2 * MOST_STEPS)
     path = np.vstack([start, path])
-    distances = np.linalg.norm((path - start) @ hamiltonian.coordinates.matrix.T, axis=1)
+    distances = hamiltonian.metric.lengths((path - start) @ hamiltonian.coordinates.matrix.T)
     nearer = np.flatnonzero(~(np.diff(distances) > 0))
     return nearer[0] + 1 if len(nearer) else 2 * MOST_STEPS
 

@@ -245,8 +245,7 @@ class MoveMixture:
 class OneOf:
     """A choice among moves by learned probabilities.
 
-    `probabilities` are the MoveProbabilities of all moves, these last; the step replaces them where
-    the moves have changed.
+    The step replaces the `probabilities` (ByAcceptance) where the moves have changed.
     """
 
     def __init__(self, moves, probabilities):
@@ -255,9 +254,7 @@ class OneOf:
 
     def propose(self, current, fitted, rng):
         """Choose a move and return its proposal; arguments as of :meth:`Move.propose`."""
-        first = len(self.probabilities.probabilities) - len(self.moves)
-        chosen = self.probabilities.choose(rng, first) - first
-        return self.moves[chosen].propose(current, fitted, rng)
+        return self.moves[self.probabilities.choose(rng)].propose(current, fitted, rng)
 
     def learn(self, outcome):
         """Let the probabilities learn from an outcome, in place, if one of the moves made it."""

@@ -23,6 +23,7 @@ Hamiltonian Monte Carlo with efficient kernel exponential families. *NeurIPS* 28
 
 import numpy as np
 
+from pymc_kmc.dynamics import SHORTEST_SHARE, STEP_JITTER
 from pymc_kmc.moves.base import Move, Proposal
 
 # Change of energy, in nats, from which on a trajectory has diverged: that of PyMC's NUTS and Stan.
@@ -30,18 +31,26 @@ LARGEST_ENERGY_CHANGE = 1000.0
 
 
 class Trajectory(Move):
-    """A trajectory on the surrogate, with a share of the learned numbers of steps."""
+    """A trajectory on the surrogate, with a share of the learned number of steps at most.
 
-    def __init__(self, kind, share):
+    `step_size` and `n_steps` are uniform between given bounds (low, high), or, where these are
+    None, around the learned ones as in a sequence of transitions.
+    """
+
+    def __init__(self, kind, share, step_size=None, n_steps=None):
         self.kind = kind
         self.share = share
+        self.step_size = step_size
+        self.n_steps = n_steps
 
     def propose(self, current, fitted, rng):
-        trajectories = fitted.transitions
-        hamiltonian = trajectories.hamiltonian
+        learned = fitted.transitions
+        hamiltonian = learned.hamiltonian
         metric = hamiltonian.metric
-        step_size = rng.uniform(*trajectories.step_size)
-        low, high = (max(1, round(self.share * n)) for n in trajectories.n_steps)
+        sizes = self.step_size or learned.step_size * np.array(STEP_JITTER)
+        numbers = self.n_steps or (SHORTEST_SHARE * learned.n_steps, learned.n_steps)
+        step_size = rng.uniform(*sizes)
+        low, high = (max(1, round(self.share * n)) for n in numbers)
         n_steps = int(rng.integers(low, high, endpoint=True))
         momentum = metric.draw_momentum(rng)
         end, end_momentum = hamiltonian.trajectory(current.position, momentum, step_size, n_steps)

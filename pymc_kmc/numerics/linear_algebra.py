@@ -61,14 +61,14 @@ def solve_positive(A, b):
     return (vectors[:, keep] / values[keep]) @ (vectors[:, keep].T @ b)
 
 
-def conjugate_gradients(apply, residual, *, start=None, tolerance, n_iterations, precondition=None):
+def conjugate_gradients(apply, b, *, tolerance, n_iterations, precondition=None):
     """Solve A x = b for a positive definite A by preconditioned conjugate gradients.
 
     Return the iterate x (n,) of the smallest residual, and the norm of that residual. ``apply(v)``
-    is A v, and ``precondition(v)`` approximates A^-1 v. `residual` (n,) is b - A start, with start
-    zero by default. The iteration stops at a residual of norm `tolerance`, or after `n_iterations`.
+    is A v, and ``precondition(v)`` approximates A^-1 v. The iteration starts at zero, and stops at
+    a residual of norm `tolerance`, or after `n_iterations`.
     """
-    x = np.zeros_like(residual) if start is None else start
+    x, residual = np.zeros_like(b), b
     z = residual if precondition is None else precondition(residual)
     direction = z.copy()
     rz = residual @ z

@@ -4,8 +4,8 @@ An iteration at x:
 
 1. Choose a move: a random walk (:mod:`pymc_kmc.moves.random_walk`; always, while no surrogate is
    fitted yet), more often where the target is far above the surrogate
-   (:mod:`pymc_kmc.steps.surrogate`), or a trajectory (:mod:`pymc_kmc.moves.trajectory`) of a long
-   or a short range of lengths, with probabilities that were learned
+   (:mod:`pymc_kmc.steps.surrogate`), or a long or a short trajectory
+   (:mod:`pymc_kmc.moves.trajectory`), with probabilities that were learned
    (:mod:`pymc_kmc.adaptation.move_probabilities`).
 2. For a trajectory, draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each
    independently of x, and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to
@@ -19,8 +19,9 @@ An iteration at x:
    with the target's own (possibly estimated) density: one evaluation.
 4. While adaptation lasts, learn the surrogate on a schedule
    (:mod:`pymc_kmc.adaptation.fit_to_scores`), then step size and number of steps on the surrogate
-   alone (:mod:`pymc_kmc.adaptation.trajectory`), and the moves' probabilities from their jumps on
-   the target: where the surrogate is poor, short trajectories and random walks become frequent.
+   alone (:mod:`pymc_kmc.adaptation.transitions`; a trajectory is a sequence of one transition),
+   and the trajectories' probabilities from their jumps on the surrogate and their acceptance on
+   the target: where the surrogate is poor, short trajectories become frequent.
 
 Why it is exact: given f, M, the step size and the number of steps, the leapfrog map followed by a
 flip of the momentum is a volume-preserving involution whatever f is, so that step 3 is a
@@ -54,17 +55,17 @@ Examples
 """
 
 from abc import abstractmethod
+from functools import partial
 
 import numpy as np
 
-from pymc_kmc.adaptation.fit_to_scores import FiniteFamily, FitToScores, LiteFamily
+from pymc_kmc.adaptation.fit_to_scores import FitToScores
 from pymc_kmc.adaptation.fitting import GivenSurrogate
 from pymc_kmc.adaptation.history import History
-from pymc_kmc.adaptation.move_probabilities import ByJumps
+from pymc_kmc.adaptation.move_probabilities import ByAcceptance
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
-from pymc_kmc.adaptation.trajectory import TrajectoryLearning
-from pymc_kmc.dynamics import SurrogateHamiltonian
+from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.moves.base import MoveKind, MoveMixture, OneOf, Row
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.trajectory import Trajectory
@@ -76,9 +77,8 @@ from pymc_kmc.numerics.checks import (
     check_interval,
     check_positive,
 )
-from pymc_kmc.numerics.coordinates import Coordinates
-from pymc_kmc.numerics.evaluation import evaluable
 from pymc_kmc.steps.surrogate import SurrogateStep
+from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite
 
 # Number of iterations a dimension before the first fit (15 to 40 did equally well).
 FIRST_FIT = 20
@@ -90,8 +90,6 @@ REFIT_GROWTH = 1.12
 UPDATED_REFIT_GROWTH = 1.5
 # Kinds of trajectory, and their lengths as shares of the learned numbers of steps.
 TRAJECTORIES = ((MoveKind.LONG_TRAJECTORY, 1.0), (MoveKind.SHORT_TRAJECTORY, 0.2))
-# Smallest probability of a kind of trajectory.
-SMALLEST_PROBABILITY = 0.05
 # Largest probability of random walks that can be asked for: trajectories need the rest.
 LARGEST_RANDOM_WALK_PROBABILITY = 0.8
 
@@ -100,19 +98,26 @@ class KernelHMCAdaptation:
     """State of the adaptation of KMC lite and KMC finite.
 
     `fits` makes surrogates of the `history` on a `schedule`; `fitted` is the one in use, with moves
-    on it, None before the first. `probabilities` are those of the `random_walk` and of the
-    `trajectories`, which have different lengths, in this order.
+    on it, None before the first. `trajectories` are the moves on it, with their probabilities.
     """
 
-    def __init__(self, n_dimensions, fits, growth, is_noisy, trajectories, probabilities):
+    def __init__(self, n_dimensions, fits, growth, is_noisy, trajectories):
         self.history = History(n_dimensions)
         self.fits = fits
         self.schedule = GeometricSchedule(FIRST_FIT * n_dimensions, growth)
         self.fitted = None
         adaptation = RandomWalkAdaptation(n_dimensions, is_noisy=is_noisy)
         self.random_walk = RandomWalk(adaptation, has_momentum=True)
-        self.trajectories = trajectories
-        self.probabilities = probabilities
+        self.trajectories = OneOf(trajectories, ByAcceptance(len(trajectories)))
+
+    def use(self, fitted):
+        """Continue with a new surrogate, if there is one; attributes are changed in place."""
+        if fitted is None:
+            return
+        self.fitted = fitted
+        trajectories = self.trajectories
+        jumps = [fitted.transitions.jump(0.0, move.share) for move in trajectories.moves]
+        trajectories.probabilities = trajectories.probabilities.renewed(jumps)
 
 
 class KernelHMC(SurrogateStep):
@@ -170,35 +175,33 @@ class KernelHMC(SurrogateStep):
         super().__init__(vars, **kwargs)
 
     @abstractmethod
-    def _family(self):
-        """Return the family that makes the surrogates."""
+    def _template(self):
+        """Return an unfitted surrogate; `sigma` and `regularisation` are None to be chosen."""
 
     def _start_chain(self):
+        given = self.given_step_size, self.given_n_leapfrog
         kinds = TRAJECTORIES[:1] if self.given_n_leapfrog else TRAJECTORIES
-        smallest = [self.random_walk_probability] + len(kinds) * [SMALLEST_PROBABILITY]
-        if not self._adapts:  # nothing will be learned of the moves: trajectories, long ones
-            smallest[1] = 1.0 - sum(smallest) + SMALLEST_PROBABILITY
         return KernelHMCAdaptation(
             self.n_dimensions,
             self._fits(),
             UPDATED_REFIT_GROWTH if self.schedule == "online" else REFIT_GROWTH,
             self.target.is_noisy,
-            tuple(Trajectory(*kind) for kind in kinds),
-            ByJumps(smallest, self.n_dimensions),
+            [Trajectory(*kind, *given) for kind in kinds],
         )
 
     def _fits(self):
-        learn_moves = TrajectoryLearning(
-            self.given_step_size, self.given_n_leapfrog, self.target_acceptance
+        # A trajectory is a sequence of one transition.
+        learn_moves = partial(
+            learn_transitions,
+            n_gradients=0,
+            target_acceptance=self.target_acceptance,
+            step_size=self.given_step_size and np.mean(self.given_step_size),
+            n_steps=self.given_n_leapfrog and self.given_n_leapfrog[1],
         )
         surrogate = self.given_surrogate
         if surrogate is not None:
-            coordinates = Coordinates.identity(self.n_dimensions)
-            hamiltonian = SurrogateHamiltonian(evaluable(surrogate), coordinates)
-            return GivenSurrogate(surrogate, hamiltonian, learn_moves, FitToScores.RECENT_SHARE)
-        return FitToScores(
-            self._family(), self.base, self.values, self.sigma, self.regularisation, learn_moves
-        )
+            return GivenSurrogate(surrogate, whitened_hamiltonian(surrogate), learn_moves)
+        return FitToScores(self._template(), self.n_points, self.values, learn_moves)
 
     def _coordinates(self, fitted):
         return fitted.hamiltonian.coordinates
@@ -208,54 +211,37 @@ class KernelHMC(SurrogateStep):
     def _propose(self, current):
         adapted = self.adapted
         if adapted.fitted is None and self.given_surrogate is not None:
-            self._use(adapted.fits.begin(current.position, current.log_density, self.rng))
+            adapted.use(adapted.fits.begin(current.position, current.log_density, self.rng))
         if adapted.fitted is None:
             mixture = MoveMixture(Row(adapted.random_walk, 1.0))
         else:
             mixture = MoveMixture(
                 Row(adapted.random_walk, self._random_walk_probability),
-                Row(OneOf(adapted.trajectories, adapted.probabilities), 1.0),
+                Row(adapted.trajectories, 1.0),
             )
         return mixture.propose(current, adapted.fitted, self.rng)
 
     def _random_walk_probability(self, state):
         """Return the random walk's probability at a state, an :class:`Evaluation`."""
-        adapted = self.adapted
-        return adapted.fitted.random_walk_share(adapted.probabilities.probabilities[0], state)
+        return self.adapted.fitted.random_walk_share(self.random_walk_probability, state)
 
     def _learn(self, outcome):
         adapted, proposal = self.adapted, outcome.proposal
         adapted.history.append(outcome)
         adapted.random_walk.adaptation.learn_covariance(adapted.history.states)
         proposal.move.learn(outcome, self.rng)
-        if adapted.fitted is not None:
-            moves = (adapted.random_walk, *adapted.trajectories)
-            adapted.probabilities.learn(moves.index(proposal.move), self._jumps(outcome))
+        adapted.trajectories.learn(outcome)
         n = len(adapted.history)
         if adapted.schedule.is_due(n):
-            self._use(adapted.fits.fit(adapted.history, adapted.fitted, self.rng))
+            adapted.use(adapted.fits.fit(adapted.history, adapted.fitted, self.rng))
         elif self.schedule == "online" and adapted.fits.n_fits:
             if self.rng.uniform() < vanishing_weight(n):
                 adapted.fitted = adapted.fits.update(adapted.history, adapted.fitted, self.rng)
 
-    def _jumps(self, outcome):
-        """Return an outcome's squared jumps (2 d,), times its acceptance probability."""
-        if not outcome.acceptance_rate > 0:
-            return np.zeros(2 * self.n_dimensions)
-        whitening = self.adapted.fitted.transitions.whitening
-        ends = outcome.start.position, outcome.proposal.position
-        return outcome.acceptance_rate * whitening.squared_jumps(*ends)
-
-    def _use(self, fitted):
-        """Continue with a new surrogate, if there is one."""
-        if fitted is not None:
-            self.adapted.fitted = fitted
-            self.adapted.probabilities.discount()
-
     def _end_tuning(self):
         adapted = self.adapted
         if self.adaptation == "tuning":
-            self._use(adapted.fits.fit(adapted.history, adapted.fitted, self.rng))
+            adapted.use(adapted.fits.fit(adapted.history, adapted.fitted, self.rng))
 
     def _observe(self, evaluation):
         self.adapted.history.append_evaluation(evaluation)
@@ -305,8 +291,9 @@ class KMCLite(KernelHMC):
         Base density of the surrogate: a Gaussian, which makes the tails pull inwards, or none,
         the paper's.
     values : bool, optional
-        Whether the surrogate learns from the log densities of proposals beside the states. By
-        default it does, except with the online schedule.
+        Whether the surrogate's base density and coefficients are corrected by the log densities of
+        proposals. By default they are, except with the online schedule. The coordinates and the
+        bandwidth are those in which kernels predict these log densities best, in any case.
     step_size : (float, float), optional
         Bounds of the uniformly drawn leapfrog step size; by default learned on the surrogate.
     n_leapfrog : (int, int), optional
@@ -315,9 +302,8 @@ class KMCLite(KernelHMC):
         Acceptance rate that trajectories would have if the surrogate were the target: how fine the
         step size is. The target's own acceptance is lower by the surrogate's errors.
     random_walk_probability : float
-        Smallest probability of a random-walk move; it is more if trajectories move the chain less
-        far, and at states where the target is far above the surrogate. With 0 there are none once a
-        surrogate is fitted.
+        Probability of a random-walk move; it is more at states where the target is far above the
+        surrogate. With 0 there are none once a surrogate is fitted.
     schedule : {"geometric", "online"}
         When the surrogate learns: on a geometric schedule, or in addition with probability
         1 / sqrt(t + 1) at iteration t, from states alone, as in the paper. Fits number 45 in 10,000
@@ -346,9 +332,9 @@ class KMCLite(KernelHMC):
         self.tolerance = None if tolerance is None else check_positive(tolerance, "tolerance")
         super().__init__(vars, **kwargs)
 
-    def _family(self):
-        return LiteFamily(
-            self.n_points, penalty=self.penalty, rank=self.rank, tolerance=self.tolerance
+    def _template(self):
+        return KernelExpLite(
+            self.sigma, self.regularisation, self.penalty, self.base, self.rank, self.tolerance
         )
 
 
@@ -389,5 +375,7 @@ class KMCFinite(KernelHMC):
         self.kernel = check_choice(kernel, "kernel", ("gaussian", "rational_quadratic"))
         super().__init__(vars, **kwargs)
 
-    def _family(self):
-        return FiniteFamily(self.n_features, self.n_points, self.kernel)
+    def _template(self):
+        return KernelExpFinite(
+            self.n_features, self.sigma, self.regularisation, self.kernel, self.base
+        )

@@ -17,13 +17,22 @@ Hyvärinen, A. (2005). Estimation of non-normalized statistical models by score 
 Machine Learning Research* 6, 695-709.
 """
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.numerics.checks import check_choice
+from pymc_kmc.numerics.checks import (
+    as_rows,
+    check_choice,
+    check_points,
+    check_weights,
+    in_chunks,
+)
 from pymc_kmc.numerics.evaluation import evaluation
 from pymc_kmc.numerics.linear_algebra import solve_positive, symmetric
+from pymc_kmc.surrogates.protocol import check_fitted
+from pymc_kmc.surrogates.scores import score_matching_loss
 
 #: Variance of a coordinate without spread, relative to the largest.
 NARROWEST = 1e-6
@@ -48,6 +57,42 @@ class GaussianBase(NamedTuple):
     def laplacian(self):
         """Sum of the second derivatives of the log density, the same everywhere."""
         return -np.trace(self.precision)
+
+
+class ExponentialFamily(ABC):
+    """An exponential family at arrays of points, whatever its features are; fitted."""
+
+    def log_density(self, X):
+        """Return the unnormalised log density at X, (d,) or (n, d): a float or (n,)."""
+        check_fitted(self)
+        X, single = as_rows(X, self.n_features_in_)
+        values = in_chunks(self._log_density, X, len(self.coefficients_))
+        return float(values[0]) if single else values
+
+    def gradient(self, X):
+        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
+        check_fitted(self)
+        X, single = as_rows(X, self.n_features_in_)
+        gradients = in_chunks(lambda x: self._derivatives(x)[0], X, len(self.coefficients_))
+        return gradients[0] if single else gradients
+
+    def loss(self, X, sample_weight=None):
+        """Return the score-matching objective on X (n, d), a mean over its rows, unpenalised."""
+        check_fitted(self)
+        X = check_points(X, d=self.n_features_in_)
+        weights = check_weights(sample_weight, len(X))
+        columns = in_chunks(
+            lambda x: np.column_stack(self._derivatives(x)), X, len(self.coefficients_)
+        )
+        return score_matching_loss(columns[:, :-1], columns[:, -1], weights)
+
+    @abstractmethod
+    def _log_density(self, X):
+        """Return log densities (n,) at the rows of X (n, d)."""
+
+    @abstractmethod
+    def _derivatives(self, X):
+        """Return gradients (n, d) and Laplacians (n,) at the rows of X (n, d)."""
 
 
 def no_base(d):

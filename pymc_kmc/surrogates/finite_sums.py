@@ -16,6 +16,8 @@ class ScoreMatchingSums:
     by default the mean of X, lest their squares lose digits.
     """
 
+    SUMS = ("total_weight", "x", "xx", "cosines", "sines", "sines_x", "_sines_sines")
+
     def __init__(self, omega, phase, X, weights, origin=None):
         d, m = omega.shape
         self.omega, self.phase = omega, phase
@@ -27,14 +29,12 @@ class ScoreMatchingSums:
         self.sines = np.zeros(m)
         self.sines_x = np.zeros((m, d))
         self._sines_sines = np.zeros((m, m))
-        self._pending = []
         rows = max(1, CHUNK_ENTRIES // m)
         for i in range(0, len(X), rows):
             self.add(X[i : i + rows], weights[i : i + rows])
-            self._absorb()
 
     def add(self, X, weights):
-        """Add points X (n, d) in place; return the sines (n, m) of their angles."""
+        """Add points X (n, d) in place."""
         angles = X @ self.omega + self.phase
         sines = np.sin(angles)
         centred = X - self.origin
@@ -44,12 +44,11 @@ class ScoreMatchingSums:
         self.cosines += weights @ np.cos(angles)
         self.sines += weights @ sines
         self.sines_x += (sines.T * weights) @ centred
-        self._pending.append(np.sqrt(weights)[:, None] * sines)
-        return sines
+        rows = np.sqrt(weights)[:, None] * sines
+        self._sines_sines += rows.T @ rows
 
     def second_moment(self):
         """Return W C (m, m), a fresh array."""
-        self._absorb()
         m = len(self.phase)
         return (2.0 / m) * self._sines_sines * (self.omega.T @ self.omega)
 
@@ -71,17 +70,9 @@ class ScoreMatchingSums:
         covariance = self.xx / self.total_weight - np.outer(mean, mean)
         return gaussian_base(mean + self.origin, covariance, self.total_weight)
 
-    def without(self, part):
-        """Return the sums over the points not in ``part``, which has the same basis and origin."""
-        rest = copy.copy(self)
-        rest._sines_sines = self._sines_sines - part._sines_sines
-        for name in ("total_weight", "x", "xx", "cosines", "sines", "sines_x"):
-            setattr(rest, name, getattr(self, name) - getattr(part, name))
-        return rest
-
-    def _absorb(self):
-        """Carry out the products that :meth:`add` put off."""
-        if self._pending:
-            rows = np.concatenate(self._pending)
-            self._sines_sines += rows.T @ rows
-            self._pending = []
+    def __add__(self, part):
+        """Return the sums over these points and those of ``part``, of one basis and origin."""
+        total = copy.copy(self)
+        for name in self.SUMS:
+            setattr(total, name, getattr(self, name) + getattr(part, name))
+        return total

@@ -14,8 +14,6 @@ branch in each of the two compiled functions at the end. :class:`~pymc_kmc.surro
 and :class:`~pymc_kmc.surrogates.LogDensityGP` have the references.
 """
 
-from abc import ABC, abstractmethod
-
 import numpy as np
 
 from pymc_kmc.numerics.elementary import exp_in_place
@@ -52,23 +50,15 @@ def median_squared_distance(X, rng):
     return float(np.median(D[D > 0])) if (D > 0).any() else 1.0
 
 
-class Kernel(ABC):
-    """A kernel as a function of s = r^2 / 2, r in length scales; `tag` is its compiled name."""
+class Kernel:
+    """A kernel as a function of s = r^2 / 2, r in length scales; `tag` is its compiled name.
+
+    At squared distances r^2, an array of any shape, a subclass returns its `values` k, `slopes`
+    -dk/ds, which are positive, and `curvatures` d^2 k / ds^2.
+    """
 
     name: str
     tag: int
-
-    @abstractmethod
-    def values(self, squares):
-        """Return k at squared distances r^2, an array of any shape."""
-
-    @abstractmethod
-    def slopes(self, squares):
-        """Return -dk/ds, which is positive."""
-
-    @abstractmethod
-    def curvatures(self, squares):
-        """Return d^2 k / ds^2."""
 
     def __repr__(self):
         return f"<{self.name} kernel>"

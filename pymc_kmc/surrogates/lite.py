@@ -33,14 +33,12 @@ import numpy as np
 import scipy.linalg
 
 from pymc_kmc.numerics.checks import (
-    as_rows,
     check_choice,
     check_count,
     check_distinct,
     check_points,
     check_positive,
     check_weights,
-    in_chunks,
 )
 from pymc_kmc.numerics.elementary import exp_in_place
 from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
@@ -52,6 +50,7 @@ from pymc_kmc.numerics.linear_algebra import (
 )
 from pymc_kmc.numerics.samples import unique_rows
 from pymc_kmc.surrogates.base_density import (
+    ExponentialFamily,
     base_gradient_at,
     base_log_density_at,
     check_base,
@@ -59,8 +58,6 @@ from pymc_kmc.surrogates.base_density import (
 )
 from pymc_kmc.surrogates.kernels import GAUSSIAN, gaussian_kernel, squared_distances
 from pymc_kmc.surrogates.landmarks import pivoted_cholesky
-from pymc_kmc.surrogates.protocol import check_fitted
-from pymc_kmc.surrogates.scores import score_matching_loss
 
 PENALTIES = ("coefficients", "reference", "rkhs")
 
@@ -89,7 +86,7 @@ class LiteParameters(NamedTuple):
     base_precision: np.ndarray  # (d, d), zero without a base density
 
 
-class KernelExpLite:
+class KernelExpLite(ExponentialFamily):
     """Kernel exponential family on the points themselves, "KMC lite".
 
     The log density is log q0(x) + sum_i alpha_i k(x_i, x) with a base density q0, fitted to the
@@ -190,10 +187,8 @@ class KernelExpLite:
         base = fit_base(self.base, X, weights)
 
         if self.rank is None and self.tolerance is None:
-            D = squared_distances(X, X)
-            K = np.exp(-D / sigma)
-            b, C = score_matching_system(X, weights, K, D, sigma, base)
-            C += regularisation * penalty_matrix(self.penalty, K)
+            b, C = score_matching_system(X, weights, X, sigma, base)
+            C += regularisation * penalty_matrix(self.penalty, gaussian_kernel(X, X, sigma))
             solution = solve_positive(C, b)
             rank = len(X)
         else:
@@ -218,28 +213,6 @@ class KernelExpLite:
             base_precision=base.precision.copy(),
         )
         return self
-
-    def log_density(self, X):
-        """Return the unnormalised log density at X, (d,) or (n, d): a float or (n,)."""
-        check_fitted(self)
-        X, single = as_rows(X, self.n_features_in_)
-        values = in_chunks(self._log_density, X, len(self.points_))
-        return float(values[0]) if single else values
-
-    def gradient(self, X):
-        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
-        check_fitted(self)
-        X, single = as_rows(X, self.n_features_in_)
-        gradients = in_chunks(lambda part: self._derivatives(part)[0], X, len(self.points_))
-        return gradients[0] if single else gradients
-
-    def loss(self, X, sample_weight=None):
-        """Return the score-matching objective on X (n, d), a mean over its rows, unpenalised."""
-        check_fitted(self)
-        X = check_points(X, d=self.n_features_in_)
-        weights = check_weights(sample_weight, len(X))
-        gradients, laplacians = self._derivatives(X)
-        return score_matching_loss(gradients, laplacians, weights)
 
     def features(self, X):
         """Return kernel functions (n, k) at the rows of X (n, d), one for each coefficient."""
@@ -270,29 +243,27 @@ def penalty_matrix(penalty, K):
     return identity if penalty == "coefficients" else K + identity
 
 
-def score_matching_system(X, weights, K, D, sigma, base):
-    """Return b (n,) and C (n, n) of Proposition 1 for points X (n, d)."""
-    b = right_hand_side(X, weights, K, D, sigma, base)
-    weighted_KD = weights[:, None] * (K * D)
-    half = weighted_KD.T @ K
-    C = half + half.T
-    C -= D * (K.T @ (weights[:, None] * K))
-    C *= 0.5
-    return b, C
+def score_matching_system(X, weights, points, sigma, base):
+    """Return b (n,) and C (n, n) of Proposition 1: sums over X (k, d), functions at points (n, d).
+
+    In the proposition both are the same points.
+    """
+    D = squared_distances(X, points)
+    K = np.exp(-D / sigma)
+    half = (D * K).T @ (weights[:, None] * K)
+    C = 0.5 * (half + half.T - squared_distances(points, points) * (K.T @ (weights[:, None] * K)))
+    b = weights @ (K * ((2.0 / sigma) * D - X.shape[1]))
+    centre = X.mean(axis=0)
+    gradients = base.gradient(X)
+    return b - _base_term(X - centre, points - centre, weights, gradients, lambda V: K.T @ V), C
 
 
-def right_hand_side(X, weights, K, D, sigma, base):
-    d = X.shape[1]
-    b = weights @ (K * ((2.0 / sigma) * D - d))
-    return b - _base_term(X - X.mean(axis=0), weights, base.gradient(X), lambda V: K.T @ V)
-
-
-def _base_term(X, weights, base_gradients, apply_K):
+def _base_term(X, points, weights, base_gradients, apply_K):
     """Return for every i the sum over b of w_b K_bi (x_b - x_i)' grad log q0(x_b)."""
     slopes = weights[:, None] * base_gradients
     along = np.einsum("nd,nd->n", X, slopes)
     smoothed = apply_K(np.column_stack([along, slopes]))
-    return smoothed[:, 0] - np.einsum("nd,nd->n", X, smoothed[:, 1:])
+    return smoothed[:, 0] - np.einsum("nd,nd->n", points, smoothed[:, 1:])
 
 
 def derivatives(X, points, coefficients, sigma, base):
@@ -328,7 +299,7 @@ def _solve_low_rank(X, weights, R, sigma, regularisation, penalty, base):
         - 2.0 * np.einsum("nd,nd->n", centred, smoothed[:, 2:])
     )
     b = (2.0 / sigma) * expected_distance - d * smoothed[:, 0]
-    b -= _base_term(centred, weights, base.gradient(X), apply_K)
+    b -= _base_term(centred, centred, weights, base.gradient(X), apply_K)
 
     def apply_C(V):
         KV = apply_K(V)

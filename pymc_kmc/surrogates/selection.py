@@ -7,24 +7,28 @@ Its problems on a chain, and its cost, are met as follows:
   merges them, and the length of the chain's stay becomes a weight.
 - Neighbouring states are alike, so that random folds leak. Folds are contiguous blocks of equal
   weight.
-- Every fit is one linear system :math:`(A + \lambda P)\theta = b`. One eigen-decomposition a fold
-  gives the held-out loss for *all* :math:`\lambda`. The search is over :math:`\sigma` alone, on a
-  coarse grid in :math:`\log \sigma` and then, between the neighbours of the best, by Brent's
-  method (``scipy.optimize``).
-- An optimum at the edge of the range extends the range. A warning is given where that is not
-  possible.
+- Every fit is one linear system :math:`(A + \lambda P)\theta = b`. One eigen-decomposition of a
+  bandwidth's system gives the loss on a block for *all* :math:`\lambda`. The search is over
+  :math:`\sigma` alone: a coarse grid in :math:`\log \sigma`, then steps of a factor 2 as long as
+  the loss falls.
+- The least loss is that of one chain. Of the bandwidth with the least loss, the largest
+  :math:`\lambda` is taken whose loss is within one standard error of it: the simplest surrogate
+  that is not known to be worse.
 - Cost is bounded: at most ``max_points`` points and ``max_features`` features enter.
 """
 
 import copy
 import dataclasses
+import functools
+import operator
 import warnings
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from pymc_kmc.numerics.checks import (
+    check_choice,
     check_count,
     check_points,
     check_positive,
@@ -32,21 +36,30 @@ from pymc_kmc.numerics.checks import (
     check_weights,
 )
 from pymc_kmc.numerics.samples import unique_rows
+from pymc_kmc.surrogates import features as _features
+from pymc_kmc.surrogates.base_density import fit_base
 from pymc_kmc.surrogates.finite import KernelExpFinite
-from pymc_kmc.surrogates.lite import KernelExpLite
-from pymc_kmc.surrogates.selection_paths import (
-    FinitePath,
-    LitePath,
-    contiguous_folds,
-)
-from pymc_kmc.surrogates.selection_search import Search, search_sigma
-
-#: Most features where the regularisation is chosen again, once sigma is: more features, unlike more
-#: points, can over-fit where few could not.
-MOST_FINAL_FEATURES = 500
+from pymc_kmc.surrogates.finite_sums import ScoreMatchingSums
+from pymc_kmc.surrogates.kernels import gaussian_kernel, median_squared_distance
+from pymc_kmc.surrogates.lite import KernelExpLite, penalty_matrix, score_matching_system
+from pymc_kmc.surrogates.scores import score_matching_loss
 
 #: Features of the estimator that :func:`select` makes when it is given a name.
 DEFAULT_FEATURES = 500
+#: Most distinct states by default: finite only sums over them, lite solves a system of their order.
+MOST_POINTS = {False: 2000, True: 300}
+#: Bandwidths tried first, in units of the median squared distance: half the distance between
+#: neighbours in some dimensions to a kernel that is a parabola on the states.
+COARSE_GRID = 4.0 ** np.arange(-2, 4)
+#: Ratio of bandwidths in the last steps: the loss is flat near its minimum.
+STEP = 2.0
+#: Bounds of bandwidths, in the same unit; beyond, the loss no longer changes.
+RANGE = (4.0**-8, 4.0**9)
+#: Regularisations tried, in units of the system's mean eigenvalue: quarter decades from where
+#: rounding errors of a loss stay small to a fit that is switched off.
+RELATIVE_REGULARISATIONS = 10.0 ** np.arange(-9.0, 3.01, 0.25)
+#: Share of the identity in a penalty, which makes it positive definite to rounding error.
+JITTER = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +79,7 @@ class SelectionResult:
     at_edge : bool
         Whether the choice lies at the edge of the range searched.
     table : ndarray
-        A record for each bandwidth tried, in ascending order: ``sigma``, its best
+        A record for each bandwidth tried, in ascending order: ``sigma``, its
         ``regularisation``, ``loss``, ``standard_error``.
     n_points : int
         Number of distinct states used.
@@ -169,15 +182,50 @@ def select(
     >>> surrogate = result.estimator.fit(X)
     """
     rng = check_rng(random_seed, "random_seed")
-    family, template = _family(estimator)
-    n_folds = check_count(n_folds, "n_folds")
+    chosen = _unfitted(estimator)
+    is_lite = isinstance(chosen, KernelExpLite)
+    max_features = check_count(max_features, "max_features")
+    if max_points is None:
+        max_points = MOST_POINTS[is_lite]
+    X, weights, folds = _states(X, sample_weight, n_folds, max_points, rng)
+    starts, bounds = _starts(sigmas, warm_start, X, rng)
+    if is_lite:
+        systems = functools.partial(lite_systems, chosen, X, weights, folds)
+    else:
+        copied = _with_basis(chosen, X.shape[1], max_features, rng)
+        systems = functools.partial(finite_systems, copied, X, weights, folds)
+    trials = _search(systems, starts, *bounds)
+    best = min(trials, key=lambda trial: trial.least)
+    if not np.isfinite(best.least):
+        raise ValueError(
+            "no sigma gave a finite held-out loss; rescale X so that its spread is near 1"
+        )
+    sigma_at_edge = bounds[0] < bounds[1] and best.sigma in bounds
+    if sigma_at_edge or best.regularisation_at_edge:
+        which = "sigma" if sigma_at_edge else "regularisation"
+        warnings.warn(
+            f"the best {which} found, {getattr(best, which):.3g}, is at the edge of its range; "
+            f"{'widen `sigmas`, ' if sigma_at_edge else ''}pass more states, or standardise X",
+            UserWarning,
+            stacklevel=2,
+        )
+    chosen.sigma, chosen.regularisation = best.sigma, best.regularisation
+    columns = ("sigma", "regularisation", "loss", "standard_error")
+    rows = sorted(tuple(getattr(trial, column) for column in columns) for trial in trials)
+    return SelectionResult(
+        **{column: getattr(best, column) for column in (*columns, "fold_losses")},
+        at_edge=sigma_at_edge or best.regularisation_at_edge,
+        table=np.array(rows, dtype=[(column, float) for column in columns]),
+        n_points=len(X),
+        estimator=chosen,
+    )
+
+
+def _states(X, sample_weight, n_folds, max_points, rng):
+    """Return distinct states (n, d), at most so many, their weights (n,) and the folds."""
+    n_folds, max_points = check_count(n_folds, "n_folds"), check_count(max_points, "max_points")
     if n_folds < 2:
         raise ValueError("n_folds=1 leaves nothing to fit to; pass at least 2")
-    max_features = check_count(max_features, "max_features")
-    max_points = family.most_points if max_points is None else max_points
-    max_points = check_count(max_points, "max_points")
-    sigmas = _check_range(sigmas)
-
     X = check_points(X)
     X, weights = unique_rows(X, check_weights(sample_weight, len(X)))
     if len(X) > max_points:
@@ -188,90 +236,188 @@ def select(
             f"X has {len(X)} distinct states for {n_folds} folds; pass more states, a larger "
             f"max_points, or n_folds={max(2, len(X) // 2)}"
         )
-    folds = contiguous_folds(weights, n_folds)
-    path = family.path(template, X, weights, folds, max_features, rng)
+    return X, weights, contiguous_folds(weights, n_folds)
 
-    search = Search(path)
-    sigma_at_edge = search_sigma(search, X, sigmas, _warm_sigma(warm_start), rng)
-    best = search.best()
-    if not np.isfinite(best.loss):
+
+def _unfitted(estimator):
+    """Return an unfitted surrogate to copy, for a surrogate or a name."""
+    if isinstance(estimator, str) and estimator == "lite":
+        return KernelExpLite(None, None)
+    if isinstance(estimator, str) and estimator == "finite":
+        return KernelExpFinite(DEFAULT_FEATURES, None, None)
+    if not isinstance(estimator, KernelExpLite | KernelExpFinite):
         raise ValueError(
-            "no sigma gave a finite held-out loss; rescale X so that its spread is near 1"
+            f"estimator={estimator!r} is unknown; pass 'lite', 'finite' or a surrogate"
         )
-    if family.path is FinitePath and min(template.n_features, MOST_FINAL_FEATURES) > max_features:
-        path = FinitePath(template, X, weights, folds, MOST_FINAL_FEATURES, rng)
-        final = Search(path)
-        if np.isfinite(final.loss(best.sigma)):
-            best = final.best()
-    at_edge = sigma_at_edge or best.regularisation_at_edge
-    if at_edge:
-        which = "sigma" if sigma_at_edge else "regularisation"
-        warnings.warn(
-            f"the best {which} found, {getattr(best, which):.3g}, is at the edge of its range; "
-            f"{'widen `sigmas`, ' if sigma_at_edge else ''}pass more states, or standardise X",
-            UserWarning,
-            stacklevel=2,
-        )
+    unfitted = copy.copy(estimator)
+    for key in [key for key in vars(unfitted) if key.endswith("_") or key.startswith("_")]:
+        delattr(unfitted, key)
+    return unfitted
 
-    chosen = copy.copy(template)
-    chosen.sigma, chosen.regularisation = best.sigma, best.regularisation
-    return SelectionResult(
-        sigma=best.sigma,
-        regularisation=best.regularisation,
-        loss=best.loss,
-        fold_losses=best.fold_losses,
-        standard_error=best.standard_error,
-        at_edge=at_edge,
-        table=search.table(),
-        n_points=len(X),
-        estimator=chosen,
+
+def _with_basis(surrogate, d, max_features, rng):
+    """Return a copy of a KernelExpFinite with a basis of sigma = 1 in d dimensions."""
+    if surrogate.basis is not None:
+        raise ValueError(
+            "estimator has a basis of its own, which fixes sigma; pass KernelExpFinite(...) "
+            "instead of KernelExpFinite.from_basis(...)"
+        )
+    m = min(check_count(surrogate.n_features, "n_features"), max_features)
+    kernel = check_choice(surrogate.kernel, "kernel", _features.KERNELS)
+    copied = copy.copy(surrogate)
+    copied.basis = _features.standard_basis(m, d, kernel, rng)
+    return copied
+
+
+# --------------------------------------------------------------------------------------------------
+# Search
+# --------------------------------------------------------------------------------------------------
+
+
+def _starts(sigmas, warm_start, X, rng):
+    """Return the bandwidths that are tried first, and the bounds of all others."""
+    if sigmas is not None:
+        sigmas = sorted(check_positive(sigma, "sigmas") for sigma in np.ravel(sigmas))
+        if not sigmas:
+            raise ValueError("sigmas is empty; pass e.g. sigmas=[0.1, 1.0]")
+        return sigmas, (sigmas[0], sigmas[-1])
+    unit = median_squared_distance(X, rng)
+    bounds = RANGE[0] * unit, RANGE[1] * unit
+    if warm_start is None:
+        return unit * COARSE_GRID, bounds
+    warm = warm_start.sigma if isinstance(warm_start, SelectionResult) else warm_start[0]
+    # Beside the earlier choice, which may have been a local minimum, two of the coarse grid.
+    return [check_positive(warm, "warm_start's sigma"), *unit * COARSE_GRID[2::2]], bounds
+
+
+class _Trial(NamedTuple):
+    """The regularisation that is chosen for one bandwidth, with its losses.
+
+    `least` is the least loss of any regularisation.
+    """
+
+    sigma: float
+    least: float
+    regularisation: float
+    loss: float
+    standard_error: float
+    fold_losses: np.ndarray
+    regularisation_at_edge: bool
+
+
+def _search(systems, starts, low, high):
+    """Return trials of bandwidths around the best, between `low` and `high`."""
+    trials = {}
+    untried = starts
+    while len(untried):
+        trials |= {sigma: _try(list(systems(sigma)), sigma) for sigma in map(float, untried)}
+        best = min(trials, key=lambda sigma: trials[sigma].least)
+        nearby = {float(np.clip(sigma, low, high)) for sigma in (best / STEP, best * STEP)}
+        untried = sorted(nearby - trials.keys())
+    return list(trials.values())
+
+
+def _try(systems, sigma):
+    """Return the :class:`_Trial` of a bandwidth: the one-standard-error rule."""
+    weights = np.array([system.weight for system in systems])
+    weights = weights / weights.sum()
+    scale = np.mean([np.trace(system.A) / np.trace(system.P) for system in systems])
+    regularisations = scale * RELATIVE_REGULARISATIONS
+    losses = np.array([held_out_losses(system, regularisations) for system in systems])
+    means = weights @ losses
+    best = chosen = int(np.argmin(means))
+    if np.isfinite(means[best]):
+        errors = [_standard_error(loss - losses[:, best], weights) for loss in losses.T]
+        chosen = int(np.flatnonzero(means - means[best] <= errors)[-1])
+    return _Trial(
+        sigma=sigma,
+        least=means[best],
+        regularisation=float(regularisations[chosen]),
+        loss=float(means[chosen]),
+        standard_error=_standard_error(losses[:, chosen], weights),
+        fold_losses=losses[:, chosen],
+        regularisation_at_edge=chosen in (0, len(means) - 1),
     )
 
 
-class _Family(NamedTuple):
-    """A family of surrogates: class, path, default estimator, largest number of points."""
-
-    estimator: type
-    path: type
-    default: Callable
-    most_points: int
+def _standard_error(fold_losses, weights):
+    """Return the weighted mean's standard error from the spread of folds; weights have sum 1."""
+    spread = fold_losses - weights @ fold_losses
+    return float(np.sqrt(weights @ spread**2 / (len(weights) - 1)))
 
 
-# Lite solves a system of the order of its points, finite only sums over them.
-_FAMILIES = {
-    "lite": _Family(KernelExpLite, LitePath, lambda: KernelExpLite(None, None), 300),
-    "finite": _Family(
-        KernelExpFinite, FinitePath, lambda: KernelExpFinite(DEFAULT_FEATURES, None, None), 2000
-    ),
-}
+# --------------------------------------------------------------------------------------------------
+# Systems of the folds
+# --------------------------------------------------------------------------------------------------
 
 
-def _family(estimator):
-    """Return the family of a surrogate or a name, and an unfitted surrogate of it to copy."""
-    for name, family in _FAMILIES.items():
-        if isinstance(estimator, family.estimator):
-            unfitted = copy.copy(estimator)
-            for key in [key for key in vars(unfitted) if key.endswith("_") or key.startswith("_")]:
-                delattr(unfitted, key)
-            return family, unfitted
-        if isinstance(estimator, str) and estimator == name:
-            return family, family.default()
-    raise ValueError(f"estimator={estimator!r} is unknown; pass 'lite', 'finite' or a surrogate")
+def contiguous_folds(weights, n_folds):
+    """Return a list of slices of about equal weight that cover the states in order."""
+    middle = np.cumsum(weights) - 0.5 * weights
+    inside = middle * (n_folds / weights.sum())
+    bounds = np.searchsorted(inside, np.arange(n_folds + 1))
+    if (np.diff(bounds) == 0).any():  # a single state outweighs a fold
+        bounds = np.linspace(0, len(weights), n_folds + 1).astype(int)
+    return [slice(int(a), int(b)) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
 
 
-def _warm_sigma(warm_start):
-    if warm_start is None:
-        return None
-    sigma = warm_start.sigma if isinstance(warm_start, SelectionResult) else warm_start[0]
-    return check_positive(sigma, "warm_start's sigma")
+class System(NamedTuple):
+    """One fold: coefficients c = (A + lambda P)^-1 b, held-out loss c'T c / 2 - t'c + constant."""
+
+    A: np.ndarray
+    P: np.ndarray
+    b: np.ndarray
+    T: np.ndarray
+    t: np.ndarray
+    constant: float
+    weight: float
 
 
-def _check_range(sigmas):
-    if sigmas is None:
-        return None
-    sigmas = np.atleast_1d(np.asarray(sigmas, dtype=np.float64))
-    if sigmas.ndim != 1 or not len(sigmas) or not (np.isfinite(sigmas) & (sigmas > 0)).all():
-        raise ValueError(
-            f"sigmas={sigmas!r} must be positive and finite; pass e.g. sigmas=[0.1, 1.0]"
+def held_out_losses(system, regularisations):
+    """Return a fold's losses for all regularisations, from one eigen-decomposition; inf if none."""
+    A, P, b, T, t, constant, _ = system
+    try:
+        # In the eigenvectors' coordinates the penalty is the identity and A is diagonal.
+        values, vectors = scipy.linalg.eigh(A, P + JITTER * np.eye(len(P)), driver="gvd")
+    except (ValueError, np.linalg.LinAlgError):
+        return np.full(len(regularisations), np.inf)
+    c = vectors @ ((vectors.T @ b)[:, None] / (np.maximum(values, 0.0)[:, None] + regularisations))
+    return np.nan_to_num(0.5 * np.einsum("ml,ml->l", c, T @ c) - t @ c + constant, nan=np.inf)
+
+
+def _base_loss(base, X, weights):
+    laplacians = np.full(len(X), base.laplacian)
+    return score_matching_loss(base.gradient(X), laplacians, weights)
+
+
+def lite_systems(surrogate, X, weights, folds, sigma):
+    """Yield the system of each fold of a KernelExpLite, whose basis is the training points."""
+    for fold in folds:
+        rest = np.delete(np.arange(len(X)), fold)
+        points, total = X[rest], weights[fold].sum()
+        base = fit_base(surrogate.base, points, weights[rest])
+        b, A = score_matching_system(points, weights[rest], points, sigma, base)
+        t, T = score_matching_system(X[fold], weights[fold], points, sigma, base)
+        P = penalty_matrix(surrogate.penalty, gaussian_kernel(points, points, sigma))
+        constant = _base_loss(base, X[fold], weights[fold])
+        yield System(A, P, b, T / total, t / total, constant, total)
+
+
+def finite_systems(surrogate, X, weights, folds, sigma):
+    """Yield the system of each fold of a KernelExpFinite, whose `basis` is that of sigma = 1."""
+    omega, phase = surrogate.basis
+    basis = _features.scale_basis(omega, sigma), phase
+    origin = X.mean(axis=0)
+    parts = [ScoreMatchingSums(*basis, X[fold], weights[fold], origin) for fold in folds]
+    for fold, part in zip(folds, parts, strict=True):
+        rest = functools.reduce(operator.add, (other for other in parts if other is not part))
+        total, base = part.total_weight, rest.base(surrogate.base)
+        yield System(
+            A=rest.second_moment() / rest.total_weight,
+            P=np.eye(len(phase)),
+            b=rest.right_hand_side(base) / rest.total_weight,
+            T=part.second_moment() / total,
+            t=part.right_hand_side(base) / total,
+            constant=_base_loss(base, X[fold], weights[fold]),
+            weight=total,
         )
-    return np.unique(sigmas)

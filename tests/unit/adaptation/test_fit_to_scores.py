@@ -3,28 +3,22 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.fit_to_scores import (
-    FiniteFamily,
-    FitToScores,
-    LiteFamily,
-    gradients_of,
-)
-from pymc_kmc.adaptation.trajectory import TrajectoryLearning
+from pymc_kmc.adaptation.fit_to_scores import FitToScores, gradients_of
+from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite
 from tests.bananas import Banana
-from tests.fitted import snapshot
+from tests.fitted import short_transitions, snapshot
 from tests.histories import add_state, history_of
 
 BANANA = Banana(bend=0.2)
 FAMILIES = {
-    "lite": lambda: LiteFamily(300, penalty="rkhs"),
-    "finite": lambda: FiniteFamily(300, 1000, "gaussian"),
+    "lite": lambda **chosen: (KernelExpLite(penalty="rkhs", base="gaussian", **chosen), 300),
+    "finite": lambda **chosen: (KernelExpFinite(300, base="gaussian", **chosen), 1000),
 }
-# Moves that are given take no time to learn.
-GIVEN_MOVES = TrajectoryLearning((0.2, 0.4), (3, 6), 0.9)
 
 
 def fits_with(family, values, sigma=None, regularisation=None):
-    return FitToScores(FAMILIES[family](), "gaussian", values, sigma, regularisation, GIVEN_MOVES)
+    made = FAMILIES[family](sigma=sigma, regularisation=regularisation)
+    return FitToScores(*made, values, short_transitions)
 
 
 def squared_error(fitted, X):
@@ -67,7 +61,7 @@ def test_a_chain_that_has_not_moved_gives_no_surrogate():
     assert fits.failure is None and fits.n_fits == 0
 
 
-def test_a_failed_fit_gives_none_and_says_why():
+def test_a_failed_fit_gives_none_and_says_why(monkeypatch):
     """Which is to keep the surrogate in use."""
     fits, rng = fits_with("lite", True), np.random.default_rng(0)
     states = BANANA.draws(200, np.random.default_rng(5))
@@ -78,7 +72,7 @@ def test_a_failed_fit_gives_none_and_says_why():
     def fail(*arguments):
         raise np.linalg.LinAlgError("singular")
 
-    fits.family.unfitted = fail
+    monkeypatch.setattr(KernelExpLite, "fit", fail)
     assert fits.fit(history, kept, rng) is None
     assert "singular" in fits.failure and fits.n_fits == 1
     assert snapshot(kept) == before
@@ -104,10 +98,10 @@ def test_update_learns_from_new_states(family):
     assert updated.log_weights is last.log_weights
     assert updated.transitions.n_steps == last.transitions.n_steps
     if family == "finite":
-        assert updated.surrogate.total_weight_ == pytest.approx(0.6 * 150 + 750)
+        assert updated.surrogate.total_weight_ == pytest.approx(100 + 750)
 
 
-def test_a_failed_update_keeps_the_surrogate_and_says_why():
+def test_a_failed_update_keeps_the_surrogate_and_says_why(monkeypatch):
     fits, rng = fits_with("lite", False, 60.0, 30.0), np.random.default_rng(0)
     states = BANANA.draws(200, np.random.default_rng(8))
     history = history_of(states, BANANA.log_density(states))
@@ -116,6 +110,6 @@ def test_a_failed_update_keeps_the_surrogate_and_says_why():
     def fail(*arguments):
         raise np.linalg.LinAlgError("singular")
 
-    fits.family.updated = fail
+    monkeypatch.setattr(KernelExpLite, "fit", fail)
     assert fits.update(history, last, rng) is last
     assert "singular" in fits.failure

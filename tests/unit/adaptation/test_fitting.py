@@ -54,11 +54,11 @@ def test_moves_and_log_weights_are_learned_in_the_fits_coordinates(surrogate, hi
 
 
 def test_a_given_surrogate_is_no_fit(surrogate, history):
-    fits = GivenSurrogate(surrogate, whitened_hamiltonian(surrogate), Remembering(), recent=0.5)
+    fits = GivenSurrogate(surrogate, whitened_hamiltonian(surrogate), Remembering())
     first = fits.begin(np.array([0.3, -1.0]), -0.5, np.random.default_rng(3))
     np.testing.assert_array_equal(fits.learn_moves.states, [[0.3, -1.0]])
     later = fits.fit(history, first, np.random.default_rng(3))
-    np.testing.assert_array_equal(fits.learn_moves.states, history.states.last(45))
+    np.testing.assert_array_equal(fits.learn_moves.states, history.states.last(60))
     assert first.surrogate is later.surrogate is surrogate
     assert first.warp is later.warp is IDENTITY
     assert fits.n_fits == 0 and fits.failure is None

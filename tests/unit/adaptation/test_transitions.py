@@ -12,12 +12,16 @@ from pymc_kmc.adaptation.transitions import (
     MOST_DECORRELATION,
     MOST_TRANSITIONS,
     N_SIMULATED,
+    acceptance,
+    learn_step_size,
     learn_transitions,
     whitened_hamiltonian,
 )
-from pymc_kmc.dynamics import transition_sequence
+from pymc_kmc.dynamics import Metric, SurrogateHamiltonian, transition_sequence
 from pymc_kmc.moves.transitions import KINDS
+from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.surrogates import KernelExpLite, LogDensityGP
+from pymc_kmc.surrogates.lite import LiteParameters
 from tests.bananas import Banana
 
 BANANA = Banana(spread=1.0, bend=0.5)
@@ -148,3 +152,83 @@ def test_follow_a_surrogate_that_has_learned_more(fitted, moves):
     assert drop(following.hamiltonian) == pytest.approx(drop(updated))
     assert drop(moves.hamiltonian) == pytest.approx(drop(surrogate))
     assert abs(drop(updated) - drop(surrogate)) > 0.1
+
+
+# Step size
+
+
+def gaussian(sd):
+    """A surrogate that is its base density, N(0, diag(sd^2)), and states of it."""
+    d = len(sd)
+    parameters = LiteParameters(
+        np.zeros((d, 1)), np.zeros(1), 1.0, np.zeros(d), np.diag(1.0 / np.square(sd))
+    )
+    states = sd * np.random.default_rng(0).standard_normal((500, d))
+    return SurrogateHamiltonian(parameters, Coordinates.identity(d)), states
+
+
+def test_step_size_follows_the_narrowest_direction():
+    rng = np.random.default_rng(1)
+    sizes = [
+        learn_step_size(*gaussian(np.array([scale, 3 * scale, 10 * scale])), 0.9, rng)
+        for scale in (0.1, 1.0)
+    ]
+    assert 5 < sizes[1] / sizes[0] < 20
+    assert 0.3 < sizes[1] < 2.0  # the leapfrog is stable below 2
+
+
+def test_higher_target_smaller_step():
+    rng = np.random.default_rng(2)
+    hamiltonian, states = gaussian(np.ones(8))
+    low, high = (learn_step_size(hamiltonian, states, a, rng) for a in (0.6, 0.99))
+    assert high < 0.7 * low
+
+
+def test_acceptance_of_a_divergence_is_zero():
+    values = acceptance(np.array([np.nan, np.inf, -1.0, 0.0, 1.0]))
+    np.testing.assert_allclose(values, [0.0, 0.0, 1.0, 1.0, np.exp(-1.0)])
+
+
+# A single trajectory: a sequence of one transition
+
+
+def trajectory(hamiltonian, states, seed, **given):
+    return learn_transitions(hamiltonian, states, np.random.default_rng(seed), 0, **given)
+
+
+def test_length_follows_the_widest_direction():
+    short = trajectory(*gaussian(np.array([1.0, 1.0])), seed=3, step_size=0.5)
+    long = trajectory(*gaussian(np.array([1.0, 10.0])), seed=3, step_size=0.5)
+    assert short.n_transitions == long.n_transitions == 1
+    assert short.n_steps <= 12
+    assert long.n_steps >= 24
+
+
+def test_a_metric_undoes_different_widths():
+    """With the covariance as inverse metric all directions are alike.
+
+    Unstable trajectories, of which there are some, blow rounding errors up.
+    """
+    sd = np.array([0.1, 1.0, 30.0])
+    hamiltonian, states = gaussian(sd)
+    alike = SurrogateHamiltonian(
+        hamiltonian.parameters, hamiltonian.coordinates, Metric(np.diag(sd**2))
+    )
+    scaled = trajectory(alike, states, seed=4)
+    plain = trajectory(*gaussian(np.ones(3)), seed=4)
+    assert scaled.step_size == pytest.approx(plain.step_size, rel=0.01)
+    assert scaled.n_steps == plain.n_steps
+    assert scaled.decorrelation == pytest.approx(plain.decorrelation, rel=0.05)
+    assert plain.decorrelation > 0.5
+
+
+def test_what_is_given_is_not_learned():
+    hamiltonian, states = gaussian(np.ones(2))
+    given = trajectory(hamiltonian, states, seed=5, step_size=0.25, n_steps=6)
+    assert (given.step_size, given.n_steps, given.n_transitions) == (0.25, 6, 1)
+    assert given.hamiltonian is hamiltonian
+    size = learn_step_size(hamiltonian, states, 0.9, np.random.default_rng(5))
+    learned = trajectory(hamiltonian, states, seed=5, target_acceptance=0.9)
+    assert learned.step_size == size and learned.n_steps != 6
+    one_length = trajectory(hamiltonian, states, seed=5, target_acceptance=0.9, n_steps=6)
+    assert one_length.step_size == size and one_length.n_steps == 6

@@ -12,9 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.jumps import Whitening
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
-from pymc_kmc.adaptation.trajectory import Trajectories
 from pymc_kmc.dynamics import SurrogateHamiltonian
 from pymc_kmc.moves.auxiliary import AuxiliaryChain
 from pymc_kmc.moves.base import MoveKind, MoveMixture, Row
@@ -29,7 +27,7 @@ from pymc_kmc.numerics.mode_maps import ModeMaps
 from pymc_kmc.surrogates import KernelExpLite, LogDensityGP
 from tests.balance import balance_errors, functions_of_a_banana
 from tests.bananas import Banana
-from tests.fitted import fitted_surrogate, stretching_warp
+from tests.fitted import fitted_surrogate, short_transitions, stretching_warp
 from tests.moves import Stays, evaluation, iterate, outcome_of
 
 TARGET = Banana(spread=2.0, bend=0.25)
@@ -62,9 +60,13 @@ def fitted_to_states():
     """A surrogate with trajectories on it, by score matching with a bad bandwidth."""
     surrogate = KernelExpLite(1.0, 1.0, base="gaussian").fit(NEARBY)
     hamiltonian = SurrogateHamiltonian(surrogate.parameters_, Coordinates.identity(2))
-    trajectories = Trajectories(hamiltonian, (0.4, 0.8), (3, 10), Whitening(NEARBY))
     values = TARGET.log_density(NEARBY)
-    return fitted_surrogate(surrogate, NEARBY, values, transitions=trajectories)
+    transitions = short_transitions(hamiltonian)
+    return fitted_surrogate(surrogate, NEARBY, values, transitions=transitions)
+
+
+def trajectory(kind, share):
+    return Trajectory(kind, share, step_size=(0.4, 0.8), n_steps=(3, 10))
 
 
 class DifferentiableBanana:
@@ -124,8 +126,8 @@ MOVES = {
         TemperedTransition(False, 1.5),
         fitted_to_another_density(),
     ),
-    "long trajectory": lambda: (Trajectory(MoveKind.LONG_TRAJECTORY, 1.0), fitted_to_states()),
-    "short trajectory": lambda: (Trajectory(MoveKind.SHORT_TRAJECTORY, 0.4), fitted_to_states()),
+    "long trajectory": lambda: (trajectory(MoveKind.LONG_TRAJECTORY, 1.0), fitted_to_states()),
+    "short trajectory": lambda: (trajectory(MoveKind.SHORT_TRAJECTORY, 0.4), fitted_to_states()),
     "local random walk": lambda: (local_random_walk(-np.inf, 0.3), None),
     "local random walk of one arm's end": lambda: (local_random_walk(1.5, 0.1), None),
     "Langevin": lambda: (Langevin(SimpleNamespace(**ONE_STEP)), DifferentiableBanana()),

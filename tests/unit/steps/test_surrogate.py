@@ -96,7 +96,7 @@ def test_no_random_walks_where_none_are_wanted(name):
         _, (statistics,) = step.step({"x": np.array([x])})
         moves.add(statistics["kmc_move"])
     assert MoveKind.RANDOM_WALK not in moves
-    assert moves == {MoveKind.LONG_TRAJECTORY, MoveKind.SHORT_TRAJECTORY}
+    assert moves <= {MoveKind.LONG_TRAJECTORY, MoveKind.SHORT_TRAJECTORY}
 
 
 # Surrogates of every kind, a user's own among them, drive every step

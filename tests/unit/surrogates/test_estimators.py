@@ -284,22 +284,6 @@ def test_online_is_batch(base, regularisation):
     assert online.total_weight_ == pytest.approx(weights.sum())
 
 
-def test_updates_use_the_kept_factor(monkeypatch):
-    """Most one-point updates neither refactorise nor give up accuracy."""
-    X = points(300)
-    surrogate = KernelExpFinite(150, SIGMA, 1e-3, rng=1).fit(X[:200])
-    calls = []
-    factorise = KernelExpFinite._factorise
-    monkeypatch.setattr(
-        KernelExpFinite, "_factorise", lambda self: (calls.append(1), factorise(self))
-    )
-    for x in X[200:]:
-        surrogate.update(x)
-    assert 1 <= len(calls) <= 6
-    batch = KernelExpFinite(150, SIGMA, 1e-3, rng=1).fit(X)
-    assert scaled_error(surrogate.coefficients_, batch.coefficients_) < 1e-8
-
-
 def test_update_keeps_old_parameters():
     X = points(80)
     surrogate = KernelExpFinite(30, SIGMA, 0.1, rng=1).fit(X[:60])

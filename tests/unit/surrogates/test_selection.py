@@ -11,11 +11,12 @@ from pymc_kmc.surrogates import (
     select,
     unique_states,
 )
-from pymc_kmc.surrogates.selection_paths import (
-    FinitePath,
-    LitePath,
+from pymc_kmc.surrogates.selection import (
+    _with_basis,
     contiguous_folds,
-    regularisation_path,
+    finite_systems,
+    held_out_losses,
+    lite_systems,
 )
 
 
@@ -44,23 +45,26 @@ def test_unique_states_keep_order_and_time():
     ids=["lite", "lite-reference", "lite-rkhs", "finite"],
 )
 def test_closed_form_loss_is_that_of_fitting(make, base):
-    """The path's held-out losses are those of fit-and-evaluate, fold by fold."""
+    """The held-out losses of all regularisations are those of fit-and-evaluate, fold by fold."""
     X, weights = banana(60), np.random.default_rng(1).integers(1, 4, size=60).astype(float)
     surrogate = make(base)
-    sigma = surrogate.sigma
-    folds = contiguous_folds(weights, 3)
-    paths = {KernelExpLite: LitePath, KernelExpFinite: FinitePath}
-    path = paths[type(surrogate)](surrogate, X, weights, folds, 200, np.random.default_rng(2))
-    for fold, system in zip(folds, path.systems(sigma), strict=True):
+    slices = contiguous_folds(weights, 3)
+    if isinstance(surrogate, KernelExpFinite):
+        surrogate = _with_basis(surrogate, 2, 200, np.random.default_rng(2))
+        systems = finite_systems(surrogate, X, weights, slices, surrogate.sigma)
+    else:
+        systems = lite_systems(surrogate, X, weights, slices, surrogate.sigma)
+    for fold, system in zip(slices, systems, strict=True):
         rest = np.ones(len(X), dtype=bool)
         rest[fold] = False
         if isinstance(surrogate, KernelExpFinite):
-            fitted = KernelExpFinite.from_basis(path.omega / np.sqrt(3.0), path.phase, 0.4, base)
+            omega, phase = surrogate.basis
+            fitted = KernelExpFinite.from_basis(omega / np.sqrt(3.0), phase, 0.4, base)
         else:
             fitted = surrogate
         fitted.fit(X[rest], weights[rest])
         expected = fitted.loss(X[fold], weights[fold])
-        found = regularisation_path(system, np.array([0.1, 0.4]))[1]
+        found = held_out_losses(system, np.array([0.1, 0.4]))[1]
         assert found == pytest.approx(expected, rel=1e-6)
 
 
