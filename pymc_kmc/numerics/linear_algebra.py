@@ -94,6 +94,8 @@ def conjugate_gradients(apply, residual, *, start=None, tolerance, n_iterations,
 
 def triangular_solve(factor, rhs, transposed=False):
     """Solve L x = rhs, or L' x = rhs, for a lower triangular L; nothing is checked."""
+    if not rhs.size:
+        return rhs
     return scipy.linalg.solve_triangular(
         factor, rhs, lower=True, trans=1 if transposed else 0, check_finite=False
     )

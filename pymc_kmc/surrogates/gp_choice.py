@@ -15,8 +15,8 @@ import itertools
 import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import symmetric_power
-from pymc_kmc.surrogates.bayesian_regression import KERNEL_RIDGES, BayesianRegression
-from pymc_kmc.surrogates.gp_evaluation import additive_gradients, kernel_gradients
+from pymc_kmc.surrogates.bayesian_regression import MORE_RIDGES, BayesianRegression
+from pymc_kmc.surrogates.gp_evaluation import values_and_gradients
 from pymc_kmc.surrogates.gp_parts import AdditivePart, KernelChoice
 from pymc_kmc.surrogates.kernels import KERNELS, squared_distances
 from pymc_kmc.surrogates.landmarks import select_landmarks
@@ -95,18 +95,18 @@ def choose_kernels(options, data, features, residuals, ridges, last, rng):
             for kernel, matrix in candidates:
                 _, candidate = select_landmarks(Z @ matrix.T, weights, N_LANDMARKS, kernel)
                 candidate = np.hstack([along_coordinates, candidate])
-                fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[::2])
+                fit = regression.fit(candidate, MORE_RIDGES[1::2], ridges[::2])
                 if fit.log_evidence > largest:
                     largest = fit.log_evidence
-                    choice = KernelChoice(kernel, matrix, fit.ridge, additive)
+                    choice = KernelChoice(kernel, matrix, [fit.ridge], additive)
         return choice, largest
 
     choice, evidence = best(kernels(False), [AdditivePart.none(d)])
-    choices = [choice] if evidence > regression.fit().log_evidence else []
+    choices = [choice] if evidence > regression.fit(np.zeros((len(Z), 0))).log_evidence else []
     additive = _additive_part(data, last)
     if additive is not None and choice is not None:
-        if last is not None and last.additive.variance > 0:
-            parts = [additive.scaled(last.additive.variance, last.additive.length)]
+        if last is not None and last.choice.additive.variance > 0:
+            parts = [additive.scaled(last.choice.additive.variance, last.choice.additive.length)]
             choice = best(kernels(True), parts)[0] or choice
         around = [(choice.kernel, choice.map / length) for length in LENGTHS_BESIDE]
         scales = itertools.product(ADDITIVE_VARIANCES, ADDITIVE_LENGTHS)
@@ -153,7 +153,8 @@ def _maps(data, Z, last, with_additive):
     if last is not None and len(last.parameters.coefficients):
         p = last.parameters
         change = p.whitening @ inverse
-        product = _gradient_outer_product(p, data.reference, change, with_additive)
+        gradients = _gradients(p, data.reference, with_additive) @ inverse
+        product = gradients.T @ gradients
         if np.trace(product) > 0:
             product *= d / np.trace(product)
             product += FAINT * np.eye(d)
@@ -171,14 +172,14 @@ def _maps(data, Z, last, with_additive):
                 yield matrix, scale * np.array(lengths)
 
 
-def _gradient_outer_product(p, reference, change, with_additive):
-    """Return the sum of outer products of the last fit's kernel gradients, in new coordinates.
+def _gradients(p, reference, with_additive):
+    """Return gradients (n, d) of the last fit's kernel part at some reference points.
 
     If the new fit has no additive part, the gradient of the last one's is added.
     """
-    Z = (reference[:: max(1, len(reference) // N_GRADIENTS)] - p.centre) @ p.whitening.T
-    gradients = kernel_gradients(p, Z)
-    if not with_additive:
-        gradients += additive_gradients(p, Z)
-    gradients = gradients @ change
-    return gradients.T @ gradients
+    X = reference[:: max(1, len(reference) // N_GRADIENTS)]
+    p = p._replace(linear=0.0 * p.linear, precision=0.0 * p.precision, stiffness=0.0)
+    p = p._replace(radial_coefficients=0.0 * p.radial_coefficients)
+    if with_additive:
+        p = p._replace(additive_coefficients=p.additive_coefficients[:, :0].copy())
+    return values_and_gradients(p, np.ascontiguousarray(X))[1]
