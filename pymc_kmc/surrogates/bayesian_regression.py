@@ -94,8 +94,8 @@ class BayesianRegression:
     def fit(self, features, more_ridges=MORE_RIDGES, ridges=None):
         """Return the :class:`RegressionFit` of largest evidence with a second group (n, m).
 
-        `more_ridges` are the second group's to try, in ascending order, `ridges` some of the first group's; None is
-        all. With m = 0 the first group is fitted alone.
+        `more_ridges` are the second group's to try, in ascending order, `ridges` some of the first
+        group's; None is all. With m = 0 the first group is fitted alone.
         """
         features = self._centred(features)
         m, k = features.shape[1], self._features.shape[1]

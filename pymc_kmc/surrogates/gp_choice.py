@@ -30,10 +30,8 @@ N_POINTS, N_LANDMARKS = 500, 100
 LENGTH_SCALES = (1.0, 3.0, 9.0, 27.0)
 #: Length scales compared around the last fit's, in units of it.
 LENGTH_SCALES_AROUND = (0.5, 1.0, 2.0)
-#: Points among which the median distance is taken: it need not be exact.
-N_DISTANCES = 200
-#: Reference points that the kernel part's gradient is averaged over.
-N_GRADIENTS = 400
+#: Points that averages and medians over many are taken at: they need not be exact.
+N_AVERAGED = 400
 #: Share of the mean square that directions without a gradient keep in the kernel's map.
 FAINT = 1e-4
 #: Entries by which a covariance differs from the identity where a map of its own is tried.
@@ -51,15 +49,14 @@ VALUES_PER_GRID_POINT = 4
 GRID_ENDS = (0.005, 0.995)
 #: Grid points outside of these quantiles, on either side.
 MARGIN = 1
-#: Weight above which a point counts for the grid's ends.
+#: Weight above which a point counts for the grid's ends, and belongs inside of a wall.
 HALF = 0.5
 #: Variances compared, in units of the kernel part's.
 ADDITIVE_VARIANCES = (1.0, 30.0, 1000.0)
-#: Length scales compared, in grid points: the longer one goes on beyond the grid's end.
+#: Length scales compared, in grid points: the longer one goes on beyond the grid's end. So many
+#: times its own is the kernel part's beside them: it has less to say.
 ADDITIVE_LENGTHS = (1.0, 3.0)
-#: Factors on the kernel part's length scale beside them: it has less to say.
-LENGTHS_BESIDE = (1.0, 3.0)
-#: Fits between two trials of an additive part that lost twice running.
+#: Fits between two trials of what lost twice running.
 RETRIED = 4
 
 
@@ -108,7 +105,7 @@ def choose_kernels(options, data, features, residuals, ridges, last, rng):
         if last is not None and last.choice.additive.variance > 0:
             parts = [additive.scaled(last.choice.additive.variance, last.choice.additive.length)]
             choice = best(kernels(True), parts)[0] or choice
-        around = [(choice.kernel, choice.map / length) for length in LENGTHS_BESIDE]
+        around = [(choice.kernel, choice.map / length) for length in ADDITIVE_LENGTHS]
         scales = itertools.product(ADDITIVE_VARIANCES, ADDITIVE_LENGTHS)
         choice, _ = best(around, [additive.scaled(*scale) for scale in scales])
         if choice is not None:
@@ -161,7 +158,7 @@ def _maps(data, Z, last, with_additive):
             candidates.append((symmetric_power(product, 0.5), LENGTH_SCALES))
             candidates.append((symmetric_power(product, 0.25), LENGTH_SCALES))
         candidates.append((p.projection @ change, None))
-    sample = Z[:: max(1, len(Z) // N_DISTANCES)]
+    sample = Z[:: max(1, len(Z) // N_AVERAGED)]
     for matrix, lengths in candidates:
         if lengths is None:
             yield matrix, LENGTH_SCALES_AROUND
@@ -177,7 +174,7 @@ def _gradients(p, reference, with_additive):
 
     If the new fit has no additive part, the gradient of the last one's is added.
     """
-    X = reference[:: max(1, len(reference) // N_GRADIENTS)]
+    X = reference[:: max(1, len(reference) // N_AVERAGED)]
     p = p._replace(linear=0.0 * p.linear, precision=0.0 * p.precision, stiffness=0.0)
     p = p._replace(radial_coefficients=0.0 * p.radial_coefficients)
     if with_additive:

@@ -1,7 +1,6 @@
 """Compiled evaluation of a fitted Gaussian-process log density.
 
-The formula is in :mod:`pymc_kmc.surrogates.log_density_gp`. Compiled loops take the landmarks'
-coordinates four at a time, so that sums stay in registers.
+The formula is in :mod:`pymc_kmc.surrogates.log_density_gp`.
 """
 
 from typing import NamedTuple
@@ -91,46 +90,21 @@ def _project(parameters, z, u):
 @part
 def _squared_distances(landmarks, u, start, stop, out):
     """Write the squared distances from u to a block of landmarks."""
-    r, n = landmarks.shape[0], stop - start
+    n = stop - start
     for i in range(n):
         out[i] = 0.0
-    for a in range(0, r - 3, 4):
-        row_0, row_1 = landmarks[a, start:stop], landmarks[a + 1, start:stop]
-        row_2, row_3 = landmarks[a + 2, start:stop], landmarks[a + 3, start:stop]
-        u_0, u_1, u_2, u_3 = u[a], u[a + 1], u[a + 2], u[a + 3]
-        for i in range(n):
-            delta_0, delta_1 = u_0 - row_0[i], u_1 - row_1[i]
-            delta_2, delta_3 = u_2 - row_2[i], u_3 - row_3[i]
-            out[i] += delta_0 * delta_0 + delta_1 * delta_1 + delta_2 * delta_2 + delta_3 * delta_3
-    for a in range(r - r % 4, r):
+    for a in range(landmarks.shape[0]):
         row, u_a = landmarks[a, start:stop], u[a]
         for i in range(n):
-            delta = u_a - row[i]
-            out[i] += delta * delta
+            out[i] += (u_a - row[i]) * (u_a - row[i])
 
 
 @part
 def _add_pulls(landmarks, u, start, stop, terms, out):
     """Add the terms of a block times the landmarks' positions relative to u."""
-    r, n = landmarks.shape[0], stop - start
-    for a in range(0, r - 3, 4):
-        row_0, row_1 = landmarks[a, start:stop], landmarks[a + 1, start:stop]
-        row_2, row_3 = landmarks[a + 2, start:stop], landmarks[a + 3, start:stop]
-        u_0, u_1, u_2, u_3 = u[a], u[a + 1], u[a + 2], u[a + 3]
-        total_0, total_1, total_2, total_3 = 0.0, 0.0, 0.0, 0.0
-        for i in range(n):
-            term = terms[i]
-            total_0 += term * (row_0[i] - u_0)
-            total_1 += term * (row_1[i] - u_1)
-            total_2 += term * (row_2[i] - u_2)
-            total_3 += term * (row_3[i] - u_3)
-        out[a] += total_0
-        out[a + 1] += total_1
-        out[a + 2] += total_2
-        out[a + 3] += total_3
-    for a in range(r - r % 4, r):
-        row, u_a = landmarks[a, start:stop], u[a]
-        total = 0.0
+    n = stop - start
+    for a in range(landmarks.shape[0]):
+        row, u_a, total = landmarks[a, start:stop], u[a], 0.0
         for i in range(n):
             total += terms[i] * (row[i] - u_a)
         out[a] += total

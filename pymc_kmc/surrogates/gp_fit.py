@@ -12,7 +12,7 @@ from pymc_kmc.numerics.linear_algebra import symmetric, triangular_solve
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 from pymc_kmc.numerics.samples import whitening as whitening_of
 from pymc_kmc.surrogates.bayesian_regression import BayesianRegression, NewFeature, OnlineRegression
-from pymc_kmc.surrogates.gp_choice import choose_kernels
+from pymc_kmc.surrogates.gp_choice import HALF, N_AVERAGED, choose_kernels
 from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters, values_and_gradients
 from pymc_kmc.surrogates.gp_parts import KernelChoice, KernelPart, Trend, quadratic_form
 from pymc_kmc.surrogates.kernels import kernel_at, squared_distances
@@ -42,8 +42,6 @@ TREND_RIDGES = 10.0 ** np.array([-8.0, -5.0, -2.0, 0.0, 2.0])
 SMALLEST_EIGENVALUE = 0.02
 #: Factors on the chosen length scale that all points decide between.
 REFINEMENTS = (0.7, 1.0, 1.4)
-#: Most reference points of a score-matching term: they cost as much as values.
-N_SCORES = 400
 
 # The wall
 
@@ -57,10 +55,6 @@ FREE = 100.0
 BELOW_BULK = 20.0
 #: Distances at which it is to be, in wall radii.
 RADII = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
-#: Reference points in whose directions, and the opposite ones, that is looked at.
-N_RAYS = 100
-#: Smallest stiffness of the wall.
-STIFFNESS = 1.0
 
 # Updates
 
@@ -72,8 +66,6 @@ SMALLEST_REST = 1e-6
 #: Distance in wall radii beyond which an update is left out. Updates are there to go outwards; only
 #: what would ruin the quadratic is refused.
 FARTHEST_UPDATE = 10.0
-#: Weight above which a value's place belongs inside of the wall.
-INSIDE = 0.5
 
 
 def wall_radius(distance):
@@ -158,7 +150,7 @@ class LogDensityFit:
     """A fitted Gaussian-process log density, for predictions and updates. Updates make new ones.
 
     `parameters` are for evaluation. The regression has the coefficients of trend, additive part and
-    kernel part, in this order; `n_trend` of its features are the trend's. `base` (d, d) is the
+    kernel part, in this order. `base` (d, d) is the
     precision that the fitted quadratic changes. With `landmark_factor` L (m, m), L L' is the kernel
     matrix of the landmarks. `U` (n, r) are all points in the kernel's coordinates. `variance` is
     the residual variance of a value of weight one. Updates add no kernel functions beyond
@@ -173,7 +165,6 @@ class LogDensityFit:
     choice: KernelChoice
     base: np.ndarray
     regression: OnlineRegression
-    n_trend: int
     landmark_factor: np.ndarray
     U: np.ndarray
     kernel_ridge: float
@@ -189,7 +180,7 @@ class LogDensityFit:
     @property
     def n_before(self):
         """Number of features before those of the kernel part."""
-        return self.n_trend + self.choice.additive.n_features
+        return self.trend.n_features + self.choice.additive.n_features
 
     def features(self, X):
         """Return features (n, k), and the part (n,) of a kernel function outside their span."""
@@ -235,7 +226,9 @@ class LogDensityFit:
         target = value + 0.5 * z @ self.base @ z
         regression = self.regression.with_point(features, target, weight, new_feature)
         new = replace(self, regression=regression, landmark_factor=factor, U=U)
-        functions = new.functions()
+        functions = functions_of(
+            self.trend, self.choice, self.base, factor, regression.coefficients
+        )
         is_density = all(np.isfinite(array).all() for array in functions.values())
         is_density = is_density and functions["radial_coefficients"].sum() <= 0
         if not (is_density and np.linalg.eigvalsh(functions["precision"])[0] > 0):
@@ -244,24 +237,9 @@ class LogDensityFit:
             return replace(
                 new, parameters=p._replace(landmarks=landmarks, coefficients=coefficients)
             )
-        radius = max(p.radius, wall_radius(np.linalg.norm(z))) if weight > INSIDE else p.radius
+        radius = max(p.radius, wall_radius(np.linalg.norm(z))) if weight > HALF else p.radius
         p = p._replace(radius=float(radius), landmarks=landmarks, **functions)
         return replace(new, parameters=p, constant=regression.constant)
-
-    def functions(self):
-        """Return the parameters that the regression's coefficients determine, a dict."""
-        coefficients, additive = self.regression.coefficients, self.choice.additive
-        linear, radial, change = self.trend.split(coefficients[: self.n_trend])
-        kernel = coefficients[self.n_before :]
-        return {
-            "linear": np.ascontiguousarray(linear),
-            "precision": np.ascontiguousarray(symmetric(self.base + change)),
-            "radial_coefficients": np.ascontiguousarray(radial),
-            "coefficients": np.ascontiguousarray(
-                triangular_solve(self.landmark_factor, kernel, transposed=True)
-            ),
-            "additive_coefficients": additive.split(coefficients[self.n_trend : self.n_before]),
-        }
 
     def _new_feature(self, features, u, root):
         """Return the part, of norm `root`, of the kernel function at u (r,) that is new."""
@@ -269,6 +247,20 @@ class LogDensityFit:
         spanned = features[self.n_before :]
         combination = np.append(np.zeros(self.n_before), spanned / root)
         return NewFeature(values / root, self.kernel_ridge, combination)
+
+
+def functions_of(trend, choice, base, landmark_factor, coefficients):
+    """Return the parameters that a regression's coefficients determine, a dict."""
+    linear, radial, change = trend.split(coefficients[: trend.n_features])
+    grids, kernel = np.split(coefficients[trend.n_features :], [choice.additive.n_features])
+    kernel = triangular_solve(landmark_factor, kernel, transposed=True)
+    return {
+        "linear": np.ascontiguousarray(linear),
+        "precision": np.ascontiguousarray(symmetric(base + change)),
+        "radial_coefficients": np.ascontiguousarray(radial),
+        "coefficients": np.ascontiguousarray(kernel),
+        "additive_coefficients": choice.additive.split(grids),
+    }
 
 
 def _bordered(factor, row, last):
@@ -291,7 +283,7 @@ def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng
     is_full = bool(n >= VALUES_PER_COEFFICIENT * (0.5 * d * (d + 3)))
     trend = Trend.of(d, is_full, True)
     features, choices = trend(data.Z), []
-    if n > VALUES_PER_COEFFICIENT * features.shape[1]:
+    if n > VALUES_PER_COEFFICIENT * trend.n_features:
         residuals = data.residuals(data.prior)
         choices = choose_kernels(options, data, features, residuals, TREND_RIDGES, last, rng)
     parts = [KernelPart.none(data.Z)] + [
@@ -317,9 +309,8 @@ def _solve(options, data, trend, parts):
     regression = BayesianRegression(features, data.residuals(base), data.weights, TREND_RIDGES)
     fits = [(regression.fit(part.features, ridges=part.choice.ridges), part) for part in parts]
     fit, part = max(fits, key=lambda pair: pair[0].log_evidence)
-    eigenvalues, vectors = np.linalg.eigh(
-        base + trend.split(fit.coefficients[: features.shape[1]])[2]
-    )
+    change = trend.split(fit.coefficients[: trend.n_features])[2]
+    eigenvalues, vectors = np.linalg.eigh(base + change)
     smallest = SMALLEST_EIGENVALUE * np.linalg.eigvalsh(base)[0]
     is_free = eigenvalues[0] >= smallest and not len(part.indices)
     if eigenvalues[0] < smallest:
@@ -328,9 +319,8 @@ def _solve(options, data, trend, parts):
         features = trend(data.Z)
         again = BayesianRegression(features, data.residuals(base), data.weights, [fit.ridge])
         fit = again.fit(part.features)
-    n_trend = features.shape[1]
     features = np.hstack([features, part.features])
-    ridges = np.repeat([fit.ridge, fit.more_ridge], [n_trend, part.features.shape[1]])
+    ridges = np.repeat([fit.ridge, fit.more_ridge], [trend.n_features, part.features.shape[1]])
     coefficients, score_weight = _with_scores(
         options, data, trend, part, features, base, ridges, fit
     )
@@ -338,13 +328,13 @@ def _solve(options, data, trend, parts):
     regression = OnlineRegression.of(
         features, data.residuals(base), data.weights, ridges, coefficients
     )
-    fitted = LogDensityFit(
-        parameters=_parameters(data, trend, part, is_free),
+    functions = functions_of(trend, part.choice, base, part.landmark_factor, coefficients)
+    return LogDensityFit(
+        parameters=_parameters(data, trend, part, is_free, functions),
         trend=trend,
         choice=part.choice,
         base=base,
         regression=regression,
-        n_trend=n_trend,
         landmark_factor=part.landmark_factor,
         U=part.U,
         kernel_ridge=fit.more_ridge,
@@ -357,8 +347,6 @@ def _solve(options, data, trend, parts):
         score_weight=score_weight,
         n_additive_losses=0,
     )
-    parameters = fitted.parameters._replace(**fitted.functions())
-    return replace(fitted, parameters=parameters._replace(stiffness=_stiffness(data, parameters)))
 
 
 def _with_scores(options, data, trend, part, features, base, ridges, fit):
@@ -366,7 +354,7 @@ def _with_scores(options, data, trend, part, features, base, ridges, fit):
     score_weights = np.asarray(options.score_weights, dtype=np.float64)
     if not score_weights.any():
         return fit.coefficients, 0.0
-    Z = data.reference[:: max(1, len(data.reference) // N_SCORES)] - data.centre
+    Z = data.reference[:: max(1, len(data.reference) // N_AVERAGED)] - data.centre
     Z = Z @ data.whitening.T
     derivatives = zip(trend.derivatives(Z), part.derivatives(Z), strict=True)
     gradients, laplacians = derivatives
@@ -382,39 +370,36 @@ def _with_scores(options, data, trend, part, features, base, ridges, fit):
     return theta, float(scale / unit)
 
 
-def _parameters(data, trend, part, is_free):
-    """Return the parameters of a fit, those that its coefficients determine left open."""
-    nothing, additive = np.zeros(0), part.choice.additive
-    return LogDensityGPParameters(
+def _parameters(data, trend, part, is_free, functions):
+    """Return the parameters of a fit, with a wall that is steep enough."""
+    additive = part.choice.additive
+    parameters = LogDensityGPParameters(
         centre=np.ascontiguousarray(data.centre),
         whitening=data.whitening,
-        linear=nothing,
-        precision=nothing,
         radial_scales=trend.scales,
-        radial_coefficients=nothing,
         radius=float(data.radius * FREE if is_free else data.radius),
-        stiffness=STIFFNESS,
+        stiffness=1.0,
         projection=np.ascontiguousarray(part.choice.map),
         landmarks=np.ascontiguousarray(part.U[part.indices].T),
-        coefficients=nothing,
         kernel=part.choice.kernel.tag,
         axes=additive.axes / additive.length,
         origin=additive.origin / additive.length,
         spacing=1.0 / additive.length,
-        additive_coefficients=nothing,
+        **functions,
     )
+    return parameters._replace(stiffness=_stiffness(data, parameters))
 
 
 def _stiffness(data, parameters):
     """Return the steepness c with which functions that extrapolate upwards stay below the bulk."""
     radius = parameters.radius
     parameters = parameters._replace(centre=np.zeros(data.Z.shape[1]), stiffness=0.0)
-    X = data.reference[:: max(1, len(data.reference) // N_RAYS)] - data.centre
+    X = data.reference[:: max(1, len(data.reference) // N_AVERAGED)] - data.centre
     distance = np.linalg.norm(X @ data.whitening.T, axis=1)
     X, distance = X[distance > 0], distance[distance > 0]
     X, distance = np.vstack([X, -X]), np.tile(distance, 2)
     bulk = np.max(values_and_gradients(parameters, X[: len(X) // 2])[0], initial=-np.inf)
-    stiffness = STIFFNESS
+    stiffness = 1.0  # at least: coordinates have about unit curvature
     for factor in RADII if len(X) else ():
         beyond = (factor - 1.0) * radius
         rays = X * (factor * radius / distance)[:, None]

@@ -33,6 +33,10 @@ class Trend:
         pairs = np.triu_indices(d) if is_full else (np.arange(d), np.arange(d))
         return cls(d, pairs, np.array([d, 4.0 * d]) if has_radial else np.zeros(0))
 
+    @property
+    def n_features(self):
+        return self.d + len(self.scales) + self.pairs.shape[1]
+
     def without_quadratic(self):
         return Trend(self.d, self.pairs[:, :0], self.scales)
 
@@ -40,7 +44,7 @@ class Trend:
         squares = np.einsum("nd,nd->n", Z, Z)[:, None]
         radial = 0.5 * self.scales * np.log1p(squares / self.scales)
         # The ridge is then the Frobenius norm of the change of the precision.
-        products = self._factors * Z[:, self.pairs[0]] * Z[:, self.pairs[1]]
+        products = Z[:, self.pairs[0]] * Z[:, self.pairs[1]] * self._factors
         return np.hstack([Z, radial, products])
 
     @property

@@ -104,10 +104,6 @@ KERNELS = {kernel.name: kernel for kernel in (GAUSSIAN, RATIONAL_QUADRATIC)}
 _GAUSSIAN_TAG = GAUSSIAN.tag
 
 
-def kernel_with_tag(tag):
-    return next(kernel for kernel in KERNELS.values() if kernel.tag == tag)
-
-
 @njit(forceinline=True)
 def kernel_at(tag, square):
     """Return the value of a kernel at one squared distance."""

@@ -10,7 +10,7 @@ import pytest
 
 from pymc_kmc.dynamics import transitions
 from pymc_kmc.surrogates import LogDensityGP, gp_choice, gradient_at, log_density_at
-from pymc_kmc.surrogates.kernels import kernel_with_tag, squared_distances
+from pymc_kmc.surrogates.kernels import KERNELS, squared_distances
 from tests.log_densities import Gaussian, distances, fitted
 
 
@@ -88,7 +88,8 @@ def log_densities(p, X):
     values -= 0.5 * p.stiffness * np.maximum(np.sqrt(squares) - p.radius, 0.0) ** 2
     if len(p.coefficients):
         squares = squared_distances(Z @ p.projection.T, p.landmarks.T)
-        values += kernel_with_tag(p.kernel).values(squares) @ p.coefficients
+        (kernel,) = [kernel for kernel in KERNELS.values() if kernel.tag == p.kernel]
+        values += kernel.values(squares) @ p.coefficients
     grid = p.spacing * np.arange(p.additive_coefficients.shape[1])
     away = (Z @ p.axes.T - p.origin)[:, :, None] - grid
     return values + np.sum(np.exp(-0.5 * away**2) * p.additive_coefficients, axis=(1, 2))

@@ -7,7 +7,6 @@ from pymc_kmc.surrogates.kernels import (
     KERNELS,
     gaussian_kernel,
     kernel_at,
-    kernel_with_tag,
     squared_distances,
     weigh_kernels,
 )
@@ -41,8 +40,3 @@ def test_compiled_twins(kernel):
     total = weigh_kernels(kernel.tag, terms, weights, np.empty(len(terms)), len(terms))
     np.testing.assert_allclose(total, weights @ kernel.values(SQUARES), rtol=1e-13)
     np.testing.assert_allclose(terms, weights * kernel.slopes(SQUARES), rtol=1e-13)
-
-
-@every_kernel
-def test_a_tag_stands_for_its_kernel(kernel):
-    assert kernel_with_tag(kernel.tag) is kernel
