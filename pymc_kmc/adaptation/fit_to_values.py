@@ -21,6 +21,8 @@ from pymc_kmc.adaptation.warping import learn_warp
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import geometric_mean
 from pymc_kmc.numerics.samples import mean_values, shrunk_covariance, whitening
+from pymc_kmc.surrogates.gp_choice import N_AVERAGED, RETRIED
+from pymc_kmc.surrogates.gp_fit import BULK
 from pymc_kmc.surrogates.log_density_gp import LogDensityGP
 
 # Kinds of warp.
@@ -61,8 +63,6 @@ class FitToValues(RepeatedFit):
     # Weights of score matching tried beside noisy values: states of a chain are worth less than
     # independent ones.
     NOISY_SCORE_WEIGHTS = (0.0, 0.03, 0.1, 0.3)
-    # Number of fits after which a kind of warp that lost twice is tried again.
-    RETRIED = 4
     # Number of times in a row that a kind of warp loses before it is tried rarely.
     LOST = 2
     # Residual variance beyond the noise's, in nats^2, above which fits have twice the landmarks.
@@ -71,12 +71,8 @@ class FitToValues(RepeatedFit):
     SMALL_VARIANCE = 0.001
     # Relative error of the noise's variance.
     NOISE_ERROR = 0.2
-    # Number of states that the Fisher information is averaged over.
-    N_FISHER = 400
     # Step of the differences that give curvatures, in standard deviations.
     CURVATURE_STEP = 0.05
-    # Quantile of the states' log densities that depths are measured from.
-    BULK = 0.9
 
     def __init__(self, n_landmarks, is_noisy=False):
         super().__init__(learn_transitions)
@@ -118,8 +114,8 @@ class FitToValues(RepeatedFit):
 
     def _warps(self, states, last):
         """Return pairs of a kind and a warp that are worth a fit."""
-        n_lost = self._n_lost if self.n_fits % self.RETRIED else [0, 0, 0]
-        thinned = states[:: max(1, len(states) // self.N_FISHER)]
+        n_lost = self._n_lost if self.n_fits % RETRIED else [0, 0, 0]
+        thinned = states[:: max(1, len(states) // N_AVERAGED)]
         candidates = []
         if n_lost[FROM_STATES] < self.LOST:
             candidates.append((FROM_STATES, learn_warp(states)))
@@ -176,7 +172,7 @@ class FitToValues(RepeatedFit):
             values,
             reference=states,
             whitening=whitening(self._metric(states, surrogate, before)),
-            bulk=np.quantile(log_densities, self.BULK) if len(log_densities) else None,
+            bulk=np.quantile(log_densities, BULK) if len(log_densities) else None,
             last=surrogate,
         )
 
@@ -185,6 +181,6 @@ class FitToValues(RepeatedFit):
         covariance = shrunk_covariance(states)
         if surrogate is None:
             return covariance
-        gradients = surrogate.gradient(before[:: max(1, len(before) // self.N_FISHER)])
+        gradients = surrogate.gradient(before[:: max(1, len(before) // N_AVERAGED)])
         information = fisher_information(gradients, covariance)
         return geometric_mean(covariance, np.linalg.inv(information))

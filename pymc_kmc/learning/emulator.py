@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_kmc.numerics.linear_algebra import cholesky_factor, shrunk
+from pymc_kmc.numerics.linear_algebra import cholesky_factor
+from pymc_kmc.numerics.samples import shrunk
 from pymc_kmc.surrogates.exact_gp import EXTENSIONS, SIMPLEST, ExactGP, Hyperparameters
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 

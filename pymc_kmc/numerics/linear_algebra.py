@@ -16,8 +16,6 @@ MORE_JITTER = 100.0
 LAST_JITTER = 1e-4
 #: Eigenvalue, relative to the largest, to which smaller ones are lifted in powers of a matrix.
 EIGENVALUE_FLOOR = 1e-12
-#: Smallest variance of a coordinate that isn't constant: its reciprocal's square is finite.
-SMALLEST_VARIANCE = 1e-100
 
 
 def symmetric(A):
@@ -94,6 +92,8 @@ def conjugate_gradients(apply, b, *, tolerance, n_iterations, precondition=None)
 
 def triangular_solve(factor, rhs, transposed=False):
     """Solve L x = rhs, or L' x = rhs, for a lower triangular L; nothing is checked."""
+    if not rhs.size:
+        return rhs
     return scipy.linalg.solve_triangular(
         factor, rhs, lower=True, trans=1 if transposed else 0, check_finite=False
     )
@@ -128,25 +128,6 @@ def symmetric_power(matrix, power):
     eigenvalues, eigenvectors = np.linalg.eigh(symmetric(matrix))
     eigenvalues = np.maximum(eigenvalues, EIGENVALUE_FLOOR * eigenvalues[-1])
     return (eigenvectors * eigenvalues**power) @ eigenvectors.T
-
-
-def shrunk(X):
-    """Return a covariance (d, d) of points that is shrunk towards its diagonal.
-
-    The identity where they don't differ or overflow: their scales are unknown then.
-    """
-    n, d = X.shape
-    if n < 2:
-        return np.eye(d)
-    with np.errstate(over="ignore", invalid="ignore"):
-        covariance = np.cov(X.T).reshape(d, d)
-    variances = np.diag(covariance)
-    if not np.isfinite(covariance).all() or variances.max(initial=0.0) < SMALLEST_VARIANCE:
-        return np.eye(d)
-    share = d / (d + n)
-    # Each coordinate's own scale: these may differ by sixteen orders of magnitude.
-    floors = 1e-10 * np.where(variances > SMALLEST_VARIANCE, variances, variances.mean())
-    return (1 - share) * covariance + np.diag(share * variances + floors)
 
 
 def geometric_mean(A, B):

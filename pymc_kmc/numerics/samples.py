@@ -15,6 +15,8 @@ MANY = 2
 JITTER = 1e-9
 #: Spread of a coordinate relative to its mean below which it is rounding error.
 ROUNDING = 1e-14
+#: Smallest variance of a coordinate that isn't constant: its reciprocal's square is finite.
+SMALLEST_VARIANCE = 1e-100
 
 
 def has_moved(states):
@@ -64,23 +66,31 @@ def shrunk_covariance(states, weights=None, share=None):
     of the diagonal. By default it is a half with fewer than 2 d distinct states, else hardly any: a
     noticeable weight cuts off the narrow directions of a badly conditioned target. The covariance
     is positive definite for any scales of coordinates; a coordinate that never moved has a
-    billionth of the others' mean variance.
+    billionth of the others' mean variance. It is the identity where nothing moved or numbers
+    overflow.
     """
     states = np.asarray(states, dtype=np.float64)
     n_dimensions = states.shape[1]
-    mean = np.average(states, axis=0, weights=weights)
-    centred = states - mean
-    weighted = centred if weights is None else centred * np.asarray(weights)[:, None]
-    total = len(states) if weights is None else np.sum(weights)
-    covariance = weighted.T @ centred / total
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.average(states, axis=0, weights=weights)
+        centred = states - mean
+        weighted = centred if weights is None else centred * np.asarray(weights)[:, None]
+        total = len(states) if weights is None else np.sum(weights)
+        covariance = weighted.T @ centred / total
     variances = np.diag(covariance)
-    moved = variances > (ROUNDING * np.abs(mean)) ** 2
-    if not moved.any():
+    moved = variances > np.maximum((ROUNDING * np.abs(mean)) ** 2, SMALLEST_VARIANCE)
+    if not moved.any() or not np.isfinite(covariance).all():
         return np.eye(n_dimensions)
     if share is None:
         share = FAINT if count_distinct(states) >= MANY * n_dimensions else FIRM
     scale = np.where(moved, variances, variances[moved].mean())
     return (1 - share) * covariance + np.diag(share * variances + JITTER * scale)
+
+
+def shrunk(X):
+    """Return the covariance (d, d) of draws (n, d), its diagonal with the weight d / (d + n)."""
+    n, d = X.shape
+    return shrunk_covariance(X, share=d / (d + n))
 
 
 def whitening(covariance):

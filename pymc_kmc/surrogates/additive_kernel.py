@@ -95,7 +95,7 @@ class AdditiveKernel(NamedTuple):
         """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters."""
         variance, ratio, shrinking = self.factors
         columns = _columns(U * shrinking)
-        by_ratio, by_lengths = _parameter_sums(columns, variance * by_covariances, ratio)
+        by_ratio, by_lengths, _ = _sums(columns, columns, variance * by_covariances, ratio)
         by_variance = np.sum(by_covariances * covariances)
         return np.concatenate([[by_variance, by_ratio], by_lengths])
 
@@ -103,7 +103,7 @@ class AdditiveKernel(NamedTuple):
         """Return the gradient by U of ``sum(by_covariances * k(U, V)) + by_prior @ prior(U)``."""
         variance, ratio, shrinking = self.factors
         columns = _columns(U * shrinking), _columns(V * shrinking)
-        return _pulled(*columns, variance * by_covariances, ratio) * shrinking
+        return _sums(*columns, variance * by_covariances, ratio)[2] * shrinking
 
     def on_grids(self, U, weights):
         """Return sums of covariances with points U (n, d), by Gaussians about knots of each axis.
@@ -176,39 +176,27 @@ def _products(U, V, ratio):
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
-def _parameter_sums(U, by_products, ratio):
-    """Return sums of `by_products` (n, n) times derivatives of P, by log r and by each log l."""
-    d, n = U.shape
-    gaussians, sums, pairs = np.empty((d, n)), np.empty(n), np.empty(n)
-    by_ratio, by_lengths = 0.0, np.zeros(d)
-    for i in range(n):
-        _gaussians_at(np.ascontiguousarray(U[:, i]), U, gaussians, sums, pairs)
-        by = by_products[i]
-        for j in range(n):
-            by_ratio += by[j] * ratio * pairs[j]
-        for a in range(d):
-            u, row, gaussian, total = U[a, i], U[a], gaussians[a], 0.0
-            for j in range(n):
-                away, g = u - row[j], gaussian[j]
-                total += by[j] * g * (1.0 + ratio * (sums[j] - g)) * away * away
-            by_lengths[a] += total
-    return by_ratio, by_lengths
+def _sums(U, V, by_products, ratio):
+    """Return derivatives of ``sum(by_products * P)`` for points (d, n) and (d, k).
 
-
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
-def _pulled(U, V, by_products, ratio):
-    """Return the gradient (n, d) of ``sum(by_products * P)`` by points (d, n)."""
+    They are those by log r, by each log l (d,) and by the first points (n, d).
+    """
     d, k = V.shape
     n = U.shape[1]
     gaussians, sums, pairs = np.empty((d, k)), np.empty(k), np.empty(k)
-    pulled = np.empty((n, d))
+    by_ratio, by_lengths, by_points = 0.0, np.zeros(d), np.empty((n, d))
     for i in range(n):
         _gaussians_at(np.ascontiguousarray(U[:, i]), V, gaussians, sums, pairs)
         by = by_products[i]
+        for j in range(k):
+            by_ratio += by[j] * ratio * pairs[j]
         for a in range(d):
-            u, row, gaussian, total = U[a, i], V[a], gaussians[a], 0.0
+            u, row, gaussian, total, pulled = U[a, i], V[a], gaussians[a], 0.0, 0.0
             for j in range(k):
-                g = gaussian[j]
-                total += by[j] * g * (1.0 + ratio * (sums[j] - g)) * (row[j] - u)
-            pulled[i, a] = total
-    return pulled
+                away, g = row[j] - u, gaussian[j]
+                term = by[j] * g * (1.0 + ratio * (sums[j] - g)) * away
+                pulled += term
+                total += term * away
+            by_points[i, a] = pulled
+            by_lengths[a] += total
+    return by_ratio, by_lengths, by_points

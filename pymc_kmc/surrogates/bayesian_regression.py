@@ -10,47 +10,55 @@ given ridges :math:`\lambda, \kappa` the marginal likelihood, maximised over :ma
           n \hat s^2 = y^\top W y - y^\top W F (F^\top W F + \Lambda)^{-1} F^\top W y
 
 with F = (q, phi) centred (Rasmussen and Williams, 2006, sections 2.7 and 5.4, see
-:class:`~pymc_kmc.surrogates.LogDensityGP`). One Cholesky factorisation for each :math:`\lambda` and
-one reduction of the second group's Schur complement to a tridiagonal matrix give the whole path
-over :math:`\kappa`.
+:class:`~pymc_kmc.surrogates.LogDensityGP`). Each :math:`\lambda` has a Cholesky factorisation, and
+each :math:`\kappa` with it one of the second group's Schur complement.
+
+*Online*: the coefficients of a fitted regression solve :math:`(F^\top F + \Lambda) \theta =
+F^\top y`, with the features F and the values y of all points, weighted and centred at the weighted
+means of the first ones. A new point is a rank-one update of the Cholesky factor, and a new feature
+is one more row of it (Golub and Van Loan, 2013, section 6.5.4). That costs :math:`O(p^2)` and
+:math:`O(n p)` in place of :math:`O(n p^2)`.
+
+References
+----------
+Golub, G. H. and Van Loan, C. F. (2013). *Matrix Computations*, 4th edition. Johns Hopkins.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
+from scipy.linalg import lapack
 
-from pymc_kmc.numerics.linear_algebra import triangular_solve
+from pymc_kmc.numerics.linear_algebra import cholesky_factor, cholesky_update, triangular_solve
 
 #: Residual variance, relative to the values', below which it is rounding error.
 RELATIVE_FLOOR = 1e-14
 
 #: Ridges of the second group tried: from rounding error to a fit that is switched off.
-KERNEL_RIDGES = 10.0 ** np.arange(-12.0, 4.0)
+MORE_RIDGES = 10.0 ** np.arange(-12.0, 4.0)
 
 #: Smallest ridge in units of a bound of the largest eigenvalue: with less, rounding errors are
 #: fitted.
 SMALLEST_RIDGE = 1e-15
 
-#: Columns that LAPACK handles at a time, its own usual block.
-BLOCK_SIZE = 64
+#: Smallest square of the factor's new diagonal entry, relative to the new feature's: rounding
+#: errors of a feature that others span.
+SMALLEST_SQUARE = 1e-12
 
 
 class RegressionFit(NamedTuple):
     """A fitted regression.
 
     `log_evidence` is the log marginal likelihood up to a constant, -inf for a fit that failed.
-    `ridge` and `coefficients` (k,) are those of the first group of features, `kernel_ridge` and
-    `kernel_coefficients` (m,) those of the second, which is empty without one. `variance` is the
-    residual variance at weight one.
+    `ridge` is that of the first group of features, `more_ridge` that of the second. `variance` is
+    the residual variance at weight one. `coefficients` (k + m,) are those of both groups.
     """
 
     log_evidence: float
     ridge: float
-    kernel_ridge: float
+    more_ridge: float
     variance: float
     coefficients: np.ndarray
-    kernel_coefficients: np.ndarray
 
 
 class BayesianRegression:
@@ -70,12 +78,9 @@ class BayesianRegression:
         projected = self._features.T @ self._values
         self._factors = []
         for ridge in ridges:
-            factor, info = scipy.linalg.lapack.dpotrf(
-                gram + ridge * np.eye(len(gram)), lower=1, clean=1
-            )
-            if info == 0 and np.isfinite(factor[-1, -1]):
+            factor, determinant = _shifted_factor(gram, ridge)
+            if factor is not None:
                 solution = triangular_solve(factor, projected)
-                determinant = 2.0 * np.log(np.diag(factor)).sum() - len(gram) * np.log(ridge)
                 self._factors.append((ridge, factor, solution, determinant))
 
     def _centred(self, features):
@@ -86,30 +91,17 @@ class BayesianRegression:
         floor = RELATIVE_FLOOR * self._square + np.finfo(float).tiny
         return np.maximum(squared_residuals, floor) / self.n
 
-    def fit(self):
-        """Return the :class:`RegressionFit` of largest evidence for the first group alone."""
-        best = None
-        for ridge, factor, solution, determinant in self._factors:
-            variance = float(self._variance(self._square - solution @ solution))
-            evidence = -0.5 * self.n * np.log(variance) - 0.5 * determinant
-            if np.isfinite(evidence) and (best is None or evidence > best[0]):
-                best = evidence, ridge, factor, solution, variance
-        if best is None:
-            return self._failure()
-        evidence, ridge, factor, solution, variance = best
-        coefficients = triangular_solve(factor, solution, transposed=True)
-        return RegressionFit(evidence, ridge, np.inf, variance, coefficients, np.zeros(0))
+    def fit(self, features, more_ridges=MORE_RIDGES, ridges=None):
+        """Return the :class:`RegressionFit` of largest evidence with a second group (n, m).
 
-    def fit_with(self, features, kernel_ridges=KERNEL_RIDGES, ridges=None):
-        """Return the fit of largest evidence with a second group of features (n, m).
-
-        `kernel_ridges` are the second group's to try, `ridges` some of the first group's; None is
-        all.
+        `more_ridges` are the second group's to try, in ascending order, `ridges` some of the first
+        group's; None is all. With m = 0 the first group is fitted alone.
         """
         features = self._centred(features)
+        m, k = features.shape[1], self._features.shape[1]
         cross, gram = self._features.T @ features, features.T @ features
         projected = features.T @ self._values
-        best = None
+        best = RegressionFit(-np.inf, 1.0, np.inf, self._variance(self._square), np.zeros(k + m))
         for ridge, factor, solution, determinant in self._factors:
             if ridges is not None and ridge not in ridges:
                 continue
@@ -118,77 +110,148 @@ class BayesianRegression:
             schur = gram - explained.T @ explained
             if not (np.isfinite(schur).all() and np.isfinite(rest).all()):
                 continue
-            second = _Shifted(schur, rest)
-            for kernel_ridge in kernel_ridges:
-                solved = second.solve(kernel_ridge)
-                if solved is None:
+            smallest, last = SMALLEST_RIDGE * np.linalg.norm(schur), -np.inf
+            for more_ridge in more_ridges if m else (np.inf,):
+                if more_ridge < smallest:
                     continue
-                theta, decrease, second_determinant = solved
-                variance = float(self._variance(self._square - solution @ solution - decrease))
-                evidence = -0.5 * (self.n * np.log(variance) + determinant + second_determinant)
-                if np.isfinite(evidence) and (best is None or evidence > best[0]):
-                    parts = factor, solution, explained, second
-                    best = evidence, ridge, kernel_ridge, variance, theta, parts
-        if best is None:
-            return self._failure(features.shape[1])
-        evidence, ridge, kernel_ridge, variance, theta, parts = best
-        factor, solution, explained, second = parts
-        theta = second.back(theta)
-        coefficients = triangular_solve(factor, solution - explained @ theta, transposed=True)
-        return RegressionFit(
-            float(evidence), ridge, float(kernel_ridge), float(variance), coefficients, theta
-        )
-
-    def _failure(self, n_kernel=0):
-        n_features = self._features.shape[1]
-        variance = float(self._variance(self._square))
-        return RegressionFit(
-            -np.inf, 1.0, np.inf, variance, np.zeros(n_features), np.zeros(n_kernel)
-        )
+                more, more_determinant = _shifted_factor(schur, more_ridge)
+                if more is None:
+                    continue
+                theta = lapack.dpotrs(more, rest, lower=1)[0] if m else rest
+                variance = self._variance(self._square - solution @ solution - rest @ theta)
+                evidence = -0.5 * (self.n * np.log(variance) + determinant + more_determinant)
+                if evidence < last:  # it has one maximum, as a rule
+                    break
+                last = evidence
+                if evidence > best.log_evidence:
+                    beta = triangular_solve(factor, solution - explained @ theta, transposed=True)
+                    coefficients = np.append(beta, theta)
+                    best = RegressionFit(evidence, ridge, more_ridge, variance, coefficients)
+        return best
 
 
-class _Shifted:
-    """A matrix S plus multiples of the identity, with one right-hand side b (m,).
+def _shifted_factor(gram, ridge):
+    """Return the Cholesky factor of ``gram + ridge * I``, and log |I + gram / ridge|, or None."""
+    if not len(gram):
+        return gram, 0.0
+    shifted = np.array(gram, order="F")
+    shifted.T.flat[:: len(gram) + 1] += ridge
+    factor, info = lapack.dpotrf(shifted, lower=1, clean=1, overwrite_a=1)
+    if info != 0 or not np.isfinite(factor[-1, -1]):
+        return None, np.inf
+    return factor, 2.0 * np.log(np.diag(factor)).sum() - len(gram) * np.log(ridge)
 
-    S (m, m) is positive semidefinite up to rounding errors. With S = Q T Q', T tridiagonal, a
-    multiple costs next to nothing, and the set-up half the time of eigenvalues and eigenvectors.
+
+class NewFeature(NamedTuple):
+    """A new feature for a regression, with its values (n,) at all points so far and its ridge.
+
+    A linear combination of the other features, with coefficients `combination` (p,), is subtracted.
     """
 
-    def __init__(self, matrix, rhs):
-        lapack = scipy.linalg.lapack
-        reflectors, self._diagonal, self._beside, self._scales, _ = lapack.dsytrd(
-            matrix, lower=1, lwork=BLOCK_SIZE * len(matrix)
-        )
-        self._reflectors = reflectors[1:, :-1]
-        if len(matrix) == 1:
-            self._beside = np.zeros(1)  # LAPACK's wrappers ask for one that isn't used
-        self._rhs = self._rotated(rhs, "T")
-        # No eigenvalue is larger than the largest sum of absolute values in a row.
-        beside = np.abs(np.append(self._beside, 0.0))[: len(matrix)]
-        self._largest = np.max(np.abs(self._diagonal) + beside + np.roll(beside, 1), initial=0.0)
+    values: np.ndarray
+    ridge: float
+    combination: np.ndarray
 
-    def _rotated(self, vector, transposed):
-        vector = vector.copy()
-        if len(vector) > 1:
-            rest, _, _ = scipy.linalg.lapack.dormqr(
-                "L", transposed, self._reflectors, self._scales, vector[1:, None], BLOCK_SIZE
-            )
-            vector[1:] = rest[:, 0]
-        return vector
 
-    def solve(self, shift):
-        """Solve (S + shift I) x = b; return Q' x, b' x and log |I + S / shift|.
+class OnlineRegression(NamedTuple):
+    """A fitted regression. Its arrays are never written to: an addition makes a new one.
 
-        The result is None where the shift is below the eigenvalues' rounding errors: the solution
-        would fit these.
+    `mean` (p,) and `level` are the weighted means of the first points' features and values, and
+    `mean_weight` their mean weight, the unit of the ridges. `roots` (n,) are those of the weights
+    in this unit. `features` (n, p) and `values` (n,) are centred, times the roots. With the upper
+    triangular `factor` U, U'U is the matrix of the normal equations; `right` is their right-hand
+    side and `coefficients` their solution.
+    """
+
+    mean: np.ndarray
+    level: float
+    mean_weight: float
+    roots: np.ndarray
+    features: np.ndarray
+    values: np.ndarray
+    factor: np.ndarray
+    right: np.ndarray
+    coefficients: np.ndarray
+
+    @classmethod
+    def of(cls, features, values, weights, ridges, coefficients):
+        """Return a regression that begins with given coefficients (p,).
+
+        `features` (n, p), `values` and `weights` (n,) are those of the first points. `ridges` (p,)
+        is the diagonal of Lambda, in units of the mean weight. Where the coefficients depend on
+        other data too, further points change them as they would change a regression's.
         """
-        if shift < SMALLEST_RIDGE * self._largest:
-            return None
-        diagonal, beside, info = scipy.linalg.lapack.dpttrf(self._diagonal + shift, self._beside)
-        if info != 0:
-            return None
-        x, _ = scipy.linalg.lapack.dpttrs(diagonal, beside, self._rhs[:, None])
-        return x[:, 0], float(self._rhs @ x[:, 0]), float(np.log(diagonal / shift).sum())
+        mean_weight = weights.mean()
+        roots = np.sqrt(weights / mean_weight)
+        shares = weights / weights.sum()
+        mean, level = shares @ features, float(shares @ values)
+        features = (features - mean) * roots[:, None]
+        gram = features.T @ features
+        gram[np.diag_indices_from(gram)] += ridges
+        lower = cholesky_factor(gram)
+        if lower is None:
+            lower = np.diag(np.sqrt(np.diag(gram)))
+        factor = np.ascontiguousarray(lower.T)
+        return cls(
+            mean=mean,
+            level=level,
+            mean_weight=mean_weight,
+            roots=roots,
+            features=features,
+            values=(values - level) * roots,
+            factor=factor,
+            right=factor.T @ (factor @ coefficients),
+            coefficients=coefficients,
+        )
 
-    def back(self, rotated):
-        return self._rotated(rotated, "N")
+    @property
+    def constant(self):
+        """Predictions less features times coefficients, a float."""
+        return self.level - float(self.mean @ self.coefficients)
+
+    def with_point(self, features, value, weight, new_feature=None):
+        """Return the regression with one more point; a new feature is the last of features (p,)."""
+        n, p = self.features.shape
+        mean, right = self.mean, self.right
+        if new_feature is None:
+            factor = self.factor.copy()
+        else:
+            column, column_mean, factor = self._with_feature(new_feature)
+            mean, right = np.append(mean, column_mean), np.append(right, column @ self.values)
+        root = np.sqrt(weight / self.mean_weight)
+        row = (features - mean) * root
+        target = (value - self.level) * root
+        cholesky_update(factor, row[None, :].copy())
+        right = right + target * row
+        grown = np.empty((n + 1, len(row)))
+        grown[:n, :p], grown[n] = self.features, row
+        if new_feature is not None:
+            grown[:n, p] = column
+        half = triangular_solve(factor.T, right)
+        return OnlineRegression(
+            mean=mean,
+            level=self.level,
+            mean_weight=self.mean_weight,
+            roots=np.append(self.roots, root),
+            features=grown,
+            values=np.append(self.values, target),
+            factor=factor,
+            right=right,
+            coefficients=triangular_solve(factor.T, half, transposed=True),
+        )
+
+    def _with_feature(self, new):
+        """Return a new feature's centred, weighted values (n,), its mean and the larger factor."""
+        shares = self.roots**2
+        mean = shares @ new.values / shares.sum()
+        column = (new.values - mean) * self.roots
+        column -= self.features @ new.combination
+        mean -= self.mean @ new.combination
+        row = triangular_solve(self.factor.T, self.features.T @ column)
+        p = len(row)
+        square = column @ column
+        factor = np.zeros((p + 1, p + 1))
+        factor[:p, :p], factor[:p, p] = self.factor, row
+        rest = square + new.ridge - row @ row
+        factor[p, p] = np.sqrt(max(rest, new.ridge + SMALLEST_SQUARE * square))
+        return column, mean, factor

@@ -33,14 +33,14 @@ of few coordinates have d exponentials in place of one, :math:`O(n^2 d)` a trial
 :class:`~pymc_kmc.surrogates.LogDensityGP` has the reference.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_solve, cholesky, lapack
+from scipy.linalg import LinAlgError, blas, cho_solve, cholesky, lapack
 from scipy.optimize import minimize
 
-from pymc_kmc.surrogates.additive_kernel import AdditiveKernel
-from pymc_kmc.surrogates.exact_gp_prediction import Prediction, whitened_rows
+from pymc_kmc.surrogates.additive_kernel import LOG_LENGTH, LOG_VARIANCE, AdditiveKernel
+from pymc_kmc.surrogates.kernels import squared_distances
 from pymc_kmc.surrogates.radial_terms import RadialTerms
 
 # What the covariance may be extended by.
@@ -49,13 +49,10 @@ EXTENSIONS = {"additive": AdditiveKernel, "radial": RadialTerms}
 # a quadratic log density has coefficients of -1/2 and correlations between -1 and 1; its centre may
 # be ten standard deviations off.
 TREND_VARIANCES = (100.0, 100.0, 1.0)
-# Bounds of the logarithms of s, b, a, sigma^2 and each l. In many dimensions a kernel is as wide
-# as the distances of points.
+# Bounds of the logarithms of s, b and sigma^2.
 LOG_SCALE = (-6.0, 4.0)
 LOG_BEND = (-16.0, 4.0)
-LOG_VARIANCE = (-16.0, 12.0)
 LOG_NOISE = (-18.0, 6.0)
-LOG_LENGTH = (-2.5, 3.5)
 # Logarithm of b where there is to be no bend: with short length scales one of -16 is one.
 NO_BEND = -60.0
 # Logarithms of s, b, a and sigma^2 that the search starts from: a kernel bends the trend, or a
@@ -63,8 +60,6 @@ NO_BEND = -60.0
 KERNEL_START, POLYNOMIAL_START = (0.0, -4.0, 0.0, -7.0), (0.0, 0.0, -4.0, -7.0)
 # Standard deviation of the weak log-normal prior of each parameter: what little data leave open.
 PRIOR_SD = 3.0
-# The same of a length scale about the (geometric) mean of all: few values can't tell them apart.
-LENGTHS_SD = 1.0
 # Most trials of the parameters, from a start and from the last fit's.
 N_TRIALS, N_TRIALS_AGAIN = 60, 12
 # Added to the diagonal, in units of itself: rounding.
@@ -76,6 +71,8 @@ FARTHEST = 1e30
 NO_LOSS = 1e10
 # Parameters with which any finite values have a fit: a trend, no bend, much noise.
 SIMPLEST = (0.0, NO_BEND, 0.0, LOG_NOISE[1])
+# Number of rows from which on products with a triangle are faster than those with all its zeros.
+FEWEST_ROWS = 8
 
 
 class Hyperparameters(NamedTuple):
@@ -133,7 +130,81 @@ class Hyperparameters(NamedTuple):
     def gaussian(self, A, B):
         """Return the Gaussian kernel (n, k) of points (n, d) and (k, d)."""
         shrinking = np.exp(-self.log_lengths)
-        return np.exp(self.log_variance - 0.5 * _squares(A * shrinking, B * shrinking))
+        return np.exp(self.log_variance - 0.5 * squared_distances(A * shrinking, B * shrinking))
+
+    def parts(self, A, B, axes):
+        """Return the parts (n, k) of the covariance of points (n, d) and (k, d), a list.
+
+        They are trend, bend, kernel and what extends these, if anything, along `axes`.
+        """
+        weighted = (A * self.relevances) @ B.T
+        parts = [self.trend(A @ B.T), self.bend(weighted), self.gaussian(A, B)]
+        if self.extension is not None:
+            parts.append(self.extension(A @ axes.T, B @ axes.T))
+        return parts
+
+    def prior(self, Z, axes):
+        """Return the variances (n,) at points (n, d)."""
+        prior = self.trend(np.sum(Z**2, axis=1)) + self.bend(Z**2 @ self.relevances)
+        prior += np.exp(self.log_variance)
+        return prior if self.extension is None else prior + self.extension.prior(Z @ axes.T)
+
+    def pullback(self, Z, other, axes, by_covariances, by_prior, parts):
+        """Return the gradient by Z of ``sum(by_covariances * sum(parts)) + by_prior @ prior``."""
+        relevances, precisions = self.relevances, np.exp(-2.0 * self.log_lengths)
+        by_gaussian = by_covariances * parts[2]
+        result = (by_covariances * self.trend_slope(Z @ other.T)) @ other
+        by_weighted = by_covariances * self.bend_slope((Z * relevances) @ other.T)
+        result += relevances * (by_weighted @ other)
+        result += precisions * (by_gaussian @ other - by_gaussian.sum(axis=1)[:, None] * Z)
+        slopes = self.trend_slope(np.sum(Z**2, axis=1))[:, None]
+        slopes = slopes + np.outer(self.bend_slope(Z**2 @ relevances), relevances)
+        result += 2.0 * by_prior[:, None] * slopes * Z
+        if self.extension is not None:
+            points = Z @ axes.T, other @ axes.T
+            result += self.extension.pullback(*points, by_covariances, by_prior) @ axes
+        return result
+
+    def parameters_gradient(self, Z, axes, by_covariances, parts):
+        """Return the gradient of ``sum(by_covariances * sum(parts))`` by the packed parameters.
+
+        The noise is left out: its entry is zero.
+        """
+        by_trend, by_bend, by_gaussian = (by_covariances * part for part in parts[:3])
+        # Sums of by_gaussian times the squared differences of each coordinate, and of the bend's
+        # slopes times their products.
+        sums = by_gaussian.sum(axis=0) @ Z**2
+        sums = 2.0 * (sums - np.einsum("ij,ij->j", Z, by_gaussian @ Z))
+        by_weighted = by_covariances * self.bend_slope((Z * self.relevances) @ Z.T)
+        products = np.einsum("ij,ij->j", Z, by_weighted @ Z)
+        by_lengths = np.exp(-2.0 * self.log_lengths) * sums - 2.0 * self.relevances * products
+        by_scales = 2.0 * by_trend.sum(), 2.0 * by_bend.sum(), by_gaussian.sum(), 0.0
+        more = []
+        if self.extension is not None:
+            more = self.extension.parameters_gradient(Z @ axes.T, by_covariances, parts[3])
+        return np.concatenate([by_scales, by_lengths, more])
+
+
+class Prediction(NamedTuple):
+    """Predicted outputs at points: means (k, m), and factors (k,) of the outputs' covariance."""
+
+    mean: np.ndarray
+    variance: np.ndarray
+    process: Any
+    Z: np.ndarray
+    whitened: np.ndarray
+    parts: list
+
+    def pullback(self, of_mean, of_variance):
+        """Return the gradient (k, d) of ``sum(of_mean * mean) + of_variance * variance``."""
+        process = self.process
+        by_k = of_mean @ process.weights_.T
+        if of_variance.any():
+            solved = _whitened_rows(self.whitened, process.inverse_factor_, again=True)
+            by_k -= 2.0 * of_variance[:, None] * solved
+        points = self.Z, process.Z_, process.axes_
+        by_z = process.hyperparameters_.pullback(*points, by_k, of_variance, self.parts)
+        return by_z @ process.whitening
 
 
 class ExactGP:
@@ -157,8 +228,7 @@ class ExactGP:
     @property
     def extension(self):
         """Name of the extension of the fit's covariance, or None."""
-        kind = type(self.hyperparameters_.extension)
-        return {kind: name for name, kind in EXTENSIONS.items()}.get(kind)
+        return _name(self.hyperparameters_)
 
     @property
     def scales(self):
@@ -216,18 +286,19 @@ class ExactGP:
 
     def given(self, Z, Y, noise, hyperparameters):
         """Fit to outputs (n, m) at coordinates (n, d) with given parameters, or a LinAlgError."""
-        self.hyperparameters_ = hyperparameters
-        likelihood = MarginalLikelihood(Z, Y, noise, self.extension, self.axes(self.extension))
-        self.log_evidence_ = likelihood.log_evidence(hyperparameters)
-        self.factor_ = _factor(likelihood.covariance(hyperparameters)[0])
+        self.hyperparameters_, self.axes_ = hyperparameters, self.axes(_name(hyperparameters))
         self.Z_, self.Y_, self.noise_ = Z, Y, noise
-        self.U_ = likelihood.U
-        self.weights_ = cho_solve((self.factor_, True), Y, check_finite=False)
+        K, _ = noisy_covariance(hyperparameters, Z, self.axes_, noise)
+        factor, (n, m) = _factor(K), Y.shape
+        self.weights_ = cho_solve((factor, True), Y, check_finite=False)
+        log_determinant = 2.0 * np.log(np.diag(factor)).sum() + n * np.log(2.0 * np.pi)
+        evidence = -0.5 * (np.sum(Y * self.weights_) + m * log_determinant)
+        self.log_evidence_ = evidence if np.isfinite(evidence) else -np.inf
         # By the inverse of the factor, not of K: variances are small differences of large numbers.
-        self.inverse_factor_ = lapack.dtrtri(self.factor_, lower=1)[0]
+        self.inverse_factor_ = lapack.dtrtri(factor, lower=1)[0]
         self.output_factor_ = np.eye(1)
-        if Y.shape[1] > 1:
-            self.output_factor_ = _compressed(self.inverse_factor_ @ Y) / np.sqrt(len(Y))
+        if m > 1:
+            self.output_factor_ = _compressed(self.inverse_factor_ @ Y) / np.sqrt(n)
         for array in (self.weights_, self.inverse_factor_, self.output_factor_):
             if not np.isfinite(array).all():
                 raise LinAlgError("the values, or the inverse of their covariance, overflow")
@@ -235,32 +306,12 @@ class ExactGP:
 
     def predict(self, X):
         """Return the :class:`Prediction` of means and variance factors at points X (k, d)."""
-        Z = self.coordinates(X)
-        parameters = self.hyperparameters_
-        inner, weighted = Z @ self.Z_.T, (Z * parameters.relevances) @ self.Z_.T
-        gaussian = parameters.gaussian(Z, self.Z_)
-        k = parameters.trend(inner) + parameters.bend(weighted) + gaussian
-        U = Z @ self.axes(self.extension).T
-        if parameters.extension is not None:
-            k += parameters.extension(U, self.U_)
-        whitened = whitened_rows(k, self.inverse_factor_)
-        norms, weighted_norms = np.sum(Z**2, axis=1), Z**2 @ parameters.relevances
-        prior = parameters.trend(norms) + parameters.bend(weighted_norms)
-        prior += np.exp(parameters.log_variance)
-        if parameters.extension is not None:
-            prior += parameters.extension.prior(U)
-        variance = np.maximum(prior - np.einsum("ij,ij->i", whitened, whitened), 0.0)
-        return Prediction(
-            k @ self.weights_,
-            variance,
-            self,
-            Z,
-            (
-                (inner, weighted, gaussian),
-                (norms, weighted_norms),
-                whitened,
-            ),
-        )
+        Z, parameters = self.coordinates(X), self.hyperparameters_
+        parts = parameters.parts(Z, self.Z_, self.axes_)
+        k = _total(parts)
+        whitened = _whitened_rows(k, self.inverse_factor_)
+        variance = parameters.prior(Z, self.axes_) - np.einsum("ij,ij->i", whitened, whitened)
+        return Prediction(k @ self.weights_, np.maximum(variance, 0.0), self, Z, whitened, parts)
 
     def leave_one_out(self):
         """Return each value's prediction (n, m) from all others, and its variance factor (n,).
@@ -272,19 +323,9 @@ class ExactGP:
 
     def covariance(self, X):
         """Return the covariance (k, k) of an output's values at points (k, d), without noise."""
-        parameters, axes = self.hyperparameters_, self.axes(self.extension)
-
-        def kernel(A, B):
-            bend = parameters.bend((A * parameters.relevances) @ B.T)
-            k = parameters.trend(A @ B.T) + bend + parameters.gaussian(A, B)
-            if parameters.extension is not None:
-                k += parameters.extension(A @ axes.T, B @ axes.T)
-            return k
-
-        Z = self.coordinates(X)
-        k = kernel(Z, self.Z_)
-        whitened = k @ self.inverse_factor_.T
-        return kernel(Z, Z) - whitened @ whitened.T
+        Z, parts = self.coordinates(X), self.hyperparameters_.parts
+        whitened = _total(parts(Z, self.Z_, self.axes_)) @ self.inverse_factor_.T
+        return _total(parts(Z, Z, self.axes_)) - whitened @ whitened.T
 
 
 class MarginalLikelihood:
@@ -293,33 +334,8 @@ class MarginalLikelihood:
     def __init__(self, Z, Y, noise, extension=None, axes=None):
         # Of more outputs than values the products with each other are all that counts.
         self.Y, self.noise, self.n_outputs = _compressed(Y.T).T, noise, Y.shape[1]
-        self.Z, self.inner = Z, Z @ Z.T
-        self.extension, self.U = extension, Z if axes is None else Z @ axes.T
+        self.Z, self.extension, self.axes = Z, extension, axes
         self.start = Hyperparameters.start(KERNEL_START, Z.shape[1], extension).packed
-
-    def covariance(self, parameters):
-        """Return the values' covariance and its parts: trend, bend, kernel, extension or None."""
-        trend = parameters.trend(self.inner)
-        bend = parameters.bend((self.Z * parameters.relevances) @ self.Z.T)
-        gaussian = parameters.gaussian(self.Z, self.Z)
-        K = trend + bend + gaussian
-        more = None
-        if parameters.extension is not None:
-            more = parameters.extension(self.U, self.U)
-            K += more
-        # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
-        own = np.exp(parameters.log_noise) + self.noise + JITTER * np.diag(K)
-        K[np.diag_indices_from(K)] += own
-        return K, trend, bend, gaussian, more
-
-    def log_evidence(self, parameters):
-        factor = _factor(self.covariance(parameters)[0])
-        n, m = len(self.Y), self.n_outputs
-        quadratic = np.sum(self.Y * cho_solve((factor, True), self.Y, check_finite=False))
-        evidence = (
-            -0.5 * quadratic - m * np.log(np.diag(factor)).sum() - 0.5 * n * m * np.log(2 * np.pi)
-        )
-        return evidence if np.isfinite(evidence) else -np.inf
 
     def loss(self, vector):
         try:
@@ -333,43 +349,36 @@ class MarginalLikelihood:
     def _loss(self, vector):
         d = self.Z.shape[1]
         parameters = Hyperparameters.unpacked(vector, d, self.extension)
-        K, trend, bend, gaussian, more = self.covariance(parameters)
+        K, parts = noisy_covariance(parameters, self.Z, self.axes, self.noise)
         factor = _factor(K)
         weights = cho_solve((factor, True), self.Y, check_finite=False)
         loss = 0.5 * np.sum(self.Y * weights) + self.n_outputs * np.log(np.diag(factor)).sum()
         # d loss / d K
         slope = 0.5 * (self.n_outputs * _inverse(factor) - weights @ weights.T)
-        by_gaussian = slope * gaussian
-        # Sums of by_gaussian times the squared differences of each coordinate, and of the bend's
-        # slopes times their products.
-        sums = by_gaussian.sum(axis=0) @ self.Z**2
-        sums = 2.0 * (sums - np.einsum("ij,ij->j", self.Z, by_gaussian @ self.Z))
-        relevances = parameters.relevances
-        by_weighted = slope * parameters.bend_slope((self.Z * relevances) @ self.Z.T)
-        products = np.einsum("ij,ij->j", self.Z, by_weighted @ self.Z)
-        gradient = np.array(
-            [
-                2.0 * np.sum(slope * trend),
-                2.0 * np.sum(slope * bend),
-                by_gaussian.sum(),
-                np.exp(parameters.log_noise) * np.trace(slope),
-                *(np.exp(-2 * parameters.log_lengths) * sums - 2.0 * relevances * products),
-            ]
-        )
-        lengths = [slice(4, 4 + d)]
-        if more is not None:
-            extension = parameters.extension
-            by_extension = extension.parameters_gradient(self.U, slope, more)
-            gradient = np.concatenate([gradient, by_extension])
-            if extension.n_lengths:
-                lengths.append(slice(-extension.n_lengths, None))
+        gradient = parameters.parameters_gradient(self.Z, self.axes, slope, parts)
+        gradient[3] = np.exp(parameters.log_noise) * np.trace(slope)
         away = (vector - self.start) / PRIOR_SD
-        spreads = [(vector[each] - vector[each].mean()) / LENGTHS_SD for each in lengths]
-        loss += 0.5 * np.sum(away**2) + sum(0.5 * np.sum(spread**2) for spread in spreads)
+        loss += 0.5 * np.sum(away**2)
         gradient += away / PRIOR_SD
-        for each, spread in zip(lengths, spreads, strict=True):
-            gradient[each] += spread / LENGTHS_SD
+        lengths = [slice(4, 4 + d)]
+        if parameters.extension is not None and parameters.extension.n_lengths:
+            lengths.append(slice(-parameters.extension.n_lengths, None))
+        for each in lengths:
+            # About their mean they have a standard deviation of one: few values can't tell more.
+            spread = vector[each] - vector[each].mean()
+            loss += 0.5 * np.sum(spread**2)
+            gradient[each] += spread
         return loss, gradient
+
+
+def noisy_covariance(parameters, Z, axes, noise):
+    """Return the covariance (n, n) of values at points (n, d), and its parts without noise."""
+    parts = parameters.parts(Z, Z, axes)
+    K = _total(parts)
+    # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
+    own = np.exp(parameters.log_noise) + noise + JITTER * np.diag(K)
+    K[np.diag_indices_from(K)] += own
+    return K, parts
 
 
 def usual_log_length(n_dimensions):
@@ -377,9 +386,13 @@ def usual_log_length(n_dimensions):
     return np.log(2.0) + 0.5 * np.log(n_dimensions)
 
 
-def _squares(A, B):
-    squares = np.einsum("ij,ij->i", A, A)[:, None] + np.einsum("ij,ij->i", B, B) - 2.0 * A @ B.T
-    return np.maximum(squares, 0.0)
+def _total(parts):
+    return sum(parts[1:], parts[0])
+
+
+def _name(parameters):
+    kind = type(parameters.extension)
+    return {kind: name for name, kind in EXTENSIONS.items()}.get(kind)
 
 
 def _compressed(A):
@@ -400,3 +413,10 @@ def _inverse(factor):
         raise LinAlgError("the covariance of the values is singular")
     inverse = np.tril(inverse)
     return inverse + np.tril(inverse, -1).T
+
+
+def _whitened_rows(A, inverse_factor, again=False):
+    """Return rows (k, n) times the transposed inverse factor, untransposed if `again`."""
+    if len(A) < FEWEST_ROWS:
+        return A @ (inverse_factor if again else inverse_factor.T)
+    return blas.dtrmm(1.0, inverse_factor, A.T, lower=1, trans_a=int(again)).T

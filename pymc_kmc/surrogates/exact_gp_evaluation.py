@@ -66,20 +66,19 @@ def packed(processes) -> Packed:
     numbers, layout, begin = [], [], 0
     for process, scales, offset, is_log in processes:
         d, extension = len(process.centre), process.hyperparameters_.extension
-        B = process.weights_ * scales
+        B, U = process.weights_ * scales, process.Z_ @ process.axes_.T
         constant, places = _places(process, B)
         quadratics, coefficients = [_trend(process, B, offset + constant)], np.zeros(0)
         knots, *of_knots = [np.zeros(0)] * d, np.zeros(0), np.zeros(0)
         shrinking = np.zeros(d)
         if process.extension == "additive":
-            knots, *of_knots = extension.on_grids(process.U_, B)
+            knots, *of_knots = extension.on_grids(U, B)
             shrinking = extension.factors[2] / process.scales
         elif process.extension == "radial":
             of_terms, of_damped = extension.variances
-            coefficients = of_terms * terms(process.U_).T @ B
+            coefficients = of_terms * terms(U).T @ B
             quadratics += [
-                _quadratic(process.Z_, of_damped * column[:, None] * B)
-                for column in dampings(process.U_).T
+                _quadratic(process.Z_, of_damped * column[:, None] * B) for column in dampings(U).T
             ]
         parts = (
             process.centre,
@@ -139,51 +138,33 @@ def _places(process, B):
     return constant, (Z[kept].T, precisions, parameters.relevances, variances, B[kept])
 
 
-@njit(error_model="numpy")
-def _smooth_parts(numbers, layout, i):
-    """Return centre, whitening, quadratics and coefficients of radial terms of process i."""
-    begin, k, m, q = layout[i, 0], layout[i, 1], layout[i, 3], layout[i, 4]
-    centre = numbers[begin : begin + k]
-    begin += k
-    whitening = numbers[begin : begin + k * k].reshape((k, k))
-    begin += k * k
-    size = q * m * (k + 1) * (k + 1)
-    quadratics = numbers[begin : begin + size].reshape((q, m, k + 1, k + 1))
-    begin += size
-    coefficients = numbers[begin : begin + (q - 1) * m].reshape((q - 1, m))
-    return centre, whitening, quadratics, coefficients, begin + (q - 1) * m
+@njit(error_model="numpy", forceinline=True)
+def _array(numbers, begin, shape):
+    """Return the array of a shape whose numbers begin there, and where they end."""
+    size = 1
+    for n in shape:
+        size *= n
+    return numbers[begin : begin + size].reshape(shape), begin + size
 
 
-@njit(error_model="numpy")
-def _place_parts(numbers, layout, i, begin):
-    """Return places, precisions, relevances, variances and weights of process i."""
-    k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
-    Z = numbers[begin : begin + k * n].reshape((k, n))
-    begin += k * n
-    precisions = numbers[begin : begin + k]
-    begin += k
-    relevances = numbers[begin : begin + k]
-    begin += k
-    variances = numbers[begin : begin + 2]
-    begin += 2
-    weights = numbers[begin : begin + n * m].reshape((n, m))
-    return Z, precisions, relevances, variances, weights, begin + n * m
-
-
-@njit(error_model="numpy")
-def _knot_parts(numbers, layout, i, begin):
-    """Return inverse length scales, numbers of knots, knots and coefficients of process i."""
-    k, m, size = layout[i, 1], layout[i, 3], layout[i, 5]
-    scales = numbers[begin : begin + k]
-    begin += k
-    counts = numbers[begin : begin + k]
-    begin += k
-    knots = numbers[begin : begin + size]
-    begin += size
-    linear = numbers[begin : begin + m * size].reshape((m, size))
-    begin += m * size
-    pairs = numbers[begin : begin + m * size * size].reshape((m, size, size))
-    return scales, counts, knots, linear, pairs
+@njit(error_model="numpy", forceinline=True)
+def _parts(numbers, layout, i):
+    """Return the arrays of process i, in the order of :class:`Packed`."""
+    begin, k, n, m, q, size, _ = layout[i]
+    centre, begin = _array(numbers, begin, (k,))
+    whitening, begin = _array(numbers, begin, (k, k))
+    quadratics, begin = _array(numbers, begin, (q, m, k + 1, k + 1))
+    coefficients, begin = _array(numbers, begin, (q - 1, m))
+    Z, begin = _array(numbers, begin, (k, n))
+    scales, begin = _array(numbers, begin, (2, k))  # precisions, relevances
+    variances, begin = _array(numbers, begin, (2,))
+    weights, begin = _array(numbers, begin, (n, m))
+    grids, begin = _array(numbers, begin, (2, k))  # inverse length scales, numbers of knots
+    knots, begin = _array(numbers, begin, (size,))
+    linear, begin = _array(numbers, begin, (m, size))
+    pairs, _ = _array(numbers, begin, (m, size, size))
+    smooth, places = (quadratics, coefficients), (Z, scales, variances, weights)
+    return centre, whitening, smooth, places, (grids, knots, linear, pairs)
 
 
 @njit(error_model="numpy")
@@ -203,7 +184,7 @@ def outputs_at(x, numbers, layout, i):
     outputs, or of their logarithms, except those of sums over places, and the slopes of bend and
     kernel at the places.
     """
-    centre, whitening, quadratics, coefficients, begin = _smooth_parts(numbers, layout, i)
+    centre, whitening, smooth, places, grids = _parts(numbers, layout, i)
     k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
     memory = np.zeros(2 * m * k + 2 * n)
     by_z, by_x, slopes = _memory_parts(memory, layout, i)
@@ -214,13 +195,11 @@ def outputs_at(x, numbers, layout, i):
             total += whitening[a, b] * (x[b] - centre[b])
         z[a] = total
         square += total * total
-    _add_quadratics(z, square, quadratics, coefficients, outputs, by_z)
-    Z, precisions, relevances, variances, weights, begin = _place_parts(numbers, layout, i, begin)
+    _add_quadratics(z, square, smooth, outputs, by_z)
     if n:
-        _add_places(z, Z, precisions, relevances, variances, weights, outputs, slopes)
+        _add_places(z, places, outputs, slopes)
     if layout[i, 5]:
-        scales, counts, knots, linear, pairs = _knot_parts(numbers, layout, i, begin)
-        _add_knots(x, centre, scales, counts, knots, linear, pairs, outputs, by_x)
+        _add_knots(x, centre, grids, outputs, by_x)
     if layout[i, 6]:
         for a in range(m):
             outputs[a] = np.exp(min(outputs[a], LARGEST_LOG))
@@ -228,9 +207,9 @@ def outputs_at(x, numbers, layout, i):
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _add_quadratics(z, square, quadratics, coefficients, outputs, by_z):
+def _add_quadratics(z, square, smooth, outputs, by_z):
     """Add the trend, radial terms and damped quadratics, and their derivatives by z."""
-    k, m = len(z), len(outputs)
+    (quadratics, coefficients), k, m = smooth, len(z), len(outputs)
     for b in range(len(quadratics)):
         weight, along = 1.0, 0.0
         if b > 0:
@@ -256,8 +235,10 @@ def _add_quadratics(z, square, quadratics, coefficients, outputs, by_z):
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _add_places(z, Z, precisions, relevances, variances, weights, outputs, slopes):
+def _add_places(z, places, outputs, slopes):
     """Add bend and kernel; write slopes by inner product and -|distance|^2 / 2, both weighted."""
+    Z, scales, variances, weights = places
+    precisions, relevances = scales[0], scales[1]
     k, n = Z.shape
     bend, gaussian = slopes[0], slopes[1]
     covariances = np.zeros(n)
@@ -286,8 +267,10 @@ def _add_places(z, Z, precisions, relevances, variances, weights, outputs, slope
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _add_knots(x, centre, scales, counts, knots, linear, pairs, outputs, by_x):
+def _add_knots(x, centre, grids, outputs, by_x):
     """Add functions of single coordinates and of pairs, and their derivatives by x."""
+    scales_and_counts, knots, linear, pairs = grids
+    scales, counts = scales_and_counts[0], scales_and_counts[1]
     size = len(knots)
     gaussians, slopes, begin = np.empty(size), np.empty(size), 0
     for a in range(len(x)):
@@ -315,9 +298,9 @@ def _add_knots(x, centre, scales, counts, knots, linear, pairs, outputs, by_x):
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def pulled_at(x, by_outputs, outputs, memory, numbers, layout, i):
     """Return the derivative of ``sum(by_outputs * outputs)`` by x (k,), see :func:`outputs_at`."""
-    centre, whitening, _, _, begin = _smooth_parts(numbers, layout, i)
+    centre, whitening, _, (Z, scales, variances, weights), _ = _parts(numbers, layout, i)
+    precisions, relevances = scales[0], scales[1]
     by_z, by_x, slopes = _memory_parts(memory, layout, i)
-    Z, precisions, relevances, variances, weights, _ = _place_parts(numbers, layout, i, begin)
     k, n = Z.shape
     m, pulled, along_z = len(outputs), np.zeros(k), np.zeros(k)
     by = np.empty(m)

@@ -15,8 +15,8 @@ import itertools
 import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import symmetric_power
-from pymc_kmc.surrogates.bayesian_regression import KERNEL_RIDGES, BayesianRegression
-from pymc_kmc.surrogates.gp_evaluation import additive_gradients, kernel_gradients
+from pymc_kmc.surrogates.bayesian_regression import MORE_RIDGES, BayesianRegression
+from pymc_kmc.surrogates.gp_evaluation import values_and_gradients
 from pymc_kmc.surrogates.gp_parts import AdditivePart, KernelChoice
 from pymc_kmc.surrogates.kernels import KERNELS, squared_distances
 from pymc_kmc.surrogates.landmarks import select_landmarks
@@ -30,10 +30,8 @@ N_POINTS, N_LANDMARKS = 500, 100
 LENGTH_SCALES = (1.0, 3.0, 9.0, 27.0)
 #: Length scales compared around the last fit's, in units of it.
 LENGTH_SCALES_AROUND = (0.5, 1.0, 2.0)
-#: Points among which the median distance is taken: it need not be exact.
-N_DISTANCES = 200
-#: Reference points that the kernel part's gradient is averaged over.
-N_GRADIENTS = 400
+#: Points that averages and medians over many are taken at: they need not be exact.
+N_AVERAGED = 400
 #: Share of the mean square that directions without a gradient keep in the kernel's map.
 FAINT = 1e-4
 #: Entries by which a covariance differs from the identity where a map of its own is tried.
@@ -51,15 +49,14 @@ VALUES_PER_GRID_POINT = 4
 GRID_ENDS = (0.005, 0.995)
 #: Grid points outside of these quantiles, on either side.
 MARGIN = 1
-#: Weight above which a point counts for the grid's ends.
+#: Weight above which a point counts for the grid's ends, and belongs inside of a wall.
 HALF = 0.5
 #: Variances compared, in units of the kernel part's.
 ADDITIVE_VARIANCES = (1.0, 30.0, 1000.0)
-#: Length scales compared, in grid points: the longer one goes on beyond the grid's end.
+#: Length scales compared, in grid points: the longer one goes on beyond the grid's end. So many
+#: times its own is the kernel part's beside them: it has less to say.
 ADDITIVE_LENGTHS = (1.0, 3.0)
-#: Factors on the kernel part's length scale beside them: it has less to say.
-LENGTHS_BESIDE = (1.0, 3.0)
-#: Fits between two trials of an additive part that lost twice running.
+#: Fits between two trials of what lost twice running.
 RETRIED = 4
 
 
@@ -95,20 +92,20 @@ def choose_kernels(options, data, features, residuals, ridges, last, rng):
             for kernel, matrix in candidates:
                 _, candidate = select_landmarks(Z @ matrix.T, weights, N_LANDMARKS, kernel)
                 candidate = np.hstack([along_coordinates, candidate])
-                fit = regression.fit_with(candidate, KERNEL_RIDGES[1::2], ridges[::2])
+                fit = regression.fit(candidate, MORE_RIDGES[1::2], ridges[::2])
                 if fit.log_evidence > largest:
                     largest = fit.log_evidence
-                    choice = KernelChoice(kernel, matrix, fit.ridge, additive)
+                    choice = KernelChoice(kernel, matrix, [fit.ridge], additive)
         return choice, largest
 
     choice, evidence = best(kernels(False), [AdditivePart.none(d)])
-    choices = [choice] if evidence > regression.fit().log_evidence else []
+    choices = [choice] if evidence > regression.fit(np.zeros((len(Z), 0))).log_evidence else []
     additive = _additive_part(data, last)
     if additive is not None and choice is not None:
-        if last is not None and last.additive.variance > 0:
-            parts = [additive.scaled(last.additive.variance, last.additive.length)]
+        if last is not None and last.choice.additive.variance > 0:
+            parts = [additive.scaled(last.choice.additive.variance, last.choice.additive.length)]
             choice = best(kernels(True), parts)[0] or choice
-        around = [(choice.kernel, choice.map / length) for length in LENGTHS_BESIDE]
+        around = [(choice.kernel, choice.map / length) for length in ADDITIVE_LENGTHS]
         scales = itertools.product(ADDITIVE_VARIANCES, ADDITIVE_LENGTHS)
         choice, _ = best(around, [additive.scaled(*scale) for scale in scales])
         if choice is not None:
@@ -153,14 +150,15 @@ def _maps(data, Z, last, with_additive):
     if last is not None and len(last.parameters.coefficients):
         p = last.parameters
         change = p.whitening @ inverse
-        product = _gradient_outer_product(p, data.reference, change, with_additive)
+        gradients = _gradients(p, data.reference, with_additive) @ inverse
+        product = gradients.T @ gradients
         if np.trace(product) > 0:
             product *= d / np.trace(product)
             product += FAINT * np.eye(d)
             candidates.append((symmetric_power(product, 0.5), LENGTH_SCALES))
             candidates.append((symmetric_power(product, 0.25), LENGTH_SCALES))
         candidates.append((p.projection @ change, None))
-    sample = Z[:: max(1, len(Z) // N_DISTANCES)]
+    sample = Z[:: max(1, len(Z) // N_AVERAGED)]
     for matrix, lengths in candidates:
         if lengths is None:
             yield matrix, LENGTH_SCALES_AROUND
@@ -171,14 +169,14 @@ def _maps(data, Z, last, with_additive):
                 yield matrix, scale * np.array(lengths)
 
 
-def _gradient_outer_product(p, reference, change, with_additive):
-    """Return the sum of outer products of the last fit's kernel gradients, in new coordinates.
+def _gradients(p, reference, with_additive):
+    """Return gradients (n, d) of the last fit's kernel part at some reference points.
 
     If the new fit has no additive part, the gradient of the last one's is added.
     """
-    Z = (reference[:: max(1, len(reference) // N_GRADIENTS)] - p.centre) @ p.whitening.T
-    gradients = kernel_gradients(p, Z)
-    if not with_additive:
-        gradients += additive_gradients(p, Z)
-    gradients = gradients @ change
-    return gradients.T @ gradients
+    X = reference[:: max(1, len(reference) // N_AVERAGED)]
+    p = p._replace(linear=0.0 * p.linear, precision=0.0 * p.precision, stiffness=0.0)
+    p = p._replace(radial_coefficients=0.0 * p.radial_coefficients)
+    if with_additive:
+        p = p._replace(additive_coefficients=p.additive_coefficients[:, :0].copy())
+    return values_and_gradients(p, np.ascontiguousarray(X))[1]

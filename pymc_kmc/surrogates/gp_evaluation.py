@@ -1,7 +1,6 @@
-"""Evaluation of a fitted Gaussian-process log density, compiled and with NumPy.
+"""Compiled evaluation of a fitted Gaussian-process log density.
 
-The formula is in :mod:`pymc_kmc.surrogates.log_density_gp`. Compiled loops take the landmarks'
-coordinates four at a time, so that sums stay in registers.
+The formula is in :mod:`pymc_kmc.surrogates.log_density_gp`.
 """
 
 from typing import NamedTuple
@@ -9,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.numerics.elementary import exp_in_place
-from pymc_kmc.numerics.evaluation import BLOCK, evaluation, part, register
-from pymc_kmc.surrogates.kernels import kernel_in_place, kernel_with_tag, squared_distances
+from pymc_kmc.numerics.evaluation import BLOCK, evaluation, part, register, workspace
+from pymc_kmc.numerics.jit import njit
+from pymc_kmc.surrogates.kernels import weigh_kernels
 
 
 class LogDensityGPParameters(NamedTuple):
@@ -64,56 +64,6 @@ class LogDensityGPParameters(NamedTuple):
     additive_coefficients: np.ndarray
 
 
-# --------------------------------------------------------------------------------------------------
-# With NumPy, many points at a time
-# --------------------------------------------------------------------------------------------------
-
-
-def log_densities(p, X):
-    """Return the log densities (n,) of parameters `p` at the rows of X (n, d)."""
-    Z = (X - p.centre) @ p.whitening.T
-    squares = np.einsum("nd,nd->n", Z, Z)
-    out = Z @ p.linear - 0.5 * quadratic_form(Z, p.precision)
-    out += np.log1p(squares[:, None] / p.radial_scales) @ p.radial_coefficients
-    out -= 0.5 * p.stiffness * np.maximum(np.sqrt(squares) - p.radius, 0.0) ** 2
-    if len(p.coefficients):
-        squares = squared_distances(Z @ p.projection.T, p.landmarks.T)
-        out += kernel_with_tag(p.kernel).values(squares) @ p.coefficients
-        values = np.exp(-0.5 * _grid_distances(p, Z) ** 2)
-        out += np.einsum("ndg,dg->n", values, p.additive_coefficients)
-    return out
-
-
-def kernel_gradients(p, Z):
-    """Return gradients in z of the kernel part, at the rows of Z (n, d)."""
-    U = Z @ p.projection.T
-    squares = squared_distances(U, p.landmarks.T)
-    slopes = -kernel_with_tag(p.kernel).slopes(squares) * p.coefficients
-    return (slopes.sum(axis=1)[:, None] * U - slopes @ p.landmarks.T) @ p.projection
-
-
-def additive_gradients(p, Z):
-    """Return gradients in z of the additive part, at the rows of Z (n, d)."""
-    T = _grid_distances(p, Z)
-    return -np.einsum("ndg,dg->nd", T * np.exp(-0.5 * T**2), p.additive_coefficients) @ p.axes
-
-
-def quadratic_form(Z, matrix):
-    """Return z' matrix z (n,) for the rows of Z (n, d)."""
-    return np.einsum("ni,ij,nj->n", Z, matrix, Z)
-
-
-def _grid_distances(p, Z):
-    """Return distances (n, d, g) from the additive part's grid points, in its length scale."""
-    grid = p.spacing * np.arange(p.additive_coefficients.shape[1])
-    return (Z @ p.axes.T - p.origin)[:, :, None] - grid
-
-
-# --------------------------------------------------------------------------------------------------
-# Compiled, one point at a time
-# --------------------------------------------------------------------------------------------------
-
-
 @part
 def _whiten(parameters, x, z):
     """Write z of x; return |z|^2."""
@@ -140,60 +90,24 @@ def _project(parameters, z, u):
 @part
 def _squared_distances(landmarks, u, start, stop, out):
     """Write the squared distances from u to a block of landmarks."""
-    r, n = landmarks.shape[0], stop - start
+    n = stop - start
     for i in range(n):
         out[i] = 0.0
-    for a in range(0, r - 3, 4):
-        row_0, row_1 = landmarks[a, start:stop], landmarks[a + 1, start:stop]
-        row_2, row_3 = landmarks[a + 2, start:stop], landmarks[a + 3, start:stop]
-        u_0, u_1, u_2, u_3 = u[a], u[a + 1], u[a + 2], u[a + 3]
-        for i in range(n):
-            delta_0, delta_1 = u_0 - row_0[i], u_1 - row_1[i]
-            delta_2, delta_3 = u_2 - row_2[i], u_3 - row_3[i]
-            out[i] += delta_0 * delta_0 + delta_1 * delta_1 + delta_2 * delta_2 + delta_3 * delta_3
-    for a in range(r - r % 4, r):
+    for a in range(landmarks.shape[0]):
         row, u_a = landmarks[a, start:stop], u[a]
         for i in range(n):
-            delta = u_a - row[i]
-            out[i] += delta * delta
+            out[i] += (u_a - row[i]) * (u_a - row[i])
 
 
 @part
 def _add_pulls(landmarks, u, start, stop, terms, out):
     """Add the terms of a block times the landmarks' positions relative to u."""
-    r, n = landmarks.shape[0], stop - start
-    for a in range(0, r - 3, 4):
-        row_0, row_1 = landmarks[a, start:stop], landmarks[a + 1, start:stop]
-        row_2, row_3 = landmarks[a + 2, start:stop], landmarks[a + 3, start:stop]
-        u_0, u_1, u_2, u_3 = u[a], u[a + 1], u[a + 2], u[a + 3]
-        total_0, total_1, total_2, total_3 = 0.0, 0.0, 0.0, 0.0
-        for i in range(n):
-            term = terms[i]
-            total_0 += term * (row_0[i] - u_0)
-            total_1 += term * (row_1[i] - u_1)
-            total_2 += term * (row_2[i] - u_2)
-            total_3 += term * (row_3[i] - u_3)
-        out[a] += total_0
-        out[a + 1] += total_1
-        out[a + 2] += total_2
-        out[a + 3] += total_3
-    for a in range(r - r % 4, r):
-        row, u_a = landmarks[a, start:stop], u[a]
-        total = 0.0
+    n = stop - start
+    for a in range(landmarks.shape[0]):
+        row, u_a, total = landmarks[a, start:stop], u[a], 0.0
         for i in range(n):
             total += terms[i] * (row[i] - u_a)
         out[a] += total
-
-
-@part
-def _kernel_terms(parameters, u, start, stop, slopes, out, scratch):
-    """Write coefficients times kernel functions at u, or their slopes, for a block of landmarks."""
-    n = stop - start
-    _squared_distances(parameters.landmarks, u, start, stop, out)
-    kernel_in_place(parameters.kernel, out, scratch, n, slopes)
-    coefficients = parameters.coefficients[start:stop]
-    for i in range(n):
-        out[i] *= coefficients[i]
 
 
 @part
@@ -217,15 +131,15 @@ def _additive_terms(parameters, z, t, terms, scratch):
 
 @evaluation
 def _workspace_size(parameters):
-    """Return the room for z, two vectors, u, one more like it, and the terms of a block twice."""
+    """Return the room for four vectors, u, one more like it, and the terms of a block twice."""
     d, r = parameters.precision.shape[0], parameters.projection.shape[0]
-    return 3 * d + 2 * r + 2 * max(BLOCK, parameters.additive_coefficients.size)
+    return 4 * d + 2 * r + 2 * max(BLOCK, parameters.additive_coefficients.size)
 
 
 @part
 def _divided(parameters, workspace):
     d, r = parameters.precision.shape[0], parameters.projection.shape[0]
-    vectors, rest = workspace[: 3 * d], workspace[3 * d :]
+    vectors, rest = workspace[d : 4 * d], workspace[4 * d :]
     n = (rest.shape[0] - 2 * r) // 2
     terms = rest[2 * r :]
     return (
@@ -240,51 +154,26 @@ def _divided(parameters, workspace):
 
 
 @evaluation
-def _log_density_in(parameters, x, workspace):
+def _gradient_in(parameters, x, out, workspace):
+    """Write the gradient, and return the log density."""
     d, m = x.shape[0], parameters.landmarks.shape[1]
-    z, t, _, u, _, terms, scratch = _divided(parameters, workspace)
+    z, g, t, u, slope, terms, scratch = _divided(parameters, workspace)
     square = _whiten(parameters, x, z)
-    total = 0.0
+    total, pull = 0.0, 0.0
+    for k in range(parameters.radial_scales.shape[0]):
+        nu, b = parameters.radial_scales[k], parameters.radial_coefficients[k]
+        total += b * np.log1p(square / nu)
+        pull += 2.0 * b / (nu + square)
+    distance = np.sqrt(square)
+    if distance > parameters.radius:
+        beyond = parameters.stiffness * (distance - parameters.radius)
+        total -= 0.5 * beyond * (distance - parameters.radius)
+        pull -= beyond / distance
     for i in range(d):
         row = 0.0
         for j in range(d):
             row += parameters.precision[i, j] * z[j]
         total += (parameters.linear[i] - 0.5 * row) * z[i]
-    for k in range(parameters.radial_scales.shape[0]):
-        total += parameters.radial_coefficients[k] * np.log1p(square / parameters.radial_scales[k])
-    beyond = np.sqrt(square) - parameters.radius
-    if beyond > 0:
-        total -= 0.5 * parameters.stiffness * beyond * beyond
-    if m > 0:
-        _project(parameters, z, u)
-        for start in range(0, m, BLOCK):
-            stop = min(start + BLOCK, m)
-            _kernel_terms(parameters, u, start, stop, False, terms, scratch)
-            for i in range(stop - start):
-                total += terms[i]
-    size = parameters.additive_coefficients.size
-    if size > 0:
-        _additive_terms(parameters, z, t, terms, scratch)
-        for i in range(size):
-            total += terms[i]
-    return total
-
-
-@evaluation
-def _gradient_in(parameters, x, out, workspace):
-    d, m = x.shape[0], parameters.landmarks.shape[1]
-    z, g, t, u, slope, terms, scratch = _divided(parameters, workspace)
-    square = _whiten(parameters, x, z)
-    pull = 0.0
-    for k in range(parameters.radial_scales.shape[0]):
-        pull += 2.0 * parameters.radial_coefficients[k] / (parameters.radial_scales[k] + square)
-    distance = np.sqrt(square)
-    if distance > parameters.radius:
-        pull -= parameters.stiffness * (distance - parameters.radius) / distance
-    for i in range(d):
-        row = 0.0
-        for j in range(d):
-            row += parameters.precision[i, j] * z[j]
         g[i] = parameters.linear[i] - row + pull * z[i]
     if m > 0:
         _project(parameters, z, u)
@@ -292,7 +181,9 @@ def _gradient_in(parameters, x, out, workspace):
             slope[a] = 0.0
         for start in range(0, m, BLOCK):
             stop = min(start + BLOCK, m)
-            _kernel_terms(parameters, u, start, stop, True, terms, scratch)
+            _squared_distances(parameters.landmarks, u, start, stop, terms)
+            weights = parameters.coefficients[start:stop]
+            total += weigh_kernels(parameters.kernel, terms, weights, scratch, stop - start)
             _add_pulls(parameters.landmarks, u, start, stop, terms, slope)
         for a in range(slope.shape[0]):
             for i in range(d):
@@ -301,16 +192,24 @@ def _gradient_in(parameters, x, out, workspace):
     if size > 0:
         _additive_terms(parameters, z, t, terms, scratch)
         for a in range(d):
-            total = 0.0
+            along = 0.0
             for k in range(size):
-                total += terms[a * size + k] * (parameters.spacing * k - t[a])
+                term = terms[a * size + k]
+                total += term
+                along += term * (parameters.spacing * k - t[a])
             for i in range(d):
-                g[i] += total * parameters.axes[a, i]
+                g[i] += along * parameters.axes[a, i]
     for j in range(d):
         out[j] = 0.0
     for i in range(d):
         for j in range(d):
             out[j] += parameters.whitening[i, j] * g[i]
+    return total
+
+
+@evaluation
+def _log_density_in(parameters, x, workspace):
+    return _gradient_in(parameters, x, workspace[: x.shape[0]], workspace)
 
 
 register(
@@ -319,3 +218,13 @@ register(
     gradient=_gradient_in,
     workspace_size=_workspace_size,
 )
+
+
+@njit(error_model="numpy")
+def values_and_gradients(parameters, X):
+    """Return log densities (n,) and gradients (n, d) at the rows of X (n, d), contiguous."""
+    values, gradients = np.empty(len(X)), np.empty(X.shape)
+    space = workspace(parameters)
+    for i in range(len(X)):
+        values[i] = _gradient_in(parameters, X[i], gradients[i], space)
+    return values, gradients

@@ -1,22 +1,21 @@
-"""Fit of a Gaussian-process log density to values."""
+"""Fit of a Gaussian-process log density to values, its predictions and its updates."""
 
 import itertools
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.numerics.linear_algebra import symmetric
+from pymc_kmc.numerics.evaluation import SUM_FLAGS
+from pymc_kmc.numerics.jit import njit
+from pymc_kmc.numerics.linear_algebra import symmetric, triangular_solve
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 from pymc_kmc.numerics.samples import whitening as whitening_of
-from pymc_kmc.surrogates.bayesian_regression import BayesianRegression, RegressionFit
-from pymc_kmc.surrogates.gp_choice import choose_kernels
-from pymc_kmc.surrogates.gp_evaluation import (
-    LogDensityGPParameters,
-    log_densities,
-    quadratic_form,
-)
-from pymc_kmc.surrogates.gp_parts import KernelPart, Trend
-from pymc_kmc.surrogates.gp_posterior import Depth, Posterior, wall_radius
+from pymc_kmc.surrogates.bayesian_regression import BayesianRegression, NewFeature, OnlineRegression
+from pymc_kmc.surrogates.gp_choice import HALF, N_AVERAGED, choose_kernels
+from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters, values_and_gradients
+from pymc_kmc.surrogates.gp_parts import KernelChoice, KernelPart, Trend, quadratic_form
+from pymc_kmc.surrogates.kernels import kernel_at, squared_distances
 from pymc_kmc.surrogates.scores import score_system, solve_with_scores
 
 # Values that are learned from
@@ -30,33 +29,25 @@ DEEPEST = 10.0
 BULK = 0.9
 #: Distance in wall radii beyond which points are left out.
 FARTHEST = 1.5
-#: Values a coefficient of the quadratic that are never left out, however far away or deep: a chain
-#: that comes from far has most of its values far below the last ones.
-ENOUGH_VALUES = 1.2
-#: Fewest values that are kept, and a dimension more.
-FEWEST_VALUES, FEWEST_PER_DIMENSION = 20, 3
+#: Values a coefficient from which on the whole quadratic is fitted, and kernels beside the trend.
+#: So many, and some more, are never left out, however far away or deep: a chain that comes from far
+#: has most of its values far below the last ones.
+VALUES_PER_COEFFICIENT, FEWEST_VALUES = 1.1, 25
 
-# The trend
+# Trend and kernel part
 
-#: Values a coefficient at which the quadratic's off-diagonal is fitted.
-VALUES_PER_COEFFICIENT = 1.1
 #: Ridges of the trend's coefficients tried.
 TREND_RIDGES = 10.0 ** np.array([-8.0, -5.0, -2.0, 0.0, 2.0])
-#: Features of the trend above which fewer ridges are tried: each costs a factorisation.
-MANY_FEATURES = 400
-#: Ridges tried then.
-FEW_TREND_RIDGES = 10.0 ** np.array([-11.0, -7.0, -3.0, 0.0])
-#: Values a feature of such a trend, below which it is fitted alone.
-VALUES_PER_FEATURE = 1.2
 #: Smallest eigenvalue of the quadratic, in units of the prior precision's smallest.
 SMALLEST_EIGENVALUE = 0.02
-
-# The kernel part, scores and the wall
-
 #: Factors on the chosen length scale that all points decide between.
 REFINEMENTS = (0.7, 1.0, 1.4)
-#: Most reference points of a score-matching term: they cost as much as values.
-N_SCORES = 400
+
+# The wall
+
+#: Radius of the wall in distances of the farthest point inside, and added to it, in units of the
+#: surrogate's coordinates: a chain's next state may lie somewhat farther out than all before it.
+WALL, BEYOND = 1.4, 0.5
 #: Factor on the wall's radius around a concave quadratic, which needs no wall: one would hold a
 #: chain back whose history has not seen the target's width yet.
 FREE = 100.0
@@ -64,40 +55,35 @@ FREE = 100.0
 BELOW_BULK = 20.0
 #: Distances at which it is to be, in wall radii.
 RADII = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
-#: Reference points in whose directions, and the opposite ones, that is looked at.
-N_RAYS = 100
-#: Smallest stiffness of the wall.
-STIFFNESS = 1.0
+
+# Updates
+
+#: Kernel functions, in units of `n_landmarks`, up to which updates add more.
+MORE_LANDMARKS = 1.5
+#: Squared norm of a new kernel function's part outside the others' span, below which it is left
+#: out: it would teach nothing.
+SMALLEST_REST = 1e-6
+#: Distance in wall radii beyond which an update is left out. Updates are there to go outwards; only
+#: what would ruin the quadratic is refused.
+FARTHEST_UPDATE = 10.0
 
 
-class LogDensityFit(NamedTuple):
-    """A fitted Gaussian-process log density, as one value.
+def wall_radius(distance):
+    """Return the radius of a wall outside of points, given their largest distance."""
+    return WALL * distance + BEYOND
 
-    `parameters` are for evaluation, `posterior` for predictions and updates. `log_evidence` is the
-    log marginal likelihood of a value, up to a constant. Without `is_full` only the quadratic's
-    diagonal was fitted. `length_scale` is a root mean square in the surrogate's coordinates; it is
-    0, and `kernel` None, without a kernel part. `n_additive_losses` counts fits in a row, this one
-    included, in which the additive part lost.
-    """
 
-    parameters: LogDensityGPParameters
-    posterior: Posterior
-    log_evidence: float
-    is_full: bool
-    score_weight: float
-    kernel: str | None
-    length_scale: float
-    n_additive_losses: int
+class Depth(NamedTuple):
+    """Depths of values below `bulk`, in units of the depth `scale` at which a value counts half."""
 
-    @property
-    def additive(self):
-        """The part of single coordinates; its variance is 0 without one."""
-        return self.posterior.additive
+    bulk: float
+    scale: float
 
-    def updated(self, x, value):
-        """Return the fit with one more value at x (d,)."""
-        posterior, parameters = self.posterior.updated(x, value, self.parameters)
-        return self._replace(posterior=posterior, parameters=parameters)
+    def __call__(self, values):
+        return np.maximum(self.bulk - values, 0.0) / self.scale
+
+    def weight(self, values):
+        return 1.0 / (1.0 + self(values) ** 2)
 
 
 class FitData(NamedTuple):
@@ -137,8 +123,7 @@ class FitData(NamedTuple):
         depths = depth(values)
         Z = (X - centre) @ whitening.T
         distance = np.linalg.norm(Z, axis=1)
-        n_coefficients = 0.5 * d * (d + 3)
-        enough = max(FEWEST_VALUES + FEWEST_PER_DIMENSION * d, int(ENOUGH_VALUES * n_coefficients))
+        enough = FEWEST_VALUES + int(VALUES_PER_COEFFICIENT * 0.5 * d * (d + 3))
         enough = min(len(X) - 1, enough)
         kept = distance <= max(FARTHEST * radius, np.partition(distance, enough)[enough])
         kept &= depths <= max(DEEPEST, np.partition(depths, enough)[enough])
@@ -155,19 +140,135 @@ class FitData(NamedTuple):
             weights=depth.weight(values[kept]),
         )
 
+    def residuals(self, base):
+        """Return the values (n,) less the quadratic of a precision (d, d)."""
+        return self.values + 0.5 * quadratic_form(self.Z, base)
 
-class _Solution(NamedTuple):
-    """Coefficients of all parts."""
 
+@dataclass(frozen=True)
+class LogDensityFit:
+    """A fitted Gaussian-process log density, for predictions and updates. Updates make new ones.
+
+    `parameters` are for evaluation. The regression has the coefficients of trend, additive part and
+    kernel part, in this order. `base` (d, d) is the
+    precision that the fitted quadratic changes. With `landmark_factor` L (m, m), L L' is the kernel
+    matrix of the landmarks. `U` (n, r) are all points in the kernel's coordinates. `variance` is
+    the residual variance of a value of weight one. Updates add no kernel functions beyond
+    `most_landmarks`. `constant` is the difference of values and log densities of the parameters in
+    use. `log_evidence` is the log marginal likelihood of a value, up to a constant. Without
+    `is_full` only the quadratic's diagonal was fitted. `n_additive_losses` counts fits in a row,
+    this one included, in which the additive part lost.
+    """
+
+    parameters: LogDensityGPParameters
     trend: Trend
-    features: np.ndarray  # of the trend
-    residuals: np.ndarray  # values less the base's quadratic
-    base: np.ndarray  # precision that the trend's quadratic changes
-    fit: RegressionFit
-    part: KernelPart
+    choice: KernelChoice
+    base: np.ndarray
+    regression: OnlineRegression
+    landmark_factor: np.ndarray
+    U: np.ndarray
+    kernel_ridge: float
+    variance: float
+    depth: Depth
+    most_landmarks: int
+    constant: float
     log_evidence: float
+    is_full: bool
     score_weight: float
-    is_free: bool  # a concave quadratic, which needs no wall
+    n_additive_losses: int
+
+    @property
+    def n_before(self):
+        """Number of features before those of the kernel part."""
+        return self.trend.n_features + self.choice.additive.n_features
+
+    def features(self, X):
+        """Return features (n, k), and the part (n,) of a kernel function outside their span."""
+        factors = self.choice.additive.factor, self.landmark_factor
+        return _features_at(self.parameters, self.trend.pairs, *factors, np.ascontiguousarray(X))
+
+    def predict(self, X, with_variances):
+        """Return predictions (n,) at X (n, d), and variances (n,) or None."""
+        (features, rest), regression = self.features(X), self.regression
+        Z = (X - self.parameters.centre) @ self.parameters.whitening.T
+        features -= regression.mean
+        mean = regression.level + features @ regression.coefficients
+        mean -= 0.5 * quadratic_form(Z, self.base)
+        if not with_variances:
+            return mean, None
+        half = triangular_solve(regression.factor.T, features.T)
+        variances = np.einsum("kn,kn->n", half, half) + rest / self.kernel_ridge
+        return mean, self.variance * variances
+
+    def updated(self, x, value):
+        """Return the fit with one more value at x (d,).
+
+        Where new parameters would not be a density's, the old ones stay, with the new landmark at
+        coefficient zero. The regression keeps the value for the next update.
+        """
+        p = self.parameters
+        z = (x - p.centre) @ p.whitening.T
+        if not np.abs(z).max() <= FARTHEST_UPDATE * p.radius:
+            return self
+        features, rest = self.features(x[None, :])
+        features, landmarks, new_feature = features[0], p.landmarks, None
+        factor, U = self.landmark_factor, self.U
+        if len(factor):
+            u = p.projection @ z
+            if rest[0] > SMALLEST_REST and len(factor) < self.most_landmarks:
+                root = np.sqrt(rest[0])
+                new_feature = self._new_feature(features, u, root)
+                factor = _bordered(factor, features[self.n_before :], root)
+                features = np.append(features, root)
+                landmarks = np.ascontiguousarray(np.hstack([landmarks, u[:, None]]))
+            U = np.vstack([U, u])
+        weight = self.depth.weight(value)
+        target = value + 0.5 * z @ self.base @ z
+        regression = self.regression.with_point(features, target, weight, new_feature)
+        new = replace(self, regression=regression, landmark_factor=factor, U=U)
+        functions = functions_of(
+            self.trend, self.choice, self.base, factor, regression.coefficients
+        )
+        is_density = all(np.isfinite(array).all() for array in functions.values())
+        is_density = is_density and functions["radial_coefficients"].sum() <= 0
+        if not (is_density and np.linalg.eigvalsh(functions["precision"])[0] > 0):
+            missing = np.zeros(landmarks.shape[1] - p.landmarks.shape[1])
+            coefficients = np.append(p.coefficients, missing)
+            return replace(
+                new, parameters=p._replace(landmarks=landmarks, coefficients=coefficients)
+            )
+        radius = max(p.radius, wall_radius(np.linalg.norm(z))) if weight > HALF else p.radius
+        p = p._replace(radius=float(radius), landmarks=landmarks, **functions)
+        return replace(new, parameters=p, constant=regression.constant)
+
+    def _new_feature(self, features, u, root):
+        """Return the part, of norm `root`, of the kernel function at u (r,) that is new."""
+        values = self.choice.kernel.values(squared_distances(self.U, u[None, :]))[:, 0]
+        spanned = features[self.n_before :]
+        combination = np.append(np.zeros(self.n_before), spanned / root)
+        return NewFeature(values / root, self.kernel_ridge, combination)
+
+
+def functions_of(trend, choice, base, landmark_factor, coefficients):
+    """Return the parameters that a regression's coefficients determine, a dict."""
+    linear, radial, change = trend.split(coefficients[: trend.n_features])
+    grids, kernel = np.split(coefficients[trend.n_features :], [choice.additive.n_features])
+    kernel = triangular_solve(landmark_factor, kernel, transposed=True)
+    return {
+        "linear": np.ascontiguousarray(linear),
+        "precision": np.ascontiguousarray(symmetric(base + change)),
+        "radial_coefficients": np.ascontiguousarray(radial),
+        "coefficients": np.ascontiguousarray(kernel),
+        "additive_coefficients": choice.additive.split(grids),
+    }
+
+
+def _bordered(factor, row, last):
+    """Return a triangular factor (m, m) with one more row, which ends in `last`."""
+    m = len(factor)
+    bordered = np.zeros((m + 1, m + 1))
+    bordered[:m, :m], bordered[m, :m], bordered[m, m] = factor, row, last
+    return bordered
 
 
 def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng):
@@ -181,132 +282,110 @@ def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng
     n, d = data.Z.shape
     is_full = bool(n >= VALUES_PER_COEFFICIENT * (0.5 * d * (d + 3)))
     trend = Trend.of(d, is_full, True)
-    features = trend(data.Z)
-    residuals = data.values + 0.5 * quadratic_form(data.Z, data.prior)
-    n_features = features.shape[1]
-    ridges = TREND_RIDGES if n_features <= MANY_FEATURES else FEW_TREND_RIDGES
-    choices = []
-    if n > VALUES_PER_FEATURE * n_features or n_features <= MANY_FEATURES:
-        choices = choose_kernels(options, data, features, residuals, ridges, last, rng)
-    parts = [
+    features, choices = trend(data.Z), []
+    if n > VALUES_PER_COEFFICIENT * trend.n_features:
+        residuals = data.residuals(data.prior)
+        choices = choose_kernels(options, data, features, residuals, TREND_RIDGES, last, rng)
+    parts = [KernelPart.none(data.Z)] + [
         KernelPart.of(choice, length, data.Z, data.weights, options.n_landmarks)
         for choice, length in itertools.product(choices, REFINEMENTS)
     ]
-    solution = _solve(options, data, trend, features, residuals, ridges, parts)
-    if solution.trend.split(solution.fit.coefficients)[1].sum() > 0:
+    fit = _solve(options, data, trend, parts)
+    if fit.parameters.radial_coefficients.sum() > 0:
         # A log density that rises for ever: the values didn't say that.
-        trend = Trend.of(d, is_full, False)
-        solution = _solve(options, data, trend, trend(data.Z), residuals, ridges, parts)
-    part = solution.part
-    parameters = _parameters(data, solution)
+        fit = _solve(options, data, Trend.of(d, is_full, False), parts)
     n_losses = last.n_additive_losses if last is not None else 0
-    has_kernel = len(part.indices) > 0
-    return LogDensityFit(
-        parameters=parameters,
-        posterior=Posterior.of(
-            solution.trend,
-            solution.features,
-            solution.residuals,
-            solution.base,
-            solution.fit,
-            part,
-            weights=data.weights,
-            depth=data.depth,
-            n_landmarks=options.n_landmarks,
-        ),
-        log_evidence=solution.log_evidence,
-        is_full=is_full,
-        score_weight=solution.score_weight,
-        kernel=part.choice.kernel.name if has_kernel else None,
-        length_scale=float(np.sqrt(d) / np.linalg.norm(part.choice.map)) if has_kernel else 0.0,
-        n_additive_losses=0 if part.choice.additive.variance > 0 else n_losses + 1,
-    )
+    n_losses = 0 if fit.choice.additive.variance > 0 else n_losses + 1
+    return replace(fit, is_full=is_full, n_additive_losses=n_losses)
 
 
-def _solve(options, data, trend, features, residuals, ridges, parts):
-    """Fit a trend alone and with each kernel part; return the solution of the largest evidence.
+def _solve(options, data, trend, parts):
+    """Fit a trend with each kernel part, and return the LogDensityFit of the largest evidence.
 
     Eigenvalues of its quadratic that are too small are raised. The other parts are then fitted
     again, to make up for that change.
     """
-    regression = BayesianRegression(features, residuals, data.weights, ridges)
-    fits = [(regression.fit(), KernelPart.none(data.Z))]
-    for part in parts:
-        fits.append((regression.fit_with(part.features, ridges=[part.choice.ridge]), part))
+    base, features = data.prior, trend(data.Z)
+    regression = BayesianRegression(features, data.residuals(base), data.weights, TREND_RIDGES)
+    fits = [(regression.fit(part.features, ridges=part.choice.ridges), part) for part in parts]
     fit, part = max(fits, key=lambda pair: pair[0].log_evidence)
-    has_kernel = len(fit.kernel_coefficients) > 0
-    base, is_free = data.prior, False
-    precision = base + trend.split(fit.coefficients)[2]
-    eigenvalues, vectors = np.linalg.eigh(precision)
-    smallest = SMALLEST_EIGENVALUE * np.linalg.eigvalsh(data.prior)[0]
+    change = trend.split(fit.coefficients[: trend.n_features])[2]
+    eigenvalues, vectors = np.linalg.eigh(base + change)
+    smallest = SMALLEST_EIGENVALUE * np.linalg.eigvalsh(base)[0]
+    is_free = eigenvalues[0] >= smallest and not len(part.indices)
     if eigenvalues[0] < smallest:
         base = (vectors * np.maximum(eigenvalues, smallest)) @ vectors.T
-        residuals = data.values + 0.5 * quadratic_form(data.Z, base)
-        features = trend.others(data.Z)
-        again = BayesianRegression(features, residuals, data.weights, [fit.ridge])
-        fit = again.fit_with(part.features) if has_kernel else again.fit()
         trend = trend.without_quadratic()
-    elif not has_kernel:
-        is_free = True
+        features = trend(data.Z)
+        again = BayesianRegression(features, data.residuals(base), data.weights, [fit.ridge])
+        fit = again.fit(part.features)
+    features = np.hstack([features, part.features])
+    ridges = np.repeat([fit.ridge, fit.more_ridge], [trend.n_features, part.features.shape[1]])
+    coefficients, score_weight = _with_scores(
+        options, data, trend, part, features, base, ridges, fit
+    )
     weights = data.weights / data.weights.mean()
-    log_evidence = fit.log_evidence / len(weights) + 0.5 * float(np.log(weights).mean())
-    fit, score_weight = _with_scores(options, data, trend, features, residuals, base, fit, part)
-    return _Solution(
-        trend, features, residuals, base, fit, part, log_evidence, score_weight, is_free
+    regression = OnlineRegression.of(
+        features, data.residuals(base), data.weights, ridges, coefficients
+    )
+    functions = functions_of(trend, part.choice, base, part.landmark_factor, coefficients)
+    return LogDensityFit(
+        parameters=_parameters(data, trend, part, is_free, functions),
+        trend=trend,
+        choice=part.choice,
+        base=base,
+        regression=regression,
+        landmark_factor=part.landmark_factor,
+        U=part.U,
+        kernel_ridge=fit.more_ridge,
+        variance=float(fit.variance),
+        depth=data.depth,
+        most_landmarks=int(MORE_LANDMARKS * options.n_landmarks),
+        constant=regression.constant,
+        log_evidence=float(fit.log_evidence / len(weights) + 0.5 * np.log(weights).mean()),
+        is_full=True,
+        score_weight=score_weight,
+        n_additive_losses=0,
     )
 
 
-def _with_scores(options, data, trend, features, residuals, base, fit, part):
-    """Return the fit with score matching on the reference points in it, and its weight."""
+def _with_scores(options, data, trend, part, features, base, ridges, fit):
+    """Return coefficients with score matching on the reference points in them, and its weight."""
     score_weights = np.asarray(options.score_weights, dtype=np.float64)
     if not score_weights.any():
-        return fit, 0.0
-    Z = data.reference[:: max(1, len(data.reference) // N_SCORES)] - data.centre
+        return fit.coefficients, 0.0
+    Z = data.reference[:: max(1, len(data.reference) // N_AVERAGED)] - data.centre
     Z = Z @ data.whitening.T
-    n_trend = features.shape[1]
-    ridges = np.full(n_trend, fit.ridge)
-    gradients, laplacians = trend.derivatives(Z)
-    if len(fit.kernel_coefficients):
-        features = np.hstack([features, part.features])
-        ridges = np.append(ridges, np.full(part.features.shape[1], fit.kernel_ridge))
-        kernel_gradients, kernel_laplacians = part.derivatives(Z)
-        pairs = zip(gradients, kernel_gradients, strict=True)
-        gradients = (np.hstack(pair) for pair in pairs)
-        laplacians = np.hstack([laplacians, kernel_laplacians])
-    system = score_system(gradients, laplacians, -Z @ base)
+    derivatives = zip(trend.derivatives(Z), part.derivatives(Z), strict=True)
+    gradients, laplacians = derivatives
+    gradients = (np.hstack(pair) for pair in zip(*gradients, strict=True))
+    system = score_system(gradients, np.hstack(laplacians), -Z @ base)
     unit = len(data.reference) * fit.variance
     weights = data.weights / data.weights.mean()
     theta, scale = solve_with_scores(
-        features, residuals, weights, ridges, system, unit * score_weights
+        features, data.residuals(base), weights, ridges, system, unit * score_weights
     )
     if theta is None or scale == 0:
-        return fit, 0.0
-    fit = fit._replace(coefficients=theta[:n_trend], kernel_coefficients=theta[n_trend:])
-    return fit, float(scale / unit)
+        return fit.coefficients, 0.0
+    return theta, float(scale / unit)
 
 
-def _parameters(data, solution):
-    """Return the parameters of a solution, with a wall that is steep enough."""
-    part, additive = solution.part, solution.part.choice.additive
-    linear, radial, change = solution.trend.split(solution.fit.coefficients)
-    coefficients, additive_coefficients = part.split(solution.fit.kernel_coefficients)
+def _parameters(data, trend, part, is_free, functions):
+    """Return the parameters of a fit, with a wall that is steep enough."""
+    additive = part.choice.additive
     parameters = LogDensityGPParameters(
         centre=np.ascontiguousarray(data.centre),
         whitening=data.whitening,
-        linear=np.ascontiguousarray(linear),
-        precision=np.ascontiguousarray(symmetric(solution.base + change)),
-        radial_scales=solution.trend.scales,
-        radial_coefficients=np.ascontiguousarray(radial),
-        radius=float(data.radius * FREE if solution.is_free else data.radius),
-        stiffness=STIFFNESS,
+        radial_scales=trend.scales,
+        radius=float(data.radius * FREE if is_free else data.radius),
+        stiffness=1.0,
         projection=np.ascontiguousarray(part.choice.map),
         landmarks=np.ascontiguousarray(part.U[part.indices].T),
-        coefficients=np.ascontiguousarray(coefficients),
         kernel=part.choice.kernel.tag,
         axes=additive.axes / additive.length,
         origin=additive.origin / additive.length,
         spacing=1.0 / additive.length,
-        additive_coefficients=additive_coefficients,
+        **functions,
     )
     return parameters._replace(stiffness=_stiffness(data, parameters))
 
@@ -315,15 +394,58 @@ def _stiffness(data, parameters):
     """Return the steepness c with which functions that extrapolate upwards stay below the bulk."""
     radius = parameters.radius
     parameters = parameters._replace(centre=np.zeros(data.Z.shape[1]), stiffness=0.0)
-    X = data.reference[:: max(1, len(data.reference) // N_RAYS)] - data.centre
+    X = data.reference[:: max(1, len(data.reference) // N_AVERAGED)] - data.centre
     distance = np.linalg.norm(X @ data.whitening.T, axis=1)
     X, distance = X[distance > 0], distance[distance > 0]
     X, distance = np.vstack([X, -X]), np.tile(distance, 2)
-    bulk = np.max(log_densities(parameters, X[: len(X) // 2]), initial=-np.inf)
-    stiffness = STIFFNESS
+    bulk = np.max(values_and_gradients(parameters, X[: len(X) // 2])[0], initial=-np.inf)
+    stiffness = 1.0  # at least: coordinates have about unit curvature
     for factor in RADII if len(X) else ():
         beyond = (factor - 1.0) * radius
         rays = X * (factor * radius / distance)[:, None]
-        excess = np.max(log_densities(parameters, rays)) - bulk + BELOW_BULK
+        excess = np.max(values_and_gradients(parameters, rays)[0]) - bulk + BELOW_BULK
         stiffness = max(stiffness, 2.0 * excess / beyond**2)
     return float(stiffness)
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy")
+def _features_at(p, pairs, grid_factor, landmark_factor, X):
+    """Return what :meth:`LogDensityFit.features` does; compiled."""
+    d, m, g, n_radial = X.shape[1], len(landmark_factor), len(grid_factor), len(p.radial_scales)
+    n_before = d + n_radial + pairs.shape[1]
+    features, rests = np.empty((len(X), n_before + d * g + m)), np.zeros(len(X))
+    for row in range(len(X)):
+        z, f, k = p.whitening @ (X[row] - p.centre), features[row], d + n_radial
+        f[:d] = z
+        for i in range(n_radial):
+            scale = p.radial_scales[i]
+            f[d + i] = 0.5 * scale * np.log1p((z @ z) / scale)
+        for i in range(pairs.shape[1]):
+            a, b = pairs[0, i], pairs[1, i]
+            f[k + i] = z[a] * z[b] * (np.sqrt(0.5) if a == b else 1.0)
+        k = n_before
+        for a in range(d if g > 0 else 0):
+            place = p.axes[a] @ z - p.origin[a]
+            for i in range(g):
+                f[k + i] = np.exp(-0.5 * (place - p.spacing * i) ** 2)
+            _solve_lower(grid_factor, f[k : k + g])
+            k += g
+        if m > 0:
+            u, kernel = p.projection @ z, f[k:]
+            for j in range(m):
+                distance = 0.0
+                for a in range(len(u)):
+                    distance += (u[a] - p.landmarks[a, j]) ** 2
+                kernel[j] = kernel_at(p.kernel, distance)
+            _solve_lower(landmark_factor, kernel)
+            rests[row] = max(0.0, 1.0 - kernel @ kernel)
+    return features, rests
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
+def _solve_lower(factor, rhs):
+    for i in range(len(rhs)):
+        row, total = factor[i], rhs[i]
+        for j in range(i):
+            total -= row[j] * rhs[j]
+        rhs[i] = total / row[i]

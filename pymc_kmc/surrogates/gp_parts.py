@@ -21,8 +21,7 @@ class Trend:
     """
 
     def __init__(self, d, pairs, scales):
-        self.d, self.pairs, self.scales = d, pairs, scales
-        self.on_diagonal = pairs[0] == pairs[1]
+        self.d, self.pairs, self.scales = d, np.array(pairs), scales
 
     @classmethod
     def of(cls, d, is_full, has_radial):
@@ -34,23 +33,23 @@ class Trend:
         pairs = np.triu_indices(d) if is_full else (np.arange(d), np.arange(d))
         return cls(d, pairs, np.array([d, 4.0 * d]) if has_radial else np.zeros(0))
 
+    @property
+    def n_features(self):
+        return self.d + len(self.scales) + self.pairs.shape[1]
+
     def without_quadratic(self):
-        none = np.zeros(0, dtype=int)
-        return Trend(self.d, (none, none), self.scales)
+        return Trend(self.d, self.pairs[:, :0], self.scales)
 
     def __call__(self, Z):
-        return np.hstack([self.others(Z), self._quadratic(Z)])
-
-    def others(self, Z):
-        """Return the features besides those of the quadratic."""
         squares = np.einsum("nd,nd->n", Z, Z)[:, None]
-        return np.hstack([Z, 0.5 * self.scales * np.log1p(squares / self.scales)])
-
-    def _quadratic(self, Z):
-        products = Z[:, self.pairs[0]] * Z[:, self.pairs[1]]
+        radial = 0.5 * self.scales * np.log1p(squares / self.scales)
         # The ridge is then the Frobenius norm of the change of the precision.
-        products[:, self.on_diagonal] *= np.sqrt(0.5)
-        return products
+        products = Z[:, self.pairs[0]] * Z[:, self.pairs[1]] * self._factors
+        return np.hstack([Z, radial, products])
+
+    @property
+    def _factors(self):
+        return np.where(self.pairs[0] == self.pairs[1], np.sqrt(0.5), 1.0)
 
     def derivatives(self, Z):
         """Return the features' derivatives, one coordinate after another, and Laplacians."""
@@ -58,7 +57,7 @@ class Trend:
         squares = np.einsum("nd,nd->n", Z, Z)[:, None]
         inverse = 1.0 / (self.scales + squares)
         rows, columns = self.pairs
-        factors = np.where(self.on_diagonal, np.sqrt(0.5), 1.0)
+        factors = self._factors
 
         def gradients():
             for a in range(d):
@@ -69,7 +68,7 @@ class Trend:
                 yield np.hstack([linear, radial, quadratic])
 
         radial = self.scales * (d * inverse - 2.0 * squares * inverse**2)
-        quadratic = np.tile(2.0 * factors * self.on_diagonal, (n, 1))
+        quadratic = np.tile(2.0 * factors * (rows == columns), (n, 1))
         return gradients(), np.hstack([np.zeros((n, d)), radial, quadratic])
 
     def split(self, coefficients):
@@ -77,12 +76,8 @@ class Trend:
         n = self.d + len(self.scales)
         linear, radial = coefficients[: self.d], 0.5 * self.scales * coefficients[self.d : n]
         change = np.zeros((self.d, self.d))
-        quadratic = coefficients[n:]
-        if len(quadratic):
-            values = np.where(self.on_diagonal, np.sqrt(0.5), 1.0) * quadratic
-            change[self.pairs] = -values
-            change = change + change.T
-        return linear, radial, change
+        change[self.pairs[0], self.pairs[1]] = -self._factors * coefficients[n:]
+        return linear, radial, change + change.T
 
 
 class AdditivePart:
@@ -145,14 +140,14 @@ class AdditivePart:
 class KernelChoice(NamedTuple):
     """A kernel part before it has landmarks.
 
-    `map` is B (r, d): the kernel's coordinates, with length scale one, are B z. `ridge` is the
-    ridge of the trend's coefficients for this choice, and `additive` the part of single coordinates
-    beside it.
+    `map` is B (r, d): the kernel's coordinates, with length scale one, are B z. `ridges` are those
+    of the trend's coefficients to try with this choice, None for all, and `additive` is the part of
+    single coordinates beside it.
     """
 
     kernel: Kernel
     map: np.ndarray
-    ridge: float
+    ridges: list | None
     additive: AdditivePart
 
 
@@ -184,7 +179,7 @@ class KernelPart(NamedTuple):
     def none(cls, Z):
         """Return a part without functions, at points (n, d)."""
         n, d = Z.shape
-        choice = KernelChoice(GAUSSIAN, np.zeros((1, d)), np.nan, AdditivePart.none(d))
+        choice = KernelChoice(GAUSSIAN, np.zeros((1, d)), None, AdditivePart.none(d))
         indices = np.zeros(0, dtype=int)
         return cls(choice, np.zeros((n, 1)), indices, np.zeros((0, 0)), np.zeros((n, 0)))
 
@@ -204,12 +199,7 @@ class KernelPart(NamedTuple):
         laplacians = triangular_solve(self.landmark_factor, laplacians.T).T
         return gradients, np.hstack([additive_laplacians, laplacians])
 
-    def split(self, coefficients):
-        """Return coefficients of the kernel functions (m,) and of the grid's functions (d, g)."""
-        additive = self.choice.additive
-        if not len(self.indices):
-            return np.zeros(0), np.zeros((len(additive.axes), 0))
-        kernel = triangular_solve(
-            self.landmark_factor, coefficients[additive.n_features :], transposed=True
-        )
-        return kernel, additive.split(coefficients[: additive.n_features])
+
+def quadratic_form(Z, matrix):
+    """Return z' matrix z (n,) for the rows of Z (n, d)."""
+    return np.einsum("ni,ij,nj->n", Z, matrix, Z)

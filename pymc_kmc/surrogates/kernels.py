@@ -26,7 +26,7 @@ MEDIAN_POINTS = 400
 
 def squared_distances(X, Y):
     """Return squared distances (n, m) of rows of X (n, d) and Y (m, d), both centred on Y first."""
-    centre = Y.mean(axis=0)
+    centre = Y.mean(axis=0) if len(Y) else 0.0
     X, Y = X - centre, Y - centre
     D = np.einsum("nd,nd->n", X, X)[:, None] + np.einsum("md,md->m", Y, Y) - 2.0 * X @ Y.T
     return np.maximum(D, 0.0, out=D)
@@ -94,10 +94,6 @@ KERNELS = {kernel.name: kernel for kernel in (GAUSSIAN, RATIONAL_QUADRATIC)}
 _GAUSSIAN_TAG = GAUSSIAN.tag
 
 
-def kernel_with_tag(tag):
-    return next(kernel for kernel in KERNELS.values() if kernel.tag == tag)
-
-
 @njit(forceinline=True)
 def kernel_at(tag, square):
     """Return the value of a kernel at one squared distance."""
@@ -108,15 +104,23 @@ def kernel_at(tag, square):
 
 
 @part
-def kernel_in_place(tag, squares, scratch, n, slopes):
-    """Replace ``squares[:n]`` by the kernel's values or slopes; `scratch` is at least as long."""
+def weigh_kernels(tag, squares, weights, scratch, n):
+    """Replace ``squares[:n]`` by the kernel's slopes times weights; return its weighted sum.
+
+    `scratch` is at least as long.
+    """
+    total = 0.0
     if tag == _GAUSSIAN_TAG:
         for i in range(n):
             squares[i] *= -0.5
         exp_in_place(squares, scratch, n)
+        for i in range(n):
+            squares[i] *= weights[i]
+            total += squares[i]
     else:
         for i in range(n):
             q = 1.0 / (1.0 + squares[i] / 3.0)
-            squares[i] = q * np.sqrt(q)
-            if slopes:
-                squares[i] *= q
+            value = weights[i] * q * np.sqrt(q)
+            total += value
+            squares[i] = value * q
+    return total

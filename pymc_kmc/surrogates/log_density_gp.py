@@ -51,10 +51,8 @@ from pymc_kmc.numerics.checks import (
     check_count,
     check_points,
     check_rng,
-    in_chunks,
 )
-from pymc_kmc.numerics.evaluation import gradient_in, workspace
-from pymc_kmc.surrogates.gp_evaluation import log_densities
+from pymc_kmc.surrogates.gp_evaluation import values_and_gradients
 from pymc_kmc.surrogates.gp_fit import fit_log_density
 from pymc_kmc.surrogates.kernels import KERNELS
 from pymc_kmc.surrogates.protocol import check_fitted
@@ -100,7 +98,7 @@ class LogDensityGP:
     kernel_ : str or None
         The kernel that was chosen; None where the trend alone was better.
     length_scale_ : float
-        The kernel's root mean square length scale in the surrogate's coordinates.
+        The kernel's root mean square length scale in the surrogate's coordinates; 0 without one.
 
     References
     ----------
@@ -198,12 +196,15 @@ class LogDensityGP:
         self._fit = fit
         self.parameters_ = fit.parameters
         self.score_weight_ = fit.score_weight
-        self.variance_ = fit.posterior.variance
+        self.variance_ = fit.variance
         self.log_evidence_ = fit.log_evidence
         self.n_features_in_ = d
         self.is_full_ = fit.is_full
-        self.additive_variance_ = fit.additive.variance
-        self.kernel_, self.length_scale_ = fit.kernel, fit.length_scale
+        self.additive_variance_ = fit.choice.additive.variance
+        self.kernel_ = fit.choice.kernel.name if len(fit.landmark_factor) else None
+        self.length_scale_ = 0.0
+        if self.kernel_ is not None:
+            self.length_scale_ = float(np.sqrt(d) / np.linalg.norm(fit.choice.map))
         return self
 
     def _check_arguments(self):
@@ -217,20 +218,18 @@ class LogDensityGP:
 
     def log_density(self, X):
         """Return the surrogate's log density at X, (d,) or (n, d): a float or (n,)."""
-        check_fitted(self)
-        rows, single = as_rows(X, self.n_features_in_)
-        p = self.parameters_
-        out = in_chunks(lambda rows: log_densities(p, rows), rows, len(p.coefficients))
-        return float(out[0]) if single else out
+        (values, _), single = self._evaluated(X)
+        return float(values[0]) if single else values
 
     def gradient(self, X):
         """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
+        (_, gradients), single = self._evaluated(X)
+        return gradients[0] if single else gradients
+
+    def _evaluated(self, X):
         check_fitted(self)
         rows, single = as_rows(X, self.n_features_in_)
-        out, space = np.empty(rows.shape), workspace(self.parameters_)
-        for row, gradient in zip(np.ascontiguousarray(rows), out, strict=True):
-            gradient_in(self.parameters_, row, gradient, space)
-        return out[0] if single else out
+        return values_and_gradients(self.parameters_, np.ascontiguousarray(rows)), single
 
     def updated(self, X, values):
         """Return a surrogate that has learned more values.
@@ -287,11 +286,9 @@ class LogDensityGP:
         std : float or ndarray, shape (n,)
             Only with `return_std`.
         """
-        posterior = self._posterior
-        if return_std and getattr(X, "shape", None) == (self.n_features_in_,):
-            return posterior.predict_at(X, self.parameters_)
+        check_fitted(self)
         rows, single = as_rows(X, self.n_features_in_)
-        mean, variances = posterior.predict(rows, self.parameters_, return_std)
+        mean, variances = self._fit.predict(rows, return_std)
         if single:
             mean = float(mean[0])
         if not return_std:
@@ -299,19 +296,13 @@ class LogDensityGP:
         return mean, float(np.sqrt(variances[0])) if single else np.sqrt(variances)
 
     @property
-    def _posterior(self):
-        if not hasattr(self, "_fit"):
-            check_fitted(self)
-        return self._fit.posterior
-
-    @property
     def constant_(self):
         """Values less log densities, a float."""
-        return self._posterior.constant
+        return self._fit.constant
 
     def weight(self, value):
         """Return the weight of a value in the fit, between 0 and 1; deeper values have less."""
-        return float(self._posterior.depth.weight(value))
+        return float(self._fit.depth.weight(value))
 
 
 def _check_values(values, n):

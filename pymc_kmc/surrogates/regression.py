@@ -28,6 +28,7 @@ import numpy as np
 import scipy.linalg
 
 from pymc_kmc.surrogates.base_density import GaussianBase
+from pymc_kmc.surrogates.gp_parts import Trend
 
 #: Ridges tried, relative to the largest eigenvalue of the weighted Gram matrix: from rounding
 #: error to a fit that is switched off.
@@ -103,18 +104,13 @@ def gaussian_from_values(X, values, weights, mean, covariance):
     d = len(mean)
     L = np.linalg.cholesky(covariance)
     Z = scipy.linalg.solve_triangular(L, (X - mean).T, lower=True, check_finite=False).T
-    row, column = np.triu_indices(d)
-    # The ridge is the Frobenius norm of the change of the precision, whatever the coordinates'
-    # rotation.
-    scale = np.where(row == column, np.sqrt(0.5), 1.0)
-    features = np.hstack([Z, Z[:, row] * Z[:, column] * scale])
+    trend = Trend.of(d, True, False)
     target = values + 0.5 * np.einsum("nd,nd->n", Z, Z)
-    coefficients = ridge_regression(features, target, weights).coefficients
-    change = np.zeros((d, d))
-    change[row, column] = coefficients[d:] * scale
-    eigenvalues, vectors = np.linalg.eigh(np.eye(d) - change - change.T)
+    coefficients = ridge_regression(trend(Z), target, weights).coefficients
+    linear, _, change = trend.split(coefficients)
+    eigenvalues, vectors = np.linalg.eigh(np.eye(d) + change)
     eigenvalues = np.maximum(eigenvalues, WIDEST**-2)
-    centre = (vectors / eigenvalues) @ (vectors.T @ coefficients[:d])
+    centre = (vectors / eigenvalues) @ (vectors.T @ linear)
     distance = np.linalg.norm(centre)
     centre *= min(1.0, FARTHEST * np.sqrt(d) / distance) if distance > 0 else 1.0
     half = scipy.linalg.solve_triangular(L, vectors * np.sqrt(eigenvalues), lower=True, trans=1)

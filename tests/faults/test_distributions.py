@@ -13,7 +13,7 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.adaptation.transitions import whitened_hamiltonian
-from pymc_kmc.learning.emulated_parameters import EmulatedParameters
+from pymc_kmc.learning.emulated_density import EmulatedParameters
 from pymc_kmc.surrogates import exact_gp_evaluation
 from tests.learned import density_of
 

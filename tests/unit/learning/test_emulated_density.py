@@ -11,10 +11,10 @@ from pymc_kmc.dynamics import transition_sequence
 from pymc_kmc.learning import emulated_density
 from pymc_kmc.learning.emulated_density import (
     FEWEST_GRADIENTS,
+    EmulatedParameters,
     n_gradients,
     on_emulators,
 )
-from pymc_kmc.learning.emulated_parameters import EmulatedParameters
 from pymc_kmc.numerics.evaluation import PythonParameters, is_compiled
 from pymc_kmc.surrogates import exact_gp_evaluation
 from tests.learned import curve, density_of, learned_curve

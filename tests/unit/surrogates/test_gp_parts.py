@@ -34,7 +34,7 @@ def assert_derivatives(derivatives, features):
 def test_derivatives_of_the_trend(full, radial):
     trend = Trend.of(3, full, radial)
     assert_derivatives(trend.derivatives, trend)
-    assert_derivatives(trend.without_quadratic().derivatives, trend.others)
+    assert_derivatives(trend.without_quadratic().derivatives, trend.without_quadratic())
 
 
 AXES = np.array([[1.0, 0.3, 0.0], [-0.2, 0.8, 0.1], [0.0, 0.0, 2.0]])
@@ -49,7 +49,7 @@ ADDITIVE = {
 def test_derivatives_of_the_kernel_part(kernel, additive):
     X = RNG.standard_normal((40, 3))
     matrix = np.array([[0.5, 0.1, 0.0], [0.0, 0.3, 0.2]])
-    choice = KernelChoice(kernel, 2.0 * matrix, 1.0, additive)
+    choice = KernelChoice(kernel, 2.0 * matrix, None, additive)
     part = KernelPart.of(choice, 2.0, X, np.ones(40), 12)
 
     def features(Z):

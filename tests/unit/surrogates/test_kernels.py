@@ -7,9 +7,8 @@ from pymc_kmc.surrogates.kernels import (
     KERNELS,
     gaussian_kernel,
     kernel_at,
-    kernel_in_place,
-    kernel_with_tag,
     squared_distances,
+    weigh_kernels,
 )
 
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
@@ -37,12 +36,7 @@ def test_slopes_and_curvatures_are_derivatives_in_half_the_square(kernel):
 def test_compiled_twins(kernel):
     one_by_one = [kernel_at(kernel.tag, square) for square in SQUARES]
     np.testing.assert_allclose(one_by_one, kernel.values(SQUARES), rtol=1e-14)
-    for slopes, expected in ((False, kernel.values(SQUARES)), (True, kernel.slopes(SQUARES))):
-        block = SQUARES.copy()
-        kernel_in_place(kernel.tag, block, np.empty(len(block)), len(block), slopes)
-        np.testing.assert_allclose(block, expected, rtol=1e-14)
-
-
-@every_kernel
-def test_a_tag_stands_for_its_kernel(kernel):
-    assert kernel_with_tag(kernel.tag) is kernel
+    terms, weights = SQUARES.copy(), np.linspace(-1.0, 2.0, len(SQUARES))
+    total = weigh_kernels(kernel.tag, terms, weights, np.empty(len(terms)), len(terms))
+    np.testing.assert_allclose(total, weights @ kernel.values(SQUARES), rtol=1e-13)
+    np.testing.assert_allclose(terms, weights * kernel.slopes(SQUARES), rtol=1e-13)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.surrogates import LogDensityGP, NotFittedError, gp_choice
-from pymc_kmc.surrogates.gp_fit import FREE
-from pymc_kmc.surrogates.gp_posterior import wall_radius
+from pymc_kmc.surrogates.gp_fit import FREE, wall_radius
 from pymc_kmc.surrogates.kernels import KERNELS
 from tests.log_densities import Banana, Gaussian, distances, relative_error, wavy
 

@@ -111,7 +111,7 @@ def test_an_update_is_the_solution_of_the_larger_regression():
     surrogate, _, outside = fitted_to_the_middle(np.random.default_rng(0))
     for x, value in zip(outside[:15], banana(outside[:15]), strict=True):
         surrogate = surrogate.updated(x, value)
-    regression = surrogate._fit.posterior.regression
+    regression = surrogate._fit.regression
     gram, right = regression.features.T @ regression.features, regression.values
     ridge = np.diag(regression.factor.T @ regression.factor - gram)
     expected = np.linalg.solve(gram + np.diag(ridge), regression.features.T @ right)
@@ -216,7 +216,7 @@ def test_updates_that_cannot_be_taken():
 
 def fields(surrogate):
     """Everything that an update could change, copied."""
-    posterior = surrogate._fit.posterior
+    posterior = surrogate._fit
     arrays = [*surrogate.parameters_, *posterior.regression, posterior.landmark_factor]
     return [np.copy(array) for array in [*arrays, posterior.U, posterior.constant]]
 
