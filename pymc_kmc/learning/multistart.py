@@ -7,6 +7,10 @@ than a posterior's draws are, nothing else is needed; elsewhere searches go on f
 search's end is stopped. One whose evaluations are predicted is stopped once the emulated log
 density leads to such an end.
 
+Where each of several nodes has few inputs, as a box for each group of a hierarchy has, no search is
+needed: a few of the prior's draws are many places for each node, whose emulator is right between
+them.
+
 Every second search may end in a local maximum: there are several searches, and two of them must
 agree on the best maximum. Where a log density depends on many parameters all may end in the same
 local one, because a search that uses the others' evaluations is led to their ends. There each
@@ -83,6 +87,9 @@ FIRST_SPREAD, FIRST_TEMPERATURE = 1.5, 2.0
 CURVATURE_STEP = 1e-4
 # Number of draws around the modes that rounds begin with.
 N_DRAWS = 256
+# Places of the first design of small nodes, in coefficients of a quadratic of their inputs: rounds
+# add those that the posterior needs.
+DESIGN = 2
 
 
 class FoundMode(NamedTuple):
@@ -136,6 +143,8 @@ class MultiStart:
             self.evaluations = evaluations
             hot = FIRST_TEMPERATURE if self.opaque.returns_outputs else LARGEST_TEMPERATURE
             return self._at_best(hot)
+        if self.opaque.has_small_nodes and self.opaque.returns_outputs and self.prior is not None:
+            return self._by_design()
         if self.opaque.returns_outputs:
             self._by_outputs()
             if self.found:
@@ -152,6 +161,13 @@ class MultiStart:
             self.evaluations = new
             return
         self.evaluations = self.evaluations.joined(new[self.evaluations.rows(new.X) < 0])
+
+    def _by_design(self):
+        """Return the state after evaluations at the prior's draws: each node's inputs are few."""
+        q = self.opaque.most_inputs
+        self._evaluate(spread_out(self.prior, DESIGN * (q + 1) * (q + 2) // 2, self.rng))
+        self._check_finite()
+        return self._at_best(1.0)
 
     # Outputs
 

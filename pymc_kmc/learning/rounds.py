@@ -79,6 +79,8 @@ CLOSE = 2.0
 # Number of rounds after which outputs are given up if errors of the later half are too large in the
 # median, as where outputs jump: smooth ones have small errors from the third to sixth round on.
 PATIENCE = 8
+# Share of the earlier half's that such errors must have fallen to, if rounds are to go on.
+FALL = 0.5
 # Weight of the last metric in the next.
 METRIC_MEMORY = 0.5
 
@@ -128,6 +130,8 @@ class Rounds:
         return int(min(wanted, LARGEST_BATCH))
 
     def hottest(self, modes):
+        if self.model.has_small_nodes and self.model.returns_outputs:
+            return 1.0  # the first design has filled each node's space
         if modes:
             return LARGEST_AT_MODES
         is_small = self.model.n_dimensions <= FEW_DIMENSIONS
@@ -244,9 +248,10 @@ class Rounds:
         """Whether outputs can't be learned, as where they jump: errors don't fall over rounds."""
         if not self.model.returns_outputs or len(self.history) < PATIENCE:
             return False
-        late = self.history[-PATIENCE // 2 :]
-        errors = [max(r.error, r.uncertain_error / UNCERTAIN_TOLERANCE) for r in late]
-        return bool(np.median(errors) > self.limits.error)
+        errors = [max(r.error, r.uncertain_error / UNCERTAIN_TOLERANCE) for r in self.history]
+        half = len(errors) // 2
+        early, late = np.median(errors[:half]), np.median(errors[half:])
+        return bool(late > max(self.limits.error, FALL * early))
 
     def unchecked(self, draws, evaluations):
         """Return the mask (n,) of draws, at temperature 1, far from all evaluated places with mass.

@@ -55,6 +55,10 @@ from pymc_kmc.model.structure import (
 )
 from pymc_kmc.model.unconstrained import UnconstrainedModel
 
+# Dimensions for each input of a node from which on its inputs are few: two of thirteen are, of
+# four groups under a hierarchy.
+SMALL = 3
+
 
 class OpaqueModel(UnconstrainedModel):
     """A model's log density, taken apart into exact and opaque parts.
@@ -218,6 +222,19 @@ class OpaqueModel(UnconstrainedModel):
         """The :class:`Structure` that no evaluation has refuted."""
         parts = [(node.is_term, node.moves_with) for node in self.nodes]
         return Structure(self.is_whole, *map(tuple, zip(*parts, strict=True)))
+
+    @property
+    def most_inputs(self):
+        return max(node.inputs.stop - node.inputs.start for node in self.nodes)
+
+    @property
+    def has_small_nodes(self):
+        """Whether there are several nodes, each of few inputs beside the dimensions.
+
+        A box for each group of a hierarchy is one: places that are few for the dimensions are many
+        for each node.
+        """
+        return len(self.nodes) > 1 and SMALL * self.most_inputs <= self.n_dimensions
 
     @property
     def returns_outputs(self):
