@@ -41,7 +41,7 @@ def seconds_of_a_run(tune, draws):
     note()
     import pymc as pm
 
-    import pymc_kmc as kmc
+    from pymc_kmc import KMC
 
     note()
 
@@ -54,7 +54,7 @@ def seconds_of_a_run(tune, draws):
         pm.sample(
             draws,
             tune=tune,
-            step=kmc.KMC(),
+            step=KMC(),
             chains=1,
             cores=1,
             random_seed=1,
