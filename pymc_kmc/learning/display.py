@@ -34,8 +34,8 @@ def _line(shows, **options):
 class Display:
     """The line of learning: phase, evaluations, best log density, error, and the time so far.
 
-    The remaining time is not predictable, and therefore not shown. `run` has the `limit` of all
-    evaluations.
+    The remaining time is not predictable, and therefore not shown. Short enough for 80 characters.
+    `run` has the `limit` of all evaluations.
     """
 
     def __init__(self, shows, run):
@@ -53,13 +53,13 @@ class Display:
         """Show a phase of learning, the evaluations so far, and the error at new draws in nats."""
         figures = ""
         if evaluations is not None:
-            most = "" if phase == DONE else f" of at most {self.run.limit}"
+            most = "" if phase == DONE else f" of max {self.run.limit}"
             best = evaluations.log_densities.max()
             figures = f"{len(evaluations)}{most} evaluations, best {best:.1f}"
         if error is not None:
-            figures += f", error {error:.2g} nats"
+            figures += f", error {error:.2g}"
         if phase == DONE:
-            figures += ", in"
+            figures += " nats, in"
         self.progress.update(
             self.task, description=phase, figures=figures, completed=int(phase == DONE)
         )

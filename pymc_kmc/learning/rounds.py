@@ -76,11 +76,9 @@ MANY_GAPS = 6
 # by its limit: rounds once ended there, and "scalar" had an ESS of 604 then. Three bananas of 12
 # whose arms were cut short had such errors at draws, and larger ones at uncertain places.
 CLOSE = 2.0
-# Number of rounds after which outputs are given up if errors of the later half are too large in the
-# median, as where outputs jump: smooth ones have small errors from the third to sixth round on.
+# Number of rounds after which outputs are given up if all errors of the last half of these are too
+# large, as where outputs jump: smooth ones have small errors from the third to sixth round on.
 PATIENCE = 8
-# Share of the earlier half's that such errors must have fallen to, if rounds are to go on.
-FALL = 0.5
 # Weight of the last metric in the next.
 METRIC_MEMORY = 0.5
 
@@ -248,10 +246,9 @@ class Rounds:
         """Whether outputs can't be learned, as where they jump: errors don't fall over rounds."""
         if not self.model.returns_outputs or len(self.history) < PATIENCE:
             return False
-        errors = [max(r.error, r.uncertain_error / UNCERTAIN_TOLERANCE) for r in self.history]
-        half = len(errors) // 2
-        early, late = np.median(errors[:half]), np.median(errors[half:])
-        return bool(late > max(self.limits.error, FALL * early))
+        late = self.history[-PATIENCE // 2 :]
+        errors = [max(r.error, r.uncertain_error / UNCERTAIN_TOLERANCE) for r in late]
+        return bool(min(errors) > self.limits.error)
 
     def unchecked(self, draws, evaluations):
         """Return the mask (n,) of draws, at temperature 1, far from all evaluated places with mass.

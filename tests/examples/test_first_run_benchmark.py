@@ -21,7 +21,7 @@ def test_a_run_keeps_what_it_compiles_in_its_folder(tmp_path, monkeypatch):
     commands = []
 
     class Done:
-        returncode, stdout = 0, "said before\n[[1.0, 2.0]]\n"
+        returncode, stdout = 0, "said before\n[[1.0, 2.0, 0.5]]\n"
 
     def run(command, env, **options):
         commands.append((command, env))
@@ -29,8 +29,8 @@ def test_a_run_keeps_what_it_compiles_in_its_folder(tmp_path, monkeypatch):
 
     monkeypatch.setenv("PYTENSOR_FLAGS", "floatX=float64,base_compiledir=elsewhere")
     monkeypatch.setattr(first_run.subprocess, "run", run)
-    assert first_run.in_a_process(tmp_path, 7, 3) == [[1.0, 2.0]]
+    assert first_run.in_a_process(tmp_path, "--quick") == [[1.0, 2.0, 0.5]]
     ((command, environment),) = commands
-    assert command[-4:] == ["--tune", "7", "--draws", "3"]
+    assert command[-2:] == ["--here", "--quick"]
     assert environment["NUMBA_CACHE_DIR"] == str(tmp_path / "numba")
     assert environment["PYTENSOR_FLAGS"].endswith(f",base_compiledir={tmp_path / 'pytensor'}")

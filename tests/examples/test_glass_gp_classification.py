@@ -1,5 +1,7 @@
 """The main example: its likelihood estimate is unbiased and cheap in variance, and it runs."""
 
+import re
+
 import cloudpickle
 import numpy as np
 import pytest
@@ -114,9 +116,7 @@ def test_what_matters_is_said():
 @pytest.mark.documentation
 def test_the_script_runs(tmp_path):
     printed = run_quickly("glass_gp_classification.py", tmp_path)
-    # Where its output goes isn't a terminal.
-    assert "chain 1: 200 of 400 iterations, tuning\n" in printed
-    assert "chain 0: 400 of 400 iterations, sampling\n" in printed
+    assert re.search(r"Learned in \d+ s: LearnedPosterior of 9 ", printed)
     assert "theta[Ba]" in printed
     assert "What tells window glass from other glass? " in printed
     assert "effective draws" in printed  # of kmc.diagnose

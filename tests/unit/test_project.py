@@ -3,9 +3,11 @@
 import ast
 import inspect
 import re
+import subprocess
 import sys
 import tomllib
-from importlib import metadata
+from importlib import import_module, metadata
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,29 @@ def test_the_version_is_one():
     assert re.search(r"^version: (.+)$", text("CITATION.cff"), flags=re.M)[1] == kmc.__version__
     latest, *_ = re.findall(r"^## \[(.+?)\]", text("CHANGELOG.md"), flags=re.M)
     assert latest in ("Unreleased", kmc.__version__)
+
+
+def test_public_names_are_those_that_type_checkers_see():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if ast.unparse(node).startswith("if TYPE_CHECKING")]
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert sorted(seen) == sorted(kmc.__all__)
+    assert seen.keys() <= set(dir(kmc))
+    for name, module in seen.items():
+        assert getattr(kmc, name) is getattr(import_module(module), name)
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="no attribute 'KMCX'"):
+        attrgetter("KMCX")(kmc)
+    assert kmc.steps.base.AdaptiveStep  # a module of the package
+
+
+def test_importing_the_package_imports_nothing_else():
+    command = "import sys, pymc_kmc; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, cwd=ROOT)
+    loaded = {name for name in run.stdout.split() if name.split(".")[0] in ("pymc_kmc", "pymc")}
+    assert loaded == {"pymc_kmc"}
 
 
 def test_the_licence_is_one():

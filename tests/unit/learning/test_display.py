@@ -1,12 +1,15 @@
 """Signs of life while code is compiled."""
 
 from io import StringIO
+from types import SimpleNamespace
 
 import numba
+import numpy as np
 import pytest
 from rich.console import Console
 
 from pymc_kmc.learning import display
+from pymc_kmc.model.evaluations import Evaluations
 
 
 def compile_two():
@@ -21,6 +24,19 @@ def compile_two():
         return 2 * inner(x)
 
     return outer(3)
+
+
+def test_learning_says_all_in_80_characters(monkeypatch):
+    """With as many evaluations, as deep and as wrong as a user may see."""
+    console = Console(file=StringIO(), force_terminal=True, width=80, color_system=None)
+    monkeypatch.setattr("rich.progress.get_console", lambda: console)
+    values = np.full(11_084, -123456.78)
+    evaluations = Evaluations(("x",), *3 * [values[:, None]], values, values)
+    with display.Display(True, SimpleNamespace(limit=11_980)) as line:
+        line.say("Learning", evaluations, 1234.5)
+        line.progress.refresh()
+    last = console.file.getvalue()
+    assert "11084 of max 11980 evaluations, best -123456.8, error 1.2e+03 0:00:0" in last
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -293,8 +293,8 @@ def test_the_progress_bar_says_how_many_evaluations_there_may_be(learned):
     with Display(False, SimpleNamespace(limit=400)) as display:
         display.say("Learning", known, 0.5)
         (task,) = display.progress.tasks
-    assert task.fields["figures"].startswith(f"{len(known)} of at most 400 evaluations, best ")
-    assert task.fields["figures"].endswith("error 0.5 nats") and not task.finished
+    assert task.fields["figures"].startswith(f"{len(known)} of max 400 evaluations, best ")
+    assert task.fields["figures"].endswith("error 0.5") and not task.finished
 
 
 def test_what_was_cut_short_may_be_close_enough():
