@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, FEWEST_EXTENDED, SHALLOW, NodeEmulator
-from pymc_kmc.model.opaque import OpaqueNode
+from pymc_kmc.model.structure import OpaqueNode
 from tests.evaluations import evaluations_of
 
 D = 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.learning.emulator import FEWEST_EXTENDED, NodeEmulator
-from pymc_kmc.model.opaque import OpaqueNode
+from pymc_kmc.model.structure import OpaqueNode
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.samples import shrunk
 from pymc_kmc.surrogates.exact_gp import EXTENSIONS, ExactGP, Hyperparameters, LinAlgError

@@ -20,7 +20,7 @@ from pymc_kmc.learning.rounds import (
 )
 from pymc_kmc.learning.state import Round, begin
 from pymc_kmc.learning.trust_region import Mode
-from pymc_kmc.model.opaque import OpaqueNode
+from pymc_kmc.model.structure import OpaqueNode
 from pymc_kmc.surrogates.exact_gp import ExactGP
 from tests.evaluations import evaluations_of
 from tests.opaque_numbers import number, opaque
@@ -103,13 +103,13 @@ def test_chains_all_go_on_from_the_last_draws_where_there_is_nothing_else():
 
 def test_draws_in_many_dimensions_are_not_far_below_the_compression():
     """In 50 dimensions 1000 evaluations at temperature 50 told next to nothing."""
-    model = SimpleNamespace(nodes=[TERM], n_dimensions=50)
+    model = SimpleNamespace(nodes=[TERM], n_dimensions=50, has_small_nodes=False)
     assert Rounds(model, None, 0.3, None).hottest(()) == 6.0
 
 
 def test_draws_stay_near_modes_that_searches_have_found():
     """Errors grow with the temperature, and it with them: two of eight chains left for good."""
-    model = SimpleNamespace(nodes=[TERM], n_dimensions=8)
+    model = SimpleNamespace(nodes=[TERM], n_dimensions=8, has_small_nodes=False)
     rounds = Rounds(model, None, 0.3, None)
     assert rounds.hottest(()) == 50.0
     assert rounds.hottest((object(),)) == 3.0
@@ -216,7 +216,7 @@ def test_parameters_of_many_values_are_kept_until_there_are_more():
     # What is kept are parameters: the factor is that of all values.
     fresh = ExactGP(kept.whitening, kept.centre)
     fresh.given(kept.Z_, kept.Y_, kept.noise_, first.hyperparameters_)
-    np.testing.assert_array_equal(kept.factor_, fresh.factor_)
+    np.testing.assert_array_equal(kept.inverse_factor_, fresh.inverse_factor_)
     assert len(kept.Y_) == MANY + 20
     X = rng.standard_normal((20, 2))
     expected = -0.5 * X[:, 0] ** 2 - np.sin(X[:, 1]) ** 2

@@ -49,10 +49,11 @@ def test_the_package_samples_without_a_cache():
 
 
 def test_compilation_is_announced_where_it_takes_place(tmp_path):
-    """Once, by the first process; a user's own functions aren't the package's."""
+    """Once, by the first process, on PyMC's logger; a user's own functions aren't the package's."""
     code = """
         import numba
         import numpy as np
+        import pymc
         from pymc_kmc.numerics.elementary import exp_in_place
         from pymc_kmc.surrogates.kernels import kernel_at
 
