@@ -303,19 +303,19 @@ def test_a_step_learns_of_two_outputs_or_says_why_not(records, caplog):
 
 
 GROUPS = 4
-TIMES = np.array([0.5, 1.0, 2.0, 4.0])
+GROUP_TIMES = np.array([0.5, 1.0, 2.0, 4.0])
 
 
 def decays(log_rates):
     """Outputs (..., 4) of a group's box, given its two log rates (..., 2)."""
     first, second = np.exp(np.moveaxis(np.asarray(log_rates), -1, 0))[..., None]
-    return np.exp(-first * TIMES) + 0.5 * np.exp(-second * TIMES)
+    return np.exp(-first * GROUP_TIMES) + 0.5 * np.exp(-second * GROUP_TIMES)
 
 
 def group_data():
     rng = np.random.default_rng(3)
     log_rates = rng.normal([0.0, -1.0], [0.6, 0.4], (GROUPS, 2))
-    return decays(log_rates) + 0.05 * rng.standard_normal((GROUPS, len(TIMES)))
+    return decays(log_rates) + 0.05 * rng.standard_normal((GROUPS, len(GROUP_TIMES)))
 
 
 def groups():
@@ -324,7 +324,7 @@ def groups():
         z = pm.Normal("z", 0, 1, shape=(GROUPS, 2))
         log_rates = np.array([0.0, -1.0]) + z * np.array([0.6, 0.4])
         means = [
-            kmc.BlackBox(f"group {i}", decays, log_rates[i], shape=TIMES.shape)
+            kmc.BlackBox(f"group {i}", decays, log_rates[i], shape=GROUP_TIMES.shape)
             for i in range(GROUPS)
         ]
         pm.Normal("y", pt.stack(means), 0.05, observed=group_data())

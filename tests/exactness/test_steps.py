@@ -20,7 +20,6 @@ Statistics* 23, 470-472.
 """
 
 import itertools
-from dataclasses import replace
 from functools import partial
 
 import arviz as az
@@ -588,11 +587,8 @@ class LengthFromTheState(kmc.KMCLite):
     """Makes longer trajectories on one side than on the other."""
 
     def _propose(self, current):
-        fitted = self.adapted.fitted
-        if fitted is not None:
-            n_steps = (1, 2) if current.position[0] > 0 else (8, 12)
-            transitions = fitted.transitions._replace(n_steps=n_steps)
-            self.adapted.fitted = replace(fitted, transitions=transitions)
+        for move in self.adapted.trajectories.moves:
+            move.n_steps = (1, 2) if current.position[0] > 0 else (8, 12)
         return super()._propose(current)
 
 
