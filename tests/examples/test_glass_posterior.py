@@ -22,12 +22,11 @@ def test_chains_of_the_example_cover_the_posterior():
     with np.load(REFERENCE) as arrays:
         reference = dict(arrays)
     with example.build_model(n_samples=10):
-        learned = kmc.learn(tolerance=example.TOLERANCE, random_seed=1, progressbar=False)
         idata = pm.sample(
-            step=kmc.KMC(learned),
-            tune=50,
-            draws=1000,
-            chains=4,
+            step=kmc.KMC(),
+            tune=1200,
+            draws=4000,
+            chains=2,
             cores=2,
             random_seed=1,
             progressbar=False,
