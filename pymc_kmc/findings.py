@@ -15,12 +15,13 @@ from pymc_kmc.likelihoods.n_replicates import (
     remedy_of_zeros,
 )
 from pymc_kmc.likelihoods.simulations import MANY_FAILURES, MEANING_OF_FAILURES
+from pymc_kmc.moves.noise_probe import TOO_NOISY
 from pymc_kmc.verdict import LARGEST_R_HAT, Effective, EvaluationCounts, enough_effective
 
-# Noise variances: above the first a chain sticks; below the second, estimates are better than they
-# need to be. In between is where an evaluation's cost is used best (Doucet, Pitt, Deligiannidis and
-# Kohn, 2015; Sherlock, Thiery, Roberts and Rosenthal, 2015: 1 to 3).
-TOO_NOISY, NEEDLESSLY_GOOD = 3.0, 0.1
+# Noise variance below which estimates are better than they need to be: between it and TOO_NOISY an
+# evaluation's cost is used best (Doucet, Pitt, Deligiannidis and Kohn, 2015; Sherlock, Thiery,
+# Roberts and Rosenthal, 2015: 1 to 3).
+NEEDLESSLY_GOOD = 0.1
 # A stay that is long for a chain that noise allows to move.
 LONG_STAY = 200
 # Variance of the log estimate below which it doesn't hold a chain for long.
