@@ -6,6 +6,9 @@ outputs. Draws at temperature T are from
 
 .. math:: \exp\left(\frac{L(x, \mu(x))}{T} - \frac{V(x)}{2 T^2}\right).
 
+Where the model fails now and then, the probability that it doesn't is a factor
+(:mod:`pymc_kmc.learning.region`).
+
 Half the variance is subtracted: draws stay where outputs are known, and the known region grows. An
 error does not matter where it is small against T. Where L is a sum of the exact prior and of opaque
 terms, only the terms are divided by T: draws stay where the prior has mass.
@@ -37,6 +40,9 @@ JITTER = (0.7, 1.3)
 PENALTY = 0.5
 # Smallest variance whose root is differentiated, in squared nats.
 SMALLEST_VARIANCE = 1e-12
+# Standard deviation of a log density that is finite with probability one half, in nats: the density
+# is none then, or twice its mean.
+DOUBT = np.log(2.0)
 
 
 class Values(NamedTuple):
@@ -44,13 +50,26 @@ class Values(NamedTuple):
 
     `penalised` (n,) is the log density at the temperature, less the penalty for its variance, and
     `gradient` (n, d) is its gradient. `mean` (n,) is the log density with the predicted outputs,
-    `variance` (n,) its variance.
+    `variance` (n,) its variance. `log_feasible` (n,) is the log probability that the log density
+    is finite there, a part of the first.
     """
 
     penalised: np.ndarray
     gradient: np.ndarray
     mean: np.ndarray
     variance: np.ndarray
+    log_feasible: np.ndarray
+
+    @property
+    def own(self):
+        """The log density (n,) at temperature 1, less the penalty."""
+        return self.mean - PENALTY * self.variance + self.log_feasible
+
+    @property
+    def doubt(self):
+        """The variance (n,), that of whether a point is feasible included."""
+        p = np.exp(self.log_feasible)
+        return self.variance + 4.0 * p * (1.0 - p) * DOUBT**2
 
     def where(self, condition, other):
         return Values(
@@ -62,19 +81,25 @@ class Values(NamedTuple):
 
 
 class Composite:
-    """The log density of an OpaqueModel, with fitted emulators in place of its opaque nodes."""
+    """The log density of an OpaqueModel, with fitted emulators in place of its opaque nodes.
 
-    def __init__(self, model, emulators):
-        self.model, self.emulators = model, emulators
+    `region` is the FeasibleRegion; None where the log density is finite everywhere.
+    """
+
+    def __init__(self, model, emulators, region=None):
+        self.model, self.emulators, self.region = model, emulators, region
 
     def __call__(self, X, temperature=1.0, penalty=PENALTY) -> Values:
-        """Return :class:`Values` at X (n, d) for a temperature; `penalty` weighs the variance."""
+        """Return :class:`Values` at X (n, d) for a temperature; `penalty` weighs the variance.
+
+        With a penalty of zero the feasible region has no variance either.
+        """
         weight = -penalty / temperature**2
 
         def penalised(variance):
             return weight * variance, np.full(len(variance), weight)
 
-        return self._values(X, temperature, penalised)
+        return self._values(X, temperature, penalised, is_sure=penalty == 0.0)
 
     def optimistic(self, X, n_sds) -> Values:
         """Return :class:`Values` at points (n, d) with `n_sds` standard deviations added."""
@@ -83,7 +108,7 @@ class Composite:
             sd = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
             return n_sds * sd, 0.5 * n_sds / sd
 
-        return self._values(X, 1.0, bonus)
+        return self._values(X, 1.0, bonus, n_sds)
 
     def boundedly_optimistic(self, X, most) -> Values:
         """Return :class:`Values` with a standard deviation added, at most `most` nats."""
@@ -93,7 +118,7 @@ class Composite:
             share = np.tanh(sd / most)
             return most * share, 0.5 * (1.0 - share**2) / sd
 
-        return self._values(X, 1.0, bonus)
+        return self._values(X, 1.0, bonus, 1.0)
 
     def sampled(self, X, n, rng):
         """Return n possible log densities of each of k points, (n, k).
@@ -107,10 +132,16 @@ class Composite:
         for row in values:
             outputs = np.hstack([emulator.sampled(part, rng) for emulator, part in pairs])
             row[:] = self.model.log_density(X, outputs)[0]
+        if self.region is not None:
+            log_feasible, _ = self.region.log_probability(X)
+            values[np.log(rng.random(values.shape)) > log_feasible] = -np.inf
         return values
 
-    def _values(self, X, temperature, of_variance):
-        """Return :class:`Values` plus a function of the variance; it returns its derivative too."""
+    def _values(self, X, temperature, of_variance, n_sds=0.0, is_sure=False):
+        """Return :class:`Values` plus a function of the variance; it returns its derivative too.
+
+        The feasible region is `n_sds` standard deviations wider.
+        """
         model = self.model
         inputs = model.inputs(X)
         predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
@@ -132,7 +163,11 @@ class Composite:
             emulator.add_pull(gradient, by_inputs, pulled)
         if by_inputs.any():
             gradient += model.pull(X, by_inputs)
-        return Values(tempered + added, gradient, mean, variance)
+        log_feasible = np.zeros(len(X))
+        if self.region is not None:
+            log_feasible, slopes = self.region.log_probability(X, n_sds, is_sure)
+            added, gradient = added + log_feasible / temperature, gradient + slopes / temperature
+        return Values(tempered + added, gradient, mean, variance, log_feasible)
 
 
 class Draws(NamedTuple):

@@ -28,6 +28,8 @@ OWN_TOLERANCE, OWN_NOISE = 1.0, 2.0 / 3.0
 # in eight dimensions has .3 to .8, up to 1.6 times, when it is learned; others hardly .1, unless
 # there is a region of which nothing is known.
 LARGEST_GAP, GAP_OF_OWN = 0.1, 1.5
+# Draws of a round that may turn out not to be feasible: a number, and a share of all.
+FEW_FAILED, MOST_FAILED = 1, 0.1
 # Noise, in standard deviations of its mean square, that is not taken for an error.
 NOISE_SDS = 2.0
 
@@ -118,29 +120,34 @@ def judge(limits, plan, values, predicted, heights, compression, last_errors):
     last_errors : sequence of ndarray
         Errors at fresh draws of the round before, if there was one.
     """
-    n = plan.n_fresh
+    # A log density that isn't finite is no error of the emulators.
+    is_finite, end = np.isfinite(values), plan.n_fresh + plan.n_distant
+    n, n_distant = is_finite[: plan.n_fresh].sum(), is_finite[plan.n_fresh : end].sum()
+    is_feasible = plan.n_fresh - n <= FEW_FAILED + MOST_FAILED * plan.n_fresh
+    values, predicted = values[is_finite], predicted[is_finite]
     errors = compression(values) - compression(predicted)
     elsewhere, of_mass = errors, errors
     if n < len(values):
         elsewhere, of_mass = errors_in_reach(values[n:], predicted[n:], heights)
         # That the emulators knew nothing of distant places was known.
-        if len(elsewhere) > plan.n_distant:
-            elsewhere = elsewhere[plan.n_distant :]
+        if len(elsewhere) > n_distant:
+            elsewhere = elsewhere[n_distant:]
     uncertain_error, missed = root_mean_square(elsewhere), root_mean_square(of_mass)
     errors = errors[:n]
-    error = root_mean_square(errors - np.median(np.concatenate([*last_errors, errors])))
-    excess, most = limits.excess(error, n), limits.uncertain_error
+    error = np.inf
+    if n:
+        error = root_mean_square(errors - np.median(np.concatenate([*last_errors, errors])))
+    excess, most = limits.excess(error, max(n, 1)), limits.uncertain_error
     is_small = excess < limits.error and limits.excess(missed, len(of_mass)) < most
+    is_right = plan.is_sure and is_feasible and is_small
     # Predicted mass that isn't there says nothing of the end, or against it.
     is_confirmed = not plan.n_gaps and limits.excess(uncertain_error, len(elsewhere)) < most
-    return Judgement(
-        errors, error, excess, uncertain_error, plan.is_sure and is_small, is_confirmed
-    )
+    return Judgement(errors, error, excess, uncertain_error, is_right, is_confirmed)
 
 
 def root_mean_square(errors):
-    """Return the root mean square of errors (n,), a float."""
-    return float(np.sqrt(np.mean(errors**2)))
+    """Return the root mean square of errors (n,), a float; infinite of none."""
+    return float(np.sqrt(np.mean(errors**2))) if len(errors) else np.inf
 
 
 def lowest_of_mass(heights):

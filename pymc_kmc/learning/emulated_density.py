@@ -20,6 +20,7 @@ from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.display import Compiling
 from pymc_kmc.learning.emulator import NodeEmulator, shrunk
 from pymc_kmc.learning.emulator_op import emulated_graph
+from pymc_kmc.learning.region import FeasibleRegion
 from pymc_kmc.model.differentiable import CompiledDensity, density_at
 from pymc_kmc.model.log_density import compile_function
 from pymc_kmc.model.opaque import OpaqueModel
@@ -51,15 +52,17 @@ N_WEIGHED = 2
 class EmulatedDensity:
     """A log density with emulated outputs, given the values of other variables; a `Surrogate`.
 
-    `names` are the value variables that were learned, `states` the EmulatorState of each node, and
-    `variance` is that of the values' noise. In `coordinates` the density has about unit curvature,
-    for moves on it. `structure` is the model's Structure where it was evaluated.
+    `names` are the value variables that were learned, `states` the EmulatorState of each node,
+    `region` is the RegionState or None, and `variance` is that of the values' noise. In
+    `coordinates` the density has about unit curvature, for moves on it. `structure` is the model's
+    Structure where it was evaluated.
     """
 
     constant_ = 0.0
 
-    def __init__(self, model, names, states, variance, coordinates, structure=None):
+    def __init__(self, model, names, states, variance, coordinates, structure=None, region=None):
         self.model, self.names, self.states, self.structure = model, names, states, structure
+        self.region = region
         self.variance_, self.coordinates = variance, coordinates
         self._composite = self._compiled = self._function = self._point = self._packed = None
         self._can_compile = True
@@ -77,7 +80,9 @@ class EmulatedDensity:
             if self._point is not None:
                 opaque.follow(self._point)
             pairs = zip(opaque.nodes, self.states, strict=True)
-            self._composite = Composite(opaque, [NodeEmulator.restored(*pair) for pair in pairs])
+            emulators = [NodeEmulator.restored(*pair) for pair in pairs]
+            region = self.region and FeasibleRegion.restored(self.region)
+            self._composite = Composite(opaque, emulators, region)
         return self._composite
 
     @property
@@ -87,7 +92,9 @@ class EmulatedDensity:
         Computed anew there, it might be rounded otherwise.
         """
         if self._packed is None:
-            self._packed = packed([emulator.packable for emulator in self.composite.emulators])
+            composite = self.composite
+            parts = [*composite.emulators, *([composite.region] if composite.region else [])]
+            self._packed = packed([part.packable for part in parts])
         return self._packed
 
     @property
@@ -111,7 +118,7 @@ class EmulatedDensity:
         # -inf where a parameter is impossible, in place of an exception.
         mode = mode.including("local_check_parameter_to_ninf_switch")
         try:
-            x, *graphs = emulated_graph(composite.model, composite.emulators, self.packed)
+            x, *graphs = emulated_graph(composite, self.packed)
             self._function = compile_function([x], graphs, {"mode": mode})
             arguments = np.zeros(self.n_features_in_), *self._shared
             self._compiled = CompiledDensity.of(self._function, arguments)
@@ -143,7 +150,7 @@ class EmulatedDensity:
         self._last = None, None
 
     def log_density(self, X):
-        values = self._values(X).mean
+        values = self._values(X).penalised
         return values if np.ndim(X) == 2 else float(values[0])
 
     def gradient(self, X):
@@ -153,7 +160,7 @@ class EmulatedDensity:
     def predict(self, X, return_std=False):
         """Return the log density at X, (d,) or (n, d), and its standard deviation if wanted."""
         values = self._values(X)
-        mean, sd = values.mean, np.sqrt(values.variance)
+        mean, sd = values.penalised, np.sqrt(values.variance)
         if np.ndim(X) == 1:
             mean, sd = float(mean[0]), float(sd[0])
         return (mean, sd) if return_std else mean
@@ -215,6 +222,7 @@ def on_emulators(posterior, model) -> FittedSurrogate:
             noise**2,
             coordinates,
             posterior.structure,
+            posterior.region,
         )
         transitions = learn_transitions(
             density.hamiltonian,

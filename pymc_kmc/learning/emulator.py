@@ -202,7 +202,8 @@ class NodeEmulator:
         Y, log_densities = node.emulated(evaluations.outputs), evaluations.log_densities
         heights = Y[:, 0] if node.is_term else log_densities
         highest = np.inf if top is None else heights[top]
-        usable = (Y < np.inf).all(axis=1)
+        # A search has no region besides: it is kept from where its emulator is deep.
+        usable = (np.isfinite(Y) if self.grows else Y < np.inf).all(axis=1)
         if not node.is_term:
             usable = (np.abs(Y) < LARGEST_OUTPUT).all(axis=1)
         data = X, U, Y, log_densities

@@ -12,6 +12,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch import basic as numba_basic
 
+from pymc_kmc.learning.region import log_probability_graph
 from pymc_kmc.numerics.code_cache import sources_digest
 from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, pulled_at
 
@@ -88,8 +89,12 @@ def _funcify_pull(op, **kwargs):
     return pull, _key(op)
 
 
-def emulated_graph(opaque, emulators, packed):
-    """Return graphs of x (d,), of the log density with emulated outputs and of its gradient."""
+def emulated_graph(composite, packed):
+    """Return graphs of x (d,), of a Composite's log density and of its gradient.
+
+    `packed` has its emulators, and the process of its region, if it has one, behind them.
+    """
+    opaque, emulators = composite.model, composite.emulators
     numbers, layout = map(pytensor.shared, packed)
     x = pt.tensor("x", dtype="float64", shape=(opaque.n_dimensions,))
 
@@ -102,4 +107,8 @@ def emulated_graph(opaque, emulators, packed):
         return outputs
 
     log_density = opaque.filled(x, emulate)
+    if composite.region is not None:
+        place = pt.constant(np.int64(len(emulators)))
+        margin, _ = EmulatorOp(1)(x, numbers, layout, place)
+        log_density += log_probability_graph(margin[0])
     return x, log_density, grad(log_density, x)

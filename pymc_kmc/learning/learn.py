@@ -389,6 +389,7 @@ def _posterior(run, state):
         emulated=emulated(composite, state.evaluations, X[:N_DRAWS]),
         emulated_log_evidence=evidence,
         emulators=tuple(emulator.state for emulator in composite.emulators),
+        region=composite.region and composite.region.state,
         structure=opaque.structure,
         step_size=last.step_size,
         r_hat=found.r_hat,

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.composite import PENALTY, Draws, Values, draw
+from pymc_kmc.learning.composite import Draws, Values, draw
 
 # A standard deviation counts at most so many nats: with no bound draws leave for places of which
 # nothing is known, ever farther.
@@ -68,12 +68,8 @@ def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraw
     parts = way[-(N_STRETCHES // 2) :]
     X = np.vstack([part.X for part in parts])
     # The draws' own moments by weights: two sets of draws would differ by chance.
-    log_weights = np.concatenate(
-        [
-            part.values.mean - PENALTY * part.values.variance - part.values.penalised
-            for part in parts
-        ]
-    )
+    own = composite(X).own
+    log_weights = own - np.concatenate([part.values.penalised for part in parts])
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
     mean = weights @ X
@@ -100,7 +96,7 @@ def uncertain(emulators, inputs_at, draws, picked, n):
     With one emulator they are chosen one after another, as if those before, and the `picked` places
     (k, d), were evaluated already. `inputs_at` returns the opaque inputs at points.
     """
-    X, variance = draws.X, draws.values.variance
+    X, variance = draws.X, draws.values.doubt
     if len(emulators) > 1:
         return X[np.argsort(-variance, kind="stable")[:n]]
     (emulator,) = emulators

@@ -17,6 +17,7 @@ from pymc_kmc.learning.drawing import N_EACH
 from pymc_kmc.learning.emulated import Emulated
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import sentences
+from pymc_kmc.learning.region import RegionState
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 from pymc_kmc.notebook import figures, paragraph, result
@@ -70,6 +71,8 @@ class LearnedPosterior:
     emulated : Emulated
         The emulators' predictions at evaluations, each from all others, and at draws.
     emulators : tuple of EmulatorState
+    region : RegionState or None
+        Where the log density is finite; None where it was at all evaluations.
     structure : Structure
         Which opaque nodes are terms of a sum, and which values their inputs depend on.
     step_size : float
@@ -101,6 +104,7 @@ class LearnedPosterior:
     emulated: Emulated = field(repr=False)
     emulated_log_evidence: LogEvidence
     emulators: tuple = field(repr=False)
+    region: RegionState | None = field(repr=False)
     structure: Structure = field(repr=False)
     step_size: float = field(repr=False)
     r_hat: float

@@ -31,6 +31,7 @@ from pymc_kmc.learning.convergence import (
 )
 from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, SHALLOW, Compression, NodeEmulator, shrunk
 from pymc_kmc.learning.placing import informative, optimistic_draws, uncertain
+from pymc_kmc.learning.region import FeasibleRegion
 from pymc_kmc.learning.state import N_CONVERGED_ROUNDS, LearningState, Round
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
@@ -112,6 +113,7 @@ class Rounds:
         self.prior = np.zeros((0, model.n_dimensions)) if prior is None else prior
         self.emulators = [NodeEmulator(node, grows=True) for node in model.nodes]
         self.n_chains = max(N_CHAINS, CHAINS_A_DIMENSION * model.n_dimensions)
+        self.region: FeasibleRegion | None = None
         self.history: list[Round] = []
 
     def n_next(self, evaluations):
@@ -139,7 +141,8 @@ class Rounds:
         inputs, averages = self.model.inputs(draws), self.is_noisy
         for emulator in self.emulators:
             emulator.fit(evaluations, draws, inputs, averages=averages)
-        return Composite(self.model, self.emulators)
+        self.region = FeasibleRegion.of(evaluations, draws, self.region)
+        return Composite(self.model, self.emulators, self.region)
 
     def next(self, state):
         """Return the :class:`LearningState` after one round more."""
@@ -199,7 +202,7 @@ class Rounds:
     def _plan(self, state, composite, drawn):
         """Return the :class:`Plan` of where to evaluate."""
         draws, n_gaps, distant = drawn.draws, state.n_gaps, drawn.draws.X[:0]
-        own = np.sqrt(np.mean(draws.values.variance))
+        own = np.sqrt(np.mean(draws.values.doubt))
         is_sure = state.temperature == 1.0 and own < self.limits.own
         if is_sure and not self.is_noisy:
             optimistic, beyond, gap = optimistic_draws(
@@ -220,7 +223,7 @@ class Rounds:
         """Say whether the result is good enough for chains, given its draws and their metric."""
         if len(state.errors) < N_CONVERGED_ROUNDS:
             return False
-        own = np.sqrt(np.mean(draws.values.variance))
+        own = np.sqrt(np.mean(draws.values.doubt))
         errors = np.concatenate(state.errors[-N_CONVERGED_ROUNDS:])
         if self.is_noisy:
             # At places far apart, hardly any of them draws.

@@ -10,12 +10,13 @@ from pymc_kmc.learning.emulated import Emulated, EmulatedNode
 from pymc_kmc.learning.emulator import EmulatorState
 from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import LearnedMode
+from pymc_kmc.learning.region import RegionState
 from pymc_kmc.learning.state import Round
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 
 # Number of the file's form. It rises with every change.
-FORM = 7
+FORM = 8
 # The attribute that marks a file, and the one that has the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
 KINDS = {
@@ -27,6 +28,7 @@ KINDS = {
         Evaluations,
         LearnedMode,
         LogEvidence,
+        RegionState,
         Round,
         Structure,
     )

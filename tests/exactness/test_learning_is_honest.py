@@ -282,6 +282,28 @@ def test_outputs_that_jump_are_left_to_the_chains():
 
 
 @pytest.mark.parametrize("kind", ["-inf", "raise"])
+def test_draws_end_where_a_model_fails(kind):
+    """An edge through the mass is known from fewer than 200 evaluations, most of them near it."""
+    model = failing_half([], kind)
+    with model, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learned = kmc.learn(random_seed=0, progressbar=False)
+    assert learned.has_converged
+    assert learned.n_evaluations < 200
+    assert np.mean(learned.positions.sum(axis=1) > 2.0) < 0.08
+    grid = np.linspace(-3.0, 4.0, 1001)
+    a, b = np.meshgrid(grid, grid, indexing="ij")
+    log_density = -0.5 * (((a - 1) / 0.3) ** 2 + ((b - a + 0.25) / 0.2) ** 2 + a**2 + b**2)
+    weights = np.where(a + b > 2, 0.0, np.exp(log_density - log_density.max()))
+    weights /= weights.sum()
+    for values, draws in ((a, learned.positions[:, 0]), (b, learned.positions[:, 1])):
+        mean = np.sum(weights * values)
+        sd = np.sqrt(np.sum(weights * (values - mean) ** 2))
+        assert abs(draws.mean() - mean) < 0.15 * sd
+        assert abs(np.log(draws.std() / sd)) < 0.15
+
+
+@pytest.mark.parametrize("kind", ["-inf", "raise"])
 def test_a_step_has_all_evaluations(kind, monkeypatch):
     """Learning ends at its limit, which is lower here than it is unasked."""
     monkeypatch.setattr(unasked, "most_evaluations", lambda *arguments: 96)

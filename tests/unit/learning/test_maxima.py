@@ -28,7 +28,7 @@ class TwoModes:
         weights = np.exp(logs - values[:, None])
         gradient = -(weights * away / SDS).sum(axis=1, keepdims=True)
         none = np.zeros(len(X))
-        return Values(values / temperature, gradient / temperature, values, none)
+        return Values(values / temperature, gradient / temperature, values, none, none)
 
 
 def test_all_maxima_above_draws_are_found():

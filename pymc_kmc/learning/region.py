@@ -1,0 +1,109 @@
+r"""The feasible region: where a model's log density is finite.
+
+Evaluations have the labels 1 and -1, finite or not, which are values of a Gaussian process with
+predictive mean m and variance v. A point is feasible with probability
+
+.. math:: \Phi\left(\frac{m(x)}{\sqrt{v(x) + s^2}}\right)
+
+(least-squares classification; Rasmussen and Williams, 2006, section 6.5), here with a logistic
+function in place of the Gaussian one. Draws of what was learned are weighted with it, emulators
+are fitted to finite values alone: none has to bend to a cliff.
+
+References
+----------
+Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
+Press.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from scipy.linalg import LinAlgError
+from scipy.special import expit
+
+from pymc_kmc.learning.emulator import shrunk
+from pymc_kmc.numerics.linear_algebra import cholesky_factor
+from pymc_kmc.surrogates.exact_gp import ExactGP, Hyperparameters
+
+# Standard deviation s, in labels: the probability's slope is finite for trajectories, and a label
+# is sure to five of them.
+SMOOTHING = 0.2
+# Slope of the logistic function that is the standard Gaussian's distribution function to .01.
+STEEPNESS = 1.702
+
+
+class RegionState(NamedTuple):
+    """The arrays of a feasible region, enough to build it again.
+
+    The process of labels has coordinates by `centre` (d,) and `whitening` (d, d), data `Z` (n, d)
+    and `labels` (n, 1), and packed `parameters` of its covariance.
+    """
+
+    centre: np.ndarray
+    whitening: np.ndarray
+    Z: np.ndarray
+    labels: np.ndarray
+    parameters: np.ndarray
+
+
+class FeasibleRegion:
+    """The probability that points are feasible, by a fitted `process` of labels."""
+
+    def __init__(self, process):
+        self.process = process
+
+    @classmethod
+    def of(cls, evaluations, draws, last=None):
+        """Return the region that evaluations show, or None where all log densities are finite.
+
+        Its coordinates are those of draws (n, d); `last` is an earlier region.
+        """
+        is_finite = np.isfinite(evaluations.log_densities)
+        if is_finite.all() or not is_finite.any():
+            return last
+        whitening = np.linalg.inv(cholesky_factor(shrunk(draws)))
+        labels = np.where(is_finite, 1.0, -1.0)[:, None]
+        process = ExactGP(whitening, draws.mean(axis=0))
+        try:
+            process.fit(evaluations.X, labels, last=last and last.process)
+        except LinAlgError:
+            return last
+        return cls(process)
+
+    @classmethod
+    def restored(cls, state):
+        process = ExactGP(state.whitening, state.centre)
+        parameters = Hyperparameters.unpacked(state.parameters, len(state.centre))
+        return cls(process.given(state.Z, state.labels, np.zeros(len(state.Z)), parameters))
+
+    @property
+    def state(self):
+        process = self.process
+        arrays = process.centre, process.whitening, process.Z_, process.Y_
+        return RegionState(*arrays, process.hyperparameters_.packed)
+
+    @property
+    def packable(self):
+        """The arguments of :func:`~pymc_kmc.surrogates.exact_gp_evaluation.packed`."""
+        return self.process, np.ones(1), np.zeros(1), False
+
+    def log_probability(self, X, n_sds=0.0, is_sure=False):
+        """Return logarithms of probabilities (k,) at points (k, d), and their gradients (k, d).
+
+        With `n_sds` the margin to the region's edge is so many standard deviations wider. If
+        `is_sure` the process's variance is left out.
+        """
+        predicted = self.process.predict(X)
+        variance = SMOOTHING**2 + (0.0 if is_sure else 1.0) * predicted.variance
+        ratio = predicted.mean[:, 0] / np.sqrt(variance)
+        logit = STEEPNESS * (ratio + n_sds)
+        slope = STEEPNESS * expit(-logit)
+        by_mean = (slope / np.sqrt(variance))[:, None]
+        by_variance = np.zeros(len(X)) if is_sure else -0.5 * slope * ratio / variance
+        return -np.logaddexp(0.0, -logit), predicted.pullback(by_mean, by_variance)
+
+
+def log_probability_graph(margin):
+    """Return the graph of the log probability, without variance, of a process's mean."""
+    return -pt.softplus(-STEEPNESS / SMOOTHING * margin)

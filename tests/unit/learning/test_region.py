@@ -1,0 +1,78 @@
+"""Where a model's log density is finite."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.optimize import check_grad
+
+import pymc_kmc as kmc
+from pymc_kmc.learning.emulated_density import on_emulators
+from pymc_kmc.learning.region import FeasibleRegion
+from tests.evaluations import evaluations_of
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(80, 2))
+#: Evaluations fail on one side of a line.
+MARGIN = 1.0 - X.sum(axis=1)
+EVALUATIONS = evaluations_of(X, np.zeros((80, 1)), np.where(MARGIN > 0, 0.0, -np.inf))
+
+
+def test_there_is_none_where_all_is_finite():
+    finite = evaluations_of(X, np.zeros((80, 1)), np.zeros(80))
+    assert FeasibleRegion.of(finite, X) is None
+    nowhere = evaluations_of(X, np.zeros((80, 1)), np.full(80, np.nan))
+    assert FeasibleRegion.of(nowhere, X) is None
+
+
+def test_it_ends_where_evaluations_fail():
+    region = FeasibleRegion.of(EVALUATIONS, X)
+    places = np.random.default_rng(1).uniform(-1.5, 1.5, size=(2000, 2))
+    margin = (1.0 - places.sum(axis=1)) / np.sqrt(2.0)
+    probability = np.exp(region.log_probability(places)[0])
+    assert probability[margin > 0.3].min() > 0.7
+    assert probability[margin < -0.3].max() < 0.3
+    # A wider margin lets more through, and never less.
+    assert np.all(region.log_probability(places, 1.0)[0] > region.log_probability(places)[0])
+
+
+@pytest.mark.parametrize("is_sure", [True, False])
+def test_gradients(is_sure):
+    region = FeasibleRegion.of(EVALUATIONS, X)
+
+    def parts(x, i):
+        return region.log_probability(x[None], 0.5, is_sure)[i][0]
+
+    for x in np.random.default_rng(2).normal(size=(5, 2)):
+        assert check_grad(parts, lambda x, _: parts(x, 1), x, 0) < 1e-4
+
+
+def test_a_state_has_all_of_it():
+    region = FeasibleRegion.of(EVALUATIONS, X)
+    again = FeasibleRegion.restored(region.state)
+    for one, another in zip(region.log_probability(X), again.log_probability(X), strict=True):
+        np.testing.assert_allclose(one, another, rtol=1e-9)
+
+
+def half():
+    def log_likelihood(x):
+        return -2.0 * np.sum((x - 0.5) ** 2) if x.sum() < 1.0 else -np.inf
+
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, shape=2)
+        pm.Potential("p", kmc.BlackBox("p", log_likelihood, x))
+    return model
+
+
+def test_chains_move_within_it(tmp_path):
+    model = half()
+    learned = kmc.learn(model, random_seed=0, progressbar=False)
+    assert learned.has_converged
+    assert np.mean(learned.positions.sum(axis=1) > 1.0) < 0.08
+    density = on_emulators(learned, model).surrogate
+    assert density.log_density(np.array([1.5, 1.5])) < density.log_density(np.zeros(2)) - 5.0
+    # Compiled code has it too.
+    for x in learned.positions[:5]:
+        assert density.hamiltonian.log_density(x) == pytest.approx(density.log_density(x))
+    learned.to_netcdf(tmp_path / "learned.nc")
+    again = kmc.LearnedPosterior.from_netcdf(tmp_path / "learned.nc")
+    np.testing.assert_array_equal(again.region.Z, learned.region.Z)
