@@ -1,7 +1,8 @@
 r"""The feasible region: where a model's log density is finite.
 
-Evaluations have the labels 1 and -1, finite or not, which are values of a Gaussian process with
-predictive mean m and variance v. A point is feasible with probability
+Evaluations have the labels 1 and -1, finite or not, which are values of a Gaussian process of mean
+1: whatever isn't near a failure is feasible. With its predictive mean m and variance v, a point is
+feasible with probability
 
 .. math:: \Phi\left(\frac{m(x)}{\sqrt{v(x) + s^2}}\right)
 
@@ -36,8 +37,8 @@ STEEPNESS = 1.702
 class RegionState(NamedTuple):
     """The arrays of a feasible region, enough to build it again.
 
-    The process of labels has coordinates by `centre` (d,) and `whitening` (d, d), data `Z` (n, d)
-    and `labels` (n, 1), and packed `parameters` of its covariance.
+    The process has coordinates by `centre` (d,) and `whitening` (d, d), data `Z` (n, d) and
+    `labels` (n, 1), less their prior mean, and packed `parameters` of its covariance.
     """
 
     centre: np.ndarray
@@ -48,7 +49,7 @@ class RegionState(NamedTuple):
 
 
 class FeasibleRegion:
-    """The probability that points are feasible, by a fitted `process` of labels."""
+    """The probability that points are feasible, by a fitted `process` of labels less 1."""
 
     def __init__(self, process):
         self.process = process
@@ -63,8 +64,9 @@ class FeasibleRegion:
         if is_finite.all() or not is_finite.any():
             return last
         whitening = np.linalg.inv(cholesky_factor(shrunk(draws)))
-        labels = np.where(is_finite, 1.0, -1.0)[:, None]
-        process = ExactGP(whitening, draws.mean(axis=0))
+        # With noise, so that a process of some smoothness takes a step for what it is.
+        labels = np.where(is_finite, 0.0, -2.0)[:, None]
+        process = ExactGP(whitening, draws.mean(axis=0), deterministic=False)
         try:
             process.fit(evaluations.X, labels, last=last and last.process)
         except LinAlgError:
@@ -73,7 +75,7 @@ class FeasibleRegion:
 
     @classmethod
     def restored(cls, state):
-        process = ExactGP(state.whitening, state.centre)
+        process = ExactGP(state.whitening, state.centre, deterministic=False)
         parameters = Hyperparameters.unpacked(state.parameters, len(state.centre))
         return cls(process.given(state.Z, state.labels, np.zeros(len(state.Z)), parameters))
 
@@ -86,7 +88,7 @@ class FeasibleRegion:
     @property
     def packable(self):
         """The arguments of :func:`~pymc_kmc.surrogates.exact_gp_evaluation.packed`."""
-        return self.process, np.ones(1), np.zeros(1), False
+        return self.process, np.ones(1), np.ones(1), False
 
     def log_probability(self, X, n_sds=0.0, is_sure=False):
         """Return logarithms of probabilities (k,) at points (k, d), and their gradients (k, d).
@@ -96,7 +98,7 @@ class FeasibleRegion:
         """
         predicted = self.process.predict(X)
         variance = SMOOTHING**2 + (0.0 if is_sure else 1.0) * predicted.variance
-        ratio = predicted.mean[:, 0] / np.sqrt(variance)
+        ratio = (1.0 + predicted.mean[:, 0]) / np.sqrt(variance)
         logit = STEEPNESS * (ratio + n_sds)
         slope = STEEPNESS * expit(-logit)
         by_mean = (slope / np.sqrt(variance))[:, None]
@@ -105,5 +107,5 @@ class FeasibleRegion:
 
 
 def log_probability_graph(margin):
-    """Return the graph of the log probability, without variance, of a process's mean."""
+    """Return the graph of the log probability, without variance, of a predictive mean."""
     return -pt.softplus(-STEEPNESS / SMOOTHING * margin)
