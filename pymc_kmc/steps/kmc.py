@@ -103,7 +103,7 @@ class KMC(SurrogateStep):
     learn : bool
         Whether the step calls :func:`~pymc_kmc.learn` when it is made, where that is safe: black
         boxes depend on the step's variables alone, are not noisy, and either return outputs, with
-        ten values of the variables at most, or a log likelihood, with six at most, on whose maximum
+        50 values of the variables at most, or a log likelihood, with 20 at most, on whose maximum
         searches agree. `step.posterior` is the learned posterior, `step.evaluations` all
         evaluations made for it. If false, or where the learned posterior can't be trusted, each
         chain learns by itself, from these evaluations too. Another seed learns anew:

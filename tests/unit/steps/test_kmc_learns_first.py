@@ -107,7 +107,7 @@ def with_a_gradient():
 
 def of_many_dimensions():
     with pm.Model() as model:
-        x = pm.Normal("x", shape=11)
+        x = pm.Normal("x", shape=51)
         mean = kmc.BlackBox("slice", lambda x: x[:5], x, shape=(5,))
         pm.Normal("y", mean, 1.0, observed=OBSERVED)
     return model
@@ -115,7 +115,7 @@ def of_many_dimensions():
 
 def a_number_of_many_dimensions():
     with pm.Model() as model:
-        x = pm.Normal("x", shape=7)
+        x = pm.Normal("x", shape=21)
         pm.Potential("p", kmc.BlackBox("loglik", lambda x: -(x @ x), x))
     return model
 
