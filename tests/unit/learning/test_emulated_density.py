@@ -33,8 +33,12 @@ def single_precision():
     return model
 
 
+# A box that may fail elsewhere is a vector_model too.
+OTHERS = [build for build in TAKEN_APART if build is not vector_model]
+
+
 @pytest.mark.parametrize(
-    "build", [*TAKEN_APART, noisy_model, fails_elsewhere, differentiable, single_precision]
+    "build", [*OTHERS, noisy_model, fails_elsewhere, differentiable, single_precision]
 )
 def test_compiled_code_says_what_numpy_does(build, monkeypatch):
     monkeypatch.setattr(exact_gp_evaluation, "NEGLIGIBLE", 0.0)
