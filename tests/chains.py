@@ -12,10 +12,19 @@ QUIET = {"progressbar": False, "compute_convergence_checks": False}
 ONE_CHAIN = QUIET | {"chains": 1, "cores": 1}
 
 
+# Simulated trajectories by which each fit compares lengths: with ten, chains on the banana and the
+# Gaussian of tests/exactness have the effective sizes that they have with 50.
+FEW_STARTS = 10
+
+
 @contextmanager
 def short_sequences(share=1 / 8):
-    """Let KMC move that far on its surrogate, in this process and in forks of it."""
+    """Let steps move that far on their surrogates, and learn how far from few simulations.
+
+    In this process and in forks of it.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transitions, "N_STARTS", FEW_STARTS)
         for module, name in (
             (transitions, "BUDGET"),
             (emulated_density, "BUDGET"),

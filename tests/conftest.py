@@ -16,16 +16,24 @@ ROOMS_OF_ARRAYS = [UNIT / name for name in ("adaptation", "moves", "surrogates")
 ROOMS_OF_ARRAYS += [UNIT / "test_dynamics.py"]
 # Files whose outcome is that of algorithms: all that PyMC has to do there is to give a density.
 # Tests of contracts, of models' log densities and of exactness show on both lines that it does.
-OF_ALGORITHMS = [UNIT / "steps" / "test_own_checks.py"]
+OF_ALGORITHMS = [
+    UNIT / "steps" / f"test_{name}.py"
+    for name in ("kamh", "kernel_hmc", "kmc", "noise_probe", "own_checks", "surrogate")
+]
 OF_ALGORITHMS += [
     UNIT / "learning" / f"test_{name}.py"
     for name in (
+        "composite",
         "convergence",
+        "emulator",
+        "faults",
         "hard_fits",
         "learn",
+        "maxima",
         "modes",
         "multistart",
         "placing",
+        "resuming",
         "rounds",
         "trust_region",
     )
@@ -33,9 +41,17 @@ OF_ALGORITHMS += [
 # Exactness of algorithms, on densities that PyMC only evaluates. What is learned of models' graphs,
 # and chains on transformed variables, are tested on both lines.
 OF_ALGORITHMS += [
-    EXACTNESS / f"test_{name}.py" for name in ("abc", "correlated", "learned", "partial_posteriors")
+    EXACTNESS / f"test_{name}.py"
+    for name in ("abc", "correlated", "failed_simulations", "learned", "partial_posteriors")
 ]
 OF_ALGORITHMS += [TESTS / "faults" / "test_compositions.py"]
+# Scripts and benchmarks too, but for what shows how PyMC is used: README, the documentation's code
+# and notebooks, models of PyMC's gallery.
+EXAMPLES = TESTS / "examples"
+USES_OF_PYMC = [
+    EXAMPLES / f"test_{name}.py"
+    for name in ("docs", "gallery_forms", "notebooks", "readme", "same_draws")
+]
 # A test file of a room that imports one of these has a model.
 OF_MODELS = {"pymc", "pymc_kmc", "pytensor", "pytensor.tensor", "arviz"}
 
@@ -45,8 +61,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(EXACTNESS):
             item.add_marker("exactness")
-        is_benchmark = item.path.name.endswith("_benchmark.py")
-        if is_of_arrays(item) or is_benchmark or item.path in OF_ALGORITHMS:
+        is_example = item.path.parent == EXAMPLES and item.path not in USES_OF_PYMC
+        if is_of_arrays(item) or is_example or item.path in OF_ALGORITHMS:
             item.add_marker("one_line")
 
 

@@ -59,6 +59,7 @@ def test_same_seed_same_draws_whatever_cores_and_start_method(caplog):
         assert len(told) == 2  # once a chain
 
 
+@pytest.mark.one_line
 @pytest.mark.filterwarnings("ignore:The black box 'line' raised")
 def test_same_draws_on_executors():
     here = draws_of(model_of(), kmc.AdaptiveMetropolis, cores=1)

@@ -9,12 +9,11 @@ import pymc_kmc as kmc
 from tests.models import NoisyEstimator
 from tests.steps import NOISY_STEPS, STEPS
 
-MODES = ["FAST_COMPILE", pytensor.config.mode]
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "chains": 1, "cores": 1}
 
 
 @pytest.fixture(autouse=True)
-def single_precision():
+def single_precision(with_short_sequences):
     with pytensor.config.change_flags(floatX="float32"):
         yield
 
@@ -23,8 +22,12 @@ def sample(step):
     return pm.sample(step=step, tune=150, draws=60, random_seed=5, **QUIET)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", STEPS)
+# Compiled as by users: one step of each way to look at a model. All of them without compilation.
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [(name, pytensor.config.mode) for name in ("AdaptiveMetropolis", "GadMALA", "KMC")]
+    + [pytest.param(name, "FAST_COMPILE", marks=pytest.mark.one_line) for name in STEPS],
+)
 def test_of_one_type(name, mode):
     with pytensor.config.change_flags(mode=mode), pm.Model():
         x = pm.Normal("x", shape=2)
@@ -54,6 +57,7 @@ def test_beside_another_step(name):
     assert np.ptp(idata.posterior["z"].values) > 0
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize("name", ["GadRWM", "AdaptiveMetropolis"])
 def test_scales_and_a_log_density_of_a_thousand(name):
     # A single-precision number of 1000 is known to 6e-5. ESS is some 300 of 3000 draws: a standard

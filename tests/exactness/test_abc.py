@@ -98,7 +98,6 @@ def test_the_posterior_is_abcs_whatever_the_number_of_simulations(name, n_simula
     assert draws.std(axis=0).mean() == pytest.approx(EXACT.sd.mean(), rel=0.2)
 
 
-@pytest.mark.one_line
 def test_the_check_can_fail():
     """Drawing the accepted estimate anew is found out."""
 
@@ -115,7 +114,6 @@ def test_the_check_can_fail():
     assert max(map(abs, z_scores(draws))) > 1.5 * TOLERANCE
 
 
-@pytest.mark.one_line
 def test_means_are_those_of_the_simulated_data():
     """At 20,000 data sets: moments up to the third along the axis, and the variance across it."""
     rng = np.random.default_rng(2)
@@ -129,7 +127,6 @@ def test_means_are_those_of_the_simulated_data():
     np.testing.assert_allclose(np.cov(data.T), np.cov(means.T), atol=0.1 * TOLERANCE / np.sqrt(n))
 
 
-@pytest.mark.one_line
 def test_the_oracle_against_importance_sampling():
     """Posterior moments by weighting simulated data sets of parameters near the posterior."""
     rng = np.random.default_rng(3)

@@ -29,6 +29,13 @@ STEPS = {
 }
 
 
+# One of this package and one of PyMC's show what an evaluation that fails is on either line of it.
+NAMES = [
+    name if name in ("KMC", "Slice") else pytest.param(name, marks=pytest.mark.one_line)
+    for name in STEPS
+]
+
+
 def prediction(coefficients):
     return DESIGN @ coefficients
 
@@ -49,7 +56,7 @@ def draws_of(name, function, on_error):
     return idata.posterior["b"].values
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_mean_that_is_a_black_box(name):
     draws = draws_of(name, prediction, "raise")
     for i in range(2):
@@ -57,7 +64,7 @@ def test_a_mean_that_is_a_black_box(name):
 
 
 @pytest.mark.filterwarnings("ignore:The black box 'mean' raised ArithmeticError")
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", NAMES)
 def test_rejection_cuts_off_the_prior(name):
     draws = draws_of(name, failing_prediction, "reject")
     sd = COVARIANCE[0, 0] ** 0.5

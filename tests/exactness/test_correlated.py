@@ -89,7 +89,6 @@ class Contracting(Normals):
         return rho * noise + (1.0 - rho) * self.draw(len(noise), rng)
 
 
-@pytest.mark.one_line
 def test_the_check_can_fail(correlated, monkeypatch):
     with correlated:
         step = kmc.AdaptiveMetropolis()

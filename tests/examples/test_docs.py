@@ -22,8 +22,19 @@ PAGES = sorted(DOCS.glob("*.md"))
 PACKAGE = Path(kmc.__file__).parent
 # What takes long, and what runs in its place.
 QUICKER = {
-    "black_boxes.md": [("rtol=1e-8", "rtol=1e-4")],
+    # The model with a second name is learned as the first one was.
+    "black_boxes.md": [
+        ("rtol=1e-8", "rtol=1e-4"),
+        (
+            "kmc.KMC(), tune=1000, draws=1000, chains=2, cores=1",
+            "kmc.KMC(learn=False), cores=1",
+        ),
+    ],
+    # Outputs are learned there; that numbers are, tests of the step show.
+    "coming_from.md": [("kmc.KMC(), tune=1000, draws=2000)", "kmc.KMC(learn=False))")],
     "diagnose.md": [("at=[100, 500, 2000]", "at=[20, 60]")],
+    # What was learned above is not learned again.
+    "learning.md": [("    learned = kmc.learn(model, random_seed=1)\n", "    pass\n")],
     "partial_posteriors.md": [
         ("1_000_000", "2000"),
         (
@@ -51,9 +62,19 @@ def extension(monkeypatch):
     return imported
 
 
+# Pages that take long, on whose subjects notebooks run on the second line of PyMC.
+LONG = ("black_boxes.md", "coming_from.md", "learning.md", "partial_posteriors.md")
+
+
 @pytest.mark.documentation
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.one_line if page.name in LONG else ())
+        for page in PAGES
+        if python_blocks(page)
+    ],
+    ids=lambda page: page.name,
 )
 def test_code_runs_as_printed(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages write files

@@ -66,7 +66,10 @@ def black_box(m, c):
     pm.Potential("likelihood", kmc.BlackBox("loglike", loglike, m, c, shape=10))
 
 
-@pytest.mark.parametrize("likelihood", [custom_dist, potential, black_box])
+@pytest.mark.parametrize(
+    "likelihood",
+    [custom_dist, *[pytest.param(f, marks=pytest.mark.one_line) for f in (potential, black_box)]],
+)
 @pytest.mark.filterwarnings("ignore:Numba will use object mode")
 def test_black_box_likelihood(likelihood):
     with pm.Model():

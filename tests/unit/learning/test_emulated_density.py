@@ -18,7 +18,13 @@ from pymc_kmc.learning.emulated_density import (
 from pymc_kmc.numerics.evaluation import PythonParameters, is_compiled
 from pymc_kmc.surrogates import exact_gp_evaluation
 from tests.learned import curve, density_of, learned_curve
-from tests.unit.model.test_opaque import TAKEN_APART, differentiable, noisy_model, vector_model
+from tests.unit.model.test_opaque import (
+    TAKEN_APART,
+    chain_model,
+    differentiable,
+    noisy_model,
+    vector_model,
+)
 
 
 def fails_elsewhere():
@@ -33,8 +39,16 @@ def single_precision():
     return model
 
 
+# A box that may fail elsewhere is a vector_model too. On the second line of PyMC: two boxes, none,
+# and another type.
+ON_BOTH_LINES = [chain_model, differentiable, single_precision]
+ON_ONE = [build for build in TAKEN_APART if build not in (vector_model, chain_model)]
+ON_ONE += [noisy_model, fails_elsewhere]
+
+
 @pytest.mark.parametrize(
-    "build", [*TAKEN_APART, noisy_model, fails_elsewhere, differentiable, single_precision]
+    "build",
+    [*ON_BOTH_LINES, *[pytest.param(build, marks=pytest.mark.one_line) for build in ON_ONE]],
 )
 def test_compiled_code_says_what_numpy_does(build, monkeypatch):
     monkeypatch.setattr(exact_gp_evaluation, "NEGLIGIBLE", 0.0)

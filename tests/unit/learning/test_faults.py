@@ -68,8 +68,15 @@ def without_a_black_box(bad):
     return model
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("build", [estimated, beside_a_black_box, without_a_black_box])
+@pytest.mark.parametrize(
+    ("build", "bad"),
+    [
+        (estimated, np.nan),
+        (beside_a_black_box, np.nan),
+        (beside_a_black_box, np.inf),
+        (without_a_black_box, np.inf),
+    ],
+)
 def test_what_a_chain_would_reject_is_impossible_and_told(build, bad):
     model = build(bad)
     message = f"log density was {bad} where it was evaluated .*rate="
@@ -80,16 +87,14 @@ def test_what_a_chain_would_reject_is_impossible_and_told(build, bad):
     assert_right(learned)
 
 
+# While searches are made, and in a round.
 @pytest.mark.parametrize(
-    ("fault", "expected"),
+    ("make", "function", "n", "fault", "expected"),
     [
-        (lambda: np.zeros(3), "must return real numbers of shape .*an array of shape"),
-        (lambda: "no", "must return real numbers"),
-        (lambda: sys.exit(3), "raised SystemExit: 3"),
+        (curve, decay, 30, lambda: np.zeros(3), "real numbers of shape .*an array of shape"),
+        (curve, decay, 30, lambda: sys.exit(3), "raised SystemExit: 3"),
+        (scalar, log_likelihood, 50, lambda: "no", "must return real numbers"),
     ],
-)
-@pytest.mark.parametrize(
-    ("make", "function", "n"), [(curve, decay, 30), (scalar, log_likelihood, 50)]
 )
 def test_a_wrong_result_late(make, function, n, fault, expected):
     model = make(Faulty(function, n, fault))

@@ -179,7 +179,7 @@ def test_the_length_goes_with_the_data(options):
     assert repr(op).startswith("<BlackBox 'mean' of slope, x, shape (None,): ")
 
 
-@pytest.mark.parametrize("learn", [True, False])
+@pytest.mark.parametrize("learn", [pytest.param(True, marks=pytest.mark.one_line), False])
 def test_draws_given_new_data(learn):
     """The posterior is normal; a false alarm in 1e5 draws of 500 that are nearly independent."""
     model = data_model()

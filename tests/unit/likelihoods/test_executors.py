@@ -105,6 +105,7 @@ def test_nor_do_they_with_normal_numbers_in_one_task_or_in_many(processes):
         assert estimates(task, processes, n=n, noise=noise) == here
 
 
+@pytest.mark.one_line
 def test_pm_sample_makes_one_executor_in_each_process_that_needs_it():
     """The step travels by fork and, pickled, by spawn."""
     with model_on(partial(ThreadPoolExecutor, 2)):

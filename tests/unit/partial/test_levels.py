@@ -78,13 +78,14 @@ def test_defaults(settings):
 
 
 def test_kmc_where_there_is_no_gradient(settings):
-    @wrap_py(itypes=[pt.dscalar], otypes=[pt.dscalar])
+    @wrap_py(itypes=[pt.dvector], otypes=[pt.dscalar])
     def black_box(theta):
-        return -(theta**2)
+        return -(theta @ theta)
 
     def build(subset):
         with pm.Model() as model:
-            pm.Potential("loglik", black_box(pm.Normal("theta")))
+            # A number of so many parameters isn't learned before there are chains.
+            pm.Potential("loglik", black_box(pm.Normal("theta", shape=7)))
         return model
 
     run(None, build)

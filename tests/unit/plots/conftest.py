@@ -6,6 +6,7 @@ matplotlib.use("agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
 import pymc as pm  # noqa: E402
+import pytensor  # noqa: E402
 import pytest  # noqa: E402
 
 import pymc_kmc as kmc  # noqa: E402
@@ -13,6 +14,8 @@ from tests.models import noisy_gaussian  # noqa: E402
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}
 KEPT = QUIET | {"discard_tuned_samples": False}
+# Runs here are so short that compiling would take longer.
+quickly_compiled = pytensor.config.change_flags(mode="FAST_COMPILE")
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +25,7 @@ def closed():
 
 
 @pytest.fixture(scope="session")
+@quickly_compiled
 def curved():
     """A run of KMC and its step: a banana, and a variable with a transform."""
     with pm.Model():
@@ -33,6 +37,7 @@ def curved():
 
 
 @pytest.fixture(scope="session")
+@quickly_compiled
 def walked():
     """A run of KAMH and its step, on two of three coordinates with names."""
     with pm.Model(coords={"place": ["a", "b", "c"]}):
@@ -43,6 +48,7 @@ def walked():
 
 
 @pytest.fixture(scope="session")
+@quickly_compiled
 def noisy():
     """A run on a noisy likelihood, without its tuning."""
     with noisy_gaussian(2.0):

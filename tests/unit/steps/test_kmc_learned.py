@@ -65,6 +65,7 @@ def test_chains_begin_dispersed(learned):
         assert (start == learned.wide_positions).all(axis=1).any()
 
 
+@pytest.mark.one_line
 def test_a_surrogate_that_fails_is_given_up(learned):
     idata = sample(learned, error=8.0, tune=400, cores=1)
     warmup = idata["warmup_sample_stats"]
@@ -92,6 +93,7 @@ def test_it_is_one_surrogate_of_all(learned, arguments):
         kmc.KMC(learned, **arguments)
 
 
+@pytest.mark.one_line
 def test_a_learned_posterior_that_did_not_converge_is_learned_on():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -101,11 +103,13 @@ def test_a_learned_posterior_that_did_not_converge_is_learned_on():
     assert np.all(idata["warmup_sample_stats"]["kmc_n_evaluations"].sum("draw") > 150)
 
 
+@pytest.mark.one_line
 def test_chains_settle_on_what_is_close(learned):
     idata = sample(replace(learned, has_converged=False), cores=1)
     assert np.all(idata["warmup_sample_stats"]["kmc_n_evaluations"].sum("draw") <= SETTLING + 1)
 
 
+@pytest.mark.one_line
 def test_noise_that_was_learned_is_known_to_the_chains():
     """Perfect proposals are accepted in .54 of cases; a chain that rests has probed .03 to .9."""
 

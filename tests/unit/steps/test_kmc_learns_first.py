@@ -31,9 +31,12 @@ class Counted:
 
 def test_it_is_learned_where_the_step_is_made(caplog):
     function = Counted()
-    with curve(function), caplog.at_level(logging.INFO):
-        step = kmc.KMC(n_landmarks=50)
+    with curve(function) as model, caplog.at_level(logging.INFO):
+        step = kmc.KMC([model["rate"], model["size"]], n_landmarks=50)  # in another order
     assert step.posterior.has_converged
+    assert step.posterior.names == ("rate_log__", "size_log__")
+    means = step.posterior.summary()["mean"]
+    assert means["size"] > 2.0 > 1.0 > means["rate"]
     assert function.n_calls == step.posterior.n_evaluations < 100
     assert "KMC: learning curve for all chains" in caplog.text
     assert step.default_tune_steps == 50
@@ -43,6 +46,7 @@ def test_it_is_learned_where_the_step_is_made(caplog):
     assert function.n_calls == step.posterior.n_evaluations
 
 
+@pytest.mark.one_line
 def test_a_log_likelihood_is_learned_where_searches_agree():
     with scalar():
         step = kmc.KMC(n_landmarks=50)
@@ -50,6 +54,7 @@ def test_a_log_likelihood_is_learned_where_searches_agree():
     assert step.posterior.n_evaluations < 150
 
 
+@pytest.mark.one_line
 def test_a_log_likelihood_that_is_not_learned_is_left_to_the_chains(caplog, monkeypatch):
     monkeypatch.setattr(learning, "most_evaluations", lambda d: 30)
     with scalar(), caplog.at_level(logging.INFO):
@@ -82,6 +87,7 @@ def test_searches_agree_on_what_two_of_them_have_found(modes, highest, agree):
     assert learning.searches_agree(learned) == agree
 
 
+@pytest.mark.one_line
 def test_the_draws_are_those_of_what_learn_returns():
     options = {"tune": 30, "draws": 30, "chains": 2, "cores": 1} | QUIET
     learned = learned_curve()
@@ -89,14 +95,6 @@ def test_the_draws_are_those_of_what_learn_returns():
         unasked = pm.sample(step=kmc.KMC(n_landmarks=50), **options)
         asked = pm.sample(step=kmc.KMC(learned), **options)
     np.testing.assert_array_equal(unasked.posterior["rate"], asked.posterior["rate"])
-
-
-def test_the_variables_may_have_any_order():
-    with curve() as model:
-        step = kmc.KMC([model["rate"], model["size"]], n_landmarks=50)
-    assert step.posterior.names == ("rate_log__", "size_log__")
-    means = step.posterior.summary()["mean"]
-    assert means["size"] > 2.0 > 1.0 > means["rate"]
 
 
 def with_a_gradient():
