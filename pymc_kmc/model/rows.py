@@ -52,7 +52,7 @@ def of_rows(inputs, outputs):
     """Return a function of many points at a time: every output gets a first axis."""
     rows = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in inputs]
     try:
-        own_checks = _with_switches(inputs, outputs)
+        own_checks = _with_switches(outputs)
         vectorized = vectorize_graph(own_checks, dict(zip(inputs, rows, strict=True)))
     except Exception:  # whatever PyTensor can't vectorize: sparse matrices, for one
         return _row_by_row(inputs, outputs)
@@ -65,12 +65,13 @@ def of_rows(inputs, outputs):
     return function(rows, full, NumPyLinker)
 
 
-def _with_switches(inputs, outputs):
+def _with_switches(outputs):
     """Return outputs that are -inf where a check of a distribution's parameters fails.
 
     PyTensor merges the checks of all rows into one: a row that fails would make the others fail.
     """
-    graph = FunctionGraph(inputs, outputs, clone=True, copy_inputs=False)
+    # Shared variables, such as other steps' values and new data, are inputs too.
+    graph = FunctionGraph(None, outputs, clone=True, copy_inputs=False)
     dfs_rewriter(local_check_parameter_to_ninf_switch).rewrite(graph)
     return graph.outputs
 

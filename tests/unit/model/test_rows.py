@@ -77,3 +77,16 @@ def test_arrays_have_their_own_dtypes():
     arrays = columns.split(np.full((4, 3), np.pi))
     assert [array.dtype.name for array in arrays] == ["float32", "float64"]
     assert columns.join(arrays).dtype == np.float64
+
+
+def test_shared_variables_are_followed_in_one_call(monkeypatch):
+    monkeypatch.setattr(rows, "_row_by_row", lambda *arguments: pytest.fail("row by row"))
+    x, shared = pt.dvector("x"), pytensor.shared(np.array([1.0, 2.0]))
+    sd = pt.exp(shared[1])
+    function = of_rows([x], [pm.logp(pm.Normal.dist(shared[0], sd), x).sum()])
+    points = np.random.default_rng(0).standard_normal((3, 2))
+    for mean, log_sd in ((1.0, 2.0), (-1.0, 0.5)):
+        shared.set_value(np.array([mean, log_sd]))
+        z = (points - mean) / np.exp(log_sd)
+        expected = np.sum(-0.5 * z**2 - log_sd - 0.5 * np.log(2 * np.pi), axis=1)
+        np.testing.assert_allclose(function(points)[0], expected, rtol=1e-12)
