@@ -61,7 +61,7 @@ class Limits(NamedTuple):
 
     def excess(self, error, n):
         """Return an error of n values without the part that may be noise."""
-        may_be_noise = self.noise**2 * (1.0 + NOISE_SDS * np.sqrt(2.0 / n))
+        may_be_noise = self.noise**2 * (1.0 + NOISE_SDS * np.sqrt(2.0 / max(n, 1)))
         return np.sqrt(max(error**2 - may_be_noise, 0.0))
 
 
@@ -134,10 +134,8 @@ def judge(limits, plan, values, predicted, heights, compression, last_errors):
             elsewhere = elsewhere[n_distant:]
     uncertain_error, missed = root_mean_square(elsewhere), root_mean_square(of_mass)
     errors = errors[:n]
-    error = np.inf
-    if n:
-        error = root_mean_square(errors - np.median(np.concatenate([*last_errors, errors])))
-    excess, most = limits.excess(error, max(n, 1)), limits.uncertain_error
+    error = error_about_median(errors, last_errors)
+    excess, most = limits.excess(error, n), limits.uncertain_error
     is_small = excess < limits.error and limits.excess(missed, len(of_mass)) < most
     is_right = plan.is_sure and is_feasible and is_small
     # Predicted mass that isn't there says nothing of the end, or against it.
@@ -148,6 +146,16 @@ def judge(limits, plan, values, predicted, heights, compression, last_errors):
 def root_mean_square(errors):
     """Return the root mean square of errors (n,), a float; infinite of none."""
     return float(np.sqrt(np.mean(errors**2))) if len(errors) else np.inf
+
+
+def error_about_median(errors, others=()):
+    """Return the root mean square of errors (n,) about their median and others' (k arrays).
+
+    Infinite of none. A constant offset of a log density is no error.
+    """
+    if not len(errors):
+        return np.inf
+    return root_mean_square(errors - np.median(np.concatenate([*others, errors])))
 
 
 def lowest_of_mass(heights):

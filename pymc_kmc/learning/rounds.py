@@ -24,10 +24,10 @@ from pymc_kmc.learning.convergence import (
     UNCERTAIN_TOLERANCE,
     Limits,
     Plan,
+    error_about_median,
     errors_in_reach,
     judge,
     lowest_of_mass,
-    root_mean_square,
 )
 from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, SHALLOW, Compression, NodeEmulator, shrunk
 from pymc_kmc.learning.placing import informative, optimistic_draws, uncertain
@@ -231,7 +231,7 @@ class Rounds:
             values = state.evaluations.log_densities[-len(predicted) :]
             errors, _ = errors_in_reach(values, predicted, draws.values.mean)
         limits = self.limits
-        error = limits.excess(root_mean_square(errors - np.median(errors)), len(errors))
+        error = limits.excess(error_about_median(errors), len(errors))
         if own > CLOSE * limits.own or error > CLOSE * limits.error:
             return False
         if self.is_noisy:

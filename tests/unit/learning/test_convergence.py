@@ -49,6 +49,25 @@ def test_where_all_other_places_are_distant_they_count():
     assert np.isfinite(judgement(np.zeros(4), n_distant=2).uncertain_error)
 
 
+@pytest.mark.parametrize(
+    ("failed", "expected"),
+    [
+        ([], (True, True)),
+        ([0], (True, True)),  # one of two draws may fail by chance
+        ([0, 1], (False, True)),
+        ([2, 3], (True, True)),
+        ([0, 1, 2, 3], (False, False)),
+    ],
+)
+def test_a_log_density_that_is_not_finite_is_no_error(failed, expected):
+    values = VALUES.copy()
+    values[failed] = -np.inf
+    plan = Plan(np.zeros((4, 1)), 2, 1, True, 0)
+    judged = judge(LIMITS, plan, values, VALUES, HEIGHTS, COMPRESSION, ())
+    assert (judged.is_right, judged.is_confirmed) == expected
+    assert len(judged.errors) == 2 - len({0, 1} & set(failed))
+
+
 def test_an_offset_of_all_draws_is_no_error():
     judged = judgement(np.array([5.1, 4.9, 5.0, 5.0]), last_errors=[np.array([5.0, 5.0])])
     assert judged.error == pytest.approx(0.1)
