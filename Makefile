@@ -1,6 +1,6 @@
 # make demo                   the example of the KMC paper
 # make test                   the tests on the working tree, without those of the next two lines
-# make test-exactness         that draws are the posterior's, and what is learned too: long by nature
+# make test-exactness         that draws are the posterior's, what is learned too, and faults: long by nature
 # make test-docs              notebooks, the documentation's code as printed, examples and benchmarks in short
 # make faults                 kills, interrupts, hangs, damaged files, random models: many times each, and a table
 # make lint | typecheck       ruff | mypy
@@ -60,7 +60,7 @@ coverage: venv
 faults: venv
 	@$(VENV)/bin/python -m tests.faults $(FAULTS_ARGS)
 	@FAULTS_EXAMPLES=200 $(VENV)/bin/python -m pytest -q -s -m exactness tests/faults/test_compositions.py
-	@FAULTS_EXAMPLES=100 $(VENV)/bin/python -m pytest -q tests/faults/test_models.py tests/faults/test_distributions.py
+	@FAULTS_EXAMPLES=100 $(VENV)/bin/python -m pytest -q $(EXACTNESS) tests/faults/test_models.py tests/faults/test_distributions.py
 
 lint: venv
 	@$(VENV)/bin/ruff check .

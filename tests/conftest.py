@@ -9,7 +9,7 @@ from tests.chains import short_sequences
 
 TESTS = Path(__file__).parent
 UNIT = TESTS / "unit"
-EXACTNESS = TESTS / "exactness"
+EXACTNESS, FAULTS = TESTS / "exactness", TESTS / "faults"
 # Rooms that know nothing of PyMC: arrays in, arrays out. `numerics` isn't one of them: its cache of
 # compiled code stands on inner parts of numba, whose version comes with that of PyMC.
 ROOMS_OF_ARRAYS = [UNIT / name for name in ("adaptation", "moves", "surrogates")]
@@ -44,7 +44,7 @@ OF_ALGORITHMS += [
     EXACTNESS / f"test_{name}.py"
     for name in ("abc", "correlated", "failed_simulations", "learned", "partial_posteriors")
 ]
-OF_ALGORITHMS += [TESTS / "faults" / "test_compositions.py"]
+OF_ALGORITHMS += [FAULTS / "test_compositions.py"]
 # Scripts and benchmarks too, but for what shows how PyMC is used: README, the documentation's code
 # and notebooks, models of PyMC's gallery.
 EXAMPLES = TESTS / "examples"
@@ -59,7 +59,7 @@ OF_MODELS = {"pymc", "pymc_kmc", "pytensor", "pytensor.tensor", "arviz"}
 def pytest_collection_modifyitems(items):
     """Mark whole files; single tests bear markers where they are written."""
     for item in items:
-        if item.path.is_relative_to(EXACTNESS):
+        if item.path.is_relative_to(EXACTNESS) or item.path.is_relative_to(FAULTS):
             item.add_marker("exactness")
         is_example = item.path.parent == EXAMPLES and item.path not in USES_OF_PYMC
         if is_of_arrays(item) or is_example or item.path in OF_ALGORITHMS:

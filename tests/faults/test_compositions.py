@@ -10,7 +10,6 @@ import os
 from collections import Counter
 
 import pytensor
-import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 
 from tests.compositions import built, compositions
@@ -25,7 +24,6 @@ MOST = 200
 SURE = 0.5
 
 
-@pytest.mark.exactness
 def test_moments_are_right_or_doubted():
     outcomes, wrong = Counter(), []
 

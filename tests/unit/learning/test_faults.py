@@ -116,6 +116,7 @@ def hang():
     threading.Event().wait(600.0)
 
 
+@pytest.mark.exactness
 @pytest.mark.parametrize(
     ("fault", "options", "expected"),
     [

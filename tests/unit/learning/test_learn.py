@@ -208,6 +208,7 @@ def test_draws_that_the_emulators_are_not_sure_of_are_not_learned(monkeypatch):
         assert not kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
 
 
+@pytest.mark.exactness
 def test_nothing_is_learned_while_mass_elsewhere_is_not_excluded(monkeypatch):
     """However small errors are where it was drawn."""
     monkeypatch.setattr(convergence, "LARGEST_GAP", 0.0)
@@ -237,6 +238,7 @@ def test_a_long_banana_in_many_dimensions_is_learned_to_its_ends():
     np.testing.assert_allclose(learned.positions.std(axis=0)[:2], [10.0, 4.36], rtol=0.2)
 
 
+@pytest.mark.exactness
 def test_a_banana_is_learned_to_the_ends_of_its_arms():
     """Of a quartic's: its emulator took the arms for empty once, and learning ended in calm."""
     banana = Banana(spread=10.0, bend=0.03)
@@ -297,6 +299,7 @@ def test_the_progress_bar_says_how_many_evaluations_there_may_be(learned):
     assert task.fields["figures"].endswith("error 0.5") and not task.finished
 
 
+@pytest.mark.exactness
 def test_what_was_cut_short_may_be_close_enough():
     with pytest.warns(UserWarning, match="chains draw from it"):
         learned = kmc.learn(scalar(), max_evaluations=72, progressbar=False)
@@ -332,6 +335,7 @@ def test_noise_is_averaged_over_more_evaluations(monkeypatch, noise, most, limit
     assert limit <= len(learned.evaluations) < limit + 4
 
 
+@pytest.mark.exactness
 def test_small_errors_are_not_enough_where_mass_may_be_missing():
     """The arms of a banana that was cut short don't reach their ends.
 

@@ -233,6 +233,7 @@ def test_parameters_of_few_values_are_sought_each_time(n, grows):
 
 
 @pytest.mark.one_line
+@pytest.mark.exactness
 def test_many_dimensions_are_learned_from_little_more_than_a_quadratic_has_coefficients():
     """Searches to the end alone take 500 evaluations and more."""
     d = 16
