@@ -60,6 +60,6 @@ def outcome(text):
             return "too rough", str(error)
         learned = learn(model, random_seed=1, max_evaluations=MOST)
     if learned.is_doubtful:
-        return "doubted", str(learned.refusal or learned.said)
+        return "doubted", str(learned.refusal or learned.messages)
     message = deviation(learned, exact)
     return ("wrong" if message else "right"), message
