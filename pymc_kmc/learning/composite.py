@@ -92,14 +92,14 @@ class Composite:
     def __call__(self, X, temperature=1.0, penalty=PENALTY) -> Values:
         """Return :class:`Values` at X (n, d) for a temperature; `penalty` weighs the variance.
 
-        With a penalty of zero the feasible region has no variance either.
+        With a penalty of zero the feasible region is that for chains' moves.
         """
         weight = -penalty / temperature**2
 
         def penalised(variance):
             return weight * variance, np.full(len(variance), weight)
 
-        return self._values(X, temperature, penalised, is_sure=penalty == 0.0)
+        return self._values(X, temperature, penalised, is_for_moves=penalty == 0.0)
 
     def optimistic(self, X, n_sds) -> Values:
         """Return :class:`Values` at points (n, d) with `n_sds` standard deviations added."""
@@ -137,7 +137,7 @@ class Composite:
             values[np.log(rng.random(values.shape)) > log_feasible] = -np.inf
         return values
 
-    def _values(self, X, temperature, of_variance, n_sds=0.0, is_sure=False):
+    def _values(self, X, temperature, of_variance, n_sds=0.0, is_for_moves=False):
         """Return :class:`Values` plus a function of the variance; it returns its derivative too.
 
         The feasible region is `n_sds` standard deviations wider.
@@ -165,7 +165,9 @@ class Composite:
             gradient += model.pull(X, by_inputs)
         log_feasible = np.zeros(len(X))
         if self.region is not None:
-            log_feasible, slopes = self.region.log_probability(X, n_sds, is_sure)
+            log_feasible, slopes = (
+                self.region.for_moves(X) if is_for_moves else self.region.log_probability(X, n_sds)
+            )
             added, gradient = added + log_feasible / temperature, gradient + slopes / temperature
         return Values(tempered + added, gradient, mean, variance, log_feasible)
 

@@ -30,6 +30,9 @@ from pymc_kmc.surrogates.exact_gp import ExactGP, Hyperparameters
 # Standard deviation s, in labels: the probability's slope is finite for trajectories, and a label
 # is sure to five of them.
 SMOOTHING = 0.2
+# Least probability for chains' moves: one that comes where the region is wrong stays for some
+# twenty iterations at most. With none one of four chains had a standard deviation of 1.2.
+LEAST = 0.05
 # Slope of the logistic function that is the standard Gaussian's distribution function to .01.
 STEEPNESS = 1.702
 
@@ -90,22 +93,29 @@ class FeasibleRegion:
         """The arguments of :func:`~pymc_kmc.surrogates.exact_gp_evaluation.packed`."""
         return self.process, np.ones(1), np.ones(1), False
 
-    def log_probability(self, X, n_sds=0.0, is_sure=False):
+    def log_probability(self, X, n_sds=0.0):
         """Return logarithms of probabilities (k,) at points (k, d), and their gradients (k, d).
 
-        With `n_sds` the margin to the region's edge is so many standard deviations wider. If
-        `is_sure` the process's variance is left out.
+        With `n_sds` the margin to the region's edge is so many standard deviations wider.
         """
         predicted = self.process.predict(X)
-        variance = SMOOTHING**2 + (0.0 if is_sure else 1.0) * predicted.variance
+        variance = SMOOTHING**2 + predicted.variance
         ratio = (1.0 + predicted.mean[:, 0]) / np.sqrt(variance)
         logit = STEEPNESS * (ratio + n_sds)
         slope = STEEPNESS * expit(-logit)
         by_mean = (slope / np.sqrt(variance))[:, None]
-        by_variance = np.zeros(len(X)) if is_sure else -0.5 * slope * ratio / variance
-        return -np.logaddexp(0.0, -logit), predicted.pullback(by_mean, by_variance)
+        pulled = predicted.pullback(by_mean, -0.5 * slope * ratio / variance)
+        return -np.logaddexp(0.0, -logit), pulled
+
+    def for_moves(self, X):
+        """Return the same for chains' moves: without the process's variance, and with a floor."""
+        predicted = self.process.predict(X)
+        p = expit(STEEPNESS / SMOOTHING * (1.0 + predicted.mean[:, 0]))
+        floored = LEAST + (1.0 - LEAST) * p
+        slope = STEEPNESS / SMOOTHING * (1.0 - LEAST) * p * (1.0 - p) / floored
+        return np.log(floored), predicted.pullback(slope[:, None], np.zeros(len(X)))
 
 
-def log_probability_graph(margin):
-    """Return the graph of the log probability, without variance, of a predictive mean."""
-    return -pt.softplus(-STEEPNESS / SMOOTHING * margin)
+def log_probability_graph(mean):
+    """Return the graph of the log probability for moves, given that of the predictive mean."""
+    return pt.log(LEAST + (1.0 - LEAST) * pt.sigmoid(STEEPNESS / SMOOTHING * mean))

@@ -6,6 +6,7 @@ import pytest
 from scipy.optimize import check_grad
 
 import pymc_kmc as kmc
+from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.emulated_density import on_emulators
 from pymc_kmc.learning.region import FeasibleRegion
 from tests.evaluations import evaluations_of
@@ -35,12 +36,13 @@ def test_it_ends_where_evaluations_fail():
     assert np.all(region.log_probability(places, 1.0)[0] > region.log_probability(places)[0])
 
 
-@pytest.mark.parametrize("is_sure", [True, False])
-def test_gradients(is_sure):
+@pytest.mark.parametrize("for_moves", [True, False])
+def test_gradients(for_moves):
     region = FeasibleRegion.of(EVALUATIONS, X)
 
     def parts(x, i):
-        return region.log_probability(x[None], 0.5, is_sure)[i][0]
+        x = x[None]
+        return (region.for_moves(x) if for_moves else region.log_probability(x, 0.5))[i][0]
 
     for x in np.random.default_rng(2).normal(size=(5, 2)):
         assert check_grad(parts, lambda x, _: parts(x, 1), x, 0) < 1e-4
@@ -69,7 +71,11 @@ def test_chains_move_within_it(tmp_path):
     assert learned.has_converged
     assert np.mean(learned.positions.sum(axis=1) > 1.0) < 0.08
     density = on_emulators(learned, model).surrogate
-    assert density.log_density(np.array([1.5, 1.5])) < density.log_density(np.zeros(2)) - 5.0
+    composite = density.composite
+    free = Composite(composite.model, composite.emulators)
+    beyond = np.array([[1.0, 1.0]])
+    fall = free(beyond, penalty=0.0).mean - density.log_density(beyond)
+    assert 2.0 < fall[0] < 3.0  # the floor of moves is log .05
     # Compiled code has it too.
     for x in learned.positions[:5]:
         assert density.hamiltonian.log_density(x) == pytest.approx(density.log_density(x), abs=1e-3)
