@@ -87,7 +87,8 @@ def reference(name):
     """Means and standard deviations of exact draws."""
     model = MODELS[SAME.get(name, name)]()
     learned = kmc.learn(model, progressbar=False)
-    posterior = sample(model, learned, REFERENCE_DRAWS, seed=1000).posterior
+    with model:
+        posterior = sample(kmc.KMC(learned), REFERENCE_DRAWS, seed=1000).posterior
     free = [variable.name for variable in model.free_RVs]
     return moments({name: np.concatenate(posterior[name].values) for name in free})
 

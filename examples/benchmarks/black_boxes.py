@@ -34,7 +34,7 @@ import pymc_kmc as kmc
 from examples.benchmarks import learning
 from examples.benchmarks.targets import TARGETS, markdown
 
-CHAINS, DRAWS, QUICK_DRAWS = 4, 1000, 50
+DRAWS, QUICK_DRAWS = 1000, 50
 REFERENCE_TUNE, REFERENCE_DRAWS = 5000, 40_000
 
 
@@ -172,27 +172,13 @@ MODELS = {
 } | {name: learning.MODELS[name] for name in ("schools", "mixture", "survival", "scalar")}
 
 
-def sample(step, draws, tune, seed):
-    return pm.sample(
-        step=step,
-        draws=draws,
-        tune=tune,
-        chains=CHAINS,
-        cores=1,
-        random_seed=seed,
-        progressbar=False,
-        discard_tuned_samples=False,
-        compute_convergence_checks=False,
-    )
-
-
 def reference(name):
     """Means and standard deviations of a model's unconstrained variables."""
     if name in learning.KNOWN:
         target = TARGETS[learning.KNOWN[name]]()
         return target.mean, target.sd
     with MODELS[name]() as model:
-        idata = sample(kmc.AdaptiveMetropolis(), REFERENCE_DRAWS, REFERENCE_TUNE, seed=1000)
+        idata = learning.sample(kmc.AdaptiveMetropolis(), REFERENCE_DRAWS, 1000, REFERENCE_TUNE)
     draws = learning.unconstrained(model, idata.posterior)
     flat = draws.reshape(-1, draws.shape[-1])
     return flat.mean(axis=0), flat.std(axis=0)
@@ -205,7 +191,7 @@ def run(name, seed, n_draws, moments=None):
         warnings.simplefilter("ignore")
         step = kmc.KMC(rng=seed)
         seconds = time.process_time() - begin
-        idata = sample(step, n_draws, step.default_tune_steps, seed)
+        idata = learning.sample(step, n_draws, seed, step.default_tune_steps)
     draws = learning.unconstrained(model, idata.posterior)
     tuning, drawing = (
         int(group["kmc_n_evaluations"].sum())

@@ -387,7 +387,9 @@ def reference(name, learned, model):
     if name in SAME:
         model = MODELS[SAME[name]]()
         learned = kmc.learn(model, progressbar=False)
-    draws = unconstrained(model, sample(model, learned, REFERENCE_DRAWS, seed=1000).posterior)
+    with model:
+        idata = sample(kmc.KMC(learned), REFERENCE_DRAWS, seed=1000)
+    draws = unconstrained(model, idata.posterior)
     flat = draws.reshape(-1, draws.shape[-1])
     return flat.mean(axis=0), flat.std(axis=0)
 
@@ -404,12 +406,13 @@ def with_nuts(model):
         )
 
 
-def sample(model, learned, n_draws, seed):
-    with warnings.catch_warnings(), model:
+def sample(step, n_draws, seed, tune=TUNE):
+    """Sample the model of this context with a step."""
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return pm.sample(
-            step=kmc.KMC(learned),
-            tune=TUNE,
+            step=step,
+            tune=tune,
             draws=n_draws,
             chains=CHAINS,
             cores=1,
@@ -466,7 +469,8 @@ def without_chains(names, n_seeds):
 def run(model, seed, n_draws):
     """Learn and sample; return figures, draws and what was learned."""
     learned, seconds = learn(model, seed)
-    idata = sample(model, learned, n_draws, seed)
+    with model:
+        idata = sample(kmc.KMC(learned), n_draws, seed)
     draws = unconstrained(model, idata.posterior)
     n_evaluations = float(idata.sample_stats["kmc_n_evaluations"].sum())
     tuning = float(idata.warmup_sample_stats["kmc_n_evaluations"].sum())

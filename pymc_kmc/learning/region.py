@@ -31,7 +31,7 @@ from pymc_kmc.surrogates.exact_gp import ExactGP, Hyperparameters
 # is sure to five of them.
 SMOOTHING = 0.2
 # Least probability for chains' moves: one that comes where the region is wrong stays for some
-# twenty iterations at most. With none one of four chains had a standard deviation of 1.2.
+# twenty iterations at most. With none one chain of four had 1.2 times the standard deviation.
 LEAST = 0.05
 # Slope of the logistic function that is the standard Gaussian's distribution function to .01.
 STEEPNESS = 1.702
