@@ -90,13 +90,12 @@ def _split(parts, most):
     return within, beyond
 
 
-def uncertain(emulators, inputs_at, draws, picked, n):
-    """Return n of the draws with the most uncertain log densities.
+def uncertain(emulators, inputs_at, X, variance, picked, n):
+    """Return n of places X (k, d) with the most uncertain log densities, of `variance` (k,).
 
     With one emulator they are chosen one after another, as if those before, and the `picked` places
     (k, d), were evaluated already. `inputs_at` returns the opaque inputs at points.
     """
-    X, variance = draws.X, draws.values.doubt
     if len(emulators) > 1:
         return X[np.argsort(-variance, kind="stable")[:n]]
     (emulator,) = emulators

@@ -44,6 +44,21 @@ def two_modes_of_outputs():
     return model
 
 
+def waves():
+    """Modes at 1.4 and -2.2, of which the second is where emulators were sure of none."""
+    phases, errors = np.linspace(0, 1, 6), 0.6 * np.array([0.3, -0.4, 0.1, 0.5, -0.2, -0.3])
+
+    def curve(a):
+        wave = np.sin(2 * a + phases) + 0.3 * a
+        return np.tanh(wave) + 0.2 * wave
+
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1)
+        outputs = kmc.BlackBox("f", curve, a, shape=6)
+        pm.Normal("y", outputs, 0.6, observed=curve(1.5) + errors)
+    return model
+
+
 def two_gaussians(a, c):
     first = np.log(0.3) - 0.5 * (((a + 3) / 0.5) ** 2 + (c / 0.5) ** 2)
     return np.logaddexp(first, np.log(0.7) - 0.5 * (((a - 3) / 0.5) ** 2 + ((c - 1) / 0.5) ** 2))
@@ -158,6 +173,7 @@ MUST_BE_RIGHT = {
     "two modes of a number's negative": (lambda: two_modes_of_a_number(-1.0), 12.0, (0, 1, 4)),
     "two modes of half a number's negative": (lambda: two_modes_of_a_number(-0.5), 12.0, (0,)),
 }
+MUST_BE_RIGHT["waves"] = (waves, 8.0, (1, 3, 7))
 MUST_BE_RIGHT["a sum of two likelihoods"] = (sum_of_two_likelihoods, 15.0, (1, 2))
 MUST_BE_HONEST = {
     "a dead zone": (dead_zone, 12.0, (1, 2, 3)),
