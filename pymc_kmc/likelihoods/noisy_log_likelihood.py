@@ -14,6 +14,7 @@ from pymc_kmc.likelihoods.checks import check_model, check_name
 from pymc_kmc.likelihoods.executors import ExecutorError, Failure
 from pymc_kmc.likelihoods.n_replicates import choose_n_replicates
 from pymc_kmc.likelihoods.simulations import Combination
+from pymc_kmc.likelihoods.store import StoredFunction
 from pymc_kmc.likelihoods.user_function import (
     UserFunctionOp,
     as_tensors,
@@ -52,8 +53,8 @@ class NoisyLogLikelihood(UserFunctionOp):
     merge equal nodes, and fold a node whose inputs are all constant.
 
     `replicates` run the user's function, `what` in messages, for each row of noise; `names` are
-    those of its parameters;
-    ``combine(results) -> float`` makes the log estimate of their results. A
+    those of its parameters, and `stored`, a StoredFunction, keeps the results.
+    ``combine(results) -> float`` makes the log estimate of them. A
     :class:`~pymc_kmc.likelihoods.simulations.Combination` also keeps a record of a chain's
     simulations. With `n_replicates` "auto" the step chooses the number while tuning, such that the
     log estimate has the `target_variance`; `combine` takes `fewest` at least.
@@ -71,9 +72,18 @@ class NoisyLogLikelihood(UserFunctionOp):
     """
 
     def __init__(
-        self, name, replicates, combine, names, n_replicates, target_variance, what, fewest
+        self,
+        name,
+        replicates,
+        combine,
+        names,
+        n_replicates,
+        target_variance,
+        what,
+        fewest,
+        stored=None,
     ):
-        super().__init__(name, f"{what} of {name!r}", names)
+        super().__init__(name, f"{what} of {name!r}", names, stored)
         self.replicates = replicates
         self.noise = replicates.noise
         self.combine = combine
@@ -117,13 +127,19 @@ class NoisyLogLikelihood(UserFunctionOp):
         replicates have no executor of their own. Raises an EstimatorError as :meth:`evaluate` does.
         """
         calls = [(noise, [np.asarray(value) for value in values]) for noise, values in calls]
-        results = self.replicates.each(calls, executor)
-        for noise, parameters in calls:
+
+        def compute(missing):
+            some = calls if missing is None else [calls[i] for i in missing]
+            results = self.replicates.each(some, executor)
+            for _ in some:
+                try:
+                    yield next(results)
+                except ExecutorError as error:
+                    yield Failure(0, error, "")
+
+        results = self._results_of([(values, (noise,)) for noise, values in calls], compute)
+        for (noise, parameters), found in zip(calls, results, strict=True):
             self.n_calls += 1
-            try:
-                found = next(results)
-            except ExecutorError as error:
-                found = Failure(0, error, "")
             yield self._combined(found, noise, parameters)
 
     def refresh(self, noise):
@@ -158,7 +174,12 @@ class NoisyLogLikelihood(UserFunctionOp):
     def try_out(self, noise, parameters):
         """Make one estimate in this process; raise the exceptions of :meth:`evaluate`."""
         self.n_calls += 1
-        return self._combined(self.replicates.here(noise, parameters), noise, parameters)
+
+        def compute(missing):
+            yield self.replicates.here(noise, parameters)
+
+        (found,) = self._results_of([(parameters, (noise,))], compute)
+        return self._combined(found, noise, parameters)
 
     def _call(self, noise, parameters):
         return next(self.each([(noise, parameters)]))
@@ -205,11 +226,16 @@ def add_potential(
     model=None,
     summaries=None,
     fewest=1,
+    *,
+    store=None,
+    results="log estimates",
+    shape=(),
 ):
     """Add a noisy log likelihood to a model, after one estimate at the initial point; return it.
 
     Arguments are those of :class:`NoisyLogLikelihood`. `summaries` are the
-    :class:`~pymc_kmc.likelihoods.simulations.Summaries` of a simulator.
+    :class:`~pymc_kmc.likelihoods.simulations.Summaries` of a simulator. `store` is a path or an
+    EvaluationStore; it keeps the `results` of replicates, so named in messages, of this `shape`.
 
     Raises
     ------
@@ -226,11 +252,17 @@ def add_potential(
     if not (isinstance(target_variance, numbers.Real) and 0 < target_variance < np.inf):
         raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance!r}.")
     names = names_of(params)
+    stored = None
+    if store is not None:
+        shapes = [(known, param.type.shape) for known, param in zip(names, params, strict=True)]
+        results += " made at once" * replicates.noise.is_joint
+        stored = StoredFunction(store, name, results, shapes, shape)
     op = NoisyLogLikelihood(
-        name, replicates, combine, names, n_replicates, target_variance, what, fewest
+        name, replicates, combine, names, n_replicates, target_variance, what, fewest, stored
     )
     noise = op.noise.draw(op.n_start, np.random.default_rng(0))
     values = evaluate_at_initial_point(params, model)
+    is_known = op.known(values, (noise[:fewest],)) is not None
     try:
         # In this process, whatever the executor, and with as few replicates as find an error.
         op.try_out(noise[:fewest], values)
@@ -238,7 +270,7 @@ def add_potential(
         if error.__cause__ is None:  # the result has the wrong type
             raise TypeError(str(error)) from None
         raise
-    if summaries is not None:
+    if summaries is not None and not is_known:
         summaries.warn_if_constant(op.noise, values)
     with model:
         return pm.Potential(name, op(pytensor.shared(noise, name=f"{name}_noise"), *params))
