@@ -26,7 +26,6 @@ likelihoods. *PNAS* 100, 15324-15328.
 """
 
 import numbers
-import os
 from collections.abc import Callable
 from concurrent.futures import Executor
 from hashlib import blake2b
@@ -46,7 +45,7 @@ from pymc_kmc.likelihoods.simulations import (
     as_floats,
     noise_of_simulator,
 )
-from pymc_kmc.likelihoods.store import EvaluationStore
+from pymc_kmc.likelihoods.store import StoreLike
 from pymc_kmc.numerics.checks import check_choice
 
 
@@ -65,7 +64,7 @@ def ABCPotential(  # noqa: N802
     correlation: float | None = None,
     executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
-    store: str | os.PathLike | EvaluationStore | None = None,
+    store: StoreLike | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     r"""Add the log of an unbiased estimate of the ABC likelihood to a model.

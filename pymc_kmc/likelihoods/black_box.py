@@ -9,7 +9,6 @@ draw the Bernoulli variable is 0 there, and the tensor is NaN.
 """
 
 import numbers
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -27,7 +26,7 @@ from pytensor.tensor.type import discrete_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp, black_box_ops
 from pymc_kmc.likelihoods.checks import check_callable, check_model, check_name, is_positive_integer
-from pymc_kmc.likelihoods.store import BLACK_BOX, EvaluationStore, StoredFunction
+from pymc_kmc.likelihoods.store import BLACK_BOX, StoreLike
 from pymc_kmc.likelihoods.user_function import (
     as_tensors,
     evaluate_at_initial_point,
@@ -50,7 +49,7 @@ def BlackBox(  # noqa: N802
     timeout: float | None = None,
     on_error: Literal["raise", "reject"] = "raise",
     vectorized: bool = False,
-    store: str | os.PathLike | EvaluationStore | None = None,
+    store: StoreLike | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     """Make a tensor of a Python function: a solver, a simulator without noise, foreign code.
@@ -147,11 +146,8 @@ def BlackBox(  # noqa: N802
     names = names_of(params)
     if lengths is not None:
         params, names = [*params, lengths], [*names, "shape"]
-    stored = None
-    if store is not None:
-        shapes = [(known, param.type.shape) for known, param in zip(names, params, strict=True)]
-        stored = StoredFunction(store, name, BLACK_BOX, shapes, shape)
-    op = BlackBoxOp(name, function, shape, names, executor, timeout, on_error, vectorized, stored)
+    op = BlackBoxOp(name, function, shape, names, executor, timeout, on_error, vectorized)
+    op.keep_in(store, BLACK_BOX, params, shape)
     stand_in = try_out(op, evaluate_at_initial_point(params, model))
     outputs = op.make_node(*params).outputs
     value = outputs[0]

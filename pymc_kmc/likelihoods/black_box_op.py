@@ -82,19 +82,10 @@ class BlackBoxOp(UserFunctionOp):
     """
 
     def __init__(
-        self,
-        name,
-        function,
-        shape,
-        parameter_names,
-        executor,
-        timeout,
-        on_error,
-        vectorized,
-        stored=None,
+        self, name, function, shape, parameter_names, executor, timeout, on_error, vectorized
     ):
         check_executor(executor, timeout)
-        super().__init__(name, f"black box {name!r}", parameter_names, stored)
+        super().__init__(name, f"black box {name!r}", parameter_names)
         self.shape = shape
         self.takes_shape = None in shape
         self.timeout = timeout

@@ -14,7 +14,6 @@ from pymc_kmc.likelihoods.checks import check_model, check_name
 from pymc_kmc.likelihoods.executors import ExecutorError, Failure
 from pymc_kmc.likelihoods.n_replicates import choose_n_replicates
 from pymc_kmc.likelihoods.simulations import Combination
-from pymc_kmc.likelihoods.store import StoredFunction
 from pymc_kmc.likelihoods.user_function import (
     UserFunctionOp,
     as_tensors,
@@ -53,8 +52,8 @@ class NoisyLogLikelihood(UserFunctionOp):
     merge equal nodes, and fold a node whose inputs are all constant.
 
     `replicates` run the user's function, `what` in messages, for each row of noise; `names` are
-    those of its parameters, and `stored`, a StoredFunction, keeps the results.
-    ``combine(results) -> float`` makes the log estimate of them. A
+    those of its parameters;
+    ``combine(results) -> float`` makes the log estimate of their results. A
     :class:`~pymc_kmc.likelihoods.simulations.Combination` also keeps a record of a chain's
     simulations. With `n_replicates` "auto" the step chooses the number while tuning, such that the
     log estimate has the `target_variance`; `combine` takes `fewest` at least.
@@ -72,18 +71,9 @@ class NoisyLogLikelihood(UserFunctionOp):
     """
 
     def __init__(
-        self,
-        name,
-        replicates,
-        combine,
-        names,
-        n_replicates,
-        target_variance,
-        what,
-        fewest,
-        stored=None,
+        self, name, replicates, combine, names, n_replicates, target_variance, what, fewest
     ):
-        super().__init__(name, f"{what} of {name!r}", names, stored)
+        super().__init__(name, f"{what} of {name!r}", names)
         self.replicates = replicates
         self.noise = replicates.noise
         self.combine = combine
@@ -252,14 +242,10 @@ def add_potential(
     if not (isinstance(target_variance, numbers.Real) and 0 < target_variance < np.inf):
         raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance!r}.")
     names = names_of(params)
-    stored = None
-    if store is not None:
-        shapes = [(known, param.type.shape) for known, param in zip(names, params, strict=True)]
-        results += " made at once" * replicates.noise.is_joint
-        stored = StoredFunction(store, name, results, shapes, shape)
     op = NoisyLogLikelihood(
-        name, replicates, combine, names, n_replicates, target_variance, what, fewest, stored
+        name, replicates, combine, names, n_replicates, target_variance, what, fewest
     )
+    op.keep_in(store, results + " made at once" * op.noise.is_joint, params, shape)
     noise = op.noise.draw(op.n_start, np.random.default_rng(0))
     values = evaluate_at_initial_point(params, model)
     is_known = op.known(values, (noise[:fewest],)) is not None

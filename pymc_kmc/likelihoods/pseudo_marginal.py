@@ -16,7 +16,6 @@ Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficien
 computations. *Annals of Statistics* 37, 697-725.
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Literal
@@ -34,7 +33,7 @@ from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.noise_schemes import choose_noise
 from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
-from pymc_kmc.likelihoods.store import EvaluationStore
+from pymc_kmc.likelihoods.store import StoreLike
 
 
 class LogEstimate:
@@ -63,7 +62,7 @@ def PseudoMarginalPotential(  # noqa: N802
     correlation: float | None = None,
     executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
-    store: str | os.PathLike | EvaluationStore | None = None,
+    store: StoreLike | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     r"""Add the log of an unbiased likelihood estimate to a model.

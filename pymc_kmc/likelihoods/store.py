@@ -17,7 +17,6 @@ import os
 import sqlite3
 import threading
 import warnings
-from collections.abc import Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from time import monotonic, sleep
@@ -33,13 +32,17 @@ MARK = 0x4B4D4345  # SQLite's application_id, "KMCE", by which a store is told f
 PATIENCE = 60.0  # seconds that another writer is waited for: a merge of 10^6 rows takes ten
 PAUSE = 0.01  # seconds between attempts to begin a log, which SQLite doesn't wait for by itself
 DIGEST_SIZE = 16  # bytes of a key: two of 10^6 are equal with probability 10^-27
-TABLES = (
-    "CREATE TABLE IF NOT EXISTS functions (name TEXT PRIMARY KEY, version TEXT, kind TEXT,"
-    " parameters TEXT, shape TEXT)",
-    "CREATE TABLE IF NOT EXISTS evaluations (name TEXT, key BLOB, parameters BLOB, noise BLOB,"
-    " outputs BLOB, seconds REAL, failure TEXT)",
-    "CREATE UNIQUE INDEX IF NOT EXISTS keys ON evaluations (name, key)",
-)
+SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS functions
+    (name TEXT PRIMARY KEY, version TEXT, kind TEXT, parameters TEXT, shape TEXT);
+CREATE TABLE IF NOT EXISTS evaluations
+    (name TEXT, key BLOB, parameters BLOB, noise BLOB, outputs BLOB, seconds REAL, failure TEXT);
+CREATE UNIQUE INDEX IF NOT EXISTS keys ON evaluations (name, key);
+PRAGMA user_version={FORM};
+PRAGMA application_id={MARK};
+COMMIT;
+"""
 
 BLACK_BOX = "results"  # what a black box's evaluations are called; a likelihood's have other names
 
@@ -153,11 +156,11 @@ class EvaluationStore:
     @property
     def functions(self) -> list:
         """One FunctionEvaluations a function: its name, version, shapes and counts."""
-        found = self._execute(
+        statement = (
             "SELECT f.*, count(key), count(failure), total(seconds) FROM functions f"
             " LEFT JOIN evaluations USING (name) GROUP BY f.name ORDER BY f.rowid"
         )
-        return [_described(row) for row in found]
+        return [_described(row) for row in self._execute(statement)]
 
     def add(self, name, parameters, outputs) -> None:
         """Write a table of evaluations of a black box that were made elsewhere.
@@ -179,18 +182,25 @@ class EvaluationStore:
             function of that name.
         """
         check_name(name)
-        if not (isinstance(parameters, Mapping) or hasattr(parameters, "columns")):
-            raise TypeError(f"parameters={parameters!r} must be a dict of arrays by their names.")
-        columns = {key: _numbers(value, key) for key, value in dict(parameters).items()}
-        values = _numbers(outputs, "outputs")
-        lengths = {key: len(column) for key, column in columns.items()} | {"outputs": len(values)}
+        try:
+            columns = {
+                str(key): as_real_array(value, (len(value), *np.shape(value)[1:]))
+                for key, value in [*dict(parameters).items(), (name, outputs)]
+            }
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"parameters and outputs of {name!r} must be a dict of arrays and an array, of "
+                f"real numbers: {error}."
+            ) from None
+        lengths = {key: len(column) for key, column in columns.items()}
+        values = columns.pop(name)
         if not columns or len(set(lengths.values())) != 1:
             raise ValueError(f"parameters and outputs must have as many rows; got {lengths}.")
-        shapes = [(str(key), column.shape[1:]) for key, column in columns.items()]
-        self._register(name, BLACK_BOX, shapes, values.shape[1:])
+        shapes = [(key, column.shape[1:]) for key, column in columns.items()]
+        function = StoredFunction(self, name, BLACK_BOX, shapes, values.shape[1:])
         with _explained(self.path):
             for *row, value in zip(*columns.values(), values, strict=True):
-                self._write(name, row, (), value, None)
+                function.insert(row, (), value, None)
 
     def merge(self, other) -> None:
         """Take over the evaluations of another store, those that this one doesn't have.
@@ -212,20 +222,20 @@ class EvaluationStore:
             raise FileNotFoundError(f"other={path!r} doesn't exist: give the path of a store.")
         other = EvaluationStore(path)
         for each in other.functions:
-            self._register(each.name, each.kind, each.parameters, each.shape, each.version)
+            self._register(each)
         self._execute("ATTACH ? AS other", (other.path,))
         try:
             self._execute("INSERT OR IGNORE INTO evaluations SELECT * FROM other.evaluations")
         finally:
             self._execute("DETACH other")
 
-    def to_xarray(self, name=None):
+    def to_xarray(self, name):
         """Return the evaluations of a function as an `xarray.Dataset`, in the order of writing.
 
         Parameters
         ----------
-        name : str, optional
-            Its name; not needed if there is one only.
+        name : str
+            Its name.
 
         Returns
         -------
@@ -236,14 +246,12 @@ class EvaluationStore:
         """
         import xarray as xr
 
-        return xr.Dataset(
-            {
-                key: (["evaluation", *(f"{key}_dim_{i}" for i in range(array.ndim - 1))], array)
-                for key, array in self._columns(name).items()
-            }
-        )
+        found = xr.Dataset()
+        for key, array in self._columns(name).items():
+            found[key] = ["evaluation", *(f"{key}_dim_{i}" for i in range(array.ndim - 1))], array
+        return found
 
-    def to_pandas(self, name=None):
+    def to_pandas(self, name):
         """Return the evaluations of a function as a `pandas.DataFrame`, in the order of writing.
 
         The arguments and columns are those of :meth:`to_xarray`; entries of arrays are columns
@@ -264,7 +272,6 @@ class EvaluationStore:
         `parameters` and `noise` are lists of arrays, of a black box `noise` is empty. `outputs`,
         an array, is None where it failed; `failure` then says why, as (kind, message).
         """
-        self._described(name)
         for parameters, noise, outputs, seconds, failure in self._execute(
             "SELECT parameters, noise, outputs, seconds, failure FROM evaluations WHERE name = ?"
             " ORDER BY rowid",
@@ -275,25 +282,16 @@ class EvaluationStore:
             yield unpack(parameters), unpack(noise), found, seconds, failed
 
     def _columns(self, name):
-        functions = self.functions
-        if name is None and len(functions) != 1:
-            names = [each.name for each in functions]
-            raise ValueError(f"name must be given: {self.path!r} has evaluations of {names}.")
-        function = functions[0] if name is None else self._described(name)
-        rows = list(self.rows(function.name))
-        names = [key for key, _ in function.parameters]
+        described = {each.name: each for each in self.functions}
+        if name not in described:
+            raise ValueError(f"name={name!r} must be one of {list(described)}, in {self.path!r}.")
+        rows = list(self.rows(name))
+        names = [key for key, _ in described[name].parameters]
         columns = {key: _padded([row[0][i] for row in rows]) for i, key in enumerate(names)}
         columns["outputs"] = _padded([row[2] for row in rows])
-        columns["seconds"] = np.array([np.nan if row[3] is None else row[3] for row in rows])
+        columns["seconds"] = np.array([row[3] for row in rows], dtype=float)
         columns["failure"] = np.array(["" if row[4] is None else row[4][1] for row in rows], object)
         return columns
-
-    def _described(self, name):
-        for each in (functions := self.functions):
-            if each.name == name:
-                return each
-        names = [each.name for each in functions]
-        raise ValueError(f"{self.path!r} has no evaluations of {name!r}, only of {names}.")
 
     # The file
 
@@ -301,83 +299,81 @@ class EvaluationStore:
         with _explained(self.path):
             return _connection(self.path).execute(statement, values)
 
-    def _register(self, name, kind, parameters, shape, version=...):
-        """Enter a function, or raise a ValueError if the file has another one of that name."""
-        version = self.version if version is ... else version
-        new = FunctionEvaluations(name, version, kind, tuple(parameters), tuple(shape))
+    def _register(self, new):
+        """Enter FunctionEvaluations, or raise a ValueError if the name is another function's."""
         row = *new[:3], json.dumps(new.parameters), json.dumps(new.shape)
         self._execute("INSERT OR IGNORE INTO functions VALUES (?, ?, ?, ?, ?)", row)
-        found = self._execute("SELECT * FROM functions WHERE name = ?", (name,)).fetchone()
+        found = self._execute("SELECT * FROM functions WHERE name = ?", (new.name,)).fetchone()
         if not (known := _described(found)).fits(new):
             raise ValueError(
-                f"store {self.path!r} has another {name!r}: it has {known}; this is {new}. Give "
-                "another path, or the version and the shapes that it was written with."
+                f"store {self.path!r} has another {new.name!r}: it has {known}; this is {new}. "
+                "Give another path, or the version and the shapes that it was written with."
             )
 
-    def _find(self, name, parameters, noise):
-        """Return the outputs at parameters, or the Failure there; None if they are new."""
-        found = _connection(self.path).execute(
-            "SELECT outputs, seconds, failure FROM evaluations WHERE name = ? AND key = ?",
-            (name, _key(pack(parameters), pack(noise))),
-        )
-        if (row := found.fetchone()) is None:
-            return None
-        outputs, seconds, failure = row
-        if failure is not None:
-            kind, message = json.loads(failure)
-            return Failure(0, StoredFailure(kind, message, seconds), "")
-        return unpack(outputs)[0]
 
-    def _write(self, name, parameters, noise, outputs, seconds, failure=None):
-        parameters, noise = pack(parameters), pack(noise)
-        values = None if failure is not None else pack([outputs])
-        failure = None if failure is None else json.dumps(failure)
-        _connection(self.path).execute(
-            "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (name, _key(parameters, noise), parameters, noise, values, seconds, failure),
-        )
+StoreLike = EvaluationStore | str | os.PathLike
 
 
 class StoredFunction:
-    """A function in a store, for the Op that calls it; `store` may be a path.
+    """A function in a store, for the Op that calls it.
 
-    `kind`, `params` and `shape` are those of :class:`FunctionEvaluations`. A fault of the file
-    while a chain runs is no fault of the chain: it is told once, and nothing is stored any more.
+    Arguments but the first are those of :class:`FunctionEvaluations`; a ValueError says that the
+    store has another function of that name. A fault of the file while a chain runs is no fault of
+    the chain: it is told once, and nothing is stored any more.
     """
 
     def __init__(self, store, name, kind, params, shape):
         if not isinstance(store, EvaluationStore):
-            if not isinstance(store, str | os.PathLike):
+            if not isinstance(store, StoreLike):
                 raise TypeError(
                     f"store of {name!r} must be a path or a kmc.EvaluationStore, got {store!r}."
                 )
             store = EvaluationStore(store)
-        self.store, self.name = store, name
-        store._register(name, kind, params, shape)
+        self.path, self.name = store.path, name
+        new = FunctionEvaluations(name, store.version, kind, tuple(params), tuple(shape))
+        store._register(new)
 
     def find(self, parameters, noise):
         """Return the outputs at parameters, or the Failure there; None if they are new."""
         try:
-            return self.store._find(self.name, parameters, noise)
+            row = self._execute(
+                "SELECT outputs, seconds, failure FROM evaluations WHERE name = ? AND key = ?",
+                (self.name, _key(pack(parameters), pack(noise))),
+            ).fetchone()
+            if row is None or row[2] is None:
+                return row and unpack(row[0])[0]
+            kind, message = json.loads(row[2])
+            return Failure(0, StoredFailure(kind, message, row[1]), "")
         except (sqlite3.Error, OSError, ValueError) as error:
             self._give_up(error)
             return None
 
     def write(self, parameters, noise, outputs, seconds, failure=None):
         """Keep outputs, or a failure: its kind and its message."""
-        if self.store.path in _given_up:
-            return
-        try:
-            self.store._write(self.name, parameters, noise, outputs, seconds, failure)
-        except (sqlite3.Error, OSError, ValueError) as error:
-            self._give_up(error)
+        if self.path not in _given_up:
+            try:
+                self.insert(parameters, noise, outputs, seconds, failure)
+            except (sqlite3.Error, OSError, ValueError) as error:
+                self._give_up(error)
+
+    def insert(self, parameters, noise, outputs, seconds, failure=None):
+        """Do :meth:`write`, and raise a fault of the file."""
+        parameters, noise = pack(parameters), pack(noise)
+        values = None if failure is not None else pack([outputs])
+        failure = None if failure is None else json.dumps(failure)
+        row = _key(parameters, noise), parameters, noise, values, seconds, failure
+        statement = "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)"
+        self._execute(statement, (self.name, *row))
+
+    def _execute(self, statement, values):
+        return _connection(self.path).execute(statement, values)
 
     def _give_up(self, error):
-        if self.store.path not in _given_up:
-            _given_up.add(self.store.path)
+        if self.path not in _given_up:
+            _given_up.add(self.path)
             warnings.warn(
-                f"The store {self.store.path!r} failed: {error}. This process goes on without "
-                "storing its evaluations; those stored until now are not lost.",
+                f"The store {self.path!r} failed: {error}. This process goes on without storing "
+                "its evaluations; those stored until now are not lost.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -413,25 +409,13 @@ def _described(row):
     return FunctionEvaluations(name, version, kind, pairs, tuple(json.loads(shape)), *counts)
 
 
-def _numbers(values, name):
-    try:
-        return as_real_array(values, np.shape(values) or (0,))
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"{name} must be an array of real numbers, with a row each: {error}"
-        ) from None
-
-
 def _padded(arrays):
-    """Return arrays, None among them, as one; NaN fills up the shorter ones."""
-    known = [array for array in arrays if array is not None]
-    if len(known) == len(arrays) > 0 and len({array.shape for array in known}) == 1:
-        return np.stack(known)
-    shape = np.max([array.shape for array in known], axis=0).astype(int) if known else ()
-    full = np.full((len(arrays), *shape), np.nan)
-    for row, array in zip(full, arrays, strict=True):
+    """Return arrays, None among them, as one of floats; NaN fills up the shorter ones."""
+    shapes = [array.shape for array in arrays if array is not None]
+    full = np.full((len(arrays), *map(max, zip(*shapes, strict=True))), np.nan)
+    for i, array in enumerate(arrays):
         if array is not None:
-            row[tuple(map(slice, array.shape))] = array
+            full[(i, *map(slice, array.shape))] = array
     return full
 
 
@@ -468,9 +452,10 @@ def _connection(path):
 
 def _open(connection, path):
     """Make the tables of a new file, and a log; raise a ValueError if it is no store."""
+    # In this order: another process may make the tables meanwhile.
+    is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
     (mark,) = connection.execute("PRAGMA application_id").fetchone()
     (form,) = connection.execute("PRAGMA user_version").fetchone()
-    is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
     if mark != MARK and not is_empty:
         raise ValueError(f"store {path!r} is another program's database: give another path.")
     if mark == MARK and form != FORM:
@@ -489,12 +474,7 @@ def _open(connection, path):
             sleep(PAUSE)
     connection.execute("PRAGMA synchronous=NORMAL")
     if mark != MARK:
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in TABLES:
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={FORM}")
-        connection.execute(f"PRAGMA application_id={MARK}")
-        connection.execute("COMMIT")
+        connection.executescript(SCHEMA)
 
 
 @atexit.register

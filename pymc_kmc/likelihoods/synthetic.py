@@ -37,7 +37,6 @@ Wood, S. N. (2010). Statistical inference for noisy nonlinear ecological dynamic
 466, 1102-1104.
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Literal
@@ -57,7 +56,7 @@ from pymc_kmc.likelihoods.simulations import (
     is_notable,
     noise_of_simulator,
 )
-from pymc_kmc.likelihoods.store import EvaluationStore
+from pymc_kmc.likelihoods.store import StoreLike
 from pymc_kmc.numerics.checks import check_choice
 
 LOG_2_PI = float(np.log(2.0 * np.pi))
@@ -77,7 +76,7 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     correlation: float | None = None,
     executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
-    store: str | os.PathLike | EvaluationStore | None = None,
+    store: StoreLike | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     r"""Add the log of a synthetic likelihood to a model.

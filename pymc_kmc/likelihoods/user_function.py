@@ -15,7 +15,7 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kmc.likelihoods.checks import WrongResult
 from pymc_kmc.likelihoods.executors import ExecutorError, Failure, TimeLimitError
-from pymc_kmc.likelihoods.store import StoredFailure
+from pymc_kmc.likelihoods.store import StoredFailure, StoredFunction
 
 # Results remembered. A Metropolis step of another variable asks for two in turn; Slice and NUTS
 # come back to their starting point after a few more, and one graph may be compiled for two steps.
@@ -63,14 +63,21 @@ class UserFunctionOp(Op):
     StoredFunction, None without a store. `rejects` says whether a failure is a result.
     """
 
+    stored: StoredFunction | None = None
     rejects = False
     timeout: float | None = None
 
-    def __init__(self, name, subject, parameter_names, stored=None):
+    def __init__(self, name, subject, parameter_names):
         self.name, self.subject = name, subject
         self.parameter_names = tuple(parameter_names)
-        self.stored = stored
         self._cache = Cache()
+
+    def keep_in(self, store, kind, params, shape):
+        """Keep evaluations in a store, if one is given; see :class:`StoredFunction`."""
+        if store is not None:
+            shapes = [param.type.shape for param in params]
+            pairs = zip(self.parameter_names, shapes, strict=True)
+            self.stored = StoredFunction(store, self.name, kind, pairs, shape)
 
     def known(self, parameters, noise: Sequence = ()):
         """Return what the store has at parameters, an array or a :class:`Failure`; else None.
