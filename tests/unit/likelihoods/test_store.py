@@ -165,6 +165,15 @@ def test_processes_that_make_one_file_at_once_write_all(tmp_path):
     assert len(kmc.EvaluationStore(tmp_path / "a.db")) == 180
 
 
+def test_a_file_that_another_process_is_making_is_waited_for(tmp_path):
+    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    timer = threading.Timer(0.2, other.execute, ["COMMIT"])
+    timer.start()
+    assert len(kmc.EvaluationStore(tmp_path / "a.db")) == 0
+    timer.join()
+
+
 def test_a_store_travels_as_its_path_and_threads_share_it(tmp_path):
     store = kmc.EvaluationStore(tmp_path / "a.db", version=3)
     again = pickle.loads(pickle.dumps(store))
@@ -274,6 +283,7 @@ def test_a_failing_estimator_is_called_again(tmp_path):
         with pytest.raises(kmc.EstimatorError, match="no estimate"):
             model.compile_logp(mode="FAST_COMPILE")({"x": np.array(2.0)})
         assert counted.n == 1
+        assert len(kmc.EvaluationStore(tmp_path / "a.db")) == 1
 
 
 # Refusals
