@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from time import perf_counter
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
@@ -38,6 +39,10 @@ from pymc_kmc.numerics.checks import check_choice, check_flag
 # Relative difference of two calls with the same parameters that rounding may explain, as where
 # threads add in a different order. An estimate differs by more.
 ROUNDING = 1e-6
+
+# Names of each model's black boxes that are in a store. Two of one name would find each other's
+# evaluations there.
+_stored_names: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def BlackBox(  # noqa: N802
@@ -147,6 +152,11 @@ def BlackBox(  # noqa: N802
     if lengths is not None:
         params, names = [*params, lengths], [*names, "shape"]
     op = BlackBoxOp(name, function, shape, names, executor, timeout, on_error, vectorized)
+    if store is not None and name in (taken := _stored_names.setdefault(model, set())):
+        raise ValueError(
+            f"The model has another black box {name!r} with a store, where evaluations are found "
+            "by the function's name: give each a name of its own."
+        )
     op.keep_in(store, BLACK_BOX, params, shape)
     stand_in = try_out(op, evaluate_at_initial_point(params, model))
     outputs = op.make_node(*params).outputs
@@ -162,6 +172,8 @@ def BlackBox(  # noqa: N802
         otherwise = pt.switch(observed, stand_in, np.nan)
         value = pt.switch(pt.eq(succeeded, 1.0), value, otherwise)
     value.name = name
+    if store is not None:
+        taken.add(name)
     return value
 
 

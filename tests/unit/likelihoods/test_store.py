@@ -314,6 +314,17 @@ def test_another_model_is_refused(changed, told, tmp_path):
         another(tmp_path, **changed)
 
 
+def test_two_functions_of_one_name_in_a_model_are_refused(tmp_path):
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        kmc.BlackBox("f", np.sin, x, store=tmp_path / "a.db")
+        with pytest.raises(ValueError, match="another black box 'f'"):
+            kmc.BlackBox("f", np.cos, x, store=tmp_path / "a.db")
+        kmc.BlackBox("f", np.cos, x)
+        kmc.BlackBox("g", np.cos, x, store=tmp_path / "a.db")
+    assert len(kmc.EvaluationStore(tmp_path / "a.db")) == 2 and model.free_RVs
+
+
 def test_another_likelihood_is_refused(tmp_path):
     path = tmp_path / "a.db"
     make = of_potential(kmc.ABCPotential, epsilon=1.0, observed=np.zeros(3))
