@@ -53,7 +53,8 @@ TOPICS = (
         "likelihoods",
         "Likelihoods",
         "What makes an estimator, a simulator or a plain function a part of a PyMC model. See "
-        "[Noisy likelihoods](../noisy_likelihoods.md) and [Simulators](../simulators.md).",
+        "[Noisy likelihoods](../noisy_likelihoods.md), [Simulators](../simulators.md) and "
+        "[Keep every evaluation](../stores.md).",
         names=(
             "BlackBox",
             "black_boxes",
@@ -62,6 +63,7 @@ TOPICS = (
             "ABCPotential",
             "SyntheticLikelihoodPotential",
             "EstimatorError",
+            "EvaluationStore",
         ),
     ),
     Topic(

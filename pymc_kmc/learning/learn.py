@@ -102,11 +102,13 @@ def learn(
         prior.
     tolerance : float
         Error of the log density at new draws at which learning ends, in nats.
-    evaluations : LearnedPosterior or Evaluations, optional
+    evaluations : LearnedPosterior, Evaluations or EvaluationStore, optional
         Earlier evaluations of the same model: a result of this function, or the attribute
         `evaluations` of a result, of an exception that this function has raised, or of a step.
         They are not repeated, except for the best place of a learned posterior: another value there
-        belongs to another model. With the same arguments learning goes on from where they ended.
+        belongs to another model. With the same arguments learning goes on from where they ended. Of
+        a store, those of the model's one black box or noisy likelihood, whose parameters must be
+        variables of the model: the best and others, half of `max_evaluations` at most.
     random_seed : None, int or numpy.random.Generator
     progressbar : bool
 
@@ -171,7 +173,7 @@ def learn(
     run.most_in_noise = most_in_noise
     if evaluations is not None:
         try:
-            run.evaluations = remember(evaluations, opaque, run.multistart.starts)
+            run.evaluations = remember(evaluations, opaque, run.multistart.starts, run.limit)
         except BaseException:
             opaque.end()
             raise

@@ -3,6 +3,7 @@
 import numpy as np
 
 from pymc_kmc.learning.posterior import LearnedPosterior
+from pymc_kmc.likelihoods.store import EvaluationStore
 from pymc_kmc.model.evaluations import Evaluations
 
 # Relative difference of outputs at one place that rounding on another machine may explain.
@@ -21,12 +22,16 @@ def keep(error, opaque):
     )
 
 
-def remember(earlier, opaque, starts):
+def remember(earlier, opaque, starts, most):
     """Let an :class:`OpaqueModel` remember earlier evaluations; return learning's first ones.
+
+    Of an EvaluationStore half of `most` at most.
 
     None where the first of `starts` (n, d) is among the remembered places of evaluations other than
     a LearnedPosterior's: learning then repeats the same way without paying again.
     """
+    if isinstance(earlier, EvaluationStore):
+        earlier = of_store(earlier, opaque, most // 2)
     is_posterior = isinstance(earlier, LearnedPosterior)
     evaluations = earlier.evaluations if is_posterior else earlier
     _check(evaluations, opaque)
@@ -35,6 +40,46 @@ def remember(earlier, opaque, starts):
     remembered = opaque.remember(evaluations)
     is_on_the_way = not is_posterior and remembered.rows(starts[:1])[0] >= 0
     return None if is_on_the_way else remembered
+
+
+def of_store(store, opaque, most):
+    """Return evaluations of a store, `most` at most, as :class:`Evaluations` of this model.
+
+    Where there are more, half of them are the best, the others are evenly spaced in the store.
+    """
+    if (op := opaque.stored_op) is None:
+        raise ValueError(
+            f"evaluations={store!r} needs a model with one opaque node that is a black box or a "
+            f"noisy likelihood; this one has {[node.name for node in opaque.nodes]}."
+        )
+    is_noisy = opaque.is_noisy
+    rows = [
+        (parameters, op.combine(found) if is_noisy else np.ravel(found), seconds or 0.0)
+        for parameters, noise, found, seconds, _ in store.rows(op.name)
+        if found is not None and is_noisy == bool(noise)
+    ]
+    columns = [np.array(values) for values in zip(*[row[0] for row in rows], strict=True)]
+    free = {variable.name for variable in opaque.random_variables}
+    pairs = zip(op.parameter_names, columns, strict=False)
+    X = opaque.unconstrained({name: v for name, v in pairs if name in free}, len(rows))
+    is_there = np.ones(len(X), dtype=bool)
+    for stored, own in zip(columns, opaque.parameters(X), strict=False):
+        close = np.abs(stored - own) <= ROUNDING * np.abs(stored).max()
+        is_there &= close.reshape(len(X), -1).all(axis=1)
+    if not is_there.any():
+        raise ValueError(
+            f"evaluations={store!r} has none of {op.name!r} that this model could make: its "
+            f"parameters {list(op.parameter_names)} must be variables of the model, {sorted(free)}."
+        )
+    X, outputs = X[is_there], np.reshape([row[1] for row in rows], (len(rows), -1))[is_there]
+    seconds, values = np.array([row[2] for row in rows])[is_there], opaque.values(X, outputs)
+    found = Evaluations(opaque.names, X, opaque.inputs(X), outputs, values, seconds)
+    if len(found) <= most:
+        return found
+    best = np.argsort(-values, kind="stable")
+    others = np.sort(best[most // 2 :])
+    even = others[np.linspace(0, len(others) - 1, most - most // 2).astype(int)]
+    return found[np.sort(np.append(best[: most // 2], even))]
 
 
 def _check(earlier, opaque):

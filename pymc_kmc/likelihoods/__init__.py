@@ -5,6 +5,7 @@ from pymc_kmc.likelihoods.black_box import BlackBox, black_boxes
 from pymc_kmc.likelihoods.black_box_op import BlackBoxError, BlackBoxOp
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.likelihoods.pseudo_marginal import PseudoMarginalPotential
+from pymc_kmc.likelihoods.store import EvaluationStore
 from pymc_kmc.likelihoods.synthetic import SyntheticLikelihoodPotential
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "BlackBoxError",
     "BlackBoxOp",
     "EstimatorError",
+    "EvaluationStore",
     "PseudoMarginalPotential",
     "SyntheticLikelihoodPotential",
     "black_boxes",

@@ -28,6 +28,7 @@ likelihoods. *PNAS* 100, 15324-15328.
 import numbers
 from collections.abc import Callable
 from concurrent.futures import Executor
+from hashlib import blake2b
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +45,7 @@ from pymc_kmc.likelihoods.simulations import (
     as_floats,
     noise_of_simulator,
 )
+from pymc_kmc.likelihoods.store import StoreLike
 from pymc_kmc.numerics.checks import check_choice
 
 
@@ -62,6 +64,7 @@ def ABCPotential(  # noqa: N802
     correlation: float | None = None,
     executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
+    store: StoreLike | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     r"""Add the log of an unbiased estimate of the ABC likelihood to a model.
@@ -127,6 +130,9 @@ def ABCPotential(  # noqa: N802
         on it. :func:`pymc_kmc.PseudoMarginalPotential` has the details. Not with ``size=``.
     timeout : float, optional
         Seconds that the executor has for one estimate; then an error is raised.
+    store : str, os.PathLike or EvaluationStore, optional
+        File that keeps the distances of every estimate, or an :class:`EvaluationStore` for several
+        functions. What is in it is never computed again; `epsilon` and `kernel` may change.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -143,7 +149,10 @@ def ABCPotential(  # noqa: N802
         array of real numbers of the right shape.
     ValueError
         If there are no `params`, `observed` is empty or has NaN or infinite values, `summary`
-        raises on it, or an argument is out of its range.
+        raises on it, an argument is out of its range, or the store has another function of this
+        name, or other data.
+    OSError
+        If the store can't be used.
     EstimatorError
         If the simulator raises, at the model's initial point or later while sampling, or if data
         simulated later aren't an array of the right shape. The message has the parameters and the
@@ -197,9 +206,10 @@ def ABCPotential(  # noqa: N802
     summaries = Summaries(name, simulator, summary, observed, noise.is_joint)
     replicates = Replicates(Distance(summaries, distance), noise, executor, timeout)
     average = KernelAverage(name, kernel, float(epsilon))
-    return add_potential(
-        name, replicates, average, params, n_simulations, target_variance, model, summaries
-    )
+    options = n_simulations, target_variance, model, summaries
+    data = blake2b(summaries.observed.tobytes(), digest_size=4).hexdigest()
+    results = f"distances from data {data}"
+    return add_potential(name, replicates, average, params, *options, store=store, results=results)
 
 
 class Distance:

@@ -12,7 +12,9 @@ import numbers
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from time import perf_counter
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
@@ -25,6 +27,7 @@ from pytensor.tensor.type import discrete_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp, black_box_ops
 from pymc_kmc.likelihoods.checks import check_callable, check_model, check_name, is_positive_integer
+from pymc_kmc.likelihoods.store import BLACK_BOX, StoreLike
 from pymc_kmc.likelihoods.user_function import (
     as_tensors,
     evaluate_at_initial_point,
@@ -37,6 +40,10 @@ from pymc_kmc.numerics.checks import check_choice, check_flag
 # threads add in a different order. An estimate differs by more.
 ROUNDING = 1e-6
 
+# Names of each model's black boxes that are in a store. Two of one name would find each other's
+# evaluations there.
+_stored_names: WeakKeyDictionary = WeakKeyDictionary()
+
 
 def BlackBox(  # noqa: N802
     name: str,
@@ -47,6 +54,7 @@ def BlackBox(  # noqa: N802
     timeout: float | None = None,
     on_error: Literal["raise", "reject"] = "raise",
     vectorized: bool = False,
+    store: StoreLike | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     """Make a tensor of a Python function: a solver, a simulator without noise, foreign code.
@@ -90,6 +98,11 @@ def BlackBox(  # noqa: N802
         leading axis of n points and returns an array of shape ``(n, *shape)``. It is for functions
         to which n points cost hardly more than one (NumPy, JAX, a GPU). Batches come from
         ``evaluate_many`` of the Op; a chain alone asks for one point at a time, n = 1.
+    store : str, os.PathLike or EvaluationStore, optional
+        File that keeps every evaluation, or an :class:`EvaluationStore` for several functions. What
+        is in it is never computed again; after a kill the same script makes the same draws. With
+        ``on_error="reject"`` it keeps failures too; a call that was stopped is made again where
+        `timeout` is longer.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -105,7 +118,10 @@ def BlackBox(  # noqa: N802
         `shape` at the model's initial point, where it is called twice.
     ValueError
         If the function isn't finite at the initial point, or returns different values for the same
-        parameters; if there are no `params`, or an argument is out of its range.
+        parameters; if there are no `params`, or an argument is out of its range; if the store has
+        another function of this name.
+    OSError
+        If the store can't be used.
     BlackBoxError
         If the function fails: at the initial point, or later while sampling.
 
@@ -136,6 +152,12 @@ def BlackBox(  # noqa: N802
     if lengths is not None:
         params, names = [*params, lengths], [*names, "shape"]
     op = BlackBoxOp(name, function, shape, names, executor, timeout, on_error, vectorized)
+    if store is not None and name in (taken := _stored_names.setdefault(model, set())):
+        raise ValueError(
+            f"The model has another black box {name!r} with a store, where evaluations are found "
+            "by the function's name: give each a name of its own."
+        )
+    op.keep_in(store, BLACK_BOX, params, shape)
     stand_in = try_out(op, evaluate_at_initial_point(params, model))
     outputs = op.make_node(*params).outputs
     value = outputs[0]
@@ -150,6 +172,8 @@ def BlackBox(  # noqa: N802
         otherwise = pt.switch(observed, stand_in, np.nan)
         value = pt.switch(pt.eq(succeeded, 1.0), value, otherwise)
     value.name = name
+    if store is not None:
+        taken.add(name)
     return value
 
 
@@ -221,8 +245,16 @@ def _repeated(values, lengths):
 
 
 def try_out(op, values):
-    """Return the outputs at the initial point; raise an error unless finite and repeatable."""
+    """Return the outputs at the initial point; raise an error unless finite and repeatable.
+
+    What the store has there was tried out before.
+    """
+    known = op.known(values)
+    if isinstance(known, np.ndarray) and np.isfinite(known).all():
+        return known
+    begin = perf_counter()
     outputs = op.try_out(values)
+    seconds = perf_counter() - begin
     point = ", ".join(f"{n}={v}" for n, v in zip(op.parameter_names, values, strict=True))
     if not np.isfinite(outputs).all():
         raise ValueError(
@@ -232,6 +264,7 @@ def try_out(op, values):
     again = op.try_out(values)
     difference = np.abs(again - outputs)
     if not (difference > 0).any() and np.isfinite(again).all():
+        op.keep(values, (), outputs, seconds)
         return outputs
     if not (difference <= ROUNDING * np.abs(outputs).max()).all():
         raise ValueError(
@@ -246,4 +279,5 @@ def try_out(op, values):
         UserWarning,
         stacklevel=3,
     )
+    op.keep(values, (), outputs, seconds)
     return outputs

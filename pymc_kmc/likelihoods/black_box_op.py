@@ -16,10 +16,15 @@ from pymc_kmc.likelihoods.executors import (
     Failure,
     LazyExecutor,
     RunOnce,
-    TimeLimitError,
     check_executor,
 )
-from pymc_kmc.likelihoods.user_function import UserFunctionOp, happened, with_values
+from pymc_kmc.likelihoods.user_function import (
+    NotFinite,
+    UserFunctionOp,
+    happened,
+    kind,
+    with_values,
+)
 
 MOST_REJECTIONS = 100  # rejected points kept to look at; all are counted
 
@@ -30,10 +35,6 @@ class BlackBoxError(RuntimeError):
     In the process where it happened ``__cause__`` is the original exception, unless PyTensor raised
     a copy of the error.
     """
-
-
-class NotFinite(WrongResult):
-    """A result has NaN or infinite values."""
 
 
 class Rejection(NamedTuple):
@@ -72,7 +73,8 @@ class BlackBoxOp(UserFunctionOp):
     rejects : bool
         Whether a failing evaluation rejects the point.
     n_evaluations, n_rejected : int
-        Number of points evaluated in this process, and of those rejected among them.
+        Number of points evaluated in this process, those found in a store too, and of those
+        rejected among them.
     reasons : collections.Counter
         Number of rejections by the kind of failure.
     rejections : collections.deque of Rejection
@@ -203,7 +205,10 @@ class BlackBoxOp(UserFunctionOp):
 
     def begin(self, inputs, executor=None):
         """Let an executor begin what :meth:`each` will evaluate with these arguments."""
-        (self._executor or executor).begin(self._call, self._calls(*self._arguments(inputs)))
+        inputs, shape = self._arguments(inputs)
+        missing = [i for i, row in enumerate(zip(*inputs, strict=True)) if self.known(row) is None]
+        calls = self._calls([values[missing] for values in inputs], shape)
+        (self._executor or executor).begin(self._call, calls)
 
     def abandon(self):
         """Cancel evaluations begun on an executor of its own that were not asked for."""
@@ -235,23 +240,35 @@ class BlackBoxOp(UserFunctionOp):
     def _results(self, inputs, executor=None):
         """Yield the outputs at n points, NaN where the evaluation failed, and whether it didn't."""
         inputs, shape = self._arguments(inputs)
+        points = list(zip(*inputs, strict=True))
+
+        def compute(missing):
+            some = inputs if missing is None else [values[missing] for values in inputs]
+            for result in self._computed(some, shape, executor):
+                yield result if isinstance(result, Failure) else result.reshape(shape)
+
+        results = self._results_of([(point, ()) for point in points], compute)
+        for point, result in zip(points, results, strict=True):
+            self.n_evaluations += 1
+            if failed := isinstance(result, Failure):
+                self._fail(result, point)
+                result = np.full(shape, np.nan)
+            yield result, not failed
+
+    def _computed(self, inputs, shape, executor):
+        """Yield an array or a :class:`Failure` for each of n points, computed now."""
         executor = self._executor or executor
-        results = self._run(self._calls(inputs, shape), executor)
         if self.vectorized and len(inputs[0]) > 1:
             (together,) = self._run(self._calls(inputs, shape, at_once=True), executor)
             # Else one by one: it is the point that failed that is to be named.
             if not isinstance(together, Failure):
-                results = together
-        for i, result in enumerate(results):
-            self.n_evaluations += 1
-            failure = result
-            if not isinstance(result, Failure):
-                result = result.reshape(shape)
-                failure = self._fault(result)
-            if failure is not None:
-                self._fail(failure, [values[i] for values in inputs])
-                result = np.full(shape, np.nan)
-            yield result, failure is None
+                yield from together
+                return
+        yield from self._run(self._calls(inputs, shape), executor)
+
+    def _checked(self, result):
+        """Return a result, or the :class:`Failure` that it means, which depends on `rejects`."""
+        return result if isinstance(result, Failure) else self._fault(result) or result
 
     def _run(self, calls, executor):
         """Yield an array or a :class:`Failure` for each of some calls."""
@@ -308,7 +325,7 @@ class BlackBoxOp(UserFunctionOp):
         if not self.rejects:
             raise self._error(failure, values) from failure.cause
         error = failure.error
-        self.reasons[KINDS.get(type(error), type(error).__name__)] += 1
+        self.reasons[kind(error)] += 1
         parameters = dict(zip(self.parameter_names, map(np.array, values), strict=True))
         self.rejections.append(Rejection(parameters, happened(failure)))
         if self.n_rejected == 1:
@@ -330,10 +347,6 @@ class BlackBoxOp(UserFunctionOp):
                 "rejects points where the function fails."
             )
         return BlackBoxError(self._told(failure, values, remedy))
-
-
-# Kinds of failures besides the exceptions of the user's function, as they are counted.
-KINDS = {NotFinite: "not finite", WrongResult: "wrong result", TimeLimitError: "timeout"}
 
 
 def black_box_ops(graphs):

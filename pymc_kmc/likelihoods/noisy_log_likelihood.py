@@ -117,13 +117,19 @@ class NoisyLogLikelihood(UserFunctionOp):
         replicates have no executor of their own. Raises an EstimatorError as :meth:`evaluate` does.
         """
         calls = [(noise, [np.asarray(value) for value in values]) for noise, values in calls]
-        results = self.replicates.each(calls, executor)
-        for noise, parameters in calls:
+
+        def compute(missing):
+            some = calls if missing is None else [calls[i] for i in missing]
+            results = self.replicates.each(some, executor)
+            for _ in some:
+                try:
+                    yield next(results)
+                except ExecutorError as error:
+                    yield Failure(0, error, "")
+
+        results = self._results_of([(values, (noise,)) for noise, values in calls], compute)
+        for (noise, parameters), found in zip(calls, results, strict=True):
             self.n_calls += 1
-            try:
-                found = next(results)
-            except ExecutorError as error:
-                found = Failure(0, error, "")
             yield self._combined(found, noise, parameters)
 
     def refresh(self, noise):
@@ -158,7 +164,12 @@ class NoisyLogLikelihood(UserFunctionOp):
     def try_out(self, noise, parameters):
         """Make one estimate in this process; raise the exceptions of :meth:`evaluate`."""
         self.n_calls += 1
-        return self._combined(self.replicates.here(noise, parameters), noise, parameters)
+
+        def compute(missing):
+            yield self.replicates.here(noise, parameters)
+
+        (found,) = self._results_of([(parameters, (noise,))], compute)
+        return self._combined(found, noise, parameters)
 
     def _call(self, noise, parameters):
         return next(self.each([(noise, parameters)]))
@@ -205,11 +216,16 @@ def add_potential(
     model=None,
     summaries=None,
     fewest=1,
+    *,
+    store=None,
+    results="log estimates",
+    shape=(),
 ):
     """Add a noisy log likelihood to a model, after one estimate at the initial point; return it.
 
     Arguments are those of :class:`NoisyLogLikelihood`. `summaries` are the
-    :class:`~pymc_kmc.likelihoods.simulations.Summaries` of a simulator.
+    :class:`~pymc_kmc.likelihoods.simulations.Summaries` of a simulator. `store` is a path or an
+    EvaluationStore; it keeps the `results` of replicates, so named in messages, of this `shape`.
 
     Raises
     ------
@@ -229,8 +245,10 @@ def add_potential(
     op = NoisyLogLikelihood(
         name, replicates, combine, names, n_replicates, target_variance, what, fewest
     )
+    op.keep_in(store, results + " made at once" * op.noise.is_joint, params, shape)
     noise = op.noise.draw(op.n_start, np.random.default_rng(0))
     values = evaluate_at_initial_point(params, model)
+    is_known = op.known(values, (noise[:fewest],)) is not None
     try:
         # In this process, whatever the executor, and with as few replicates as find an error.
         op.try_out(noise[:fewest], values)
@@ -238,7 +256,7 @@ def add_potential(
         if error.__cause__ is None:  # the result has the wrong type
             raise TypeError(str(error)) from None
         raise
-    if summaries is not None:
+    if summaries is not None and not is_known:
         summaries.warn_if_constant(op.noise, values)
     with model:
         return pm.Potential(name, op(pytensor.shared(noise, name=f"{name}_noise"), *params))

@@ -33,6 +33,7 @@ from pymc_kmc.likelihoods.executors import Replicates
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.noise_schemes import choose_noise
 from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
+from pymc_kmc.likelihoods.store import StoreLike
 
 
 class LogEstimate:
@@ -61,6 +62,7 @@ def PseudoMarginalPotential(  # noqa: N802
     correlation: float | None = None,
     executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
+    store: StoreLike | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     r"""Add the log of an unbiased likelihood estimate to a model.
@@ -115,6 +117,10 @@ def PseudoMarginalPotential(  # noqa: N802
     timeout : float, optional
         Seconds that the executor has for one estimate; then an error is raised. Worker processes
         are stopped if `executor` was given as a function; threads can't be.
+    store : str, os.PathLike or EvaluationStore, optional
+        File that keeps every estimate with its noise, or an :class:`EvaluationStore` for several
+        functions. What is in it is never computed again; after a kill the same script makes the
+        same draws.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -129,7 +135,10 @@ def PseudoMarginalPotential(  # noqa: N802
         If `estimator` isn't callable, doesn't take ``rng=`` (``u=`` with `n_normals`), or doesn't
         return a real number at the model's initial point, where it is called once.
     ValueError
-        If there are no `params`, or an argument is out of its range.
+        If there are no `params`, an argument is out of its range, or the store has another
+        function of this name.
+    OSError
+        If the store can't be used.
     EstimatorError
         If the estimator raises: at the model's initial point, or later while sampling. The message
         has the parameters and the seed.
@@ -168,4 +177,4 @@ def PseudoMarginalPotential(  # noqa: N802
     check_callable(name, "estimator", estimator, len(params), noise)
     replicates = Replicates(LogEstimate(estimator), noise, executor, timeout)
     options = n_replicates, target_variance, model
-    return add_potential(name, replicates, log_mean_exp, params, *options)
+    return add_potential(name, replicates, log_mean_exp, params, *options, store=store)

@@ -56,6 +56,7 @@ from pymc_kmc.likelihoods.simulations import (
     is_notable,
     noise_of_simulator,
 )
+from pymc_kmc.likelihoods.store import StoreLike
 from pymc_kmc.numerics.checks import check_choice
 
 LOG_2_PI = float(np.log(2.0 * np.pi))
@@ -75,6 +76,7 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     correlation: float | None = None,
     executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
+    store: StoreLike | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     r"""Add the log of a synthetic likelihood to a model.
@@ -139,6 +141,9 @@ def SyntheticLikelihoodPotential(  # noqa: N802
         on it. :func:`pymc_kmc.PseudoMarginalPotential` has the details. Not with ``size=``.
     timeout : float, optional
         Seconds that the executor has for one estimate; then an error is raised.
+    store : str, os.PathLike or EvaluationStore, optional
+        File that keeps the summaries of every estimate, or an :class:`EvaluationStore` for several
+        functions. What is in it is never computed again; `density` and the data may change.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -155,7 +160,10 @@ def SyntheticLikelihoodPotential(  # noqa: N802
         array of real numbers of the right shape.
     ValueError
         If there are no `params`, `observed` is empty or has NaN or infinite values, `summary`
-        raises on it, `n_simulations` is too small, or an argument is out of its range.
+        raises on it, `n_simulations` is too small, an argument is out of its range, or the store
+        has another function of this name.
+    OSError
+        If the store can't be used.
     EstimatorError
         If the simulator raises, at the model's initial point or later while sampling, or if data
         simulated later aren't an array of the right shape. The message has the parameters and the
@@ -213,7 +221,8 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     replicates = Replicates(summaries, noise, executor, timeout)
     log_density = SyntheticLogDensity(name, summaries.observed.ravel(), density)
     options = n_simulations, target_variance, model, summaries, fewest
-    return add_potential(name, replicates, log_density, params, *options)
+    kept = {"store": store, "results": "summaries", "shape": summaries.shape}
+    return add_potential(name, replicates, log_density, params, *options, **kept)
 
 
 class SyntheticLogDensity(Combination):

@@ -1,6 +1,8 @@
 """A user's function in a model's graph: its parameters, its last results, and its errors."""
 
 import numbers
+from collections.abc import Sequence
+from time import perf_counter
 
 import numpy as np
 import pytensor
@@ -12,11 +14,16 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kmc.likelihoods.checks import WrongResult
-from pymc_kmc.likelihoods.executors import ExecutorError, TimeLimitError
+from pymc_kmc.likelihoods.executors import ExecutorError, Failure, TimeLimitError
+from pymc_kmc.likelihoods.store import StoredFailure, StoredFunction
 
 # Results remembered. A Metropolis step of another variable asks for two in turn; Slice and NUTS
 # come back to their starting point after a few more, and one graph may be compiled for two steps.
 CACHE_SIZE = 8
+
+
+class NotFinite(WrongResult):
+    """A result has NaN or infinite values."""
 
 
 class Cache:
@@ -52,13 +59,77 @@ class Cache:
 class UserFunctionOp(Op):
     """A user's function of parameters without a gradient; its last few results are remembered.
 
-    Two instances are never equal. `subject` stands for it in messages.
+    Two instances are never equal. `subject` stands for it in messages. `stored` is its
+    StoredFunction, None without a store. `rejects` says whether a failure is a result.
     """
+
+    stored: StoredFunction | None = None
+    rejects = False
+    timeout: float | None = None
 
     def __init__(self, name, subject, parameter_names):
         self.name, self.subject = name, subject
         self.parameter_names = tuple(parameter_names)
         self._cache = Cache()
+
+    def keep_in(self, store, kind, params, shape):
+        """Keep evaluations in a store, if one is given; see :class:`StoredFunction`."""
+        if store is not None:
+            shapes = [param.type.shape for param in params]
+            pairs = zip(self.parameter_names, shapes, strict=True)
+            self.stored = StoredFunction(store, self.name, kind, pairs, shape)
+
+    def known(self, parameters, noise: Sequence = ()):
+        """Return what the store has at parameters, an array or a :class:`Failure`; else None.
+
+        What would end a run isn't taken from it: the cause may have been mended.
+        """
+        found = None if self.stored is None else self.stored.find(parameters, noise)
+        if not isinstance(found, Failure):
+            return found
+        is_time = found.error.kind == KINDS[TimeLimitError]
+        is_short = is_time and found.error.seconds < (self.timeout or np.inf)
+        return found if self.rejects and not is_short else None
+
+    def keep(self, parameters, noise: Sequence, result, seconds):
+        """Write a result, an array or a :class:`Failure`, into the store, if there is one.
+
+        What ends a run isn't kept.
+        """
+        if self.stored is None:
+            return
+        if not isinstance(result, Failure):
+            self.stored.write(parameters, noise, np.asarray(result, dtype=float), seconds)
+        elif self.rejects:
+            if isinstance(result.error, TimeLimitError):
+                seconds = self.timeout
+            failure = kind(result.error), happened(result)
+            self.stored.write(parameters, noise, None, seconds, failure)
+
+    def _results_of(self, calls, compute):
+        """Yield the result of each call: the store's, or the next one of ``compute(missing)``.
+
+        Calls are pairs of parameters and noise, two sequences of arrays; `missing` are the indices
+        of those that the store doesn't have, None for all.
+        """
+        if self.stored is None:
+            yield from map(self._checked, compute(None))
+            return
+        known = [self.known(*call) for call in calls]
+        missing = [i for i, found in enumerate(known) if found is None]
+        computed = compute(missing)
+        for (parameters, noise), found in zip(calls, known, strict=True):
+            if found is None:
+                begin = perf_counter()
+                result = self._checked(next(computed))
+                self.keep(parameters, noise, result, perf_counter() - begin)
+                yield result
+            else:
+                yield self._checked(found)
+
+    def _checked(self, result):
+        """Return a result, or the :class:`Failure` that it means."""
+        return result
 
     def _told(self, failure, values, remedy=""):
         """Return an error's text: the :class:`Failure`, the parameters, a remedy, the traceback."""
@@ -69,6 +140,17 @@ class UserFunctionOp(Op):
             f"The {self.subject} {happened(failure)}\n"
             f"Parameters: {with_values(self.parameter_names, values)}{remedy}{frames}"
         )
+
+
+# Kinds of failures besides the exceptions of the user's function, as they are counted.
+KINDS = {NotFinite: "not finite", WrongResult: "wrong result", TimeLimitError: "timeout"}
+
+
+def kind(error):
+    """Return the kind of a failure's error, for counts."""
+    if isinstance(error, StoredFailure):
+        return error.kind
+    return KINDS.get(type(error), type(error).__name__)
 
 
 def happened(failure):

@@ -34,6 +34,7 @@ from pytensor.graph.replace import clone_replace
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.likelihoods.executors import LazyExecutor
+from pymc_kmc.likelihoods.user_function import UserFunctionOp
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.log_density import LogDensity
 from pymc_kmc.model.rows import Columns, function, of_rows
@@ -250,6 +251,19 @@ class OpaqueModel(UnconstrainedModel):
     def is_noisy(self):
         """Whether an opaque node is an estimate."""
         return any(node.is_noisy for node in self.nodes)
+
+    @property
+    def stored_op(self):
+        """The Op whose evaluations a store may have, if it is all that is opaque; else None."""
+        source = self._parts_found[0].source
+        op = getattr(source, "op", source)
+        return op if len(self.nodes) == 1 and isinstance(op, UserFunctionOp) else None
+
+    def parameters(self, X):
+        """Return the arguments (n, ...) of the one opaque node at X (n, d), a list of arrays."""
+        (part,) = self._parts_found
+        arguments = getattr(part.source, "parameters", None) or part.output.owner.inputs
+        return of_rows(self.variables, arguments)(*self._columns.split(X))
 
     # Many points at a time
 

@@ -85,6 +85,26 @@ class UnconstrainedModel:
         free = self.random_variables
         return {variable.name: array for variable, array in zip(free, arrays, strict=True)}
 
+    def unconstrained(self, natural, n):
+        """Return X (n, d) of free variables on their natural scale: the inverse of :meth:`natural`.
+
+        `natural` is a dict of arrays (n, ...); variables that it lacks have their initial values.
+        """
+        model, free = self.model, self.random_variables
+        values = []
+        for variable in self.variables:
+            rv = model.values_to_rvs[variable]
+            transform = model.rvs_to_transforms[rv]
+            values.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
+        inputs = [rv.type() for rv in free]
+        values = clone_replace(values, dict(zip(free, inputs, strict=True)))
+        values = clone_replace(model.replace_rvs_by_values(values), self._others)
+        held = self.natural(self._columns.join([self.initial_point[v][None] for v in self.names]))
+        arrays = held | natural
+        rows = [np.broadcast_to(arrays[v.name], (n, *held[v.name].shape[1:])) for v in free]
+        rows = [row.astype(v.dtype) for row, v in zip(rows, free, strict=True)]
+        return self._columns.join(of_rows(inputs, values)(*rows))
+
     def tell_invalid(self, x, log_density):
         """Warn, once, that the log density is NaN or +inf at an evaluated position (d,)."""
         if self._has_told_invalid:

@@ -5,6 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from pymc_kmc.learning.resuming import of_store
 from pymc_kmc.model.opaque import OpaqueModel
 from tests.learned import (
     OBSERVED,
@@ -150,3 +151,97 @@ def test_a_remembered_place_is_not_evaluated():
     assert len(calls) == 1
     assert again.n_evaluations == 1
     assert len(again.evaluations) == 5
+
+
+# Stores
+
+
+def counted_curve(calls, path, prior=0.0, sigma=None):
+    """The model of a curve that lists its calls and keeps them in a store."""
+
+    def counted(size, rate):
+        calls.append((size, rate))
+        return decay(size, rate)
+
+    with pm.Model() as model:
+        size, rate = pm.LogNormal("size", prior, 1), pm.LogNormal("rate", 0, 1)
+        if sigma is not None:
+            sigma = pm.HalfNormal("sigma", sigma)
+        mean = kmc.BlackBox("curve", counted, size, rate, shape=(5,), store=path)
+        pm.Normal("y", mean, 0.1 if sigma is None else sigma, observed=OBSERVED)
+    return model
+
+
+def test_learning_again_with_a_store_evaluates_nothing(tmp_path):
+    calls, found = [], []
+    for _ in range(2):
+        model = counted_curve(calls, tmp_path / "a.db")
+        found.append(kmc.learn(model, **QUIET))
+        n = len(calls)
+    assert n == len(calls) == found[0].n_evaluations + 2
+    np.testing.assert_array_equal(found[0].positions, found[1].positions)
+
+
+def test_another_prior_and_a_new_variable_start_from_a_store(tmp_path):
+    calls = []
+    kmc.learn(counted_curve(calls, tmp_path / "a.db"), **QUIET)
+    alone = kmc.learn(counted_curve([], None, 0.5, 0.2), **QUIET)
+    model = counted_curve(calls, tmp_path / "a.db", 0.5, 0.2)
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    calls.clear()
+    n = len(store)
+    learned = kmc.learn(model, evaluations=store, **QUIET)
+    assert len(learned.evaluations) == n + learned.n_evaluations == n + len(calls)
+    assert learned.has_converged and len(calls) < 0.8 * alone.n_evaluations
+    kept = learned.evaluations[slice(0, n)]
+    inside = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    np.testing.assert_allclose(inside.evaluate(kept.X).outputs, kept.outputs, rtol=1e-9)
+
+
+def test_a_table_is_a_start_and_the_best_of_many_are_taken(tmp_path):
+    store, rng = kmc.EvaluationStore(tmp_path / "a.db"), np.random.default_rng(0)
+    size, rate = np.exp(rng.normal(size=(2, 500)))
+    outputs = [decay(*place) for place in zip(size, rate, strict=True)]
+    store.add("curve", {"size": size, "rate": rate}, outputs)
+    model = counted_curve([], None)
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    found = of_store(store, opaque, 100)
+    every = of_store(store, opaque, 500)
+    assert len(found) == 100 and len(every) == 500
+    assert found.log_densities.max() == every.log_densities.max()
+    best = np.sort(every.log_densities)[-50:]
+    assert np.isin(best, found.log_densities).all()
+    np.testing.assert_allclose(every.X, np.log([size, rate]).T, atol=1e-12)
+    assert kmc.learn(model, evaluations=store, **QUIET).has_converged
+
+
+def test_estimates_in_a_store_are_a_start(tmp_path):
+    def estimator(x, rng):
+        return -0.5 * x**2 + 0.1 * rng.normal()
+
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 3)
+        kmc.PseudoMarginalPotential("l", estimator, x, n_replicates=2, store=tmp_path / "a.db")
+        pm.sample(step=kmc.AdaptiveMetropolis(), tune=20, draws=20, chains=1, progressbar=False)
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    found = of_store(store, opaque, 100)
+    np.testing.assert_allclose(found.outputs[:, 0], -0.5 * found.X[:, 0] ** 2, atol=0.5)
+    assert len(found) > 35
+
+
+def test_a_store_of_other_functions_is_no_start(tmp_path):
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    with pytest.raises(ValueError, match="none of 'curve'.*'size', 'rate'"):
+        kmc.learn(counted_curve([], None), evaluations=store, **QUIET)
+    store.add("curve", {"size": [1.0], "rate": [1.0]}, [decay(1.0, 1.0)])
+    with pm.Model() as model:
+        size, rate = pm.Normal("s"), pm.LogNormal("rate", 0, 1)
+        mean = kmc.BlackBox("curve", decay, pm.math.exp(size) + 1.0, rate, shape=(5,))
+        pm.Normal("y", mean, 0.1, observed=OBSERVED)
+    with pytest.raises(ValueError, match="must be variables of the model"):
+        kmc.learn(model, evaluations=store, **QUIET)
+    with model:
+        pm.Potential("p", kmc.BlackBox("g", np.sin, rate))
+    with pytest.raises(ValueError, match="one opaque node.*'curve'"):
+        kmc.learn(model, evaluations=store, **QUIET)

@@ -1,0 +1,485 @@
+"""Every evaluation in an SQLite file: what was computed once is never computed again.
+
+An evaluation is found by its *key*, a digest of its parameters and of its noise, bit for bit. A run
+with the same seed asks for the same keys: after a kill it makes the same draws, without an
+evaluation, until where it was.
+
+Several processes write at once: the file has a write-ahead log (WAL), in which a writer waits for
+the other and readers wait for none. Each evaluation is committed by itself. With
+``synchronous=NORMAL`` a commit isn't flushed to the disk, which would take milliseconds: a process
+that dies loses nothing that was committed, a power failure some of the last evaluations, and
+neither damages the file.
+"""
+
+import atexit
+import json
+import os
+import sqlite3
+import threading
+import warnings
+from contextlib import contextmanager
+from hashlib import blake2b
+from time import monotonic, sleep
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_kmc.likelihoods.checks import WrongResult, as_real_array, check_name
+from pymc_kmc.likelihoods.executors import Failure
+
+FORM = 1  # of the file; it rises with every change of its tables
+MARK = 0x4B4D4345  # SQLite's application_id, "KMCE", by which a store is told from other files
+PATIENCE = 60.0  # seconds that another writer is waited for: a merge of 10^6 rows takes ten
+PAUSE = 0.01  # seconds between attempts to begin a log, which SQLite doesn't wait for by itself
+DIGEST_SIZE = 16  # bytes of a key: two of 10^6 are equal with probability 10^-27
+SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS functions
+    (name TEXT PRIMARY KEY, version TEXT, kind TEXT, parameters TEXT, shape TEXT);
+CREATE TABLE IF NOT EXISTS evaluations
+    (name TEXT, key BLOB, parameters BLOB, noise BLOB, outputs BLOB, seconds REAL, failure TEXT);
+CREATE UNIQUE INDEX IF NOT EXISTS keys ON evaluations (name, key);
+PRAGMA user_version={FORM};
+PRAGMA application_id={MARK};
+COMMIT;
+"""
+
+BLACK_BOX = "results"  # what a black box's evaluations are called; a likelihood's have other names
+
+# By path, process and thread: SQLite's connections survive no fork. Those of a parent are kept in
+# its children, where closing them would release the parent's locks.
+_connections: dict = {}
+# Paths of stores into which this process writes no more.
+_given_up: set = set()
+
+
+class StoredFailure(WrongResult):
+    """A failure of an earlier run: its `kind`, as it is counted, the message and the seconds."""
+
+    def __init__(self, kind, message, seconds):
+        super().__init__(message)
+        self.kind, self.seconds = kind, seconds
+
+
+class FunctionEvaluations(NamedTuple):
+    """The evaluations of one function in a store.
+
+    `kind` says what is stored, `parameters` has a pair of name and shape for each parameter, and
+    `shape` is that of a result, of one replicate for an estimate. None is any length.
+    """
+
+    name: str
+    version: str | None
+    kind: str
+    parameters: tuple
+    shape: tuple
+    n_evaluations: int = 0
+    n_failed: int = 0
+    seconds: float = 0.0
+
+    def __str__(self):
+        names = ", ".join(f"{name} {shape}" for name, shape in self.parameters)
+        version = "without a version" if self.version is None else f"in version {self.version!r}"
+        return f"{self.kind} of shape {self.shape}, of {names}, {version}"
+
+    def fits(self, other):
+        """Return whether two are the same function, as far as their shapes and version say."""
+        shapes = [[each.shape, *(s for _, s in each.parameters)] for each in (self, other)]
+        same = (self.version, self.kind) == (other.version, other.kind)
+        return same and len(shapes[0]) == len(shapes[1]) and all(map(_fit, *shapes))
+
+
+def _fit(first, second):
+    pairs = zip(first, second, strict=False)
+    return len(first) == len(second) and all(a == b or None in (a, b) for a, b in pairs)
+
+
+class EvaluationStore:
+    """A file that keeps every evaluation of black boxes and noisy likelihoods.
+
+    Given as ``store=`` to :func:`BlackBox` and to the potentials, one store to as many as you like.
+    What is in it is never computed again: a run that was killed is resumed by running the same
+    script again, with the same draws as without the kill.
+
+    Processes, chains and scripts of one machine may write at once. Evaluations on an executor are
+    written by the process that asked for them.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The file, on a local disk; it is made if it doesn't exist, its folder too. It is an SQLite
+        database. While it is in use, files of the same name with "-wal" and "-shm" are part of it.
+    version : str or int, optional
+        Version of the functions. Raise it, and take another file, when a function computes
+        something else: a store knows a function by its name and the shapes of its parameters
+        and of its result, not by its code. A file with another version is refused.
+
+    Raises
+    ------
+    OSError
+        If the file can't be opened, written or read.
+    ValueError
+        If it is another program's, or from another version of pymc_kmc.
+
+    See Also
+    --------
+    learn : Takes a store as ``evaluations=``.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, pymc as pm, pymc_kmc as kmc
+    >>> store = kmc.EvaluationStore(tempfile.mkdtemp() + "/decay.db")
+    >>> with pm.Model() as model:
+    ...     rate = pm.HalfNormal("rate", 1.0)
+    ...     mean = kmc.BlackBox("decay", lambda rate: np.exp(-rate), rate, store=store)
+    >>> len(store)
+    1
+    """
+
+    def __init__(self, path, version=None):
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise TypeError(f"path={path!r} must be the path of a file, e.g. 'runs/model.db'.")
+        if isinstance(version, bool) or not isinstance(version, str | int | None):
+            raise TypeError(f"version={version!r} must be a string or a whole number.")
+        self.path = os.path.abspath(os.fspath(path))
+        self.version = None if version is None else str(version)
+        self._execute("SELECT 1")
+
+    def __len__(self) -> int:
+        """Return the number of evaluations of all functions."""
+        return self._execute("SELECT count(*) FROM evaluations").fetchone()[0]
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{each.n_evaluations} of {each.name!r}" for each in self.functions)
+        return f"EvaluationStore({self.path!r}: {counts or 'empty'})"
+
+    @property
+    def functions(self) -> list:
+        """One FunctionEvaluations a function: its name, version, shapes and counts."""
+        statement = (
+            "SELECT f.*, count(key), count(failure), total(seconds) FROM functions f"
+            " LEFT JOIN evaluations USING (name) GROUP BY f.name ORDER BY f.rowid"
+        )
+        return [_described(row) for row in self._execute(statement)]
+
+    def add(self, name, parameters, outputs) -> None:
+        """Write a table of evaluations of a black box that were made elsewhere.
+
+        Parameters
+        ----------
+        name : str
+            Name of the black box.
+        parameters : dict of str to array_like, shape (n, ...), or pandas.DataFrame
+            The values of each of its parameters, in their order, on their natural scale. They are
+            found again where they are equal to the last bit, as 64-bit floats.
+        outputs : array_like, shape (n, ...)
+            What the function returns there.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the arguments aren't real numbers with n rows each, or if the store has another
+            function of that name.
+        """
+        check_name(name)
+        try:
+            columns = {
+                str(key): as_real_array(value, (len(value), *np.shape(value)[1:]))
+                for key, value in [*dict(parameters).items(), (name, outputs)]
+            }
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"parameters and outputs of {name!r} must be a dict of arrays and an array, of "
+                f"real numbers: {error}."
+            ) from None
+        lengths = {key: len(column) for key, column in columns.items()}
+        values = columns.pop(name)
+        if not columns or len(set(lengths.values())) != 1:
+            raise ValueError(f"parameters and outputs must have as many rows; got {lengths}.")
+        shapes = [(key, column.shape[1:]) for key, column in columns.items()]
+        function = StoredFunction(self, name, BLACK_BOX, shapes, values.shape[1:])
+        with _explained(self.path):
+            for *row, value in zip(*columns.values(), values, strict=True):
+                function.insert(row, (), value, None)
+
+    def merge(self, other) -> None:
+        """Take over the evaluations of another store, those that this one doesn't have.
+
+        Parameters
+        ----------
+        other : EvaluationStore, str or os.PathLike
+            The store, or its path.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If both have a function of one name that isn't the same, or in other versions.
+        """
+        path = other.path if isinstance(other, EvaluationStore) else os.fspath(other)
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"other={path!r} doesn't exist: give the path of a store.")
+        other = EvaluationStore(path)
+        for each in other.functions:
+            self._register(each)
+        self._execute("ATTACH ? AS other", (other.path,))
+        try:
+            self._execute("INSERT OR IGNORE INTO evaluations SELECT * FROM other.evaluations")
+        finally:
+            self._execute("DETACH other")
+
+    def to_xarray(self, name):
+        """Return the evaluations of a function as an `xarray.Dataset`, in the order of writing.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+
+        Returns
+        -------
+        xarray.Dataset
+            Its parameters by their names, and `outputs`, `seconds` and `failure`, along the
+            dimension "evaluation". Outputs are those of replicates where a likelihood is estimated;
+            they are NaN where the function failed.
+        """
+        import xarray as xr
+
+        found = xr.Dataset()
+        for key, array in self._columns(name).items():
+            found[key] = ["evaluation", *(f"{key}_dim_{i}" for i in range(array.ndim - 1))], array
+        return found
+
+    def to_pandas(self, name):
+        """Return the evaluations of a function as a `pandas.DataFrame`, in the order of writing.
+
+        The arguments and columns are those of :meth:`to_xarray`; entries of arrays are columns
+        such as ``rates[0]``.
+        """
+        import pandas as pd
+
+        columns = {}
+        for key, array in self._columns(name).items():
+            for index in np.ndindex(array.shape[1:]):
+                label = f"{key}[{', '.join(map(str, index))}]" if index else key
+                columns[label] = array[(slice(None), *index)]
+        return pd.DataFrame(columns)
+
+    def rows(self, name):
+        """Yield (parameters, noise, outputs, seconds, failure) of a function's evaluations.
+
+        `parameters` and `noise` are lists of arrays, of a black box `noise` is empty. `outputs`,
+        an array, is None where it failed; `failure` then says why, as (kind, message).
+        """
+        for parameters, noise, outputs, seconds, failure in self._execute(
+            "SELECT parameters, noise, outputs, seconds, failure FROM evaluations WHERE name = ?"
+            " ORDER BY rowid",
+            (name,),
+        ):
+            found = None if outputs is None else unpack(outputs)[0]
+            failed = None if failure is None else tuple(json.loads(failure))
+            yield unpack(parameters), unpack(noise), found, seconds, failed
+
+    def _columns(self, name):
+        described = {each.name: each for each in self.functions}
+        if name not in described:
+            raise ValueError(f"name={name!r} must be one of {list(described)}, in {self.path!r}.")
+        rows = list(self.rows(name))
+        names = [key for key, _ in described[name].parameters]
+        columns = {key: _padded([row[0][i] for row in rows]) for i, key in enumerate(names)}
+        columns["outputs"] = _padded([row[2] for row in rows])
+        columns["seconds"] = np.array([row[3] for row in rows], dtype=float)
+        columns["failure"] = np.array(["" if row[4] is None else row[4][1] for row in rows], object)
+        return columns
+
+    # The file
+
+    def _execute(self, statement, values=()):
+        with _explained(self.path):
+            return _connection(self.path).execute(statement, values)
+
+    def _register(self, new):
+        """Enter FunctionEvaluations, or raise a ValueError if the name is another function's."""
+        row = *new[:3], json.dumps(new.parameters), json.dumps(new.shape)
+        self._execute("INSERT OR IGNORE INTO functions VALUES (?, ?, ?, ?, ?)", row)
+        found = self._execute("SELECT * FROM functions WHERE name = ?", (new.name,)).fetchone()
+        if not (known := _described(found)).fits(new):
+            raise ValueError(
+                f"store {self.path!r} has another {new.name!r}: it has {known}; this is {new}. "
+                "Give another path, or the version and the shapes that it was written with."
+            )
+
+
+StoreLike = EvaluationStore | str | os.PathLike
+
+
+class StoredFunction:
+    """A function in a store, for the Op that calls it.
+
+    Arguments but the first are those of :class:`FunctionEvaluations`; a ValueError says that the
+    store has another function of that name. A fault of the file while a chain runs is no fault of
+    the chain: it is told once, and nothing is stored any more.
+    """
+
+    def __init__(self, store, name, kind, params, shape):
+        if not isinstance(store, EvaluationStore):
+            if not isinstance(store, StoreLike):
+                raise TypeError(
+                    f"store of {name!r} must be a path or a kmc.EvaluationStore, got {store!r}."
+                )
+            store = EvaluationStore(store)
+        self.path, self.name = store.path, name
+        new = FunctionEvaluations(name, store.version, kind, tuple(params), tuple(shape))
+        store._register(new)
+
+    def find(self, parameters, noise):
+        """Return the outputs at parameters, or the Failure there; None if they are new."""
+        try:
+            row = self._execute(
+                "SELECT outputs, seconds, failure FROM evaluations WHERE name = ? AND key = ?",
+                (self.name, _key(pack(parameters), pack(noise))),
+            ).fetchone()
+            if row is None or row[2] is None:
+                return row and unpack(row[0])[0]
+            kind, message = json.loads(row[2])
+            return Failure(0, StoredFailure(kind, message, row[1]), "")
+        except (sqlite3.Error, OSError, ValueError) as error:
+            self._give_up(error)
+            return None
+
+    def write(self, parameters, noise, outputs, seconds, failure=None):
+        """Keep outputs, or a failure: its kind and its message."""
+        if self.path not in _given_up:
+            try:
+                self.insert(parameters, noise, outputs, seconds, failure)
+            except (sqlite3.Error, OSError, ValueError) as error:
+                self._give_up(error)
+
+    def insert(self, parameters, noise, outputs, seconds, failure=None):
+        """Do :meth:`write`, and raise a fault of the file."""
+        parameters, noise = pack(parameters), pack(noise)
+        values = None if failure is not None else pack([outputs])
+        failure = None if failure is None else json.dumps(failure)
+        row = _key(parameters, noise), parameters, noise, values, seconds, failure
+        statement = "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)"
+        self._execute(statement, (self.name, *row))
+
+    def _execute(self, statement, values):
+        return _connection(self.path).execute(statement, values)
+
+    def _give_up(self, error):
+        if self.path not in _given_up:
+            _given_up.add(self.path)
+            warnings.warn(
+                f"The store {self.path!r} failed: {error}. This process goes on without storing "
+                "its evaluations; those stored until now are not lost.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+def pack(arrays):
+    """Return arrays as bytes: a line with their types and shapes, then their contents."""
+    arrays = [np.asarray(array) for array in arrays]
+    head = json.dumps([(array.dtype.str, array.shape) for array in arrays])
+    return b"\n".join([head.encode(), b"".join([array.tobytes() for array in arrays])])
+
+
+def unpack(content):
+    """Return the list of arrays of :func:`pack`."""
+    head, content = content.split(b"\n", 1)
+    arrays, begin = [], 0
+    for dtype, shape in json.loads(head):
+        n = int(np.prod(shape))
+        array = np.frombuffer(content, dtype, n, begin).reshape(shape).copy()
+        arrays.append(array)
+        begin += array.nbytes
+    return arrays
+
+
+def _key(parameters, noise):
+    return blake2b(parameters + b"\n" + noise, digest_size=DIGEST_SIZE).digest()
+
+
+def _described(row):
+    """Return the FunctionEvaluations of a row of the table of functions, and counts."""
+    name, version, kind, parameters, shape, *counts = row
+    pairs = tuple((key, tuple(lengths)) for key, lengths in json.loads(parameters))
+    return FunctionEvaluations(name, version, kind, pairs, tuple(json.loads(shape)), *counts)
+
+
+def _padded(arrays):
+    """Return arrays, None among them, as one of floats; NaN fills up the shorter ones."""
+    shapes = [array.shape for array in arrays if array is not None]
+    full = np.full((len(arrays), *map(max, zip(*shapes, strict=True))), np.nan)
+    for i, array in enumerate(arrays):
+        if array is not None:
+            full[(i, *map(slice, array.shape))] = array
+    return full
+
+
+@contextmanager
+def _explained(path):
+    """Raise faults of a file as an OSError with the path and a remedy."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        remedy = "Give a path in a folder that can be written to, on a local disk with room."
+        if "locked" in str(error):
+            remedy = f"Another program has held it for {PATIENCE:g} seconds: end it, or wait."
+        elif "malformed" in str(error) or "not a database" in str(error):
+            remedy = "It is damaged, or no store: give another path. Nothing was changed in it."
+        raise OSError(f"store {path!r} can't be used: {error}. {remedy}") from error
+
+
+def _connection(path):
+    """Return this thread's connection to a store."""
+    key = path, os.getpid(), threading.get_ident()
+    if key not in _connections:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        connection = sqlite3.connect(
+            path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+        )
+        try:
+            _open(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        _connections[key] = connection
+    return _connections[key]
+
+
+def _open(connection, path):
+    """Make the tables of a new file, and a log; raise a ValueError if it is no store."""
+    # In this order: another process may make the tables meanwhile.
+    is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    (mark,) = connection.execute("PRAGMA application_id").fetchone()
+    (form,) = connection.execute("PRAGMA user_version").fetchone()
+    if mark != MARK and not is_empty:
+        raise ValueError(f"store {path!r} is another program's database: give another path.")
+    if mark == MARK and form != FORM:
+        raise ValueError(
+            f"store {path!r} was written by another version of pymc_kmc, in form {form}; this one "
+            f"has form {FORM}. Give another path."
+        )
+    deadline = monotonic() + PATIENCE
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or monotonic() > deadline:
+                raise
+            sleep(PAUSE)
+    connection.execute("PRAGMA synchronous=NORMAL")
+    if mark != MARK:
+        connection.executescript(SCHEMA)
+
+
+@atexit.register
+def _close():
+    """Close this process's connections: the last one writes the log into the file."""
+    for (_, process, _), connection in _connections.items():
+        if process == os.getpid():
+            connection.close()

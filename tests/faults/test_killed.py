@@ -1,0 +1,73 @@
+"""Runs that are killed and run again: the draws are the same, and no evaluation is made twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pymc_kmc as kmc
+from tests.faults.killed import CALL, CALLS, STORE
+
+ROOT = Path(__file__).parents[2]
+# Seconds after which a run counts as hanging.
+LONGEST = 240.0
+N_KILLS = 3
+
+
+def start(kind, folder, seed=1):
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-W", "ignore", "-m", "tests.faults.killed", kind, folder, str(seed)]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def draws(process):
+    out, errors = process.communicate(timeout=LONGEST)
+    assert process.returncode == 0, errors.decode()
+    return json.loads(out.splitlines()[-1])
+
+
+def n_calls(folder):
+    calls = folder / CALLS
+    return calls.stat().st_size if calls.exists() else 0
+
+
+def kill_after(process, folder, n):
+    """Kill a run and its children, as by `kill -9`, some time after the n-th call."""
+    deadline = time.monotonic() + LONGEST
+    while n_calls(folder) < n:
+        assert process.poll() is None, process.communicate()[1].decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.2 * CALL)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.parametrize(("kind", "n_processes"), [("black_box", 1), ("estimate", 2)])
+def test_a_killed_run_goes_on(kind, n_processes, tmp_path):
+    expected = draws(start(kind, tmp_path / "whole"))
+    n = n_calls(tmp_path / "whole")
+    rng, folder = np.random.default_rng(), tmp_path / "killed"
+    for at in np.sort(rng.integers(3, n - 10, N_KILLS)):
+        kill_after(start(kind, folder), folder, int(at))
+    assert draws(start(kind, folder)) == expected
+    assert n <= n_calls(folder) <= n + N_KILLS * n_processes
+    assert len(kmc.EvaluationStore(folder / STORE)) == len(
+        kmc.EvaluationStore(tmp_path / "whole" / STORE)
+    )
+
+
+def test_two_scripts_write_at_once(tmp_path):
+    together = [start("black_box", tmp_path / "two", seed) for seed in (1, 2)]
+    found = [draws(process) for process in together]
+    n = n_calls(tmp_path / "two")
+    assert found[0] != found[1]
+    assert draws(start("black_box", tmp_path / "two", 2)) == found[1]
+    assert n_calls(tmp_path / "two") == n
