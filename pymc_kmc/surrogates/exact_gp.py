@@ -36,11 +36,13 @@ of few coordinates have d exponentials in place of one, :math:`O(n^2 d)` a trial
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import LinAlgError, blas, cho_solve, cholesky, lapack
+from scipy.linalg import LinAlgError, blas, lapack
 from scipy.optimize import minimize
 
+from pymc_kmc.numerics.elementary import exp_in_place
+from pymc_kmc.numerics.evaluation import SUM_FLAGS
+from pymc_kmc.numerics.jit import njit
 from pymc_kmc.surrogates.additive_kernel import LOG_LENGTH, LOG_VARIANCE, AdditiveKernel
-from pymc_kmc.surrogates.kernels import squared_distances
 from pymc_kmc.surrogates.radial_terms import RadialTerms
 
 # What the covariance may be extended by.
@@ -48,7 +50,9 @@ EXTENSIONS = {"additive": AdditiveKernel, "radial": RadialTerms}
 # Prior variances of the trend's constant, linear and quadratic coefficients, in units of its scale:
 # a quadratic log density has coefficients of -1/2 and correlations between -1 and 1; its centre may
 # be ten standard deviations off.
-TREND_VARIANCES = (100.0, 100.0, 1.0)
+TREND_VARIANCES = _C0, _C1, _C2 = (100.0, 100.0, 1.0)
+# Squared length scale that is usual, for each dimension: the bend's relevances are in units of it.
+BEND_LENGTH = 4.0
 # Bounds of the logarithms of s, b and sigma^2.
 LOG_SCALE = (-6.0, 4.0)
 LOG_BEND = (-16.0, 4.0)
@@ -106,83 +110,160 @@ class Hyperparameters(NamedTuple):
         return np.concatenate([self[:4], self.log_lengths, more])
 
     @property
-    def relevances(self):
-        """Weights (d,) of the coordinates in the bend."""
-        return np.exp(2.0 * (usual_log_length(len(self.log_lengths)) - self.log_lengths))
+    def factors(self):
+        """Variances (3,) of trend, bend and kernel, and the kernel's precisions (d,)."""
+        logs = np.array([2.0 * self.log_scale, 2.0 * self.log_bend, self.log_variance])
+        return np.exp(logs), np.exp(-2.0 * self.log_lengths)
 
-    def trend(self, inner):
-        """Return the quadratic trend's covariance for inner products."""
-        c0, c1, c2 = TREND_VARIANCES
-        return np.exp(2.0 * self.log_scale) * (c0 + (c1 + c2 * inner) * inner)
+    def covariances(self, A, B, axes):
+        """Return the covariances (k, n) of points (k, d) and (n, d).
 
-    def trend_slope(self, inner):
-        _, c1, c2 = TREND_VARIANCES
-        return np.exp(2.0 * self.log_scale) * (c1 + 2.0 * c2 * inner)
-
-    def bend(self, inner):
-        """Return the covariance of cubic and quartic terms for weighted inner products."""
-        # NumPy's cubes by a power take as long as all the rest.
-        return np.exp(2.0 * self.log_bend) * ((1.0 + inner) * inner * inner * inner)
-
-    def bend_slope(self, inner):
-        return np.exp(2.0 * self.log_bend) * (3.0 + 4.0 * inner) * inner * inner
-
-    def gaussian(self, A, B):
-        """Return the Gaussian kernel (n, k) of points (n, d) and (k, d)."""
-        shrinking = np.exp(-self.log_lengths)
-        return np.exp(self.log_variance - 0.5 * squared_distances(A * shrinking, B * shrinking))
-
-    def parts(self, A, B, axes):
-        """Return the parts (n, k) of the covariance of points (n, d) and (k, d), a list.
-
-        They are trend, bend, kernel and what extends these, if anything, along `axes`.
+        Those of an extension along axes have the coordinates ``A @ axes.T``.
         """
-        weighted = (A * self.relevances) @ B.T
-        parts = [self.trend(A @ B.T), self.bend(weighted), self.gaussian(A, B)]
+        found = _covariances(*self._products(A, B), False)
         if self.extension is not None:
-            parts.append(self.extension(A @ axes.T, B @ axes.T))
-        return parts
+            found += self.extension(A @ axes.T, B @ axes.T)
+        return found
+
+    def triangle(self, Z, axes):
+        """Return the lower triangle of the covariance (n, n) of points (n, d), zeros above it."""
+        found = _covariances(*self._products(Z, Z), True).T
+        if self.extension is not None:
+            found += self.extension.triangle(Z @ axes.T)
+        return found
 
     def prior(self, Z, axes):
         """Return the variances (n,) at points (n, d)."""
-        prior = self.trend(np.sum(Z**2, axis=1)) + self.bend(Z**2 @ self.relevances)
-        prior += np.exp(self.log_variance)
+        prior = _priors(Z, *self.factors)[0]
         return prior if self.extension is None else prior + self.extension.prior(Z @ axes.T)
 
-    def pullback(self, Z, other, axes, by_covariances, by_prior, parts):
-        """Return the gradient by Z of ``sum(by_covariances * sum(parts)) + by_prior @ prior``."""
-        relevances, precisions = self.relevances, np.exp(-2.0 * self.log_lengths)
-        by_gaussian = by_covariances * parts[2]
-        result = (by_covariances * self.trend_slope(Z @ other.T)) @ other
-        by_weighted = by_covariances * self.bend_slope((Z * relevances) @ other.T)
-        result += relevances * (by_weighted @ other)
-        result += precisions * (by_gaussian @ other - by_gaussian.sum(axis=1)[:, None] * Z)
-        slopes = self.trend_slope(np.sum(Z**2, axis=1))[:, None]
-        slopes = slopes + np.outer(self.bend_slope(Z**2 @ relevances), relevances)
-        result += 2.0 * by_prior[:, None] * slopes * Z
+    def pullback(self, Z, other, axes, by_covariances, by_prior):
+        """Return the gradient by Z of ``sum(by_covariances * covariances) + by_prior @ prior``."""
+        precisions, inner, weighted, *_ = products = self.factors[1], *self._products(Z, other)
+        _, rows, _ = _by_products(by_covariances, *products[1:], False)
+        result = inner @ other + precisions * (weighted @ other - rows[:, None] * Z)
+        _, by_inner, by_weighted = _priors(Z, *self.factors)
+        result += (
+            2.0
+            * Z
+            * ((by_prior * by_inner)[:, None] + np.outer(by_prior * by_weighted, precisions))
+        )
         if self.extension is not None:
             points = Z @ axes.T, other @ axes.T
             result += self.extension.pullback(*points, by_covariances, by_prior) @ axes
         return result
 
-    def parameters_gradient(self, Z, axes, by_covariances, parts):
-        """Return the gradient of ``sum(by_covariances * sum(parts))`` by the packed parameters.
+    def parameters_gradient(self, Z, axes, by_triangle):
+        """Return the gradient of ``sum(by_triangle * triangle)`` by the packed parameters.
 
-        The noise is left out: its entry is zero.
+        The noise is left out: its entry is zero. `by_triangle` is zero above the triangle.
         """
-        by_trend, by_bend, by_gaussian = (by_covariances * part for part in parts[:3])
-        # Sums of by_gaussian times the squared differences of each coordinate, and of the bend's
-        # slopes times their products.
-        sums = by_gaussian.sum(axis=0) @ Z**2
-        sums = 2.0 * (sums - np.einsum("ij,ij->j", Z, by_gaussian @ Z))
-        by_weighted = by_covariances * self.bend_slope((Z * self.relevances) @ Z.T)
-        products = np.einsum("ij,ij->j", Z, by_weighted @ Z)
-        by_lengths = np.exp(-2.0 * self.log_lengths) * sums - 2.0 * self.relevances * products
-        by_scales = 2.0 * by_trend.sum(), 2.0 * by_bend.sum(), by_gaussian.sum(), 0.0
+        _, weighted, *_ = products = self._products(Z, Z)
+        by_parts, rows, columns = _by_products(by_triangle.T, *products, True)
+        products = np.einsum("ij,ij->j", Z, weighted @ Z)
+        by_lengths = self.factors[1] * ((rows + columns) @ Z**2 - 2.0 * products)
         more = []
         if self.extension is not None:
-            more = self.extension.parameters_gradient(Z @ axes.T, by_covariances, parts[3])
-        return np.concatenate([by_scales, by_lengths, more])
+            more = self.extension.parameters_gradient(Z @ axes.T, by_triangle)
+        return np.concatenate([by_parts, [0.0], by_lengths, more])
+
+    def _products(self, A, B):
+        """Return what compiled sums over pairs of points (k, d) and (n, d) need.
+
+        These are inner products (k, n), those weighted by the precisions, half the weighted squares
+        (k,) and (n,), the variances, and the bend's relevance in units of a precision.
+        """
+        variances, precisions = self.factors
+        weighted = A * precisions
+        squares = 0.5 * np.sum(weighted * A, axis=1), 0.5 * (B**2 @ precisions)
+        return A @ B.T, weighted @ B.T, *squares, variances, BEND_LENGTH * A.shape[1]
+
+
+# Loops over pairs: of a triangle, in each row from the i-th column on, with zeros before.
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
+def _trend_and_bend(inner, weighted):
+    w = weighted
+    return _C0 + (_C1 + _C2 * inner) * inner, (1.0 + w) * w * w * w
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
+def _slopes(inner, weighted):
+    return _C1 + 2.0 * _C2 * inner, (3.0 + 4.0 * weighted) * weighted * weighted
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
+def _gaussians(weighted, square, squares, found):
+    """Write the Gaussians of half squared distances; rounding makes none of them negative."""
+    n = len(weighted)
+    for j in range(n):
+        found[j] = min(weighted[j] - square - squares[j], 0.0)
+    exp_in_place(found, np.empty(n), n)
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy")
+def _covariances(inner, weighted, squares, others, variances, relevance, is_triangle):
+    """Return covariances (k, n), written over the inner products."""
+    gaussians = np.empty(len(others))
+    for i in range(len(squares)):
+        first = i if is_triangle else 0
+        inner[i, :first] = 0.0
+        row, of_bend, gaussian = inner[i, first:], weighted[i, first:], gaussians[first:]
+        _gaussians(of_bend, squares[i], others[first:], gaussian)
+        for j in range(len(row)):
+            trend, bend = _trend_and_bend(row[j], relevance * of_bend[j])
+            row[j] = variances[0] * trend + variances[1] * bend + variances[2] * gaussian[j]
+    return inner
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy")
+def _by_products(by, inner, weighted, squares, others, variances, relevance, is_triangle):
+    """Write the derivatives of ``sum(by * covariances)`` over both kinds of products (k, n).
+
+    Return those by the logarithms of s, b and a (3,), and minus those by half the weighted squares,
+    (k,) and (n,).
+    """
+    by_parts, rows, columns = np.zeros(3), np.empty(len(squares)), np.zeros(len(others))
+    gaussians = np.empty(len(others))
+    for i in range(len(squares)):
+        first = i if is_triangle else 0
+        weighted[i, :first] = 0.0
+        of_trend, of_bend, gaussian = inner[i, first:], weighted[i, first:], gaussians[first:]
+        _gaussians(of_bend, squares[i], others[first:], gaussian)
+        slope, column, by_trend, by_bend, total = by[i, first:], columns[first:], 0.0, 0.0, 0.0
+        for j in range(len(slope)):
+            trend, bend = _trend_and_bend(of_trend[j], relevance * of_bend[j])
+            by_trend += slope[j] * trend
+            by_bend += slope[j] * bend
+            by_gaussian = slope[j] * variances[2] * gaussian[j]
+            total += by_gaussian
+            column[j] += by_gaussian
+            trend, bend = _slopes(of_trend[j], relevance * of_bend[j])
+            of_trend[j] = slope[j] * variances[0] * trend
+            of_bend[j] = slope[j] * variances[1] * relevance * bend + by_gaussian
+        by_parts[0] += 2.0 * variances[0] * by_trend
+        by_parts[1] += 2.0 * variances[1] * by_bend
+        by_parts[2] += total
+        rows[i] = total
+    return by_parts, rows, columns
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy")
+def _priors(Z, variances, precisions):
+    """Return the variances (n,) at points (n, d), and derivatives by both kinds of squares."""
+    n, d = Z.shape
+    found, relevance = np.empty((3, n)), BEND_LENGTH * d
+    for i in range(n):
+        square, weighted = 0.0, 0.0
+        for a in range(d):
+            square += Z[i, a] * Z[i, a]
+            weighted += precisions[a] * Z[i, a] * Z[i, a]
+        trend, bend = _trend_and_bend(square, relevance * weighted)
+        found[0, i] = variances[0] * trend + variances[1] * bend + variances[2]
+        trend, bend = _slopes(square, relevance * weighted)
+        found[1, i], found[2, i] = variances[0] * trend, variances[1] * relevance * bend
+    return found
 
 
 class Prediction(NamedTuple):
@@ -193,7 +274,6 @@ class Prediction(NamedTuple):
     process: Any
     Z: np.ndarray
     whitened: np.ndarray
-    parts: list
 
     def pullback(self, of_mean, of_variance):
         """Return the gradient (k, d) of ``sum(of_mean * mean) + of_variance * variance``."""
@@ -203,7 +283,7 @@ class Prediction(NamedTuple):
             solved = _whitened_rows(self.whitened, process.inverse_factor_, again=True)
             by_k -= 2.0 * of_variance[:, None] * solved
         points = self.Z, process.Z_, process.axes_
-        by_z = process.hyperparameters_.pullback(*points, by_k, of_variance, self.parts)
+        by_z = process.hyperparameters_.pullback(*points, by_k, of_variance)
         return by_z @ process.whitening
 
 
@@ -288,9 +368,8 @@ class ExactGP:
         """Fit to outputs (n, m) at coordinates (n, d) with given parameters, or a LinAlgError."""
         self.hyperparameters_, self.axes_ = hyperparameters, self.axes(_name(hyperparameters))
         self.Z_, self.Y_, self.noise_ = Z, Y, noise
-        K, _ = noisy_covariance(hyperparameters, Z, self.axes_, noise)
-        factor, (n, m) = _factor(K), Y.shape
-        self.weights_ = cho_solve((factor, True), Y, check_finite=False)
+        factor, (n, m) = _factor(hyperparameters, Z, self.axes_, noise), Y.shape
+        self.weights_ = lapack.dpotrs(factor, Y, lower=1)[0]
         log_determinant = 2.0 * np.log(np.diag(factor)).sum() + n * np.log(2.0 * np.pi)
         evidence = -0.5 * (np.sum(Y * self.weights_) + m * log_determinant)
         self.log_evidence_ = evidence if np.isfinite(evidence) else -np.inf
@@ -307,11 +386,10 @@ class ExactGP:
     def predict(self, X):
         """Return the :class:`Prediction` of means and variance factors at points X (k, d)."""
         Z, parameters = self.coordinates(X), self.hyperparameters_
-        parts = parameters.parts(Z, self.Z_, self.axes_)
-        k = _total(parts)
+        k = parameters.covariances(Z, self.Z_, self.axes_)
         whitened = _whitened_rows(k, self.inverse_factor_)
         variance = parameters.prior(Z, self.axes_) - np.einsum("ij,ij->i", whitened, whitened)
-        return Prediction(k @ self.weights_, np.maximum(variance, 0.0), self, Z, whitened, parts)
+        return Prediction(k @ self.weights_, np.maximum(variance, 0.0), self, Z, whitened)
 
     def leave_one_out(self):
         """Return each value's prediction (n, m) from all others, and its variance factor (n,).
@@ -323,9 +401,9 @@ class ExactGP:
 
     def covariance(self, X):
         """Return the covariance (k, k) of an output's values at points (k, d), without noise."""
-        Z, parts = self.coordinates(X), self.hyperparameters_.parts
-        whitened = _total(parts(Z, self.Z_, self.axes_)) @ self.inverse_factor_.T
-        return _total(parts(Z, Z, self.axes_)) - whitened @ whitened.T
+        Z, covariances = self.coordinates(X), self.hyperparameters_.covariances
+        whitened = covariances(Z, self.Z_, self.axes_) @ self.inverse_factor_.T
+        return covariances(Z, Z, self.axes_) - whitened @ whitened.T
 
 
 class MarginalLikelihood:
@@ -349,13 +427,16 @@ class MarginalLikelihood:
     def _loss(self, vector):
         d = self.Z.shape[1]
         parameters = Hyperparameters.unpacked(vector, d, self.extension)
-        K, parts = noisy_covariance(parameters, self.Z, self.axes, self.noise)
-        factor = _factor(K)
-        weights = cho_solve((factor, True), self.Y, check_finite=False)
+        factor = _factor(parameters, self.Z, self.axes, self.noise)
+        weights = lapack.dpotrs(factor, self.Y, lower=1)[0]
         loss = 0.5 * np.sum(self.Y * weights) + self.n_outputs * np.log(np.diag(factor)).sum()
-        # d loss / d K
-        slope = 0.5 * (self.n_outputs * _inverse(factor) - weights @ weights.T)
-        gradient = parameters.parameters_gradient(self.Z, self.axes, slope, parts)
+        # By the entries of K's lower triangle, each of which stands for two but the diagonal's.
+        inverse, info = lapack.dpotri(factor, lower=1, overwrite_c=1)
+        if info:
+            raise LinAlgError("the covariance of the values is singular")
+        slope = blas.dsyrk(-1.0, weights, self.n_outputs, inverse, lower=1, overwrite_c=1)
+        slope[np.diag_indices_from(slope)] *= 0.5
+        gradient = parameters.parameters_gradient(self.Z, self.axes, slope)
         gradient[3] = np.exp(parameters.log_noise) * np.trace(slope)
         away = (vector - self.start) / PRIOR_SD
         loss += 0.5 * np.sum(away**2)
@@ -371,23 +452,9 @@ class MarginalLikelihood:
         return loss, gradient
 
 
-def noisy_covariance(parameters, Z, axes, noise):
-    """Return the covariance (n, n) of values at points (n, d), and its parts without noise."""
-    parts = parameters.parts(Z, Z, axes)
-    K = _total(parts)
-    # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
-    own = np.exp(parameters.log_noise) + noise + JITTER * np.diag(K)
-    K[np.diag_indices_from(K)] += own
-    return K, parts
-
-
 def usual_log_length(n_dimensions):
     """Return the logarithm of the length scale that a search begins with."""
-    return np.log(2.0) + 0.5 * np.log(n_dimensions)
-
-
-def _total(parts):
-    return sum(parts[1:], parts[0])
+    return 0.5 * np.log(BEND_LENGTH * n_dimensions)
 
 
 def _name(parameters):
@@ -400,19 +467,15 @@ def _compressed(A):
     return A if len(A) <= A.shape[1] else np.linalg.qr(A, mode="r")
 
 
-def _factor(K):
-    factor = cholesky(K, lower=True, check_finite=False)
-    if not np.isfinite(factor.diagonal()).all():
-        raise LinAlgError("the covariance of the values is not finite")
+def _factor(parameters, Z, axes, noise):
+    """Return the lower Cholesky factor of the covariance of values at points (n, d)."""
+    K = parameters.triangle(Z, axes)
+    # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
+    K[np.diag_indices_from(K)] += np.exp(parameters.log_noise) + noise + JITTER * np.diag(K)
+    factor, info = lapack.dpotrf(K, lower=1, clean=0, overwrite_a=1)
+    if info or not np.isfinite(factor.diagonal()).all():
+        raise LinAlgError("the covariance of the values is not finite, or not positive definite")
     return factor
-
-
-def _inverse(factor):
-    inverse, info = lapack.dpotri(factor, lower=1)
-    if info:
-        raise LinAlgError("the covariance of the values is singular")
-    inverse = np.tril(inverse)
-    return inverse + np.tril(inverse, -1).T
 
 
 def _whitened_rows(A, inverse_factor, again=False):
