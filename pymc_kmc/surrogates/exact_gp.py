@@ -39,20 +39,9 @@ import numpy as np
 from scipy.linalg import LinAlgError, blas, lapack
 from scipy.optimize import minimize
 
-from pymc_kmc.numerics.elementary import exp_in_place
-from pymc_kmc.numerics.evaluation import SUM_FLAGS
-from pymc_kmc.numerics.jit import njit
-from pymc_kmc.surrogates.additive_kernel import LOG_LENGTH, LOG_VARIANCE, AdditiveKernel
-from pymc_kmc.surrogates.radial_terms import RadialTerms
+from pymc_kmc.surrogates.additive_kernel import LOG_LENGTH, LOG_VARIANCE
+from pymc_kmc.surrogates.covariance import EXTENSIONS, Covariances, Hyperparameters
 
-# What the covariance may be extended by.
-EXTENSIONS = {"additive": AdditiveKernel, "radial": RadialTerms}
-# Prior variances of the trend's constant, linear and quadratic coefficients, in units of its scale:
-# a quadratic log density has coefficients of -1/2 and correlations between -1 and 1; its centre may
-# be ten standard deviations off.
-TREND_VARIANCES = _C0, _C1, _C2 = (100.0, 100.0, 1.0)
-# Squared length scale that is usual, for each dimension: the bend's relevances are in units of it.
-BEND_LENGTH = 4.0
 # Bounds of the logarithms of s, b and sigma^2.
 LOG_SCALE = (-6.0, 4.0)
 LOG_BEND = (-16.0, 4.0)
@@ -79,200 +68,13 @@ SIMPLEST = (0.0, NO_BEND, 0.0, LOG_NOISE[1])
 FEWEST_ROWS = 8
 
 
-class Hyperparameters(NamedTuple):
-    """Logarithms of the covariance function's parameters, with length scales (d,)."""
-
-    log_scale: float
-    log_bend: float
-    log_variance: float
-    log_noise: float
-    log_lengths: np.ndarray
-    extension: AdditiveKernel | RadialTerms | None = None
-
-    @classmethod
-    def start(cls, values, n_dimensions, extension=None):
-        """Return a search's first parameters: s, b, a and sigma^2 are given, the others usual."""
-        lengths = np.full(n_dimensions, usual_log_length(n_dimensions))
-        extension = extension and EXTENSIONS[extension].start(n_dimensions)
-        return cls(*values, lengths, extension)
-
-    @classmethod
-    def unpacked(cls, vector, n_dimensions, extension=None):
-        """Return the parameters of a vector (4 + d,), followed by those of an extension, if any."""
-        n = 4 + n_dimensions
-        extension = extension and EXTENSIONS[extension].unpacked(vector[n:])
-        return cls(*vector[:4], vector[4:n], extension)
-
-    @property
-    def packed(self):
-        """All parameters in a vector (4 + d,), longer with an extension."""
-        more = [] if self.extension is None else self.extension.packed
-        return np.concatenate([self[:4], self.log_lengths, more])
-
-    @property
-    def factors(self):
-        """Variances (3,) of trend, bend and kernel, and the kernel's precisions (d,)."""
-        logs = np.array([2.0 * self.log_scale, 2.0 * self.log_bend, self.log_variance])
-        return np.exp(logs), np.exp(-2.0 * self.log_lengths)
-
-    def covariances(self, A, B, axes):
-        """Return the covariances (k, n) of points (k, d) and (n, d).
-
-        Those of an extension along axes have the coordinates ``A @ axes.T``.
-        """
-        found = _covariances(*self._products(A, B), False)
-        if self.extension is not None:
-            found += self.extension(A @ axes.T, B @ axes.T)
-        return found
-
-    def triangle(self, Z, axes):
-        """Return the lower triangle of the covariance (n, n) of points (n, d), zeros above it."""
-        found = _covariances(*self._products(Z, Z), True).T
-        if self.extension is not None:
-            found += self.extension.triangle(Z @ axes.T)
-        return found
-
-    def prior(self, Z, axes):
-        """Return the variances (n,) at points (n, d)."""
-        prior = _priors(Z, *self.factors)[0]
-        return prior if self.extension is None else prior + self.extension.prior(Z @ axes.T)
-
-    def pullback(self, Z, other, axes, by_covariances, by_prior):
-        """Return the gradient by Z of ``sum(by_covariances * covariances) + by_prior @ prior``."""
-        precisions, inner, weighted, *_ = products = self.factors[1], *self._products(Z, other)
-        _, rows, _ = _by_products(by_covariances, *products[1:], False)
-        result = inner @ other + precisions * (weighted @ other - rows[:, None] * Z)
-        _, by_inner, by_weighted = _priors(Z, *self.factors)
-        result += (
-            2.0
-            * Z
-            * ((by_prior * by_inner)[:, None] + np.outer(by_prior * by_weighted, precisions))
-        )
-        if self.extension is not None:
-            points = Z @ axes.T, other @ axes.T
-            result += self.extension.pullback(*points, by_covariances, by_prior) @ axes
-        return result
-
-    def parameters_gradient(self, Z, axes, by_triangle):
-        """Return the gradient of ``sum(by_triangle * triangle)`` by the packed parameters.
-
-        The noise is left out: its entry is zero. `by_triangle` is zero above the triangle.
-        """
-        _, weighted, *_ = products = self._products(Z, Z)
-        by_parts, rows, columns = _by_products(by_triangle.T, *products, True)
-        products = np.einsum("ij,ij->j", Z, weighted @ Z)
-        by_lengths = self.factors[1] * ((rows + columns) @ Z**2 - 2.0 * products)
-        more = []
-        if self.extension is not None:
-            more = self.extension.parameters_gradient(Z @ axes.T, by_triangle)
-        return np.concatenate([by_parts, [0.0], by_lengths, more])
-
-    def _products(self, A, B):
-        """Return what compiled sums over pairs of points (k, d) and (n, d) need.
-
-        These are inner products (k, n), those weighted by the precisions, half the weighted squares
-        (k,) and (n,), the variances, and the bend's relevance in units of a precision.
-        """
-        variances, precisions = self.factors
-        weighted = A * precisions
-        squares = 0.5 * np.sum(weighted * A, axis=1), 0.5 * (B**2 @ precisions)
-        return A @ B.T, weighted @ B.T, *squares, variances, BEND_LENGTH * A.shape[1]
-
-
-# Loops over pairs: of a triangle, in each row from the i-th column on, with zeros before.
-
-
-@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _trend_and_bend(inner, weighted):
-    w = weighted
-    return _C0 + (_C1 + _C2 * inner) * inner, (1.0 + w) * w * w * w
-
-
-@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _slopes(inner, weighted):
-    return _C1 + 2.0 * _C2 * inner, (3.0 + 4.0 * weighted) * weighted * weighted
-
-
-@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _gaussians(weighted, square, squares, found):
-    """Write the Gaussians of half squared distances; rounding makes none of them negative."""
-    n = len(weighted)
-    for j in range(n):
-        found[j] = min(weighted[j] - square - squares[j], 0.0)
-    exp_in_place(found, np.empty(n), n)
-
-
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
-def _covariances(inner, weighted, squares, others, variances, relevance, is_triangle):
-    """Return covariances (k, n), written over the inner products."""
-    gaussians = np.empty(len(others))
-    for i in range(len(squares)):
-        first = i if is_triangle else 0
-        inner[i, :first] = 0.0
-        row, of_bend, gaussian = inner[i, first:], weighted[i, first:], gaussians[first:]
-        _gaussians(of_bend, squares[i], others[first:], gaussian)
-        for j in range(len(row)):
-            trend, bend = _trend_and_bend(row[j], relevance * of_bend[j])
-            row[j] = variances[0] * trend + variances[1] * bend + variances[2] * gaussian[j]
-    return inner
-
-
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
-def _by_products(by, inner, weighted, squares, others, variances, relevance, is_triangle):
-    """Write the derivatives of ``sum(by * covariances)`` over both kinds of products (k, n).
-
-    Return those by the logarithms of s, b and a (3,), and minus those by half the weighted squares,
-    (k,) and (n,).
-    """
-    by_parts, rows, columns = np.zeros(3), np.empty(len(squares)), np.zeros(len(others))
-    gaussians = np.empty(len(others))
-    for i in range(len(squares)):
-        first = i if is_triangle else 0
-        weighted[i, :first] = 0.0
-        of_trend, of_bend, gaussian = inner[i, first:], weighted[i, first:], gaussians[first:]
-        _gaussians(of_bend, squares[i], others[first:], gaussian)
-        slope, column, by_trend, by_bend, total = by[i, first:], columns[first:], 0.0, 0.0, 0.0
-        for j in range(len(slope)):
-            trend, bend = _trend_and_bend(of_trend[j], relevance * of_bend[j])
-            by_trend += slope[j] * trend
-            by_bend += slope[j] * bend
-            by_gaussian = slope[j] * variances[2] * gaussian[j]
-            total += by_gaussian
-            column[j] += by_gaussian
-            trend, bend = _slopes(of_trend[j], relevance * of_bend[j])
-            of_trend[j] = slope[j] * variances[0] * trend
-            of_bend[j] = slope[j] * variances[1] * relevance * bend + by_gaussian
-        by_parts[0] += 2.0 * variances[0] * by_trend
-        by_parts[1] += 2.0 * variances[1] * by_bend
-        by_parts[2] += total
-        rows[i] = total
-    return by_parts, rows, columns
-
-
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
-def _priors(Z, variances, precisions):
-    """Return the variances (n,) at points (n, d), and derivatives by both kinds of squares."""
-    n, d = Z.shape
-    found, relevance = np.empty((3, n)), BEND_LENGTH * d
-    for i in range(n):
-        square, weighted = 0.0, 0.0
-        for a in range(d):
-            square += Z[i, a] * Z[i, a]
-            weighted += precisions[a] * Z[i, a] * Z[i, a]
-        trend, bend = _trend_and_bend(square, relevance * weighted)
-        found[0, i] = variances[0] * trend + variances[1] * bend + variances[2]
-        trend, bend = _slopes(square, relevance * weighted)
-        found[1, i], found[2, i] = variances[0] * trend, variances[1] * relevance * bend
-    return found
-
-
 class Prediction(NamedTuple):
     """Predicted outputs at points: means (k, m), and factors (k,) of the outputs' covariance."""
 
     mean: np.ndarray
     variance: np.ndarray
     process: Any
-    Z: np.ndarray
+    covariances: Covariances
     whitened: np.ndarray
 
     def pullback(self, of_mean, of_variance):
@@ -282,9 +84,7 @@ class Prediction(NamedTuple):
         if of_variance.any():
             solved = _whitened_rows(self.whitened, process.inverse_factor_, again=True)
             by_k -= 2.0 * of_variance[:, None] * solved
-        points = self.Z, process.Z_, process.axes_
-        by_z = process.hyperparameters_.pullback(*points, by_k, of_variance)
-        return by_z @ process.whitening
+        return self.covariances.pullback(by_k, of_variance) @ process.whitening
 
 
 class ExactGP:
@@ -368,7 +168,7 @@ class ExactGP:
         """Fit to outputs (n, m) at coordinates (n, d) with given parameters, or a LinAlgError."""
         self.hyperparameters_, self.axes_ = hyperparameters, self.axes(_name(hyperparameters))
         self.Z_, self.Y_, self.noise_ = Z, Y, noise
-        factor, (n, m) = _factor(hyperparameters, Z, self.axes_, noise), Y.shape
+        factor, (n, m) = _factor(self._covariances(Z, Z), hyperparameters, noise), Y.shape
         self.weights_ = lapack.dpotrs(factor, Y, lower=1)[0]
         log_determinant = 2.0 * np.log(np.diag(factor)).sum() + n * np.log(2.0 * np.pi)
         evidence = -0.5 * (np.sum(Y * self.weights_) + m * log_determinant)
@@ -385,11 +185,11 @@ class ExactGP:
 
     def predict(self, X):
         """Return the :class:`Prediction` of means and variance factors at points X (k, d)."""
-        Z, parameters = self.coordinates(X), self.hyperparameters_
-        k = parameters.covariances(Z, self.Z_, self.axes_)
+        covariances = self._covariances(self.coordinates(X), self.Z_)
+        k = covariances.values
         whitened = _whitened_rows(k, self.inverse_factor_)
-        variance = parameters.prior(Z, self.axes_) - np.einsum("ij,ij->i", whitened, whitened)
-        return Prediction(k @ self.weights_, np.maximum(variance, 0.0), self, Z, whitened)
+        variance = covariances.prior - np.einsum("ij,ij->i", whitened, whitened)
+        return Prediction(k @ self.weights_, np.maximum(variance, 0.0), self, covariances, whitened)
 
     def leave_one_out(self):
         """Return each value's prediction (n, m) from all others, and its variance factor (n,).
@@ -401,9 +201,12 @@ class ExactGP:
 
     def covariance(self, X):
         """Return the covariance (k, k) of an output's values at points (k, d), without noise."""
-        Z, covariances = self.coordinates(X), self.hyperparameters_.covariances
-        whitened = covariances(Z, self.Z_, self.axes_) @ self.inverse_factor_.T
-        return covariances(Z, Z, self.axes_) - whitened @ whitened.T
+        Z = self.coordinates(X)
+        whitened = self._covariances(Z, self.Z_).values @ self.inverse_factor_.T
+        return self._covariances(Z, Z).values - whitened @ whitened.T
+
+    def _covariances(self, A, B):
+        return Covariances(self.hyperparameters_, A, B, self.axes_)
 
 
 class MarginalLikelihood:
@@ -412,7 +215,7 @@ class MarginalLikelihood:
     def __init__(self, Z, Y, noise, extension=None, axes=None):
         # Of more outputs than values the products with each other are all that counts.
         self.Y, self.noise, self.n_outputs = _compressed(Y.T).T, noise, Y.shape[1]
-        self.Z, self.extension, self.axes = Z, extension, axes
+        self.Z, self.extension, self.axes, self.inner = Z, extension, axes, Z @ Z.T
         self.start = Hyperparameters.start(KERNEL_START, Z.shape[1], extension).packed
 
     def loss(self, vector):
@@ -427,7 +230,8 @@ class MarginalLikelihood:
     def _loss(self, vector):
         d = self.Z.shape[1]
         parameters = Hyperparameters.unpacked(vector, d, self.extension)
-        factor = _factor(parameters, self.Z, self.axes, self.noise)
+        covariances = Covariances(parameters, self.Z, self.Z, self.axes, self.inner)
+        factor = _factor(covariances, parameters, self.noise)
         weights = lapack.dpotrs(factor, self.Y, lower=1)[0]
         loss = 0.5 * np.sum(self.Y * weights) + self.n_outputs * np.log(np.diag(factor)).sum()
         # By the entries of K's lower triangle, each of which stands for two but the diagonal's.
@@ -435,8 +239,8 @@ class MarginalLikelihood:
         if info:
             raise LinAlgError("the covariance of the values is singular")
         slope = blas.dsyrk(-1.0, weights, self.n_outputs, inverse, lower=1, overwrite_c=1)
-        slope[np.diag_indices_from(slope)] *= 0.5
-        gradient = parameters.parameters_gradient(self.Z, self.axes, slope)
+        np.einsum("ii->i", slope)[:] *= 0.5
+        gradient = covariances.parameters_gradient(slope)
         gradient[3] = np.exp(parameters.log_noise) * np.trace(slope)
         away = (vector - self.start) / PRIOR_SD
         loss += 0.5 * np.sum(away**2)
@@ -452,11 +256,6 @@ class MarginalLikelihood:
         return loss, gradient
 
 
-def usual_log_length(n_dimensions):
-    """Return the logarithm of the length scale that a search begins with."""
-    return 0.5 * np.log(BEND_LENGTH * n_dimensions)
-
-
 def _name(parameters):
     kind = type(parameters.extension)
     return {kind: name for name, kind in EXTENSIONS.items()}.get(kind)
@@ -467,11 +266,12 @@ def _compressed(A):
     return A if len(A) <= A.shape[1] else np.linalg.qr(A, mode="r")
 
 
-def _factor(parameters, Z, axes, noise):
-    """Return the lower Cholesky factor of the covariance of values at points (n, d)."""
-    K = parameters.triangle(Z, axes)
+def _factor(covariances, parameters, noise):
+    """Return the lower Cholesky factor of the covariance (n, n) of noisy values."""
+    K = covariances.triangle
     # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
-    K[np.diag_indices_from(K)] += np.exp(parameters.log_noise) + noise + JITTER * np.diag(K)
+    diagonal = np.einsum("ii->i", K)
+    diagonal += np.exp(parameters.log_noise) + noise + JITTER * diagonal
     factor, info = lapack.dpotrf(K, lower=1, clean=0, overwrite_a=1)
     if info or not np.isfinite(factor.diagonal()).all():
         raise LinAlgError("the covariance of the values is not finite, or not positive definite")

@@ -19,7 +19,7 @@ import numpy as np
 from pymc_kmc.numerics.elementary import exp_in_place, gaussian_of
 from pymc_kmc.numerics.evaluation import SUM_FLAGS
 from pymc_kmc.numerics.jit import njit
-from pymc_kmc.surrogates.exact_gp import BEND_LENGTH, TREND_VARIANCES
+from pymc_kmc.surrogates.covariance import BEND_LENGTH, TREND_VARIANCES, Covariances
 from pymc_kmc.surrogates.radial_terms import DEGREES_OF_FREEDOM, dampings, terms
 
 # Largest logarithm of an output.
@@ -122,7 +122,7 @@ def _places(process, B):
     spread /= np.maximum(np.abs(process.weights_).max(axis=0), 1e-300)
     none = parameters._replace(log_scale=-np.inf, extension=None)
     alone = none._replace(log_variance=-np.inf), none._replace(log_bend=-np.inf)
-    parts = [one.covariances(Z, Z, process.axes_) @ B for one in alone]
+    parts = [Covariances(one, Z, Z, process.axes_).values @ B for one in alone]
     medians = [np.median(part, axis=0) for part in parts]
     matter = [
         bool(np.any(np.abs(part - median) > spread))

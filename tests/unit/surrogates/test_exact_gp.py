@@ -1,13 +1,8 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.surrogates.exact_gp import (
-    EXTENSIONS,
-    JITTER,
-    ExactGP,
-    Hyperparameters,
-    MarginalLikelihood,
-)
+from pymc_kmc.surrogates.covariance import EXTENSIONS, Covariances, Hyperparameters
+from pymc_kmc.surrogates.exact_gp import JITTER, ExactGP, MarginalLikelihood
 
 WHITENING = np.array([[1.0, 0.0], [0.3, 0.5]])
 CENTRE = np.array([0.5, -1.0])
@@ -28,7 +23,7 @@ def extended(process, extension):
 def covariance_of(process):
     """The covariance of a process's values."""
     parameters, Z = process.hyperparameters_, process.Z_
-    K = parameters.covariances(Z, Z, process.axes_)
+    K = Covariances(parameters, Z, Z, process.axes_).values
     return K + np.diag(np.exp(parameters.log_noise) + JITTER * np.diag(K))
 
 
@@ -160,9 +155,9 @@ def test_compiled_covariances_are_those_of_the_formula(extension, process, rng):
     axes = rng.normal(size=(2, 2))
     if extension is not None:
         expected += parameters.extension(A @ axes.T, B @ axes.T)
-    np.testing.assert_allclose(parameters.covariances(A, B, axes), expected, rtol=1e-10)
-    triangle = parameters.triangle(A, axes)
-    np.testing.assert_allclose(triangle, np.tril(parameters.covariances(A, A, axes)), rtol=1e-10)
+    np.testing.assert_allclose(Covariances(parameters, A, B, axes).values, expected, rtol=1e-10)
+    of_same = Covariances(parameters, A, A, axes)
+    np.testing.assert_allclose(of_same.triangle, np.tril(of_same.values), rtol=1e-10)
 
 
 @pytest.mark.parametrize("extension", [None, *EXTENSIONS])
