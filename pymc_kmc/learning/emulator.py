@@ -41,12 +41,9 @@ DEEPEST = 1e6
 # Growth of the number of values after which spaces and transforms compete again: with 1.5 a
 # transform that was wrong was kept for 150 evaluations.
 COMPETE_AGAIN = 1.2
-# Growth of the number of values up to which parameters are kept, by a search if they predict new
-# values, by rounds if there are many: to look for them takes some 15 times as long as a fit with
-# known ones. With a search's rule in rounds a banana's log sd was off by .17 in place of .02.
-SEARCH_AGAIN, MANY = 1.15, 300
-# Standard deviations by which the mean squared standardised error of n values may be above one.
-CALIBRATION_SDS = 1.0
+# Number of values from which on parameters are kept until the number has grown by this factor: a
+# search for them takes some 15 times as long as a fit with those that are known.
+MANY, SEARCH_AGAIN = 300, 1.15
 # Number of values from which on the covariance may be extended, and what that must gain in log
 # evidence, in nats a value: where it gains less than .3 predictions are as good without. Functions
 # of few coordinates gain .8 for Glass at 250 values and 1.0 at 1100, of which 400 then tell as much
@@ -152,26 +149,6 @@ class EmulatorState(NamedTuple):
     extension: str | None = None
 
 
-class Targets(NamedTuple):
-    """What a process is fitted to: `values` (n, m) at `points` (n, k) with noise variances (n,).
-
-    Outputs, or their logarithms, are ``values * scales + offset``. `draws` (n', k) tell the
-    coordinates; `jacobian` is what the log evidence of the outputs has besides that of the values.
-    """
-
-    points: np.ndarray
-    values: np.ndarray
-    noise: np.ndarray
-    offset: np.ndarray
-    scales: np.ndarray
-    draws: np.ndarray
-    jacobian: float
-
-    def of(self, rows):
-        points, values, noise, *rest = self
-        return Targets(points[rows], values[rows], noise[rows], *rest)
-
-
 class NodeEmulator:
     """Emulator of one OpaqueNode.
 
@@ -184,7 +161,7 @@ class NodeEmulator:
         self.node, self.memory, self.grows = node, memory, grows
         self.space = self.process = self.usable = None
         self.n_competed = self.n_searched = 0
-        self._covariances, self._recalled, self._seen = {}, np.zeros(0, dtype=bool), set()
+        self._covariances, self._recalled = {}, np.zeros(0, dtype=bool)
 
     @property
     def state(self):
@@ -267,26 +244,18 @@ class NodeEmulator:
             "variables": (X[:, node.moves_with], draws[:, node.moves_with]),
             "inputs": (U[:, node.inputs], draws_inputs[:, node.inputs]),
         }
-
-        def targets(space):
-            return self._targets(space, *spaces[space[0]], Y, log_densities, highest)
-
+        competes = self.space is None or len(X) > COMPETE_AGAIN * self.n_competed
+        if not competes and self.is_log:
+            competes = not np.all(Y > 0)  # they all were before
+        keeps = self.grows and not competes and MANY < len(X) < SEARCH_AGAIN * self.n_searched
         last = None if self.process is None else self.process.extension
-        known = None if self.space is None else targets(self.space)
-        places = [x.tobytes() for x in X]
-        is_predicted = known is not None and self._predicts(
-            known.of([place not in self._seen for place in places])
-        )
-        self._seen = set(places)
-        competes = known is None or len(X) > COMPETE_AGAIN * self.n_competed
-        may_keep = len(X) > MANY if self.grows else is_predicted
-        keeps = may_keep and not competes and len(X) < SEARCH_AGAIN * self.n_searched
 
         def best(candidates, extension):
-            if known is not None and extension == last:
+            if self.process is not None and extension == last:
                 candidates = [*candidates, (self.space, self.process)]
+            data = Y, log_densities, highest
             fits = [
-                self._fit_in(space, targets(space), process, keeps, extension)
+                self._fit_in(space, spaces[space[0]], *data, process, keeps, extension)
                 for space, process in candidates
             ]
             return max(zip(candidates, fits, strict=True), key=lambda each: each[1][0])
@@ -300,8 +269,7 @@ class NodeEmulator:
             found = best([], last)
         if found[1][1] is None:
             return self._kept(usable, *first)
-        (self.space, _), (_, self.process, known, covariance) = found
-        self.offset, self.scales = known.offset, known.scales
+        (self.space, _), (_, self.process, self.offset, self.scales, covariance) = found
         self._covariances[self.space[0]] = covariance
         self.usable = usable
         self.n_competed = len(X) if competes else self.n_competed
@@ -335,12 +303,17 @@ class NodeEmulator:
             names.append("inputs")
         return [(name, transform) for name in names for transform in TRANSFORMS[node.is_term]]
 
-    def _targets(self, space, points, draws, Y, log_densities, highest):
-        """Return the :class:`Targets` in a space; None if some outputs have no logarithm."""
+    def _fit_in(self, space, points, Y, log_densities, highest, last, keeps, extension):
         name, transform = space
+        P, draws = points
         if name == "inputs":
-            points, draws = points[:, self.varying], draws[:, self.varying]
-        d = points.shape[1]
+            P, draws = P[:, self.varying], draws[:, self.varying]
+        d = P.shape[1]
+        covariance = shrunk(draws)
+        if name in self._covariances and self._covariances[name].shape == covariance.shape:
+            covariance = self.memory * self._covariances[name] + (1 - self.memory) * covariance
+        centre = draws.mean(axis=0)
+        whitening = np.linalg.inv(cholesky_factor(covariance))
         jacobian = 0.0
         if self.node.is_term:
             values = Y[:, 0]
@@ -364,7 +337,7 @@ class NodeEmulator:
             weights = 1.0 / (1.0 + np.maximum(compression.best - finite, 0.0) / compression.depth)
             if transform == "log":
                 if not np.all(Y > 0):
-                    return None
+                    return -np.inf, None, None, None, covariance
                 jacobian = -np.log(Y).sum()
                 Y = np.log(Y)
             weights = weights / weights.sum()
@@ -373,45 +346,16 @@ class NodeEmulator:
             scales = np.where(scales > 0, scales, 1.0)
             targets = (Y - offset) / scales
             jacobian -= len(Y) * np.log(scales).sum()
-        return Targets(points, targets, noise, offset, scales, draws, jacobian)
-
-    def _fit_in(self, space, known, last, keeps, extension):
-        """Return the log evidence of a fit to Targets, the process, these, and its covariance.
-
-        With `keeps` the process keeps the coordinates and parameters of the last one.
-        """
-        if known is None:
-            return -np.inf, None, None, None
-        covariance = shrunk(known.draws)
-        before = self._covariances.get(space[0])
-        if before is not None and before.shape == covariance.shape:
-            covariance = self.memory * before + (1 - self.memory) * covariance
-        data = known.values, known.noise
         try:
             if keeps:
                 process = ExactGP(last.whitening, last.centre, last.deterministic)
-                Z = process.coordinates(known.points)
-                process.given(Z, *data, last.hyperparameters_)
+                process.given(process.coordinates(P), targets, noise, last.hyperparameters_)
             else:
-                whitening = np.linalg.inv(cholesky_factor(covariance))
-                centre = known.draws.mean(axis=0)
                 process = ExactGP(whitening, centre, not self.node.is_noisy)
-                process.fit(known.points, *data, last, extension)
+                process.fit(P, targets, noise, last, extension)
         except np.linalg.LinAlgError:
-            return -np.inf, None, None, None
-        return process.log_evidence_ + known.jacobian, process, known, covariance
-
-    def _predicts(self, new):
-        """Say whether the values of new Targets were predicted as well as the last fit says."""
-        process, n = self.process, len(new.points)
-        if not n:
-            return True
-        mean, variance, *_ = process.predict(new.points)
-        errors = (new.values * new.scales + new.offset - self.offset) / self.scales - mean
-        spread = np.outer(
-            variance + new.noise + self.noise, np.sum(process.output_factor_**2, axis=0)
-        )
-        return bool(np.mean(errors**2 / spread) < 1.0 + CALIBRATION_SDS * np.sqrt(2.0 / n))
+            return -np.inf, None, None, None, covariance
+        return process.log_evidence_ + jacobian, process, offset, scales, covariance
 
     @property
     def noise(self):

@@ -225,27 +225,11 @@ def test_parameters_of_many_values_are_kept_until_there_are_more():
     assert again.hyperparameters_ is not first.hyperparameters_
 
 
-def test_rounds_seek_parameters_of_few_values_each_time():
-    rng, emulator = np.random.default_rng(0), NodeEmulator(TERM, grows=True)
-    first = fitted(emulator, MANY - 20, rng).process
-    again = fitted(emulator, MANY - 15, rng).process
-    assert again.hyperparameters_ is not first.hyperparameters_
-
-
-@pytest.mark.parametrize("is_right", [True, False])
-def test_a_search_keeps_parameters_that_predict(is_right):
-    rng, emulator = np.random.default_rng(0), NodeEmulator(TERM)
-    X = rng.standard_normal((42, 2))
-    values = -0.5 * (X**2).sum(axis=1) + 0.1 * np.sin(3.0 * X[:, 0])
-    values[40:] += 0.0 if is_right else 2.0
-
-    def fit(n):
-        data = evaluations_of(X[:n], values[:n, None], values[:n])
-        return emulator.fit(data, X[:n], X[:n]).process.hyperparameters_
-
-    first = fit(40)
-    assert fit(40) is first  # nothing new
-    assert (fit(42) is first) == is_right
+@pytest.mark.parametrize(("n", "grows"), [(MANY - 20, True), (MANY + 10, False)])
+def test_parameters_of_few_values_are_sought_each_time(n, grows):
+    rng, emulator = np.random.default_rng(0), NodeEmulator(TERM, grows=grows)
+    first = fitted(emulator, n, rng).process
+    assert fitted(emulator, n + 5, rng).process.hyperparameters_ is not first.hyperparameters_
 
 
 @pytest.mark.one_line
