@@ -143,7 +143,8 @@ class Composite:
         The feasible region is `n_sds` standard deviations wider.
         """
         model = self.model
-        inputs = model.inputs(X)
+        uses_inputs = any(emulator.space[0] == "inputs" for emulator in self.emulators)
+        inputs = model.inputs(X) if uses_inputs else X[:, :0]
         predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
         outputs = np.hstack([prediction.outputs for prediction in predictions])
         mean, by_x, by_outputs = model.log_density(X, outputs)

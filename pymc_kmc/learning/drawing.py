@@ -12,8 +12,11 @@ from pymc_kmc.numerics.mode_maps import ModeMaps
 
 # Draws of what was learned: chains, transitions between draws, draws a chain.
 N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
-# Most transitions between draws, and the potential scale reduction below which chains have mixed.
-MOST_BETWEEN, MIXED = 128, 1.03
+# Growth of the transitions between draws until chains have mixed, and their most. A banana's chains
+# need the most; with draws kept from before its log sds were off by .12 in place of .05.
+GROWTH, MOST_BETWEEN = 4, 128
+# Potential scale reduction below which chains have mixed.
+MIXED = 1.03
 # Drift of chains' averages, in standard errors, above which they still remember their starts: of a
 # hundred averages that don't drift, one is above it in 1 of 150 calls.
 DRIFT = 4.0
@@ -39,7 +42,7 @@ def drawn(composite, state, rng) -> Drawn:
     """Return many chains' draws from a composite.
 
     Chains that have not mixed, or whose averages still drift, as along a curved ridge, go on with
-    twice as many transitions between draws, if learning has converged. Where the emulators have
+    more transitions between draws, if learning has converged. Where the emulators have
     several maxima above the draws, chains jump between these.
     """
     starts = _finite(composite, state)
@@ -63,7 +66,7 @@ def drawn(composite, state, rng) -> Drawn:
         if between >= MOST_BETWEEN or not state.has_converged:
             break
         factor = cholesky_factor(shrunk(X.reshape(-1, X.shape[2])))
-        between *= 2
+        between *= GROWTH
     return Drawn(parts, factor, modes, maps, r_hat)
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.samples import shrunk
-from pymc_kmc.surrogates.exact_gp import EXTENSIONS, SIMPLEST, ExactGP, Hyperparameters
+from pymc_kmc.surrogates.covariance import EXTENSIONS, Hyperparameters
+from pymc_kmc.surrogates.exact_gp import SIMPLEST, ExactGP
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 
 # Depth of a log density below its best, in nats a dimension, from which on it is compressed: draws

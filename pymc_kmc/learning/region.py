@@ -25,7 +25,8 @@ from scipy.special import expit
 
 from pymc_kmc.learning.emulator import shrunk
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
-from pymc_kmc.surrogates.exact_gp import ExactGP, Hyperparameters
+from pymc_kmc.surrogates.covariance import Hyperparameters
+from pymc_kmc.surrogates.exact_gp import ExactGP
 
 # Standard deviation s, in labels: the probability's slope is finite for trajectories, and a label
 # is sure to five of them.

@@ -16,6 +16,7 @@ from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.basic import PerformLinker
+from pytensor.raise_op import Assert
 from pytensor.scalar.basic import Add, Mul
 from pytensor.tensor.elemwise import Elemwise
 
@@ -27,6 +28,8 @@ REWRITES = RewriteDatabaseQuery(
 )
 # Position among PyTensor's rewrites: after all of them.
 LAST = 200.0
+# What PyTensor's message begins with where shapes don't go together.
+BROADCASTING = "Could not broadcast dimensions"
 
 
 @node_rewriter([Elemwise])
@@ -40,9 +43,17 @@ def pairwise(fgraph, node):
     return [reduce(node.op, node.inputs)]
 
 
+@node_rewriter([Assert])
+def without_row_checks(fgraph, node):
+    """Leave out PyTensor's checks that arrays have the same number of rows, a third of the time."""
+    return [node.inputs[0]] if node.op.msg.startswith(BROADCASTING) else None
+
+
 def function(inputs, outputs, linker=PerformLinker):
     """Return PyTensor's function; its arguments must be arrays of the right types."""
-    mode = Mode(linker=linker(), optimizer=REWRITES).register((dfs_rewriter(pairwise), LAST))
+    mode = Mode(linker=linker(), optimizer=REWRITES).register(
+        (dfs_rewriter(pairwise, without_row_checks), LAST)
+    )
     compiled = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
     compiled.trust_input = True
     return compiled

@@ -83,7 +83,12 @@ class AdditiveKernel(NamedTuple):
     def __call__(self, U, V):
         """Return the covariances (n, k) of points (n, d) and (k, d)."""
         variance, ratio, shrinking = self.factors
-        return variance * _products(_columns(U * shrinking), _columns(V * shrinking), ratio)
+        return variance * _products(U * shrinking, _columns(V * shrinking), ratio, False)
+
+    def triangle(self, U):
+        """Return the lower triangle of the covariance (n, n) of points (n, d), zeros above it."""
+        variance, ratio, shrinking = self.factors
+        return variance * _products(U * shrinking, _columns(U * shrinking), ratio, True).T
 
     def prior(self, U):
         """Return the variances (n,) at points (n, d); they are the same everywhere."""
@@ -91,19 +96,17 @@ class AdditiveKernel(NamedTuple):
         d = U.shape[1]
         return np.full(len(U), variance * d * (1.0 + 0.5 * ratio * (d - 1)))
 
-    def parameters_gradient(self, U, by_covariances, covariances):
-        """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters."""
+    def parameters_gradient(self, U, by_triangle):
+        """Return the gradient of ``sum(by_triangle * triangle)`` by the packed parameters."""
         variance, ratio, shrinking = self.factors
-        columns = _columns(U * shrinking)
-        by_ratio, by_lengths, _ = _sums(columns, columns, variance * by_covariances, ratio)
-        by_variance = np.sum(by_covariances * covariances)
-        return np.concatenate([[by_variance, by_ratio], by_lengths])
+        points = U * shrinking, _columns(U * shrinking)
+        return variance * _sums(*points, by_triangle.T, ratio, True)[0]
 
     def pullback(self, U, V, by_covariances, by_prior):
         """Return the gradient by U of ``sum(by_covariances * k(U, V)) + by_prior @ prior(U)``."""
         variance, ratio, shrinking = self.factors
-        columns = _columns(U * shrinking), _columns(V * shrinking)
-        return _sums(*columns, variance * by_covariances, ratio)[2] * shrinking
+        points = U * shrinking, _columns(V * shrinking)
+        return variance * _sums(*points, by_covariances, ratio, False)[1] * shrinking
 
     def on_grids(self, U, weights):
         """Return sums of covariances with points U (n, d), by Gaussians about knots of each axis.
@@ -148,55 +151,59 @@ def _columns(U):
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _gaussians_at(u, V, gaussians, sums, pairs):
-    """Write the kernels g (d, k) of u (d,) and V (d, k); sums and pairwise products' sums (k,)."""
-    d, k = V.shape
-    sums[:] = 0.0
-    pairs[:] = 0.0
-    for a in range(d):
-        row, gaussian, at = V[a], gaussians[a], u[a]
-        for j in range(k):
+def _gaussians_at(u, V, first, gaussians, sums, pairs):
+    """Write the kernels g (d, k) of u (d,) and V (d, k); sums and pairwise products' sums (k,).
+
+    All from the `first` column on.
+    """
+    sums[first:] = 0.0
+    pairs[first:] = 0.0
+    of_singles, of_pairs = sums[first:], pairs[first:]
+    for a in range(len(V)):
+        row, gaussian, at = V[a, first:], gaussians[a, first:], u[a]
+        for j in range(len(row)):
             g = gaussian_of(at - row[j])
             gaussian[j] = g
-            pairs[j] += g * sums[j]
-            sums[j] += g
+            of_pairs[j] += g * of_singles[j]
+            of_singles[j] += g
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
-def _products(U, V, ratio):
-    """Return P (n, k) of points (d, n) and (d, k)."""
-    d, k = V.shape
-    n = U.shape[1]
-    found, gaussians, pairs = np.empty((n, k)), np.empty((d, k)), np.empty(k)
+def _products(U, V, ratio, is_triangle):
+    """Return P (n, k) of points (n, d) and (d, k); from the i-th column on if it is a triangle."""
+    (d, k), n = V.shape, len(U)
+    found, gaussians, pairs = np.zeros((n, k)), np.empty((d, k)), np.empty(k)
     for i in range(n):
-        _gaussians_at(np.ascontiguousarray(U[:, i]), V, gaussians, found[i], pairs)
-        for j in range(k):
-            found[i, j] += ratio * pairs[j]
+        first = i if is_triangle else 0
+        _gaussians_at(U[i], V, first, gaussians, found[i], pairs)
+        found[i, first:] += ratio * pairs[first:]
     return found
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
-def _sums(U, V, by_products, ratio):
-    """Return derivatives of ``sum(by_products * P)`` for points (d, n) and (d, k).
+def _sums(U, V, by_products, ratio, is_triangle):
+    """Return derivatives of ``sum(by_products * P)`` for points (n, d) and (d, k).
 
-    They are those by log r, by each log l (d,) and by the first points (n, d).
+    They are those by log v, log r and each log l (2 + d,), and by the first points (n, d). Of a
+    triangle the products count from the i-th column on.
     """
-    d, k = V.shape
-    n = U.shape[1]
+    (d, k), n = V.shape, len(U)
     gaussians, sums, pairs = np.empty((d, k)), np.empty(k), np.empty(k)
-    by_ratio, by_lengths, by_points = 0.0, np.zeros(d), np.empty((n, d))
+    by_parameters, by_points = np.zeros(2 + d), np.empty((n, d))
     for i in range(n):
-        _gaussians_at(np.ascontiguousarray(U[:, i]), V, gaussians, sums, pairs)
-        by = by_products[i]
-        for j in range(k):
-            by_ratio += by[j] * ratio * pairs[j]
+        first = i if is_triangle else 0
+        _gaussians_at(U[i], V, first, gaussians, sums, pairs)
+        by, singles = by_products[i, first:], sums[first:]
+        of_pairs = ratio * np.sum(by * pairs[first:])
+        by_parameters[0] += np.sum(by * singles) + of_pairs
+        by_parameters[1] += of_pairs
         for a in range(d):
-            u, row, gaussian, total, pulled = U[a, i], V[a], gaussians[a], 0.0, 0.0
-            for j in range(k):
+            u, row, gaussian, total, pulled = U[i, a], V[a, first:], gaussians[a, first:], 0.0, 0.0
+            for j in range(len(row)):
                 away, g = row[j] - u, gaussian[j]
-                term = by[j] * g * (1.0 + ratio * (sums[j] - g)) * away
+                term = by[j] * g * (1.0 + ratio * (singles[j] - g)) * away
                 pulled += term
                 total += term * away
             by_points[i, a] = pulled
-            by_lengths[a] += total
-    return by_ratio, by_lengths, by_points
+            by_parameters[2 + a] += total
+    return by_parameters, by_points

@@ -36,19 +36,12 @@ of few coordinates have d exponentials in place of one, :math:`O(n^2 d)` a trial
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import LinAlgError, blas, cho_solve, cholesky, lapack
+from scipy.linalg import LinAlgError, blas, lapack
 from scipy.optimize import minimize
 
-from pymc_kmc.surrogates.additive_kernel import LOG_LENGTH, LOG_VARIANCE, AdditiveKernel
-from pymc_kmc.surrogates.kernels import squared_distances
-from pymc_kmc.surrogates.radial_terms import RadialTerms
+from pymc_kmc.surrogates.additive_kernel import LOG_LENGTH, LOG_VARIANCE
+from pymc_kmc.surrogates.covariance import EXTENSIONS, Covariances, Hyperparameters
 
-# What the covariance may be extended by.
-EXTENSIONS = {"additive": AdditiveKernel, "radial": RadialTerms}
-# Prior variances of the trend's constant, linear and quadratic coefficients, in units of its scale:
-# a quadratic log density has coefficients of -1/2 and correlations between -1 and 1; its centre may
-# be ten standard deviations off.
-TREND_VARIANCES = (100.0, 100.0, 1.0)
 # Bounds of the logarithms of s, b and sigma^2.
 LOG_SCALE = (-6.0, 4.0)
 LOG_BEND = (-16.0, 4.0)
@@ -75,125 +68,14 @@ SIMPLEST = (0.0, NO_BEND, 0.0, LOG_NOISE[1])
 FEWEST_ROWS = 8
 
 
-class Hyperparameters(NamedTuple):
-    """Logarithms of the covariance function's parameters, with length scales (d,)."""
-
-    log_scale: float
-    log_bend: float
-    log_variance: float
-    log_noise: float
-    log_lengths: np.ndarray
-    extension: AdditiveKernel | RadialTerms | None = None
-
-    @classmethod
-    def start(cls, values, n_dimensions, extension=None):
-        """Return a search's first parameters: s, b, a and sigma^2 are given, the others usual."""
-        lengths = np.full(n_dimensions, usual_log_length(n_dimensions))
-        extension = extension and EXTENSIONS[extension].start(n_dimensions)
-        return cls(*values, lengths, extension)
-
-    @classmethod
-    def unpacked(cls, vector, n_dimensions, extension=None):
-        """Return the parameters of a vector (4 + d,), followed by those of an extension, if any."""
-        n = 4 + n_dimensions
-        extension = extension and EXTENSIONS[extension].unpacked(vector[n:])
-        return cls(*vector[:4], vector[4:n], extension)
-
-    @property
-    def packed(self):
-        """All parameters in a vector (4 + d,), longer with an extension."""
-        more = [] if self.extension is None else self.extension.packed
-        return np.concatenate([self[:4], self.log_lengths, more])
-
-    @property
-    def relevances(self):
-        """Weights (d,) of the coordinates in the bend."""
-        return np.exp(2.0 * (usual_log_length(len(self.log_lengths)) - self.log_lengths))
-
-    def trend(self, inner):
-        """Return the quadratic trend's covariance for inner products."""
-        c0, c1, c2 = TREND_VARIANCES
-        return np.exp(2.0 * self.log_scale) * (c0 + (c1 + c2 * inner) * inner)
-
-    def trend_slope(self, inner):
-        _, c1, c2 = TREND_VARIANCES
-        return np.exp(2.0 * self.log_scale) * (c1 + 2.0 * c2 * inner)
-
-    def bend(self, inner):
-        """Return the covariance of cubic and quartic terms for weighted inner products."""
-        # NumPy's cubes by a power take as long as all the rest.
-        return np.exp(2.0 * self.log_bend) * ((1.0 + inner) * inner * inner * inner)
-
-    def bend_slope(self, inner):
-        return np.exp(2.0 * self.log_bend) * (3.0 + 4.0 * inner) * inner * inner
-
-    def gaussian(self, A, B):
-        """Return the Gaussian kernel (n, k) of points (n, d) and (k, d)."""
-        shrinking = np.exp(-self.log_lengths)
-        return np.exp(self.log_variance - 0.5 * squared_distances(A * shrinking, B * shrinking))
-
-    def parts(self, A, B, axes):
-        """Return the parts (n, k) of the covariance of points (n, d) and (k, d), a list.
-
-        They are trend, bend, kernel and what extends these, if anything, along `axes`.
-        """
-        weighted = (A * self.relevances) @ B.T
-        parts = [self.trend(A @ B.T), self.bend(weighted), self.gaussian(A, B)]
-        if self.extension is not None:
-            parts.append(self.extension(A @ axes.T, B @ axes.T))
-        return parts
-
-    def prior(self, Z, axes):
-        """Return the variances (n,) at points (n, d)."""
-        prior = self.trend(np.sum(Z**2, axis=1)) + self.bend(Z**2 @ self.relevances)
-        prior += np.exp(self.log_variance)
-        return prior if self.extension is None else prior + self.extension.prior(Z @ axes.T)
-
-    def pullback(self, Z, other, axes, by_covariances, by_prior, parts):
-        """Return the gradient by Z of ``sum(by_covariances * sum(parts)) + by_prior @ prior``."""
-        relevances, precisions = self.relevances, np.exp(-2.0 * self.log_lengths)
-        by_gaussian = by_covariances * parts[2]
-        result = (by_covariances * self.trend_slope(Z @ other.T)) @ other
-        by_weighted = by_covariances * self.bend_slope((Z * relevances) @ other.T)
-        result += relevances * (by_weighted @ other)
-        result += precisions * (by_gaussian @ other - by_gaussian.sum(axis=1)[:, None] * Z)
-        slopes = self.trend_slope(np.sum(Z**2, axis=1))[:, None]
-        slopes = slopes + np.outer(self.bend_slope(Z**2 @ relevances), relevances)
-        result += 2.0 * by_prior[:, None] * slopes * Z
-        if self.extension is not None:
-            points = Z @ axes.T, other @ axes.T
-            result += self.extension.pullback(*points, by_covariances, by_prior) @ axes
-        return result
-
-    def parameters_gradient(self, Z, axes, by_covariances, parts):
-        """Return the gradient of ``sum(by_covariances * sum(parts))`` by the packed parameters.
-
-        The noise is left out: its entry is zero.
-        """
-        by_trend, by_bend, by_gaussian = (by_covariances * part for part in parts[:3])
-        # Sums of by_gaussian times the squared differences of each coordinate, and of the bend's
-        # slopes times their products.
-        sums = by_gaussian.sum(axis=0) @ Z**2
-        sums = 2.0 * (sums - np.einsum("ij,ij->j", Z, by_gaussian @ Z))
-        by_weighted = by_covariances * self.bend_slope((Z * self.relevances) @ Z.T)
-        products = np.einsum("ij,ij->j", Z, by_weighted @ Z)
-        by_lengths = np.exp(-2.0 * self.log_lengths) * sums - 2.0 * self.relevances * products
-        by_scales = 2.0 * by_trend.sum(), 2.0 * by_bend.sum(), by_gaussian.sum(), 0.0
-        more = []
-        if self.extension is not None:
-            more = self.extension.parameters_gradient(Z @ axes.T, by_covariances, parts[3])
-        return np.concatenate([by_scales, by_lengths, more])
-
-
 class Prediction(NamedTuple):
     """Predicted outputs at points: means (k, m), and factors (k,) of the outputs' covariance."""
 
     mean: np.ndarray
     variance: np.ndarray
     process: Any
-    Z: np.ndarray
+    covariances: Covariances
     whitened: np.ndarray
-    parts: list
 
     def pullback(self, of_mean, of_variance):
         """Return the gradient (k, d) of ``sum(of_mean * mean) + of_variance * variance``."""
@@ -202,9 +84,7 @@ class Prediction(NamedTuple):
         if of_variance.any():
             solved = _whitened_rows(self.whitened, process.inverse_factor_, again=True)
             by_k -= 2.0 * of_variance[:, None] * solved
-        points = self.Z, process.Z_, process.axes_
-        by_z = process.hyperparameters_.pullback(*points, by_k, of_variance, self.parts)
-        return by_z @ process.whitening
+        return self.covariances.pullback(by_k, of_variance) @ process.whitening
 
 
 class ExactGP:
@@ -288,9 +168,8 @@ class ExactGP:
         """Fit to outputs (n, m) at coordinates (n, d) with given parameters, or a LinAlgError."""
         self.hyperparameters_, self.axes_ = hyperparameters, self.axes(_name(hyperparameters))
         self.Z_, self.Y_, self.noise_ = Z, Y, noise
-        K, _ = noisy_covariance(hyperparameters, Z, self.axes_, noise)
-        factor, (n, m) = _factor(K), Y.shape
-        self.weights_ = cho_solve((factor, True), Y, check_finite=False)
+        factor, (n, m) = _factor(self._covariances(Z, Z), hyperparameters, noise), Y.shape
+        self.weights_ = lapack.dpotrs(factor, Y, lower=1)[0]
         log_determinant = 2.0 * np.log(np.diag(factor)).sum() + n * np.log(2.0 * np.pi)
         evidence = -0.5 * (np.sum(Y * self.weights_) + m * log_determinant)
         self.log_evidence_ = evidence if np.isfinite(evidence) else -np.inf
@@ -306,12 +185,11 @@ class ExactGP:
 
     def predict(self, X):
         """Return the :class:`Prediction` of means and variance factors at points X (k, d)."""
-        Z, parameters = self.coordinates(X), self.hyperparameters_
-        parts = parameters.parts(Z, self.Z_, self.axes_)
-        k = _total(parts)
+        covariances = self._covariances(self.coordinates(X), self.Z_)
+        k = covariances.values
         whitened = _whitened_rows(k, self.inverse_factor_)
-        variance = parameters.prior(Z, self.axes_) - np.einsum("ij,ij->i", whitened, whitened)
-        return Prediction(k @ self.weights_, np.maximum(variance, 0.0), self, Z, whitened, parts)
+        variance = covariances.prior - np.einsum("ij,ij->i", whitened, whitened)
+        return Prediction(k @ self.weights_, np.maximum(variance, 0.0), self, covariances, whitened)
 
     def leave_one_out(self):
         """Return each value's prediction (n, m) from all others, and its variance factor (n,).
@@ -323,9 +201,12 @@ class ExactGP:
 
     def covariance(self, X):
         """Return the covariance (k, k) of an output's values at points (k, d), without noise."""
-        Z, parts = self.coordinates(X), self.hyperparameters_.parts
-        whitened = _total(parts(Z, self.Z_, self.axes_)) @ self.inverse_factor_.T
-        return _total(parts(Z, Z, self.axes_)) - whitened @ whitened.T
+        Z = self.coordinates(X)
+        whitened = self._covariances(Z, self.Z_).values @ self.inverse_factor_.T
+        return self._covariances(Z, Z).values - whitened @ whitened.T
+
+    def _covariances(self, A, B):
+        return Covariances(self.hyperparameters_, A, B, self.axes_)
 
 
 class MarginalLikelihood:
@@ -334,7 +215,7 @@ class MarginalLikelihood:
     def __init__(self, Z, Y, noise, extension=None, axes=None):
         # Of more outputs than values the products with each other are all that counts.
         self.Y, self.noise, self.n_outputs = _compressed(Y.T).T, noise, Y.shape[1]
-        self.Z, self.extension, self.axes = Z, extension, axes
+        self.Z, self.extension, self.axes, self.inner = Z, extension, axes, Z @ Z.T
         self.start = Hyperparameters.start(KERNEL_START, Z.shape[1], extension).packed
 
     def loss(self, vector):
@@ -349,13 +230,17 @@ class MarginalLikelihood:
     def _loss(self, vector):
         d = self.Z.shape[1]
         parameters = Hyperparameters.unpacked(vector, d, self.extension)
-        K, parts = noisy_covariance(parameters, self.Z, self.axes, self.noise)
-        factor = _factor(K)
-        weights = cho_solve((factor, True), self.Y, check_finite=False)
+        covariances = Covariances(parameters, self.Z, self.Z, self.axes, self.inner)
+        factor = _factor(covariances, parameters, self.noise)
+        weights = lapack.dpotrs(factor, self.Y, lower=1)[0]
         loss = 0.5 * np.sum(self.Y * weights) + self.n_outputs * np.log(np.diag(factor)).sum()
-        # d loss / d K
-        slope = 0.5 * (self.n_outputs * _inverse(factor) - weights @ weights.T)
-        gradient = parameters.parameters_gradient(self.Z, self.axes, slope, parts)
+        # By the entries of K's lower triangle, each of which stands for two but the diagonal's.
+        inverse, info = lapack.dpotri(factor, lower=1, overwrite_c=1)
+        if info:
+            raise LinAlgError("the covariance of the values is singular")
+        slope = blas.dsyrk(-1.0, weights, self.n_outputs, inverse, lower=1, overwrite_c=1)
+        np.einsum("ii->i", slope)[:] *= 0.5
+        gradient = covariances.parameters_gradient(slope)
         gradient[3] = np.exp(parameters.log_noise) * np.trace(slope)
         away = (vector - self.start) / PRIOR_SD
         loss += 0.5 * np.sum(away**2)
@@ -371,25 +256,6 @@ class MarginalLikelihood:
         return loss, gradient
 
 
-def noisy_covariance(parameters, Z, axes, noise):
-    """Return the covariance (n, n) of values at points (n, d), and its parts without noise."""
-    parts = parameters.parts(Z, Z, axes)
-    K = _total(parts)
-    # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
-    own = np.exp(parameters.log_noise) + noise + JITTER * np.diag(K)
-    K[np.diag_indices_from(K)] += own
-    return K, parts
-
-
-def usual_log_length(n_dimensions):
-    """Return the logarithm of the length scale that a search begins with."""
-    return np.log(2.0) + 0.5 * np.log(n_dimensions)
-
-
-def _total(parts):
-    return sum(parts[1:], parts[0])
-
-
 def _name(parameters):
     kind = type(parameters.extension)
     return {kind: name for name, kind in EXTENSIONS.items()}.get(kind)
@@ -400,19 +266,16 @@ def _compressed(A):
     return A if len(A) <= A.shape[1] else np.linalg.qr(A, mode="r")
 
 
-def _factor(K):
-    factor = cholesky(K, lower=True, check_finite=False)
-    if not np.isfinite(factor.diagonal()).all():
-        raise LinAlgError("the covariance of the values is not finite")
+def _factor(covariances, parameters, noise):
+    """Return the lower Cholesky factor of the covariance (n, n) of noisy values."""
+    K = covariances.triangle
+    # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
+    diagonal = np.einsum("ii->i", K)
+    diagonal += np.exp(parameters.log_noise) + noise + JITTER * diagonal
+    factor, info = lapack.dpotrf(K, lower=1, clean=0, overwrite_a=1)
+    if info or not np.isfinite(factor.diagonal()).all():
+        raise LinAlgError("the covariance of the values is not finite, or not positive definite")
     return factor
-
-
-def _inverse(factor):
-    inverse, info = lapack.dpotri(factor, lower=1)
-    if info:
-        raise LinAlgError("the covariance of the values is singular")
-    inverse = np.tril(inverse)
-    return inverse + np.tril(inverse, -1).T
 
 
 def _whitened_rows(A, inverse_factor, again=False):

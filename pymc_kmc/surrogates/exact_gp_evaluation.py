@@ -19,7 +19,7 @@ import numpy as np
 from pymc_kmc.numerics.elementary import exp_in_place, gaussian_of
 from pymc_kmc.numerics.evaluation import SUM_FLAGS
 from pymc_kmc.numerics.jit import njit
-from pymc_kmc.surrogates.exact_gp import TREND_VARIANCES
+from pymc_kmc.surrogates.covariance import BEND_LENGTH, TREND_VARIANCES, Covariances
 from pymc_kmc.surrogates.radial_terms import DEGREES_OF_FREEDOM, dampings, terms
 
 # Largest logarithm of an output.
@@ -120,10 +120,9 @@ def _places(process, B):
     parameters, Z = process.hyperparameters_, process.Z_
     spread = NEGLIGIBLE * np.std(process.Y_, axis=0) * np.abs(B).max(axis=0)
     spread /= np.maximum(np.abs(process.weights_).max(axis=0), 1e-300)
-    parts = (
-        parameters.bend((Z * parameters.relevances) @ Z.T) @ B,
-        parameters.gaussian(Z, Z) @ B,
-    )
+    none = parameters._replace(log_scale=-np.inf, extension=None)
+    alone = none._replace(log_variance=-np.inf), none._replace(log_bend=-np.inf)
+    parts = [Covariances(one, Z, Z, process.axes_).values @ B for one in alone]
     medians = [np.median(part, axis=0) for part in parts]
     matter = [
         bool(np.any(np.abs(part - median) > spread))
@@ -132,10 +131,10 @@ def _places(process, B):
     constant = np.zeros(B.shape[1])
     for median, matters in zip(medians, matter, strict=True):
         constant += 0.0 if matters else median
-    variances = np.exp([2.0 * parameters.log_bend, parameters.log_variance]) * matter
+    variances, precisions = parameters.factors
+    relevances = BEND_LENGTH * Z.shape[1] * precisions
     kept = slice(None) if any(matter) else slice(0)
-    precisions = np.exp(-2.0 * parameters.log_lengths)
-    return constant, (Z[kept].T, precisions, parameters.relevances, variances, B[kept])
+    return constant, (Z[kept].T, precisions, relevances, variances[1:] * matter, B[kept])
 
 
 @njit(error_model="numpy", forceinline=True)

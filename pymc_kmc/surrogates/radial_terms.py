@@ -68,16 +68,18 @@ class RadialTerms(NamedTuple):
         damped = (1.0 + Z @ other.T) ** 2 * (dampings(Z) @ dampings(other).T)
         return of_terms * terms(Z) @ terms(other).T + of_damped * damped
 
+    def triangle(self, Z):
+        return np.tril(self(Z, Z))
+
     def prior(self, Z):
         of_terms, of_damped = self.variances
         damped = (1.0 + np.sum(Z**2, axis=1)) ** 2 * np.sum(dampings(Z) ** 2, axis=1)
         return of_terms * np.sum(terms(Z) ** 2, axis=1) + of_damped * damped
 
-    def parameters_gradient(self, Z, by_covariances, covariances):
-        """Return the gradient of ``sum(by_covariances * covariances)`` by the packed parameters."""
-        both = 2.0 * np.sum(by_covariances * covariances)
+    def parameters_gradient(self, Z, by_triangle):
+        both = 2.0 * np.sum(by_triangle * self(Z, Z))
         rho = terms(Z)
-        by_scale = 2.0 * self.variances[0] * np.sum((by_covariances @ rho) * rho)
+        by_scale = 2.0 * self.variances[0] * np.sum((by_triangle @ rho) * rho)
         return np.array([by_scale, both - by_scale])
 
     def pullback(self, Z, other, by_covariances, by_prior):

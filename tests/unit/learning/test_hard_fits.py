@@ -7,7 +7,8 @@ from pymc_kmc.learning.emulator import FEWEST_EXTENDED, NodeEmulator
 from pymc_kmc.model.structure import OpaqueNode
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.samples import shrunk
-from pymc_kmc.surrogates.exact_gp import EXTENSIONS, ExactGP, Hyperparameters, LinAlgError
+from pymc_kmc.surrogates.covariance import EXTENSIONS, Hyperparameters
+from pymc_kmc.surrogates.exact_gp import ExactGP, LinAlgError
 from tests.evaluations import evaluations_of
 
 # A first fit, and one to as many more, whose covariance may be extended.

@@ -10,7 +10,7 @@ import xarray as xr
 
 import pymc_kmc as kmc
 from pymc_kmc.learning import storage
-from pymc_kmc.surrogates.exact_gp import EXTENSIONS
+from pymc_kmc.surrogates.covariance import EXTENSIONS
 from tests.learned import curve, learned_curve
 
 

@@ -5,6 +5,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.raise_op import Assert
 from pytensor.scalar.basic import Add, Mul
 from pytensor.tensor.elemwise import Elemwise
 
@@ -24,6 +25,15 @@ def test_sums_and_products_of_many_are_made_of_two():
     nodes = [node for node in function.maker.fgraph.apply_nodes if isinstance(node.op, Elemwise)]
     sizes = [len(node.inputs) for node in nodes if isinstance(node.op.scalar_op, Add | Mul)]
     assert sizes and set(sizes) == {2}
+
+
+def test_only_checks_of_the_model_are_left():
+    """PyTensor checks the numbers of rows too, a third of the time of simple densities."""
+    x, y = pt.dscalar("x"), pt.dscalar("y")
+    own = Assert("x is negative")(x, x > 0)
+    f = of_rows([x, y], [own, pytensor.grad(pt.sqr(x) + y, y)])
+    messages = {node.op.msg for node in f.maker.fgraph.apply_nodes if isinstance(node.op, Assert)}
+    assert messages == {"x is negative"}
 
 
 def test_what_does_not_depend_on_a_point_has_rows_too():

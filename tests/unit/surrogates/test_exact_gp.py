@@ -1,13 +1,8 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.surrogates.exact_gp import (
-    EXTENSIONS,
-    ExactGP,
-    Hyperparameters,
-    MarginalLikelihood,
-    noisy_covariance,
-)
+from pymc_kmc.surrogates.covariance import EXTENSIONS, Covariances, Hyperparameters
+from pymc_kmc.surrogates.exact_gp import JITTER, ExactGP, MarginalLikelihood
 
 WHITENING = np.array([[1.0, 0.0], [0.3, 0.5]])
 CENTRE = np.array([0.5, -1.0])
@@ -23,6 +18,13 @@ def extended(process, extension):
     again = ExactGP(process.whitening, process.centre)
     data = process.Z_, process.Y_, process.noise_
     return again.given(*data, Hyperparameters.unpacked(np.array(parameters), 2, extension))
+
+
+def covariance_of(process):
+    """The covariance of a process's values."""
+    parameters, Z = process.hyperparameters_, process.Z_
+    K = Covariances(parameters, Z, Z, process.axes_).values
+    return K + np.diag(np.exp(parameters.log_noise) + JITTER * np.diag(K))
 
 
 @pytest.fixture
@@ -133,13 +135,29 @@ def test_gradients_are_those_of_means_and_variances(kind, process, points, rng):
 
 def test_values_left_out_are_predicted_as_from_all_others(process, points, outputs):
     mean, variance = process.leave_one_out()
-    parameters = process.hyperparameters_
-    K, _ = noisy_covariance(parameters, process.coordinates(points), process.axes_, np.zeros(25))
+    K = covariance_of(process)
     for i in (0, 7, 24):
         others = np.arange(25) != i
         solved = np.linalg.solve(K[np.ix_(others, others)], K[others, i])
         np.testing.assert_allclose(mean[i], solved @ outputs[others], rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(variance[i], K[i, i] - solved @ K[others, i], rtol=1e-3)
+
+
+@pytest.mark.parametrize("extension", [None, *EXTENSIONS])
+def test_compiled_covariances_are_those_of_the_formula(extension, process, rng):
+    A, B = rng.normal(size=(4, 2)), rng.normal(size=(6, 2))
+    parameters = extended(process, extension).hyperparameters_
+    s2, b2, a = np.exp([2 * parameters.log_scale, 2 * parameters.log_bend, parameters.log_variance])
+    precisions = np.exp(-2 * parameters.log_lengths)
+    t, w = A @ B.T, 8.0 * (A * precisions) @ B.T
+    squares = (A[:, None] - B) ** 2 @ precisions
+    expected = s2 * (100 + 100 * t + t**2) + b2 * (w**3 + w**4) + a * np.exp(-0.5 * squares)
+    axes = rng.normal(size=(2, 2))
+    if extension is not None:
+        expected += parameters.extension(A @ axes.T, B @ axes.T)
+    np.testing.assert_allclose(Covariances(parameters, A, B, axes).values, expected, rtol=1e-10)
+    of_same = Covariances(parameters, A, A, axes)
+    np.testing.assert_allclose(of_same.triangle, np.tril(of_same.values), rtol=1e-10)
 
 
 @pytest.mark.parametrize("extension", [None, *EXTENSIONS])
@@ -180,7 +198,7 @@ def test_more_outputs_than_values_are_kept_as_factors(points, outputs, rng):
     assert process.output_factor_.shape == (25, 60)
     likelihood = MarginalLikelihood(process.coordinates(points), many, np.zeros(25))
     assert likelihood.Y.shape == (25, 25)
-    K, _ = noisy_covariance(process.hyperparameters_, process.Z_, process.axes_, np.zeros(25))
+    K = covariance_of(process)
     covariance = many.T @ np.linalg.solve(K, many) / 25
     found = process.output_factor_.T @ process.output_factor_
     np.testing.assert_allclose(found, covariance, rtol=1e-4, atol=1e-4 * np.abs(covariance).max())

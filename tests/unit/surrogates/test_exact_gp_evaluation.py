@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from pymc_kmc.surrogates.additive_kernel import AdditiveKernel
-from pymc_kmc.surrogates.exact_gp import ExactGP, Hyperparameters
+from pymc_kmc.surrogates.covariance import Hyperparameters
+from pymc_kmc.surrogates.exact_gp import ExactGP
 from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, packed, pulled_at
 from pymc_kmc.surrogates.radial_terms import RadialTerms
 
