@@ -21,7 +21,6 @@ import numpy as np
 from pymc_kmc.learning.composite import Composite, Draws, draw, first, on_circles
 from pymc_kmc.learning.convergence import (
     EXPLORING,
-    UNCERTAIN_TOLERANCE,
     Limits,
     Plan,
     error_about_median,
@@ -246,12 +245,14 @@ class Rounds:
 
     @property
     def is_hopeless(self):
-        """Whether outputs can't be learned, as where they jump: errors don't fall over rounds."""
+        """Whether outputs can't be learned, as where they jump: predictions at draws stay wrong.
+
+        Errors at uncertain places say nothing of that: the worse ones of many nodes are looked for.
+        """
         if not self.model.returns_outputs or len(self.history) < PATIENCE:
             return False
         late = self.history[-PATIENCE // 2 :]
-        errors = [max(r.error, r.uncertain_error / UNCERTAIN_TOLERANCE) for r in late]
-        return bool(min(errors) > self.limits.error)
+        return bool(min(found.error for found in late) > self.limits.error)
 
     def unchecked(self, draws, evaluations):
         """Return the mask (n,) of draws, at temperature 1, far from all evaluated places with mass.
