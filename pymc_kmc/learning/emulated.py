@@ -49,7 +49,7 @@ def emulated(composite, evaluations, draws) -> Emulated:
     model, emulators = composite.model, composite.emulators
     inputs = model.inputs(draws)
     predictions = [emulator.predict(draws, inputs) for emulator in emulators]
-    left_out = [emulator.leave_one_out() for emulator in emulators]
+    left_out = [emulator.leave_one_out(evaluations) for emulator in emulators]
     _, _, by_outputs = model.log_density(draws, np.hstack([p.outputs for p in predictions]))
     with np.errstate(all="ignore"):
         held_out, _, by_held_out = model.log_density(
