@@ -1,12 +1,13 @@
 r"""An opaque node's outputs as a function of its inputs, with their uncertainty.
 
 A node is emulated in one of two spaces, by the larger marginal likelihood: of its own inputs, or of
-the unconstrained variables above them. Nodes of one function have one process, of inputs. A term of the log density is one number. Where a posterior
-has no mass only the fact that it is low matters: depths below the best value count less beyond a
-depth k. They may be compressed there to :math:`k (1 + \log(\text{depth} / k))`, for a kernel whose
-length scale is of the posterior's size, or be left as they are, for a polynomial. Other outputs are
-scaled to unit standard deviation where the log density is high; positive ones may be emulated by
-their logarithms. The marginal likelihood makes these choices too.
+the unconstrained variables above them. Nodes of one function have one process, of their inputs. A
+term of the log density is one number. Where a posterior has no mass only the fact that it is low
+matters: depths below the best value count less beyond a depth k. They may be compressed there to
+:math:`k (1 + \log(\text{depth} / k))`, for a kernel whose length scale is of the posterior's size,
+or be left as they are, for a polynomial. Other outputs are scaled to unit standard deviation where
+the log density is high; positive ones may be emulated by their logarithms. The marginal likelihood
+makes these choices too.
 """
 
 from copy import copy
@@ -57,11 +58,10 @@ MOST_EXTENDED = {"additive": (20, 1), "radial": (1000, 1000)}
 # Weight of the last covariance in that of a space's coordinates, where draws go on from the last.
 COVARIANCE_MEMORY = 0.5
 # Most values of nodes of one function that are fitted, in coefficients of a quadratic of its
-# inputs. A concentration's hundred values in two leave a likelihood errors of .05 nats, sixty .1.
+# inputs, and one a node, for their errors add up. A concentration's hundred values in two leave a
+# likelihood errors of .05 nats, sixty .1; of a hundred nodes they were not enough.
 MOST_ALIKE = 16
-# Smallest positive input whose logarithm is taken.
-SMALLEST_INPUT = 1e-150
-# Largest output, less than infinite: its square is finite.
+# Largest output, and reciprocal of the smallest input with a logarithm: its square is finite.
 LARGEST_OUTPUT = 1e150
 # What a process may be of: outputs, or their logarithms; terms, deep ones compressed or not.
 TRANSFORMS = {False: ("none", "log"), True: ("compressed", "none")}
@@ -210,11 +210,8 @@ class NodeEmulator:
         X, inputs, log_densities = evaluations.X, evaluations.inputs, evaluations.log_densities
         U, of_draws = self._rows(inputs), self._rows(draws_inputs)
         Y = np.hstack([each.emulated(evaluations.outputs) for each in self.alike])
-        X, Y, log_densities = (
-            np.repeat(X, n, 0),
-            Y.reshape(n * len(X), -1),
-            np.repeat(log_densities, n),
-        )
+        X, log_densities = np.repeat(X, n, axis=0), np.repeat(log_densities, n)
+        Y = Y.reshape(len(X), -1)
         spaces = {
             "variables": (X[:, node.moves_with], draws[:, node.moves_with]),
             "inputs": (U, of_draws),
@@ -230,7 +227,7 @@ class NodeEmulator:
         data = Y, log_densities, highest
         if n > 1:
             P, of_draws = list(spaces.values())[-1]
-            most = MOST_ALIKE * (P.shape[1] + 1) * (P.shape[1] + 2) // 2
+            most = n + MOST_ALIKE * (P.shape[1] + 1) * (P.shape[1] + 2) // 2
             usable = apart(P, usable, of_draws.std(axis=0), most)
         if not (averages and node.is_term and node.is_noisy):
             return self._fit_to(usable, spaces, *data)
@@ -349,38 +346,10 @@ class NodeEmulator:
             covariance = self.memory * self._covariances[name] + (1 - self.memory) * covariance
         centre = draws.mean(axis=0)
         whitening = np.linalg.inv(cholesky_factor(covariance))
-        jacobian = 0.0
-        if self.node.is_term:
-            values = Y[:, 0]
-            compression = Compression.of(np.minimum(values, highest), d)
-            deepest = values[np.isfinite(values)].min()
-            floor = compression.best - INFINITE * max(compression.best - deepest, compression.depth)
-            values = np.where(np.isfinite(values), values, floor)
-            if transform == "compressed":
-                jacobian = compression.log_slopes(values)
-                values = compression(values)
-            else:
-                values = np.maximum(values, compression.best - DEEPEST_PLAIN * compression.depth)
-            offset, scales = np.array([compression.best - 0.5 * d]), np.ones(1)
-            noise = compression.error(values) ** 2
-            targets = (values - offset[0])[:, None]
-        else:
-            compression = Compression.of(np.minimum(log_densities, highest), d)
-            finite = np.where(np.isfinite(log_densities), log_densities, compression.best - 1e6)
-            # The error of an output is of no interest where the log density is that low.
-            noise = (compression.error(compression(finite)) / compression.depth) ** 2
-            weights = 1.0 / (1.0 + np.maximum(compression.best - finite, 0.0) / compression.depth)
-            if transform == "log":
-                if not np.all(Y > 0):
-                    return -np.inf, None, None, None, covariance
-                jacobian = -np.log(Y).sum()
-                Y = np.log(Y)
-            weights = weights / weights.sum()
-            offset = weights @ Y
-            scales = np.sqrt(weights @ (Y - offset) ** 2)
-            scales = np.where(scales > 0, scales, 1.0)
-            targets = (Y - offset) / scales
-            jacobian -= len(Y) * np.log(scales).sum()
+        of = _of_term if self.node.is_term else _of_outputs
+        targets, noise, offset, scales, jacobian = of(Y, log_densities, highest, d, transform)
+        if targets is None:
+            return -np.inf, None, None, None, covariance
         try:
             if keeps:
                 process = ExactGP(last.whitening, last.centre, last.deterministic)
@@ -452,7 +421,7 @@ class NodeEmulator:
         if self.space[0] == "variables":
             return X[:, self.node.moves_with]
         own = U[:, self.node.inputs][:, self.varying]
-        return own if self.space[0] == "inputs" else np.log(np.maximum(own, SMALLEST_INPUT))
+        return own if self.space[0] == "inputs" else np.log(np.maximum(own, 1.0 / LARGEST_OUTPUT))
 
     @property
     def packable(self):
@@ -464,7 +433,7 @@ class NodeEmulator:
         if self.space[0] == "variables":
             return x[self.node.moves_with]
         own = inputs[self.varying]
-        return own if self.space[0] == "inputs" else pt.log(pt.maximum(own, SMALLEST_INPUT))
+        return own if self.space[0] == "inputs" else pt.log(pt.maximum(own, 1.0 / LARGEST_OUTPUT))
 
     def add_pull(self, gradient, by_inputs, pulled, inputs):
         """Add derivatives by the emulator's space to those by variables or by opaque inputs."""
@@ -473,8 +442,46 @@ class NodeEmulator:
             return
         columns = np.arange(by_inputs.shape[1])[self.node.inputs][self.varying]
         if self.space[0] == "log inputs":
-            pulled = pulled / np.maximum(inputs[:, columns], SMALLEST_INPUT)
+            pulled = pulled / np.maximum(inputs[:, columns], 1.0 / LARGEST_OUTPUT)
         by_inputs[:, columns] += pulled
+
+
+def _of_term(Y, log_densities, highest, d, transform):
+    """Return a process's targets (n, 1), their noise (n,), offset, scale and log Jacobian.
+
+    They are of a term's values Y (n, 1) as functions of d coordinates.
+    """
+    values, jacobian = Y[:, 0], 0.0
+    compression = Compression.of(np.minimum(values, highest), d)
+    deepest = values[np.isfinite(values)].min()
+    floor = compression.best - INFINITE * max(compression.best - deepest, compression.depth)
+    values = np.where(np.isfinite(values), values, floor)
+    if transform == "compressed":
+        jacobian = compression.log_slopes(values)
+        values = compression(values)
+    else:
+        values = np.maximum(values, compression.best - DEEPEST_PLAIN * compression.depth)
+    offset, scales = np.array([compression.best - 0.5 * d]), np.ones(1)
+    return (values - offset[0])[:, None], compression.error(values) ** 2, offset, scales, jacobian
+
+
+def _of_outputs(Y, log_densities, highest, d, transform):
+    """Return the same of outputs Y (n, m), targets None where these have no logarithm."""
+    compression = Compression.of(np.minimum(log_densities, highest), d)
+    finite = np.where(np.isfinite(log_densities), log_densities, compression.best - 1e6)
+    # The error of an output is of no interest where the log density is that low.
+    noise = (compression.error(compression(finite)) / compression.depth) ** 2
+    weights = 1.0 / (1.0 + np.maximum(compression.best - finite, 0.0) / compression.depth)
+    weights, jacobian = weights / weights.sum(), 0.0
+    if transform == "log":
+        if not np.all(Y > 0):
+            return None, None, None, None, None
+        Y = np.log(Y)
+        jacobian = -Y.sum()
+    offset = weights @ Y
+    scales = np.sqrt(weights @ (Y - offset) ** 2)
+    scales = np.where(scales > 0, scales, 1.0)
+    return (Y - offset) / scales, noise, offset, scales, jacobian - len(Y) * np.log(scales).sum()
 
 
 def _extended(found, best):

@@ -139,4 +139,4 @@ def test_a_proposal_has_gradients_by_what_they_cost():
     assert cheap > FEWEST_GRADIENTS
     assert cheap < n_gradients(np.array([5e3, 5e3])) < 2 * cheap  # two black boxes for one
     assert n_gradients(np.array([1e6])) == FEWEST_GRADIENTS
-    assert n_gradients(np.full(100, 5e3)) == FEWEST_OF_MANY
+    assert n_gradients(np.full(200, 5e3)) == FEWEST_OF_MANY
