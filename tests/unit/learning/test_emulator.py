@@ -135,7 +135,7 @@ def curve(logs):
 
 
 def test_nodes_of_one_function_learn_from_each_other():
-    """The second box's emulator is right where only the first one was evaluated."""
+    """Each box's emulator is right where only the other one was evaluated."""
     (first, second), evaluations, logs = two_boxes()
     emulator = NodeEmulator(first, grows=True, alike=[first, second])
     emulator.fit(evaluations, evaluations.X, evaluations.inputs)
@@ -144,6 +144,8 @@ def test_nodes_of_one_function_learn_from_each_other():
     inputs = evaluations.inputs[:, [2, 3, 0, 1]]
     predicted = other.predict(evaluations.X, inputs).outputs
     np.testing.assert_allclose(predicted, curve(logs[:, :2]), atol=1e-2)
+    of_first = emulator.predict(evaluations.X, inputs).outputs
+    np.testing.assert_allclose(of_first, curve(logs[:, 2:]), atol=1e-2)
     again = NodeEmulator.restored(second, other.state).predict(evaluations.X, inputs).outputs
     np.testing.assert_allclose(again, predicted, atol=1e-9)
     held_out, variance = other.leave_one_out(evaluations)
