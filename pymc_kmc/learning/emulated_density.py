@@ -46,7 +46,7 @@ OVERHEAD, OVERHEAD_OF_ONE = 12e3, 4e3
 # Gradients of a proposal, at least: some twelve trajectories. Glass has an ESS of 560 with 200, 520
 # with 100, 440 with 60, 300 with 30.
 FEWEST_GRADIENTS = 100
-# The same of more emulators than ten: two trajectories on a hundred take some 20 milliseconds.
+# The same of more emulators than ten: a trajectory or two, 20 ms on a hundred by what twelve take.
 MANY, FEWEST_OF_MANY = 10, 20
 # Rounds whose evaluations tell how far the target is from what was learned.
 N_WEIGHED = 2
