@@ -181,7 +181,8 @@ def groups(is_opaque=True):
     with pm.Model() as model:
         means = pm.Normal("means", np.log([5, 20]), 1, shape=2)
         sds, sigma = pm.HalfNormal("sds", 0.5, shape=2), pm.HalfNormal("sigma", 0.5)
-        clearance, volume = pt.exp(means[:, None] + sds[:, None] * pm.Normal("z", shape=(2, n)))
+        rates = pt.exp(means[:, None] + sds[:, None] * pm.Normal("z", shape=(2, n)))
+        clearance, volume = rates[0], rates[1]
         if is_opaque:
             boxes = [
                 kmc.BlackBox(f"patient {i}", concentration, clearance[i], volume[i], shape=6)
