@@ -1,5 +1,7 @@
 """`pm.sample(step=kmc.KMC())`, nothing else, on log likelihoods that are one opaque number.
 
+"groups" has a black box for each of twelve patients instead; its evaluations are of all of them.
+
     python -m examples.benchmarks.black_boxes                                # some hours
     python -m examples.benchmarks.black_boxes --targets arma,garch --seeds 2
     python -m examples.benchmarks.black_boxes --quick
@@ -17,8 +19,9 @@ ESS            smallest bulk effective sample size over parameters, of x and of 
 R-hat          the largest
 
 Reference moments are those of 4 x 40,000 draws of `kmc.AdaptiveMetropolis`, which learns no
-surrogate, or of :mod:`examples.benchmarks.targets` where these know the posterior. Data are
-simulated from fixed seeds, priors are normal, and parameters of scale are logarithms.
+surrogate, of NUTS for "groups", or of :mod:`examples.benchmarks.targets` where these know the
+posterior. Data are simulated from fixed seeds, priors are normal, and parameters of scale are
+logarithms.
 """
 
 import argparse
@@ -29,6 +32,7 @@ import warnings
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 
 import pymc_kmc as kmc
 from examples.benchmarks import learning
@@ -162,7 +166,37 @@ def pharmacokinetics():
     return opaque(log_likelihood, [0, -2, 3, -1], [1.5, 1, 1, 1])
 
 
+def groups(is_opaque=True):
+    """Twelve patients with a box of two inputs each under a hierarchy, 29 values, not centred."""
+    n, times, dose, absorption = 12, np.array([0.5, 1, 2, 4, 8, 12.0]), 100.0, 1.2
+
+    def concentration(clearance, volume):
+        rate = clearance / volume
+        decays = np.exp(-rate * times) - np.exp(-absorption * times)
+        return dose * absorption / (volume * (absorption - rate)) * decays
+
+    rng = np.random.default_rng(13)
+    sizes = np.exp([np.log(4) + 0.5 * rng.normal(size=n), np.log(25) + 0.3 * rng.normal(size=n)])
+    y = concentration(*sizes[..., None]) * np.exp(0.25 * rng.normal(size=(n, len(times))))
+    with pm.Model() as model:
+        means = pm.Normal("means", np.log([5, 20]), 1, shape=2)
+        sds, sigma = pm.HalfNormal("sds", 0.5, shape=2), pm.HalfNormal("sigma", 0.5)
+        rates = pt.exp(means[:, None] + sds[:, None] * pm.Normal("z", shape=(2, n)))
+        clearance, volume = rates[0], rates[1]
+        if is_opaque:
+            boxes = [
+                kmc.BlackBox(f"patient {i}", concentration, clearance[i], volume[i], shape=6)
+                for i in range(n)
+            ]
+            mean = pt.stack(boxes)
+        else:
+            mean = concentration(clearance[:, None], volume[:, None])
+        pm.LogNormal("y", pt.log(mean), sigma, observed=y)
+    return model
+
+
 MODELS = {
+    "groups": groups,
     "regression-7": lambda: regression(7),
     "regression-10": lambda: regression(10),
     "hidden-markov": hidden_markov,
@@ -177,6 +211,11 @@ def reference(name):
     if name in learning.KNOWN:
         target = TARGETS[learning.KNOWN[name]]()
         return target.mean, target.sd
+    if name == "groups":
+        with groups(is_opaque=False) as model:
+            idata = learning.sample(pm.NUTS(target_accept=0.9), 5 * DRAWS, 0, DRAWS)
+        draws = learning.unconstrained(model, idata.posterior)
+        return draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
     with MODELS[name]() as model:
         idata = learning.sample(kmc.AdaptiveMetropolis(), REFERENCE_DRAWS, 1000, REFERENCE_TUNE)
     draws = learning.unconstrained(model, idata.posterior)

@@ -161,7 +161,7 @@ class Composite:
         by_inputs = np.zeros_like(inputs)
         for emulator, prediction, scale, slopes in known:
             pulled = prediction.pull(scale, slopes, weights, temperature)
-            emulator.add_pull(gradient, by_inputs, pulled)
+            emulator.add_pull(gradient, by_inputs, pulled, inputs)
         if by_inputs.any():
             gradient += model.pull(X, by_inputs)
         log_feasible = np.zeros(len(X))

@@ -49,7 +49,7 @@ def emulated(composite, evaluations, draws) -> Emulated:
     model, emulators = composite.model, composite.emulators
     inputs = model.inputs(draws)
     predictions = [emulator.predict(draws, inputs) for emulator in emulators]
-    left_out = [emulator.leave_one_out() for emulator in emulators]
+    left_out = [emulator.leave_one_out(evaluations) for emulator in emulators]
     _, _, by_outputs = model.log_density(draws, np.hstack([p.outputs for p in predictions]))
     with np.errstate(all="ignore"):
         held_out, _, by_held_out = model.log_density(
@@ -64,8 +64,9 @@ def emulated(composite, evaluations, draws) -> Emulated:
         node, factor = emulator.node, emulator.process.output_factor_
         spread = emulator.slopes(by_outputs[:, node.outputs], prediction.outputs) @ factor.T
         covariance += emulator.covariance(draws, inputs) * (spread @ spread.T)
-        spread = emulator.slopes(by_held_out[:, node.outputs], outputs) @ factor.T
-        held_out_variance += variance * np.einsum("ij,ij->i", spread, spread)
+        with np.errstate(all="ignore"):  # as far away as a first design is, outputs overflow
+            spread = emulator.slopes(by_held_out[:, node.outputs], outputs) @ factor.T
+            held_out_variance += variance * np.einsum("ij,ij->i", spread, spread)
         columns = _columns(node.n_outputs)
         parts = (
             node.emulated(evaluations.outputs),

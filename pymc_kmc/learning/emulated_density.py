@@ -37,14 +37,17 @@ from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.surrogates.exact_gp_evaluation import packed
 
 # Operations that the gradients of a proposal may take for each emulator: two milliseconds, a fifth
-# of an evaluation of ten.
-BUDGET = 12e6
+# of an evaluation of ten. Of more emulators than these all share the budget of so many: twelve
+# take 16 milliseconds on a slow machine.
+BUDGET, MOST_BUDGETS = 12e6, 2
 # Operations of a gradient besides the emulators', and besides those of each emulator: two
 # microseconds, and two thirds of one.
 OVERHEAD, OVERHEAD_OF_ONE = 12e3, 4e3
 # Gradients of a proposal, at least: some twelve trajectories. Glass has an ESS of 560 with 200, 520
 # with 100, 440 with 60, 300 with 30.
 FEWEST_GRADIENTS = 100
+# The same of more emulators than ten: a trajectory or two, 20 ms on a hundred by what twelve take.
+MANY, FEWEST_OF_MANY = 10, 20
 # Rounds whose evaluations tell how far the target is from what was learned.
 N_WEIGHED = 2
 
@@ -244,7 +247,8 @@ def n_gradients(operations):
     """Return how many gradients a proposal may take, given each emulator's operations (n,)."""
     n = len(operations)
     total = OVERHEAD + n * OVERHEAD_OF_ONE + np.sum(operations)
-    return max(int(n * BUDGET / total), FEWEST_GRADIENTS)
+    fewest = FEWEST_OF_MANY if n > MANY else FEWEST_GRADIENTS
+    return max(int(min(n, MOST_BUDGETS) * BUDGET / total), fewest)
 
 
 # In compiled loops

@@ -1,20 +1,22 @@
 r"""An opaque node's outputs as a function of its inputs, with their uncertainty.
 
 A node is emulated in one of two spaces, by the larger marginal likelihood: of its own inputs, or of
-the unconstrained variables above them. A term of the log density is one number. Where a posterior
-has no mass only the fact that it is low matters: depths below the best value count less beyond a
-depth k. They may be compressed there to :math:`k (1 + \log(\text{depth} / k))`, for a kernel whose
-length scale is of the posterior's size, or be left as they are, for a polynomial. Other outputs are
-scaled to unit standard deviation where the log density is high; positive ones may be emulated by
-their logarithms. The marginal likelihood makes these choices too.
+the unconstrained variables above them. Nodes of one function have one process, of their inputs. A
+term of the log density is one number. Where a posterior has no mass only the fact that it is low
+matters: depths below the best value count less beyond a depth k. They may be compressed there to
+:math:`k (1 + \log(\text{depth} / k))`, for a kernel whose length scale is of the posterior's size,
+or be left as they are, for a polynomial. Other outputs are scaled to unit standard deviation where
+the log density is high, or positive ones emulated by their logarithms: by marginal likelihood too.
 """
 
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytensor.tensor as pt
 
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
-from pymc_kmc.numerics.samples import shrunk
+from pymc_kmc.numerics.samples import apart, shrunk
 from pymc_kmc.surrogates.covariance import EXTENSIONS, Hyperparameters
 from pymc_kmc.surrogates.exact_gp import SIMPLEST, ExactGP
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
@@ -55,7 +57,11 @@ FEWEST_EXTENDED, EXTENSION_GAIN = 100, 0.5
 MOST_EXTENDED = {"additive": (20, 1), "radial": (1000, 1000)}
 # Weight of the last covariance in that of a space's coordinates, where draws go on from the last.
 COVARIANCE_MEMORY = 0.5
-# Largest output, less than infinite: its square is finite.
+# Most values of nodes of one function that are fitted, in coefficients of a quadratic of its
+# inputs, and one a node, for their errors add up. A concentration's hundred values in two leave a
+# likelihood errors of .05 nats, sixty .1; of a hundred nodes they were not enough.
+MOST_ALIKE = 16
+# Largest output, and reciprocal of the smallest input with a logarithm: its square is finite.
 LARGEST_OUTPUT = 1e150
 # What a process may be of: outputs, or their logarithms; terms, deep ones compressed or not.
 TRANSFORMS = {False: ("none", "log"), True: ("compressed", "none")}
@@ -150,15 +156,16 @@ class EmulatorState(NamedTuple):
 
 
 class NodeEmulator:
-    """Emulator of one OpaqueNode.
+    """Emulator of one OpaqueNode, fitted to the values of all nodes of its function.
 
+    `alike` are these; by default the node itself. What is fitted then holds for all of them.
     `memory` is the weight of the last covariance in that of a space's coordinates. With `grows`
     each fit is to the values of the last one and more: coordinates and parameters of many values
     are then kept for some fits.
     """
 
-    def __init__(self, node, memory=COVARIANCE_MEMORY, grows=False):
-        self.node, self.memory, self.grows = node, memory, grows
+    def __init__(self, node, memory=COVARIANCE_MEMORY, grows=False, alike=()):
+        self.node, self.memory, self.grows, self.alike = node, memory, grows, alike or (node,)
         self.space = self.process = self.usable = None
         self.n_competed = self.n_searched = 0
         self._covariances, self._recalled = {}, np.zeros(0, dtype=bool)
@@ -199,32 +206,57 @@ class NodeEmulator:
         is below other searches' maxima. With `averages` a noisy term's noise is averaged: deep
         values are left out, except those that the fit overrates.
         """
-        node, X, U = self.node, evaluations.X, evaluations.inputs
-        Y, log_densities = node.emulated(evaluations.outputs), evaluations.log_densities
+        node, n = self.node, len(self.alike)
+        X, inputs, log_densities = evaluations.X, evaluations.inputs, evaluations.log_densities
+        U, of_draws = self._rows(inputs), self._rows(draws_inputs)
+        Y = np.hstack([each.emulated(evaluations.outputs) for each in self.alike])
+        X, log_densities = np.repeat(X, n, axis=0), np.repeat(log_densities, n)
+        Y = Y.reshape(len(X), -1)
+        spaces = {
+            "variables": (X[:, node.moves_with], draws[:, node.moves_with]),
+            "inputs": (U, of_draws),
+        }
+        if (U > 0).all() and (of_draws > 0).all():
+            spaces["log inputs"] = np.log(U), np.log(of_draws)
         heights = Y[:, 0] if node.is_term else log_densities
         highest = np.inf if top is None else heights[top]
         # A search has no region besides: it is kept from where its emulator is deep.
         usable = (np.isfinite(Y) if self.grows else Y < np.inf).all(axis=1)
         if not node.is_term:
             usable = (np.abs(Y) < LARGEST_OUTPUT).all(axis=1)
-        data = X, U, Y, log_densities
+        data = Y, log_densities, highest
+        if n > 1:
+            P, of_draws = list(spaces.values())[-1]
+            most = n + MOST_ALIKE * (P.shape[1] + 1) * (P.shape[1] + 2) // 2
+            usable = apart(P, usable, of_draws.std(axis=0), most)
         if not (averages and node.is_term and node.is_noisy):
-            return self._fit_to(usable, *data, draws, draws_inputs, highest)
+            return self._fit_to(usable, spaces, *data)
         floor = self._floor(heights[usable])
         recalled = np.append(self._recalled, np.zeros(len(X) - len(self._recalled), dtype=bool))
         for _ in range(MOST_FITS):
             used = usable & ((heights >= floor) | recalled)
             n_competed = self.n_competed
-            self._fit_to(used, *data, draws, draws_inputs, highest)
+            self._fit_to(used, spaces, *data)
             if self.n_competed > n_competed:
                 recalled &= False
             left = np.flatnonzero(usable & ~used)
-            overrated = left[self.predict(X[left], U[left]).outputs[:, 0] >= floor]
+            overrated = left[self.predict(X[left], inputs[left]).outputs[:, 0] >= floor]
             if not len(overrated):
                 break
             recalled[overrated] = True
         self._recalled = recalled
         return self
+
+    def _rows(self, inputs):
+        """Return the inputs (n * k, q) of all k nodes alike, given all opaque inputs (n, ...)."""
+        own = [inputs[:, each.inputs] for each in self.alike]
+        return np.stack(own, axis=1).reshape(len(own) * len(inputs), -1)
+
+    def shared(self, node):
+        """Return the emulator of another node of the same function, with what is fitted."""
+        other = copy(self)
+        other.node = node
+        return other
 
     def _floor(self, heights):
         """Return the height below which a noisy term's values (n,) are left out."""
@@ -234,24 +266,21 @@ class NodeEmulator:
         return min(compression.best - SHALLOW * compression.depth, np.sort(heights)[-n])
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _fit_to(self, usable, X, U, Y, log_densities, draws, draws_inputs, highest):
-        node = self.node
-        first = Y[np.argmax(usable)], draws
-        X, U, Y, log_densities = X[usable], U[usable], Y[usable], log_densities[usable]
+    def _fit_to(self, usable, spaces, Y, log_densities, highest):
+        first = Y[np.argmax(usable)], spaces
+        Y, log_densities = Y[usable], log_densities[usable]
         if not np.isfinite(Y).any() or not np.isfinite(log_densities).any():
             return self._kept(usable, *first)
-        spaces = {
-            "variables": (X[:, node.moves_with], draws[:, node.moves_with]),
-            "inputs": (U[:, node.inputs], draws_inputs[:, node.inputs]),
-        }
-        competes = self.space is None or len(X) > COMPETE_AGAIN * self.n_competed
+        spaces = {name: (P[usable], draws) for name, (P, draws) in spaces.items()}
+        competes = self.space is None or len(Y) > COMPETE_AGAIN * self.n_competed
+        competes |= self.space is not None and self.space[0] not in spaces
         if not competes and self.is_log:
             competes = not np.all(Y > 0)  # they all were before
-        keeps = self.grows and not competes and MANY < len(X) < SEARCH_AGAIN * self.n_searched
+        keeps = self.grows and not competes and MANY < len(Y) < SEARCH_AGAIN * self.n_searched
         last = None if self.process is None else self.process.extension
 
         def best(candidates, extension):
-            if self.process is not None and extension == last:
+            if self.process is not None and extension == last and self.space[0] in spaces:
                 candidates = [*candidates, (self.space, self.process)]
             data = Y, log_densities, highest
             fits = [
@@ -262,8 +291,8 @@ class NodeEmulator:
 
         if competes:
             # From the search's own start too: the last parameters may be a local maximum.
-            found = best([(space, None) for space in self._candidates(spaces, U)], None)
-            if self.grows and len(X) >= FEWEST_EXTENDED and found[1][1] is not None:
+            found = best([(space, None) for space in self._candidates(spaces)], None)
+            if self.grows and len(Y) >= FEWEST_EXTENDED and found[1][1] is not None:
                 found = _extended(found, best)
         else:
             found = best([], last)
@@ -272,41 +301,44 @@ class NodeEmulator:
         (self.space, _), (_, self.process, self.offset, self.scales, covariance) = found
         self._covariances[self.space[0]] = covariance
         self.usable = usable
-        self.n_competed = len(X) if competes else self.n_competed
-        self.n_searched = self.n_searched if keeps else len(X)
+        self.n_competed = len(Y) if competes else self.n_competed
+        self.n_searched = self.n_searched if keeps else len(Y)
         return self
 
-    def _kept(self, usable, outputs, draws):
+    def _kept(self, usable, outputs, spaces):
         """Keep the last fit; without one, predict the outputs (m,) everywhere."""
         if self.process is not None:
             self.usable = np.pad(self.usable, (0, max(len(usable) - len(self.usable), 0)))
             return self
-        draws, m = draws[:, self.node.moves_with], len(outputs)
+        name, m = "variables" if len(self.alike) == 1 else "inputs", len(outputs)
+        draws = spaces[name][1]
         whitening = np.linalg.inv(cholesky_factor(shrunk(draws)))
         process = ExactGP(whitening, draws.mean(axis=0), not self.node.is_noisy)
         parameters = Hyperparameters.start(SIMPLEST, d := draws.shape[1])
         self.process = process.given(np.zeros((1, d)), np.zeros((1, m)), np.zeros(1), parameters)
-        self.space, self.varying = ("variables", "none"), np.arange(0)
+        self.space, self.varying = (name, "none"), np.arange(d)
         self.offset, self.scales = np.where(np.isfinite(outputs), outputs, 0.0), np.ones(m)
         self.usable = np.arange(len(usable)) == np.argmax(usable)
         return self
 
-    def _candidates(self, spaces, U):
+    def _candidates(self, spaces):
         node, names = self.node, ["variables"]
-        inputs = U[:, node.inputs]
+        (X, _), (inputs, _), *positive = spaces.values()
         varies = np.ptp(inputs, axis=0) > 0
         self.varying = np.flatnonzero(varies)
-        same = inputs.shape[1] == len(node.moves_with) and np.array_equal(
-            inputs, spaces["variables"][0]
-        )
+        same = inputs.shape[1] == len(node.moves_with) and np.array_equal(inputs, X)
         if not same and 0 < varies.sum() <= 2 * len(node.moves_with):
-            names.append("inputs")
+            # Those of which there are fewer than variables above are scales, as in a hierarchy.
+            are_scales = positive and varies.sum() < len(node.moves_with)
+            names.append("log inputs" if are_scales else "inputs")
+        if len(self.alike) > 1:
+            names = ["log inputs" if positive else "inputs"]
         return [(name, transform) for name in names for transform in TRANSFORMS[node.is_term]]
 
     def _fit_in(self, space, points, Y, log_densities, highest, last, keeps, extension):
         name, transform = space
         P, draws = points
-        if name == "inputs":
+        if name != "variables":
             P, draws = P[:, self.varying], draws[:, self.varying]
         d = P.shape[1]
         covariance = shrunk(draws)
@@ -314,38 +346,10 @@ class NodeEmulator:
             covariance = self.memory * self._covariances[name] + (1 - self.memory) * covariance
         centre = draws.mean(axis=0)
         whitening = np.linalg.inv(cholesky_factor(covariance))
-        jacobian = 0.0
-        if self.node.is_term:
-            values = Y[:, 0]
-            compression = Compression.of(np.minimum(values, highest), d)
-            deepest = values[np.isfinite(values)].min()
-            floor = compression.best - INFINITE * max(compression.best - deepest, compression.depth)
-            values = np.where(np.isfinite(values), values, floor)
-            if transform == "compressed":
-                jacobian = compression.log_slopes(values)
-                values = compression(values)
-            else:
-                values = np.maximum(values, compression.best - DEEPEST_PLAIN * compression.depth)
-            offset, scales = np.array([compression.best - 0.5 * d]), np.ones(1)
-            noise = compression.error(values) ** 2
-            targets = (values - offset[0])[:, None]
-        else:
-            compression = Compression.of(np.minimum(log_densities, highest), d)
-            finite = np.where(np.isfinite(log_densities), log_densities, compression.best - 1e6)
-            # The error of an output is of no interest where the log density is that low.
-            noise = (compression.error(compression(finite)) / compression.depth) ** 2
-            weights = 1.0 / (1.0 + np.maximum(compression.best - finite, 0.0) / compression.depth)
-            if transform == "log":
-                if not np.all(Y > 0):
-                    return -np.inf, None, None, None, covariance
-                jacobian = -np.log(Y).sum()
-                Y = np.log(Y)
-            weights = weights / weights.sum()
-            offset = weights @ Y
-            scales = np.sqrt(weights @ (Y - offset) ** 2)
-            scales = np.where(scales > 0, scales, 1.0)
-            targets = (Y - offset) / scales
-            jacobian -= len(Y) * np.log(scales).sum()
+        of = _of_term if self.node.is_term else _of_outputs
+        targets, noise, offset, scales, jacobian = of(Y, log_densities, highest, d, transform)
+        if targets is None:
+            return -np.inf, None, None, None, covariance
         try:
             if keeps:
                 process = ExactGP(last.whitening, last.centre, last.deterministic)
@@ -384,12 +388,21 @@ class NodeEmulator:
         outputs = mean * self.scales + self.offset
         return np.exp(np.minimum(outputs, LARGEST_LOG)) if self.is_log else outputs
 
-    def leave_one_out(self):
-        """Return predictions (n, m) and variances (n,), each from all others; NaN if not usable."""
+    def leave_one_out(self, evaluations=None):
+        """Return predictions (n, m) and variances (n,), each from all others; NaN if not usable.
+
+        Of several nodes alike, values that the fit doesn't need are among the `evaluations`.
+        """
         mean, factors = self.process.leave_one_out()
         outputs = np.full((len(self.usable), mean.shape[1]), np.nan)
         variance = np.full(len(self.usable), np.nan)
         outputs[self.usable], variance[self.usable] = self._outputs(mean), factors
+        if (n := len(self.alike)) > 1:
+            i = [node.outputs for node in self.alike].index(self.node.outputs)
+            outputs, variance = outputs[i::n], variance[i::n]
+            left = np.isnan(variance) & np.isfinite(evaluations.log_densities)
+            found = self.predict(evaluations.X[left], evaluations.inputs[left])
+            outputs[left], variance[left] = found.outputs, found.variance
         return outputs, variance
 
     def standard_deviations(self, outputs, variance):
@@ -407,7 +420,8 @@ class NodeEmulator:
     def _points(self, X, U):
         if self.space[0] == "variables":
             return X[:, self.node.moves_with]
-        return U[:, self.node.inputs][:, self.varying]
+        own = U[:, self.node.inputs][:, self.varying]
+        return own if self.space[0] == "inputs" else np.log(np.maximum(own, 1.0 / LARGEST_OUTPUT))
 
     @property
     def packable(self):
@@ -418,14 +432,56 @@ class NodeEmulator:
         """Return the emulator's point as a graph of `x` (d,) and the node's `inputs` (k,)."""
         if self.space[0] == "variables":
             return x[self.node.moves_with]
-        return inputs[self.varying]
+        own = inputs[self.varying]
+        return own if self.space[0] == "inputs" else pt.log(pt.maximum(own, 1.0 / LARGEST_OUTPUT))
 
-    def add_pull(self, gradient, by_inputs, pulled):
+    def add_pull(self, gradient, by_inputs, pulled, inputs):
         """Add derivatives by the emulator's space to those by variables or by opaque inputs."""
         if self.space[0] == "variables":
             gradient[:, self.node.moves_with] += pulled
-        else:
-            by_inputs[:, np.arange(by_inputs.shape[1])[self.node.inputs][self.varying]] += pulled
+            return
+        columns = np.arange(by_inputs.shape[1])[self.node.inputs][self.varying]
+        if self.space[0] == "log inputs":
+            pulled = pulled / np.maximum(inputs[:, columns], 1.0 / LARGEST_OUTPUT)
+        by_inputs[:, columns] += pulled
+
+
+def _of_term(Y, log_densities, highest, d, transform):
+    """Return a process's targets (n, 1), their noise (n,), offset, scale and log Jacobian.
+
+    They are of a term's values Y (n, 1) as functions of d coordinates.
+    """
+    values, jacobian = Y[:, 0], 0.0
+    compression = Compression.of(np.minimum(values, highest), d)
+    deepest = values[np.isfinite(values)].min()
+    floor = compression.best - INFINITE * max(compression.best - deepest, compression.depth)
+    values = np.where(np.isfinite(values), values, floor)
+    if transform == "compressed":
+        jacobian = compression.log_slopes(values)
+        values = compression(values)
+    else:
+        values = np.maximum(values, compression.best - DEEPEST_PLAIN * compression.depth)
+    offset, scales = np.array([compression.best - 0.5 * d]), np.ones(1)
+    return (values - offset[0])[:, None], compression.error(values) ** 2, offset, scales, jacobian
+
+
+def _of_outputs(Y, log_densities, highest, d, transform):
+    """Return the same of outputs Y (n, m), targets None where these have no logarithm."""
+    compression = Compression.of(np.minimum(log_densities, highest), d)
+    finite = np.where(np.isfinite(log_densities), log_densities, compression.best - 1e6)
+    # The error of an output is of no interest where the log density is that low.
+    noise = (compression.error(compression(finite)) / compression.depth) ** 2
+    weights = 1.0 / (1.0 + np.maximum(compression.best - finite, 0.0) / compression.depth)
+    weights, jacobian = weights / weights.sum(), 0.0
+    if transform == "log":
+        if not np.all(Y > 0):
+            return None, None, None, None, None
+        Y = np.log(Y)
+        jacobian = -Y.sum()
+    offset = weights @ Y
+    scales = np.sqrt(weights @ (Y - offset) ** 2)
+    scales = np.where(scales > 0, scales, 1.0)
+    return (Y - offset) / scales, noise, offset, scales, jacobian - len(Y) * np.log(scales).sum()
 
 
 def _extended(found, best):

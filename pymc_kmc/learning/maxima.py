@@ -5,6 +5,7 @@ from scipy.optimize import minimize
 
 from pymc_kmc.learning.trust_region import Mode
 from pymc_kmc.numerics.linear_algebra import symmetric
+from pymc_kmc.numerics.samples import far_apart
 
 # Number of draws that are climbed from, far apart from each other.
 N_CLIMBS = 16
@@ -21,7 +22,7 @@ def maxima(composite, X):
     scales = np.where((spread := X.std(axis=0)) > 0, spread, 1.0)
     found: list[Mode] = []
     copy = composite.model.nearest_copy
-    for x in far_apart(X, scales, N_CLIMBS):
+    for x in X[far_apart(X / scales, N_CLIMBS)]:
         mode = _climb(composite, x, scales)
         if mode is None or any(is_same(mode, known, copy) for known in found):
             continue
@@ -38,17 +39,6 @@ def is_same(mode, other, nearest_copy):
         )
         for one, another in ((other, mode), (mode, other))
     )
-
-
-def far_apart(X, scales, n):
-    """Return n of the points (k, d), each as far as possible from those before it."""
-    Z = X / scales
-    chosen = [int(np.argmin(np.sum((Z - np.median(Z, axis=0)) ** 2, axis=1)))]
-    away = np.full(len(X), np.inf)
-    while len(chosen) < min(n, len(X)):
-        away = np.minimum(away, np.sum((Z - Z[chosen[-1]]) ** 2, axis=1))
-        chosen.append(int(np.argmax(away)))
-    return X[chosen]
 
 
 def _climb(composite, x, scales):

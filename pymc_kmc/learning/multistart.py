@@ -143,7 +143,7 @@ class MultiStart:
             self.evaluations = evaluations
             hot = FIRST_TEMPERATURE if self.opaque.returns_outputs else LARGEST_TEMPERATURE
             return self._at_best(hot)
-        if self.opaque.has_small_nodes and self.opaque.returns_outputs and self.prior is not None:
+        if self.opaque.has_small_nodes and self.prior is not None:
             return self._by_design()
         if self.opaque.returns_outputs:
             self._by_outputs()

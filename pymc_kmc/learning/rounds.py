@@ -13,6 +13,7 @@ draws stays. A mode that the emulators already predict is so found without an ev
 can't decide whether a draw of the prior is as high, two such places a round are evaluated.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -21,7 +22,6 @@ import numpy as np
 from pymc_kmc.learning.composite import Composite, Draws, draw, first, on_circles
 from pymc_kmc.learning.convergence import (
     EXPLORING,
-    UNCERTAIN_TOLERANCE,
     Limits,
     Plan,
     error_about_median,
@@ -40,6 +40,9 @@ N_CHAINS, CHAINS_A_DIMENSION = 32, 2
 # Number of their transitions in a round, at least and a dimension. With 25 in 44 dimensions chains
 # that began in a funnel's neck, where a search had ended, were there when learning ended.
 N_TRANSITIONS, TRANSITIONS_A_DIMENSION = 25, 1
+# Dimensions that count for both where nodes are small: groups are many problems beside each other,
+# and a hundred of them with four hundred chains would take an hour.
+MOST_OF_SMALL = 32
 # Number of chains that begin at draws of the prior, as a share of the others.
 SCOUTS = 0.25
 # Number of draws from what the emulators say of a place: below a probability of some 5 %, it isn't
@@ -57,6 +60,8 @@ FEWEST_TRIED = 8
 # change little of what the next would be; a search's deep ones tell little of them.
 BATCH_SIZE, BATCH_A_DIMENSION, BATCH_A_NODE = 8, 0.5, 0.5
 BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
+# The same of small nodes: each is evaluated at all of them.
+SMALL_BATCH = 4
 # Largest temperature: where nothing is known, the first.
 LARGEST_TEMPERATURE = 50.0
 # The largest in more than so many dimensions: draws at temperature T are some T d / 2 nats deep,
@@ -115,8 +120,15 @@ class Rounds:
     def __init__(self, model, batch_size, tolerance, rng, prior=None):
         self.model, self.batch_size, self.tolerance, self.rng = model, batch_size, tolerance, rng
         self.prior = np.zeros((0, model.n_dimensions)) if prior is None else prior
-        self.emulators = [NodeEmulator(node, grows=True) for node in model.nodes]
-        self.n_chains = max(N_CHAINS, CHAINS_A_DIMENSION * model.n_dimensions)
+        nodes = model.nodes
+        alike = [[each for each in nodes if each.function == node.function] for node in nodes]
+        self.emulators = [
+            NodeEmulator(n, grows=True, alike=a) for n, a in zip(nodes, alike, strict=True)
+        ]
+        self.n_counted = model.n_dimensions
+        if model.has_small_nodes:
+            self.n_counted = min(self.n_counted, MOST_OF_SMALL)
+        self.n_chains = max(N_CHAINS, CHAINS_A_DIMENSION * self.n_counted)
         self.region: FeasibleRegion | None = None
         self.history: list[Round] = []
         self.n_distant = 0
@@ -124,6 +136,8 @@ class Rounds:
     def n_next(self, evaluations):
         if self.batch_size is not None:
             return self.batch_size
+        if self.model.has_small_nodes:
+            return SMALL_BATCH
         nodes, values = self.model.nodes, evaluations.log_densities
         compression = Compression.of(values, self.model.n_dimensions)
         wanted = max(
@@ -135,7 +149,7 @@ class Rounds:
         return int(min(wanted, LARGEST_BATCH))
 
     def hottest(self, modes):
-        if self.model.has_small_nodes and self.model.returns_outputs:
+        if self.model.has_small_nodes:
             return 1.0  # the first design has filled each node's space
         if modes:
             return LARGEST_AT_MODES
@@ -143,10 +157,17 @@ class Rounds:
         return LARGEST_TEMPERATURE if is_small else LARGEST_OF_MANY
 
     def fit(self, evaluations, draws):
-        inputs, averages = self.model.inputs(draws), self.is_noisy
-        for emulator in self.emulators:
-            emulator.fit(evaluations, draws, inputs, averages=averages)
-        self.region = FeasibleRegion.of(evaluations, draws, self.region)
+        inputs, averages, all_evaluations = self.model.inputs(draws), self.is_noisy, evaluations
+        if self.model.has_small_nodes:
+            # Where the whole density is deep a node's inputs may be those of draws.
+            same = np.zeros(len(evaluations))
+            evaluations = replace(evaluations, log_densities=same)
+        for i, node in enumerate(self.model.nodes):
+            if node.function == i:
+                self.emulators[i].fit(evaluations, draws, inputs, averages=averages)
+            else:
+                self.emulators[i] = self.emulators[node.function].shared(node)
+        self.region = FeasibleRegion.of(all_evaluations, draws, self.region)
         return Composite(self.model, self.emulators, self.region)
 
     def next(self, state):
@@ -193,7 +214,7 @@ class Rounds:
         rng, T, maps = self.rng, state.temperature, state.maps
         starts = self._starts(state, composite)
         begin, n = np.vstack([starts, self._scouts()]), len(starts)
-        n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.model.n_dimensions)
+        n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.n_counted)
         settings = state.factor, state.step_size, n_transitions, rng, T, maps
         found = draw(composite, begin, *settings, n_steering=n)
         draws = first(found, n)
@@ -254,18 +275,23 @@ class Rounds:
 
     @property
     def is_hopeless(self):
-        """Whether outputs can't be learned, as where they jump: errors don't fall over rounds."""
+        """Whether outputs can't be learned, as where they jump: predictions at draws stay wrong.
+
+        Errors at uncertain places say nothing of that: the worse ones of many nodes are looked for.
+        """
         if not self.model.returns_outputs or len(self.history) < PATIENCE:
             return False
         late = self.history[-PATIENCE // 2 :]
-        errors = [max(r.error, r.uncertain_error / UNCERTAIN_TOLERANCE) for r in late]
-        return bool(min(errors) > self.limits.error)
+        return bool(min(found.error for found in late) > self.limits.error)
 
     def unchecked(self, draws, evaluations):
         """Return the mask (n,) of draws, at temperature 1, far from all evaluated places with mass.
 
         The last fit may see mass where earlier ones saw none: no prediction was checked there.
+        Places that are few for all values are many for each of small nodes.
         """
+        if self.model.has_small_nodes:
+            return np.zeros(len(draws.X), dtype=bool)
         periods = self.model.periods
         have_mass = evaluations.log_densities >= lowest_of_mass(draws.values.mean)
         X, known = on_circles(draws.X, periods), on_circles(evaluations.X[have_mass], periods)

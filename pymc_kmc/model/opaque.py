@@ -230,12 +230,13 @@ class OpaqueModel(UnconstrainedModel):
 
     @property
     def has_small_nodes(self):
-        """Whether there are several nodes, each of few inputs beside the dimensions.
+        """Whether there are several nodes with outputs, each of few inputs beside the dimensions.
 
         A box for each group of a hierarchy is one: places that are few for the dimensions are many
         for each node.
         """
-        return len(self.nodes) > 1 and SMALL * self.most_inputs <= self.n_dimensions
+        few = SMALL * self.most_inputs <= self.n_dimensions
+        return few and self.returns_outputs and len(self.nodes) > 1
 
     @property
     def returns_outputs(self):

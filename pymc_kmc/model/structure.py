@@ -14,6 +14,7 @@ from pymc.pytensorf import make_shared_replacements
 from pytensor.gradient import NullTypeGradError, grad
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.null_type import NullType
+from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors, toposort
@@ -63,6 +64,17 @@ class OpaquePart(NamedTuple):
     def is_noisy(self):
         is_density = isinstance(self.source, EstimatedLikelihood | LogDensity)
         return is_density and self.source.is_noisy
+
+    @property
+    def function(self):
+        """A key that parts share which are one function of all its arguments; None for others."""
+        node, source = self.output.owner, self.source
+        if not isinstance(source, Op) or self.is_fed or len(self.inputs) < len(node.inputs):
+            return None
+        called, types = id(source), [v.type for v in [*node.inputs, self.output]]
+        if isinstance(source, BlackBoxOp):
+            called, types = id(source.function), [*types, source.vectorized]
+        return called, node.outputs.index(self.output), *types
 
     @property
     def is_alone(self):
@@ -291,6 +303,8 @@ class OpaqueNode(NamedTuple):
         Of its outputs: () for a term of the log density.
     weights : ndarray or None
         Of a term's returned values in the log density; None where it isn't a term.
+    function : int
+        Number of the first node whose outputs are the same function of its inputs.
     """
 
     name: str
@@ -303,6 +317,7 @@ class OpaqueNode(NamedTuple):
     shape: tuple
     returned: slice = slice(0, 1)
     weights: np.ndarray | None = None
+    function: int = 0
 
     def emulated(self, returned):
         """Return the emulated values (n, n_outputs), given all returned values (n, k)."""
@@ -402,7 +417,7 @@ def described_nodes(parts, input_sizes, holes, depends, weights):
     their outputs. The mask `depends` (d, k) says which opaque inputs move with which unconstrained
     value; `weights` are those of :func:`term_weights`.
     """
-    nodes, sizes = [], iter(input_sizes)
+    nodes, sizes, functions = [], iter(input_sizes), []
     inputs = outputs = returned = slice(0, 0)
     for part, shape, size, own in zip(parts, holes.shapes, holes.sizes, weights, strict=True):
         is_term = own is not None
@@ -413,8 +428,10 @@ def described_nodes(parts, input_sizes, holes, depends, weights):
         if not len(moves_with):
             moves_with = np.arange(len(depends))
         places = inputs, outputs, moves_with, () if is_term else tuple(map(int, shape)), returned
-        n_outputs = outputs.stop - outputs.start
-        nodes.append(OpaqueNode(part.name, n_outputs, is_term, part.is_noisy, *places, own))
+        n_outputs, key = outputs.stop - outputs.start, None if is_term else part.function
+        functions.append((key or len(nodes), inputs.stop - inputs.start, shape))
+        described = part.name, n_outputs, is_term, part.is_noisy, *places, own
+        nodes.append(OpaqueNode(*described, functions.index(functions[-1])))
     return nodes
 
 

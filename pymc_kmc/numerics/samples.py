@@ -107,3 +107,26 @@ def whitening(covariance):
     """
     scale = np.sqrt(np.diag(covariance))
     return symmetric_power(covariance / np.outer(scale, scale), -0.5) / scale
+
+
+def far_apart(X, n):
+    """Return the rows of n of the points (k, d), each as far as possible from those before it.
+
+    There are fewer where all others are repetitions.
+    """
+    chosen = [int(np.argmin(np.sum((X - np.median(X, axis=0)) ** 2, axis=1)))]
+    away = np.full(len(X), np.inf)
+    while len(chosen) < n:
+        away = np.minimum(away, np.sum((X - X[chosen[-1]]) ** 2, axis=1))
+        if not (farthest := away.max()) > 0:
+            break
+        chosen.append(int(np.argmax(away == farthest)))
+    return np.array(chosen)
+
+
+def apart(X, usable, scales, most):
+    """Return the mask (n,) of at most so many usable points (n, d), far apart on scales (d,)."""
+    rows, chosen = np.flatnonzero(usable), np.zeros(len(X), dtype=bool)
+    if len(rows):
+        chosen[rows[far_apart(X[rows] / np.where(scales > 0, scales, 1.0), most)]] = True
+    return chosen

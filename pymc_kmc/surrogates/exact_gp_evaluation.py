@@ -63,7 +63,7 @@ OF_A_PLACE, OF_A_KNOT = 16, 24
 
 def packed(processes) -> Packed:
     """Pack tuples: an ExactGP, scales and offsets (m,) of its outputs, whether of logarithms."""
-    numbers, layout, begin = [], [], 0
+    numbers, layout, begin, begins = [], [], 0, {}
     for process, scales, offset, is_log in processes:
         d, extension = len(process.centre), process.hyperparameters_.extension
         B, U = process.weights_ * scales, process.Z_ @ process.axes_.T
@@ -92,10 +92,12 @@ def packed(processes) -> Packed:
             *of_knots,
         )
         flat = np.concatenate([np.ravel(part) for part in parts]).astype(float)
-        numbers.append(flat)
         (_, n), n_knots = places[0].shape, sum(map(len, knots))
-        layout.append([begin, d, n, B.shape[1], len(quadratics), n_knots, int(is_log)])
-        begin += len(flat)
+        first = begins.setdefault(flat.tobytes(), begin)  # nodes of one function have one process
+        layout.append([first, d, n, B.shape[1], len(quadratics), n_knots, int(is_log)])
+        if first == begin:
+            numbers.append(flat)
+            begin += len(flat)
     return Packed(np.concatenate(numbers), np.array(layout, dtype=np.int64))
 
 

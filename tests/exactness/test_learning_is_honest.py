@@ -15,6 +15,7 @@ from pytensor.graph.op import Op
 
 import pymc_kmc as kmc
 from pymc_kmc.learning import unasked
+from pymc_kmc.model.opaque import OpaqueModel
 from tests.honesty import deviation, exact_moments, learn, silent_error
 
 LINE = np.linspace(1.0, 2.0, 10)
@@ -366,25 +367,30 @@ def group_data():
     return decays(log_rates) + 0.05 * rng.standard_normal((GROUPS, len(GROUP_TIMES)))
 
 
-def groups():
-    """A box of two inputs for each of four groups, whose posteriors are independent, 8-d."""
+def groups(own):
+    """A box of two inputs for each of four groups, whose posteriors are independent, 8-d.
+
+    Each has a function of its `own`, or all have one.
+    """
+    functions = [(lambda rates: decays(rates)) if own else decays for _ in range(GROUPS)]
     with pm.Model() as model:
         z = pm.Normal("z", 0, 1, shape=(GROUPS, 2))
         log_rates = np.array([0.0, -1.0]) + z * np.array([0.6, 0.4])
         means = [
-            kmc.BlackBox(f"group {i}", decays, log_rates[i], shape=GROUP_TIMES.shape)
-            for i in range(GROUPS)
+            kmc.BlackBox(f"group {i}", function, log_rates[i], shape=GROUP_TIMES.shape)
+            for i, function in enumerate(functions)
         ]
         pm.Normal("y", pt.stack(means), 0.05, observed=group_data())
     return model
 
 
 @pytest.mark.one_line
-def test_a_box_of_few_inputs_for_each_group_is_learned_without_a_search():
+@pytest.mark.parametrize(("own", "most"), [(True, 44), (False, 28)])
+def test_a_box_of_few_inputs_for_each_group_is_learned_without_a_search(own, most):
     """Moments by sums over a grid for each group; sds of averages are below .03 of theirs."""
-    learned = kmc.learn(groups(), random_seed=1, progressbar=False)
+    learned = kmc.learn(groups(own), random_seed=1, progressbar=False)
     assert learned.has_converged
-    assert learned.n_evaluations <= 80
+    assert learned.n_evaluations <= most
     assert not learned.modes
     axis = np.linspace(-5.0, 5.0, 201)
     grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1)
@@ -399,3 +405,46 @@ def test_a_box_of_few_inputs_for_each_group_is_learned_without_a_search():
         sds = np.sqrt(np.einsum("ij,ijk->k", weights, (grid - means) ** 2))
         assert np.all(np.abs(draws[:, i].mean(axis=0) - means) < 0.15 * sds)
         assert np.all(np.abs(np.log(draws[:, i].std(axis=0) / sds)) < 0.15)
+
+
+PATIENTS, DOSE_TIMES = 4, np.array([0.5, 1.0, 2.0, 4.0, 8.0, 12.0])
+
+
+def concentrations(clearance, volume):
+    rate = clearance / volume
+    decline = np.exp(-rate * DOSE_TIMES) - np.exp(-1.2 * DOSE_TIMES)
+    return 120.0 / volume / (1.2 - rate) * decline
+
+
+def patients():
+    """A box of two positive inputs for each of four patients under a hierarchy, 13-d."""
+    rng = np.random.default_rng(13)
+    clearances = 4.0 * np.exp(0.5 * rng.normal(size=PATIENTS))
+    volumes = 25.0 * np.exp(0.3 * rng.normal(size=PATIENTS))
+    noise = np.exp(0.25 * rng.normal(size=(PATIENTS, len(DOSE_TIMES))))
+    data = noise * [concentrations(*pair) for pair in zip(clearances, volumes, strict=True)]
+    with pm.Model() as model:
+        mean_clearance, mean_volume = pm.Normal("m", np.log([5.0, 20.0]), 1.0, shape=2)
+        sds, sigma = pm.HalfNormal("s", 0.5, shape=2), pm.HalfNormal("sigma", 0.5)
+        clearance = pt.exp(mean_clearance + sds[0] * pm.Normal("z_clearance", 0, 1, shape=PATIENTS))
+        volume = pt.exp(mean_volume + sds[1] * pm.Normal("z_volume", 0, 1, shape=PATIENTS))
+        boxes = [
+            kmc.BlackBox(f"patient {i}", concentrations, clearance[i], volume[i], shape=6)
+            for i in range(PATIENTS)
+        ]
+        pm.LogNormal("y", pt.log(pt.stack(boxes)), sigma, observed=data)
+    return model
+
+
+@pytest.mark.one_line
+def test_boxes_of_one_function_under_a_hierarchy_are_one_emulator():
+    """The log density is known wherever draws are, from few calls a box."""
+    model = patients()
+    learned = kmc.learn(model, random_seed=1, progressbar=False)
+    assert learned.has_converged
+    assert learned.n_evaluations <= 40
+    assert all(state.Z is learned.emulators[0].Z for state in learned.emulators)
+    rows = np.random.default_rng(0).choice(len(learned.positions), 50, replace=False)
+    opaque = OpaqueModel(model.value_vars, model, np.random.default_rng(0))
+    exact = opaque.evaluate(learned.positions[rows]).log_densities
+    assert np.sqrt(np.mean((exact - learned.log_densities[rows]) ** 2)) < 0.2

@@ -11,6 +11,7 @@ from pymc_kmc.dynamics import transition_sequence
 from pymc_kmc.learning import emulated_density
 from pymc_kmc.learning.emulated_density import (
     FEWEST_GRADIENTS,
+    FEWEST_OF_MANY,
     EmulatedParameters,
     n_gradients,
     on_emulators,
@@ -138,3 +139,4 @@ def test_a_proposal_has_gradients_by_what_they_cost():
     assert cheap > FEWEST_GRADIENTS
     assert cheap < n_gradients(np.array([5e3, 5e3])) < 2 * cheap  # two black boxes for one
     assert n_gradients(np.array([1e6])) == FEWEST_GRADIENTS
+    assert n_gradients(np.full(200, 5e3)) == FEWEST_OF_MANY

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, FEWEST_EXTENDED, SHALLOW, NodeEmulator
+from pymc_kmc.learning.emulator import (
+    COMPRESSION_DEPTH,
+    FEWEST_EXTENDED,
+    SHALLOW,
+    NodeEmulator,
+)
 from pymc_kmc.model.structure import OpaqueNode
 from tests.evaluations import evaluations_of
 
@@ -111,3 +116,38 @@ def test_a_deep_value_that_the_others_say_is_high_is_fitted():
     assert emulator.usable[150:].any()
     floor = values.max() - SHALLOW * COMPRESSION_DEPTH * D
     np.testing.assert_array_less(emulator.predict(X[150:], X[150:]).outputs[:, 0], floor)
+
+
+def two_boxes():
+    """Two nodes of one function of two positive inputs, their evaluations, and log inputs."""
+    rng, both = np.random.default_rng(0), []
+    for k in (0, 1):
+        places = slice(2 * k, 2 * k + 2), slice(3 * k, 3 * k + 3), np.arange(3 * k, 3 * k + 3)
+        both.append(OpaqueNode(f"box {k}", 3, False, False, *places, (3,), slice(3 * k, 3 * k + 3)))
+    logs = rng.normal(size=(15, 4)) + [0.0, 0.0, 1.5, 1.5]
+    outputs = np.hstack([curve(logs[:, :2]), curve(logs[:, 2:])])
+    X = rng.normal(size=(15, 6))
+    return both, evaluations_of(X, outputs, np.zeros(15), np.exp(logs)), logs
+
+
+def curve(logs):
+    return np.stack([np.sin(logs[:, 0]), logs[:, 1], np.tanh(logs.sum(axis=1))], axis=1)
+
+
+def test_nodes_of_one_function_learn_from_each_other():
+    """Each box's emulator is right where only the other one was evaluated."""
+    (first, second), evaluations, logs = two_boxes()
+    emulator = NodeEmulator(first, grows=True, alike=[first, second])
+    emulator.fit(evaluations, evaluations.X, evaluations.inputs)
+    assert emulator.space[0] == "log inputs"
+    other = emulator.shared(second)
+    inputs = evaluations.inputs[:, [2, 3, 0, 1]]
+    predicted = other.predict(evaluations.X, inputs).outputs
+    np.testing.assert_allclose(predicted, curve(logs[:, :2]), atol=1e-2)
+    of_first = emulator.predict(evaluations.X, inputs).outputs
+    np.testing.assert_allclose(of_first, curve(logs[:, 2:]), atol=1e-2)
+    again = NodeEmulator.restored(second, other.state).predict(evaluations.X, inputs).outputs
+    np.testing.assert_allclose(again, predicted, atol=1e-9)
+    held_out, variance = other.leave_one_out(evaluations)
+    assert held_out.shape == (15, 3)
+    assert np.isfinite(variance).all()

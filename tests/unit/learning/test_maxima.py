@@ -9,9 +9,10 @@ from pymc_kmc.learning.averages import INEFFICIENCY, inefficiency
 from pymc_kmc.learning.composite import Values
 from pymc_kmc.learning.drawing import MIXED, drawn
 from pymc_kmc.learning.evidence import one_turn
-from pymc_kmc.learning.maxima import far_apart, maxima
+from pymc_kmc.learning.maxima import maxima
 from pymc_kmc.learning.search import are_constant
 from pymc_kmc.learning.starts import spread_out
+from pymc_kmc.numerics.samples import far_apart
 
 PLACES, SDS, SHARES = np.array([-4.0, 4.0]), np.array([0.5, 0.25]), np.array([0.3, 0.7])
 
@@ -77,8 +78,8 @@ def test_starts_fill_the_prior():
 
 def test_points_are_far_apart():
     X = np.array([[0.0], [0.1], [5.0], [-5.0], [0.2]])
-    assert set(far_apart(X, np.ones(1), 3)[:, 0]) <= {0.0, 0.1, 0.2, 5.0, -5.0}
-    assert {5.0, -5.0} <= set(far_apart(X, np.ones(1), 3)[:, 0])
+    assert set(far_apart(X, 3)) == {1, 2, 3}
+    assert set(far_apart(np.vstack([X, X]), 10)) == set(range(5))
 
 
 def test_constant_outputs():

@@ -16,6 +16,7 @@ from pymc_kmc.learning.placing import OptimisticDraws
 from pymc_kmc.learning.rounds import (
     LARGEST_BATCH,
     MANY_GAPS,
+    PATIENCE,
     Rounds,
 )
 from pymc_kmc.learning.state import Round, begin
@@ -38,7 +39,7 @@ TERM = OpaqueNode(
 def test_batches_grow_with_what_is_to_be_learned(d, n_nodes, n, expected):
     """Many nodes of two dimensions need no more than one does, but for the error of their sum."""
     node = TERM._replace(moves_with=np.arange(d))
-    model = SimpleNamespace(nodes=n_nodes * [node], n_dimensions=d * n_nodes)
+    model = SimpleNamespace(nodes=n_nodes * [node], n_dimensions=d * n_nodes, has_small_nodes=False)
     # A search's evaluations, thousands of nats deep, are no reason for more.
     deep = -1e4 * np.ones(3000)
     values = np.concatenate([-0.5 * (np.arange(n) % 5), deep])
@@ -65,6 +66,7 @@ def new_starts(known, terms, temperature, is_first=False, is_sum=True):
     model = SimpleNamespace(
         nodes=[TERM],
         n_dimensions=1,
+        has_small_nodes=False,
         is_sum=is_sum,
         log_density=log_density,
         emulated=lambda returned: returned,
@@ -113,6 +115,18 @@ def test_draws_stay_near_modes_that_searches_have_found():
     rounds = Rounds(model, None, 0.3, None)
     assert rounds.hottest(()) == 50.0
     assert rounds.hottest((object(),)) == 3.0
+
+
+def test_errors_at_uncertain_places_do_not_make_learning_hopeless():
+    model = SimpleNamespace(
+        nodes=[TERM], n_dimensions=50, has_small_nodes=False, returns_outputs=True
+    )
+    rounds = Rounds(model, None, 0.3, None)
+    none = np.zeros(0)
+    rounds.history = [Round(8, 1.0, 0.2, 5.0, 4, none, none)] * PATIENCE
+    assert not rounds.is_hopeless
+    rounds.history = [Round(8, 1.0, 0.4, 0.1, 4, none, none)] * PATIENCE
+    assert rounds.is_hopeless
 
 
 @pytest.fixture
@@ -318,7 +332,7 @@ def test_draws_are_left_out_where_mass_was_refuted():
     def composite(X, T):
         return SimpleNamespace(penalised=-0.5 * X[:, 0] ** 2)
 
-    model = SimpleNamespace(nodes=[TERM], n_dimensions=1)
+    model = SimpleNamespace(nodes=[TERM], n_dimensions=1, has_small_nodes=False)
     rounds = Rounds(model, None, 0.3, None)
     state = begin(None, draws, np.eye(1), 1.0)
     assert len(rounds._without_refuted(state, composite).draws) == 41  # nothing was drawn yet
@@ -336,6 +350,8 @@ def test_draws_far_from_all_that_was_evaluated_are_unchecked():
     values = Values(heights, np.zeros_like(draws), heights, np.zeros(100), np.zeros(100))
     places, log_densities = np.array([[-0.9], [0.2], [0.9], [-8.0]]), np.array([-0.4, 0, -0.4, -50])
     evaluations = SimpleNamespace(X=places, log_densities=log_densities)
-    rounds = SimpleNamespace(model=SimpleNamespace(periods=np.array([np.inf])))
+    rounds = SimpleNamespace(
+        model=SimpleNamespace(periods=np.array([np.inf]), has_small_nodes=False)
+    )
     found = Rounds.unchecked(rounds, Draws(draws, values, 1.0), evaluations)
     assert found.sum() == 5 and found[-5:].all()

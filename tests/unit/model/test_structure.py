@@ -182,3 +182,34 @@ def test_angles_come_back_after_a_turn():
     np.testing.assert_array_equal(opaque.periods, [2 * np.pi, np.inf])
     x = opaque.nearest_copy(np.array([3.1, 9.0]), np.array([-3.1, 0.0]))
     np.testing.assert_allclose(x, [3.1 - 2 * np.pi, 9.0])
+
+
+def line(slope):
+    return slope * DATA
+
+
+def scaled(slope, factor):
+    return factor * slope * DATA
+
+
+def test_boxes_of_one_function_are_known_by_the_function_their_constants_and_shapes():
+    def build():
+        slopes = pm.Normal("slopes", 0, 1, shape=6)
+        boxes = [kmc.BlackBox(f"line {i}", line, slopes[i], shape=3) for i in range(2)]
+        boxes.append(kmc.BlackBox("other", lambda slope: slope * DATA, slopes[2], shape=3))
+        boxes.append(kmc.BlackBox("pair", line, slopes[4:5], shape=3))  # another shape of inputs
+        boxes += [kmc.BlackBox(f"scaled {c}", scaled, slopes[5], c, shape=3) for c in (1.0, 2.0)]
+        pm.Normal("y", pt.stack(boxes) ** 3, 1.0, observed=np.zeros((6, 3)))
+
+    functions = {node.name: node.function for node in take_apart(build).nodes}
+    assert functions["line 0"] == functions["line 1"]
+    assert len(set(functions.values())) == 5
+
+
+def test_terms_share_no_emulator():
+    def build():
+        mu = pm.Normal("mu", 0, 10, shape=2)
+        for i in range(2):
+            pm.Potential(f"p{i}", kmc.BlackBox(f"terms {i}", pointwise, mu[i], shape=3).sum())
+
+    assert [node.function for node in take_apart(build).nodes] == [0, 1]

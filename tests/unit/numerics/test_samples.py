@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymc_kmc.numerics.samples import (
+    apart,
     count_distinct,
     distinct_rows,
     mean_values,
@@ -108,3 +109,11 @@ def test_merged_rows_have_the_mean_of_the_values():
     X, means = mean_values(ROWS, np.array([1.0, 2, 3, 4, 7, 8]))
     np.testing.assert_array_equal(X, ROWS[[0, 1, 4]])
     np.testing.assert_array_equal(means, [4.0, 3.0, 7.0])
+
+
+def test_repetitions_and_points_beyond_a_number_are_left_out():
+    X, usable = np.random.default_rng(0).normal(size=(30, 1)), np.arange(30) != 7
+    chosen = apart(np.vstack([X, X]), np.tile(usable, 2), np.ones(1), 12)
+    assert chosen.sum() == 12
+    assert not chosen[[7, 37]].any()
+    assert apart(np.vstack([X, X]), np.tile(usable, 2), np.ones(1), 100).sum() == 29

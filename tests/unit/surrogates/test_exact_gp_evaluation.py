@@ -102,3 +102,11 @@ def test_the_constant_of_what_is_left_out_stays():
     assert layout[0, 2] == 0
     found = [outputs_at(z, numbers, layout, 0)[0][0] for z in Z[:5]]
     np.testing.assert_allclose(found, process.predict(Z[:5]).mean[:, 0], atol=1e-3)
+
+
+def test_a_process_of_several_nodes_is_packed_once():
+    process = ExactGP(np.eye(2), np.zeros(2)).fit(np.eye(2), np.eye(2))
+    one = process, np.ones(2), np.zeros(2), False
+    numbers, layout = packed([one, one])
+    assert len(numbers) == len(packed([one]).numbers)
+    np.testing.assert_array_equal(layout[0], layout[1])
