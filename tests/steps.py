@@ -9,7 +9,7 @@ STEPS = {
     "KAMH": kmc.KAMH,
     "GadMALA": kmc.GadMALA,
     "GadRWM": kmc.GadRWM,
-    "KMC": partial(kmc.KMC, n_landmarks=60),
+    "KMC": partial(kmc.KMC, n_landmarks=60, learn=False),
     "KMCLite": partial(kmc.KMCLite, n_points=100),
     "KMCFinite": partial(kmc.KMCFinite, n_features=60),
 }

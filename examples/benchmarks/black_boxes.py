@@ -1,4 +1,4 @@
-"""`pm.sample(step=kmc.KMC())`, nothing else, on log likelihoods that are one opaque number.
+"""`pm.sample(step=kmc.KMC())`, nothing else, on log likelihoods that are opaque or estimated.
 
 "groups" has a black box for each of twelve patients instead; its evaluations are of all of them.
 
@@ -204,6 +204,9 @@ MODELS = {
     "garch": garch,
     "pharmacokinetics": pharmacokinetics,
 } | {name: learning.MODELS[name] for name in ("schools", "mixture", "survival", "scalar")}
+#: The same posteriors, their log likelihoods estimates with noise of standard deviation 1.
+EXACT = {"noisy-time-series": "time-series", "noisy-scalar": "scalar"}
+MODELS |= {name: learning.MODELS[name] for name in EXACT}
 
 
 def reference(name):
@@ -216,7 +219,7 @@ def reference(name):
             idata = learning.sample(pm.NUTS(target_accept=0.9), 5 * DRAWS, 0, DRAWS)
         draws = learning.unconstrained(model, idata.posterior)
         return draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
-    with MODELS[name]() as model:
+    with learning.MODELS[EXACT[name]]() if name in EXACT else MODELS[name]() as model:
         idata = learning.sample(kmc.AdaptiveMetropolis(), REFERENCE_DRAWS, 1000, REFERENCE_TUNE)
     draws = learning.unconstrained(model, idata.posterior)
     flat = draws.reshape(-1, draws.shape[-1])

@@ -188,8 +188,9 @@ class Rounds:
             Compression.of(evaluations.log_densities, self.model.n_dimensions),
             state.errors[-1:],
         )
-        is_open = plan.n_distant > 0 and self.n_distant < FEWEST_TRIED
-        is_confirmed = judged.is_confirmed and not is_open
+        n_converged = state.n_converged_rounds + int(judged.is_confirmed) if judged.is_right else 0
+        if plan.n_distant and self.n_distant < FEWEST_TRIED:
+            n_converged = min(n_converged, N_CONVERGED_ROUNDS - 1)
         errors = judged.error, judged.uncertain_error
         predicted = predictions.mean, predictions.variance
         self.history.append(Round(len(evaluations), T, *errors, plan.n_fresh, *predicted))
@@ -202,7 +203,7 @@ class Rounds:
             cholesky_factor(covariance + (1 - METRIC_MEMORY) * shrunk(draws.X)),
             float(np.clip(T * np.clip(judged.excess / T, *COOLING), 1.0, hottest)),
             judged.error,
-            state.n_converged_rounds + int(is_confirmed) if judged.is_right else 0,
+            n_converged,
             draws.step_size,
             (*state.errors, judged.errors),
             state.modes,
@@ -324,6 +325,8 @@ class Rounds:
         variance = np.fmax(values, lowest_of_mass(draws.values.mean)).var(axis=0)
         unsure = variance > self.limits.uncertain_error**2
         candidates, none = self.prior[unsure], self.prior[:0]
+        if not len(candidates):
+            return none
         n = min(n, len(candidates))
         return uncertain(self.emulators, self.model.inputs, candidates, variance[unsure], none, n)
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from pymc_kmc.learning.emulator import COMPRESSION_DEPTH
 from pymc_kmc.learning.learn import (
+    MORE_IN_NOISE,
     N_STARTS,
     TOLERANCE,
     Run,
@@ -84,8 +85,9 @@ def learn_unasked(model, variables, rng) -> Unasked:
 def _unasked(opaque, rng):
     names = ", ".join(node.name for node in opaque.nodes)
     log.info(f"KMC: learning {names} for all chains")
-    run = Run(opaque, most_evaluations(opaque.n_dimensions), None, N_STARTS, TOLERANCE, rng)
-    run.is_asked = False
+    most = most_evaluations(opaque.n_dimensions)
+    run = Run(opaque, most, None, N_STARTS, TOLERANCE, rng)
+    run.is_asked, run.most_in_noise = False, int(MORE_IN_NOISE * most)
     learned = learned_by(run, True)
     why = why_not_trusted(learned, run)
     if opaque.returns_outputs and why is None:
@@ -110,6 +112,8 @@ def why_not_trusted(learned, run):
     if not learned.has_converged:
         error = f"{learned.error:.2g} nats, {TOLERANCE:g} would do"
         return f"the log density's error is {error}, at the limit of {run.limit} evaluations"
+    if run.multistart.may_have_missed:
+        return "all searches ended alike, where noise may hide a higher maximum"
     if not searches_agree(learned):
         heights = sorted((mode.log_density for mode in learned.modes), reverse=True)
         lower = f", {heights[0] - heights[1]:.1f} nats apart" if len(heights) > 1 else ""

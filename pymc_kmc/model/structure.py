@@ -271,8 +271,6 @@ def why_not_learned(model, variables):
         return str(error)
     if not parts:
         return ""
-    if noisy := [part.name for part in parts if part.is_noisy]:
-        return f"{', '.join(noisy)} is an estimate with noise"
     if behind := others_behind(log_density, variables, others):
         return f"{', '.join(part.name for part in parts)} depends on {', '.join(behind)} too"
     return None

@@ -12,6 +12,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+import pymc_kmc as kmc
 from tests.chains import QUIET, run
 from tests.estimates import TOLERANCE, worst_moment
 from tests.models import (
@@ -70,6 +71,17 @@ def test_alone(name, variance):
 def test_noise_that_depends_on_the_parameter(name):
     with noisy_gaussian(1.5, heteroscedastic=True):
         idata = sample(STEPS[name](), seed=3, draws=n_draws_of(name))
+    assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
+
+
+@pytest.mark.one_line
+@pytest.mark.parametrize(("variance", "heteroscedastic"), [(1.0, False), (1.5, True)])
+def test_what_was_learned_before_the_chain(variance, heteroscedastic):
+    """Learning takes the noise for the same everywhere; draws are exact where it isn't."""
+    with noisy_gaussian(variance, heteroscedastic):
+        step = kmc.KMC(n_landmarks=60)
+        assert step.posterior is not None
+        idata = sample(step, seed=12, draws=n_draws_of("KMC"), tune=step.default_tune_steps)
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 

@@ -32,7 +32,7 @@ QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, 
 @pytest.fixture(scope="module")
 def noisy():
     with noisy_gaussian(1.0):
-        return pm.sample(step=kmc.KMC(), tune=1000, draws=N_DRAWS, chains=2, **QUIET)
+        return pm.sample(step=kmc.KMC(learn=False), tune=1000, draws=N_DRAWS, chains=2, **QUIET)
 
 
 def with_statistics(idata, **values):

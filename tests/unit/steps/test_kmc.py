@@ -66,7 +66,7 @@ def test_default_tune_steps_grow_with_the_dimension():
 def test_moves_and_their_statistics():
     with noisy_gaussian(1.0):
         idata = pm.sample(
-            step=kmc.KMC(),
+            step=kmc.KMC(learn=False),
             tune=500,
             draws=300,
             random_seed=1,
@@ -96,7 +96,7 @@ def test_evaluations_are_counted_with_probes_and_the_auxiliary_chain():
         x = pm.Normal("x")
         estimator = NoisyEstimator(1.0)
         kmc.PseudoMarginalPotential("loglik", estimator, x)
-        step = kmc.KMC(rng=7)
+        step = kmc.KMC(learn=False, rng=7)
     point, _ = run(step, {"x": np.array(0.0)}, 1)
     before = estimator.n_calls
     learned_before = len(step.adapted.history.evaluations)
@@ -140,7 +140,7 @@ def test_no_surrogate_yet_only_random_walks():
 def test_a_fit_knows_the_noise():
     """Two pairs of estimates, 100 iterations apart, before the last fits."""
     with noisy_gaussian(1.0):
-        step = kmc.KMC(n_landmarks=30, rng=18)
+        step = kmc.KMC(n_landmarks=30, learn=False, rng=18)
     run(step, {"x": np.array(0.0)}, 400)
     step.stop_tuning()
     variance = step.progress.noise.variance
