@@ -137,13 +137,14 @@ class Composite:
             values[np.log(rng.random(values.shape)) > log_feasible] = -np.inf
         return values
 
+    @np.errstate(over="ignore", invalid="ignore")  # outputs far away, as of a first design
     def _values(self, X, temperature, of_variance, n_sds=0.0, is_for_moves=False):
         """Return :class:`Values` plus a function of the variance; it returns its derivative too.
 
         The feasible region is `n_sds` standard deviations wider.
         """
         model = self.model
-        uses_inputs = any(emulator.space[0] == "inputs" for emulator in self.emulators)
+        uses_inputs = any(emulator.space[0] != "variables" for emulator in self.emulators)
         inputs = model.inputs(X) if uses_inputs else X[:, :0]
         predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
         outputs = np.hstack([prediction.outputs for prediction in predictions])

@@ -22,6 +22,7 @@ import numpy as np
 from pymc_kmc.learning.composite import Composite, Draws, draw, first, on_circles
 from pymc_kmc.learning.convergence import (
     EXPLORING,
+    UNCERTAIN_TOLERANCE,
     Limits,
     Plan,
     error_about_median,
@@ -278,12 +279,15 @@ class Rounds:
     def is_hopeless(self):
         """Whether outputs can't be learned, as where they jump: predictions at draws stay wrong.
 
-        Errors at uncertain places say nothing of that: the worse ones of many nodes are looked for.
+        Those at uncertain places too, but for many small nodes, of which the worst is looked for.
         """
         if not self.model.returns_outputs or len(self.history) < PATIENCE:
             return False
-        late = self.history[-PATIENCE // 2 :]
-        return bool(min(found.error for found in late) > self.limits.error)
+        late, share = self.history[-PATIENCE // 2 :], 1.0 / UNCERTAIN_TOLERANCE
+        if self.model.has_small_nodes:
+            share = 0.0
+        errors = [max(found.error, share * found.uncertain_error) for found in late]
+        return bool(min(errors) > self.limits.error)
 
     def unchecked(self, draws, evaluations):
         """Return the mask (n,) of draws, at temperature 1, far from all evaluated places with mass.

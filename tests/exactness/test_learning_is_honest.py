@@ -174,7 +174,7 @@ MUST_BE_RIGHT = {
     "two modes of a number's negative": (lambda: two_modes_of_a_number(-1.0), 12.0, (0, 1, 4)),
     "two modes of half a number's negative": (lambda: two_modes_of_a_number(-0.5), 12.0, (0,)),
 }
-MUST_BE_RIGHT["waves"] = (waves, 8.0, (1, 3, 7))
+MUST_BE_RIGHT["waves"] = (waves, 8.0, (1, 3, 8))
 MUST_BE_RIGHT["a sum of two likelihoods"] = (sum_of_two_likelihoods, 15.0, (1, 2))
 MUST_BE_HONEST = {
     "a dead zone": (dead_zone, 12.0, (1, 2, 3)),

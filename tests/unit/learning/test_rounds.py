@@ -117,14 +117,15 @@ def test_draws_stay_near_modes_that_searches_have_found():
     assert rounds.hottest((object(),)) == 3.0
 
 
-def test_errors_at_uncertain_places_do_not_make_learning_hopeless():
+@pytest.mark.parametrize("are_small", [True, False])
+def test_errors_at_uncertain_places_of_many_small_nodes_do_not_make_learning_hopeless(are_small):
     model = SimpleNamespace(
-        nodes=[TERM], n_dimensions=50, has_small_nodes=False, returns_outputs=True
+        nodes=[TERM], n_dimensions=50, has_small_nodes=are_small, returns_outputs=True
     )
     rounds = Rounds(model, None, 0.3, None)
     none = np.zeros(0)
     rounds.history = [Round(8, 1.0, 0.2, 5.0, 4, none, none)] * PATIENCE
-    assert not rounds.is_hopeless
+    assert rounds.is_hopeless != are_small
     rounds.history = [Round(8, 1.0, 0.4, 0.1, 4, none, none)] * PATIENCE
     assert rounds.is_hopeless
 
