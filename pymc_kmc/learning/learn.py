@@ -169,8 +169,7 @@ def learn(
         )
     elif opaque.why_whole:
         log.info(f"The whole log density is learned as one number: {opaque.why_whole}.")
-    run = Run(opaque, max_evaluations, batch_size, starts, tolerance, rng)
-    run.most_in_noise = most_in_noise
+    run = Run(opaque, max_evaluations, most_in_noise, batch_size, starts, tolerance, rng)
     if evaluations is not None:
         try:
             run.evaluations = remember(evaluations, opaque, run.multistart.starts, run.limit)
@@ -184,10 +183,8 @@ def learn(
     tell(learned, tolerance, 3)
     if (why := why_doubtful(learned, opaque)) is not None:
         warnings.warn(f"What was learned may be wrong: {why}.", UserWarning, stacklevel=2)
-    if run.multistart.may_have_missed:
-        _tell_missed(learned.modes, 3)
-    elif not opaque.returns_outputs:
-        _tell_unseen(learned.modes, 3)
+    if not opaque.returns_outputs:
+        tell_of_searches(learned.modes, run.multistart, 3)
     return learned
 
 
@@ -246,33 +243,34 @@ def why_doubtful(learned, opaque):
     return None
 
 
-def _tell_unseen(modes, stacklevel):
-    """Warn where one search at most has ended at the highest of several maxima: there may be more.
+def tell_of_searches(modes, multistart, stacklevel):
+    """Warn where searches may have missed the highest maximum.
 
-    Modes that draws have found without a search say nothing of searches.
+    One search at most has ended at it, or under noise all ended alike. Maxima that draws have
+    found without a search say nothing of searches.
     """
-    best = max(modes, key=lambda mode: mode.log_density, default=None)
     n_searches = sum(mode.n_searches for mode in modes)
-    if not n_searches or len(modes) == 1 or best.n_searches > 1:
+    if not n_searches:
+        return
+    best = max(modes, key=lambda mode: mode.log_density)
+    if multistart.may_have_missed and best.n_searches > 1:
+        heights = [mode.log_density for mode in modes]
+        seen = (
+            f"All {n_searches} searches that ended at a maximum ended at about the same height, "
+            f"log densities of {min(heights):.1f} to {max(heights):.1f}. Under noise, with so many "
+            "parameters, all may have missed a higher one."
+        )
+    elif best.n_searches <= 1 and (len(modes) > 1 or multistart.is_hidden):
+        seen = (
+            f"Of {n_searches} searches that ended at a maximum of the log density, "
+            f"{best.n_searches} ended at the highest of {len(modes)}: about "
+            f"{100 * unseen_share(modes):.0f} % of further ones would end at maxima that weren't "
+            "seen, and one of these may be higher."
+        )
+    else:
         return
     warnings.warn(
-        f"Of {n_searches} searches, {best.n_searches} ended at the highest of {len(modes)} maxima "
-        f"of the log density: about {100 * unseen_share(modes):.0f} % of further searches would "
-        "end at maxima that weren't seen, and one of these may be higher. Learn again with other "
-        "random_seeds, and compare the log densities of `modes`.",
-        UserWarning,
-        stacklevel=stacklevel,
-    )
-
-
-def _tell_missed(modes, stacklevel):
-    """Warn where all searches under noise have ended alike: there may be a higher maximum."""
-    n_searches, heights = sum(mode.n_searches for mode in modes), [m.log_density for m in modes]
-    warnings.warn(
-        f"All {n_searches} searches that ended at a maximum ended at about the same height, log "
-        f"densities of {min(heights):.1f} to {max(heights):.1f}. Under noise, with so many "
-        "parameters, all may have missed a higher one. Learn again with other random_seeds, and "
-        "compare the log densities of `modes`.",
+        f"{seen} Learn again with other random_seeds, and compare the log densities of `modes`.",
         UserWarning,
         stacklevel=stacklevel,
     )
@@ -281,9 +279,9 @@ def _tell_missed(modes, stacklevel):
 class Run:
     """One call of :func:`learn`."""
 
-    def __init__(self, opaque, most, batch_size, n_starts, tolerance, rng):
-        self.opaque, self.most, self.rng = opaque, most, rng
-        self.most_in_noise = most
+    def __init__(self, opaque, most, most_in_noise, batch_size, n_starts, tolerance, rng):
+        self.opaque, self.rng = opaque, rng
+        self.most, self.most_in_noise = most, most_in_noise
         self.multistart = MultiStart(opaque, n_starts, most, rng)
         self._settings = batch_size, tolerance, rng
         self._begin_rounds()
@@ -300,7 +298,8 @@ class Run:
     @property
     def limit(self):
         """Most evaluations, by the noise seen so far."""
-        return self.most_in_noise if self.rounds.is_noisy else self.most
+        noise = max(self.rounds.noise, self.multistart.noise)
+        return self.most_in_noise if noise > self.rounds.tolerance else self.most
 
     def learn(self, display):
         while True:

@@ -284,7 +284,7 @@ class MultiStart:
                 break
             if has_stalled and len(ends) >= FEWEST_STALLED:
                 break
-        if self._is_hidden and self.found:
+        if self.is_hidden and self.found:
             self._climb_on()
 
     def _far_from_known(self, X, left):
@@ -299,7 +299,7 @@ class MultiStart:
         return left & (away >= np.median(away[left]))
 
     @property
-    def _is_hidden(self):
+    def is_hidden(self):
         """Whether modes may be missed, and noise hides slopes."""
         return self._may_hide_modes and self.opaque.is_noisy
 
@@ -325,7 +325,7 @@ class MultiStart:
         Under noise a search otherwise goes on from the best place nearby, a known mode. If all
         climbed alone, as many seeds would end in the wrong basin, after more evaluations.
         """
-        return self._is_hidden and n_before > 0
+        return self.is_hidden and n_before > 0
 
     def _climbs_alone(self, n_before):
         """Say whether a search, after so many, climbs by its own evaluations alone."""
@@ -333,7 +333,7 @@ class MultiStart:
 
     def _are_enough(self, ends):
         """Say whether enough searches have ended, given their modes."""
-        if self._is_hidden:
+        if self.is_hidden:
             return has_stood(ends, MOST_IN_NOISE if self.may_have_missed else FEWEST_IN_NOISE)
         if len(ends) >= MOST_BY_NUMBERS:
             return True

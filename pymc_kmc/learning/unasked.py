@@ -13,6 +13,7 @@ from pymc_kmc.learning.learn import (
     learned_by,
     most_evaluations,
     tell,
+    tell_of_searches,
     why_doubtful,
 )
 from pymc_kmc.learning.posterior import LearnedPosterior
@@ -29,6 +30,8 @@ log = logging.getLogger("pymc.pymc_kmc")
 # on 20 takes some 300 evaluations and 22 seconds, on fifty 2000 and 1000 seconds. Of outputs 29
 # dimensions were tried at most.
 MOST_DIMENSIONS, MOST_BY_NUMBERS = 50, 20
+# Stack level of a step's constructor's caller, of a warning by a function that _unasked calls.
+CALLER = 8
 # What becomes of what isn't trusted.
 AS_THEY_ARE = "each chain learns by itself, from these evaluations and its own"
 
@@ -86,13 +89,14 @@ def _unasked(opaque, rng):
     names = ", ".join(node.name for node in opaque.nodes)
     log.info(f"KMC: learning {names} for all chains")
     most = most_evaluations(opaque.n_dimensions)
-    run = Run(opaque, most, None, N_STARTS, TOLERANCE, rng)
-    run.is_asked, run.most_in_noise = False, int(MORE_IN_NOISE * most)
+    run = Run(opaque, most, int(MORE_IN_NOISE * most), None, N_STARTS, TOLERANCE, rng)
+    run.is_asked = False
     learned = learned_by(run, True)
     why = why_not_trusted(learned, run)
-    if opaque.returns_outputs and why is None:
-        tell(learned, TOLERANCE, 6)
     if why is None:
+        tell(learned, TOLERANCE, CALLER)
+        if run.multistart.is_hidden:
+            tell_of_searches(learned.modes, run.multistart, CALLER)
         return Unasked(learned, opaque.evaluations)
     log.info(
         f"KMC: after {learned.n_evaluations} evaluations chains can't start from what was learned "
@@ -109,25 +113,26 @@ def why_not_trusted(learned, run):
         return why
     if run.opaque.returns_outputs:
         return None
-    if not learned.has_converged:
+    # Where noise may hide maxima chains by themselves would rather end in a wrong one.
+    is_hidden = run.multistart.is_hidden
+    if not (learned.is_close if is_hidden else learned.has_converged):
         error = f"{learned.error:.2g} nats, {TOLERANCE:g} would do"
         return f"the log density's error is {error}, at the limit of {run.limit} evaluations"
-    if run.multistart.may_have_missed:
-        return "all searches ended alike, where noise may hide a higher maximum"
-    if not searches_agree(learned):
-        heights = sorted((mode.log_density for mode in learned.modes), reverse=True)
-        lower = f", {heights[0] - heights[1]:.1f} nats apart" if len(heights) > 1 else ""
-        return f"searches disagree about the best of {len(heights)} maxima{lower}"
-    return None
+    return None if is_hidden else why_searches_disagree(learned)
 
 
-def searches_agree(learned):
-    """Say whether two searches have found the best maximum, and rounds nothing far above it.
+def why_searches_disagree(learned):
+    """Return None if two searches have found the best maximum, and rounds nothing far above it.
 
-    True where no search was needed.
+    None too where no search was needed.
     """
     if not any(mode.n_searches for mode in learned.modes):
-        return True
-    best = max(learned.modes, key=lambda mode: mode.log_density)
+        return None
+    best, *others = sorted(learned.modes, key=lambda mode: -mode.log_density)
+    if best.n_searches <= 1:
+        lower = f", {best.log_density - others[0].log_density:.1f} nats above" if others else ""
+        return f"one search alone ended at the best maximum{lower}"
     rise = learned.evaluations.log_densities.max() - best.log_density
-    return best.n_searches > 1 and rise < COMPRESSION_DEPTH * learned.n_dimensions
+    if rise >= COMPRESSION_DEPTH * learned.n_dimensions:
+        return f"a place {rise:.1f} nats above all maxima was found, where no search ended"
+    return None

@@ -2,12 +2,13 @@
 
 import dataclasses
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.learn import _tell_missed, _tell_unseen
+from pymc_kmc.learning.learn import tell_of_searches
 from pymc_kmc.learning.modes import LearnedMode, sentences, unseen_share
 from pymc_kmc.learning.multistart import MultiStart
 from tests.learned import learned_curve, on_grid
@@ -42,6 +43,11 @@ def test_a_mode_that_was_left_out_is_named():
     assert said.startswith("Another maximum, 51 nats of mass lower, was left out: rate = 0.312")
 
 
+SURE = SimpleNamespace(is_hidden=False, may_have_missed=False)
+HIDDEN = SimpleNamespace(is_hidden=True, may_have_missed=False)
+ALIKE = SimpleNamespace(is_hidden=True, may_have_missed=True)
+
+
 def test_maxima_found_once_tell_of_others():
     once, often = BEST._replace(n_searches=1), BEST._replace(n_searches=3)
     assert unseen_share(()) == 0.0
@@ -54,21 +60,29 @@ def test_maxima_found_once_tell_of_others():
 def test_a_highest_maximum_that_one_search_alone_has_found_is_a_warning():
     once, often = BEST._replace(n_searches=1), BEST._replace(n_searches=3)
     lower = once._replace(log_density=-9.0)
-    with pytest.warns(UserWarning, match="Of 4 searches, 1 ended at the highest of 2 .* 25 %"):
-        _tell_unseen((often._replace(log_density=-9.0), once), 1)
+    with pytest.warns(
+        UserWarning, match="Of 4 searches .*, 1 ended at the highest of 2: about 25 %"
+    ):
+        tell_of_searches((often._replace(log_density=-9.0), once), SURE, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _tell_unseen((often, lower), 1)
-        _tell_unseen((once,), 1)
-        _tell_unseen((), 1)
+        tell_of_searches((often, lower), SURE, 1)
+        tell_of_searches((once,), SURE, 1)
+        tell_of_searches((), SURE, 1)
         # Draws have found them, where no search was needed.
-        _tell_unseen((BEST._replace(n_searches=0), lower._replace(n_searches=0)), 1)
+        tell_of_searches((BEST._replace(n_searches=0), lower._replace(n_searches=0)), SURE, 1)
+
+
+def test_one_search_is_a_warning_where_noise_hides_maxima():
+    once = BEST._replace(n_searches=1)
+    with pytest.warns(UserWarning, match="Of 1 searches .*, 1 ended at the highest of 1"):
+        tell_of_searches((once,), HIDDEN, 1)
 
 
 def test_maxima_that_are_alike_under_noise_are_a_warning(monkeypatch):
     lower = BEST._replace(log_density=-9.0)
     with pytest.warns(UserWarning, match="All 4 searches .* -9.0 to 3.0. Under noise"):
-        _tell_missed((BEST, lower), 1)
+        tell_of_searches((BEST, lower), ALIKE, 1)
     monkeypatch.setattr(MultiStart, "may_have_missed", True)
     with pytest.warns(UserWarning, match="may have missed a higher one") as told:
         kmc.learn(number(lambda x: -0.5 * x @ x), max_evaluations=60, progressbar=False)
