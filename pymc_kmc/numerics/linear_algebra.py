@@ -1,9 +1,11 @@
-"""Factors, solutions, powers and means of symmetric matrices of any condition."""
+"""Factors, solutions, powers and means of symmetric matrices of any condition, and threads."""
 
 import math
+from functools import cache
 
 import numpy as np
 import scipy.linalg
+from threadpoolctl import ThreadpoolController
 
 from pymc_kmc.numerics.jit import njit
 
@@ -143,3 +145,18 @@ def geometric_mean(A, B):
     root, inverse_root = symmetric_power(A / units, 0.5), symmetric_power(A / units, -0.5)
     middle = symmetric_power(inverse_root @ (B / units) @ inverse_root, 0.5)
     return units * (root @ middle @ root)
+
+
+def single_threaded_blas():
+    """Return a context in which BLAS uses one thread.
+
+    With several threads its rounding, and with it the draws, depends on their number; and the
+    chains already share the cores.
+    """
+    return _thread_pools().limit(limits=1, user_api="blas")
+
+
+@cache
+def _thread_pools():
+    """Return NumPy's and SciPy's pools: finding them takes a millisecond, limiting them 20 us."""
+    return ThreadpoolController()

@@ -4,8 +4,7 @@ import numpy as np
 from matplotlib.patches import Ellipse
 
 from pymc_kmc.numerics.checks import check_count
-from pymc_kmc.plots.coordinates import choose, elements_of, positions_of
-from pymc_kmc.plots.panels import Panels
+from pymc_kmc.plots.panels import Panels, choose, elements_of, positions_of
 from pymc_kmc.steps.kamh import KAMH
 
 # Radius of an ellipse, in standard deviations of the proposal.

@@ -56,8 +56,12 @@ from pymc_kmc.surrogates.base_density import (
     check_base,
     fit_base,
 )
-from pymc_kmc.surrogates.kernels import GAUSSIAN, gaussian_kernel, squared_distances
-from pymc_kmc.surrogates.landmarks import pivoted_cholesky
+from pymc_kmc.surrogates.kernels import (
+    GAUSSIAN,
+    gaussian_kernel,
+    pivoted_cholesky,
+    squared_distances,
+)
 
 PENALTIES = ("coefficients", "reference", "rkhs")
 

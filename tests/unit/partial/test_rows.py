@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from pymc_kmc.partial.rows import n_rows, prefix, take
+from pymc_kmc.partial.paths import n_rows, prefix, take
 
 ARRAY = np.arange(12.0).reshape(6, 2)
 FRAME = pd.DataFrame({"a": np.arange(6)}, index=list("uvwxyz"))
