@@ -72,7 +72,7 @@ class RunPath(Shipped):
         with single_threaded_blas():
             for level, (size, seed) in enumerate(zip(sizes, seeds, strict=True)):
                 try:
-                    runs.append(run_level(*self.content, prefix(subset, size), seed))
+                    runs.append(run_level(*self.content, take(subset, slice(size)), seed))
                 except Exception as error:
                     return PathFailure(level, error)
         return runs
@@ -208,21 +208,13 @@ def n_rows(data):
     return int(shape[0])
 
 
-def take(data, indices):
-    """Return a copy of some rows, in the order of `indices`."""
-    return _mapped(data, lambda part: part.iloc[indices], lambda part: part[indices])
-
-
-def prefix(data, n):
-    return _mapped(data, lambda part: part.iloc[:n], lambda part: part[:n])
-
-
-def _mapped(data, of_frame, of_array):
+def take(data, rows):
+    """Return some rows: a copy in the order of an array of indices, or those of a slice."""
     if isinstance(data, dict):
-        return {name: _mapped(part, of_frame, of_array) for name, part in data.items()}
+        return {name: take(part, rows) for name, part in data.items()}
     if isinstance(data, tuple):
-        return tuple(_mapped(part, of_frame, of_array) for part in data)
+        return tuple(take(part, rows) for part in data)
     if hasattr(data, "iloc"):
-        return of_frame(data)
+        return data.iloc[rows]
     # A memory map hands out memory maps of its own file: a subset is an array.
-    return np.asarray(of_array(data)) if isinstance(data, np.ndarray) else of_array(data)
+    return np.asarray(data[rows]) if isinstance(data, np.ndarray) else data[rows]
