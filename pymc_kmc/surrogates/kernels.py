@@ -103,16 +103,39 @@ GAUSSIAN, RATIONAL_QUADRATIC = _Gaussian(), _RationalQuadratic()
 #: Kernels of Gaussian processes by name.
 KERNELS = {kernel.name: kernel for kernel in (GAUSSIAN, RATIONAL_QUADRATIC)}
 
-_GAUSSIAN_TAG = GAUSSIAN.tag
+GAUSSIAN_TAG = GAUSSIAN.tag
 
 
 @njit(forceinline=True)
 def kernel_at(tag, square):
     """Return the value of a kernel at one squared distance."""
-    if tag == _GAUSSIAN_TAG:
+    if tag == GAUSSIAN_TAG:
         return np.exp(-0.5 * square)
     q = 1.0 / (1.0 + square / 3.0)
     return q * np.sqrt(q)
+
+
+@part
+def write_squared_distances(landmarks, u, start, stop, out):
+    """Write the squared distances from u to a block of landmarks."""
+    n = stop - start
+    for i in range(n):
+        out[i] = 0.0
+    for a in range(landmarks.shape[0]):
+        row, u_a = landmarks[a, start:stop], u[a]
+        for i in range(n):
+            out[i] += (u_a - row[i]) * (u_a - row[i])
+
+
+@part
+def add_pulls(landmarks, u, start, stop, terms, out):
+    """Add the terms of a block times the landmarks' positions relative to u."""
+    n = stop - start
+    for a in range(landmarks.shape[0]):
+        row, u_a, total = landmarks[a, start:stop], u[a], 0.0
+        for i in range(n):
+            total += terms[i] * (row[i] - u_a)
+        out[a] += total
 
 
 @part
@@ -122,7 +145,7 @@ def weigh_kernels(tag, squares, weights, scratch, n):
     `scratch` is at least as long.
     """
     total = 0.0
-    if tag == _GAUSSIAN_TAG:
+    if tag == GAUSSIAN_TAG:
         for i in range(n):
             squares[i] *= -0.5
         exp_in_place(squares, scratch, n)
