@@ -67,6 +67,9 @@ def conjugate_gradients(apply, b, *, tolerance, n_iterations, precondition=None)
     Return the iterate x (n,) of the smallest residual, and the norm of that residual. ``apply(v)``
     is A v, and ``precondition(v)`` approximates A^-1 v. The iteration starts at zero, and stops at
     a residual of norm `tolerance`, or after `n_iterations`.
+
+    Not SciPy's: where rounding stops progress, as with little regularisation, its last iterate has
+    gradients thousands of times too large.
     """
     x, residual = np.zeros_like(b), b
     z = residual if precondition is None else precondition(residual)
