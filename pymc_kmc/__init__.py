@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pymc_kmc.advice import NoiseEstimate, estimate_noise
     from pymc_kmc.diagnostics import Diagnosis, diagnose
     from pymc_kmc.discrepancy import MMD, mmd
+    from pymc_kmc.findings import EvaluationCounts
     from pymc_kmc.learning import LearnedMode, LearnedPosterior, LogEvidence, learn
     from pymc_kmc.likelihoods import (
         ABCPotential,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pymc_kmc.model.evaluations import Evaluations
     from pymc_kmc.partial import PartialPosteriors, partial_posteriors
     from pymc_kmc.steps import KAMH, KMC, AdaptiveMetropolis, GadMALA, GadRWM, KMCFinite, KMCLite
-    from pymc_kmc.verdict import EvaluationCounts
 
 __version__ = "0.1.0"
 
@@ -42,7 +42,7 @@ _MODULES = {
     "BlackBoxError": "likelihoods",
     "Diagnosis": "diagnostics",
     "EstimatorError": "likelihoods",
-    "EvaluationCounts": "verdict",
+    "EvaluationCounts": "findings",
     "EvaluationStore": "likelihoods",
     "Evaluations": "model.evaluations",
     "GadMALA": "steps",

@@ -25,9 +25,9 @@ import numpy as np
 import pandas as pd
 
 from pymc_kmc import findings, notebook
+from pymc_kmc.findings import LARGEST_R_HAT, Effective, EvaluationCounts, enough_effective, verdict
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.runs import Phase, Run
-from pymc_kmc.verdict import LARGEST_R_HAT, Effective, EvaluationCounts, enough_effective, verdict
 
 # Levels of the quantiles one standard deviation from a Gaussian's median.
 ONE_SD = (0.1587, 0.8413)

@@ -39,12 +39,11 @@ from pymc_kmc.adaptation.fitting import Fit, RepeatedFit, fisher_information
 from pymc_kmc.adaptation.history import systematic_sample
 from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
 from pymc_kmc.numerics.coordinates import Coordinates
-from pymc_kmc.numerics.linear_algebra import geometric_mean, symmetric
+from pymc_kmc.numerics.linear_algebra import geometric_mean, single_threaded_blas, symmetric
 from pymc_kmc.numerics.samples import shrunk_covariance, whitening
-from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.surrogates import KernelExpFinite, select, unique_states
 from pymc_kmc.surrogates.base_density import GaussianBase
-from pymc_kmc.surrogates.features import features, random_basis
+from pymc_kmc.surrogates.finite import features, random_basis
 from pymc_kmc.surrogates.kernels import gaussian_kernel, squared_distances
 from pymc_kmc.surrogates.regression import (
     correct,

@@ -21,8 +21,8 @@ from pymc_kmc.adaptation.warping import learn_warp
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import geometric_mean
 from pymc_kmc.numerics.samples import mean_values, shrunk_covariance, whitening
-from pymc_kmc.surrogates.gp_choice import N_AVERAGED, RETRIED
 from pymc_kmc.surrogates.gp_fit import BULK
+from pymc_kmc.surrogates.gp_parts import N_AVERAGED, RETRIED
 from pymc_kmc.surrogates.log_density_gp import LogDensityGP
 
 # Kinds of warp.

@@ -14,7 +14,7 @@ import numpy as np
 
 from pymc_kmc.dynamics import SurrogateHamiltonian
 from pymc_kmc.numerics.coordinates import Identity, ScaleWarp
-from pymc_kmc.numerics.threads import single_threaded_blas
+from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 
 # A value is learned at once where its prediction had a standard deviation above this, in nats,
 UNCERTAIN = 0.3

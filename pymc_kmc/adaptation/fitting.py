@@ -8,7 +8,7 @@ import numpy as np
 from pymc_kmc.adaptation.fitted import FittedSurrogate, LogWeights
 from pymc_kmc.dynamics import SurrogateHamiltonian
 from pymc_kmc.numerics.coordinates import IDENTITY, Identity, ScaleWarp
-from pymc_kmc.numerics.threads import single_threaded_blas
+from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 
 
 class Fit(NamedTuple):

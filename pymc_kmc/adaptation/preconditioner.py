@@ -17,9 +17,8 @@ import numpy as np
 from pymc_kmc.adaptation.history import GrowingArray
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
-from pymc_kmc.numerics.linear_algebra import geometric_mean
+from pymc_kmc.numerics.linear_algebra import geometric_mean, single_threaded_blas
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
-from pymc_kmc.numerics.threads import single_threaded_blas
 
 
 class DrawsAndGradients:

@@ -27,8 +27,8 @@ from scipy.linalg import solve_triangular
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.adaptation.step_size import RobbinsMonroScale
 from pymc_kmc.numerics.coordinates import IDENTITY
+from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
-from pymc_kmc.numerics.threads import single_threaded_blas
 
 
 class RandomWalkAdaptation:

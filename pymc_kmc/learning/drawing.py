@@ -7,8 +7,8 @@ import numpy as np
 from pymc_kmc.learning.composite import draw, on_circles
 from pymc_kmc.learning.emulator import shrunk
 from pymc_kmc.learning.maxima import maxima
+from pymc_kmc.numerics.coordinates import ModeMaps
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
-from pymc_kmc.numerics.mode_maps import ModeMaps
 
 # Draws of what was learned: chains, transitions between draws, draws a chain.
 N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8

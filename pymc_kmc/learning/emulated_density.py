@@ -32,8 +32,7 @@ from pymc_kmc.numerics.evaluation import (
     log_density_in,
     workspace,
 )
-from pymc_kmc.numerics.linear_algebra import cholesky_factor, geometric_mean
-from pymc_kmc.numerics.threads import single_threaded_blas
+from pymc_kmc.numerics.linear_algebra import cholesky_factor, geometric_mean, single_threaded_blas
 from pymc_kmc.surrogates.exact_gp_evaluation import packed
 
 # Operations that the gradients of a proposal may take for each emulator: two milliseconds, a fifth

@@ -13,7 +13,7 @@ from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch import basic as numba_basic
 
 from pymc_kmc.learning.region import log_probability_graph
-from pymc_kmc.numerics.code_cache import sources_digest
+from pymc_kmc.numerics.jit import sources_digest
 from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, pulled_at
 
 

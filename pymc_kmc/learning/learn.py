@@ -33,7 +33,7 @@ from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import OpaqueModel, StructureError
 from pymc_kmc.numerics.checks import check_count, check_flag, check_positive, check_rng
 from pymc_kmc.numerics.jit import is_interrupt
-from pymc_kmc.numerics.threads import single_threaded_blas
+from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 
 # PyMC's logger has a handler, and its level.
 log = logging.getLogger("pymc.pymc_kmc")

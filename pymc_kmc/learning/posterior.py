@@ -22,7 +22,7 @@ from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 from pymc_kmc.notebook import figures, paragraph, result
 from pymc_kmc.numerics.checks import check_count, check_rng
-from pymc_kmc.numerics.mode_maps import ModeMaps
+from pymc_kmc.numerics.coordinates import ModeMaps
 
 # Highest temperature of the rounds whose evaluations tell how well the emulators are calibrated.
 HIGHEST_TEMPERATURE = 2.0

@@ -6,8 +6,8 @@ import numpy as np
 
 from pymc_kmc.learning.composite import Composite
 from pymc_kmc.model.evaluations import Evaluations
+from pymc_kmc.numerics.coordinates import ModeMaps
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
-from pymc_kmc.numerics.mode_maps import ModeMaps
 
 # Number of rounds in a row with a small error. With two a dose-response model had an ESS of 817
 # (250) after 76 evaluations, with three 842 (586) after 84: a tail was unknown.

@@ -26,8 +26,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
+from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.numerics.samples import shrunk_covariance
-from pymc_kmc.numerics.threads import single_threaded_blas
 
 
 class ActiveLearning(Move):

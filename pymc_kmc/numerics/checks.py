@@ -1,6 +1,7 @@
 """Checks of arguments; each error names the argument, its value and the remedy."""
 
 import numbers
+import reprlib
 
 import numpy as np
 
@@ -19,10 +20,10 @@ def as_number(value):
 def as_array(value, name):
     """Return the argument as an array of float64, or raise a ValueError that names it."""
     try:
-        return np.array(value, dtype=np.float64)
+        return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(
-            f"{name}={value!r} could not be read as an array of real numbers"
+            f"{name}={reprlib.repr(value)} could not be read as an array of real numbers"
         ) from None
 
 
@@ -122,12 +123,7 @@ def check_points(X, name="X", d=None):
 
     A ValueError says that the shape is wrong, there are no rows, or an entry is NaN or infinite.
     """
-    try:
-        X = np.ascontiguousarray(X, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{name} could not be read as an array of real numbers; pass an (n, d) array"
-        ) from None
+    X = np.ascontiguousarray(as_array(X, name))
     if X.ndim != 2:
         raise ValueError(
             f"{name} has shape {X.shape}; pass an (n, d) array, one point a row "
@@ -156,10 +152,7 @@ def check_weights(sample_weight, n):
     """
     if sample_weight is None:
         return np.ones(n)
-    try:
-        weights = np.ascontiguousarray(sample_weight, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError("sample_weight could not be read as an array of real numbers") from None
+    weights = np.ascontiguousarray(as_array(sample_weight, "sample_weight"))
     if weights.shape != (n,):
         raise ValueError(f"sample_weight has shape {weights.shape}; pass one weight a row: ({n},)")
     bad = ~np.isfinite(weights) | (weights < 0)
@@ -188,10 +181,7 @@ def as_rows(X, d):
 
     Entries may be NaN or infinite: a trajectory that diverged gets NaN there.
     """
-    try:
-        X = np.asarray(X, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError("X could not be read as an array of real numbers") from None
+    X = as_array(X, "X")
     if X.ndim not in (1, 2) or X.shape[-1] != d:
         raise ValueError(f"X has shape {X.shape}; the surrogate takes ({d},) or (n, {d})")
     return (X[None, :], True) if X.ndim == 1 else (X, False)

@@ -1,9 +1,11 @@
-"""Factors, solutions, powers and means of symmetric matrices of any condition."""
+"""Factors, solutions, powers and means of symmetric matrices of any condition, and threads."""
 
 import math
+from functools import cache
 
 import numpy as np
 import scipy.linalg
+from threadpoolctl import ThreadpoolController
 
 from pymc_kmc.numerics.jit import njit
 
@@ -65,6 +67,9 @@ def conjugate_gradients(apply, b, *, tolerance, n_iterations, precondition=None)
     Return the iterate x (n,) of the smallest residual, and the norm of that residual. ``apply(v)``
     is A v, and ``precondition(v)`` approximates A^-1 v. The iteration starts at zero, and stops at
     a residual of norm `tolerance`, or after `n_iterations`.
+
+    Not SciPy's: where rounding stops progress, as with little regularisation, its last iterate has
+    gradients thousands of times too large.
     """
     x, residual = np.zeros_like(b), b
     z = residual if precondition is None else precondition(residual)
@@ -143,3 +148,18 @@ def geometric_mean(A, B):
     root, inverse_root = symmetric_power(A / units, 0.5), symmetric_power(A / units, -0.5)
     middle = symmetric_power(inverse_root @ (B / units) @ inverse_root, 0.5)
     return units * (root @ middle @ root)
+
+
+def single_threaded_blas():
+    """Return a context in which BLAS uses one thread.
+
+    With several threads its rounding, and with it the draws, depends on their number; and the
+    chains already share the cores.
+    """
+    return _thread_pools().limit(limits=1, user_api="blas")
+
+
+@cache
+def _thread_pools():
+    """Return NumPy's and SciPy's pools: finding them takes a millisecond, limiting them 20 us."""
+    return ThreadpoolController()

@@ -9,11 +9,9 @@ import xarray as xr
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pymc_kmc.numerics.checks import check_flag
-from pymc_kmc.partial.functionals import Functional
-from pymc_kmc.partial.levels import Sampler
-from pymc_kmc.partial.paths import Plan, RunPath, follow
+from pymc_kmc.partial.levels import Functional, Sampler
+from pymc_kmc.partial.paths import Plan, RunPath, follow, n_rows
 from pymc_kmc.partial.result import PartialPosteriors
-from pymc_kmc.partial.rows import n_rows
 from pymc_kmc.partial.schedule import Schedule
 
 

@@ -1,4 +1,4 @@
-"""Runs of replications, here or on an executor, and the handling of errors and interrupts."""
+"""Runs of replications on rows of the data, here or on an executor; errors and interrupts."""
 
 import signal
 import threading
@@ -17,9 +17,8 @@ from pymc_kmc.likelihoods.executors import (
     explain,
     picklable,
 )
-from pymc_kmc.numerics.threads import single_threaded_blas
+from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.partial.levels import run_level
-from pymc_kmc.partial.rows import prefix, take
 
 # Replications that wait on an executor, with their subsets in memory.
 MOST_WAITING = 32
@@ -73,7 +72,7 @@ class RunPath(Shipped):
         with single_threaded_blas():
             for level, (size, seed) in enumerate(zip(sizes, seeds, strict=True)):
                 try:
-                    runs.append(run_level(*self.content, prefix(subset, size), seed))
+                    runs.append(run_level(*self.content, take(subset, slice(size)), seed))
                 except Exception as error:
                     return PathFailure(level, error)
         return runs
@@ -181,3 +180,41 @@ def noticed_interrupts():
         yield seen
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def n_rows(data):
+    """Return the number of data.
+
+    Raises a TypeError if `data` has no rows, and a ValueError if its parts have different numbers.
+    """
+    if isinstance(data, tuple | dict):
+        parts = data.values() if isinstance(data, dict) else data
+        numbers = [n_rows(part) for part in parts]
+        if not numbers:
+            raise ValueError("data is empty: it needs at least one array.")
+        if len(set(numbers)) > 1:
+            raise ValueError(
+                f"The parts of data have {numbers} rows: all must have the same number of rows."
+            )
+        return numbers[0]
+    shape = getattr(data, "shape", ())
+    if not shape:
+        raise TypeError(
+            "data must be an array or a data frame with one row a datum, or a tuple or dictionary "
+            f"of such, got {type(data).__name__}. Use numpy.asarray for a list."
+        )
+    if shape[0] == 0:
+        raise ValueError("data has no rows.")
+    return int(shape[0])
+
+
+def take(data, rows):
+    """Return some rows: a copy in the order of an array of indices, or those of a slice."""
+    if isinstance(data, dict):
+        return {name: take(part, rows) for name, part in data.items()}
+    if isinstance(data, tuple):
+        return tuple(take(part, rows) for part in data)
+    if hasattr(data, "iloc"):
+        return data.iloc[rows]
+    # A memory map hands out memory maps of its own file: a subset is an array.
+    return np.asarray(data[rows]) if isinstance(data, np.ndarray) else data[rows]

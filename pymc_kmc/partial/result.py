@@ -10,8 +10,7 @@ from scipy.stats import t as student_t
 
 from pymc_kmc import notebook
 from pymc_kmc.partial.findings import findings_of, is_suspect
-from pymc_kmc.partial.rate import convergence_rate
-from pymc_kmc.partial.schedule import Schedule
+from pymc_kmc.partial.schedule import Schedule, convergence_rate
 
 
 class PartialPosteriors:

@@ -5,8 +5,7 @@ result of `pm.sample`; draws follow it. Each function returns what ArviZ's plots
 ArviZ 0.x, a `PlotCollection` with ArviZ 1.x.
 """
 
-from pymc_kmc.plots.learned import plot_emulator
-from pymc_kmc.plots.learning import plot_learning
+from pymc_kmc.plots.learning import plot_emulator, plot_learning
 from pymc_kmc.plots.moves import plot_moves
 from pymc_kmc.plots.noise import plot_noise
 from pymc_kmc.plots.proposals import plot_proposals

@@ -1,16 +1,191 @@
-"""A picture of a surrogate's learning, and of its cost."""
+"""Pictures of learning: its rounds, an emulator's predictions, and a chain's errors and costs."""
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from pymc_kmc.learning import LearnedPosterior
-from pymc_kmc.plots.learned import draw_rounds
+from pymc_kmc.likelihoods.checks import is_positive_integer
 from pymc_kmc.plots.panels import Panels, bins, check_step
 from pymc_kmc.runs import Run
 
-# Colours of the chains' evaluations and of the step's own work.
-EVALUATION, OWN = "tab:blue", "tab:orange"
 # Smallest error that is drawn, in nats: a log scale has no zero.
 SMALLEST_ERROR = 1e-4
+# Depth below the best log density of evaluations that are drawn, in nats a dimension: emulators
+# needn't be right where the posterior has no mass.
+DEPTH = 3.0
+# Most curves that are drawn, of outputs with several axes.
+MOST_CURVES = 4
+# Probabilities of the ends of a band.
+BAND = (0.05, 0.95)
+EMULATED, EVALUATED = "C0", "0.25"
+# Colours of the chains' evaluations and of the step's own work.
+EVALUATION, OWN = "tab:blue", "tab:orange"
+
+
+def draw_rounds(learned, figsize=None, ax=None):
+    """Draw the errors at fresh draws, round by round, and the best log density by evaluation."""
+    panels = Panels(("error", "best"), [["error", "best"]], figsize or (9, 3.4), ax)
+    values = learned.evaluations.log_densities
+    error = panels["error"]
+    ends = np.array([found.n_evaluations for found in learned.rounds])
+    errors = np.array([found.error for found in learned.rounds])
+    for found in learned.rounds:
+        first = found.n_evaluations - len(found.predicted)
+        fresh = np.abs(values[first : first + found.n_fresh] - found.predicted[: found.n_fresh])
+        x = np.full(len(fresh), found.n_evaluations)
+        error.plot(x, np.maximum(fresh, SMALLEST_ERROR), ".", ms=4, color="0.6")
+    error.plot(ends, np.maximum(errors, SMALLEST_ERROR), "o-", ms=4, color="C0", label="round")
+    temperatures = [found.temperature for found in learned.rounds]
+    error.plot(ends, temperatures, drawstyle="steps-mid", color="C1", lw=1, label="temperature")
+    error.set(yscale="log", xlabel="evaluations", ylabel="|found - predicted| (nats)")
+    # Single places may be off by thousands of nats where draws are tempered.
+    shown = np.concatenate([errors[np.isfinite(errors)], temperatures])
+    if len(shown):
+        low, high = max(shown.min(), SMALLEST_ERROR), shown.max()
+        error.set_ylim(0.2 * low, 5.0 * high)
+        error.legend(fontsize="small")
+    error.set_title("Error at fresh draws", fontsize="medium")
+    best = np.maximum.accumulate(values)
+    n = 1 + np.arange(len(values))
+    panels["best"].plot(n, best, color="C0", lw=1.5, label="best")
+    finite = best[np.isfinite(best)]
+    span = max(finite.max() - np.quantile(finite, 0.1), 1.0)
+    panels["best"].set(xlabel="evaluations", ylabel="log density (nats)")
+    panels["best"].set_ylim(finite.max() - 1.5 * span, finite.max() + 0.2 * span)
+    panels["best"].set_title("Best log density so far", fontsize="medium")
+    panels.show("error", ("round",), errors, n_evaluations=("round", ends))
+    panels.show("best", ("evaluation",), best)
+    return panels.result()
+
+
+def plot_emulator(learned, node=0, *, figsize=None, ax=None):
+    """Draw an emulator's predictions of its outputs over their index, and its errors.
+
+    For outputs with an index, such as an ODE's solution, the picture has their central 90 % over
+    posterior draws, with the emulator's own error, beside the evaluations where the posterior has
+    mass. Below it are the errors of the emulator at these evaluations, each predicted from all
+    others, in standard deviations of the output over the posterior. For a number, such as a log
+    likelihood, predictions from all other evaluations are drawn against the evaluated values.
+
+    Parameters
+    ----------
+    learned : LearnedPosterior
+    node : int or str
+        Number of the emulated node, or its name.
+    figsize : (float, float), optional
+        In inches.
+    ax : array of matplotlib.axes.Axes, optional
+        Axes to draw in, one a panel.
+
+    Returns
+    -------
+    ndarray of matplotlib.axes.Axes or arviz_plots.PlotCollection
+        With ArviZ 0.x and 1.x. Panels: "outputs", or "outputs_0", "outputs_1", ... where outputs
+        have several axes, the first of which is drawn along; and "held_out".
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `learned` isn't a result of :func:`~pymc_kmc.learn`, or has no such node.
+    """
+    if not isinstance(learned, LearnedPosterior):
+        raise TypeError(f"learned={learned!r} must be what kmc.learn() has returned.")
+    found = _node(learned, node)
+    values = learned.evaluations.log_densities
+    depth = DEPTH * learned.n_dimensions
+    near = np.isfinite(values) & (values > np.nanmax(values) - depth)
+    near &= np.isfinite(found.held_out).all(axis=1)
+    if len(found.columns) == 1:
+        return _draw_number(found, near, figsize, ax)
+    return _draw_outputs(found, near, figsize, ax)
+
+
+def _node(learned, node):
+    nodes = learned.emulated.nodes
+    names = [found.name for found in nodes]
+    if isinstance(node, str) and names.count(node) == 1:
+        return nodes[names.index(node)]
+    is_first = node == 0 and not isinstance(node, bool | np.bool_)
+    if is_first or (is_positive_integer(node) and node < len(nodes)):
+        return nodes[node]
+    raise ValueError(
+        f"node={node!r} must be a number below {len(nodes)}, or one of the names {names}."
+    )
+
+
+def _draw_number(found, near, figsize, ax):
+    panels = Panels(("held_out",), [["held_out"]], figsize or (4.5, 4), ax)
+    x, y, sd = (part[near, 0] for part in (found.evaluated, found.held_out, found.held_out_sd))
+    panel = panels["held_out"]
+    panel.errorbar(x, y, 2.0 * sd, fmt="o", ms=3, lw=1, color=EMULATED, label="± 2 sd")
+    ends = [x.min(), x.max()]
+    panel.plot(ends, ends, color=EVALUATED, lw=1)
+    panel.set(xlabel="evaluated", ylabel="predicted from all others")
+    panel.set_title(found.name, fontsize="medium")
+    panel.legend(fontsize="small")
+    panels.show("held_out", ("evaluation",), y, evaluated=("evaluation", x))
+    return panels.result()
+
+
+def _draw_outputs(found, near, figsize, ax):
+    index = np.unravel_index(found.columns, found.shape)
+    curves = np.ravel_multi_index(index[1:], found.shape[1:]) if len(index) > 1 else 0 * index[0]
+    shown = np.unique(curves)[:MOST_CURVES]
+    names = ["outputs"] if len(np.unique(curves)) == 1 else [f"outputs_{k}" for k in shown]
+    rows = [[name] for name in (*names, "held_out")]
+    figsize = figsize or (7, 2.2 * len(rows))
+    panels = Panels((*names, "held_out"), rows, figsize, ax, sharex=True)
+    spread = np.hypot(found.outputs.std(axis=0), np.sqrt(np.mean(found.sd**2, axis=0)))
+    for name, curve in zip(names, shown, strict=True):
+        columns = curves == curve
+        x, panel = index[0][columns], panels[name]
+        low, high = _band(found.outputs[:, columns], found.sd[:, columns])
+        panel.fill_between(x, low, high, color=EMULATED, alpha=0.3, lw=0, label="emulated, 90 %")
+        middle = found.outputs[:, columns].mean(axis=0)
+        panel.plot(x, middle, color=EMULATED, lw=1.5, label="mean")
+        evaluated = found.evaluated[near][:, columns]
+        points = np.broadcast_to(x, evaluated.shape)
+        panel.plot(
+            points.ravel(),
+            evaluated.ravel(),
+            ".",
+            ms=2,
+            alpha=0.5,
+            color=EVALUATED,
+            label="evaluated",
+            rasterized=True,
+        )
+        # Evaluations at the edge of the mass would flatten the band.
+        span = high.max() - low.min()
+        panel.set_ylim(low.min() - 0.3 * span, high.max() + 0.3 * span)
+        title = found.name if name == "outputs" else f"{found.name}, {_label(found.shape, curve)}"
+        panel.set_title(title, fontsize="medium")
+        panels.show(name, ("end", "index"), [low, high], index=("index", x))
+    panels[names[0]].legend(fontsize="x-small", ncols=3, markerscale=4)
+    panel = panels["held_out"]
+    spread = np.where(spread > 0, spread, 1.0)
+    errors = (found.held_out - found.evaluated)[near] / spread
+    points = np.broadcast_to(index[0], errors.shape)
+    panel.plot(points.ravel(), errors.ravel(), ".", ms=2, color=EMULATED, rasterized=True)
+    panel.axhline(0.0, color=EVALUATED, lw=1)
+    panel.set(xlabel="index of the output", ylabel="error (posterior sds)")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.set_title("Each evaluation predicted from all others", fontsize="medium")
+    panels.show("held_out", ("evaluation", "output"), errors, output=("output", found.columns))
+    return panels.result()
+
+
+def _band(outputs, sd):
+    """Return quantiles over draws (k, m), widened by the emulator's standard deviations."""
+    low, high = np.quantile(outputs, BAND, axis=0)
+    usual = np.median(sd, axis=0)
+    return low - usual, high + usual
+
+
+def _label(shape, curve):
+    """Return the name of a curve: the outputs along the first axis, all other indices fixed."""
+    others = np.unravel_index(curve, shape[1:])
+    return f"[:, {', '.join(str(int(k)) for k in others)}]"
 
 
 def plot_learning(source, *, chains=None, step=0, n_bins=30, figsize=None, ax=None):

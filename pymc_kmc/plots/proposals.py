@@ -4,9 +4,10 @@ import numpy as np
 from matplotlib.patches import Ellipse
 
 from pymc_kmc.numerics.checks import check_count
-from pymc_kmc.plots.coordinates import choose, elements_of, positions_of
-from pymc_kmc.plots.panels import Panels
+from pymc_kmc.numerics.samples import far_apart
+from pymc_kmc.plots.panels import Panels, choose, elements_of, positions_of
 from pymc_kmc.steps.kamh import KAMH
+from pymc_kmc.surrogates.kernels import squared_distances
 
 # Radius of an ellipse, in standard deviations of the proposal.
 N_SDS = 1.0
@@ -94,14 +95,9 @@ def ellipse(centre, covariance, label=None):
 def spread_out(points, n):
     """Return the indices of points (m, k) that are far from each other and typical of many."""
     scaled = (points - points.mean(axis=0)) / np.maximum(points.std(axis=0), TINY)
-    chosen = [int(np.argmin(np.sum(scaled**2, axis=1)))]
-    distances = np.sum((scaled - scaled[chosen[0]]) ** 2, axis=1)[:, None]
-    while len(chosen) < n and distances.min(axis=1).max() > 0:
-        chosen.append(int(np.argmax(distances.min(axis=1))))
-        last = np.sum((scaled - scaled[chosen[-1]]) ** 2, axis=1)
-        distances = np.column_stack([distances, last])
+    chosen = far_apart(scaled, n)
     # The outermost draws are typical of nothing: the middle of those around each is.
-    nearest, typical = np.argmin(distances, axis=1), []
+    nearest, typical = np.argmin(squared_distances(scaled, scaled[chosen]), axis=1), []
     for group in range(len(chosen)):
         (members,) = np.nonzero(nearest == group)
         middle = scaled[members].mean(axis=0)

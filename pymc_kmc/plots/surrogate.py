@@ -6,8 +6,7 @@ import matplotlib
 import numpy as np
 
 from pymc_kmc.numerics.checks import check_count
-from pymc_kmc.plots.coordinates import choose, elements_of, positions_of
-from pymc_kmc.plots.panels import Panels
+from pymc_kmc.plots.panels import Panels, choose, elements_of, positions_of
 from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.steps.surrogate import SurrogateStep
 from pymc_kmc.surrogates.protocol import check_surrogate

@@ -18,8 +18,7 @@ from pymc_kmc.numerics.checks import check_count, check_positive, check_rng
 from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.evaluation import evaluable
 from pymc_kmc.numerics.samples import shrunk_covariance
-from pymc_kmc.plots.coordinates import choose, elements_of, positions_of
-from pymc_kmc.plots.panels import Panels
+from pymc_kmc.plots.panels import Panels, choose, elements_of, positions_of
 from pymc_kmc.plots.proposals import spread_out
 from pymc_kmc.plots.surrogate import GRID, draw_contours, learned_surrogate, slice_grid
 from pymc_kmc.steps.base import AdaptiveStep

@@ -63,8 +63,8 @@ from pymc_kmc.numerics.checks import (
     check_points,
     check_positive,
 )
+from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.numerics.samples import has_moved
-from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.base import AdaptiveStep
 
 # Number of iterations a dimension before the first sub-sample (with 20 the worst chains are worse).

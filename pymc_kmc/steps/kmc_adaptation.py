@@ -17,7 +17,7 @@ from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.settling import LearnedDraw, Stay
 from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
 from pymc_kmc.numerics.coordinates import IDENTITY
-from pymc_kmc.numerics.threads import single_threaded_blas
+from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 
 # Number of evaluations in which a chain settles on what was learned before it: enough to tell a
 # surrogate that fails, and to learn the probabilities of moves.

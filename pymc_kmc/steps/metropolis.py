@@ -84,7 +84,9 @@ class AdaptiveMetropolis(AdaptiveStep):
     ):
         if target_acceptance is not None:
             check_between(target_acceptance, "target_acceptance", 0.0, 1.0)
-        self.initial_covariance = None if covariance is None else as_array(covariance, "covariance")
+        self.initial_covariance = None
+        if covariance is not None:
+            self.initial_covariance = np.array(as_array(covariance, "covariance"))
         self.initial_scale = check_positive(scale, "scale")
         self.target_acceptance = target_acceptance
         super().__init__(vars, **kwargs)

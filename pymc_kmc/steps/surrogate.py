@@ -18,8 +18,12 @@ import numpy as np
 
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.steps.base import AdaptiveStep
-from pymc_kmc.surrogates.protocol import NotFittedError, check_surrogate
-from pymc_kmc.surrogates.warped import WarpedPredictor, WarpedSurrogate
+from pymc_kmc.surrogates.protocol import (
+    NotFittedError,
+    WarpedPredictor,
+    WarpedSurrogate,
+    check_surrogate,
+)
 
 
 class SurrogateStep(AdaptiveStep):

@@ -32,7 +32,6 @@ from pymc_kmc.numerics.checks import (
 from pymc_kmc.numerics.evaluation import evaluation
 from pymc_kmc.numerics.linear_algebra import solve_positive, symmetric
 from pymc_kmc.surrogates.protocol import check_fitted
-from pymc_kmc.surrogates.scores import score_matching_loss
 
 #: Variance of a coordinate without spread, relative to the largest.
 NARROWEST = 1e-6
@@ -93,6 +92,12 @@ class ExponentialFamily(ABC):
     @abstractmethod
     def _derivatives(self, X):
         """Return gradients (n, d) and Laplacians (n,) at the rows of X (n, d)."""
+
+
+def score_matching_loss(gradients, laplacians, weights):
+    """Return the weighted mean of laplacian + |gradient|^2 / 2 over points, gradients (n, d)."""
+    pointwise = laplacians + 0.5 * np.einsum("nd,nd->n", gradients, gradients)
+    return float(weights @ pointwise / weights.sum())
 
 
 def no_base(d):

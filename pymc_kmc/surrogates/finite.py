@@ -9,9 +9,17 @@ with means over points :math:`x_b` of weights :math:`w_b`, :math:`W = \sum_b w_b
           C = \frac1W \sum_b w_b \sum_a \partial_a \phi(x_b)\, \partial_a \phi(x_b)^\top
 
 (Proposition 2 is :math:`w = 1` and :math:`q_0` constant; equations 7 and 8 of the paper, which
-:class:`KernelExpFinite` cites). For Fourier features
-:math:`\phi_j(x) = \sqrt{2/m} \cos(\omega_j^\top x + u_j)` both come from sines and cosines of the
-angles alone,
+:class:`KernelExpFinite` cites). The features are random Fourier features (Rahimi and
+Recht, 2007), :math:`\phi_j(x) = \sqrt{2/m} \cos(\omega_j^\top x + u_j)` with :math:`u_j \sim U(0,
+2\pi)`, so that :math:`E\, \phi(x)^\top \phi(y) = k(x, y)` for
+
+- ``"gaussian"``: :math:`k = \exp(-|x - y|^2/\sigma)`, :math:`\omega_j \sim N(0, 2/\sigma\, I)`;
+- ``"rational_quadratic"``: :math:`k = (1 + |x - y|^2 / (a \sigma))^{-a}`, a mixture of Gaussian
+  kernels over :math:`1/\sigma`: :math:`\omega_j \sim N(0, 2 g_j/\sigma\, I)` with :math:`g_j \sim
+  \mathrm{Gamma}(a, 1/a)` of mean 1. As :math:`a \to \infty` it becomes the Gaussian kernel of the
+  same :math:`\sigma`.
+
+Both b and C come from sines and cosines of the angles alone,
 
 .. math:: C = \frac{2}{m W} (S^\top W S) \circ (\Omega^\top \Omega), \qquad
           S_{bj} = \sin(\omega_j^\top x_b + u_j),
@@ -26,31 +34,143 @@ place of 6 ms with 500 features in eight dimensions), but not for twenty: a chai
 these from one update to the next.
 """
 
+import copy
 import math
 from typing import NamedTuple
 
 import numpy as np
 
 from pymc_kmc.numerics.checks import (
+    CHUNK_ENTRIES,
     check_choice,
     check_count,
     check_distinct,
     check_points,
     check_positive,
+    check_rng,
     check_weights,
 )
 from pymc_kmc.numerics.elementary import cos_in_place, sin_in_place
 from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
 from pymc_kmc.numerics.linear_algebra import solve_positive
-from pymc_kmc.surrogates import features as _features
 from pymc_kmc.surrogates.base_density import (
     ExponentialFamily,
+    GaussianBase,
     base_gradient_at,
     base_log_density_at,
     check_base,
+    gaussian_base,
+    no_base,
 )
-from pymc_kmc.surrogates.finite_sums import ScoreMatchingSums
 from pymc_kmc.surrogates.protocol import check_fitted
+
+KERNELS = ("gaussian", "rational_quadratic")
+
+#: a of the rational quadratic kernel: a = 1 is the Cauchy kernel, the mixture with the widest
+#: spread of scales among those in common use.
+RATIONAL_QUADRATIC_SHAPE = 1.0
+
+
+def standard_basis(n_features, d, kernel, rng):
+    """Draw omega (d, n_features) and phases (n_features,) of `kernel` with sigma = 1."""
+    omega = rng.normal(scale=math.sqrt(2.0), size=(d, n_features))
+    phase = rng.uniform(0.0, 2.0 * math.pi, size=n_features)
+    if kernel == "rational_quadratic":
+        shape = RATIONAL_QUADRATIC_SHAPE
+        omega *= np.sqrt(rng.gamma(shape, 1.0 / shape, size=n_features))
+    return omega, phase
+
+
+def scale_basis(omega, sigma):
+    """Return frequencies for bandwidth ``sigma`` from those for sigma = 1."""
+    return omega / math.sqrt(sigma)
+
+
+def random_basis(n_features, d, sigma, kernel="gaussian", rng=None):
+    """Return frequencies (d, n_features) and phases (n_features,) of random Fourier features.
+
+    >>> import numpy as np
+    >>> omega, phase = random_basis(4000, 2, sigma=2.0, rng=np.random.default_rng(0))
+    >>> x, y = np.zeros(2), np.array([1.0, 1.0])
+    >>> bool(abs(features(x, omega, phase) @ features(y, omega, phase) - np.exp(-1.0)) < 0.05)
+    True
+    """
+    omega, phase = standard_basis(n_features, d, kernel, check_rng(rng))
+    return scale_basis(omega, sigma), phase
+
+
+def features(X, omega, phase):
+    """Return features of X, (d,) or (n, d), for omega (d, m) and phase (m,): (m,) or (n, m)."""
+    return math.sqrt(2.0 / len(phase)) * np.cos(X @ omega + phase)
+
+
+class ScoreMatchingSums:
+    """Weighted sums over points for the system of Proposition 2, with any base density.
+
+    The proposition is that of Strathmann et al. (2015). Positions have the `origin` (d,) taken off,
+    by default the mean of X, lest their squares lose digits.
+    """
+
+    SUMS = ("total_weight", "x", "xx", "cosines", "sines", "sines_x", "_sines_sines")
+
+    def __init__(self, omega, phase, X, weights, origin=None):
+        d, m = omega.shape
+        self.omega, self.phase = omega, phase
+        self.total_weight = 0.0
+        self.origin = X[weights > 0].mean(axis=0) if origin is None else origin
+        self.x = np.zeros(d)
+        self.xx = np.zeros((d, d))
+        self.cosines = np.zeros(m)
+        self.sines = np.zeros(m)
+        self.sines_x = np.zeros((m, d))
+        self._sines_sines = np.zeros((m, m))
+        rows = max(1, CHUNK_ENTRIES // m)
+        for i in range(0, len(X), rows):
+            self.add(X[i : i + rows], weights[i : i + rows])
+
+    def add(self, X, weights):
+        """Add points X (n, d) in place."""
+        angles = X @ self.omega + self.phase
+        sines = np.sin(angles)
+        centred = X - self.origin
+        self.total_weight += weights.sum()
+        self.x += weights @ centred
+        self.xx += (centred.T * weights) @ centred
+        self.cosines += weights @ np.cos(angles)
+        self.sines += weights @ sines
+        self.sines_x += (sines.T * weights) @ centred
+        rows = np.sqrt(weights)[:, None] * sines
+        self._sines_sines += rows.T @ rows
+
+    def second_moment(self):
+        """Return W C (m, m), a fresh array."""
+        m = len(self.phase)
+        return (2.0 / m) * self._sines_sines * (self.omega.T @ self.omega)
+
+    def right_hand_side(self, base):
+        """Return W b (m,)."""
+        scale = math.sqrt(2.0 / len(self.phase))
+        b = self.cosines * (self.omega**2).sum(axis=0)
+        offset = base.mean - self.origin
+        slopes = (self.sines_x - np.outer(self.sines, offset)) @ base.precision
+        return scale * (b - np.einsum("am,ma->m", self.omega, slopes))
+
+    def base(self, kind):
+        """Return the base density for the argument ``kind``, from the points' moments."""
+        if isinstance(kind, GaussianBase):
+            return kind
+        if kind is None:
+            return no_base(len(self.origin))
+        mean = self.x / self.total_weight
+        covariance = self.xx / self.total_weight - np.outer(mean, mean)
+        return gaussian_base(mean + self.origin, covariance, self.total_weight)
+
+    def __add__(self, part):
+        """Return the sums over these points and those of ``part``, of one basis and origin."""
+        total = copy.copy(self)
+        for name in self.SUMS:
+            setattr(total, name, getattr(self, name) + getattr(part, name))
+        return total
 
 
 class FiniteParameters(NamedTuple):
@@ -165,7 +285,7 @@ class KernelExpFinite(ExponentialFamily):
         """
         m = check_count(self.n_features, "n_features")
         regularisation = check_positive(self.regularisation, "regularisation")
-        check_choice(self.kernel, "kernel", _features.KERNELS)
+        check_choice(self.kernel, "kernel", KERNELS)
         check_base(self.base)
         X = check_points(X)
         weights = check_weights(sample_weight, len(X))
@@ -173,7 +293,7 @@ class KernelExpFinite(ExponentialFamily):
             check_distinct(1)
         if self.basis is None:
             sigma = check_positive(self.sigma, "sigma")
-            omega, phase = _features.random_basis(m, X.shape[1], sigma, self.kernel, self.rng)
+            omega, phase = random_basis(m, X.shape[1], sigma, self.kernel, self.rng)
         else:
             omega, phase = self.basis
             X = check_points(X, d=len(omega))
@@ -215,7 +335,7 @@ class KernelExpFinite(ExponentialFamily):
 
     def features(self, X):
         """Return random features (n, m) at the rows of X (n, d), one for each coefficient."""
-        return _features.features(X, self.omega_, self.phase_)
+        return features(X, self.omega_, self.phase_)
 
     def gram(self):
         """Return None: the features are orthonormal in the norm of their regularisation."""

@@ -10,7 +10,7 @@ import numpy as np
 from pymc_kmc.numerics.elementary import exp_in_place
 from pymc_kmc.numerics.evaluation import BLOCK, evaluation, part, register, workspace
 from pymc_kmc.numerics.jit import njit
-from pymc_kmc.surrogates.kernels import weigh_kernels
+from pymc_kmc.surrogates.kernels import add_pulls, weigh_kernels, write_squared_distances
 
 
 class LogDensityGPParameters(NamedTuple):
@@ -88,29 +88,6 @@ def _project(parameters, z, u):
 
 
 @part
-def _squared_distances(landmarks, u, start, stop, out):
-    """Write the squared distances from u to a block of landmarks."""
-    n = stop - start
-    for i in range(n):
-        out[i] = 0.0
-    for a in range(landmarks.shape[0]):
-        row, u_a = landmarks[a, start:stop], u[a]
-        for i in range(n):
-            out[i] += (u_a - row[i]) * (u_a - row[i])
-
-
-@part
-def _add_pulls(landmarks, u, start, stop, terms, out):
-    """Add the terms of a block times the landmarks' positions relative to u."""
-    n = stop - start
-    for a in range(landmarks.shape[0]):
-        row, u_a, total = landmarks[a, start:stop], u[a], 0.0
-        for i in range(n):
-            total += terms[i] * (row[i] - u_a)
-        out[a] += total
-
-
-@part
 def _additive_terms(parameters, z, t, terms, scratch):
     """Write grid coordinates of z, and coefficients times the grid's functions there."""
     coefficients = parameters.additive_coefficients
@@ -181,10 +158,10 @@ def _gradient_in(parameters, x, out, workspace):
             slope[a] = 0.0
         for start in range(0, m, BLOCK):
             stop = min(start + BLOCK, m)
-            _squared_distances(parameters.landmarks, u, start, stop, terms)
+            write_squared_distances(parameters.landmarks, u, start, stop, terms)
             weights = parameters.coefficients[start:stop]
             total += weigh_kernels(parameters.kernel, terms, weights, scratch, stop - start)
-            _add_pulls(parameters.landmarks, u, start, stop, terms, slope)
+            add_pulls(parameters.landmarks, u, start, stop, terms, slope)
         for a in range(slope.shape[0]):
             for i in range(d):
                 g[i] += slope[a] * parameters.projection[a, i]

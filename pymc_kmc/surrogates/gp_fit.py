@@ -11,12 +11,24 @@ from pymc_kmc.numerics.jit import njit
 from pymc_kmc.numerics.linear_algebra import symmetric, triangular_solve
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 from pymc_kmc.numerics.samples import whitening as whitening_of
-from pymc_kmc.surrogates.bayesian_regression import BayesianRegression, NewFeature, OnlineRegression
-from pymc_kmc.surrogates.gp_choice import HALF, N_AVERAGED, choose_kernels
+from pymc_kmc.surrogates.bayesian_regression import (
+    BayesianRegression,
+    NewFeature,
+    OnlineRegression,
+    score_system,
+    solve_with_scores,
+)
 from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters, values_and_gradients
-from pymc_kmc.surrogates.gp_parts import KernelChoice, KernelPart, Trend, quadratic_form
+from pymc_kmc.surrogates.gp_parts import (
+    HALF,
+    N_AVERAGED,
+    KernelChoice,
+    KernelPart,
+    Trend,
+    choose_kernels,
+    quadratic_form,
+)
 from pymc_kmc.surrogates.kernels import kernel_at, squared_distances
-from pymc_kmc.surrogates.scores import score_system, solve_with_scores
 
 # Values that are learned from
 

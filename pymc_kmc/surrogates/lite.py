@@ -40,7 +40,6 @@ from pymc_kmc.numerics.checks import (
     check_positive,
     check_weights,
 )
-from pymc_kmc.numerics.elementary import exp_in_place
 from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
 from pymc_kmc.numerics.linear_algebra import (
     cholesky_factor,
@@ -56,8 +55,16 @@ from pymc_kmc.surrogates.base_density import (
     check_base,
     fit_base,
 )
-from pymc_kmc.surrogates.kernels import GAUSSIAN, gaussian_kernel, squared_distances
-from pymc_kmc.surrogates.landmarks import pivoted_cholesky
+from pymc_kmc.surrogates.kernels import (
+    GAUSSIAN,
+    GAUSSIAN_TAG,
+    add_pulls,
+    gaussian_kernel,
+    pivoted_cholesky,
+    squared_distances,
+    weigh_kernels,
+    write_squared_distances,
+)
 
 PENALTIES = ("coefficients", "reference", "rkhs")
 
@@ -355,62 +362,33 @@ def _nystrom_preconditioner(apply_A, R, shift):
 
 
 @evaluation
-def _kernel_block(points, x, start, stop, scale, values):
-    """Write -|x - points|^2 * scale into values, for one block of points."""
-    n = stop - start
-    row = points[0, start:stop]
-    x0 = x[0]
-    for i in range(n):
-        values[i] = -scale * (x0 - row[i]) * (x0 - row[i])
-    for a in range(1, points.shape[0]):
-        row = points[a, start:stop]
-        xa = x[a]
-        for i in range(n):
-            values[i] -= scale * (xa - row[i]) * (xa - row[i])
-
-
-@evaluation
-def _log_density_in(parameters, x, workspace):
-    points, coefficients = parameters.points, parameters.coefficients
-    n = points.shape[1]
-    values, scratch = workspace[:BLOCK], workspace[BLOCK:]
+def _gradient_in(parameters, x, out, workspace):
+    """Write the gradient, and return the log density."""
+    points, scale = parameters.points, 2.0 / parameters.sigma
+    terms, scratch = workspace[:BLOCK], workspace[BLOCK : 2 * BLOCK]
     total = base_log_density_at(parameters.base_mean, parameters.base_precision, x)
-    for start in range(0, n, BLOCK):
-        stop = min(start + BLOCK, n)
-        _kernel_block(points, x, start, stop, 1.0 / parameters.sigma, values)
-        exp_in_place(values, scratch, stop - start)
-        weights = coefficients[start:stop]
+    base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
+    for start in range(0, points.shape[1], BLOCK):
+        stop = min(start + BLOCK, points.shape[1])
+        write_squared_distances(points, x, start, stop, terms)
         for i in range(stop - start):
-            total += weights[i] * values[i]
+            terms[i] *= scale
+        weights = parameters.coefficients[start:stop]
+        total += weigh_kernels(GAUSSIAN_TAG, terms, weights, scratch, stop - start)
+        for i in range(stop - start):
+            terms[i] *= scale
+        add_pulls(points, x, start, stop, terms, out)
     return total
 
 
 @evaluation
-def _gradient_in(parameters, x, out, workspace):
-    points, coefficients = parameters.points, parameters.coefficients
-    d, n = points.shape
-    values, scratch = workspace[:BLOCK], workspace[BLOCK:]
-    scale = 2.0 / parameters.sigma
-    base_gradient_at(parameters.base_mean, parameters.base_precision, x, out)
-    for start in range(0, n, BLOCK):
-        stop = min(start + BLOCK, n)
-        _kernel_block(points, x, start, stop, 1.0 / parameters.sigma, values)
-        exp_in_place(values, scratch, stop - start)
-        weights = coefficients[start:stop]
-        for i in range(stop - start):
-            values[i] *= weights[i]
-        for a in range(d):
-            row = points[a, start:stop]
-            xa = x[a]
-            pull = 0.0
-            for i in range(stop - start):
-                pull += values[i] * (row[i] - xa)
-            out[a] += scale * pull
+def _log_density_in(parameters, x, workspace):
+    return _gradient_in(parameters, x, workspace[2 * BLOCK :], workspace)
 
 
 @evaluation
 def _workspace_size(parameters):
-    return 2 * BLOCK
+    return 2 * BLOCK + parameters.points.shape[0]
 
 
 register(

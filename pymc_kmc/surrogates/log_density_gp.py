@@ -21,7 +21,7 @@ from a subset of its kernel functions.
   variance in units of the kernel part's and its length scale.
 - *Kernel part*: a Gaussian or rational quadratic kernel in a linear map B of the coordinates. Maps,
   kernels, length scales and ridges compete by the marginal likelihood on a subset of the points
-  (:mod:`pymc_kmc.surrogates.gp_choice`).
+  (:mod:`pymc_kmc.surrogates.gp_parts`).
 - *Wall*: beyond R, a multiple of the farthest reference point, the surrogate falls at least
   quadratically. It is integrable for any data, and steep enough to keep kernel functions that
   extrapolate upwards below the bulk.

@@ -36,13 +36,16 @@ from pymc_kmc.numerics.checks import (
     check_weights,
 )
 from pymc_kmc.numerics.samples import unique_rows
-from pymc_kmc.surrogates import features as _features
-from pymc_kmc.surrogates.base_density import fit_base
-from pymc_kmc.surrogates.finite import KernelExpFinite
-from pymc_kmc.surrogates.finite_sums import ScoreMatchingSums
+from pymc_kmc.surrogates.base_density import fit_base, score_matching_loss
+from pymc_kmc.surrogates.finite import (
+    KERNELS,
+    KernelExpFinite,
+    ScoreMatchingSums,
+    scale_basis,
+    standard_basis,
+)
 from pymc_kmc.surrogates.kernels import gaussian_kernel, median_squared_distance
 from pymc_kmc.surrogates.lite import KernelExpLite, penalty_matrix, score_matching_system
-from pymc_kmc.surrogates.scores import score_matching_loss
 
 #: Features of the estimator that :func:`select` makes when it is given a name.
 DEFAULT_FEATURES = 500
@@ -263,9 +266,9 @@ def _with_basis(surrogate, d, max_features, rng):
             "instead of KernelExpFinite.from_basis(...)"
         )
     m = min(check_count(surrogate.n_features, "n_features"), max_features)
-    kernel = check_choice(surrogate.kernel, "kernel", _features.KERNELS)
+    kernel = check_choice(surrogate.kernel, "kernel", KERNELS)
     copied = copy.copy(surrogate)
-    copied.basis = _features.standard_basis(m, d, kernel, rng)
+    copied.basis = standard_basis(m, d, kernel, rng)
     return copied
 
 
@@ -406,7 +409,7 @@ def lite_systems(surrogate, X, weights, folds, sigma):
 def finite_systems(surrogate, X, weights, folds, sigma):
     """Yield the system of each fold of a KernelExpFinite, whose `basis` is that of sigma = 1."""
     omega, phase = surrogate.basis
-    basis = _features.scale_basis(omega, sigma), phase
+    basis = scale_basis(omega, sigma), phase
     origin = X.mean(axis=0)
     parts = [ScoreMatchingSums(*basis, X[fold], weights[fold], origin) for fold in folds]
     for fold, part in zip(folds, parts, strict=True):

@@ -22,8 +22,7 @@ from pymc_kmc.moves.modes import ModeJump, ModeTransition
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.trajectory import Trajectory
 from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
-from pymc_kmc.numerics.coordinates import IDENTITY, Coordinates
-from pymc_kmc.numerics.mode_maps import ModeMaps
+from pymc_kmc.numerics.coordinates import IDENTITY, Coordinates, ModeMaps
 from pymc_kmc.surrogates import KernelExpLite, LogDensityGP
 from tests.balance import balance_errors, functions_of_a_banana
 from tests.bananas import Banana

@@ -10,7 +10,7 @@ import pytest
 from numba.core import config
 
 import pymc_kmc
-from pymc_kmc.numerics import code_cache
+from pymc_kmc.numerics import jit
 from pymc_kmc.numerics.jit import njit
 
 
@@ -62,7 +62,7 @@ def test_a_full_disk_is_no_error(folder, monkeypatch):
     def no_room(self, path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(code_cache.CodeFiles, "_open_for_write", no_room)
+    monkeypatch.setattr(jit.CodeFiles, "_open_for_write", no_room)
     function, (message,) = compiled()
     assert "No space left on device" in message and str(folder) in message
     assert "NUMBA_CACHE_DIR" in message
@@ -72,7 +72,7 @@ def test_a_full_disk_is_no_error(folder, monkeypatch):
 def test_other_sources_are_compiled_anew(folder, monkeypatch):
     """numba itself looks at the file of the outermost function alone."""
     compiled()
-    monkeypatch.setattr(code_cache, "sources_digest", lambda: "of another version")
+    monkeypatch.setattr(jit, "sources_digest", lambda: "of another version")
     assert not was_loaded(compiled()[0])
     assert was_loaded(compiled()[0])
 
@@ -95,10 +95,10 @@ def copy(tmp_path):
     ],
 )
 def test_which_sources_matter(copy, module, matters):
-    before = code_cache.sources_digest.__wrapped__(copy)
+    before = jit.sources_digest.__wrapped__(copy)
     path = copy / f"{module}.py"
     path.write_text(path.read_text() + "\n# changed\n")
-    assert (code_cache.sources_digest.__wrapped__(copy) != before) == matters
+    assert (jit.sources_digest.__wrapped__(copy) != before) == matters
 
 
 def test_all_that_the_package_compiles_is_kept_this_way():

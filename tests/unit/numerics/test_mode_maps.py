@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pymc_kmc.numerics.mode_maps import ModeMaps
+from pymc_kmc.numerics.coordinates import ModeMaps
 
 RNG = np.random.default_rng(0)
 CENTRES = np.array([[0.0, 0.0, 0.0], [9.0, 0.0, 1.0], [0.0, 8.0, -3.0]])

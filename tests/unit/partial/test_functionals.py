@@ -4,7 +4,7 @@ import arviz as az
 import numpy as np
 import pytest
 
-from pymc_kmc.partial.functionals import Functional, draws_of
+from pymc_kmc.partial.levels import Functional, draws_of
 
 RNG = np.random.default_rng(0)
 DRAWS = {"x": RNG.normal(size=(2, 50)), "beta": RNG.normal(size=(2, 50, 2, 2))}

@@ -10,8 +10,7 @@ import xarray as xr
 from pytensor.compile.ops import wrap_py
 
 import pymc_kmc as kmc
-from pymc_kmc.partial.functionals import Functional
-from pymc_kmc.partial.levels import Sampler, run_level
+from pymc_kmc.partial.levels import Functional, Sampler, run_level
 from tests.subsets import Conjugate, exact, normal_data
 
 SHORT = {"draws": 30, "tune": 20, "chains": 2}

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.partial.rate import convergence_rate
-from pymc_kmc.partial.schedule import Schedule
+from pymc_kmc.partial.schedule import Schedule, convergence_rate
 
 
 def paths(beta, alpha, n, *, seed=0, n_data=2**14):

@@ -6,7 +6,7 @@ import pytensor
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.plots.coordinates import choose, elements_of, positions_of
+from pymc_kmc.plots.panels import choose, elements_of, positions_of
 from tests.models import constrained
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.surrogates.features import features, random_basis
+from pymc_kmc.surrogates.finite import features, random_basis
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.dynamics import transitions
-from pymc_kmc.surrogates import LogDensityGP, gp_choice, gradient_at, log_density_at
+from pymc_kmc.surrogates import LogDensityGP, gp_parts, gradient_at, log_density_at
 from pymc_kmc.surrogates.kernels import KERNELS, squared_distances
 from tests.log_densities import Gaussian, distances, fitted
 
@@ -30,7 +30,7 @@ def radial_surrogate():
 
 def without_additive_part():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gp_choice, "FEWEST_COORDINATES", 6)
+        patch.setattr(gp_parts, "FEWEST_COORDINATES", 6)
         return fitted(5, "gaussian", n=500)
 
 

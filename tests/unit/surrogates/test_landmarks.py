@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.surrogates.kernels import GAUSSIAN, KERNELS, squared_distances
-from pymc_kmc.surrogates.landmarks import pivoted_cholesky, select_landmarks
+from pymc_kmc.surrogates.kernels import (
+    GAUSSIAN,
+    KERNELS,
+    pivoted_cholesky,
+    select_landmarks,
+    squared_distances,
+)
 
 RNG = np.random.default_rng(1)
 

@@ -7,7 +7,7 @@ stated beside them.
 import numpy as np
 import pytest
 
-from pymc_kmc.surrogates import LogDensityGP, NotFittedError, gp_choice
+from pymc_kmc.surrogates import LogDensityGP, NotFittedError, gp_parts
 from pymc_kmc.surrogates.gp_fit import FREE, wall_radius
 from pymc_kmc.surrogates.kernels import KERNELS
 from tests.log_densities import Banana, Gaussian, distances, relative_error, wavy
@@ -140,7 +140,7 @@ def test_functions_of_single_coordinates_need_few_values(monkeypatch):
 
     gp, with_them = error()
     assert gp.additive_variance_ > 0
-    monkeypatch.setattr(gp_choice, "FEWEST_COORDINATES", d + 1)
+    monkeypatch.setattr(gp_parts, "FEWEST_COORDINATES", d + 1)
     assert with_them < 0.2 * error()[1]
 
 
@@ -205,7 +205,7 @@ def test_coordinates_dont_matter(change, kernel):
 def test_the_same_generator_gives_the_same_fit(monkeypatch):
     """With more values than a comparison takes, so that the generator is used."""
     X = np.random.default_rng(0).standard_normal((300, 2))
-    monkeypatch.setattr(gp_choice, "N_POINTS", 100)
+    monkeypatch.setattr(gp_parts, "N_POINTS", 100)
 
     def parameters(rng):
         return LogDensityGP(rng=rng).fit(X, wavy(2)(X)).parameters_

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.numerics.coordinates import Coordinates
-from pymc_kmc.surrogates.warped import WarpedPredictor, WarpedSurrogate
+from pymc_kmc.surrogates.protocol import WarpedPredictor, WarpedSurrogate
 from tests.fitted import stretching_warp
 
 X = np.random.default_rng(0).normal(size=(6, 2))
