@@ -597,7 +597,7 @@ class LengthFromTheState(kmc.KMCLite):
     """Makes longer trajectories on one side than on the other."""
 
     def _propose(self, current):
-        for move in self.adapted.trajectories.moves:
+        for move in self.adapted.transitions.moves:
             move.n_steps = (1, 2) if current.position[0] > 0 else (8, 12)
         return super()._propose(current)
 

@@ -18,7 +18,7 @@ from pymc_kmc.adaptation.transitions import (
     whitened_hamiltonian,
 )
 from pymc_kmc.dynamics import Metric, SurrogateHamiltonian, transition_sequence
-from pymc_kmc.moves.transitions import KINDS
+from pymc_kmc.moves.transitions import KINDS, SequenceSize
 from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.surrogates import KernelExpLite, LogDensityGP
 from pymc_kmc.surrogates.lite import LiteParameters
@@ -54,7 +54,7 @@ def test_what_is_learned_is_sensible(moves):
     assert 0.1 < moves.step_size < 2.0
     assert moves.n_steps >= 2
     assert moves.n_transitions > 5
-    jumps = np.array([moves.jump(*share) for share in SHARES])
+    jumps = np.array([moves.jump(SequenceSize(None, *share)) for share in SHARES])
     assert np.all((jumps > 0) & (jumps <= 1))
     assert np.argmax(jumps) == 3
 

@@ -21,7 +21,12 @@ from pymc_kmc.moves.local import LocalDistribution, LocalRandomWalk
 from pymc_kmc.moves.modes import ModeJump, ModeTransition
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.trajectory import Trajectory
-from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
+from pymc_kmc.moves.transitions import (
+    KINDS,
+    SequenceSize,
+    SurrogateTransition,
+    TemperedTransition,
+)
 from pymc_kmc.numerics.coordinates import IDENTITY, Coordinates
 from pymc_kmc.numerics.mode_maps import ModeMaps
 from pymc_kmc.surrogates import KernelExpLite, LogDensityGP
@@ -66,7 +71,7 @@ def fitted_to_states():
 
 
 def trajectory(kind, share):
-    return Trajectory(kind, share, step_size=(0.4, 0.8), n_steps=(3, 10))
+    return Trajectory(SequenceSize(kind, 0.0, share), step_size=(0.4, 0.8), n_steps=(3, 10))
 
 
 class DifferentiableBanana:
