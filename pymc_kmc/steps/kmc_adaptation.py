@@ -12,7 +12,7 @@ from pymc_kmc.moves.modes import ModeJump, ModeTransition
 from pymc_kmc.moves.noise_probe import ideal_acceptance
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.settling import LearnedDraw, Stay
-from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
+from pymc_kmc.moves.transitions import KINDS, TEMPERED, SurrogateTransition
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.threads import single_threaded_blas
 from pymc_kmc.steps.surrogate import SurrogateAdaptation
@@ -62,7 +62,7 @@ class KMCAdaptation(SurrogateAdaptation):
         schedule = GeometricSchedule(first_fit(n_dimensions), REFIT_GROWTH)
         moves = [SurrogateTransition(size, is_noisy) for size in KINDS]
         super().__init__(n_dimensions, fits, schedule, random_walk(), moves)
-        self.tempered = TemperedTransition(is_noisy, TEMPERATURE)
+        self.tempered = SurrogateTransition(TEMPERED, is_noisy, TEMPERATURE)
         self.auxiliary = AuxiliaryChain(random_walk(), is_noisy, TEMPERATURE)
         self.active_learning = ActiveLearning(is_noisy)
         self.settling = None

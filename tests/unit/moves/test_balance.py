@@ -23,9 +23,9 @@ from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.trajectory import Trajectory
 from pymc_kmc.moves.transitions import (
     KINDS,
+    TEMPERED,
     SequenceSize,
     SurrogateTransition,
-    TemperedTransition,
 )
 from pymc_kmc.numerics.coordinates import IDENTITY, Coordinates
 from pymc_kmc.numerics.mode_maps import ModeMaps
@@ -128,7 +128,7 @@ MOVES = {
         fitted_to_another_density(is_warped=True),
     ),
     "tempered transitions": lambda: (
-        TemperedTransition(False, 1.5),
+        SurrogateTransition(TEMPERED, False, 1.5),
         fitted_to_another_density(),
     ),
     "long trajectory": lambda: (trajectory(MoveKind.LONG_TRAJECTORY, 1.0), fitted_to_states()),
