@@ -34,9 +34,7 @@ def stretching_warp(warp_class=ScaleWarp):
         centre=np.zeros(2),
         location=np.array([0.5]),
         location_slopes=np.array([[-0.7]]),
-        scale_slopes=np.array([[0.6, 0.1]]),
-        nearest=np.array([-1.0]),
-        farthest=np.array([2.0]),
+        scale_slopes=np.array([[0.6]]),
         lowest=np.array([-1.5]),
         highest=np.array([1.0]),
     )

@@ -8,9 +8,8 @@ The surrogate's coordinates whiten the geometric mean of the states' covariance 
 Fisher information :math:`E[\nabla f \nabla f^\top]^{-1}` of the last surrogate
 (:func:`pymc_kmc.numerics.linear_algebra.geometric_mean`). In them draws and gradients have about
 unit spread, as both the leapfrog integrator and an isotropic kernel need. Before that, a warp may
-divide out the dependence of some coordinates' scales on others (:mod:`.warping`). It is learned
-from the states or from the last surrogate's curvature, and used where the fit in warped
-coordinates has the larger marginal likelihood.
+divide out the dependence of some coordinates' scales on others (:mod:`.warping`). It is used where
+the fit in warped coordinates has the larger marginal likelihood.
 """
 
 import numpy as np
@@ -22,11 +21,8 @@ from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import geometric_mean
 from pymc_kmc.numerics.samples import mean_values, shrunk_covariance, whitening
 from pymc_kmc.surrogates.gp_fit import BULK
-from pymc_kmc.surrogates.gp_parts import N_AVERAGED, RETRIED
+from pymc_kmc.surrogates.gp_parts import N_AVERAGED
 from pymc_kmc.surrogates.log_density_gp import LogDensityGP
-
-# Kinds of warp.
-NO_WARP, FROM_STATES, FROM_CURVATURE = 0, 1, 2
 
 
 def first_fit(n_dimensions):
@@ -63,23 +59,18 @@ class FitToValues(RepeatedFit):
     # Weights of score matching tried beside noisy values: states of a chain are worth less than
     # independent ones.
     NOISY_SCORE_WEIGHTS = (0.0, 0.03, 0.1, 0.3)
-    # Number of times in a row that a kind of warp loses before it is tried rarely.
-    LOST = 2
     # Residual variance beyond the noise's, in nats^2, above which fits have twice the landmarks.
     LARGE_VARIANCE = 0.01
     # Residual variance below which they have them no longer.
     SMALL_VARIANCE = 0.001
     # Relative error of the noise's variance.
     NOISE_ERROR = 0.2
-    # Step of the differences that give curvatures, in standard deviations.
-    CURVATURE_STEP = 0.05
 
     def __init__(self, n_landmarks, is_noisy=False):
         super().__init__(learn_transitions)
         self.n_landmarks = n_landmarks
         self.noise_variance = np.nan if is_noisy else 0.0
         self.first_length = None
-        self._n_lost = [0, 0, 0]
         self.score_weights = self.NOISY_SCORE_WEIGHTS if is_noisy else (0.0,)
 
     def n_recent(self, history):
@@ -100,50 +91,20 @@ class FitToValues(RepeatedFit):
             return None
         seed = int(rng.integers(2**31))
         fits = [
-            (kind, warp, self._fit_in(warp, last, states, log_densities, points, values, seed))
-            for kind, warp in self._warps(states, last)
+            (warp, self._fit_in(warp, last, states, log_densities, points, values, seed))
+            for warp in self._warps(states)
         ]
-        best, warp, surrogate = max(fits, key=lambda fit: fit[2].log_evidence_)
-        for kind, _, _ in fits:
-            self._n_lost[kind] = 0 if kind == best else self._n_lost[kind] + 1
+        warp, surrogate = max(fits, key=lambda fit: fit[1].log_evidence_)
         if last is None and can_be_full(states.shape[1]) and not surrogate.is_full_:
             return None  # half a surrogate is worse than the random walk: wait
         if last is None:
             self.first_length = len(history)
         return Fit(surrogate, whitened_hamiltonian(surrogate), warp)
 
-    def _warps(self, states, last):
-        """Return pairs of a kind and a warp that are worth a fit."""
-        n_lost = self._n_lost if self.n_fits % RETRIED else [0, 0, 0]
-        thinned = states[:: max(1, len(states) // N_AVERAGED)]
-        candidates = []
-        if n_lost[FROM_STATES] < self.LOST:
-            candidates.append((FROM_STATES, learn_warp(states)))
-        if n_lost[FROM_CURVATURE] < self.LOST and last is not None:
-            log_scales = self._conditional_log_scales(thinned, last)
-            candidates.append((FROM_CURVATURE, learn_warp(thinned, log_scales)))
-        candidates = [(kind, warp) for kind, warp in candidates if warp is not IDENTITY]
-        if n_lost[NO_WARP] < self.LOST or not candidates:
-            candidates.append((NO_WARP, IDENTITY))
-        return candidates
-
-    def _conditional_log_scales(self, states, last):
-        """Return log scales (n, d) of each coordinate given all others, from the last surrogate.
-
-        They come from its curvature, and are NaN where it is not concave.
-        """
-        Y = last.warp.forward(states)
-        steps = self.CURVATURE_STEP * Y.std(axis=0)
-        log_scales = np.zeros(Y.shape)
-        for i, step in enumerate(steps):
-            shift = np.zeros(len(steps))
-            shift[i] = step
-            change = last.surrogate.gradient(Y - shift) - last.surrogate.gradient(Y + shift)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                log_scales[:, i] = -0.5 * np.log(change[:, i] / (2.0 * step))
-        if last.warp is not IDENTITY:
-            log_scales[:, last.warp.driven] += last.warp.log_scales(states)
-        return log_scales
+    def _warps(self, states):
+        """Return the warps that are worth a fit."""
+        warp = learn_warp(states)
+        return [IDENTITY] if warp is IDENTITY else [warp, IDENTITY]
 
     def _most_landmarks(self, last):
         """Return the number of kernel functions of the next fit: more where the last had too few.

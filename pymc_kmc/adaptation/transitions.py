@@ -94,9 +94,9 @@ class SurrogateTransitions(NamedTuple):
         parameters, _ = _in_own_coordinates(surrogate)
         return self._replace(hamiltonian=self.hamiltonian.following(parameters))
 
-    def jump(self, share, length):
-        """Return the squared jump of shares of transitions and of steps, 1 for independence."""
-        part = length * max(share, 1.0 / self.n_transitions)
+    def jump(self, size):
+        """Return the squared jump of a sequence of a SequenceSize, 1 for independence."""
+        part = size.length * max(size.share, 1.0 / self.n_transitions)
         return -np.expm1(-self.decorrelation * part)
 
 

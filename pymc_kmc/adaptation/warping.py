@@ -10,17 +10,13 @@ of the driven coordinates i, given the others O, which stay as they are, with a 
 them; a transport map of the simplest kind (Parno and Marzouk, 2018). It replaces reparametrising
 the model by hand, non-centring it (Papaspiliopoulos, Roberts and Sköld, 2007), to the extent that
 the posterior needs it. The log density of y is that of x plus :math:`\sum_i s_i(x_P)`, the log
-volume; any warp is exact. The log scales :math:`s_i` are linear in the drivers, or quadratic among
-the states and linear beyond them.
+volume; any warp is exact. The log scales :math:`s_i` are linear in the drivers.
 
-Scales are learned from one of two sources. *The states*: a regression with multiplicative
-heteroscedasticity (Harvey, 1976), by his scoring iterations; a driver must bring a smallest gain of
-log likelihood a draw, summed over the driven coordinates. *A surrogate's curvature*: a coordinate's
-scale given all others is :math:`(-\partial_i^2 f)^{-1/2}`. It shows a funnel before the chain has
-seen much of it, and precisely enough for log scales that bend. Drivers are the coordinates that
-explain most of the others' log scales. A coordinate that the driven ones are scattered around, a
-common mean, is left out of the driven ones: it explains the part of their locations that they have
-in common.
+They are learned from the chain's states, by a regression with multiplicative heteroscedasticity
+(Harvey, 1976) and his scoring iterations. Drivers are the coordinates that explain most of the
+others' log distances; each must bring a smallest gain of log likelihood a draw, summed over the
+driven coordinates. A coordinate that the driven ones are scattered around, a common mean, is left
+out of the driven ones: it explains the part of their locations that they have in common.
 
 References
 ----------
@@ -38,13 +34,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.numerics.coordinates import IDENTITY, ScaleWarp, with_squares
+from pymc_kmc.numerics.coordinates import IDENTITY, ScaleWarp
 from pymc_kmc.numerics.samples import has_moved
 
 # Number of drivers that are compared: those that explain most of the others' log scales.
 MOST_CANDIDATES = 3
 # Gain, in nats a draw, that a coordinate must bring by being left out of the driven ones.
 WORTH_LEAVING_OUT = 0.1
+# Share of the variance of a coordinate's log distance that another must explain to count.
+FAINT = 0.01
+# Gain, in nats a draw, that a coordinate must bring by being driven.
+FAINT_GAIN = 0.03
+# Gain, in nats a draw, that a driver must bring.
+SMALLEST_GAIN = 0.25
 # Largest number of drivers.
 MOST_DRIVERS = 3
 # Smallest number of distinct states that a driver is learned from.
@@ -65,33 +67,24 @@ LOCATION_RIDGE = 1e-6
 BEYOND = 2.0
 
 
-def learn_warp(states, log_scales=None):
-    """Return a warp learned from a chain's states (n, d), or from a surrogate's log scales.
+def learn_warp(states):
+    """Return a warp learned from a chain's states (n, d).
 
-    `log_scales` (n, d) are, at each state and of each coordinate, the log of its scale given all
-    others, NaN where there is none; by default the states' own distances are used. The warp is the
-    identity where no coordinate's scale depends much on another.
+    It is the identity where no coordinate's scale depends much on another.
     """
-    thinned = slice(None, None, max(1, len(states) // MOST_STATES))
-    X = states[thinned]
-    moved = has_moved(X)
-    X = X[moved]
+    X = states[:: max(1, len(states) // MOST_STATES)]
+    X = X[has_moved(X)]
     spread, d = X.std(axis=0), X.shape[1]
     if d < 2 or len(X) < max(FEWEST_STATES, FEWEST_PER_DIMENSION * d) or not spread.min() > 0:
         return IDENTITY
     mean = X.mean(axis=0)
     Z = (X - mean) / spread
-    scales = (
-        _UnknownScales(Z) if log_scales is None else _KnownScales(Z, log_scales[thinned][moved])
-    )
     with np.errstate(all="ignore"):  # a regression that goes astray isn't chosen
-        best = _choose(Z, scales)
+        best = _choose(Z, _LogDistances(Z))
     if not (best.driven and np.isfinite(best.location_slopes).all()):
         return IDENTITY
     drivers, driven, others = (np.array(k) for k in (best.drivers, best.driven, best.others))
-    nearest, farthest = Z[:, drivers].min(axis=0), Z[:, drivers].max(axis=0)
-    log_scales = with_squares(Z[:, drivers], nearest, farthest) @ best.scale_slopes.T
-    units = spread[drivers]
+    log_scales = Z[:, drivers] @ best.scale_slopes.T
     return ScaleWarp(
         drivers=drivers,
         driven=driven,
@@ -99,9 +92,7 @@ def learn_warp(states, log_scales=None):
         centre=mean,
         location=mean[driven] + spread[driven] * best.location,
         location_slopes=spread[driven, None] * best.location_slopes / spread[others],
-        scale_slopes=best.scale_slopes / np.append(units, units**2),
-        nearest=nearest * units,
-        farthest=farthest * units,
+        scale_slopes=best.scale_slopes / spread[drivers],
         lowest=log_scales.min(axis=0) - BEYOND,
         highest=log_scales.max(axis=0) + BEYOND,
     )
@@ -115,42 +106,43 @@ class _Regression(NamedTuple):
     others: list  # those that aren't driven, drivers included
     location: np.ndarray  # (q,)
     location_slopes: np.ndarray  # (q, r)
-    scale_slopes: np.ndarray  # (q, 2 p)
+    scale_slopes: np.ndarray  # (q, p)
     gains: np.ndarray  # (q,): in nats a draw, over scales that are the same everywhere
 
 
-def _choose(Z, scales):
+def _choose(Z, distances):
     """Return the best regression, with drivers added one after another while they are worth it."""
-    best = _regress(Z, scales, [], [])
+    best = _regress(Z, [], [])
     while len(best.drivers) < MOST_DRIVERS:
-        scores = scales.scores.copy()
+        scores = distances.scores.copy()
         scores[best.drivers] = 0.0
         promising = [int(j) for j in np.argsort(scores)[::-1][:MOST_CANDIDATES] if scores[j] > 0]
-        candidates = [_choose_driven(Z, scales, [*best.drivers, j]) for j in promising]
+        candidates = [_choose_driven(Z, distances, [*best.drivers, j]) for j in promising]
         candidate = max(candidates, key=lambda candidate: candidate.gains.sum(), default=best)
-        if candidate.gains.sum() < best.gains.sum() + scales.SMALLEST_GAIN:
+        if candidate.gains.sum() < best.gains.sum() + SMALLEST_GAIN:
             break
         best = candidate
     return best
 
 
-def _choose_driven(Z, scales, drivers):
+def _choose_driven(Z, distances, drivers):
     """Return the regression without driven coordinates that gain little, or are a common mean."""
-    shares = scales.shares[:, drivers].sum(axis=1)
+    shares = distances.shares[:, drivers].sum(axis=1)
     shares[drivers] = 0.0
-    driven = [int(i) for i in np.flatnonzero(shares > scales.FAINT)]
-    gains = list(_regress(Z, scales, drivers, driven).gains)
+    driven = [int(i) for i in np.flatnonzero(shares > FAINT)]
+    gains = list(_regress(Z, drivers, driven).gains)
     while len(driven) > 1:
         without = [
-            _dependence(scales.precision, driven[:k] + driven[k + 1 :]) for k in range(len(driven))
+            _dependence(distances.precision, driven[:k] + driven[k + 1 :])
+            for k in range(len(driven))
         ]
-        saved = _dependence(scales.precision, driven) - np.array(without) - gains
+        saved = _dependence(distances.precision, driven) - np.array(without) - gains
         k = int(np.argmax(saved))
         if saved[k] < WORTH_LEAVING_OUT:
             break
         del driven[k], gains[k]
-    gains = zip(driven, _regress(Z, scales, drivers, driven).gains, strict=True)
-    return _regress(Z, scales, drivers, [i for i, gain in gains if gain >= scales.FAINT_GAIN])
+    gains = zip(driven, _regress(Z, drivers, driven).gains, strict=True)
+    return _regress(Z, drivers, [i for i, gain in gains if gain >= FAINT_GAIN])
 
 
 def _dependence(precision, driven):
@@ -159,18 +151,14 @@ def _dependence(precision, driven):
     return 0.5 * (np.log(np.diag(covariance)).sum() - np.linalg.slogdet(covariance)[1])
 
 
-def _regress(Z, scales, drivers, driven):
+def _regress(Z, drivers, driven):
     n = len(Z)
     others = [i for i in range(Z.shape[1]) if i not in driven]
     U = np.column_stack([np.ones(n), Z[:, others]])
     V = np.column_stack([np.ones(n), Z[:, drivers]])
-    if scales.CAN_BEND:
-        V = np.column_stack([V, Z[:, drivers] ** 2])
-    location, scale, gains = scales.regress(U, V, driven)
-    slopes = np.zeros((len(driven), 2 * len(drivers)))
-    slopes[:, : len(scale) - 1] = scale[1:].T
+    location, scale, gains = _scoring(U, V, Z[:, driven])
     gains = np.where(np.isfinite(gains), gains, 0.0)
-    return _Regression(drivers, driven, others, location[0], location[1:].T, slopes, gains)
+    return _Regression(drivers, driven, others, location[0], location[1:].T, scale[1:].T, gains)
 
 
 def _least_squares(U, Y, ridge, roots=None):
@@ -185,76 +173,39 @@ def _least_squares(U, Y, ridge, roots=None):
     return np.linalg.solve(grams, rights)[:, :, 0].T
 
 
-def _precision(Z):
-    n, d = Z.shape
-    return np.linalg.inv((Z.T @ Z + RIDGE * np.eye(d)) / n)
+class _LogDistances:
+    """What explains the log distances of standardised states to their regression on the others.
 
-
-class _Scales:
-    """Coordinates' log scales, for standardised states.
-
-    `shares` (d, d) are of the variance of a coordinate's log scale, or log distance, that another
-    explains; `scores` (d,) how much each explains altogether. `precision` (d, d) is the states'.
+    `shares` (d, d) are of the variance of a coordinate's log distance that another explains;
+    `scores` (d,) how much each explains altogether. `precision` (d, d) is the states'.
     """
 
-    def __init__(self, Z, log_scales):
-        self.Z = Z
-        self.precision = _precision(Z)
-        centred = log_scales - log_scales.mean(axis=0)
-        self.variances = np.mean(centred**2, axis=0)
-        self.shares = (centred.T @ Z / len(Z)) ** 2 / (self.variances[:, None] + 1e-300)
-        np.fill_diagonal(self.shares, 0.0)
-
-
-class _UnknownScales(_Scales):
-    """Scales estimated from the states' distances to their regression."""
-
-    CAN_BEND = False
-    FAINT = 0.01
-    # In nats a draw.
-    FAINT_GAIN = 0.03
-    SMALLEST_GAIN = 0.25
-
     def __init__(self, Z):
-        precision = _precision(Z)
-        super().__init__(Z, np.log(np.abs(Z @ (precision / np.diag(precision))) + 1e-12))
-        self.scores = np.where(self.shares > self.FAINT, self.shares, 0.0).sum(axis=0)
-
-    def regress(self, U, V, driven):
-        """Return location and log-scale coefficients by Harvey's scoring, and likelihood gains."""
-        Y = self.Z[:, driven]
-        residuals = Y - U @ _least_squares(U, Y, LOCATION_RIDGE)
-        plain = 0.5 * np.log(np.mean(residuals**2, axis=0) + 1e-300)
-        scale = np.zeros((V.shape[1], len(driven)))
-        scale[0] = plain
-        for _ in range(N_SCORING):
-            roots = np.exp(-V @ scale)
-            location = _least_squares(U, Y, LOCATION_RIDGE, roots)
-            squares = ((Y - U @ location) * roots) ** 2
-            step = _least_squares(V, 0.5 * (squares - 1.0), RIDGE)
-            scale += np.clip(step, -LARGEST_STEP, LARGEST_STEP)
-        log_scales = V @ scale
-        squares = ((Y - U @ location) * np.exp(-log_scales)) ** 2
-        return location, scale, plain + 0.5 - (log_scales + 0.5 * squares).mean(axis=0)
+        self.precision = np.linalg.inv((Z.T @ Z + RIDGE * np.eye(Z.shape[1])) / len(Z))
+        distances = np.abs(Z @ (self.precision / np.diag(self.precision)))
+        centred = np.log(distances + 1e-12)
+        centred -= centred.mean(axis=0)
+        variances = np.mean(centred**2, axis=0)
+        self.shares = (centred.T @ Z / len(Z)) ** 2 / (variances[:, None] + 1e-300)
+        np.fill_diagonal(self.shares, 0.0)
+        self.scores = np.where(self.shares > FAINT, self.shares, 0.0).sum(axis=0)
 
 
-class _KnownScales(_Scales):
-    """Scales that are given."""
+def _scoring(U, V, Y):
+    """Return coefficients of Y's (n, q) locations on U and log scales on V, and likelihood gains.
 
-    CAN_BEND = True
-    FAINT = 0.1
-    FAINT_GAIN = 1e-3
-    SMALLEST_GAIN = 0.02
-
-    def __init__(self, Z, log_scales):
-        self.log_scales = np.where(np.isfinite(log_scales).all(axis=0), log_scales, 0.0)
-        super().__init__(Z, self.log_scales)
-        shares = np.where(self.shares > self.FAINT, self.shares, 0.0)
-        self.scores = self.variances @ shares
-
-    def regress(self, U, V, driven):
-        """Return regressions on the given scales, whose variances count as gains."""
-        scale = _least_squares(V, self.log_scales[:, driven], RIDGE)
+    Gains are in nats a draw, over scales that are the same everywhere.
+    """
+    residuals = Y - U @ _least_squares(U, Y, LOCATION_RIDGE)
+    plain = 0.5 * np.log(np.mean(residuals**2, axis=0) + 1e-300)
+    scale = np.zeros((V.shape[1], Y.shape[1]))
+    scale[0] = plain
+    for _ in range(N_SCORING):
         roots = np.exp(-V @ scale)
-        location = _least_squares(U, self.Z[:, driven], LOCATION_RIDGE, roots)
-        return location, scale, np.var(V @ scale, axis=0)
+        location = _least_squares(U, Y, LOCATION_RIDGE, roots)
+        squares = ((Y - U @ location) * roots) ** 2
+        step = _least_squares(V, 0.5 * (squares - 1.0), RIDGE)
+        scale += np.clip(step, -LARGEST_STEP, LARGEST_STEP)
+    log_scales = V @ scale
+    squares = ((Y - U @ location) * np.exp(-log_scales)) ** 2
+    return location, scale, plain + 0.5 - (log_scales + 0.5 * squares).mean(axis=0)

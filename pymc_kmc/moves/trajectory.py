@@ -31,15 +31,14 @@ LARGEST_ENERGY_CHANGE = 1000.0
 
 
 class Trajectory(Move):
-    """A trajectory on the surrogate, with a share of the learned number of steps at most.
+    """A trajectory on the surrogate, of a :class:`SequenceSize` of a single transition.
 
     `step_size` and `n_steps` are uniform between given bounds (low, high), or, where these are
     None, around the learned ones as in a sequence of transitions.
     """
 
-    def __init__(self, kind, share, step_size=None, n_steps=None):
-        self.kind = kind
-        self.share = share
+    def __init__(self, size, step_size=None, n_steps=None):
+        self.size, self.kind = size, size.kind
         self.step_size = step_size
         self.n_steps = n_steps
 
@@ -50,7 +49,7 @@ class Trajectory(Move):
         sizes = self.step_size or learned.step_size * np.array(STEP_JITTER)
         numbers = self.n_steps or (SHORTEST_SHARE * learned.n_steps, learned.n_steps)
         step_size = rng.uniform(*sizes)
-        low, high = (max(1, round(self.share * n)) for n in numbers)
+        low, high = (max(1, round(self.size.length * n)) for n in numbers)
         n_steps = int(rng.integers(low, high, endpoint=True))
         momentum = metric.draw_momentum(rng)
         end, end_momentum = hamiltonian.trajectory(current.position, momentum, step_size, n_steps)

@@ -46,6 +46,7 @@ class SequenceSize(NamedTuple):
 
 SHORT = SequenceSize(MoveKind.SHORT_TRANSITION, 0.0, 0.3)
 FEW = SequenceSize(MoveKind.FEW_TRANSITIONS, 0.25, 1.0)
+TEMPERED = FEW._replace(kind=MoveKind.TEMPERED_TRANSITION)
 # Short and single transitions are for when the surrogate is poor, few and many for when it is good.
 KINDS = (
     SHORT,
@@ -56,7 +57,7 @@ KINDS = (
 
 
 class SurrogateTransition(WarpedMove):
-    """A sequence of transitions on the surrogate, whose temperature is T.
+    """A sequence of transitions on the surrogate f / T, whose temperature is T.
 
     Where the target is noisy, a sequence that ends at its start is a new estimate at one place.
     Without noise it is a rejection that costs nothing.
@@ -91,11 +92,3 @@ class SurrogateTransition(WarpedMove):
             n_steps=end.n_steps,
             n_transitions=self.size.numbers(transitions)[0],
         )
-
-
-class TemperedTransition(SurrogateTransition):
-    """A sequence of transitions on the tempered surrogate f / T."""
-
-    def __init__(self, is_noisy, temperature):
-        super().__init__(FEW, is_noisy, temperature)
-        self.kind = MoveKind.TEMPERED_TRANSITION

@@ -68,8 +68,8 @@ class ScaleWarp(NamedTuple):
     """A triangular map that takes the scales of driven coordinates out.
 
     With drivers P among the others O, y_i = (x_i - b_i - B_i' x_O) exp(-s_i(x_P)) for the driven
-    coordinates i; the others stay as they are. The log scales s_i are quadratic in the drivers
-    within bounds, and linear beyond.
+    coordinates i; the others stay as they are. The log scales s_i are linear in the drivers, within
+    bounds.
 
     Attributes
     ----------
@@ -77,10 +77,8 @@ class ScaleWarp(NamedTuple):
         Indices. The others are those that aren't driven, drivers included.
     centre : ndarray, shape (d,)
     location, location_slopes : ndarray, shapes (q,) and (q, d - q)
-    scale_slopes : ndarray, shape (q, 2 p)
-        Slopes of the log scales in the drivers and in their squares.
-    nearest, farthest : ndarray, shape (p,)
-        The drivers' bounds, from the centre, beyond which their squares go on as straight lines.
+    scale_slopes : ndarray, shape (q, p)
+        Slopes of the log scales in the drivers.
     lowest, highest : ndarray, shape (q,)
         Bounds of the log scales.
     """
@@ -92,15 +90,12 @@ class ScaleWarp(NamedTuple):
     location: np.ndarray
     location_slopes: np.ndarray
     scale_slopes: np.ndarray
-    nearest: np.ndarray
-    farthest: np.ndarray
     lowest: np.ndarray
     highest: np.ndarray
 
     def log_scales(self, X):
         """Return the driven coordinates' log scales at x or y, (d,) or (n, d): (q,) or (n, q)."""
         u = X[..., self.drivers] - self.centre[self.drivers]
-        u = with_squares(u, self.nearest, self.farthest)
         return np.clip(u @ self.scale_slopes.T, self.lowest, self.highest)
 
     def _location_and_scale(self, X):
@@ -124,12 +119,6 @@ class ScaleWarp(NamedTuple):
     def log_volume(self, X):
         """Return log |dx / dy| at x or y, (d,) or (n, d): a float or (n,)."""
         return self.log_scales(X).sum(axis=-1)
-
-
-def with_squares(u, nearest, farthest):
-    """Return u (..., p) and its squares, straight lines beyond bounds, as one array (..., 2 p)."""
-    inside = np.clip(u, nearest, farthest)
-    return np.concatenate([u, inside * (2.0 * u - inside)], axis=-1)
 
 
 # Draws a dimension in a mode from which on they tell its centre and covariance, not its curvature.

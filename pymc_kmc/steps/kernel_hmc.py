@@ -61,14 +61,13 @@ import numpy as np
 
 from pymc_kmc.adaptation.fit_to_scores import FitToScores
 from pymc_kmc.adaptation.fitting import GivenSurrogate
-from pymc_kmc.adaptation.history import History
-from pymc_kmc.adaptation.move_probabilities import ByAcceptance
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
-from pymc_kmc.moves.base import MoveKind, MoveMixture, OneOf, Row
+from pymc_kmc.moves.base import MoveKind, Row
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.trajectory import Trajectory
+from pymc_kmc.moves.transitions import SequenceSize
 from pymc_kmc.numerics.checks import (
     check_between,
     check_choice,
@@ -77,7 +76,7 @@ from pymc_kmc.numerics.checks import (
     check_interval,
     check_positive,
 )
-from pymc_kmc.steps.surrogate import SurrogateStep
+from pymc_kmc.steps.surrogate import SurrogateAdaptation, SurrogateStep
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite
 
 # Number of iterations a dimension before the first fit (15 to 40 did equally well).
@@ -88,47 +87,21 @@ REFIT_GROWTH = 1.12
 # The same with the online schedule, whose updates learn the states in between: coordinates and
 # hyper-parameters, the dear part of a fit, are chosen anew seven times in 1000 iterations.
 UPDATED_REFIT_GROWTH = 1.5
-# Kinds of trajectory, and their lengths as shares of the learned numbers of steps.
-TRAJECTORIES = ((MoveKind.LONG_TRAJECTORY, 1.0), (MoveKind.SHORT_TRAJECTORY, 0.2))
+# Trajectories; the second has a fifth of the learned number of steps.
+TRAJECTORIES = (
+    SequenceSize(MoveKind.LONG_TRAJECTORY, 0.0, 1.0),
+    SequenceSize(MoveKind.SHORT_TRAJECTORY, 0.0, 0.2),
+)
 # Largest probability of random walks that can be asked for: trajectories need the rest.
 LARGEST_RANDOM_WALK_PROBABILITY = 0.8
-
-
-class KernelHMCAdaptation:
-    """State of the adaptation of KMC lite and KMC finite.
-
-    `fits` makes surrogates of the `history` on a `schedule`; `fitted` is the one in use, with moves
-    on it, None before the first. `trajectories` are the moves on it, with their probabilities.
-    """
-
-    def __init__(self, n_dimensions, fits, growth, is_noisy, trajectories):
-        self.history = History(n_dimensions)
-        self.fits = fits
-        self.schedule = GeometricSchedule(FIRST_FIT * n_dimensions, growth)
-        self.fitted = None
-        adaptation = RandomWalkAdaptation(n_dimensions, is_noisy=is_noisy)
-        self.random_walk = RandomWalk(adaptation, has_momentum=True)
-        self.trajectories = OneOf(trajectories, ByAcceptance(len(trajectories)))
-
-    def use(self, fitted):
-        """Continue with a new surrogate, if there is one; attributes are changed in place."""
-        if fitted is None:
-            return
-        self.fitted = fitted
-        trajectories = self.trajectories
-        jumps = [fitted.transitions.jump(0.0, move.share) for move in trajectories.moves]
-        trajectories.probabilities = trajectories.probabilities.renewed(jumps)
 
 
 class KernelHMC(SurrogateStep):
     """The base of KMC lite and KMC finite: everything but the surrogate's family."""
 
     stats_dtypes_shapes = SurrogateStep.stats_dtypes_shapes | {
-        "step_size": (np.float64, []),
-        "n_steps": (np.int64, []),
         "energy": (np.float64, []),
         "diverging": (bool, []),
-        "kmc_n_fits": (np.int64, []),
     }
 
     def __init__(
@@ -179,14 +152,16 @@ class KernelHMC(SurrogateStep):
         """Return an unfitted surrogate; `sigma` and `regularisation` are None to be chosen."""
 
     def _start_chain(self):
-        given = self.given_step_size, self.given_n_leapfrog
-        kinds = TRAJECTORIES[:1] if self.given_n_leapfrog else TRAJECTORIES
-        return KernelHMCAdaptation(
-            self.n_dimensions,
+        d, given = self.n_dimensions, (self.given_step_size, self.given_n_leapfrog)
+        sizes = TRAJECTORIES[:1] if self.given_n_leapfrog else TRAJECTORIES
+        growth = UPDATED_REFIT_GROWTH if self.schedule == "online" else REFIT_GROWTH
+        random_walk = RandomWalkAdaptation(d, is_noisy=self.target.is_noisy)
+        return SurrogateAdaptation(
+            d,
             self._fits(),
-            UPDATED_REFIT_GROWTH if self.schedule == "online" else REFIT_GROWTH,
-            self.target.is_noisy,
-            [Trajectory(*kind, *given) for kind in kinds],
+            GeometricSchedule(FIRST_FIT * d, growth),
+            RandomWalk(random_walk, has_momentum=True),
+            [Trajectory(size, *given) for size in sizes],
         )
 
     def _fits(self):
@@ -208,54 +183,40 @@ class KernelHMC(SurrogateStep):
 
     # Algorithm 1
 
-    def _propose(self, current):
+    def _moves(self):
         adapted = self.adapted
-        if adapted.fitted is None and self.given_surrogate is not None:
-            adapted.use(adapted.fits.begin(current.position, current.log_density, self.rng))
         if adapted.fitted is None:
-            mixture = MoveMixture(Row(adapted.random_walk, 1.0))
-        else:
-            mixture = MoveMixture(
-                Row(adapted.random_walk, self._random_walk_probability),
-                Row(adapted.trajectories, 1.0),
-            )
-        return mixture.propose(current, adapted.fitted, self.rng)
-
-    def _random_walk_probability(self, state):
-        """Return the random walk's probability at a state, an :class:`Evaluation`."""
-        return self.adapted.fitted.random_walk_share(self.random_walk_probability, state)
+            return [Row(adapted.random_walk, 1.0)]
+        walks = Row(adapted.random_walk, self._random_walk_probability)
+        return [walks, Row(adapted.transitions, 1.0)]
 
     def _learn(self, outcome):
         adapted, proposal = self.adapted, outcome.proposal
         adapted.history.append(outcome)
         adapted.random_walk.adaptation.learn_covariance(adapted.history.states)
         proposal.move.learn(outcome, self.rng)
-        adapted.trajectories.learn(outcome)
+        adapted.transitions.learn(outcome)
         n = len(adapted.history)
         if adapted.schedule.is_due(n):
-            adapted.use(adapted.fits.fit(adapted.history, adapted.fitted, self.rng))
+            self._fit()
         elif self.schedule == "online" and adapted.fits.n_fits:
             if self.rng.uniform() < vanishing_weight(n):
                 adapted.fitted = adapted.fits.update(adapted.history, adapted.fitted, self.rng)
 
     def _end_tuning(self):
-        adapted = self.adapted
         if self.adaptation == "tuning":
-            adapted.use(adapted.fits.fit(adapted.history, adapted.fitted, self.rng))
+            self._fit()
 
-    def _observe(self, evaluation):
-        self.adapted.history.append_evaluation(evaluation)
-
-    def _complaint(self):
-        return self.adapted.fits.failure and self.adapted.fits.complaint
+    def _fit(self):
+        adapted = self.adapted
+        fitted = adapted.fits.fit(adapted.history, adapted.fitted, self.rng)
+        if fitted is not None:
+            adapted.use(fitted)
 
     def _statistics(self, proposal, current):
-        return {
-            "step_size": proposal.step_size,
-            "n_steps": proposal.n_steps,
+        return super()._statistics(proposal, current) | {
             "energy": proposal.kinetic_energy - current.log_density,
             "diverging": proposal.diverging,
-            "kmc_n_fits": self.adapted.fits.n_fits,
         }
 
 

@@ -53,7 +53,7 @@ from pymc_kmc.learning import LearnedPosterior
 from pymc_kmc.learning.emulated_density import on_emulators
 from pymc_kmc.learning.unasked import learn_unasked
 from pymc_kmc.likelihoods.checks import check_model
-from pymc_kmc.moves.base import MoveMixture, Row
+from pymc_kmc.moves.base import Row
 from pymc_kmc.numerics.checks import check_count, check_flag
 from pymc_kmc.steps.kmc_adaptation import KMCAdaptation
 from pymc_kmc.steps.surrogate import SurrogateStep
@@ -138,10 +138,7 @@ class KMC(SurrogateStep):
     name = "kmc"
     _is_local = False  # tempered moves, and sequences of transitions
     stats_dtypes_shapes = SurrogateStep.stats_dtypes_shapes | {
-        "step_size": (np.float64, []),
-        "n_steps": (np.int64, []),
         "kmc_n_transitions": (np.int64, []),
-        "kmc_n_fits": (np.int64, []),
         "kmc_surrogate_variance": (np.float64, []),
         "kmc_proposal_time": (np.float64, []),
     }
@@ -232,16 +229,12 @@ class KMC(SurrogateStep):
     # Moves
 
     def _propose(self, current):
-        begin, adapted = perf_counter(), self.adapted
-        if adapted.fitted is None and self.given_surrogate is not None:
-            adapted.use(adapted.fits.begin(current.position, current.log_density, self.rng))
-        if self.is_tuning and adapted.settling is not None and adapted.settling.move is not None:
-            return adapted.settling.move.propose(current, adapted.fitted, self.rng)
-        proposal = MoveMixture(*self._moves()).propose(current, adapted.fitted, self.rng)
-        return proposal._replace(seconds=perf_counter() - begin)
+        begin, settling = perf_counter(), self.adapted.settling
+        if self.is_tuning and settling is not None and settling.move is not None:
+            return settling.move.propose(current, self.adapted.fitted, self.rng)
+        return super()._propose(current)._replace(seconds=perf_counter() - begin)
 
     def _moves(self):
-        """Return the moves in the order in which they are tried, and their probabilities."""
         adapted = self.adapted
         if adapted.fitted is None:
             return [Row(adapted.random_walk, 1.0)]
@@ -263,12 +256,8 @@ class KMC(SurrogateStep):
             Row(adapted.transitions, 1.0),
         ]
 
-    def _random_walk_probability(self, state):
-        """Return the random walk's probability at a state, an :class:`Evaluation`."""
-        return self.adapted.fitted.random_walk_share(self._smallest_random_walk_share, state)
-
     @property
-    def _smallest_random_walk_share(self):
+    def random_walk_probability(self):
         """The share of random walks where the target is above its surrogate as usual."""
         if not self._explores:
             return self._share(RANDOM_WALKS)
@@ -291,22 +280,13 @@ class KMC(SurrogateStep):
         """Whether evaluations are spent on learning besides drawing."""
         return self.is_tuning and self.adapted.can_explore
 
-    def _observe(self, evaluation):
-        self.adapted.history.append_evaluation(evaluation)
-
-    def _complaint(self):
-        return self.adapted.fits.failure and self.adapted.fits.complaint
-
     def _statistics(self, proposal, current):
         adapted = self.adapted
         variance = np.nan
         if adapted.fitted is not None and self.given_surrogate is None:
             variance = adapted.fitted.surrogate.variance_
-        return {
-            "step_size": proposal.step_size,
-            "n_steps": proposal.n_steps,
+        return super()._statistics(proposal, current) | {
             "kmc_n_transitions": proposal.n_transitions,
-            "kmc_n_fits": adapted.fits.n_fits,
             "kmc_surrogate_variance": variance,
             "kmc_proposal_time": proposal.seconds,
         }

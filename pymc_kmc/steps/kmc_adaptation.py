@@ -3,21 +3,19 @@
 import numpy as np
 
 from pymc_kmc.adaptation.fit_to_values import first_fit
-from pymc_kmc.adaptation.history import History
-from pymc_kmc.adaptation.move_probabilities import ByAcceptance
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.learning.emulated_density import EmulatedDensity
 from pymc_kmc.moves.auxiliary import AuxiliaryChain
-from pymc_kmc.moves.base import OneOf
 from pymc_kmc.moves.frontier import ActiveLearning
 from pymc_kmc.moves.modes import ModeJump, ModeTransition
 from pymc_kmc.moves.noise_probe import ideal_acceptance
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.settling import LearnedDraw, Stay
-from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
+from pymc_kmc.moves.transitions import KINDS, TEMPERED, SurrogateTransition
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
+from pymc_kmc.steps.surrogate import SurrogateAdaptation
 
 # Number of evaluations in which a chain settles on what was learned before it: enough to tell a
 # surrogate that fails, and to learn the probabilities of moves.
@@ -49,29 +47,22 @@ CLEAR_RISE = 2.0
 WINDOW = 50
 
 
-class KMCAdaptation:
+class KMCAdaptation(SurrogateAdaptation):
     """State of KMC's adaptation.
 
-    `fits` makes surrogates of the `history` on a `schedule`; `fitted` is the one in use, with moves
-    on it, None before the first. `transitions` are the moves on it, with their probabilities.
     `modes` are moves between modes that were learned before the chain, empty where there is one
     mode. `settling` is the chain's start from a posterior learned before it; None without one, and
     where that failed.
     """
 
     def __init__(self, n_dimensions, fits, is_noisy):
-        self.history = History(n_dimensions)
-        self.fits = fits
-        self.schedule = GeometricSchedule(first_fit(n_dimensions), REFIT_GROWTH)
-        self.fitted = None
-
         def random_walk():
             return RandomWalk(RandomWalkAdaptation(n_dimensions, is_noisy=is_noisy), FACTORS)
 
-        self.random_walk = random_walk()
-        self.tempered = TemperedTransition(is_noisy, TEMPERATURE)
-        kinds = [SurrogateTransition(size, is_noisy) for size in KINDS]
-        self.transitions = OneOf(kinds, ByAcceptance(len(kinds)))
+        schedule = GeometricSchedule(first_fit(n_dimensions), REFIT_GROWTH)
+        moves = [SurrogateTransition(size, is_noisy) for size in KINDS]
+        super().__init__(n_dimensions, fits, schedule, random_walk(), moves)
+        self.tempered = SurrogateTransition(TEMPERED, is_noisy, TEMPERATURE)
         self.auxiliary = AuxiliaryChain(random_walk(), is_noisy, TEMPERATURE)
         self.active_learning = ActiveLearning(is_noisy)
         self.settling = None
@@ -159,12 +150,6 @@ class KMCAdaptation:
     def _recent(self):
         """Acceptance rates of surrogate moves since the last fit."""
         return self.transitions.probabilities.recent
-
-    def use(self, fitted):
-        """Continue with a new FittedSurrogate; attributes are changed in place."""
-        self.fitted = fitted
-        jumps = [fitted.transitions.jump(size.share, size.length) for size in KINDS]
-        self.transitions.probabilities = self.transitions.probabilities.renewed(jumps)
 
     def _learn_covariance(self):
         """Let the random walk learn its covariance, in the surrogate's coordinates."""

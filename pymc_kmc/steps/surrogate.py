@@ -14,8 +14,13 @@ Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficien
 computations. *Annals of Statistics* 37, 697-725.
 """
 
+from abc import abstractmethod
+
 import numpy as np
 
+from pymc_kmc.adaptation.history import History
+from pymc_kmc.adaptation.move_probabilities import ByAcceptance
+from pymc_kmc.moves.base import MoveMixture, OneOf
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.surrogates.protocol import (
@@ -26,6 +31,26 @@ from pymc_kmc.surrogates.protocol import (
 )
 
 
+class SurrogateAdaptation:
+    """What a step that moves on a surrogate learns; attributes are changed in place.
+
+    `fits` makes surrogates of the `history` on a `schedule`; `fitted` is the one in use, None
+    before the first. `transitions` are `moves` on it, with their probabilities.
+    """
+
+    def __init__(self, n_dimensions, fits, schedule, random_walk, moves):
+        self.history = History(n_dimensions)
+        self.fits, self.schedule, self.random_walk = fits, schedule, random_walk
+        self.fitted = None
+        self.transitions = OneOf(moves, ByAcceptance(len(moves)))
+
+    def use(self, fitted):
+        """Continue with a new FittedSurrogate."""
+        self.fitted = fitted
+        jumps = [fitted.transitions.jump(move.size) for move in self.transitions.moves]
+        self.transitions.probabilities = self.transitions.probabilities.renewed(jumps)
+
+
 class SurrogateStep(AdaptiveStep):
     """Base of the steps that move on a surrogate; see the module's docstring.
 
@@ -33,8 +58,13 @@ class SurrogateStep(AdaptiveStep):
     """
 
     stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {
+        "step_size": (np.float64, []),
+        "n_steps": (np.int64, []),
+        "kmc_n_fits": (np.int64, []),
         "kmc_prediction_error": (np.float64, []),
     }
+    # Share of random walks where the target is above its surrogate as usual.
+    random_walk_probability: float
 
     def __init__(self, vars=None, *, surrogate=None, tune=True, **kwargs):
         if surrogate is None and not tune:
@@ -100,6 +130,33 @@ class SurrogateStep(AdaptiveStep):
         evaluations = self.adapted.history.evaluations
         rows = evaluations.last(len(evaluations)).copy()
         return rows[:, :-1], rows[:, -1]
+
+    def _propose(self, current):
+        adapted = self.adapted
+        if adapted.fitted is None and self.given_surrogate is not None:
+            adapted.use(adapted.fits.begin(current.position, current.log_density, self.rng))
+        return MoveMixture(*self._moves()).propose(current, adapted.fitted, self.rng)
+
+    @abstractmethod
+    def _moves(self):
+        """Return the moves in the order in which they are tried, and their probabilities."""
+
+    def _random_walk_probability(self, state):
+        """Return the random walk's probability at a state, an :class:`Evaluation`."""
+        return self.adapted.fitted.random_walk_share(self.random_walk_probability, state)
+
+    def _observe(self, evaluation):
+        self.adapted.history.append_evaluation(evaluation)
+
+    def _complaint(self):
+        return self.adapted.fits.failure and self.adapted.fits.complaint
+
+    def _statistics(self, proposal, current):
+        return {
+            "step_size": proposal.step_size,
+            "n_steps": proposal.n_steps,
+            "kmc_n_fits": self.adapted.fits.n_fits,
+        }
 
     def _assessment(self, evaluation):
         fitted = self.adapted.fitted

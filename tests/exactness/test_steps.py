@@ -532,7 +532,7 @@ def test_detailed_balance(name, kernel):
 def in_wrong_coordinates(monkeypatch, warp_class):
     """Let KMC learn in coordinates that suit the banana worse than its own."""
     warp = stretching_warp(warp_class)
-    monkeypatch.setattr(FitToValues, "_warps", lambda self, states, last: [(1, warp)])
+    monkeypatch.setattr(FitToValues, "_warps", lambda self, states: [warp])
     step = frozen(lambda: make("KMC"))
     assert step.adapted.fitted.warp is warp
     return step
@@ -597,7 +597,7 @@ class LengthFromTheState(kmc.KMCLite):
     """Makes longer trajectories on one side than on the other."""
 
     def _propose(self, current):
-        for move in self.adapted.trajectories.moves:
+        for move in self.adapted.transitions.moves:
             move.n_steps = (1, 2) if current.position[0] > 0 else (8, 12)
         return super()._propose(current)
 

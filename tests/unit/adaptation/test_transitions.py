@@ -25,7 +25,6 @@ from pymc_kmc.surrogates.lite import LiteParameters
 from tests.bananas import Banana
 
 BANANA = Banana(spread=1.0, bend=0.5)
-SHARES = [(size.share, size.length) for size in KINDS]
 LONGEST = KINDS[-1]
 
 
@@ -54,9 +53,10 @@ def test_what_is_learned_is_sensible(moves):
     assert 0.1 < moves.step_size < 2.0
     assert moves.n_steps >= 2
     assert moves.n_transitions > 5
-    jumps = np.array([moves.jump(*share) for share in SHARES])
+    jumps = np.array([moves.jump(size) for size in KINDS])
     assert np.all((jumps > 0) & (jumps <= 1))
     assert np.argmax(jumps) == 3
+    assert jumps[0] < jumps[1]  # .3 of the steps
 
 
 def test_the_same_generator_gives_the_same_lengths_and_sequences(fitted, moves):

@@ -21,7 +21,12 @@ from pymc_kmc.moves.local import LocalDistribution, LocalRandomWalk
 from pymc_kmc.moves.modes import ModeJump, ModeTransition
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.trajectory import Trajectory
-from pymc_kmc.moves.transitions import KINDS, SurrogateTransition, TemperedTransition
+from pymc_kmc.moves.transitions import (
+    KINDS,
+    TEMPERED,
+    SequenceSize,
+    SurrogateTransition,
+)
 from pymc_kmc.numerics.coordinates import IDENTITY, Coordinates, ModeMaps
 from pymc_kmc.surrogates import KernelExpLite, LogDensityGP
 from tests.balance import balance_errors, functions_of_a_banana
@@ -65,7 +70,7 @@ def fitted_to_states():
 
 
 def trajectory(kind, share):
-    return Trajectory(kind, share, step_size=(0.4, 0.8), n_steps=(3, 10))
+    return Trajectory(SequenceSize(kind, 0.0, share), step_size=(0.4, 0.8), n_steps=(3, 10))
 
 
 class DifferentiableBanana:
@@ -122,7 +127,7 @@ MOVES = {
         fitted_to_another_density(is_warped=True),
     ),
     "tempered transitions": lambda: (
-        TemperedTransition(False, 1.5),
+        SurrogateTransition(TEMPERED, False, 1.5),
         fitted_to_another_density(),
     ),
     "long trajectory": lambda: (trajectory(MoveKind.LONG_TRAJECTORY, 1.0), fitted_to_states()),

@@ -8,6 +8,7 @@ import pytest
 from pymc_kmc.dynamics import SHORTEST_SHARE, STEP_JITTER, Metric, SurrogateHamiltonian
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.moves.trajectory import Trajectory
+from pymc_kmc.moves.transitions import SequenceSize
 from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.surrogates import KernelExpLite
 from tests.bananas import Banana
@@ -30,7 +31,7 @@ def fitted():
 
 
 def trajectory(kind=MoveKind.LONG_TRAJECTORY, share=1.0, step_size=(0.1, 0.2), n_steps=(10, 20)):
-    return Trajectory(kind, share, step_size, n_steps)
+    return Trajectory(SequenceSize(kind, 0.0, share), step_size, n_steps)
 
 
 @pytest.mark.parametrize(("share", "numbers"), [(1.0, (10, 20)), (0.2, (2, 4)), (0.01, (1, 1))])
@@ -49,7 +50,7 @@ def test_sizes_and_numbers_of_steps_are_drawn_from_their_ranges(share, numbers):
 def test_what_is_not_given_is_what_was_learned():
     learned, rng = fitted(), np.random.default_rng(6)
     learned = replace(learned, transitions=learned.transitions._replace(step_size=0.1, n_steps=30))
-    move = Trajectory(MoveKind.LONG_TRAJECTORY, 1.0)
+    move = Trajectory(SequenceSize(MoveKind.LONG_TRAJECTORY, 0.0, 1.0))
     proposals = [move.propose(STATE, learned, rng) for _ in range(400)]
     n_steps = [proposal.n_steps for proposal in proposals]
     assert (min(n_steps), max(n_steps)) == (SHORTEST_SHARE * 30, 30)

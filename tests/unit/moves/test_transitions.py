@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.moves.base import MoveKind
-from pymc_kmc.moves.transitions import FEW, KINDS, SurrogateTransition, TemperedTransition
+from pymc_kmc.moves.transitions import FEW, KINDS, TEMPERED, SurrogateTransition
 from pymc_kmc.surrogates import LogDensityGP
 from tests.bananas import Banana
 from tests.fitted import fitted_surrogate, stretching_warp
@@ -26,7 +26,7 @@ def fitted():
 @pytest.mark.parametrize(
     ("make", "temperature"),
     [(partial(SurrogateTransition, size), 1.0) for size in KINDS]
-    + [(partial(TemperedTransition, temperature=2.0), 2.0)],
+    + [(partial(SurrogateTransition, TEMPERED, temperature=2.0), 2.0)],
 )
 def test_the_ratio_is_the_surrogates_own(fitted, make, temperature):
     """A target that is the surrogate to its power accepts everything: the ratios cancel."""
@@ -64,7 +64,7 @@ def test_longer_kinds_make_more_steps(fitted):
     assert n_steps == sorted(n_steps) and n_steps[0] < n_steps[-1]
     assert n_transitions[:2] == [1, 1] and n_transitions[2] < n_transitions[3]
     assert n_transitions[3] == fitted.transitions.n_transitions
-    tempered = TemperedTransition(False, 1.5).propose(STATE, fitted, rng)
+    tempered = SurrogateTransition(TEMPERED, False, 1.5).propose(STATE, fitted, rng)
     assert tempered.move.kind == MoveKind.TEMPERED_TRANSITION
     assert tempered.n_transitions == n_transitions[2]
 

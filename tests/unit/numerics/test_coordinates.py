@@ -54,9 +54,7 @@ def any_warp(rng):
         centre=rng.standard_normal(5),
         location=rng.standard_normal(2),
         location_slopes=rng.standard_normal((2, 3)),
-        scale_slopes=rng.standard_normal((2, 4)),
-        nearest=np.array([-1.0, -0.5]),
-        farthest=np.array([0.5, 1.0]),
+        scale_slopes=rng.standard_normal((2, 2)),
         lowest=np.array([-0.5, -1.0]),
         highest=np.array([1.0, 0.5]),
     )

@@ -175,7 +175,7 @@ def test_random_walks_help_a_poor_surrogate_while_tuning():
 
     def share(accepted):
         adapted.transitions.probabilities.recent[:] = accepted
-        return step._smallest_random_walk_share
+        return step.random_walk_probability
 
     usual = kmc_step.TUNING_RANDOM_WALKS
     assert share([0.0] * 19) == usual  # too few
