@@ -101,7 +101,7 @@ def test_an_executor_and_a_store(url, tmp_path):
     assert succeeded.all() and len(kmc.EvaluationStore(path)) == 4
 
 
-def test_a_stored_run_needs_no_server(tmp_path):
+def test_what_is_stored_needs_no_server(tmp_path):
     port = servers.free_port()
     process = server_on(port)
     model = model_of(f"http://127.0.0.1:{port}", store=tmp_path / "line.db", on_error="reject")
