@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         PseudoMarginalPotential,
         SyntheticLikelihoodPotential,
         black_boxes,
+        command,
+        umbridge,
     )
     from pymc_kmc.model.evaluations import Evaluations
     from pymc_kmc.partial import PartialPosteriors, partial_posteriors
@@ -57,11 +59,13 @@ _MODULES = {
     "PseudoMarginalPotential": "likelihoods",
     "SyntheticLikelihoodPotential": "likelihoods",
     "black_boxes": "likelihoods",
+    "command": "likelihoods",
     "diagnose": "diagnostics",
     "estimate_noise": "advice",
     "learn": "learning",
     "mmd": "discrepancy",
     "partial_posteriors": "partial",
+    "umbridge": "likelihoods",
 }
 
 __all__ = [*_MODULES, "datasets", "plots", "surrogates"]

@@ -53,12 +53,15 @@ TOPICS = (
         "likelihoods",
         "Likelihoods",
         "What makes an estimator, a simulator or a plain function a part of a PyMC model. See "
-        "[Noisy likelihoods](../noisy_likelihoods.md), [Simulators](../simulators.md) and "
+        "[Noisy likelihoods](../noisy_likelihoods.md), [Simulators](../simulators.md), "
+        "[Servers and programs](../external_simulators.md) and "
         "[Keep every evaluation](../stores.md).",
         names=(
             "BlackBox",
             "black_boxes",
             "BlackBoxError",
+            "umbridge",
+            "command",
             "PseudoMarginalPotential",
             "ABCPotential",
             "SyntheticLikelihoodPotential",

@@ -16,6 +16,7 @@ from pymc_kmc.likelihoods.executors import (
     Failure,
     LazyExecutor,
     RunOnce,
+    Unavailable,
     check_executor,
 )
 from pymc_kmc.likelihoods.user_function import (
@@ -277,6 +278,8 @@ class BlackBoxOp(UserFunctionOp):
             results = executor.each(self._call, calls, self.timeout)
         try:
             for result in results:
+                if isinstance(result, Failure) and isinstance(result.error, Unavailable):
+                    raise result.error
                 n_done += 1
                 yield result
         except ExecutorError as error:

@@ -31,6 +31,13 @@ class TimeLimitError(ExecutorError):
     """An executor's time was up."""
 
 
+class Unavailable(ExecutorError):
+    """A function could not be run, whatever its parameters: a server is down, a disk is full.
+
+    The function raises it. It is never a rejection.
+    """
+
+
 class Failure(NamedTuple):
     """The exception that a replicate raised.
 
@@ -70,13 +77,17 @@ def check_executor(executor, timeout):
             "executor must have the interface of concurrent.futures.Executor, or be a function "
             f"that returns one, got {executor!r} of type {type(executor).__name__}."
         )
-    if timeout is not None:
-        if not (isinstance(timeout, numbers.Real) and 0 < timeout < np.inf):
-            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
-        if executor is None:
-            raise ValueError(
-                f"timeout={timeout} needs executor=: a call in this process isn't stopped."
-            )
+    check_time_limit(timeout)
+    if timeout is not None and executor is None:
+        raise ValueError(
+            f"timeout={timeout} needs executor=: a call in this process isn't stopped."
+        )
+
+
+def check_time_limit(timeout):
+    """Raise a ValueError unless a time limit is a positive number of seconds, or None."""
+    if timeout is not None and not (isinstance(timeout, numbers.Real) and 0 < timeout < np.inf):
+        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
 
 
 class Replicates:

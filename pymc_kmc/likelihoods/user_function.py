@@ -14,7 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kmc.likelihoods.checks import WrongResult
-from pymc_kmc.likelihoods.executors import ExecutorError, Failure, TimeLimitError
+from pymc_kmc.likelihoods.executors import ExecutorError, Failure, TimeLimitError, Unavailable
 from pymc_kmc.likelihoods.store import StoredFailure, StoredFunction
 
 # Results remembered. A Metropolis step of another variable asks for two in turn; Slice and NUTS
@@ -160,6 +160,8 @@ def happened(failure):
         return str(error)
     if isinstance(error, TimeLimitError):
         return f"was stopped: {error}"
+    if isinstance(error, Unavailable):
+        return f"got no result: {error}"
     if isinstance(error, ExecutorError):
         return f"got no result of its executor: {error}"
     return f"raised {type(error).__name__}: {error}"

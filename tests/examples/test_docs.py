@@ -11,6 +11,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from tests.servers import free_port
 from tests.snippets import ROOT, python_blocks, run_quickly
 from tests.steps import STEPS
 
@@ -34,6 +35,13 @@ QUICKER = {
     "coming_from.md": [("kmc.KMC(), tune=1000, draws=2000)", "kmc.KMC(learn=False))")],
     "diagnose.md": [("at=[100, 500, 2000]", "at=[20, 60]")],
     # What was learned above is not learned again.
+    "external_simulators.md": [
+        ("umbridge.serve_models(", "from tests.servers import begin; begin("),
+        ("4242", str(free_port())),
+        # Learned from the server already; each call starts Python.
+        ("kmc.KMC(), draws=1000", "kmc.KMC(learn=False), tune=9, draws=9"),
+        ("tune=100, draws=100", "tune=9, draws=9"),
+    ],
     "learning.md": [("    learned = kmc.learn(model, random_seed=1)\n", "    pass\n")],
     "partial_posteriors.md": [
         ("1_000_000", "2000"),
@@ -63,7 +71,13 @@ def extension(monkeypatch):
 
 
 # Pages that take long, on whose subjects notebooks run on the second line of PyMC.
-LONG = ("black_boxes.md", "coming_from.md", "learning.md", "partial_posteriors.md")
+LONG = (
+    "black_boxes.md",
+    "coming_from.md",
+    "external_simulators.md",
+    "learning.md",
+    "partial_posteriors.md",
+)
 
 
 @pytest.mark.documentation

@@ -20,6 +20,12 @@ SMALL_GLASS = replace(GLASS, data=GLASS.data[::4], target=GLASS.target[::4], y=G
 # What makes a notebook quick besides fewer iterations: pieces of its code, and their replacements.
 QUICK = {
     "glass": {"kmc.datasets.load_glass()": "SMALL_GLASS"},
+    "hours_a_run": {
+        "tune=50": "tune=9",
+        "draws=200": "draws=9",
+        "chains=2": "chains=1",
+        "n_before_kill=200": "n_before_kill=40",
+    },
     "noisy_likelihood": {"[1, 2, 4, 8, 16]": "[1]", "n=400": "n=20"},
     "particle_filter": {"n=300": "n=20"},
     "partial_posteriors": {
@@ -47,7 +53,8 @@ def outputs(name):
 
 @pytest.mark.documentation
 @pytest.mark.parametrize("name", sorted(NOTEBOOKS))
-def test_it_runs(name):
+def test_it_runs(name, monkeypatch):
+    monkeypatch.chdir(Path.cwd())  # back from where a notebook has gone
     code = [text(cell) for cell in cells(name, "code")]
     run_quickly(code, name, QUICK.get(name, {}).items(), SMALL_GLASS=SMALL_GLASS)
     assert not plt.get_fignums(), "a picture is made and not shown"
