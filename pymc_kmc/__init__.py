@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pymc_kmc.advice import NoiseEstimate, estimate_noise
     from pymc_kmc.diagnostics import Diagnosis, diagnose
     from pymc_kmc.discrepancy import MMD, mmd
+    from pymc_kmc.kept import extras, with_extras
     from pymc_kmc.learning import LearnedMode, LearnedPosterior, LogEvidence, learn
     from pymc_kmc.likelihoods import (
         ABCPotential,
@@ -59,9 +60,11 @@ _MODULES = {
     "black_boxes": "likelihoods",
     "diagnose": "diagnostics",
     "estimate_noise": "advice",
+    "extras": "kept",
     "learn": "learning",
     "mmd": "discrepancy",
     "partial_posteriors": "partial",
+    "with_extras": "kept",
 }
 
 __all__ = [*_MODULES, "datasets", "plots", "surrogates"]

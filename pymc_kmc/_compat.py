@@ -50,3 +50,13 @@ def as_scalar(value):
     array = np.empty((), dtype=object)
     array[()] = value
     return array
+
+
+def with_group(idata, group, data):
+    """Return a copy of an InferenceData or a DataTree with a data set as one more group."""
+    found = idata.copy()
+    if isinstance(found, xr.DataTree):
+        found[group] = xr.DataTree(data)
+    else:
+        found.add_groups({group: data})
+    return found
