@@ -60,3 +60,12 @@ def with_group(idata, group, data):
     else:
         found.add_groups({group: data})
     return found
+
+
+def pareto_k(log_weights):
+    """Return the Pareto tail index of importance weights (n,), as PSIS estimates it."""
+    if ARVIZ_MAJOR < 1:
+        return float(arviz.psislw(log_weights)[1])
+    from arviz_stats.base import array_stats
+
+    return float(array_stats.psislw(log_weights, axis=-1)[1])
