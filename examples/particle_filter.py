@@ -49,6 +49,12 @@ its own Monte-Carlo errors come out too small.) A hundred years are few: the pla
 particles in proportion to T, the correlated one to about the square root of T, so that its
 advantage grows with the length of the series.
 
+The plain filter also draws a path: a particle of the last year in proportion to its weight, and its
+ancestors back to the first. A chain that keeps the path of the accepted run (``extras=``) draws
+levels and parameters from their joint posterior (Andrieu, Doucet and Holenstein, 2010): they are
+compared with the Kalman smoother's. Running the filter again at the draws would be wrong: its
+paths lack the weight of their estimate.
+
 This model is linear and Gaussian, so that the Kalman filter has its exact likelihood, and the two
 parameters their exact posterior on a grid: the draws are compared with it. The particle filter
 needs none of that. In another model, change the lines that move and weight the particles.
@@ -81,6 +87,7 @@ from scipy.stats import halfnorm
 
 import pymc_kmc as kmc
 
+FIRST_YEAR = 1871
 # The level in the first year, before any flow is seen: wide, so that it hardly matters.
 FIRST_LEVEL, FIRST_LEVEL_SD = 1000.0, 300.0
 # Scales of the half-normal priors.
@@ -104,8 +111,13 @@ def load_nile():
     return nile["time"].to_numpy(), nile["value"].to_numpy(dtype=float)
 
 
-@numba.njit(error_model="numpy")
 def log_particle_filter(flow, level_sd, noise_sd, moves, uniforms):
+    """The filter's log estimate alone; see :func:`filter_with_path`."""
+    return filter_with_path(flow, level_sd, noise_sd, moves, uniforms, np.empty(0))
+
+
+@numba.njit(error_model="numpy")
+def filter_with_path(flow, level_sd, noise_sd, moves, uniforms, path):
     """Log of the bootstrap filter's estimate of p(flow | level_sd, noise_sd).
 
     Parameters
@@ -114,8 +126,10 @@ def log_particle_filter(flow, level_sd, noise_sd, moves, uniforms):
     level_sd, noise_sd : float
     moves : numpy.ndarray, shape (T, N)
         Standard normal numbers that move the particles.
-    uniforms : numpy.ndarray, shape (T - 1,)
-        In (0, 1), one for each resampling.
+    uniforms : numpy.ndarray, shape (T - 1,) or (T,)
+        In (0, 1), one for each resampling; the last one of T chooses the path.
+    path : numpy.ndarray, shape (T,) or (0,)
+        Where the levels of a particle of the last year and of its ancestors are written.
 
     Returns
     -------
@@ -126,10 +140,18 @@ def log_particle_filter(flow, level_sd, noise_sd, moves, uniforms):
     parents = np.full(n, FIRST_LEVEL)
     sd = FIRST_LEVEL_SD
     log_estimate = 0.0
+    n_kept = len(path)
+    particles, ancestors = np.empty((n_kept, n)), np.empty((n_kept, n), np.int64)
+    offspring_of = np.zeros(n, np.int64)
     for t in range(n_years):
         x = parents + sd * moves[t]  # move
         sd = level_sd
-        x.sort()
+        if n_kept:
+            order = np.argsort(x)
+            x = x[order]
+            particles[t], ancestors[t] = x, offspring_of[order]
+        else:
+            x.sort()
         largest = -np.inf
         for i in range(n):
             z = (flow[t] - x[i]) / noise_sd
@@ -141,6 +163,12 @@ def log_particle_filter(flow, level_sd, noise_sd, moves, uniforms):
         total = weights.sum()
         log_estimate += largest + np.log(total / n) - np.log(noise_sd) - 0.5 * np.log(2.0 * np.pi)
         if t == n_years - 1:
+            if n_kept:
+                shares = np.cumsum(weights) / total
+                k = min(np.searchsorted(shares, uniforms[t]), n - 1)
+                for s in range(t, -1, -1):
+                    path[s] = particles[s, k]
+                    k = ancestors[s, k]
             break
         # Systematic resampling: the offspring of a particle are the points (k + uniform) / n in
         # its share of [0, 1], on average n times its weight.
@@ -150,7 +178,7 @@ def log_particle_filter(flow, level_sd, noise_sd, moves, uniforms):
             while cumulated < point and parent < n - 1:
                 parent += 1
                 cumulated += weights[parent] / total
-            parents[k] = x[parent]
+            parents[k], offspring_of[k] = x[parent], parent
     return log_estimate
 
 
@@ -190,16 +218,34 @@ class ParticleFilter:
         """Log likelihood estimate with new random numbers from the generator `rng`."""
         return self.correlated(level_sd, noise_sd, rng.standard_normal(self.n_normals))
 
+    def plain_with_path(self, level_sd, noise_sd, rng):
+        """The estimate of :meth:`plain`, with a path drawn from the filter."""
+        n_years = len(self.flow)
+        normals, last = rng.standard_normal(self.n_normals), rng.uniform()
+        moves = normals[: n_years * self.n_particles].reshape(n_years, self.n_particles)
+        uniforms = np.append(normal_cdf(normals[moves.size :]), last)
+        path = np.full(n_years, np.nan)
+        parameters = float(level_sd), float(noise_sd)
+        log_estimate = filter_with_path(self.flow, *parameters, moves, uniforms, path)
+        return log_estimate, {"level": path}
+
 
 def build_model(particle_filter, correlation=None):
-    """The PyMC model of the module's docstring, with the correlated version or the plain one."""
-    with pm.Model() as model:
+    """The PyMC model of the module's docstring, with the correlated version or the plain one.
+
+    The plain one keeps the path of the levels with each draw.
+    """
+    with pm.Model(
+        coords={"year": range(FIRST_YEAR, FIRST_YEAR + len(particle_filter.flow))}
+    ) as model:
         parameters = [
             pm.HalfNormal("level_sd", LEVEL_SD_SCALE),
             pm.HalfNormal("noise_sd", NOISE_SD_SCALE),
         ]
         if correlation is None:
-            kmc.PseudoMarginalPotential("loglik", particle_filter.plain, *parameters)
+            kmc.PseudoMarginalPotential(
+                "loglik", particle_filter.plain_with_path, *parameters, extras={"level": "year"}
+            )
         else:
             kmc.PseudoMarginalPotential(
                 "loglik",
@@ -227,6 +273,50 @@ def kalman_log_likelihood(flow, level_sd, noise_sd):
         mean = mean + gain * error
         variance = variance * (1 - gain) + np.square(level_sd)
     return total
+
+
+def kalman_smoother(flow, level_sd, noise_sd):
+    """Mean and variance of each year's level given all flows, shapes (T, ...)."""
+    level_sd, noise_sd = np.broadcast_arrays(level_sd, noise_sd)
+    means, variances = np.empty((2, len(flow), *level_sd.shape))
+    mean, variance = FIRST_LEVEL, FIRST_LEVEL_SD**2
+    for t, y in enumerate(flow):
+        gain = variance / (variance + noise_sd**2)
+        means[t], variances[t] = mean + gain * (y - mean), variance * (1 - gain)
+        mean, variance = means[t], variances[t] + level_sd**2
+    for t in range(len(flow) - 2, -1, -1):
+        gain = variances[t] / (variances[t] + level_sd**2)
+        means[t] += gain * (means[t + 1] - means[t])
+        variances[t] += gain**2 * (variances[t + 1] - variances[t] - level_sd**2)
+    return means, variances
+
+
+def exact_levels(flow, exact, every=8):
+    """Posterior mean and sd of each year's level, from every 8th point of the exact posterior."""
+    level_sd, noise_sd = (grid[::every] for grid in exact.grids)
+    mass = exact.mass[::every, ::every] / exact.mass[::every, ::every].sum()
+    means, variances = kalman_smoother(flow, level_sd[:, None], noise_sd)
+    mean = np.sum(mass * means, axis=(1, 2))
+    second = np.sum(mass * (variances + means**2), axis=(1, 2))
+    return mean, np.sqrt(second - mean**2)
+
+
+def print_levels(idata, flow, exact):
+    """How far the drawn paths are from the Kalman smoother's levels, in Monte-Carlo errors."""
+    levels = kmc.extras(idata)["level"].values
+    expected = np.array(exact_levels(flow, exact)).T
+    scores = []
+    for t, values in enumerate(expected):
+        found = moments(levels[..., t])
+        scores += [[(f - e) / error for (f, error), e in zip(found, values, strict=True)]]
+    worst = np.abs(scores).max(axis=0)
+    print(
+        "\nLevels drawn with the plain filter, against the Kalman smoother's: the root mean square"
+    )
+    print(
+        f"of the errors of {len(flow)} means and sds is {np.sqrt(np.mean(np.square(scores))):.1f}"
+    )
+    print(f"Monte-Carlo errors, the largest of a mean {worst[0]:.1f}, of an sd {worst[1]:.1f}.")
 
 
 class ExactPosterior(NamedTuple):
@@ -480,6 +570,7 @@ def main(arguments=None):
         print(f"\n{version.title}\n{az.summary(idata, var_names=list(NAMES)).to_string()}")
         results.append((version, idata))
     print_posterior(results, exact)
+    print_levels(results[0][1], flow, exact)
     print_cost(results, exact.mode, options.seed)
     plot(years, flow, exact, results, options.output)
     print(f"\nFlows, posterior and draws: {options.output}")

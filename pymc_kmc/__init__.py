@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from pymc_kmc.advice import NoiseEstimate, estimate_noise
     from pymc_kmc.diagnostics import Diagnosis, diagnose
     from pymc_kmc.discrepancy import MMD, mmd
+    from pymc_kmc.evidence import log_evidence
     from pymc_kmc.findings import EvaluationCounts
+    from pymc_kmc.kept import extras, with_extras
     from pymc_kmc.learning import LearnedMode, LearnedPosterior, LogEvidence, learn
     from pymc_kmc.likelihoods import (
         ABCPotential,
@@ -62,10 +64,13 @@ _MODULES = {
     "command": "likelihoods",
     "diagnose": "diagnostics",
     "estimate_noise": "advice",
+    "extras": "kept",
+    "log_evidence": "evidence",
     "learn": "learning",
     "mmd": "discrepancy",
     "partial_posteriors": "partial",
     "umbridge": "likelihoods",
+    "with_extras": "kept",
 }
 
 __all__ = [*_MODULES, "datasets", "plots", "surrogates"]

@@ -50,3 +50,20 @@ def as_scalar(value):
     array = np.empty((), dtype=object)
     array[()] = value
     return array
+
+
+def with_group(idata, group, data):
+    """Return a copy of an InferenceData or a DataTree with a data set as one more group."""
+    found = idata.copy()
+    if isinstance(found, xr.DataTree):
+        found[group] = xr.DataTree(data)
+    else:
+        found.add_groups({group: data})
+    return found
+
+
+def pareto_k(log_weights):
+    """Return the Pareto tail index of importance weights (n,), as PSIS estimates it."""
+    if ARVIZ_MAJOR < 1:
+        return float(arviz.psislw(log_weights)[1])
+    return float(xr.DataArray(log_weights, dims="draw").azstats.psislw(dim="draw")[1])

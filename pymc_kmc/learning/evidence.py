@@ -53,16 +53,21 @@ def of_emulated(composite, draws, penalised, variances, rng) -> LogEvidence:
     `penalised` (n,) is the log density that the draws (n, d) are from, `variances` (n,) are those
     of the composite's log density there.
     """
+    found, inside = of_penalised(composite, draws, penalised, rng)
+    taken_off = log_mean(PENALTY * variances[inside])
+    error = np.hypot(found.error, taken_off.error)
+    return LogEvidence(found.value + taken_off.value, float(error))
+
+
+def of_penalised(composite, draws, penalised, rng):
+    """Return the LogEvidence of the density that the draws are from, and which are in one turn."""
     is_inside = one_turn(draws, composite.model.periods)
     inside = is_inside(draws)
 
     def log_density(X):
         return np.where(is_inside(X), composite(X).penalised, -np.inf)
 
-    found = bridge(draws[inside], penalised[inside], log_density, rng)
-    taken_off = log_mean(PENALTY * variances[inside])
-    error = np.hypot(found.error, taken_off.error)
-    return LogEvidence(found.value + taken_off.value, float(error))
+    return bridge(draws[inside], penalised[inside], log_density, rng), inside
 
 
 def one_turn(draws, periods):

@@ -35,8 +35,9 @@ import numpy as np
 import pymc as pm
 from pytensor.tensor import TensorVariable
 
-from pymc_kmc.likelihoods.checks import WrongResult, as_real_scalar
+from pymc_kmc.likelihoods.checks import WrongResult, as_real_scalar, check_model
 from pymc_kmc.likelihoods.executors import Replicates
+from pymc_kmc.likelihoods.extras import Extras, ExtrasLike, joined
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
 from pymc_kmc.likelihoods.simulations import (
@@ -65,6 +66,7 @@ def ABCPotential(  # noqa: N802
     executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
     store: StoreLike | None = None,
+    extras: ExtrasLike | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     r"""Add the log of an unbiased estimate of the ABC likelihood to a model.
@@ -133,6 +135,13 @@ def ABCPotential(  # noqa: N802
     store : str, os.PathLike or EvaluationStore, optional
         File that keeps the distances of every estimate, or an :class:`EvaluationStore` for several
         functions. What is in it is never computed again; `epsilon` and `kernel` may change.
+    extras : dict of str to int, str or tuple, optional
+        What the simulator returns beside its value, kept with the accepted evaluation: the shape of
+        each extra by its name, lengths or names of the model's dims, e.g. ``{"path": (100,)}``.
+        The simulator then returns ``data, {"path": array}``. :func:`extras` finds them in the
+        result. Of several data sets one's are kept, chosen with probability
+        proportional to its weight: extras that are the data are draws of the posterior
+        predictive given ABC's acceptance. With ``size=`` each has a first axis.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -203,13 +212,17 @@ def ABCPotential(  # noqa: N802
             f"distance of {name!r} must be callable, distance(simulated_summary, "
             f"observed_summary), got {distance!r} of type {type(distance).__name__}."
         )
-    summaries = Summaries(name, simulator, summary, observed, noise.is_joint)
+    model = check_model(model)
+    kept = Extras.of(f"simulator of {name!r}", extras, model)
+    summaries = Summaries(name, simulator, summary, observed, noise.is_joint, kept)
     replicates = Replicates(Distance(summaries, distance), noise, executor, timeout)
     average = KernelAverage(name, kernel, float(epsilon))
     options = n_simulations, target_variance, model, summaries
     data = blake2b(summaries.observed.tobytes(), digest_size=4).hexdigest()
     results = f"distances from data {data}"
-    return add_potential(name, replicates, average, params, *options, store=store, results=results)
+    return add_potential(
+        name, replicates, average, params, *options, store=store, results=results, extras=kept
+    )
 
 
 class Distance:
@@ -223,8 +236,12 @@ class Distance:
         self.distance = distance
 
     def __call__(self, *arguments, **random):
-        simulated, observed = self.summaries(*arguments, **random), self.summaries.observed
-        is_joint = self.summaries.is_joint
+        simulated, extras = self.summaries.with_extras(*arguments, **random)
+        return joined(self.between(simulated), extras)
+
+    def between(self, simulated):
+        """Return the distance of a data set's summary, or of each of many, from the observed."""
+        observed, is_joint = self.summaries.observed, self.summaries.is_joint
         if self.distance is None:
             axes = tuple(range(int(is_joint), simulated.ndim))
             return np.sqrt(np.sum((simulated - observed) ** 2, axis=axes))
@@ -232,8 +249,8 @@ class Distance:
         try:
             if is_joint:
                 distance = as_floats(distance, "is")
-                if distance.shape != (random["size"],):
-                    raise TypeError(f"has shape {distance.shape}, not {(random['size'],)}")
+                if distance.shape != simulated.shape[:1]:
+                    raise TypeError(f"has shape {distance.shape}, not {simulated.shape[:1]}")
             else:
                 distance = as_real_scalar(distance)
         except TypeError as error:
@@ -281,7 +298,11 @@ class KernelAverage(Combination):
     def log_estimate(self, results, succeeded):
         distances = np.where(succeeded, results, np.inf)
         self.smallest = min(self.smallest, float(distances.min()))
-        return log_mean_exp(LOG_KERNELS[self.kernel](distances / self.epsilon))
+        return log_mean_exp(self.log_weights(distances))
+
+    def log_weights(self, distances):
+        distances = np.where(np.isfinite(distances), distances, np.inf)
+        return LOG_KERNELS[self.kernel](distances / self.epsilon)
 
     def forget(self):
         super().forget()

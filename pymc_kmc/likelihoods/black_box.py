@@ -27,6 +27,7 @@ from pytensor.tensor.type import discrete_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp, black_box_ops
 from pymc_kmc.likelihoods.checks import check_callable, check_model, check_name, is_positive_integer
+from pymc_kmc.likelihoods.extras import Extras, ExtrasLike, WithExtras
 from pymc_kmc.likelihoods.store import BLACK_BOX, StoreLike
 from pymc_kmc.likelihoods.user_function import (
     as_tensors,
@@ -55,6 +56,7 @@ def BlackBox(  # noqa: N802
     on_error: Literal["raise", "reject"] = "raise",
     vectorized: bool = False,
     store: StoreLike | None = None,
+    extras: ExtrasLike | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     """Make a tensor of a Python function: a solver, a simulator without noise, foreign code.
@@ -103,6 +105,10 @@ def BlackBox(  # noqa: N802
         is in it is never computed again; after a kill the same script makes the same draws. With
         ``on_error="reject"`` it keeps failures too; a call that was stopped is made again where
         `timeout` is longer.
+    extras : dict of str to int, str or tuple, optional
+        What the function returns beside its result, kept with the accepted evaluation: the shape
+        of each extra by its name, lengths or names of the model's dims. The function then returns
+        ``result, {"name": array, ...}``. :func:`extras` finds them in what `pymc.sample` returned.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -151,7 +157,8 @@ def BlackBox(  # noqa: N802
     names = names_of(params)
     if lengths is not None:
         params, names = [*params, lengths], [*names, "shape"]
-    op = BlackBoxOp(name, function, shape, names, executor, timeout, on_error, vectorized)
+    kept = Extras.of(f"black box {name!r}", extras, model)
+    op = BlackBoxOp(name, function, shape, names, executor, timeout, on_error, vectorized, kept)
     if store is not None and name in (taken := _stored_names.setdefault(model, set())):
         raise ValueError(
             f"The model has another black box {name!r} with a store, where evaluations are found "
@@ -244,27 +251,31 @@ def _repeated(values, lengths):
     return values.ravel()[places].reshape(lengths, ndim=values.ndim)
 
 
+def _value(result):
+    return result.value if isinstance(result, WithExtras) else result
+
+
 def try_out(op, values):
     """Return the outputs at the initial point; raise an error unless finite and repeatable.
 
     What the store has there was tried out before.
     """
-    known = op.known(values)
+    known = _value(op.known(values))
     if isinstance(known, np.ndarray) and np.isfinite(known).all():
         return known
     begin = perf_counter()
-    outputs = op.try_out(values)
-    seconds = perf_counter() - begin
+    result = op.try_out(values)
+    seconds, outputs = perf_counter() - begin, _value(result)
     point = ", ".join(f"{n}={v}" for n, v in zip(op.parameter_names, values, strict=True))
     if not np.isfinite(outputs).all():
         raise ValueError(
             f"The black box {op.name!r} isn't finite at the model's initial point, where {point}: "
             f"it returned {outputs}. Give the variables an initval= where it is."
         )
-    again = op.try_out(values)
+    again = _value(op.try_out(values))
     difference = np.abs(again - outputs)
     if not (difference > 0).any() and np.isfinite(again).all():
-        op.keep(values, (), outputs, seconds)
+        op.keep(values, (), result, seconds)
         return outputs
     if not (difference <= ROUNDING * np.abs(outputs).max()).all():
         raise ValueError(
@@ -279,5 +290,5 @@ def try_out(op, values):
         UserWarning,
         stacklevel=3,
     )
-    op.keep(values, (), outputs, seconds)
+    op.keep(values, (), result, seconds)
     return outputs

@@ -19,6 +19,7 @@ from pymc_kmc.likelihoods.executors import (
     Unavailable,
     check_executor,
 )
+from pymc_kmc.likelihoods.extras import WithExtras, apart, joined
 from pymc_kmc.likelihoods.user_function import (
     NotFinite,
     UserFunctionOp,
@@ -48,13 +49,14 @@ class Rejection(NamedTuple):
 class RealArray:
     """The task of a black box: calls the user's function and makes an array of its result."""
 
-    def __init__(self, function):
-        self.function = function
+    def __init__(self, function, extras=None, vectorized=False):
+        self.function, self.extras, self.vectorized = function, extras, vectorized
 
     def __call__(self, *values, shape):
-        outputs = self.function(*values)
+        first = shape[: int(self.vectorized)]
+        outputs, extras = apart(self.extras, self.function(*values), *first)
         try:
-            return as_real_array(outputs, shape)
+            return joined(as_real_array(outputs, shape), extras)
         except TypeError as error:
             raise WrongResult(
                 f"must return real numbers of shape {shape}; it returned {error} (see shape=)."
@@ -65,7 +67,8 @@ class BlackBoxOp(UserFunctionOp):
     """A deterministic function that has values only, no gradient; see :func:`BlackBox`.
 
     It has one output, a tensor. With ``on_error="reject"`` it has a second, 1. where the evaluation
-    succeeded and 0. where it failed; there the first is NaN. Two instances are never equal. `shape`
+    succeeded and 0. where it failed; there the first is NaN. With `extras`, Extras, the last are
+    these, raveled. Two instances are never equal. `shape`
     has None for lengths that the data determine; the last parameter is then the whole shape, a
     vector of integers, which the function doesn't get.
 
@@ -83,10 +86,19 @@ class BlackBoxOp(UserFunctionOp):
     """
 
     def __init__(
-        self, name, function, shape, parameter_names, executor, timeout, on_error, vectorized
+        self,
+        name,
+        function,
+        shape,
+        parameter_names,
+        executor,
+        timeout,
+        on_error,
+        vectorized,
+        extras=None,
     ):
         check_executor(executor, timeout)
-        super().__init__(name, f"black box {name!r}", parameter_names)
+        super().__init__(name, f"black box {name!r}", parameter_names, extras)
         self.shape = shape
         self.takes_shape = None in shape
         self.timeout = timeout
@@ -95,7 +107,7 @@ class BlackBoxOp(UserFunctionOp):
         self.n_evaluations = 0
         self.reasons = Counter()
         self.rejections = deque(maxlen=MOST_REJECTIONS)
-        self._call = RunOnce(RealArray(function))
+        self._call = RunOnce(RealArray(function, extras, vectorized))
         self._executor = None if executor is None else LazyExecutor(executor)
 
     @property
@@ -131,13 +143,17 @@ class BlackBoxOp(UserFunctionOp):
         outputs = [pt.tensor(dtype="float64", shape=self.shape)]
         if self.rejects:
             outputs.append(pt.dscalar())
+        if self.extras is not None:
+            outputs.append(pt.dvector())
         return Apply(self, [pt.as_tensor_variable(value) for value in inputs], outputs)
 
     def perform(self, node, inputs, output_storage):
-        outputs, succeeded = self.evaluate(*inputs)
+        outputs, succeeded, extras = self._at(inputs)
         output_storage[0][0] = outputs
         if self.rejects:
             output_storage[1][0] = np.array(float(succeeded))
+        if self.extras is not None:
+            output_storage[-1][0] = extras
 
     def pullback(self, inputs, outputs, cotangents):
         raise NotImplementedError(
@@ -156,6 +172,10 @@ class BlackBoxOp(UserFunctionOp):
         Values are on their natural scale; outputs are NaN where the evaluation failed. Raises a
         BlackBoxError as :meth:`evaluate_many` does.
         """
+        return self._at(values)[:2]
+
+    def _at(self, values):
+        """Return :meth:`evaluate` and the raveled extras, None without any."""
         values = [np.asarray(value) for value in values]
         key = tuple([(value.shape, value.tobytes()) for value in values])
 
@@ -163,8 +183,9 @@ class BlackBoxOp(UserFunctionOp):
             (found,) = self._results([value[None] for value in values])
             return found
 
-        outputs, succeeded = self._cache.find(key, evaluate)
-        return np.array(outputs), succeeded  # a copy: PyTensor works in place
+        outputs, succeeded, extras = self._cache.find(key, evaluate)
+        # Copies: PyTensor works in place.
+        return np.array(outputs), succeeded, None if extras is None else extras.copy()
 
     def evaluate_many(self, inputs):
         """Return the outputs at n points, (n, ...), and whether each succeeded, bool (n,).
@@ -188,7 +209,7 @@ class BlackBoxOp(UserFunctionOp):
         outputs = np.empty((len(inputs[0]), *shape))
         succeeded = np.empty(len(outputs), dtype=bool)
         for i, found in enumerate(self._results(inputs)):
-            outputs[i], succeeded[i] = found
+            outputs[i], succeeded[i], _ = found
         return outputs, succeeded
 
     def each(self, inputs, executor=None):
@@ -198,7 +219,7 @@ class BlackBoxOp(UserFunctionOp):
         Outputs yielded before an error aren't lost. `executor`, a LazyExecutor, is used by a black
         box that has none of its own.
         """
-        return (outputs for outputs, _ in self._results(inputs, executor))
+        return (outputs for outputs, *_ in self._results(inputs, executor))
 
     def runs_ahead(self, executor=None):
         """Return whether evaluations can begin on an executor before :meth:`each` asks for them."""
@@ -239,22 +260,27 @@ class BlackBoxOp(UserFunctionOp):
         return [([v[i] for v in arguments], {"shape": shape}) for i in range(n)]
 
     def _results(self, inputs, executor=None):
-        """Yield the outputs at n points, NaN where the evaluation failed, and whether it didn't."""
+        """Yield the outputs at n points, whether the evaluation succeeded, and raveled extras.
+
+        The outputs and extras are NaN where it failed; without extras the last is None.
+        """
         inputs, shape = self._arguments(inputs)
         points = list(zip(*inputs, strict=True))
 
         def compute(missing):
             some = inputs if missing is None else [values[missing] for values in inputs]
             for result in self._computed(some, shape, executor):
-                yield result if isinstance(result, Failure) else result.reshape(shape)
+                yield result if isinstance(result, Failure) else self._shaped(result, shape)
 
         results = self._results_of([(point, ()) for point in points], compute)
         for point, result in zip(points, results, strict=True):
             self.n_evaluations += 1
             if failed := isinstance(result, Failure):
                 self._fail(result, point)
-                result = np.full(shape, np.nan)
-            yield result, not failed
+                extras = None if self.extras is None else self.extras.missing
+                result = joined(np.full(shape, np.nan), extras)
+            outputs, extras = (result, None) if self.extras is None else result
+            yield outputs, not failed, extras
 
     def _computed(self, inputs, shape, executor):
         """Yield an array or a :class:`Failure` for each of n points, computed now."""
@@ -263,13 +289,21 @@ class BlackBoxOp(UserFunctionOp):
             (together,) = self._run(self._calls(inputs, shape, at_once=True), executor)
             # Else one by one: it is the point that failed that is to be named.
             if not isinstance(together, Failure):
-                yield from together
+                yield from together if self.extras is None else map(WithExtras, *together)
                 return
         yield from self._run(self._calls(inputs, shape), executor)
 
+    def _shaped(self, result, shape):
+        """Return a result of one point without the first axis that it may have."""
+        if self.extras is None:
+            return result.reshape(shape)
+        return WithExtras(result.value.reshape(shape), result.extras.ravel())
+
     def _checked(self, result):
         """Return a result, or the :class:`Failure` that it means, which depends on `rejects`."""
-        return result if isinstance(result, Failure) else self._fault(result) or result
+        if isinstance(result, Failure):
+            return result
+        return self._fault(result if self.extras is None else result.value) or result
 
     def _run(self, calls, executor):
         """Yield an array or a :class:`Failure` for each of some calls."""
@@ -288,7 +322,7 @@ class BlackBoxOp(UserFunctionOp):
             raise self._error(failure, calls[n_done][0]) from failure.cause
 
     def try_out(self, values):
-        """Return the outputs at one point, by a call in this process that isn't remembered.
+        """Return the result at one point, by a call in this process that isn't remembered.
 
         Raises a BlackBoxError if the function raises, whatever `on_error`, with its exception as
         ``__cause__``, and a TypeError if the result isn't real numbers of the right shape.
@@ -302,7 +336,7 @@ class BlackBoxOp(UserFunctionOp):
             if isinstance(result.error, WrongResult):
                 raise TypeError(str(error))
             raise error from result.error
-        return result.reshape(shape)
+        return self._shaped(result, shape)
 
     def _fault(self, outputs):
         """Return a failure if outputs aren't finite, else None."""

@@ -12,6 +12,7 @@ from pytensor.graph.basic import Apply
 from pymc_kmc._compat import expect_numba_fallback
 from pymc_kmc.likelihoods.checks import check_model, check_name
 from pymc_kmc.likelihoods.executors import ExecutorError, Failure
+from pymc_kmc.likelihoods.extras import WithExtras, chosen
 from pymc_kmc.likelihoods.n_replicates import choose_n_replicates
 from pymc_kmc.likelihoods.simulations import Combination
 from pymc_kmc.likelihoods.user_function import (
@@ -71,9 +72,9 @@ class NoisyLogLikelihood(UserFunctionOp):
     """
 
     def __init__(
-        self, name, replicates, combine, names, n_replicates, target_variance, what, fewest
+        self, name, replicates, combine, names, n_replicates, target_variance, what, fewest, extras
     ):
-        super().__init__(name, f"{what} of {name!r}", names)
+        super().__init__(name, f"{what} of {name!r}", names, extras)
         self.replicates = replicates
         self.noise = replicates.noise
         self.combine = combine
@@ -106,9 +107,13 @@ class NoisyLogLikelihood(UserFunctionOp):
         values are passed on to the step. Raises an EstimatorError if the user's function raises or
         returns something of the wrong type, or an executor fails.
         """
+        return self.evaluate_with_extras(noise, *parameters)[0]
+
+    def evaluate_with_extras(self, noise, *parameters):
+        """Return :meth:`evaluate`, and raveled extras of the estimate, None without any."""
         values = [np.asarray(value) for value in parameters]
         key = (noise.tobytes(), *(value.tobytes() for value in values))
-        return self._cache.find(key, lambda: self._call(noise, values))
+        return self._cache.find(key, lambda: next(self._estimates([(noise, values)])))
 
     def each(self, calls, executor=None):
         """Yield the log estimates of calls, pairs of noise and parameter values.
@@ -116,6 +121,10 @@ class NoisyLogLikelihood(UserFunctionOp):
         They aren't remembered. `executor`, a LazyExecutor, runs the calls all at once, if the
         replicates have no executor of their own. Raises an EstimatorError as :meth:`evaluate` does.
         """
+        return (estimate for estimate, _ in self._estimates(calls, executor))
+
+    def _estimates(self, calls, executor=None):
+        """Yield the log estimates of :meth:`each` with their extras."""
         calls = [(noise, [np.asarray(value) for value in values]) for noise, values in calls]
 
         def compute(missing):
@@ -174,10 +183,26 @@ class NoisyLogLikelihood(UserFunctionOp):
     def _call(self, noise, parameters):
         return next(self.each([(noise, parameters)]))
 
+    def _checked(self, results):
+        """Return results with the extras of all replicates together, (n, k)."""
+        if self.extras is None or isinstance(results, Failure | WithExtras):
+            return results
+        values, extras = zip(*results, strict=True)
+        return WithExtras(np.array(values), np.stack(extras))
+
     def _combined(self, results, noise, parameters):
-        """Return the log estimate of results, or raise the error of a :class:`Failure`."""
+        """Return the log estimate of results and the extras of a replicate, None without any.
+
+        Raises the error of a :class:`Failure`.
+        """
+        if isinstance(results, WithExtras):
+            log_weights = results.value
+            if self.simulations is not None:
+                log_weights = self.simulations.log_weights(log_weights)
+            k = chosen(log_weights, noise)
+            return self.combine(results.value), results.extras[k]
         if not isinstance(results, Failure):
-            return self.combine(results)
+            return self.combine(results), None
         of_executor = isinstance(results.error, ExecutorError)
         row = noise[0 if of_executor else results.row]
         how = f"To reproduce it, call the {self.what} with {self.noise.describe(row)}"
@@ -220,12 +245,14 @@ def add_potential(
     store=None,
     results="log estimates",
     shape=(),
+    extras=None,
 ):
     """Add a noisy log likelihood to a model, after one estimate at the initial point; return it.
 
     Arguments are those of :class:`NoisyLogLikelihood`. `summaries` are the
     :class:`~pymc_kmc.likelihoods.simulations.Summaries` of a simulator. `store` is a path or an
     EvaluationStore; it keeps the `results` of replicates, so named in messages, of this `shape`.
+    `extras` are the Extras that the replicates return.
 
     Raises
     ------
@@ -243,7 +270,7 @@ def add_potential(
         raise ValueError(f"target_variance of {name!r} must be positive, got {target_variance!r}.")
     names = names_of(params)
     op = NoisyLogLikelihood(
-        name, replicates, combine, names, n_replicates, target_variance, what, fewest
+        name, replicates, combine, names, n_replicates, target_variance, what, fewest, extras
     )
     op.keep_in(store, results + " made at once" * op.noise.is_joint, params, shape)
     noise = op.noise.draw(op.n_start, np.random.default_rng(0))

@@ -27,9 +27,11 @@ from pymc_kmc.likelihoods.checks import (
     WrongResult,
     as_real_scalar,
     check_callable,
+    check_model,
     check_n_replicates,
 )
 from pymc_kmc.likelihoods.executors import Replicates
+from pymc_kmc.likelihoods.extras import Extras, ExtrasLike, apart, joined
 from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.noise_schemes import choose_noise
 from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
@@ -39,13 +41,13 @@ from pymc_kmc.likelihoods.store import StoreLike
 class LogEstimate:
     """The task of a replicate: calls the user's estimator and checks that it returns a float."""
 
-    def __init__(self, estimator):
-        self.estimator = estimator
+    def __init__(self, estimator, extras=None):
+        self.estimator, self.extras = estimator, extras
 
     def __call__(self, *arguments, **random):
-        estimate = self.estimator(*arguments, **random)
+        estimate, extras = apart(self.extras, self.estimator(*arguments, **random))
         try:
-            return as_real_scalar(estimate)
+            return joined(as_real_scalar(estimate), extras)
         except TypeError as error:
             raise WrongResult(
                 f"must return a float, the log of the estimate; it returned {error}"
@@ -63,6 +65,7 @@ def PseudoMarginalPotential(  # noqa: N802
     executor: Executor | Callable[[], Executor] | None = None,
     timeout: float | None = None,
     store: StoreLike | None = None,
+    extras: ExtrasLike | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     r"""Add the log of an unbiased likelihood estimate to a model.
@@ -121,6 +124,12 @@ def PseudoMarginalPotential(  # noqa: N802
         File that keeps every estimate with its noise, or an :class:`EvaluationStore` for several
         functions. What is in it is never computed again; after a kill the same script makes the
         same draws.
+    extras : dict of str to int, str or tuple, optional
+        What the estimator returns beside its value, kept with the accepted evaluation: the shape of
+        each extra by its name, lengths or names of the model's dims, e.g. ``{"path": (100,)}``.
+        The estimator then returns ``log_estimate, {"path": array}``. :func:`extras` finds them in
+        the result. Of several replicates one's are kept, chosen with probability proportional to
+        its estimate.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -175,6 +184,8 @@ def PseudoMarginalPotential(  # noqa: N802
     check_n_replicates(name, n_replicates)
     noise = choose_noise(name, n_replicates, n_normals=n_normals, correlation=correlation)
     check_callable(name, "estimator", estimator, len(params), noise)
-    replicates = Replicates(LogEstimate(estimator), noise, executor, timeout)
+    model = check_model(model)
+    kept = Extras.of(f"estimator of {name!r}", extras, model)
+    replicates = Replicates(LogEstimate(estimator, kept), noise, executor, timeout)
     options = n_replicates, target_variance, model
-    return add_potential(name, replicates, log_mean_exp, params, *options, store=store)
+    return add_potential(name, replicates, log_mean_exp, params, *options, store=store, extras=kept)

@@ -15,6 +15,7 @@ import numpy as np
 
 from pymc_kmc.likelihoods.checks import WrongResult, check_callable, check_n_replicates
 from pymc_kmc.likelihoods.executors import Failure, Replicates
+from pymc_kmc.likelihoods.extras import apart
 from pymc_kmc.likelihoods.noise_schemes import choose_noise
 
 # Number of data sets at the initial point, all of them equal, from which on a simulator seems to be
@@ -39,18 +40,19 @@ class Summaries:
 
     With `summary` None the data are their own summary. `is_joint` says that the simulator takes
     ``size=``; the observed summary then has a first axis of length 1. `shape` is that of one data
-    set's summary. Raises a TypeError if the observed summary isn't an array of real numbers, and a
+    set's summary, `extras` are the simulator's Extras.
+    Raises a TypeError if the observed summary isn't an array of real numbers, and a
     ValueError if it is empty or not finite, or if `summary` raises.
     """
 
-    def __init__(self, name, simulator, summary, observed, is_joint):
+    def __init__(self, name, simulator, summary, observed, is_joint, extras=None):
         if summary is not None and not callable(summary):
             raise TypeError(
                 f"summary of {name!r} must be callable, summary(data), got {summary!r} of type "
                 f"{type(summary).__name__}."
             )
         self.name = name
-        self.simulator = simulator
+        self.simulator, self.extras = simulator, extras
         self.summary = summary
         self.is_joint = is_joint
         try:
@@ -83,13 +85,18 @@ class Summaries:
         return "has" if self.summary is None else "has a summary with"
 
     def __call__(self, *arguments, **random):
-        data = self.simulator(*arguments, **random)
+        return self.with_extras(*arguments, **random)[0]
+
+    def with_extras(self, *arguments, **random):
+        """Return summaries of simulated data, and the raveled extras, None without any."""
+        first = [random["size"]] if self.is_joint else []
+        data, extras = apart(self.extras, self.simulator(*arguments, **random), *first)
         try:
             check_data(data)
             summary = self._summarise(data)
         except TypeError as error:
             raise WrongResult(f"returned a data set that {error}.") from None
-        expected = (random["size"], *self.shape) if self.is_joint else self.shape
+        expected = (*first, *self.shape)
         if summary.shape != expected:
             of = "size data sets like observed" if self.is_joint else "as of observed"
             via = "" if self.summary is None else " after summary"
@@ -97,7 +104,7 @@ class Summaries:
                 f"returned data that have shape {summary.shape}{via}, where {expected} is needed, "
                 f"{of}."
             )
-        return summary
+        return summary, extras
 
     def _of_observed(self, data):
         """Return the summary of the observed data, or raise an error if `summary` does."""

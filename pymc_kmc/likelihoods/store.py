@@ -334,32 +334,35 @@ class StoredFunction:
         store._register(new)
 
     def find(self, parameters, noise):
-        """Return the outputs at parameters, or the Failure there; None if they are new."""
+        """Return a list of the outputs at parameters and of what was kept with them.
+
+        A Failure where the function failed; None if the parameters are new.
+        """
         try:
             row = self._execute(
                 "SELECT outputs, seconds, failure FROM evaluations WHERE name = ? AND key = ?",
                 (self.name, _key(pack(parameters), pack(noise))),
             ).fetchone()
             if row is None or row[2] is None:
-                return row and unpack(row[0])[0]
+                return row and unpack(row[0])
             kind, message = json.loads(row[2])
             return Failure(0, StoredFailure(kind, message, row[1]), "")
         except (sqlite3.Error, OSError, ValueError) as error:
             self._give_up(error)
             return None
 
-    def write(self, parameters, noise, outputs, seconds, failure=None):
-        """Keep outputs, or a failure: its kind and its message."""
+    def write(self, parameters, noise, outputs, seconds, failure=None, extras=()):
+        """Keep outputs and arrays that go with them, or a failure: its kind and its message."""
         if self.path not in _given_up:
             try:
-                self.insert(parameters, noise, outputs, seconds, failure)
+                self.insert(parameters, noise, outputs, seconds, failure, extras)
             except (sqlite3.Error, OSError, ValueError) as error:
                 self._give_up(error)
 
-    def insert(self, parameters, noise, outputs, seconds, failure=None):
+    def insert(self, parameters, noise, outputs, seconds, failure=None, extras=()):
         """Do :meth:`write`, and raise a fault of the file."""
         parameters, noise = pack(parameters), pack(noise)
-        values = None if failure is not None else pack([outputs])
+        values = None if failure is not None else pack([outputs, *extras])
         failure = None if failure is None else json.dumps(failure)
         row = _key(parameters, noise), parameters, noise, values, seconds, failure
         statement = "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)"

@@ -15,6 +15,7 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kmc.likelihoods.checks import WrongResult
 from pymc_kmc.likelihoods.executors import ExecutorError, Failure, TimeLimitError, Unavailable
+from pymc_kmc.likelihoods.extras import Extras, WithExtras
 from pymc_kmc.likelihoods.store import StoredFailure, StoredFunction
 
 # Results remembered. A Metropolis step of another variable asks for two in turn; Slice and NUTS
@@ -60,16 +61,18 @@ class UserFunctionOp(Op):
     """A user's function of parameters without a gradient; its last few results are remembered.
 
     Two instances are never equal. `subject` stands for it in messages. `stored` is its
-    StoredFunction, None without a store. `rejects` says whether a failure is a result.
+    StoredFunction, None without a store. `rejects` says whether a failure is a result. `extras` are
+    the function's Extras, None without any; its results are then :class:`WithExtras`.
     """
 
     stored: StoredFunction | None = None
     rejects = False
     timeout: float | None = None
 
-    def __init__(self, name, subject, parameter_names):
+    def __init__(self, name, subject, parameter_names, extras=None):
         self.name, self.subject = name, subject
         self.parameter_names = tuple(parameter_names)
+        self.extras: Extras | None = extras
         self._cache = Cache()
 
     def keep_in(self, store, kind, params, shape):
@@ -80,26 +83,37 @@ class UserFunctionOp(Op):
             self.stored = StoredFunction(store, self.name, kind, pairs, shape)
 
     def known(self, parameters, noise: Sequence = ()):
-        """Return what the store has at parameters, an array or a :class:`Failure`; else None.
+        """Return what the store has at parameters, a result or a :class:`Failure`; else None.
 
-        What would end a run isn't taken from it: the cause may have been mended.
+        What would end a run isn't taken from it: the cause may have been mended. An evaluation
+        without the function's extras, or with others, is none.
         """
         found = None if self.stored is None else self.stored.find(parameters, noise)
+        if found is None:
+            return None
         if not isinstance(found, Failure):
-            return found
+            value, *kept = found
+            if self.extras is None:
+                return value
+            has_extras = len(kept) == 2 and np.array_equal(kept[1], self.extras.mark)
+            return WithExtras(value, kept[0]) if has_extras else None
         is_time = found.error.kind == KINDS[TimeLimitError]
         is_short = is_time and found.error.seconds < (self.timeout or np.inf)
         return found if self.rejects and not is_short else None
 
     def keep(self, parameters, noise: Sequence, result, seconds):
-        """Write a result, an array or a :class:`Failure`, into the store, if there is one.
+        """Write a result or a :class:`Failure` into the store, if there is one.
 
         What ends a run isn't kept.
         """
         if self.stored is None:
             return
         if not isinstance(result, Failure):
-            self.stored.write(parameters, noise, np.asarray(result, dtype=float), seconds)
+            extras = ()
+            if self.extras is not None:
+                result, extras = result.value, (result.extras, self.extras.mark)
+            values = np.asarray(result, dtype=float)
+            self.stored.write(parameters, noise, values, seconds, extras=extras)
         elif self.rejects:
             if isinstance(result.error, TimeLimitError):
                 seconds = self.timeout

@@ -16,6 +16,9 @@ from pytensor.tensor.type import continuous_dtypes
 from pymc_kmc.likelihoods.black_box_op import black_box_ops
 from pymc_kmc.model.noise_sources import estimated_likelihoods, simulators
 
+# What the names of extras begin with in the sample statistics.
+EXTRA = "kmc_extra_"
+
 
 class Evaluation(NamedTuple):
     """The log density at one position under one noise.
@@ -34,6 +37,8 @@ class Evaluation(NamedTuple):
         Parameters of the noisy likelihoods, to compare whether two estimates are of one quantity.
     gradient : ndarray, shape (d,), or None
         Gradient of the log density, if the target computes it with every evaluation.
+    extras : tuple of ndarray
+        Raveled extras of each of the target's `keeping`.
     """
 
     log_density: float
@@ -42,6 +47,7 @@ class Evaluation(NamedTuple):
     noise: tuple
     parameters: bytes = b""
     gradient: np.ndarray | None = None
+    extras: tuple = ()
 
 
 class LogDensity:
@@ -64,6 +70,8 @@ class LogDensity:
         Noisy likelihoods of the model, and generators of its `pymc.Simulator` s.
     rejecting : list of BlackBoxOp
         Black boxes that reject points where they fail.
+    keeping : list of UserFunctionOp
+        Functions that return extras: black boxes, then noisy likelihoods.
     is_noisy : bool
         Whether the density depends on noise.
     n_evaluations : int
@@ -83,6 +91,10 @@ class LogDensity:
         self.simulators = simulators(log_density)
         self.is_noisy = bool(self.likelihoods or self.simulators)
         self.rejecting = [op for op in black_box_ops([log_density]) if op.rejects]
+        boxes = nodes_with_extras(log_density)
+        noisy = [likelihood.op for likelihood in self.likelihoods]
+        self.keeping = [*boxes, *(op for op in noisy if op.extras is not None)]
+        check_names(self.keeping)
         if self.simulators:
             check_whole_model(self.names, model)
         # The estimates are terms of a sum. Outside the compiled function they need no evaluation
@@ -95,8 +107,12 @@ class LogDensity:
         self._shared = make_shared_replacements(initial_point, variables, model)
         self._others = {v.name: np.array(initial_point[v.name]) for v in self._shared}
         outputs, position = join_nonshared_inputs(
-            initial_point, [log_density, *parameters], variables, shared_inputs=self._shared
+            initial_point,
+            [log_density, *parameters, *boxes.values()],
+            variables,
+            shared_inputs=self._shared,
         )
+        self._n_parameters, self._n_boxes = len(parameters), len(boxes)
         self._dtype = position.dtype
         self._compile(outputs, position, compile_kwargs or {})
 
@@ -160,16 +176,30 @@ class LogDensity:
         log_density = float(outputs[0])
         # A simulator's term can't be told from the rest: all of the density.
         estimate = log_density if self.simulators else 0.0
+        parameters, extras = outputs[1 : 1 + self._n_parameters], ()
+        if self.keeping:
+            extras = tuple(outputs[1 + self._n_parameters :])
         if n_likelihoods == 0:
-            return Evaluation(log_density, estimate, position, noise)
+            return Evaluation(log_density, estimate, position, noise, extras=extras)
         if isfinite(log_density):
-            parameters = self._split(outputs)
-            for likelihood, rows, values in zip(self.likelihoods, noise, parameters, strict=False):
-                term = likelihood.op.evaluate(rows, *values)
+            found = self._split(outputs)
+            for likelihood, rows, values in zip(self.likelihoods, noise, found, strict=False):
+                term, kept = likelihood.op.evaluate_with_extras(rows, *values)
                 log_density += term
                 estimate += term
-        parameters = b"".join(np.asarray(output).tobytes() for output in outputs[1:])
-        return Evaluation(log_density, estimate, position, noise, parameters)
+                extras += () if kept is None else (kept,)
+        else:
+            extras += tuple([op.extras.missing for op in self.keeping[self._n_boxes :]])
+        key = b"".join(np.asarray(output).tobytes() for output in parameters)
+        return Evaluation(log_density, estimate, position, noise, key, extras=extras)
+
+    def extras_of(self, evaluation):
+        """Return the extras of an Evaluation by their names, NaN where it has none."""
+        raveled = evaluation.extras or [op.extras.missing for op in self.keeping]
+        found = {}
+        for op, kept in zip(self.keeping, raveled, strict=True):
+            found |= op.extras.split(kept)
+        return found
 
     def parameters(self, position):
         """Return the parameters of each noisy likelihood at a position: lists of ndarray."""
@@ -183,6 +213,25 @@ class LogDensity:
             parameters.append(outputs[first : first + n])
             first += n
         return parameters
+
+
+def nodes_with_extras(log_density):
+    """Return the raveled extras of each black box in a graph that has any, by its Op."""
+    nodes = {v.owner for v in ancestors([log_density]) if v.owner is not None}
+    keeping = [op for op in black_box_ops([log_density]) if op.extras is not None]
+    return {op: next(n.outputs[-1] for n in nodes if n.op is op) for op in keeping}
+
+
+def check_names(ops):
+    """Raise a ValueError if two functions have extras of one name."""
+    owner = {}
+    for op in ops:
+        for key in op.extras.shapes:
+            if owner.setdefault(key, op) is not op:
+                raise ValueError(
+                    f"The {owner[key].subject} and the {op.subject} both have the extra {key!r}: "
+                    "give it another name in one of them, in extras= and in what it returns."
+                )
 
 
 def check_continuous(variables):

@@ -30,6 +30,7 @@ from pymc_kmc.likelihoods.checks import (
     check_variables,
 )
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
+from pymc_kmc.model.log_density import EXTRA
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
 from pymc_kmc.moves.noise_probe import NoiseProbe
@@ -175,6 +176,7 @@ class AdaptiveStep(BlockedStep):
                 "Leave them out of the model."
             )
         self.target = self._make_target(model, initial_point, compile_kwargs)
+        self._declare_extras()
         self._learn_first(model)
         # Process and thread in which its chain runs.
         self._place = None
@@ -202,6 +204,18 @@ class AdaptiveStep(BlockedStep):
 
     def _make_target(self, model, initial_point, compile_kwargs):
         return TargetDensity(self.vars, model, initial_point, compile_kwargs)
+
+    def _declare_extras(self):
+        """Make the extras of the target statistics of this step."""
+        shapes = {}
+        for op in self.target.keeping:
+            shapes |= {EXTRA + key: shape for key, shape in op.extras.shapes.items()}
+        if shapes:
+            # PyMC's traces take arrays by their dtype; other backends read the shapes.
+            dtypes = {key: np.dtype((np.float64, shape)) for key, shape in shapes.items()}
+            self.stats_dtypes = [self.stats_dtypes[0] | dtypes]
+            shapes = {key: (np.float64, list(shape)) for key, shape in shapes.items()}
+            self.stats_dtypes_shapes = self.stats_dtypes_shapes | shapes
 
     def _learn_first(self, model):
         """Learn what all chains share, once, before any of them."""
@@ -326,6 +340,9 @@ class AdaptiveStep(BlockedStep):
         n_evaluations = target.n_evaluations - n_before
         self._count(outcome, n_evaluations)
         statistics |= self._report(outcome, seconds, n_evaluations, messages)
+        if target.keeping:
+            kept = target.extras_of(end)
+            statistics |= {EXTRA + key: value for key, value in kept.items()}
         return target.point(point, end.position), [statistics]
 
     def _evaluated(self, proposal, begin):

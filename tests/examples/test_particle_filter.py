@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal
 
 import pymc_kmc as kmc
 from examples import particle_filter as example
+from pymc_kmc.model.target import TargetDensity
 from tests.scripts import run_quickly
 
 TOLERANCE = 4.5
@@ -168,6 +169,69 @@ def test_exact_posterior(flow):
         assert exact.marginal(k).sum() * step == pytest.approx(1.0)
     # Maximum likelihood has 38.3 and 122.9 (Durbin and Koopman, 2012, chapter 2).
     np.testing.assert_allclose(exact.mode, (38.3, 122.9), rtol=0.05)
+
+
+def test_kalman_smoother_against_conditioning_on_all_flows(short):
+    level_sd, noise_sd = PARAMETERS[0]
+    year = np.arange(len(short))
+    levels = example.FIRST_LEVEL_SD**2 + level_sd**2 * np.minimum.outer(year, year)
+    gain = levels @ np.linalg.inv(levels + noise_sd**2 * np.eye(len(short)))
+    mean, variance = example.kalman_smoother(short, level_sd, noise_sd)
+    np.testing.assert_allclose(mean, example.FIRST_LEVEL + gain @ (short - example.FIRST_LEVEL))
+    np.testing.assert_allclose(variance, np.diag(levels - gain @ levels))
+
+
+def test_the_path_has_the_estimate_of_the_filter_without_it(short):
+    """A path consists of the filter's own particles, and its estimate is the same."""
+    particle_filter = example.ParticleFilter(short, 20)
+    found, extras = particle_filter.plain_with_path(40.0, 120.0, np.random.default_rng(6))
+    assert found == particle_filter.plain(40.0, 120.0, np.random.default_rng(6))
+    assert np.isfinite(extras["level"]).all()
+
+
+def scores_of_levels(flow, n_particles, n):
+    """Errors of the means and sds of the levels drawn with n iterations, in Monte-Carlo errors."""
+    model = example.build_model(example.ParticleFilter(flow, n_particles))
+    with model:
+        step = kmc.AdaptiveMetropolis()
+    step.set_rng(np.random.default_rng(1))
+    point = model.initial_point()
+    for _ in range(2000):
+        point, _ = step.step(point)
+    step.stop_tuning()
+    levels = np.empty((1, n, len(flow)))
+    for i in range(n):
+        point, (statistics,) = step.step(point)
+        levels[0, i] = statistics["kmc_extra_level"]
+    expected = np.array(example.exact_levels(flow, example.exact_posterior(flow))).T
+    found = [example.moments(levels[..., t]) for t in range(len(flow))]
+    return np.array(
+        [
+            [(f - e) / error for (f, error), e in zip(*pair, strict=True)]
+            for pair in zip(found, expected, strict=True)
+        ]
+    )
+
+
+def test_paths_are_the_kalman_smoothers(short):
+    """Particle marginal Metropolis-Hastings, with the path of the accepted run."""
+    scores = scores_of_levels(short, 8, 30_000)
+    assert np.abs(scores).max() < TOLERANCE
+
+
+def test_paths_of_proposals_are_found_out(short, monkeypatch):
+    """Kept with every proposal, accepted or not, paths lack the estimate's weight."""
+    proposed = []
+
+    def propose(self, *args, **kwargs):
+        proposed[:] = [original(self, *args, **kwargs)]
+        return proposed[0]
+
+    original, split = TargetDensity.propose, TargetDensity.extras_of
+    monkeypatch.setattr(TargetDensity, "propose", propose)
+    monkeypatch.setattr(TargetDensity, "extras_of", lambda self, end: split(self, proposed[0]))
+    scores = scores_of_levels(short, 8, 30_000)
+    assert np.abs(scores).max() > 2 * TOLERANCE
 
 
 def test_it_travels_to_another_process(short):

@@ -12,7 +12,16 @@ PACKAGE = Path(pymc_kmc.__file__).parent
 # From top to bottom; what stands in one line may import each other's modules, but not in circles.
 ROOMS = (
     ("__init__",),
-    ("advice", "diagnostics", "discrepancy", "findings", "partial", "plots"),
+    (
+        "advice",
+        "diagnostics",
+        "discrepancy",
+        "evidence",
+        "findings",
+        "kept",
+        "partial",
+        "plots",
+    ),
     ("runs",),
     ("steps",),
     ("moves",),

@@ -1,0 +1,134 @@
+"""What was computed at the draws and kept with them: extras, and groups of them for ArviZ."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pytensor.graph.traversal import ancestors
+
+from pymc_kmc._compat import with_group
+from pymc_kmc.likelihoods.checks import check_model
+from pymc_kmc.likelihoods.user_function import UserFunctionOp
+from pymc_kmc.model.log_density import EXTRA
+from pymc_kmc.runs import Run
+
+
+def extras(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
+    """Return the extras that were kept with the accepted evaluations, a value for each draw.
+
+    They are what functions return beside their values, ``extras=`` of :func:`BlackBox`,
+    :func:`PseudoMarginalPotential` and :func:`ABCPotential`. Each is of the very evaluation that
+    made the draw the chain's state: nothing is computed again. In a compound of steps they are of
+    the state at the end of this package's last step: put it last,
+    ``step=[pm.Slice([z]), kmc.KMC([x])]``, and they go with the recorded values of all variables.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData, xarray.DataTree or MultiTrace
+        What `pymc.sample` returned, also loaded from disk.
+    model : pymc.Model, optional
+        The model, for the names of dimensions that ``extras=`` has, and their coordinates.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions are chain, draw and those of each extra.
+
+    Raises
+    ------
+    ValueError
+        If there are none.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kmc as kmc
+    >>> def estimator(x, rng):
+    ...     z = x + rng.standard_normal()
+    ...     return -0.5 * (z - 1.0) ** 2, {"z": z}
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x")
+    ...     _ = kmc.PseudoMarginalPotential("y", estimator, x, extras={"z": ()})
+    ...     options = {"chains": 1, "random_seed": 1, "progressbar": False, "quiet": True}
+    ...     idata = pm.sample(step=kmc.AdaptiveMetropolis(), tune=50, draws=20, **options)
+    >>> dict(kmc.extras(idata).sizes)
+    {'chain': 1, 'draw': 20}
+    """
+    run = Run.of(idata)
+    statistics, n_steps = run.sampling.statistics, run.sampling.shape[2]
+    dims, coords = ({}, {}) if model is None else _described(check_model(model))
+    found = {}
+    for name in map(str, statistics):
+        if not name.startswith(EXTRA):
+            continue
+        key, values = name.removeprefix(EXTRA), np.asarray(statistics[name].values)
+        if n_steps > 1:
+            values = values[..., _last(values)]
+        own = dims.get(key, (values.ndim - 2) * (None,))
+        names = [dim or f"{key}_dim_{i}" for i, dim in enumerate(own)]
+        found[key] = ["chain", "draw", *names], values
+    if not found:
+        raise ValueError(
+            "idata has no extras: give extras= to a BlackBox, a PseudoMarginalPotential or an "
+            "ABCPotential, and sample with a step of pymc_kmc."
+        )
+    draws = {dim: run.sampling.posterior[dim].values for dim in ("chain", "draw")}
+    data = xr.Dataset(found, draws)
+    return data.assign_coords({k: v for k, v in coords.items() if k in data.dims})
+
+
+def with_extras(idata: Any, model: pm.Model | None = None, **groups: str | dict) -> Any:
+    """Return a run's result with groups made of its extras, for ArviZ.
+
+    Pointwise log likelihoods that a function returned beside its value become the group
+    ``log_likelihood``, from which `arviz.loo` works; simulated data become
+    ``posterior_predictive``. Nothing is computed. An estimate's pointwise log likelihoods have
+    its noise: `loo` is that of the extended posterior then, not that of the exact likelihood.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        What `pymc.sample` returned, also loaded from disk. It isn't changed.
+    model : pymc.Model, optional
+        The model, for names and coordinates of dimensions.
+    **groups : str or dict of str to str
+        Names of extras by the group that they become, ``log_likelihood="pointwise"``, or a dict of
+        names in the group and of extras, ``posterior_predictive={"y": "simulated"}``.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+
+    Raises
+    ------
+    ValueError
+        If there is no such extra, or the result has such a group.
+    """
+    data = extras(idata, model)
+    for group, wanted in groups.items():
+        pairs = {wanted: wanted} if isinstance(wanted, str) else dict(wanted)
+        if missing := [key for key in pairs.values() if key not in data]:
+            raise ValueError(
+                f"{group}={wanted!r}: idata has no extras {missing}, only {list(data)}."
+            )
+        if getattr(idata, group, None) is not None:
+            raise ValueError(f"idata has a group {group!r} already: leave it out of idata first.")
+        idata = with_group(idata, group, xr.Dataset({new: data[old] for new, old in pairs.items()}))
+    return idata
+
+
+def _last(values):
+    """Return the index of the last step that reported values (chain, draw, ..., step)."""
+    has_values = ~np.isnan(values).all(axis=tuple(range(values.ndim - 1)))
+    return int(np.flatnonzero(has_values)[-1]) if has_values.any() else -1
+
+
+def _described(model):
+    """Return the dims of each extra of a model, and the coordinates of the model's dims."""
+    graphs = [*model.basic_RVs, *model.potentials, *model.deterministics]
+    ops = {v.owner.op for v in ancestors(graphs) if v.owner is not None}
+    dims: dict = {}
+    for op in ops:
+        if isinstance(op, UserFunctionOp) and op.extras is not None:
+            dims |= op.extras.dims
+    return dims, {name: list(values) for name, values in model.coords.items() if values is not None}
