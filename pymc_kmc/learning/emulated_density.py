@@ -95,9 +95,7 @@ class EmulatedDensity:
         Computed anew there, it might be rounded otherwise.
         """
         if self._packed is None:
-            composite = self.composite
-            parts = [*composite.emulators, *([composite.region] if composite.region else [])]
-            self._packed = packed([part.packable for part in parts])
+            self._packed = packed([part.packable for part in self.composite.parts])
         return self._packed
 
     @property

@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from pymc_kmc.learning.coarse import Coarse, Unusable
 from pymc_kmc.learning.composite import draw, joined
 from pymc_kmc.learning.display import DONE, Display
 from pymc_kmc.learning.drawing import N_BURNED, drawn
@@ -293,6 +294,8 @@ class Run:
         self.is_asked = True
         self.n_before = opaque.n_evaluations
         self._drawn: tuple | None = None
+        self._coarse: OpaqueModel | None = None
+        self._tries_coarse = True
 
     def _begin_rounds(self):
         self.rounds = Rounds(self.opaque, *self._settings, self.multistart.prior)
@@ -301,6 +304,10 @@ class Run:
     def limit(self):
         """Most evaluations, by the noise seen so far."""
         return self.most_in_noise if self.rounds.is_noisy else self.most
+
+    @property
+    def n_coarse_evaluations(self):
+        return 0 if self._coarse is None else self._coarse.n_evaluations
 
     def learn(self, display):
         while True:
@@ -315,11 +322,14 @@ class Run:
                     self.evaluations = self.multistart.evaluations
 
     def _learn(self, display):
-        rounds, state = self.rounds, None
+        state = None
         try:
             display.say("Searching")
             say = partial(display.say, "Searching")
-            state = self.multistart.state(self.evaluations, say)
+            state = self._by_coarse(display)
+            if state is None:
+                state = self.multistart.state(self.evaluations, say)
+            rounds = self.rounds
             if self.earlier_modes:
                 have_mass = [mode for mode in self.earlier_modes if not mode.was_left_out]
                 state = state._replace(modes=tuple(have_mass))
@@ -336,6 +346,44 @@ class Run:
                 raise
             warnings.warn("Learning was interrupted.", UserWarning, stacklevel=4)
         return state
+
+    def _by_coarse(self, display):
+        """Return the state where black boxes have a useful coarse version, else None."""
+        opaque, tries, self._tries_coarse = self.opaque, self._tries_coarse, False
+        if not tries or self.evaluations is not None or (why := opaque.why_not_coarse) == "":
+            return None
+        names = ", ".join(node.name for node in opaque.nodes)
+        try:
+            if why is not None:
+                raise Unusable(why)
+            display.say("Learning the coarse version")
+            coarse = self._learned_coarse()
+            return coarse.begin(opaque, self.rounds, self.rng)
+        except Unusable as error:
+            log.info(f"KMC: the coarse version of {names} isn't used: {error}")
+        self._begin_rounds()
+        self.multistart.begin_again()
+        return None
+
+    def _learned_coarse(self):
+        """Return the :class:`Coarse` version, learned; Unusable whatever goes wrong."""
+        opaque, (of_model, rng) = self.opaque, self.rng.spawn(2)
+        try:
+            self._coarse = OpaqueModel(opaque.variables, opaque.model, of_model, is_coarse=True)
+            batch_size, tolerance, _ = self._settings
+            n_starts = len(self.multistart.starts)
+            run = Run(self._coarse, self.most, batch_size, n_starts, tolerance, rng)
+            run.is_asked = run._tries_coarse = False
+            with Display(False, run) as silent:
+                coarse = Coarse(run)
+                coarse.learn(silent)
+        except Unusable:
+            raise
+        except Exception as error:
+            raise Unusable(f"{type(error).__name__}: {error}") from error
+        if not _are_alike(self._coarse.structure, opaque.structure):
+            raise Unusable("it enters the log density in another way")
+        return coarse
 
     def _checked(self, state):
         """Return the state, not converged where the last fit has mass that no round has checked."""
@@ -397,4 +445,11 @@ def _posterior(run, state):
         r_hat=found.r_hat,
         noise=rounds.noise,
         given=opaque.others,
+        n_coarse_evaluations=run.n_coarse_evaluations,
     )
+
+
+def _are_alike(structure, other):
+    """Say whether two Structures have the same terms, of nodes that move with the same values."""
+    moves = zip(structure.moves_with, other.moves_with, strict=True)
+    return structure[:2] == other[:2] and all(np.array_equal(*pair) for pair in moves)

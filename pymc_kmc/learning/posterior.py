@@ -85,6 +85,8 @@ class LearnedPosterior:
     given : dict of str to ndarray
         Values of the variables that were not learned, other steps' or discrete ones, by the names
         of their value variables: draws and averages are given these, the emulators are not.
+    n_coarse_evaluations : int
+        Number of evaluations of the coarse version, where black boxes have one.
     """
 
     opaque: tuple
@@ -110,6 +112,7 @@ class LearnedPosterior:
     r_hat: float
     noise: float
     given: dict
+    n_coarse_evaluations: int = 0
 
     @property
     def names(self) -> tuple:
@@ -262,12 +265,15 @@ class LearnedPosterior:
         n, seconds = self._n_in_all, np.nansum(self.seconds)
         before = n - self.n_evaluations
         earlier = f", {before} of them before this call" if before else ""
+        coarse = ""
+        if self.n_coarse_evaluations:
+            coarse = f", and {self.n_coarse_evaluations} of the coarse version"
         return [
             f"Emulated: {what}.",
             quality,
             *sentences(self.modes),
             *self._given_sentences,
-            f"Cost: {n} evaluations of the model in all{earlier}, {_duration(seconds)}.",
+            f"Cost: {n} evaluations of the model in all{earlier}, {_duration(seconds)}{coarse}.",
             "Draws are approximate; pm.sample(step=kmc.KMC(learned)) makes exact ones.",
         ]
 

@@ -55,6 +55,7 @@ def BlackBox(  # noqa: N802
     on_error: Literal["raise", "reject"] = "raise",
     vectorized: bool = False,
     store: StoreLike | None = None,
+    coarse: Callable | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     """Make a tensor of a Python function: a solver, a simulator without noise, foreign code.
@@ -103,6 +104,12 @@ def BlackBox(  # noqa: N802
         is in it is never computed again; after a kill the same script makes the same draws. With
         ``on_error="reject"`` it keeps failures too; a call that was stopped is made again where
         `timeout` is longer.
+    coarse : callable, optional
+        A cheap approximation of `function`, on a coarse grid for instance, called in the same way
+        and with a result of the same shape. :func:`learn` and ``KMC()`` call it as often as they
+        like, in this process and without storing, and learn only the difference from few calls of
+        `function`. The posterior is that of `function`. One that explains too little of it isn't
+        used; the log says so.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -115,7 +122,8 @@ def BlackBox(  # noqa: N802
     ------
     TypeError
         If `function` isn't callable with the params, or doesn't return real numbers of shape
-        `shape` at the model's initial point, where it is called twice.
+        `shape` at the model's initial point, where it is called twice. All of this holds for
+        `coarse` too.
     ValueError
         If the function isn't finite at the initial point, or returns different values for the same
         parameters; if there are no `params`, or an argument is out of its range; if the store has
@@ -158,7 +166,13 @@ def BlackBox(  # noqa: N802
             "by the function's name: give each a name of its own."
         )
     op.keep_in(store, BLACK_BOX, params, shape)
-    stand_in = try_out(op, evaluate_at_initial_point(params, model))
+    values = evaluate_at_initial_point(params, model)
+    stand_in = try_out(op, values)
+    if coarse is not None:
+        label = f"{name}, coarse"
+        check_callable(label, "coarse", coarse, len(params) - (lengths is not None))
+        op.coarse = BlackBoxOp(label, coarse, shape, names, None, None, on_error, vectorized)
+        try_out(op.coarse, values)
     outputs = op.make_node(*params).outputs
     value = outputs[0]
     if op.rejects:

@@ -79,7 +79,11 @@ class BlackBoxOp(UserFunctionOp):
         Number of rejections by the kind of failure.
     rejections : collections.deque of Rejection
         The last 100 rejected points.
+    coarse : BlackBoxOp or None
+        The cheap approximation, with counts of its own.
     """
+
+    coarse = None
 
     def __init__(
         self, name, function, shape, parameter_names, executor, timeout, on_error, vectorized
@@ -122,6 +126,8 @@ class BlackBoxOp(UserFunctionOp):
         if self.rejects:
             kinds = "".join(f", {kind}: {n}" for kind, n in self.reasons.most_common())
             text += f", {self.n_rejected} rejected{kinds}"
+        if self.coarse is not None:
+            text += f"; coarse: {self.coarse.n_evaluations}"
         return text + ">"
 
     # PyTensor's side
