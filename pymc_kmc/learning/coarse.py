@@ -27,6 +27,10 @@ log = logging.getLogger("pymc.pymc_kmc")
 FIRST_SPREAD = 2.0
 # Draws that rounds begin with.
 N_DRAWS = 256
+# Number of rounds after which a coarse version is given up if the error at draws is larger than one
+# at uncertain places may be: with a useful one it is a tenth of that by then, with one of another
+# posterior it grows.
+PATIENCE = 3
 # Coarse evaluations added at once and in all: with more of them a process takes its own seconds.
 N_MORE, MOST = 32, 400
 
@@ -72,6 +76,11 @@ class Coarse:
             raise Unusable("it says little of the first fine values")
         modes = found.modes if len(found.modes) > 1 else ()
         return begin(evaluations, draws, shrunk(draws), 1.0, modes)
+
+    def misleads(self, rounds):
+        """Say whether the first rounds haven't come to be right."""
+        is_last, largest = len(rounds.history) == PATIENCE, rounds.limits.uncertain_error
+        return rounds.is_hopeless or (is_last and rounds.history[-1].error > largest)
 
     def follow(self, draws, composite):
         """Evaluate the coarse version at draws (n, d) of the fine `composite` where it's unsure."""

@@ -24,7 +24,7 @@ from pymc_kmc.learning.evidence import of_emulated, without_noise
 from pymc_kmc.learning.modes import drawn_modes, searched_modes, unseen_share
 from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
 from pymc_kmc.learning.posterior import LearnedPosterior
-from pymc_kmc.learning.resuming import keep, remember
+from pymc_kmc.learning.resuming import keep, known_error, remember
 from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import are_constant
 from pymc_kmc.learning.state import N_CONVERGED_ROUNDS
@@ -104,10 +104,13 @@ def learn(
     tolerance : float
         Error of the log density at new draws at which learning ends, in nats.
     evaluations : LearnedPosterior, Evaluations or EvaluationStore, optional
-        Earlier evaluations of the same model: a result of this function, or the attribute
+        Earlier evaluations of the same black boxes, also under another prior, other data or another
+        likelihood around them: a result of this function, or the attribute
         `evaluations` of a result, of an exception that this function has raised, or of a step.
         They are not repeated, except for the best place of a learned posterior: another value there
-        belongs to another model. With the same arguments learning goes on from where they ended. Of
+        belongs to another model. Where they know the posterior already, by predictions of each
+        from all others, nothing is evaluated. With the same arguments learning goes on from where
+        they ended. Of
         a store, those of the model's one black box or noisy likelihood, whose parameters must be
         variables of the model: the best and others, half of `max_evaluations` at most.
     random_seed : None, int or numpy.random.Generator
@@ -329,11 +332,16 @@ class Run:
             state = self._by_coarse(display)
             if state is None:
                 state = self.multistart.state(self.evaluations, say)
-            rounds = self.rounds
             if self.earlier_modes:
                 have_mass = [mode for mode in self.earlier_modes if not mode.was_left_out]
                 state = state._replace(modes=tuple(have_mass))
+            if self.evaluations is not None:
+                state = self._if_known(state)
+            rounds = self.rounds
             while True:
+                if rounds.coarse is not None and rounds.coarse.misleads(rounds):
+                    self._leave_coarse("its predictions stay wrong")
+                    state, rounds = self.multistart.state(None, say), self.rounds
                 if state.has_converged and (state := self._checked(state)).has_converged:
                     break
                 if rounds.is_hopeless or len(state.evaluations) >= self.limit:
@@ -352,7 +360,6 @@ class Run:
         opaque, tries, self._tries_coarse = self.opaque, self._tries_coarse, False
         if not tries or self.evaluations is not None or (why := opaque.why_not_coarse) == "":
             return None
-        names = ", ".join(node.name for node in opaque.nodes)
         try:
             if why is not None:
                 raise Unusable(why)
@@ -360,10 +367,14 @@ class Run:
             coarse = self._learned_coarse()
             return coarse.begin(opaque, self.rounds, self.rng)
         except Unusable as error:
-            log.info(f"KMC: the coarse version of {names} isn't used: {error}")
+            self._leave_coarse(error)
+        return None
+
+    def _leave_coarse(self, why):
+        names = ", ".join(node.name for node in self.opaque.nodes)
+        log.info(f"KMC: the coarse version of {names} isn't used: {why}")
         self._begin_rounds()
         self.multistart.begin_again()
-        return None
 
     def _learned_coarse(self):
         """Return the :class:`Coarse` version, learned; Unusable whatever goes wrong."""
@@ -384,6 +395,21 @@ class Run:
         if not _are_alike(self._coarse.structure, opaque.structure):
             raise Unusable("it enters the log density in another way")
         return coarse
+
+    def _if_known(self, state):
+        """Return the state, converged where earlier evaluations already know the posterior."""
+        (rng,), (batch_size, tolerance, _) = self.rng.spawn(1), self._settings
+        rounds = Rounds(self.opaque, batch_size, tolerance, rng, self.multistart.prior)
+        known = state._replace(n_converged_rounds=N_CONVERGED_ROUNDS, temperature=1.0)
+        composite = rounds.fit(known.evaluations, known.draws)
+        found = drawn(composite, known, rng)
+        draws = joined(found.parts)
+        known = known._replace(step_size=draws.step_size, factor=found.factor, draws=draws.X)
+        error = known_error(rounds, known, composite, draws)
+        if np.isinf(error):
+            return state
+        self.rounds = rounds
+        return known._replace(error=error)
 
     def _checked(self, state):
         """Return the state, not converged where the last fit has mass that no round has checked."""

@@ -13,6 +13,7 @@ from pymc_kmc.learning.averages import (
     flattened,
     inefficiency,
 )
+from pymc_kmc.learning.convergence import lowest_of_mass
 from pymc_kmc.learning.drawing import N_EACH
 from pymc_kmc.learning.emulated import Emulated
 from pymc_kmc.learning.evidence import LogEvidence
@@ -209,6 +210,8 @@ class LearnedPosterior:
         for found in self.rounds:
             if found.temperature <= HIGHEST_TEMPERATURE:
                 near[found.n_evaluations - len(found.predicted) : found.n_evaluations] = True
+        if not self.rounds:  # earlier evaluations were enough
+            near = self.evaluations.log_densities >= lowest_of_mass(self.log_densities)
         ratio = calibration(errors[near], emulated.held_out_sd[near])
         controls = control_variates(self.positions, self.gradients)
         unknown = 0.0 if self.has_converged else self.error

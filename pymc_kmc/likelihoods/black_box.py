@@ -169,10 +169,7 @@ def BlackBox(  # noqa: N802
     values = evaluate_at_initial_point(params, model)
     stand_in = try_out(op, values)
     if coarse is not None:
-        label = f"{name}, coarse"
-        check_callable(label, "coarse", coarse, len(params) - (lengths is not None))
-        op.coarse = BlackBoxOp(label, coarse, shape, names, None, None, on_error, vectorized)
-        try_out(op.coarse, values)
+        op.coarse = coarse_of(op, coarse, values)
     outputs = op.make_node(*params).outputs
     value = outputs[0]
     if op.rejects:
@@ -189,6 +186,16 @@ def BlackBox(  # noqa: N802
     if store is not None:
         taken.add(name)
     return value
+
+
+def coarse_of(op, function, values):
+    """Return the tried out BlackBoxOp of a coarse version of another one."""
+    name, on_error = f"{op.name}, coarse", "reject" if op.rejects else "raise"
+    check_callable(name, "coarse", function, len(values) - op.takes_shape)
+    shape, names = op.shape, op.parameter_names
+    coarse = BlackBoxOp(name, function, shape, names, None, None, on_error, op.vectorized)
+    try_out(coarse, values)
+    return coarse
 
 
 def black_boxes(model: pm.Model | None = None) -> list[BlackBoxOp]:

@@ -83,7 +83,7 @@ class BlackBoxOp(UserFunctionOp):
         The cheap approximation, with counts of its own.
     """
 
-    coarse = None
+    coarse: "BlackBoxOp | None" = None
 
     def __init__(
         self, name, function, shape, parameter_names, executor, timeout, on_error, vectorized

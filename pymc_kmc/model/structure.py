@@ -114,7 +114,7 @@ def with_coarse(log_density):
     nodes = [v.owner for v in ancestors([log_density]) if v.owner is not None]
     replaced = {}
     for node in nodes:
-        if isinstance(node.op, BlackBoxOp):
+        if isinstance(node.op, BlackBoxOp) and node.op.coarse is not None:
             coarse = node.op.coarse.make_node(*node.inputs).outputs
             replaced.update(zip(node.outputs, coarse, strict=True))
     return clone_replace(log_density, replaced)
