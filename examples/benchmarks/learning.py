@@ -86,12 +86,13 @@ def lynx_and_hare_priors():
     )
 
 
-def outputs(solve=populations):
+def outputs(solve=populations, coarse=None):
     """Lotka-Volterra: the solver is opaque, and returns 42 numbers."""
     counts = np.exp(lynx_and_hare.LOG_COUNTS)
     with pm.Model() as model:
         rates, first, sigma = lynx_and_hare_priors()
-        solution = kmc.BlackBox("populations", solve, rates, first, shape=counts.shape)
+        shape = counts.shape
+        solution = kmc.BlackBox("populations", solve, rates, first, shape=shape, coarse=coarse)
         pm.LogNormal("counts", pt.log(solution), sigma, observed=counts)
     return model
 

@@ -89,6 +89,12 @@ class Composite:
     def __init__(self, model, emulators, region=None):
         self.model, self.emulators, self.region = model, emulators, region
 
+    @property
+    def parts(self):
+        """All that has a process: emulators, their bases, and the region, in this order."""
+        bases = [emulator.base for emulator in self.emulators if emulator.is_corrected]
+        return [*self.emulators, *bases, *([] if self.region is None else [self.region])]
+
     def __call__(self, X, temperature=1.0, penalty=PENALTY) -> Values:
         """Return :class:`Values` at X (n, d) for a temperature; `penalty` weighs the variance.
 
@@ -144,7 +150,7 @@ class Composite:
         The feasible region is `n_sds` standard deviations wider.
         """
         model = self.model
-        uses_inputs = any(emulator.space[0] != "variables" for emulator in self.emulators)
+        uses_inputs = any(emulator.uses_inputs for emulator in self.emulators)
         inputs = model.inputs(X) if uses_inputs else X[:, :0]
         predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
         outputs = np.hstack([prediction.outputs for prediction in predictions])
@@ -163,6 +169,11 @@ class Composite:
         for emulator, prediction, scale, slopes in known:
             pulled = prediction.pull(scale, slopes, weights, temperature)
             emulator.add_pull(gradient, by_inputs, pulled, inputs)
+            if prediction.base is not None:
+                base, own = emulator.base, by_outputs[:, emulator.node.outputs]
+                slopes, none = base.slopes(own, prediction.outputs), np.zeros(len(X))
+                pulled = prediction.base.pull(none, slopes, none, temperature)
+                base.add_pull(gradient, by_inputs, pulled, inputs)
         if by_inputs.any():
             gradient += model.pull(X, by_inputs)
         log_feasible = np.zeros(len(X))

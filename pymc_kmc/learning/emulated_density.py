@@ -47,6 +47,8 @@ OVERHEAD, OVERHEAD_OF_ONE = 12e3, 4e3
 FEWEST_GRADIENTS = 100
 # The same of more emulators than ten: a trajectory or two, 20 ms on a hundred by what twelve take.
 MANY, FEWEST_OF_MANY = 10, 20
+# Evaluations that tell whether the model is the learned one, and their relative rounding error.
+N_COMPARED, ROUNDING = 8, 1e-6
 # Rounds whose evaluations tell how far the target is from what was learned.
 N_WEIGHED = 2
 
@@ -94,9 +96,7 @@ class EmulatedDensity:
         Computed anew there, it might be rounded otherwise.
         """
         if self._packed is None:
-            composite = self.composite
-            parts = [*composite.emulators, *([composite.region] if composite.region else [])]
-            self._packed = packed([part.packable for part in parts])
+            self._packed = packed([part.packable for part in self.composite.parts])
         return self._packed
 
     @property
@@ -226,6 +226,7 @@ def on_emulators(posterior, model) -> FittedSurrogate:
             posterior.structure,
             posterior.region,
         )
+        _check_same_model(density, posterior.evaluations)
         transitions = learn_transitions(
             density.hamiltonian,
             X,
@@ -240,6 +241,22 @@ def on_emulators(posterior, model) -> FittedSurrogate:
         if not finite.any():
             return fitted
         return fitted.weighed(evaluations.X[len(evaluations) - n_last :][finite], values[finite])
+
+
+def _check_same_model(density, evaluations):
+    """Raise a ValueError unless the best evaluations still have the same log densities."""
+    best = evaluations[np.argsort(-evaluations.log_densities, kind="stable")[:N_COMPARED]]
+    try:
+        now = density.composite.model.values(best.X, best.outputs)
+    except ValueError:  # other nodes, or outputs of other shapes
+        now = np.full(len(best), np.nan)
+    if not np.allclose(now, best.log_densities, rtol=ROUNDING, atol=ROUNDING):
+        raise ValueError(
+            f"the posterior was learned of another model: at its best place, with the same opaque "
+            f"outputs, the log density was {best.log_densities[0]:.6g}, and is {now[0]:.6g} here. "
+            "Where black boxes are the same, kmc.learn(evaluations=learned) takes over what was "
+            "evaluated: kmc.KMC(kmc.learn(evaluations=learned))."
+        )
 
 
 def n_gradients(operations):

@@ -2,11 +2,17 @@ r"""An opaque node's outputs as a function of its inputs, with their uncertainty
 
 A node is emulated in one of two spaces, by the larger marginal likelihood: of its own inputs, or of
 the unconstrained variables above them. Nodes of one function have one process, of their inputs. A
-term of the log density is one number. Where a posterior has no mass only the fact that it is low
-matters: depths below the best value count less beyond a depth k. They may be compressed there to
-:math:`k (1 + \log(\text{depth} / k))`, for a kernel whose length scale is of the posterior's size,
-or be left as they are, for a polynomial. Other outputs are scaled to unit standard deviation where
-the log density is high, or positive ones emulated by their logarithms: by marginal likelihood too.
+term of the log density is one number. Values are transformed for their process
+(:mod:`pymc_kmc.learning.outputs`).
+
+Where the node has a coarse version, the emulator of that one may be the process's mean function,
+its *base*: the process is then of the difference, or of the logarithm of the ratio (Kennedy and
+O'Hagan, 2000, with a factor of one). By marginal likelihood too: a bad coarse version is left out.
+
+References
+----------
+Kennedy, M. C. and O'Hagan, A. (2000). Predicting the output from a complex computer code when fast
+approximations are available. *Biometrika* 87, 1-13.
 """
 
 from copy import copy
@@ -15,20 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 
+from pymc_kmc.learning.outputs import Compression, of_outputs, of_term
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.samples import apart, shrunk
 from pymc_kmc.surrogates.covariance import EXTENSIONS, Hyperparameters
 from pymc_kmc.surrogates.exact_gp import SIMPLEST, ExactGP
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 
-# Depth of a log density below its best, in nats a dimension, from which on it is compressed: draws
-# at temperature 2 are hardly deeper.
-COMPRESSION_DEPTH = 3.0
-# Standard deviation of a deep value's error, as a share of what is beyond that depth. With .1 noisy
-# values' deep ones bent the process where draws are: 400 evaluations in place of 280.
-DEEP_ERROR = 0.25
-# Largest depth of a value that isn't compressed, in depths of compression.
-DEEPEST_PLAIN = 1e4
 # Largest depth of a noisy term's values that are fitted where noise is to be averaged, in the same;
 # so many times a quadratic's coefficients are, however deep. Deeper ones bend the process where
 # draws are, as noise hides what these say against it: with all 1070 values of a log likelihood in
@@ -36,10 +35,6 @@ DEEPEST_PLAIN = 1e4
 SHALLOW, FEWEST_FITTED = 2.0, 4
 # Most fits, each to the values left out that the last was wrong about too.
 MOST_FITS = 4
-# Depth of a value that is -inf, in units of the deepest finite one.
-INFINITE = 2.0
-# Depth of values that are -inf or NaN, in nats, where nothing else is known.
-DEEPEST = 1e6
 # Growth of the number of values after which spaces and transforms compete again: with 1.5 a
 # transform that was wrong was kept for 150 evaluations.
 COMPETE_AGAIN = 1.2
@@ -67,51 +62,23 @@ LARGEST_OUTPUT = 1e150
 TRANSFORMS = {False: ("none", "log"), True: ("compressed", "none")}
 
 
-class Compression(NamedTuple):
-    """Compression of log densities that are deeper than `depth` below the `best` one."""
-
-    best: float
-    depth: float
-
-    @classmethod
-    def of(cls, values, n_dimensions):
-        """Return the compression for log densities (n,), some of them finite.
-
-        Where the best ones lie deep apart, far from a maximum, their median depth is used.
-        """
-        depths = np.sort(values[np.isfinite(values)].max() - values)
-        usual = np.median(depths[: 4 * n_dimensions])
-        if not np.isfinite(usual):
-            usual = 0.0
-        return cls(values.max(), max(COMPRESSION_DEPTH * n_dimensions, usual))
-
-    def __call__(self, values):
-        with np.errstate(invalid="ignore"):
-            depths = np.minimum(np.nan_to_num(self.best - values, nan=DEEPEST), DEEPEST)
-        deep = self.depth * (1.0 + np.log(np.maximum(depths, self.depth) / self.depth))
-        return self.best - np.where(depths > self.depth, deep, depths)
-
-    def error(self, values):
-        """Return the standard deviation of the errors that values, compressed or not, may have."""
-        return DEEP_ERROR * np.maximum(self.best - values - self.depth, 0.0)
-
-    def log_slopes(self, values):
-        """Return the sum of the logarithms of the compression's derivatives at finite values."""
-        return np.log(self.depth / np.maximum(self.best - values, self.depth)).sum()
-
-
 class EmulatedOutputs(NamedTuple):
     """An emulator's prediction at k points.
 
     `outputs` are (k, m); `variance` (k,) is the factor of the covariance of the outputs, or of
-    their logarithms.
+    their logarithms. `base` is the prediction of the emulator's base, or None.
     """
 
     outputs: np.ndarray
     variance: np.ndarray
     prediction: Any
     emulator: Any
-    X: np.ndarray
+    base: Any = None
+
+    @property
+    def latent(self):
+        """The outputs (k, m), or their logarithms, without the base's part."""
+        return self.prediction.mean * self.emulator.scales + self.emulator.offset
 
     def scale(self, by_outputs):
         """Return the factors (k,) from variances to the log density's, and its slopes (k, m).
@@ -138,7 +105,7 @@ class EmulatorState(NamedTuple):
     `space` is the kind of its points, `varying` are the node's inputs that vary. The outputs have a
     `transform`, `offset` (m,) and `scales` (m,). The process has coordinates by `centre` (k,) and
     `whitening` (k, k), data `Z` (n, k), `Y` (n, m) and `noise` (n,), packed `parameters` of its
-    covariance and that one's `extension` or None.
+    covariance and that one's `extension` or None. `base` is the EmulatorState of its base or None.
     """
 
     space: str
@@ -153,6 +120,7 @@ class EmulatorState(NamedTuple):
     noise: np.ndarray
     parameters: np.ndarray
     extension: str | None = None
+    base: Any = None
 
 
 class NodeEmulator:
@@ -161,8 +129,11 @@ class NodeEmulator:
     `alike` are these; by default the node itself. What is fitted then holds for all of them.
     `memory` is the weight of the last covariance in that of a space's coordinates. With `grows`
     each fit is to the values of the last one and more: coordinates and parameters of many values
-    are then kept for some fits.
+    are then kept for some fits. `base` is the emulator of the node's coarse version, if there is
+    one; the fit may make no use of it.
     """
+
+    base = None
 
     def __init__(self, node, memory=COVARIANCE_MEMORY, grows=False, alike=()):
         self.node, self.memory, self.grows, self.alike = node, memory, grows, alike or (node,)
@@ -174,7 +145,7 @@ class NodeEmulator:
     def state(self):
         process = self.process
         return EmulatorState(
-            *self.space,
+            *self.space[:2],
             self.varying,
             self.offset,
             self.scales,
@@ -185,13 +156,16 @@ class NodeEmulator:
             process.noise_,
             process.hyperparameters_.packed,
             process.extension,
+            self.base.state if self.is_corrected else None,
         )
 
     @classmethod
     def restored(cls, node, state):
         """Return the emulator of a node from a state, for predictions."""
         emulator = cls(node)
-        emulator.space, emulator.varying = (state.space, state.transform), state.varying
+        emulator.base = state.base and cls.restored(node, state.base)
+        emulator.space = state.space, state.transform, state.base is not None
+        emulator.varying = state.varying
         emulator.offset, emulator.scales = state.offset, state.scales
         process = ExactGP(state.whitening, state.centre, not node.is_noisy)
         sizes = len(state.centre), state.extension
@@ -224,7 +198,8 @@ class NodeEmulator:
         usable = (np.isfinite(Y) if self.grows else Y < np.inf).all(axis=1)
         if not node.is_term:
             usable = (np.abs(Y) < LARGEST_OUTPUT).all(axis=1)
-        data = Y, log_densities, highest
+        base = None if self.base is None else self._base_rows(evaluations)
+        data = Y, log_densities, highest, base
         if n > 1:
             P, of_draws = list(spaces.values())[-1]
             most = n + MOST_ALIKE * (P.shape[1] + 1) * (P.shape[1] + 2) // 2
@@ -252,10 +227,16 @@ class NodeEmulator:
         own = [inputs[:, each.inputs] for each in self.alike]
         return np.stack(own, axis=1).reshape(len(own) * len(inputs), -1)
 
+    def _base_rows(self, evaluations):
+        """Return the base's outputs (n * k, m), or their logarithms, for all k nodes alike."""
+        X, inputs = evaluations.X, evaluations.inputs
+        of_each = [self.base.shared(each).predict(X, inputs).latent for each in self.alike]
+        return np.stack(of_each, axis=1).reshape(len(of_each) * len(X), -1)
+
     def shared(self, node):
         """Return the emulator of another node of the same function, with what is fitted."""
         other = copy(self)
-        other.node = node
+        other.node, other.base = node, self.base and self.base.shared(node)
         return other
 
     def _floor(self, heights):
@@ -266,9 +247,10 @@ class NodeEmulator:
         return min(compression.best - SHALLOW * compression.depth, np.sort(heights)[-n])
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _fit_to(self, usable, spaces, Y, log_densities, highest):
+    def _fit_to(self, usable, spaces, Y, log_densities, highest, base):
         first = Y[np.argmax(usable)], spaces
         Y, log_densities = Y[usable], log_densities[usable]
+        base = None if base is None else base[usable]
         if not np.isfinite(Y).any() or not np.isfinite(log_densities).any():
             return self._kept(usable, *first)
         spaces = {name: (P[usable], draws) for name, (P, draws) in spaces.items()}
@@ -282,7 +264,7 @@ class NodeEmulator:
         def best(candidates, extension):
             if self.process is not None and extension == last and self.space[0] in spaces:
                 candidates = [*candidates, (self.space, self.process)]
-            data = Y, log_densities, highest
+            data = Y, log_densities, highest, base
             fits = [
                 self._fit_in(space, spaces[space[0]], *data, process, keeps, extension)
                 for space, process in candidates
@@ -300,7 +282,7 @@ class NodeEmulator:
             return self._kept(usable, *first)
         (self.space, _), (_, self.process, self.offset, self.scales, covariance) = found
         self._covariances[self.space[0]] = covariance
-        self.usable = usable
+        self.usable, self._base = usable, base if self.is_corrected else 0.0
         self.n_competed = len(Y) if competes else self.n_competed
         self.n_searched = self.n_searched if keeps else len(Y)
         return self
@@ -316,7 +298,7 @@ class NodeEmulator:
         process = ExactGP(whitening, draws.mean(axis=0), not self.node.is_noisy)
         parameters = Hyperparameters.start(SIMPLEST, d := draws.shape[1])
         self.process = process.given(np.zeros((1, d)), np.zeros((1, m)), np.zeros(1), parameters)
-        self.space, self.varying = (name, "none"), np.arange(d)
+        self.space, self.varying, self._base = (name, "none", False), np.arange(d), 0.0
         self.offset, self.scales = np.where(np.isfinite(outputs), outputs, 0.0), np.ones(m)
         self.usable = np.arange(len(usable)) == np.argmax(usable)
         return self
@@ -333,10 +315,13 @@ class NodeEmulator:
             names.append("log inputs" if are_scales else "inputs")
         if len(self.alike) > 1:
             names = ["log inputs" if positive else "inputs"]
-        return [(name, transform) for name in names for transform in TRANSFORMS[node.is_term]]
+        kinds = [(transform, False) for transform in TRANSFORMS[node.is_term]]
+        if self.base is not None:
+            kinds.append((self.base.space[1], True))
+        return [(name, *kind) for name in names for kind in kinds]
 
-    def _fit_in(self, space, points, Y, log_densities, highest, last, keeps, extension):
-        name, transform = space
+    def _fit_in(self, space, points, Y, log_densities, highest, base, last, keeps, extension):
+        name, transform, is_corrected = space
         P, draws = points
         if name != "variables":
             P, draws = P[:, self.varying], draws[:, self.varying]
@@ -346,8 +331,8 @@ class NodeEmulator:
             covariance = self.memory * self._covariances[name] + (1 - self.memory) * covariance
         centre = draws.mean(axis=0)
         whitening = np.linalg.inv(cholesky_factor(covariance))
-        of = _of_term if self.node.is_term else _of_outputs
-        targets, noise, offset, scales, jacobian = of(Y, log_densities, highest, d, transform)
+        of, base = of_term if self.node.is_term else of_outputs, base if is_corrected else None
+        targets, noise, offset, scales, jacobian = of(Y, log_densities, highest, d, transform, base)
         if targets is None:
             return -np.inf, None, None, None, covariance
         try:
@@ -370,22 +355,33 @@ class NodeEmulator:
     def is_log(self):
         return self.space[1] == "log"
 
+    @property
+    def is_corrected(self):
+        """Whether the process is of the difference from the base."""
+        return self.space is not None and self.space[2]
+
+    @property
+    def uses_inputs(self):
+        return self.space[0] != "variables" or (self.is_corrected and self.base.uses_inputs)
+
     def predict(self, X, U):
         """Return :class:`EmulatedOutputs` at points X (k, d) with opaque inputs U."""
         prediction = self.process.predict(self._points(X, U))
-        outputs = self._outputs(prediction.mean)
-        return EmulatedOutputs(outputs, prediction.variance, prediction, self, X)
+        base = self.base.predict(X, U) if self.is_corrected else None
+        outputs = self._outputs(prediction.mean, 0.0 if base is None else base.latent)
+        return EmulatedOutputs(outputs, prediction.variance, prediction, self, base)
 
     def sampled(self, prediction, rng):
         """Return one draw of the outputs (k, m) from an :class:`EmulatedOutputs`."""
         factor = self.process.output_factor_
         errors = rng.standard_normal((len(prediction.variance), len(factor))) @ factor
         spread = np.sqrt(np.maximum(prediction.variance, 0.0))[:, None]
-        return self._outputs(prediction.prediction.mean + spread * errors)
+        base = 0.0 if prediction.base is None else prediction.base.latent
+        return self._outputs(prediction.prediction.mean + spread * errors, base)
 
-    def _outputs(self, mean):
-        """Return outputs (k, m), given the process's mean."""
-        outputs = mean * self.scales + self.offset
+    def _outputs(self, mean, base):
+        """Return outputs (k, m), given the process's mean and the base's outputs."""
+        outputs = mean * self.scales + self.offset + base
         return np.exp(np.minimum(outputs, LARGEST_LOG)) if self.is_log else outputs
 
     def leave_one_out(self, evaluations=None):
@@ -396,7 +392,7 @@ class NodeEmulator:
         mean, factors = self.process.leave_one_out()
         outputs = np.full((len(self.usable), mean.shape[1]), np.nan)
         variance = np.full(len(self.usable), np.nan)
-        outputs[self.usable], variance[self.usable] = self._outputs(mean), factors
+        outputs[self.usable], variance[self.usable] = self._outputs(mean, self._base), factors
         if (n := len(self.alike)) > 1:
             i = [node.outputs for node in self.alike].index(self.node.outputs)
             outputs, variance = outputs[i::n], variance[i::n]
@@ -444,44 +440,6 @@ class NodeEmulator:
         if self.space[0] == "log inputs":
             pulled = pulled / np.maximum(inputs[:, columns], 1.0 / LARGEST_OUTPUT)
         by_inputs[:, columns] += pulled
-
-
-def _of_term(Y, log_densities, highest, d, transform):
-    """Return a process's targets (n, 1), their noise (n,), offset, scale and log Jacobian.
-
-    They are of a term's values Y (n, 1) as functions of d coordinates.
-    """
-    values, jacobian = Y[:, 0], 0.0
-    compression = Compression.of(np.minimum(values, highest), d)
-    deepest = values[np.isfinite(values)].min()
-    floor = compression.best - INFINITE * max(compression.best - deepest, compression.depth)
-    values = np.where(np.isfinite(values), values, floor)
-    if transform == "compressed":
-        jacobian = compression.log_slopes(values)
-        values = compression(values)
-    else:
-        values = np.maximum(values, compression.best - DEEPEST_PLAIN * compression.depth)
-    offset, scales = np.array([compression.best - 0.5 * d]), np.ones(1)
-    return (values - offset[0])[:, None], compression.error(values) ** 2, offset, scales, jacobian
-
-
-def _of_outputs(Y, log_densities, highest, d, transform):
-    """Return the same of outputs Y (n, m), targets None where these have no logarithm."""
-    compression = Compression.of(np.minimum(log_densities, highest), d)
-    finite = np.where(np.isfinite(log_densities), log_densities, compression.best - 1e6)
-    # The error of an output is of no interest where the log density is that low.
-    noise = (compression.error(compression(finite)) / compression.depth) ** 2
-    weights = 1.0 / (1.0 + np.maximum(compression.best - finite, 0.0) / compression.depth)
-    weights, jacobian = weights / weights.sum(), 0.0
-    if transform == "log":
-        if not np.all(Y > 0):
-            return None, None, None, None, None
-        Y = np.log(Y)
-        jacobian = -Y.sum()
-    offset = weights @ Y
-    scales = np.sqrt(weights @ (Y - offset) ** 2)
-    scales = np.where(scales > 0, scales, 1.0)
-    return (Y - offset) / scales, noise, offset, scales, jacobian - len(Y) * np.log(scales).sum()
 
 
 def _extended(found, best):

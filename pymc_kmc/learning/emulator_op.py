@@ -92,23 +92,27 @@ def _funcify_pull(op, **kwargs):
 def emulated_graph(composite, packed):
     """Return graphs of x (d,), of a Composite's log density and of its gradient.
 
-    `packed` has its emulators, and the process of its region, if it has one, behind them.
+    `packed` has its parts.
     """
-    opaque, emulators = composite.model, composite.emulators
+    opaque, emulators, parts = composite.model, composite.emulators, composite.parts
     numbers, layout = map(pytensor.shared, packed)
     x = pt.tensor("x", dtype="float64", shape=(opaque.n_dimensions,))
 
+    def outputs_of(part, n_outputs, point):
+        place = next(i for i, each in enumerate(parts) if each is part)
+        outputs, _ = EmulatorOp(n_outputs)(point, numbers, layout, pt.constant(np.int64(place)))
+        return outputs
+
     def emulate(i, inputs):
         emulator = emulators[i]
-        point = emulator.point(x, inputs)
-        outputs, _ = EmulatorOp(emulator.node.n_outputs)(
-            point, numbers, layout, pt.constant(np.int64(i))
-        )
-        return outputs
+        n_outputs = emulator.node.n_outputs
+        outputs = outputs_of(emulator, n_outputs, emulator.point(x, inputs))
+        if not emulator.is_corrected:
+            return outputs
+        base = outputs_of(emulator.base, n_outputs, emulator.base.point(x, inputs))
+        return outputs * base if emulator.is_log else outputs + base
 
     log_density = opaque.filled(x, emulate)
     if composite.region is not None:
-        place = pt.constant(np.int64(len(emulators)))
-        margin, _ = EmulatorOp(1)(x, numbers, layout, place)
-        log_density += log_probability_graph(margin[0])
+        log_density += log_probability_graph(outputs_of(composite.region, 1, x)[0])
     return x, log_density, grad(log_density, x)

@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from pymc_kmc.learning.coarse import Coarse, Unusable
 from pymc_kmc.learning.composite import draw, joined
 from pymc_kmc.learning.display import DONE, Display
 from pymc_kmc.learning.drawing import N_BURNED, drawn
@@ -23,7 +24,7 @@ from pymc_kmc.learning.evidence import of_emulated, without_noise
 from pymc_kmc.learning.modes import drawn_modes, searched_modes, unseen_share
 from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
 from pymc_kmc.learning.posterior import LearnedPosterior
-from pymc_kmc.learning.resuming import keep, remember
+from pymc_kmc.learning.resuming import keep, known_error, remember
 from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import are_constant
 from pymc_kmc.learning.state import N_CONVERGED_ROUNDS
@@ -103,10 +104,13 @@ def learn(
     tolerance : float
         Error of the log density at new draws at which learning ends, in nats.
     evaluations : LearnedPosterior, Evaluations or EvaluationStore, optional
-        Earlier evaluations of the same model: a result of this function, or the attribute
+        Earlier evaluations of the same black boxes, also under another prior, other data or another
+        likelihood around them: a result of this function, or the attribute
         `evaluations` of a result, of an exception that this function has raised, or of a step.
         They are not repeated, except for the best place of a learned posterior: another value there
-        belongs to another model. With the same arguments learning goes on from where they ended. Of
+        belongs to another model. Where they know the posterior already, by predictions of each
+        from all others, nothing is evaluated. With the same arguments learning goes on from where
+        they ended. Of
         a store, those of the model's one black box or noisy likelihood, whose parameters must be
         variables of the model: the best and others, half of `max_evaluations` at most.
     random_seed : None, int or numpy.random.Generator
@@ -291,6 +295,8 @@ class Run:
         self.is_asked = True
         self.n_before = opaque.n_evaluations
         self._drawn: tuple | None = None
+        self._coarse: OpaqueModel | None = None
+        self._tries_coarse = True
 
     def _begin_rounds(self):
         self.rounds = Rounds(self.opaque, *self._settings, self.multistart.prior)
@@ -300,6 +306,10 @@ class Run:
         """Most evaluations, by the noise seen so far."""
         noise = max(self.rounds.noise, self.multistart.noise)
         return self.most_in_noise if noise > self.rounds.tolerance else self.most
+
+    @property
+    def n_coarse_evaluations(self):
+        return 0 if self._coarse is None else self._coarse.n_evaluations
 
     def learn(self, display):
         while True:
@@ -314,15 +324,23 @@ class Run:
                     self.evaluations = self.multistart.evaluations
 
     def _learn(self, display):
-        rounds, state = self.rounds, None
+        state = None
         try:
             display.say("Searching")
             say = partial(display.say, "Searching")
-            state = self.multistart.state(self.evaluations, say)
+            state = self._by_coarse(display)
+            if state is None:
+                state = self.multistart.state(self.evaluations, say)
             if self.earlier_modes:
                 have_mass = [mode for mode in self.earlier_modes if not mode.was_left_out]
                 state = state._replace(modes=tuple(have_mass))
+            if self.evaluations is not None:
+                state = self._if_known(state)
+            rounds = self.rounds
             while True:
+                if rounds.coarse is not None and rounds.coarse.misleads(rounds):
+                    self._leave_coarse("its predictions stay wrong")
+                    state, rounds = self.multistart.state(None, say), self.rounds
                 if state.has_converged and (state := self._checked(state)).has_converged:
                     break
                 if rounds.is_hopeless or len(state.evaluations) >= self.limit:
@@ -335,6 +353,62 @@ class Run:
                 raise
             warnings.warn("Learning was interrupted.", UserWarning, stacklevel=4)
         return state
+
+    def _by_coarse(self, display):
+        """Return the state where black boxes have a useful coarse version, else None."""
+        opaque, tries, self._tries_coarse = self.opaque, self._tries_coarse, False
+        if not tries or self.evaluations is not None or (why := opaque.why_not_coarse) == "":
+            return None
+        try:
+            if why is not None:
+                raise Unusable(why)
+            display.say("Learning the coarse version")
+            coarse = self._learned_coarse()
+            return coarse.begin(opaque, self.rounds, self.rng)
+        except Unusable as error:
+            self._leave_coarse(error)
+        return None
+
+    def _leave_coarse(self, why):
+        names = ", ".join(node.name for node in self.opaque.nodes)
+        log.info(f"KMC: the coarse version of {names} isn't used: {why}")
+        self._begin_rounds()
+        self.multistart.begin_again()
+
+    def _learned_coarse(self):
+        """Return the :class:`Coarse` version, learned; Unusable whatever goes wrong."""
+        opaque, (of_model, rng) = self.opaque, self.rng.spawn(2)
+        try:
+            self._coarse = OpaqueModel(opaque.variables, opaque.model, of_model, is_coarse=True)
+            batch_size, tolerance, _ = self._settings
+            n_starts = len(self.multistart.starts)
+            run = Run(self._coarse, self.most, batch_size, n_starts, tolerance, rng)
+            run.is_asked = run._tries_coarse = False
+            with Display(False, run) as silent:
+                coarse = Coarse(run)
+                coarse.learn(silent)
+        except Unusable:
+            raise
+        except Exception as error:
+            raise Unusable(f"{type(error).__name__}: {error}") from error
+        if not _are_alike(self._coarse.structure, opaque.structure):
+            raise Unusable("it enters the log density in another way")
+        return coarse
+
+    def _if_known(self, state):
+        """Return the state, converged where earlier evaluations already know the posterior."""
+        (rng,), (batch_size, tolerance, _) = self.rng.spawn(1), self._settings
+        rounds = Rounds(self.opaque, batch_size, tolerance, rng, self.multistart.prior)
+        known = state._replace(n_converged_rounds=N_CONVERGED_ROUNDS, temperature=1.0)
+        composite = rounds.fit(known.evaluations, known.draws)
+        found = drawn(composite, known, rng)
+        draws = joined(found.parts)
+        known = known._replace(step_size=draws.step_size, factor=found.factor, draws=draws.X)
+        error = known_error(rounds, known, composite, draws)
+        if np.isinf(error):
+            return state
+        self.rounds = rounds
+        return known._replace(error=error)
 
     def _checked(self, state):
         """Return the state, not converged where the last fit has mass that no round has checked."""
@@ -396,4 +470,11 @@ def _posterior(run, state):
         r_hat=found.r_hat,
         noise=rounds.noise,
         given=opaque.others,
+        n_coarse_evaluations=run.n_coarse_evaluations,
     )
+
+
+def _are_alike(structure, other):
+    """Say whether two Structures have the same terms, of nodes that move with the same values."""
+    moves = zip(structure.moves_with, other.moves_with, strict=True)
+    return structure[:2] == other[:2] and all(np.array_equal(*pair) for pair in moves)

@@ -32,8 +32,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, shrunk
+from pymc_kmc.learning.emulator import shrunk
 from pymc_kmc.learning.maxima import NEGLIGIBLE_MASS, covariance_of, is_same
+from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.learning.starts import jittered_points, prior_points, spread_out

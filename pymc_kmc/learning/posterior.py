@@ -13,6 +13,7 @@ from pymc_kmc.learning.averages import (
     flattened,
     inefficiency,
 )
+from pymc_kmc.learning.convergence import lowest_of_mass
 from pymc_kmc.learning.drawing import N_EACH
 from pymc_kmc.learning.emulated import Emulated
 from pymc_kmc.learning.evidence import LogEvidence
@@ -85,6 +86,8 @@ class LearnedPosterior:
     given : dict of str to ndarray
         Values of the variables that were not learned, other steps' or discrete ones, by the names
         of their value variables: draws and averages are given these, the emulators are not.
+    n_coarse_evaluations : int
+        Number of evaluations of the coarse version, where black boxes have one.
     """
 
     opaque: tuple
@@ -110,6 +113,7 @@ class LearnedPosterior:
     r_hat: float
     noise: float
     given: dict
+    n_coarse_evaluations: int = 0
 
     @property
     def names(self) -> tuple:
@@ -206,6 +210,8 @@ class LearnedPosterior:
         for found in self.rounds:
             if found.temperature <= HIGHEST_TEMPERATURE:
                 near[found.n_evaluations - len(found.predicted) : found.n_evaluations] = True
+        if not self.rounds:  # earlier evaluations were enough
+            near = self.evaluations.log_densities >= lowest_of_mass(self.log_densities)
         ratio = calibration(errors[near], emulated.held_out_sd[near])
         controls = control_variates(self.positions, self.gradients)
         unknown = 0.0 if self.has_converged else self.error
@@ -262,12 +268,15 @@ class LearnedPosterior:
         n, seconds = self._n_in_all, np.nansum(self.seconds)
         before = n - self.n_evaluations
         earlier = f", {before} of them before this call" if before else ""
+        coarse = ""
+        if self.n_coarse_evaluations:
+            coarse = f", and {self.n_coarse_evaluations} of the coarse version"
         return [
             f"Emulated: {what}.",
             quality,
             *sentences(self.modes),
             *self._given_sentences,
-            f"Cost: {n} evaluations of the model in all{earlier}, {_duration(seconds)}.",
+            f"Cost: {n} evaluations of the model in all{earlier}, {_duration(seconds)}{coarse}.",
             "Draws are approximate; pm.sample(step=kmc.KMC(learned)) makes exact ones.",
         ]
 

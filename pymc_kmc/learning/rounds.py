@@ -15,7 +15,7 @@ can't decide whether a draw of the prior is as high, two such places a round are
 
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,8 @@ from pymc_kmc.learning.convergence import (
     judge,
     lowest_of_mass,
 )
-from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, SHALLOW, Compression, NodeEmulator, shrunk
+from pymc_kmc.learning.emulator import SHALLOW, NodeEmulator, shrunk
+from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, Compression
 from pymc_kmc.learning.placing import informative, optimistic_draws, uncertain
 from pymc_kmc.learning.region import FeasibleRegion
 from pymc_kmc.learning.state import N_CONVERGED_ROUNDS, LearningState, Round
@@ -131,6 +132,8 @@ class Rounds:
             self.n_counted = min(self.n_counted, MOST_OF_SMALL)
         self.n_chains = max(N_CHAINS, CHAINS_A_DIMENSION * self.n_counted)
         self.region: FeasibleRegion | None = None
+        # The Coarse version, from which differences are learned.
+        self.coarse: Any = None
         self.history: list[Round] = []
         self.n_distant = 0
 
@@ -163,6 +166,11 @@ class Rounds:
             # Where the whole density is deep a node's inputs may be those of draws.
             same = np.zeros(len(evaluations))
             evaluations = replace(evaluations, log_densities=same)
+        if self.coarse is not None:
+            if self.emulators[0].is_corrected:
+                self.coarse.follow(draws, Composite(self.model, self.emulators, self.region))
+            for emulator, base in zip(self.emulators, self.coarse.composite.emulators, strict=True):
+                emulator.base = base
         for i, node in enumerate(self.model.nodes):
             if node.function == i:
                 self.emulators[i].fit(evaluations, draws, inputs, averages=averages)

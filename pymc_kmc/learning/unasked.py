@@ -3,7 +3,6 @@
 import logging
 from typing import NamedTuple
 
-from pymc_kmc.learning.emulator import COMPRESSION_DEPTH
 from pymc_kmc.learning.learn import (
     MORE_IN_NOISE,
     N_STARTS,
@@ -16,6 +15,7 @@ from pymc_kmc.learning.learn import (
     tell_of_searches,
     why_doubtful,
 )
+from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.likelihoods.black_box_op import BlackBoxError
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError

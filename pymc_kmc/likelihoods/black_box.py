@@ -57,6 +57,7 @@ def BlackBox(  # noqa: N802
     vectorized: bool = False,
     store: StoreLike | None = None,
     extras: ExtrasLike | None = None,
+    coarse: Callable | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     """Make a tensor of a Python function: a solver, a simulator without noise, foreign code.
@@ -109,6 +110,12 @@ def BlackBox(  # noqa: N802
         What the function returns beside its result, kept with the accepted evaluation: the shape
         of each extra by its name, lengths or names of the model's dims. The function then returns
         ``result, {"name": array, ...}``. :func:`extras` finds them in what `pymc.sample` returned.
+    coarse : callable, optional
+        A cheap approximation of `function`, on a coarse grid for instance, called in the same way
+        and with a result of the same shape. :func:`learn` and ``KMC()`` call it as often as they
+        like, in this process and without storing, and learn only the difference from few calls of
+        `function`. The posterior is that of `function`. One that explains too little of it isn't
+        used; the log says so.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -121,7 +128,8 @@ def BlackBox(  # noqa: N802
     ------
     TypeError
         If `function` isn't callable with the params, or doesn't return real numbers of shape
-        `shape` at the model's initial point, where it is called twice.
+        `shape` at the model's initial point, where it is called twice. All of this holds for
+        `coarse` too.
     ValueError
         If the function isn't finite at the initial point, or returns different values for the same
         parameters; if there are no `params`, or an argument is out of its range; if the store has
@@ -165,7 +173,10 @@ def BlackBox(  # noqa: N802
             "by the function's name: give each a name of its own."
         )
     op.keep_in(store, BLACK_BOX, params, shape)
-    stand_in = try_out(op, evaluate_at_initial_point(params, model))
+    values = evaluate_at_initial_point(params, model)
+    stand_in = try_out(op, values)
+    if coarse is not None:
+        op.coarse = coarse_of(op, coarse, values)
     outputs = op.make_node(*params).outputs
     value = outputs[0]
     if op.rejects:
@@ -182,6 +193,16 @@ def BlackBox(  # noqa: N802
     if store is not None:
         taken.add(name)
     return value
+
+
+def coarse_of(op, function, values):
+    """Return the tried out BlackBoxOp of a coarse version of another one."""
+    name, on_error = f"{op.name}, coarse", "reject" if op.rejects else "raise"
+    check_callable(name, "coarse", function, len(values) - op.takes_shape)
+    shape, names = op.shape, op.parameter_names
+    coarse = BlackBoxOp(name, function, shape, names, None, None, on_error, op.vectorized)
+    try_out(coarse, values)
+    return coarse
 
 
 def black_boxes(model: pm.Model | None = None) -> list[BlackBoxOp]:

@@ -83,7 +83,11 @@ class BlackBoxOp(UserFunctionOp):
         Number of rejections by the kind of failure.
     rejections : collections.deque of Rejection
         The last 100 rejected points.
+    coarse : BlackBoxOp or None
+        The cheap approximation, with counts of its own.
     """
+
+    coarse: "BlackBoxOp | None" = None
 
     def __init__(
         self,
@@ -135,6 +139,8 @@ class BlackBoxOp(UserFunctionOp):
         if self.rejects:
             kinds = "".join(f", {kind}: {n}" for kind, n in self.reasons.most_common())
             text += f", {self.n_rejected} rejected{kinds}"
+        if self.coarse is not None:
+            text += f"; coarse: {self.coarse.n_evaluations}"
         return text + ">"
 
     # PyTensor's side

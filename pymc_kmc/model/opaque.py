@@ -53,6 +53,7 @@ from pymc_kmc.model.structure import (
     spread_out,
     term_weights,
     tried_points,
+    with_coarse,
 )
 from pymc_kmc.model.unconstrained import UnconstrainedModel
 
@@ -76,6 +77,8 @@ class OpaqueModel(UnconstrainedModel):
         Runs a batch's evaluations of black boxes and noisy likelihoods that have none of their own.
     structure : Structure, optional
         From earlier evaluations of the same model, instead of one read off its graph.
+    is_coarse : bool
+        Whether black boxes are replaced by their coarse versions; see :attr:`why_not_coarse`.
 
     Attributes
     ----------
@@ -89,8 +92,11 @@ class OpaqueModel(UnconstrainedModel):
         All that have ended, those of failed batches and remembered ones too.
     """
 
-    def __init__(self, variables, model, rng, executor=None, structure=None):
+    def __init__(self, variables, model, rng, executor=None, structure=None, is_coarse=False):
         log_density, others = given_others(model, variables)
+        self._is_coarse = is_coarse
+        if is_coarse:
+            log_density = with_coarse(log_density)
         super().__init__(variables, model, others)
         self._executor = None if executor is None else LazyExecutor(executor)
         self.rng, self.n_evaluations = rng, 0
@@ -217,6 +223,16 @@ class OpaqueModel(UnconstrainedModel):
     def _outputs_at(self, x):
         """Return the outputs at a point (d,) of the parts that are evaluated together."""
         return self._part_outputs(*[row[0] for row in self._columns.split(x[None])])
+
+    @property
+    def why_not_coarse(self):
+        """Why the model has no coarse version, or None where it has one; "" if none was given."""
+        parts = self._parts_found
+        have = [getattr(part.source, "coarse", None) is not None for part in parts]
+        lacking = [p.name for p, has in zip(parts, have, strict=True) if not has]
+        if not any(have) or not lacking:
+            return "" if lacking else None
+        return f"{', '.join(lacking)} has none"
 
     @property
     def structure(self):
@@ -374,6 +390,8 @@ class OpaqueModel(UnconstrainedModel):
 
     def _give_up_parts(self):
         names = ", ".join(node.name for node in self.nodes)
+        if self._is_coarse:  # as a whole there is the fine one alone
+            raise ValueError(f"the log density is finite where {names} is not")
         if self._others:
             raise ValueError(
                 f"The log density is finite where {names} is not, and other variables are held: "

@@ -109,6 +109,17 @@ def merged(log_density):
     return graph.outputs[0]
 
 
+def with_coarse(log_density):
+    """Return a log density with the coarse versions of its black boxes, all of which have one."""
+    nodes = [v.owner for v in ancestors([log_density]) if v.owner is not None]
+    replaced = {}
+    for node in nodes:
+        if isinstance(node.op, BlackBoxOp) and node.op.coarse is not None:
+            coarse = node.op.coarse.make_node(*node.inputs).outputs
+            replaced.update(zip(node.outputs, coarse, strict=True))
+    return clone_replace(log_density, replaced)
+
+
 def opaque_nodes(log_density, variables):
     """Return the nodes without gradient between variables and a log density, in graph order."""
     nodes, found = dependent(variables, log_density)

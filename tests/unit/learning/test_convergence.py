@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_kmc.learning.convergence import Limits, Plan, errors_in_reach, judge
-from pymc_kmc.learning.emulator import Compression
+from pymc_kmc.learning.outputs import Compression
 
 LIMITS = Limits(0.3, 0.0)
 COMPRESSION = Compression(0.0, 50.0)

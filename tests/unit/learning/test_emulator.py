@@ -3,12 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.learning.emulator import (
-    COMPRESSION_DEPTH,
-    FEWEST_EXTENDED,
-    SHALLOW,
-    NodeEmulator,
-)
+from pymc_kmc.learning.emulator import FEWEST_EXTENDED, SHALLOW, NodeEmulator
+from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.model.structure import OpaqueNode
 from tests.evaluations import evaluations_of
 

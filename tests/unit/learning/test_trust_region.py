@@ -8,7 +8,8 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.composite import Composite
-from pymc_kmc.learning.emulator import COMPRESSION_DEPTH, NodeEmulator
+from pymc_kmc.learning.emulator import NodeEmulator
+from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.learning.trust_region import (
     CHECK_DISTANCE,
     FIRST_RADIUS,
