@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from pymc_kmc.discrepancy import MMD, mmd
     from pymc_kmc.evidence import log_evidence
     from pymc_kmc.findings import EvaluationCounts
-    from pymc_kmc.kept import extras, with_extras
+    from pymc_kmc.kept import (
+        compute_log_likelihood,
+        extras,
+        sample_posterior_predictive,
+        with_extras,
+    )
     from pymc_kmc.learning import LearnedMode, LearnedPosterior, LogEvidence, learn
     from pymc_kmc.likelihoods import (
         ABCPotential,
@@ -62,6 +67,7 @@ _MODULES = {
     "SyntheticLikelihoodPotential": "likelihoods",
     "black_boxes": "likelihoods",
     "command": "likelihoods",
+    "compute_log_likelihood": "kept",
     "diagnose": "diagnostics",
     "estimate_noise": "advice",
     "extras": "kept",
@@ -69,6 +75,7 @@ _MODULES = {
     "learn": "learning",
     "mmd": "discrepancy",
     "partial_posteriors": "partial",
+    "sample_posterior_predictive": "kept",
     "umbridge": "likelihoods",
     "with_extras": "kept",
 }

@@ -1,14 +1,20 @@
-"""What was computed at the draws and kept with them: extras, and groups of them for ArviZ."""
+"""What was computed at the draws and kept with them: extras, predictions, groups for ArviZ."""
 
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import xarray as xr
-from pytensor.graph.traversal import ancestors
+from pytensor.compile.ops import ViewOp
+from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.scalar import Switch
 
 from pymc_kmc._compat import with_group
+from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.likelihoods.checks import check_model
+from pymc_kmc.likelihoods.executors import LazyExecutor, check_executor
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
 from pymc_kmc.model.log_density import EXTRA
 from pymc_kmc.runs import Run
@@ -115,6 +121,102 @@ def with_extras(idata: Any, model: pm.Model | None = None, **groups: str | dict)
             raise ValueError(f"idata has a group {group!r} already: leave it out of idata first.")
         idata = with_group(idata, group, xr.Dataset({new: data[old] for new, old in pairs.items()}))
     return idata
+
+
+def sample_posterior_predictive(
+    idata: Any, model: pm.Model | None = None, *, executor: Any = None, **kwargs: Any
+) -> Any:
+    """Do `pymc.sample_posterior_predictive`, with few calls of black boxes or none.
+
+    A black box that is kept as a `pymc.Deterministic` isn't called. Others are called once for each
+    distinct draw, in a batch before PyMC's loop over draws: on an executor, in one call if they are
+    vectorized, and not where a store has the draw.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        What `pymc.sample` returned, also loaded from disk, with all free variables of the model.
+    model : pymc.Model, optional
+        The model, by default the one of the context.
+    executor : concurrent.futures.Executor or callable, optional
+        Runs the calls of black boxes that have no executor of their own.
+    **kwargs
+        Those of `pymc.sample_posterior_predictive`.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+
+    Raises
+    ------
+    ValueError
+        If `idata` lacks a variable that a black box depends on.
+    BlackBoxError
+        If a black box fails.
+    """
+    model = check_model(model)
+    with _known_at_draws(idata, model, executor):
+        return pm.sample_posterior_predictive(idata, model=model, **kwargs)
+
+
+def compute_log_likelihood(
+    idata: Any, model: pm.Model | None = None, *, executor: Any = None, **kwargs: Any
+) -> Any:
+    """Do `pymc.compute_log_likelihood`, with few calls of black boxes or none.
+
+    Parameters, result and errors are those of :func:`sample_posterior_predictive`, but for
+    ``**kwargs``: those of `pymc.compute_log_likelihood`, which adds the group ``log_likelihood`` to
+    `idata` and returns it.
+    """
+    model = check_model(model)
+    with _known_at_draws(idata, model, executor):
+        return pm.compute_log_likelihood(idata, model=model, **kwargs)
+
+
+@contextmanager
+def _known_at_draws(idata, model, executor):
+    """Let the black boxes above observed variables know their outputs at the draws."""
+    check_executor(executor, None)
+    executor = None if executor is None else LazyExecutor(executor)
+    draws = {
+        str(name): np.reshape(values.to_numpy(), (-1, *values.shape[2:]))
+        for name, values in Run.draws_of(idata).items()
+    }
+    boxes = {
+        variable.owner: draws[each.name]
+        for each in model.deterministics
+        if each.name in draws and (variable := _box_of(each)) is not None
+    }
+    with ExitStack() as stack:
+        for node in io_toposort([], model.observed_RVs):
+            if isinstance(node.op, BlackBoxOp):
+                inputs = _at_draws(node.inputs, draws, model, node.op.name)
+                stack.enter_context(node.op.knowing(inputs, boxes.get(node), executor))
+        yield
+
+
+def _box_of(variable):
+    """Return the output of a black box that a Deterministic is a copy of, or None."""
+    while (node := variable.owner) is not None and not isinstance(node.op, BlackBoxOp):
+        scalar_op = getattr(node.op, "scalar_op", None)
+        if isinstance(scalar_op, Switch):  # of rejected points, which no draw is
+            variable = node.inputs[1]
+        elif isinstance(node.op, ViewOp) or getattr(scalar_op, "name", None) == "identity":
+            variable = node.inputs[0]
+        else:
+            return None
+    return None if node is None else variable
+
+
+def _at_draws(variables, draws, model, name):
+    """Return values (n, ...) of variables above a black box at n draws of the free variables."""
+    known = set(model.free_RVs)
+    free = [each for each in ancestors(variables, blockers=known) if each in known]
+    if missing := [each.name for each in free if each.name not in draws]:
+        raise ValueError(f"idata lacks {missing}, which the black box {name!r} depends on.")
+    function = pytensor.function(free, variables, on_unused_input="ignore")
+    rows = zip(*[draws[each.name].astype(each.dtype) for each in free], strict=True)
+    return [np.array(values) for values in zip(*[function(*row) for row in rows], strict=True)]
 
 
 def _last(values):

@@ -78,14 +78,19 @@ TOPICS = (
     Topic(
         "before_and_after",
         "Before and after sampling",
-        "How noisy a likelihood is, what limits a run's chains, and how near draws are to a "
-        "reference.",
+        "How noisy a likelihood is, what limits a run's chains, what was kept with its draws, the "
+        "evidence, and how near draws are to a reference.",
         names=(
             "estimate_noise",
             "NoiseEstimate",
             "diagnose",
             "Diagnosis",
             "EvaluationCounts",
+            "extras",
+            "with_extras",
+            "sample_posterior_predictive",
+            "compute_log_likelihood",
+            "log_evidence",
             "mmd",
             "MMD",
         ),

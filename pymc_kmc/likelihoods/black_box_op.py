@@ -2,6 +2,7 @@
 
 import warnings
 from collections import Counter, deque
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from pymc_kmc.likelihoods.user_function import (
 )
 
 MOST_REJECTIONS = 100  # rejected points kept to look at; all are counted
+ROUNDING = 1e-10  # relative difference of parameters that two graphs may compute from one draw
 
 
 class BlackBoxError(RuntimeError):
@@ -63,6 +65,21 @@ class RealArray:
             ) from None
 
 
+class ResultsAtDraws(NamedTuple):
+    """Results at n points, whose parameters, raveled, are `rows` (n, k)."""
+
+    rows: np.ndarray
+    results: list
+
+    def find(self, values):
+        """Return the result at the parameters, or None: graphs may round them otherwise."""
+        row = np.concatenate([np.ravel(value) for value in values])
+        if len(row) != self.rows.shape[1]:
+            return None
+        (same,) = np.nonzero((np.abs(self.rows - row) <= ROUNDING * np.abs(row)).all(axis=1))
+        return self.results[same[0]] if len(same) else None
+
+
 class BlackBoxOp(UserFunctionOp):
     """A deterministic function that has values only, no gradient; see :func:`BlackBox`.
 
@@ -88,6 +105,8 @@ class BlackBoxOp(UserFunctionOp):
     """
 
     coarse: "BlackBoxOp | None" = None
+    # Results that are known while predictions are made.
+    at_draws: "ResultsAtDraws | None" = None
 
     def __init__(
         self,
@@ -189,9 +208,31 @@ class BlackBoxOp(UserFunctionOp):
             (found,) = self._results([value[None] for value in values])
             return found
 
-        outputs, succeeded, extras = self._cache.find(key, evaluate)
+        found = None if self.at_draws is None else self.at_draws.find(values)
+        outputs, succeeded, extras = self._cache.find(key, evaluate) if found is None else found
         # Copies: PyTensor works in place.
         return np.array(outputs), succeeded, None if extras is None else extras.copy()
+
+    @contextmanager
+    def knowing(self, inputs, outputs=None, executor=None):
+        """Know the results at n points while the context lasts.
+
+        `inputs` has an array of n values for each parameter. Where `outputs` (n, ...) are None the
+        points are evaluated now, each once, in a batch.
+        """
+        rows = np.column_stack([np.reshape(values, (len(values), -1)) for values in inputs])
+        if outputs is None:
+            _, first, places = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+            found = list(self._results([values[first] for values in inputs], executor))
+            results = [found[i] for i in np.ravel(places)]
+        else:
+            extras = None if self.extras is None else self.extras.missing
+            results = [(each, True, extras) for each in outputs]
+        self.at_draws = ResultsAtDraws(rows, results)
+        try:
+            yield
+        finally:
+            self.at_draws = None
 
     def evaluate_many(self, inputs):
         """Return the outputs at n points, (n, ...), and whether each succeeded, bool (n,).

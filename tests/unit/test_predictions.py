@@ -1,0 +1,130 @@
+"""Predictions and log likelihoods at the draws, without calls of black boxes that need none."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+
+QUIET = {"progressbar": False}
+N_DRAWS = 20
+
+
+class Decay:
+    """A curve that counts its calls, and fails at amplitudes above `most`."""
+
+    def __init__(self, most=np.inf):
+        self.n_calls, self.most = 0, most
+
+    def __call__(self, amplitude, rate):
+        self.n_calls += 1
+        if amplitude > self.most:
+            raise ArithmeticError("too large")
+        return amplitude * np.exp(-rate * np.arange(4.0))
+
+
+def sampled(is_kept, **options):
+    function = Decay(3.0 if "on_error" in options else np.inf)
+    with pm.Model() as model:
+        amplitude, rate = pm.LogNormal("amplitude"), pm.HalfNormal("rate")
+        curve = kmc.BlackBox("decay", function, amplitude, rate, shape=4, **options)
+        if is_kept:
+            curve = pm.Deterministic("curve", curve)
+        pm.Normal("y", curve, 0.5, observed=[1.0, 0.6, 0.4, 0.2])
+        idata = pm.sample(
+            step=kmc.AdaptiveMetropolis(),
+            tune=30,
+            draws=N_DRAWS,
+            chains=2,
+            cores=1,
+            random_seed=1,
+            compute_convergence_checks=False,
+            **QUIET,
+        )
+    return model, idata, function
+
+
+def n_distinct(idata):
+    return len(np.unique(np.ravel(idata.posterior["rate"].values)))
+
+
+def as_pymc_has_them(model, idata):
+    predicted = pm.sample_posterior_predictive(idata, model=model, random_seed=2, **QUIET)
+    known = pm.compute_log_likelihood(idata, model=model, extend_inferencedata=False, **QUIET)
+    return predicted.posterior_predictive["y"].values, known["y"].values
+
+
+def ours(model, idata, **options):
+    predicted = kmc.sample_posterior_predictive(idata, model, random_seed=2, **options, **QUIET)
+    known = kmc.compute_log_likelihood(idata, model, extend_inferencedata=False, **options, **QUIET)
+    return predicted.posterior_predictive["y"].values, known["y"].values
+
+
+@pytest.mark.parametrize("options", [{}, {"on_error": "reject"}])
+def test_what_a_deterministic_has_kept_needs_no_call(options):
+    model, idata, function = sampled(True, **options)
+    before = function.n_calls
+    predicted, known = ours(model, idata)
+    assert function.n_calls == before
+    expected, exact = as_pymc_has_them(model, idata)
+    np.testing.assert_array_equal(predicted, expected)
+    np.testing.assert_allclose(known, exact, rtol=1e-12)
+
+
+def test_a_store_has_the_draws(tmp_path):
+    model, idata, function = sampled(False, store=tmp_path / "decay.db")
+    before = function.n_calls
+    predicted, known = ours(model, idata)
+    assert function.n_calls == before
+    expected, exact = as_pymc_has_them(model, idata)
+    np.testing.assert_array_equal(predicted, expected)
+    np.testing.assert_allclose(known, exact, rtol=1e-12)
+
+
+def test_else_each_draw_is_one_call_of_a_batch():
+    model, idata, function = sampled(False)
+    before = function.n_calls
+    with ThreadPoolExecutor(2) as pool:
+        predicted, known = ours(model, idata, executor=pool)
+    assert function.n_calls == before + 2 * n_distinct(idata)
+    assert n_distinct(idata) < 2 * N_DRAWS
+    expected, exact = as_pymc_has_them(model, idata)
+    np.testing.assert_array_equal(predicted, expected)
+    np.testing.assert_allclose(known, exact, rtol=1e-12)
+
+
+def test_what_is_known_is_forgotten_afterwards():
+    model, idata, function = sampled(True)
+    ours(model, idata)
+    (box,) = kmc.black_boxes(model)
+    before = function.n_calls
+    row = [np.asarray(idata.posterior[name].values[0, 3]) for name in ("amplitude", "rate")]
+    box._cache.clear()
+    box.evaluate(*row)
+    assert function.n_calls == before + 1
+
+
+def test_a_box_of_a_box_is_known_too():
+    function = Decay()
+    with pm.Model() as model:
+        rate = pm.HalfNormal("rate")
+        twice = kmc.BlackBox("twice", lambda rate: 2.0 * rate, rate)
+        curve = kmc.BlackBox("decay", function, 1.0, twice, shape=4)
+        pm.Normal("y", curve, 0.5, observed=[1.0, 0.6, 0.4, 0.2])
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=10, draws=10, chains=1, random_seed=1, **QUIET)
+    before = function.n_calls
+    predicted, _ = ours(model, idata)
+    assert function.n_calls == before + 2 * n_distinct(idata)
+    np.testing.assert_array_equal(predicted, as_pymc_has_them(model, idata)[0])
+
+
+def test_a_variable_that_is_missing_is_named():
+    model, idata, _ = sampled(False)
+    del idata.posterior["rate"]
+    with pytest.raises(ValueError, match=r"idata lacks \['rate'\], which the black box 'decay'"):
+        kmc.sample_posterior_predictive(idata, model, **QUIET)
+    with pytest.raises(TypeError, match="executor"):
+        kmc.sample_posterior_predictive(idata, model, executor=1)
