@@ -58,18 +58,19 @@ class Coarse:
         self.evaluations = state.evaluations
         self.composite, self.drawn = self.run.drawn(state)
 
-    def begin(self, opaque, rounds, rng):
+    def begin(self, opaque, rounds, rng, evaluations=None):
         """Return the LearningState after first fine evaluations; Unusable if it explains nothing.
 
-        From now on `rounds` learn the difference.
+        They are the earlier `evaluations` if there are any. From now on `rounds` learn the
+        difference.
         """
         found, last = self.drawn, self.drawn.parts[-1]
         settings = found.factor, last.step_size, N_BURNED, rng, FIRST_SPREAD, found.maps
-        wide = draw(self.composite, last.X, *settings).X
-        places = spread_out(wide, opaque.n_dimensions + 2, rng)
+        if evaluations is None:
+            wide = draw(self.composite, last.X, *settings).X
+            evaluations = opaque.evaluate(spread_out(wide, opaque.n_dimensions + 2, rng))
         draws = joined(found.parts).X
         draws = draws[rng.choice(len(draws), N_DRAWS, replace=False)]
-        evaluations = opaque.evaluate(places)
         rounds.coarse = self
         composite = rounds.fit(evaluations, draws)
         if not all(emulator.is_corrected for emulator in composite.emulators):

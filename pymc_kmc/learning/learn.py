@@ -357,14 +357,14 @@ class Run:
     def _by_coarse(self, display):
         """Return the state where black boxes have a useful coarse version, else None."""
         opaque, tries, self._tries_coarse = self.opaque, self._tries_coarse, False
-        if not tries or self.evaluations is not None or (why := opaque.why_not_coarse) == "":
+        if not tries or (why := opaque.why_not_coarse) == "":
             return None
         try:
             if why is not None:
                 raise Unusable(why)
             display.say("Learning the coarse version")
             coarse = self._learned_coarse()
-            return coarse.begin(opaque, self.rounds, self.rng)
+            return coarse.begin(opaque, self.rounds, self.rng, self.evaluations)
         except Unusable as error:
             self._leave_coarse(error)
         return None
@@ -382,7 +382,7 @@ class Run:
             self._coarse = OpaqueModel(opaque.variables, opaque.model, of_model, is_coarse=True)
             batch_size, tolerance, _ = self._settings
             n_starts = len(self.multistart.starts)
-            run = Run(self._coarse, self.most, batch_size, n_starts, tolerance, rng)
+            run = Run(self._coarse, self.most, self.most, batch_size, n_starts, tolerance, rng)
             run.is_asked = run._tries_coarse = False
             with Display(False, run) as silent:
                 coarse = Coarse(run)
@@ -399,6 +399,7 @@ class Run:
         """Return the state, converged where earlier evaluations already know the posterior."""
         (rng,), (batch_size, tolerance, _) = self.rng.spawn(1), self._settings
         rounds = Rounds(self.opaque, batch_size, tolerance, rng, self.multistart.prior)
+        rounds.coarse = self.rounds.coarse
         known = state._replace(n_converged_rounds=N_CONVERGED_ROUNDS, temperature=1.0)
         composite = rounds.fit(known.evaluations, known.draws)
         found = drawn(composite, known, rng)
