@@ -50,10 +50,12 @@ def n_distinct(idata):
     return len(np.unique(np.ravel(idata.posterior["rate"].values)))
 
 
-def as_pymc_has_them(model, idata):
+def are_pymcs(found, model, idata):
+    """Compare with PyMC's own predictions and log likelihoods."""
     predicted = pm.sample_posterior_predictive(idata, model=model, random_seed=2, **QUIET)
-    known = pm.compute_log_likelihood(idata, model=model, extend_inferencedata=False, **QUIET)
-    return predicted.posterior_predictive["y"].values, known["y"].values
+    exact = pm.compute_log_likelihood(idata, model=model, extend_inferencedata=False, **QUIET)
+    np.testing.assert_array_equal(found[0], predicted.posterior_predictive["y"].values)
+    np.testing.assert_allclose(found[1], exact["y"].values, rtol=1e-12)
 
 
 def ours(model, idata, **options):
@@ -66,33 +68,27 @@ def ours(model, idata, **options):
 def test_what_a_deterministic_has_kept_needs_no_call(options):
     model, idata, function = sampled(True, **options)
     before = function.n_calls
-    predicted, known = ours(model, idata)
+    found = ours(model, idata)
     assert function.n_calls == before
-    expected, exact = as_pymc_has_them(model, idata)
-    np.testing.assert_array_equal(predicted, expected)
-    np.testing.assert_allclose(known, exact, rtol=1e-12)
+    are_pymcs(found, model, idata)
 
 
 def test_a_store_has_the_draws(tmp_path):
     model, idata, function = sampled(False, store=tmp_path / "decay.db")
     before = function.n_calls
-    predicted, known = ours(model, idata)
+    found = ours(model, idata)
     assert function.n_calls == before
-    expected, exact = as_pymc_has_them(model, idata)
-    np.testing.assert_array_equal(predicted, expected)
-    np.testing.assert_allclose(known, exact, rtol=1e-12)
+    are_pymcs(found, model, idata)
 
 
 def test_else_each_draw_is_one_call_of_a_batch():
     model, idata, function = sampled(False)
     before = function.n_calls
     with ThreadPoolExecutor(2) as pool:
-        predicted, known = ours(model, idata, executor=pool)
+        found = ours(model, idata, executor=pool)
     assert function.n_calls == before + 2 * n_distinct(idata)
     assert n_distinct(idata) < 2 * N_DRAWS
-    expected, exact = as_pymc_has_them(model, idata)
-    np.testing.assert_array_equal(predicted, expected)
-    np.testing.assert_allclose(known, exact, rtol=1e-12)
+    are_pymcs(found, model, idata)
 
 
 def test_what_is_known_is_forgotten_afterwards():
@@ -116,9 +112,9 @@ def test_a_box_of_a_box_is_known_too():
         step = kmc.AdaptiveMetropolis()
         idata = pm.sample(step=step, tune=10, draws=10, chains=1, random_seed=1, **QUIET)
     before = function.n_calls
-    predicted, _ = ours(model, idata)
+    found = ours(model, idata)
     assert function.n_calls == before + 2 * n_distinct(idata)
-    np.testing.assert_array_equal(predicted, as_pymc_has_them(model, idata)[0])
+    are_pymcs(found, model, idata)
 
 
 def test_a_variable_that_is_missing_is_named():
