@@ -19,6 +19,8 @@ CALLS, STORE = "calls", "runs/store.db"
 TIMES = np.arange(5.0)
 # Seconds that a call takes: kills hit calls, and what is between them.
 CALL = 0.002
+# Calls of a cluster that are under way at once.
+N_WORKERS = 2
 
 
 def counted(folder):
@@ -29,7 +31,7 @@ def counted(folder):
     time.sleep(CALL)
 
 
-def black_box(folder):
+def black_box(folder, **options):
     """A curve that is learned for two chains in this process; it fails where `rate` is large."""
 
     def decay(rate):
@@ -39,9 +41,20 @@ def black_box(folder):
         return np.exp(-rate * TIMES)
 
     rate = pm.LogNormal("rate")
-    curve = kmc.BlackBox("decay", decay, rate, shape=5, on_error="reject", store=folder / STORE)
+    options |= {"shape": 5, "on_error": "reject", "store": folder / STORE}
+    curve = kmc.BlackBox("decay", decay, rate, **options)
     pm.Normal("y", curve, 0.1, observed=[1.0, 0.6, 0.4, 0.2, 0.1])
     return kmc.KMC(), 1
+
+
+def on_dask(folder):
+    """The curve, its calls on a cluster of two threads; the executor is kept for later calls."""
+    from distributed import Client, LocalCluster
+
+    cluster = LocalCluster(
+        n_workers=1, threads_per_worker=N_WORKERS, processes=False, dashboard_address=None
+    )
+    return black_box(folder, executor=Client(cluster).get_executor())
 
 
 def estimate(folder):
@@ -56,7 +69,7 @@ def estimate(folder):
     return kmc.AdaptiveMetropolis(), 2
 
 
-KINDS = {"black_box": black_box, "estimate": estimate}
+KINDS = {"black_box": black_box, "estimate": estimate, "on_dask": on_dask}
 
 
 def main():

@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 
 import pymc_kmc as kmc
+from pymc_kmc.learning.learn import N_STARTS
+from pymc_kmc.learning.multistart import N_PRIOR
 from tests.faults.killed import CALL, CALLS, STORE
 
 ROOT = Path(__file__).parents[2]
 # Seconds after which a run counts as hanging.
 LONGEST = 240.0
 N_KILLS = 3
+# Evaluations of the largest batch: where learning begins.
+LARGEST_BATCH = N_PRIOR + N_STARTS
 
 
 def start(kind, folder, seed=1):
@@ -50,15 +54,20 @@ def kill_after(process, folder, n):
     process.communicate()
 
 
-@pytest.mark.parametrize(("kind", "n_processes"), [("black_box", 1), ("estimate", 2)])
-def test_a_killed_run_goes_on(kind, n_processes, tmp_path):
+# A batch on a cluster is written in its order: what has ended behind a call under way is lost.
+@pytest.mark.parametrize(
+    ("kind", "n_lost"), [("black_box", 1), ("estimate", 2), ("on_dask", LARGEST_BATCH)]
+)
+def test_a_killed_run_goes_on(kind, n_lost, tmp_path):
+    if kind == "on_dask":
+        pytest.importorskip("distributed")
     expected = draws(start(kind, tmp_path / "whole"))
     n = n_calls(tmp_path / "whole")
     rng, folder = np.random.default_rng(), tmp_path / "killed"
     for at in np.sort(rng.integers(3, n - 10, N_KILLS)):
         kill_after(start(kind, folder), folder, int(at))
     assert draws(start(kind, folder)) == expected
-    assert n <= n_calls(folder) <= n + N_KILLS * n_processes
+    assert n <= n_calls(folder) <= n + N_KILLS * n_lost
     assert len(kmc.EvaluationStore(folder / STORE)) == len(
         kmc.EvaluationStore(tmp_path / "whole" / STORE)
     )
