@@ -62,6 +62,17 @@ def with_group(idata, group, data):
     return found
 
 
+def add_to_group(idata, group, data):
+    """Add the variables of a data set to a group of an InferenceData or a DataTree, in place."""
+    if isinstance(idata, xr.DataTree):
+        known = idata[group].to_dataset() if group in idata.children else xr.Dataset()
+        idata[group] = xr.DataTree(known.merge(data))
+    elif group in idata.groups():
+        setattr(idata, group, idata[group].merge(data))
+    else:
+        idata.add_groups({group: data})
+
+
 def pareto_k(log_weights):
     """Return the Pareto tail index of importance weights (n,), as PSIS estimates it."""
     if ARVIZ_MAJOR < 1:

@@ -1,5 +1,6 @@
 """What was computed at the draws and kept with them: extras, predictions, groups for ArviZ."""
 
+import warnings
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -11,12 +12,14 @@ from pytensor.compile.ops import ViewOp
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar import Switch
 
-from pymc_kmc._compat import with_group
+from pymc_kmc._compat import add_to_group, with_group
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.likelihoods.executors import LazyExecutor, check_executor
+from pymc_kmc.likelihoods.noisy_log_likelihood import NoisyLogLikelihood
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
 from pymc_kmc.model.log_density import EXTRA
+from pymc_kmc.numerics.checks import check_rng
 from pymc_kmc.runs import Run
 
 
@@ -124,13 +127,20 @@ def with_extras(idata: Any, model: pm.Model | None = None, **groups: str | dict)
 
 
 def sample_posterior_predictive(
-    idata: Any, model: pm.Model | None = None, *, executor: Any = None, **kwargs: Any
+    idata: Any,
+    model: pm.Model | None = None,
+    *,
+    executor: Any = None,
+    random_seed: Any = None,
+    **kwargs: Any,
 ) -> Any:
     """Do `pymc.sample_posterior_predictive`, with few calls of black boxes or none.
 
     A black box that is kept as a `pymc.Deterministic` isn't called. Others are called once for each
     distinct draw, in a batch before PyMC's loop over draws: on an executor, in one call if they are
-    vectorized, and not where a store has the draw.
+    vectorized, and not where a store has the draw. The simulator of an :func:`ABCPotential` or a
+    :func:`SyntheticLikelihoodPotential`, for which PyMC has no predictions, makes a new data set at
+    each draw, under the potential's name.
 
     Parameters
     ----------
@@ -139,7 +149,8 @@ def sample_posterior_predictive(
     model : pymc.Model, optional
         The model, by default the one of the context.
     executor : concurrent.futures.Executor or callable, optional
-        Runs the calls of black boxes that have no executor of their own.
+        Runs the calls of black boxes and simulators that have no executor of their own.
+    random_seed : None, int or numpy.random.Generator
     **kwargs
         Those of `pymc.sample_posterior_predictive`.
 
@@ -150,13 +161,33 @@ def sample_posterior_predictive(
     Raises
     ------
     ValueError
-        If `idata` lacks a variable that a black box depends on.
-    BlackBoxError
-        If a black box fails.
+        If `idata` lacks a variable that a black box or a simulator depends on.
+    BlackBoxError, EstimatorError
+        If a black box or a simulator fails.
     """
     model = check_model(model)
-    with _known_at_draws(idata, model, executor):
-        return pm.sample_posterior_predictive(idata, model=model, **kwargs)
+    with _known_at_draws(idata, model, executor), warnings.catch_warnings():
+        # Said of every model with a potential; draws of a posterior have its potentials' effect.
+        warnings.filterwarnings("ignore", "The effect of Potentials", UserWarning)
+        found = pm.sample_posterior_predictive(
+            idata, model=model, random_seed=random_seed, **kwargs
+        )
+    rng = check_rng(random_seed, "random_seed")
+    simulated = _simulated_at_draws(idata, model, executor, rng, kwargs.get("var_names"))
+    if not simulated:
+        return found
+    if not kwargs.get("return_inferencedata", True):
+        return found | simulated
+    data = xr.Dataset(
+        {
+            name: (["chain", "draw", *(f"{name}_dim_{i}" for i in range(values.ndim - 2))], values)
+            for name, values in simulated.items()
+        },
+        {dim: Run.draws_of(idata)[dim].values for dim in ("chain", "draw")},
+    )
+    group = "predictions" if kwargs.get("predictions") else "posterior_predictive"
+    add_to_group(found, group, data)
+    return found
 
 
 def compute_log_likelihood(
@@ -176,12 +207,7 @@ def compute_log_likelihood(
 @contextmanager
 def _known_at_draws(idata, model, executor):
     """Let the black boxes above observed variables know their outputs at the draws."""
-    check_executor(executor, None)
-    executor = None if executor is None else LazyExecutor(executor)
-    draws = {
-        str(name): np.reshape(values.to_numpy(), (-1, *values.shape[2:]))
-        for name, values in Run.draws_of(idata).items()
-    }
+    executor, draws = _lazy(executor), _stacked(idata)
     boxes = {
         variable.owner: draws[each.name]
         for each in model.deterministics
@@ -193,6 +219,34 @@ def _known_at_draws(idata, model, executor):
                 inputs = _at_draws(node.inputs, draws, model, node.op.name)
                 stack.enter_context(node.op.knowing(inputs, boxes.get(node), executor))
         yield
+
+
+def _simulated_at_draws(idata, model, executor, rng, wanted):
+    """Return the data sets (chain, draw, ...) of the model's simulators, by potentials' names."""
+    executor, draws, simulated = _lazy(executor), _stacked(idata), {}
+    n_chains, n_draws = (Run.draws_of(idata).sizes[dim] for dim in ("chain", "draw"))
+    for potential in model.potentials:
+        for node in io_toposort([], [potential]):
+            op = node.op
+            is_simulator = isinstance(op, NoisyLogLikelihood) and op.summaries is not None
+            if is_simulator and (wanted is None or potential.name in wanted):
+                inputs = _at_draws(node.inputs[1:], draws, model, op.name)
+                found = np.stack(list(op.simulated(inputs, rng, executor)))
+                simulated[potential.name] = found.reshape(n_chains, n_draws, *found.shape[1:])
+    return simulated
+
+
+def _lazy(executor):
+    check_executor(executor, None)
+    return None if executor is None else LazyExecutor(executor)
+
+
+def _stacked(idata):
+    """Return the draws (n, ...) of all chains, by name."""
+    return {
+        str(name): np.reshape(values.to_numpy(), (-1, *values.shape[2:]))
+        for name, values in Run.draws_of(idata).items()
+    }
 
 
 def _box_of(variable):
@@ -213,7 +267,7 @@ def _at_draws(variables, draws, model, name):
     known = set(model.free_RVs)
     free = [each for each in ancestors(variables, blockers=known) if each in known]
     if missing := [each.name for each in free if each.name not in draws]:
-        raise ValueError(f"idata lacks {missing}, which the black box {name!r} depends on.")
+        raise ValueError(f"idata lacks {missing}, which {name!r} depends on.")
     function = pytensor.function(free, variables, on_unused_input="ignore")
     rows = zip(*[draws[each.name].astype(each.dtype) for each in free], strict=True)
     return [np.array(values) for values in zip(*[function(*row) for row in rows], strict=True)]

@@ -106,7 +106,7 @@ class Replicates:
         self.noise = noise
         self.timeout = timeout
         self._run_rows = RunRows(task, noise)
-        self._executor = None if executor is None else LazyExecutor(executor)
+        self.executor = None if executor is None else LazyExecutor(executor)
 
     def __call__(self, rows, arguments):
         """Return the results for rows of noise (n, ...), one a row, or the first :class:`Failure`.
@@ -114,12 +114,12 @@ class Replicates:
         Raises an ExecutorError if the executor fails or its time is up; the task's own exceptions
         are returned.
         """
-        if self._executor is None:
+        if self.executor is None:
             return self.here(rows, arguments)
         size = -(-len(rows) // MOST_TASKS)
         calls = [(rows[i : i + size], arguments) for i in range(0, len(rows), size)]
         results: list = []
-        for part in self._executor.results(self._run_rows, calls, self.timeout):
+        for part in self.executor.results(self._run_rows, calls, self.timeout):
             if isinstance(part, Failure):
                 return part._replace(row=len(results) + part.row)
             results += part
@@ -131,7 +131,7 @@ class Replicates:
         `calls` has the rows and arguments of each. `executor`, a LazyExecutor, runs an estimate a
         task, all at once, if the replicates have no executor of their own.
         """
-        if executor is None or self._executor is not None:
+        if executor is None or self.executor is not None:
             return (self(*call) for call in calls)
         return executor.results(self._run_rows, calls)
 

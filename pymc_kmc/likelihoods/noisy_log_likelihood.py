@@ -2,6 +2,7 @@
 
 import numbers
 import warnings
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -11,7 +12,7 @@ from pytensor.graph.basic import Apply
 
 from pymc_kmc._compat import expect_numba_fallback
 from pymc_kmc.likelihoods.checks import check_model, check_name
-from pymc_kmc.likelihoods.executors import ExecutorError, Failure
+from pymc_kmc.likelihoods.executors import ExecutorError, Failure, Replicates
 from pymc_kmc.likelihoods.extras import WithExtras, chosen
 from pymc_kmc.likelihoods.n_replicates import choose_n_replicates
 from pymc_kmc.likelihoods.simulations import Combination
@@ -70,6 +71,9 @@ class NoisyLogLikelihood(UserFunctionOp):
     n_calls : int
         Number of estimates made in this process.
     """
+
+    # The Summaries of a simulator, None of an estimator.
+    summaries: Any = None
 
     def __init__(
         self, name, replicates, combine, names, n_replicates, target_variance, what, fewest, extras
@@ -140,6 +144,20 @@ class NoisyLogLikelihood(UserFunctionOp):
         for (noise, parameters), found in zip(calls, results, strict=True):
             self.n_calls += 1
             yield self._combined(found, noise, parameters)
+
+    def simulated(self, inputs, rng, executor=None):
+        """Yield a new data set of the simulator at each of n points, an array.
+
+        `inputs` has an array of n values for each parameter. `executor`, a LazyExecutor, is used if
+        the potential has none.
+        """
+        simulate = Replicates(self.summaries.data, self.noise)
+        calls = [(self.noise.draw(1, rng), row) for row in zip(*inputs, strict=True)]
+        results = simulate.each(calls, self.replicates.executor or executor)
+        for call, found in zip(calls, results, strict=True):
+            if isinstance(found, Failure):
+                self._combined(found, *call)
+            yield found[0]
 
     def refresh(self, noise):
         """Make values under `noise`, the chain's current one, the last to be forgotten."""
@@ -272,6 +290,7 @@ def add_potential(
     op = NoisyLogLikelihood(
         name, replicates, combine, names, n_replicates, target_variance, what, fewest, extras
     )
+    op.summaries = summaries
     op.keep_in(store, results + " made at once" * op.noise.is_joint, params, shape)
     noise = op.noise.draw(op.n_start, np.random.default_rng(0))
     values = evaluate_at_initial_point(params, model)

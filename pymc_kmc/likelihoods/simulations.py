@@ -87,6 +87,12 @@ class Summaries:
     def __call__(self, *arguments, **random):
         return self.with_extras(*arguments, **random)[0]
 
+    def data(self, *arguments, **random):
+        """Return simulated data, an array of floats."""
+        first = [random["size"]] if self.is_joint else []
+        data, _ = apart(self.extras, self.simulator(*arguments, **random), *first)
+        return as_floats(data, "is")
+
     def with_extras(self, *arguments, **random):
         """Return summaries of simulated data, and the raveled extras, None without any."""
         first = [random["size"]] if self.is_joint else []

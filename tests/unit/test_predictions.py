@@ -120,7 +120,64 @@ def test_a_box_of_a_box_is_known_too():
 def test_a_variable_that_is_missing_is_named():
     model, idata, _ = sampled(False)
     del idata.posterior["rate"]
-    with pytest.raises(ValueError, match=r"idata lacks \['rate'\], which the black box 'decay'"):
+    with pytest.raises(ValueError, match=r"idata lacks \['rate'\], which 'decay'"):
         kmc.sample_posterior_predictive(idata, model, **QUIET)
     with pytest.raises(TypeError, match="executor"):
         kmc.sample_posterior_predictive(idata, model, executor=1)
+
+
+@pytest.mark.parametrize("takes_size", [False, True])
+def test_simulators_make_a_new_data_set_at_each_draw(takes_size):
+    def one(scale, rng):
+        return rng.exponential(scale, 3)
+
+    def many(scale, rng, size):
+        return rng.exponential(scale, (size, 3))
+
+    with pm.Model() as model:
+        scale = pm.LogNormal("scale")
+        pm.Normal("y", scale, 1.0, observed=1.0)
+        kmc.ABCPotential(
+            "simulated",
+            many if takes_size else one,
+            scale,
+            observed=np.full(3, 0.5),
+            epsilon=1.0,
+        )
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=20, draws=300, chains=2, random_seed=1, **QUIET)
+    found = [
+        kmc.sample_posterior_predictive(idata, model, random_seed=1, **QUIET, **options)
+        for options in ({}, {}, {} if takes_size else {"executor": ThreadPoolExecutor(2)})
+    ]
+    first = found[0].posterior_predictive["simulated"]
+    assert first.dims == ("chain", "draw", "simulated_dim_0") and first.shape == (2, 300, 3)
+    assert "y" in found[0].posterior_predictive
+    for other in found[1:]:
+        np.testing.assert_array_equal(first, other.posterior_predictive["simulated"])
+    # Independent exponentials, whose scale is the draw's.
+    ratios = np.ravel(first / idata.posterior["scale"])
+    assert abs(ratios.mean() - 1.0) < 4.5 / np.sqrt(len(ratios))
+    as_dict = kmc.sample_posterior_predictive(
+        idata, model, random_seed=1, return_inferencedata=False, **QUIET
+    )
+    np.testing.assert_array_equal(as_dict["simulated"], first)
+
+
+def test_a_simulator_alone_and_one_that_fails():
+    def simulator(scale, rng):
+        if is_broken:
+            raise ArithmeticError("no data")
+        return rng.exponential(scale, 3)
+
+    is_broken = False
+    with pm.Model() as model:
+        scale = pm.LogNormal("scale")
+        kmc.ABCPotential("simulated", simulator, scale, observed=np.full(3, 0.5), epsilon=1.0)
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=20, draws=20, chains=1, random_seed=1, **QUIET)
+    found = kmc.sample_posterior_predictive(idata, model, predictions=True, **QUIET)
+    assert found.predictions["simulated"].shape == (1, 20, 3)
+    is_broken = True
+    with pytest.raises(kmc.EstimatorError, match="'simulated' raised ArithmeticError: no data"):
+        kmc.sample_posterior_predictive(idata, model, **QUIET)
