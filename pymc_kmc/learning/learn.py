@@ -264,7 +264,7 @@ def tell_of_searches(modes, multistart, stacklevel):
             f"log densities of {min(heights):.1f} to {max(heights):.1f}. Under noise, with so many "
             "parameters, all may have missed a higher one."
         )
-    elif best.n_searches <= 1 and (len(modes) > 1 or multistart.is_hidden):
+    elif best.n_searches <= 1 and (len(modes) > 1 or multistart.is_blurred):
         seen = (
             f"Of {n_searches} searches that ended at a maximum of the log density, "
             f"{best.n_searches} ended at the highest of {len(modes)}: about "

@@ -285,7 +285,7 @@ class MultiStart:
                 break
             if has_stalled and len(ends) >= FEWEST_STALLED:
                 break
-        if self.is_hidden and self.found:
+        if self._is_hidden and self.found:
             self._climb_on()
 
     def _far_from_known(self, X, left):
@@ -300,7 +300,7 @@ class MultiStart:
         return left & (away >= np.median(away[left]))
 
     @property
-    def is_hidden(self):
+    def _is_hidden(self):
         """Whether modes may be missed, and noise hides slopes."""
         return self._may_hide_modes and self.opaque.is_noisy
 
@@ -326,7 +326,7 @@ class MultiStart:
         Under noise a search otherwise goes on from the best place nearby, a known mode. If all
         climbed alone, as many seeds would end in the wrong basin, after more evaluations.
         """
-        return self.is_hidden and n_before > 0
+        return self._is_hidden and n_before > 0
 
     def _climbs_alone(self, n_before):
         """Say whether a search, after so many, climbs by its own evaluations alone."""
@@ -334,7 +334,7 @@ class MultiStart:
 
     def _are_enough(self, ends):
         """Say whether enough searches have ended, given their modes."""
-        if self.is_hidden:
+        if self._is_hidden:
             return has_stood(ends, MOST_IN_NOISE if self.may_have_missed else FEWEST_IN_NOISE)
         if len(ends) >= MOST_BY_NUMBERS:
             return True
@@ -348,9 +348,14 @@ class MultiStart:
         return bool(np.ptp(values) < FAR_BELOW * self.opaque.n_dimensions)
 
     @property
+    def is_blurred(self):
+        """Whether noise hides slopes where searches may miss modes."""
+        return self._may_hide_modes and self.noise > HIDING_NOISE
+
+    @property
     def may_have_missed(self):
         """Whether all maxima are alike where noise hides slopes: a higher one may be elsewhere."""
-        if not (self.found and self._may_hide_modes and self.noise > HIDING_NOISE):
+        if not (self.found and self.is_blurred):
             return False
         return self._are_alike([mode for mode, _ in self.found])
 

@@ -95,7 +95,7 @@ def _unasked(opaque, rng):
     why = why_not_trusted(learned, run)
     if why is None:
         tell(learned, TOLERANCE, CALLER)
-        if run.multistart.is_hidden:
+        if run.multistart.is_blurred:
             tell_of_searches(learned.modes, run.multistart, CALLER)
         return Unasked(learned, opaque.evaluations)
     log.info(
@@ -114,11 +114,11 @@ def why_not_trusted(learned, run):
     if run.opaque.returns_outputs:
         return None
     # Where noise may hide maxima chains by themselves would rather end in a wrong one.
-    is_hidden = run.multistart.is_hidden
-    if not (learned.is_close if is_hidden else learned.has_converged):
+    is_blurred = run.multistart.is_blurred
+    if not (learned.is_close if is_blurred else learned.has_converged):
         error = f"{learned.error:.2g} nats, {TOLERANCE:g} would do"
         return f"the log density's error is {error}, at the limit of {run.limit} evaluations"
-    return None if is_hidden else why_searches_disagree(learned)
+    return None if is_blurred else why_searches_disagree(learned)
 
 
 def why_searches_disagree(learned):

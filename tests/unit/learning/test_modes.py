@@ -43,9 +43,9 @@ def test_a_mode_that_was_left_out_is_named():
     assert said.startswith("Another maximum, 51 nats of mass lower, was left out: rate = 0.312")
 
 
-SURE = SimpleNamespace(is_hidden=False, may_have_missed=False)
-HIDDEN = SimpleNamespace(is_hidden=True, may_have_missed=False)
-ALIKE = SimpleNamespace(is_hidden=True, may_have_missed=True)
+SURE = SimpleNamespace(is_blurred=False, may_have_missed=False)
+HIDDEN = SimpleNamespace(is_blurred=True, may_have_missed=False)
+ALIKE = SimpleNamespace(is_blurred=True, may_have_missed=True)
 
 
 def test_maxima_found_once_tell_of_others():
