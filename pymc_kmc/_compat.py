@@ -77,4 +77,5 @@ def pareto_k(log_weights):
     """Return the Pareto tail index of importance weights (n,), as PSIS estimates it."""
     if ARVIZ_MAJOR < 1:
         return float(arviz.psislw(log_weights)[1])
-    return float(xr.DataArray(log_weights, dims="draw").azstats.psislw(dim="draw")[1])
+    # ArviZ 1 takes log likelihoods, the negative log weights of leave-one-out.
+    return float(xr.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw")[1])
