@@ -158,6 +158,7 @@ def test_simulators_make_a_new_data_set_at_each_draw(takes_size):
     # Independent exponentials, whose scale is the draw's.
     ratios = np.ravel(first / idata.posterior["scale"])
     assert abs(ratios.mean() - 1.0) < 4.5 / np.sqrt(len(ratios))
+    assert len(np.unique(ratios.round(9))) > 0.9 * len(ratios)
     as_dict = kmc.sample_posterior_predictive(
         idata, model, random_seed=1, return_inferencedata=False, **QUIET
     )

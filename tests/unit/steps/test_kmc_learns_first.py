@@ -99,6 +99,28 @@ def test_searches_agree_on_what_two_of_them_have_found(modes, highest, agree):
     assert (learning.why_searches_disagree(learned) is None) == agree
 
 
+@pytest.mark.parametrize(
+    ("is_blurred", "is_close", "is_trusted"),
+    [(True, True, True), (True, False, False), (False, True, False)],
+)
+def test_small_errors_are_enough_where_noise_hides_maxima(is_blurred, is_close, is_trusted):
+    learned = SimpleNamespace(
+        is_close=is_close,
+        has_converged=True,
+        error=1.0,
+        r_hat=1.0,
+        modes=[SimpleNamespace(log_density=1.0, n_searches=1)],  # found once
+        evaluations=SimpleNamespace(log_densities=np.zeros(1), outputs=np.zeros((1, 1))),
+    )
+    run = SimpleNamespace(
+        rounds=SimpleNamespace(is_hopeless=False),
+        opaque=SimpleNamespace(nodes=[], returns_outputs=False),
+        multistart=SimpleNamespace(is_blurred=is_blurred),
+        limit=100,
+    )
+    assert (learning.why_not_trusted(learned, run) is None) == is_trusted
+
+
 @pytest.mark.one_line
 def test_the_draws_are_those_of_what_learn_returns():
     options = {"tune": 30, "draws": 30, "chains": 2, "cores": 1} | QUIET
