@@ -305,10 +305,15 @@ class LazyExecutor:
                 return
             self._begun.setdefault(_key(task, call), []).append(future)
 
+    def _taken(self, key):
+        """Return the future of a call that has begun, and no longer keep it; None without one."""
+        begun = self._begun.get(key)
+        return begun.pop(0) if begun else None
+
     def abandon(self):
         """Cancel calls that have begun and were not asked for."""
-        cancel([future for futures in self._begun.values() for future in futures])
-        self._begun = {}
+        begun, self._begun = self._begun, {}
+        cancel([future for futures in begun.values() for future in futures])
 
     def each(self, task, calls, seconds):
         """Yield the results of calls, a :class:`Failure` for one that takes longer than `seconds`.
@@ -341,13 +346,14 @@ class LazyExecutor:
         deadline = np.inf
         try:
             for call in calls:
-                begun = self._begun.get(_key(task, call)) if self._begun else None
-                futures.append(begun.pop(0) if begun else self.submit(task, *call))
+                futures.append(self._taken(_key(task, call)) or self.submit(task, *call))
             for i, future in enumerate(futures):
                 if seconds is not None and (each or i == 0):
                     deadline = monotonic() + seconds
                 yield future.result(None if seconds is None else max(0.0, deadline - monotonic()))
         except BaseException as error:
+            if isinstance(error, GeneratorExit) and all(future.done() for future in futures):
+                raise
             # After an interrupt too, and where the caller needs no more, a task having failed: they
             # leave busy workers behind, and dead ones.
             executor = self._executors.get(os.getpid())

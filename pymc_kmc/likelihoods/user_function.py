@@ -140,6 +140,8 @@ class UserFunctionOp(Op):
                 yield result
             else:
                 yield self._checked(found)
+        if missing:
+            next(computed, None)  # an executor ends with its last result, not as if interrupted
 
     def _checked(self, result):
         """Return a result, or the :class:`Failure` that it means."""

@@ -459,6 +459,27 @@ def test_what_nobody_asked_for_is_cancelled():
         assert [future.cancelled() for future in futures][1:] == [True, True]
 
 
+def test_results_that_are_all_there_cancel_nothing_when_they_are_dropped():
+    """The next of other calls is still wanted, and the pool is good for it."""
+    made = []
+
+    def pool():
+        made.append(ThreadPoolExecutor(1))
+        return made[-1]
+
+    executor = LazyExecutor(pool)
+    gate = threading.Event()
+    results = executor.results(abs, [(-1,), (-2,)])
+    assert [next(results), next(results)] == [1, 2]
+    executor.begin(lambda value: gate.wait(5) and value, [(3,)])
+    ((future,),) = executor._begun.values()
+    results.close()
+    gate.set()
+    assert future.result(5) == 3
+    assert len(made) == 1
+    executor.forget()
+
+
 def test_an_executor_that_cannot_begin_says_so_when_asked():
     executor = LazyExecutor(lambda: 3)
     executor.begin(len, [("a",)])

@@ -133,6 +133,25 @@ def test_a_batch_computes_what_is_missing(options, tmp_path):
     assert sorted(rows) == sorted(x[1::2])
 
 
+def test_batches_of_a_store_share_a_pool_and_what_has_begun(tmp_path):
+    made, counted = [], Counted(line)
+
+    def pool():
+        made.append(ThreadPoolExecutor(2))
+        return made[-1]
+
+    op, _ = box_of(counted, store=tmp_path / "a.db", executor=pool)
+    counted.n = 0
+    batches = np.linspace(-1, 1, 12).reshape(4, 3)
+    for batch in batches:
+        op.begin([batch])
+    for batch in batches:
+        op.evaluate_many([batch])
+    assert len(made) == 1
+    assert counted.n == batches.size
+    made[0].shutdown()
+
+
 @pytest.mark.filterwarnings("ignore:The black box")
 def test_chains_on_two_cores_write_into_one_file(tmp_path):
     store = kmc.EvaluationStore(tmp_path / "a.db")
