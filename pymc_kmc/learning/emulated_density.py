@@ -6,6 +6,7 @@ Value and gradient are one compiled function (:mod:`pymc_kmc.learning.emulator_o
 trajectories call without Python.
 """
 
+import logging
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ from pymc_kmc.numerics.evaluation import (
 )
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, geometric_mean, single_threaded_blas
 from pymc_kmc.surrogates.exact_gp_evaluation import packed
+
+log = logging.getLogger("pymc.pymc_kmc")
 
 # Operations that the gradients of a proposal may take for each emulator: two milliseconds, a fifth
 # of an evaluation of ten. Of more emulators than these all share the budget of so many: twelve
@@ -124,8 +127,10 @@ class EmulatedDensity:
             self._function = compile_function([x], graphs, {"mode": mode})
             arguments = np.zeros(self.n_features_in_), *self._shared
             self._compiled = CompiledDensity.of(self._function, arguments)
-        except Exception:
-            # Many an exception of PyTensor's, numba's or LLVM's; NumPy evaluates the model too.
+        except Exception as error:
+            # Many an exception of PyTensor's, numba's or LLVM's; NumPy evaluates the model too, but
+            # rounds otherwise.
+            log.debug(f"KMC: draws are evaluated by NumPy, for compilation failed: {error!r}")
             self._compiled = None
         self._can_compile = self._compiled is not None
 

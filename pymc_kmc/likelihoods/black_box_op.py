@@ -17,8 +17,10 @@ from pymc_kmc.likelihoods.executors import (
     Failure,
     LazyExecutor,
     RunOnce,
+    Timed,
     Unavailable,
     check_executor,
+    timed,
 )
 from pymc_kmc.likelihoods.extras import WithExtras, apart, joined
 from pymc_kmc.likelihoods.user_function import (
@@ -277,7 +279,7 @@ class BlackBoxOp(UserFunctionOp):
         inputs, shape = self._arguments(inputs)
         missing = [i for i, row in enumerate(zip(*inputs, strict=True)) if self.known(row) is None]
         calls = self._calls([values[missing] for values in inputs], shape)
-        (self._executor or executor).begin(self._call, calls)
+        (self._executor or executor).begin(self._call, calls, self._keeper)
 
     def abandon(self):
         """Cancel evaluations begun on an executor of its own that were not asked for."""
@@ -316,8 +318,8 @@ class BlackBoxOp(UserFunctionOp):
 
         def compute(missing):
             some = inputs if missing is None else [values[missing] for values in inputs]
-            for result in self._computed(some, shape, executor):
-                yield result if isinstance(result, Failure) else self._shaped(result, shape)
+            for result, seconds in self._computed(some, shape, executor):
+                yield Timed(self._shaped(result, shape), seconds)
 
         results = self._results_of([(point, ()) for point in points], compute)
         for point, result in zip(points, results, strict=True):
@@ -330,18 +332,21 @@ class BlackBoxOp(UserFunctionOp):
             yield outputs, not failed, extras
 
     def _computed(self, inputs, shape, executor):
-        """Yield an array or a :class:`Failure` for each of n points, computed now."""
-        executor = self._executor or executor
-        if self.vectorized and len(inputs[0]) > 1:
-            (together,) = self._run(self._calls(inputs, shape, at_once=True), executor)
+        """Yield an array or a :class:`Failure` for each of n points, computed now and timed."""
+        executor, n = self._executor or executor, len(inputs[0])
+        if self.vectorized and n > 1:
+            ((together, seconds),) = self._run(self._calls(inputs, shape, at_once=True), executor)
             # Else one by one: it is the point that failed that is to be named.
             if not isinstance(together, Failure):
-                yield from together if self.extras is None else map(WithExtras, *together)
+                rows = together if self.extras is None else map(WithExtras, *together)
+                yield from (Timed(row, seconds / n) for row in rows)
                 return
         yield from self._run(self._calls(inputs, shape), executor)
 
     def _shaped(self, result, shape):
         """Return a result of one point without the first axis that it may have."""
+        if isinstance(result, Failure):
+            return result
         if self.extras is None:
             return result.reshape(shape)
         return WithExtras(result.value.reshape(shape), result.extras.ravel())
@@ -353,20 +358,36 @@ class BlackBoxOp(UserFunctionOp):
         return self._fault(result if self.extras is None else result.value) or result
 
     def _run(self, calls, executor):
-        """Yield an array or a :class:`Failure` for each of some calls."""
-        n_done, results = 0, (self._call(*call) for call in calls)
+        """Yield an array or a :class:`Failure` for each of some calls, timed."""
+        n_done, results = 0, (timed(self._call, *call) for call in calls)
         if executor is not None:
-            results = executor.each(self._call, calls, self.timeout)
+            results = executor.each(self._call, calls, self.timeout, self._keeper)
         try:
-            for result in results:
-                if isinstance(result, Failure) and isinstance(result.error, Unavailable):
-                    raise result.error
+            for found in results:
+                if isinstance(found.result, Failure):
+                    if isinstance(found.result.error, Unavailable):
+                        raise found.result.error
                 n_done += 1
-                yield result
+                yield found
         except ExecutorError as error:
             # A fault of the machine: it says nothing about the parameters.
             failure = Failure(0, error, "")
             raise self._error(failure, calls[n_done][0]) from failure.cause
+
+    @property
+    def _keeper(self):
+        """What an executor tells of a result before it is asked for; None if that is of no use.
+
+        A call of a vectorized function may be of many points, and that of a function that is given
+        its shape lacks that parameter.
+        """
+        is_whole = self.stored is not None and not (self.vectorized or self.takes_shape)
+        return self._keep_early if is_whole else None
+
+    def _keep_early(self, call, result, seconds):
+        values, options = call
+        result = self._checked(self._shaped(result, options["shape"]))
+        self.keep(values, (), result, seconds, replace=False)
 
     def try_out(self, values):
         """Return the result at one point, by a call in this process that isn't remembered.

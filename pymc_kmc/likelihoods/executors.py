@@ -9,9 +9,9 @@ import pickle
 import threading
 import traceback
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import NamedTuple
 
 import cloudpickle
@@ -61,6 +61,23 @@ class Failure(NamedTuple):
         return self.error.__cause__ if isinstance(self.error, ExecutorError) else self.error
 
 
+class Timed(NamedTuple):
+    """A call's result, and the seconds that the call took where it ran."""
+
+    result: object
+    seconds: float
+
+
+def timed(task, *call, serial=0):
+    """Return a task's result as :class:`Timed`.
+
+    Dask takes calls with equal arguments for one, which stays cancelled once it was. `serial` tells
+    them apart.
+    """
+    begin = perf_counter()
+    return Timed(task(*call), perf_counter() - begin)
+
+
 def picklable(error):
     """Return `error`, or a RuntimeError with its message if it can't be pickled."""
     try:
@@ -96,8 +113,8 @@ class Replicates:
     ``task(*arguments, **random)``, with `random` from :meth:`Noise.inputs`, returns the result of
     one replicate; if the noise is joint, the sequence of all results. `executor` is None, an
     executor, or a function that returns one, called once in each process that needs it; joint noise
-    takes none. Methods used are ``submit``, ``result`` and ``cancel`` of futures, and after an
-    error ``shutdown`` of an executor that the function made. `timeout` is in seconds, for all
+    takes none. Methods used are ``submit``, those of :class:`concurrent.futures.Future`, and after
+    an error ``shutdown`` of an executor that the function made. `timeout` is in seconds, for all
     replicates of an estimate.
     """
 
@@ -119,21 +136,22 @@ class Replicates:
         size = -(-len(rows) // MOST_TASKS)
         calls = [(rows[i : i + size], arguments) for i in range(0, len(rows), size)]
         results: list = []
-        for part in self.executor.results(self._run_rows, calls, self.timeout):
+        for part, _ in self.executor.results(self._run_rows, calls, self.timeout):
             if isinstance(part, Failure):
                 return part._replace(row=len(results) + part.row)
             results += part
         return results
 
-    def each(self, calls, executor=None):
-        """Return an iterator of the results of estimates, each as :meth:`__call__` returns them.
+    def each(self, calls, executor=None, arrived=None):
+        """Return an iterator of the results of estimates, :class:`Timed`.
 
-        `calls` has the rows and arguments of each. `executor`, a LazyExecutor, runs an estimate a
-        task, all at once, if the replicates have no executor of their own.
+        Each is as :meth:`__call__` returns it. `calls` has the rows and arguments of each.
+        `executor`, a LazyExecutor, runs an estimate a task, all at once, if the replicates have no
+        executor of their own; `arrived` is that of :meth:`LazyExecutor.results`.
         """
         if executor is None or self.executor is not None:
-            return (self(*call) for call in calls)
-        return executor.results(self._run_rows, calls)
+            return (timed(self, *call) for call in calls)
+        return executor.results(self._run_rows, calls, arrived=arrived)
 
     def here(self, rows, arguments):
         """Return the results of :meth:`__call__`, run in this process."""
@@ -172,6 +190,12 @@ def kill_at_exit(executor, futures):
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         register(kill)
+
+
+def _tell(arrived, call, future):
+    """Tell of a future's result, if it has one."""
+    if not future.cancelled() and future.exception() is None:
+        arrived(call, *future.result())
 
 
 def _key(task, call):
@@ -279,6 +303,7 @@ class LazyExecutor:
         self._executors = {} if is_function else {os.getpid(): executor}
         # Futures of calls that have begun before their results are asked for, by task and call.
         self._begun: dict = {}
+        self._n_submitted = 0
 
     def submit(self, *task):
         """Submit a function with its arguments; return the future."""
@@ -293,17 +318,25 @@ class LazyExecutor:
                 "where the replicates use the cores, or an executor of threads or on a cluster."
             ) from error
 
-    def begin(self, task, calls):
+    def begin(self, task, calls, arrived=None):
         """Submit calls, tuples of arguments, whose results :meth:`results` will return later.
 
-        A failure here is not raised: it recurs there, where it is explained.
+        `arrived` is that of :meth:`results`. A failure here is not raised: it recurs there, where
+        it is explained.
         """
         for call in calls:
             try:
-                future = self.submit(task, *call)
+                future = self._submitted(task, call, arrived)
             except Exception:
                 return
             self._begun.setdefault(_key(task, call), []).append(future)
+
+    def _submitted(self, task, call, arrived):
+        self._n_submitted += 1
+        future = self.submit(partial(timed, serial=self._n_submitted), task, *call)
+        if arrived is not None:
+            future.add_done_callback(partial(_tell, arrived, call))
+        return future
 
     def _taken(self, key):
         """Return the future of a call that has begun, and no longer keep it; None without one."""
@@ -315,7 +348,7 @@ class LazyExecutor:
         begun, self._begun = self._begun, {}
         cancel([future for futures in begun.values() for future in futures])
 
-    def each(self, task, calls, seconds):
+    def each(self, task, calls, seconds, arrived=None):
         """Yield the results of calls, a :class:`Failure` for one that takes longer than `seconds`.
 
         A call counts as begun when all before it have ended. Arguments and errors are otherwise
@@ -324,18 +357,19 @@ class LazyExecutor:
         n_done = 0
         while n_done < len(calls):
             try:
-                for result in self.results(task, calls[n_done:], seconds, each=True):
+                for result in self.results(task, calls[n_done:], seconds, True, arrived):
                     n_done += 1
                     yield result
             except TimeLimitError as error:
                 n_done += 1
-                yield Failure(0, error, "")
+                yield Timed(Failure(0, error, ""), seconds)
 
-    def results(self, task, calls, seconds=None, each=False):
-        """Yield the results of a task, in the order of its calls.
+    def results(self, task, calls, seconds=None, each=False, arrived=None):
+        """Yield the results of a task, :class:`Timed`, in the order of its calls.
 
         `calls` are tuples of arguments. `seconds` is a time limit for all calls, or with `each` for
-        each call.
+        each call. ``arrived(call, result, seconds)`` is called as soon as a result is there, in
+        whatever thread and order.
 
         Raises
         ------
@@ -346,7 +380,8 @@ class LazyExecutor:
         deadline = np.inf
         try:
             for call in calls:
-                futures.append(self._taken(_key(task, call)) or self.submit(task, *call))
+                begun = self._taken(_key(task, call))
+                futures.append(begun or self._submitted(task, call, arrived))
             for i, future in enumerate(futures):
                 if seconds is not None and (each or i == 0):
                     deadline = monotonic() + seconds
@@ -435,4 +470,4 @@ class LazyExecutor:
         )
 
     def __getstate__(self):
-        return {"_make": self._make, "_executors": {}, "_begun": {}}
+        return {"_make": self._make, "_executors": {}, "_begun": {}, "_n_submitted": 0}

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply
 
 from pymc_kmc._compat import expect_numba_fallback
 from pymc_kmc.likelihoods.checks import check_model, check_name
-from pymc_kmc.likelihoods.executors import ExecutorError, Failure, Replicates
+from pymc_kmc.likelihoods.executors import ExecutorError, Failure, Replicates, Timed, timed
 from pymc_kmc.likelihoods.extras import WithExtras, chosen
 from pymc_kmc.likelihoods.n_replicates import choose_n_replicates
 from pymc_kmc.likelihoods.simulations import Combination
@@ -133,12 +133,12 @@ class NoisyLogLikelihood(UserFunctionOp):
 
         def compute(missing):
             some = calls if missing is None else [calls[i] for i in missing]
-            results = self.replicates.each(some, executor)
+            results = self.replicates.each(some, executor, self.stored and self._arrived)
             for _ in some:
                 try:
                     yield next(results)
                 except ExecutorError as error:
-                    yield Failure(0, error, "")
+                    yield Timed(Failure(0, error, ""), 0.0)
 
         results = self._results_of([(values, (noise,)) for noise, values in calls], compute)
         for (noise, parameters), found in zip(calls, results, strict=True):
@@ -154,7 +154,7 @@ class NoisyLogLikelihood(UserFunctionOp):
         simulate = Replicates(self.summaries.data, self.noise)
         calls = [(self.noise.draw(1, rng), row) for row in zip(*inputs, strict=True)]
         results = simulate.each(calls, self.replicates.executor or executor)
-        for call, found in zip(calls, results, strict=True):
+        for call, (found, _) in zip(calls, results, strict=True):
             if isinstance(found, Failure):
                 self._combined(found, *call)
             yield found[0]
@@ -193,10 +193,15 @@ class NoisyLogLikelihood(UserFunctionOp):
         self.n_calls += 1
 
         def compute(missing):
-            yield self.replicates.here(noise, parameters)
+            yield timed(self.replicates.here, noise, parameters)
 
         (found,) = self._results_of([(parameters, (noise,))], compute)
         return self._combined(found, noise, parameters)
+
+    def _arrived(self, call, result, seconds):
+        """Keep an estimate before it is asked for: a run that is killed meanwhile has it."""
+        noise, parameters = call
+        self.keep(parameters, (noise,), self._checked(result), seconds, replace=False)
 
     def _call(self, noise, parameters):
         return next(self.each([(noise, parameters)]))

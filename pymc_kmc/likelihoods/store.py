@@ -351,21 +351,25 @@ class StoredFunction:
             self._give_up(error)
             return None
 
-    def write(self, parameters, noise, outputs, seconds, failure=None, extras=()):
-        """Keep outputs and arrays that go with them, or a failure: its kind and its message."""
+    def write(self, *row, **options):
+        """Do :meth:`insert`; after a fault of the file, warn once and write no more."""
         if self.path not in _given_up:
             try:
-                self.insert(parameters, noise, outputs, seconds, failure, extras)
+                self.insert(*row, **options)
             except (sqlite3.Error, OSError, ValueError) as error:
                 self._give_up(error)
 
-    def insert(self, parameters, noise, outputs, seconds, failure=None, extras=()):
-        """Do :meth:`write`, and raise a fault of the file."""
+    def insert(self, parameters, noise, outputs, seconds, failure=None, extras=(), replace=True):
+        """Keep outputs and arrays that go with them, or a failure: its kind and its message.
+
+        Without `replace` what is kept for these parameters stays. Raises a fault of the file.
+        """
         parameters, noise = pack(parameters), pack(noise)
         values = None if failure is not None else pack([outputs, *extras])
         failure = None if failure is None else json.dumps(failure)
         row = _key(parameters, noise), parameters, noise, values, seconds, failure
-        statement = "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)"
+        how = "REPLACE" if replace else "IGNORE"
+        statement = f"INSERT OR {how} INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)"
         self._execute(statement, (self.name, *row))
 
     def _execute(self, statement, values):

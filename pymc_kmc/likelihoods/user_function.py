@@ -2,7 +2,6 @@
 
 import numbers
 from collections.abc import Sequence
-from time import perf_counter
 
 import numpy as np
 import pytensor
@@ -101,10 +100,10 @@ class UserFunctionOp(Op):
         is_short = is_time and found.error.seconds < (self.timeout or np.inf)
         return found if self.rejects and not is_short else None
 
-    def keep(self, parameters, noise: Sequence, result, seconds):
+    def keep(self, parameters, noise: Sequence, result, seconds, replace=True):
         """Write a result or a :class:`Failure` into the store, if there is one.
 
-        What ends a run isn't kept.
+        What ends a run isn't kept. Without `replace` what the store has by now stays.
         """
         if self.stored is None:
             return
@@ -113,30 +112,30 @@ class UserFunctionOp(Op):
             if self.extras is not None:
                 result, extras = result.value, (result.extras, self.extras.mark)
             values = np.asarray(result, dtype=float)
-            self.stored.write(parameters, noise, values, seconds, extras=extras)
-        elif self.rejects:
+            self.stored.write(parameters, noise, values, seconds, extras=extras, replace=replace)
+        elif self.rejects and not isinstance(result.error, Unavailable):
             if isinstance(result.error, TimeLimitError):
                 seconds = self.timeout
             failure = kind(result.error), happened(result)
-            self.stored.write(parameters, noise, None, seconds, failure)
+            self.stored.write(parameters, noise, None, seconds, failure, replace=replace)
 
     def _results_of(self, calls, compute):
         """Yield the result of each call: the store's, or the next one of ``compute(missing)``.
 
         Calls are pairs of parameters and noise, two sequences of arrays; `missing` are the indices
-        of those that the store doesn't have, None for all.
+        of those that the store doesn't have, None for all. What is computed is :class:`Timed`.
         """
         if self.stored is None:
-            yield from map(self._checked, compute(None))
+            yield from (self._checked(result) for result, _ in compute(None))
             return
         known = [self.known(*call) for call in calls]
         missing = [i for i, found in enumerate(known) if found is None]
         computed = compute(missing)
         for (parameters, noise), found in zip(calls, known, strict=True):
             if found is None:
-                begin = perf_counter()
-                result = self._checked(next(computed))
-                self.keep(parameters, noise, result, perf_counter() - begin)
+                result, seconds = next(computed)
+                result = self._checked(result)
+                self.keep(parameters, noise, result, seconds)
                 yield result
             else:
                 yield self._checked(found)

@@ -12,16 +12,12 @@ import numpy as np
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.learn import N_STARTS
-from pymc_kmc.learning.multistart import N_PRIOR
-from tests.faults.killed import CALL, CALLS, STORE
+from tests.faults.killed import CALL, CALLS, N_WORKERS, STORE
 
 ROOT = Path(__file__).parents[2]
 # Seconds after which a run counts as hanging.
 LONGEST = 240.0
 N_KILLS = 3
-# Evaluations of the largest batch: where learning begins.
-LARGEST_BATCH = N_PRIOR + N_STARTS
 
 
 def start(kind, folder, seed=1):
@@ -54,9 +50,9 @@ def kill_after(process, folder, n):
     process.communicate()
 
 
-# A batch on a cluster is written in its order: what has ended behind a call under way is lost.
+# Lost evaluations a kill: those under way.
 @pytest.mark.parametrize(
-    ("kind", "n_lost"), [("black_box", 1), ("estimate", 2), ("on_dask", LARGEST_BATCH)]
+    ("kind", "n_lost"), [("black_box", 1), ("estimate", 2), ("on_dask", N_WORKERS)]
 )
 def test_a_killed_run_goes_on(kind, n_lost, tmp_path):
     if kind == "on_dask":

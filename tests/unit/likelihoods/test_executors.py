@@ -367,7 +367,9 @@ def test_an_interrupt_returns_the_draws_so_far():
     def end(future, i):
         nonlocal n_tasks
         n_tasks += 1
-        future.set_exception(KeyboardInterrupt()) if n_tasks > 120 else future.set_result([0.0])
+        future.set_exception(KeyboardInterrupt()) if n_tasks > 120 else future.set_result(
+            ([0.0], 0.0)
+        )
 
     with pm.Model():
         x = pm.Normal("x")
@@ -443,8 +445,8 @@ def test_what_has_begun_is_not_called_again():
         executor = LazyExecutor(pool)
         executor.begin(task, [one, two, one, three])
         gate.set()
-        assert list(executor.results(task, [two, one])) == [4.0, 2.0]
-        assert list(executor.results(task, [one, two])) == [2.0, 4.0]
+        assert [found.result for found in executor.results(task, [two, one])] == [4.0, 2.0]
+        assert [found.result for found in executor.results(task, [one, two])] == [2.0, 4.0]
         assert sorted(calls) == [1.0, 1.0, 2.0, 2.0, 3.0]
 
 
@@ -470,14 +472,23 @@ def test_results_that_are_all_there_cancel_nothing_when_they_are_dropped():
     executor = LazyExecutor(pool)
     gate = threading.Event()
     results = executor.results(abs, [(-1,), (-2,)])
-    assert [next(results), next(results)] == [1, 2]
+    assert [next(results).result, next(results).result] == [1, 2]
     executor.begin(lambda value: gate.wait(5) and value, [(3,)])
     ((future,),) = executor._begun.values()
     results.close()
     gate.set()
-    assert future.result(5) == 3
+    assert future.result(5).result == 3
     assert len(made) == 1
     executor.forget()
+
+
+def test_a_call_that_was_cancelled_is_made_when_it_is_asked_for(dask):
+    executor = LazyExecutor(dask)
+    for value in range(20):
+        executor.begin(abs, [(-value,), (-value - 0.5,)])
+        executor.abandon()
+        found = executor.results(abs, [(-value,), (-value - 0.5,)])
+        assert [result for result, _ in found] == [value, value + 0.5]
 
 
 def test_an_executor_that_cannot_begin_says_so_when_asked():
@@ -497,7 +508,7 @@ def test_a_pool_that_is_killed_dies_quietly(ends, monkeypatch):
     executor.submit(abs, 0).result()
     its_own = set(threading.enumerate()) - others
     results = executor.results(time.sleep, [(0,), *30 * [(60,)]], 0.3, True)
-    assert next(results) is None
+    assert next(results).result is None
     if ends == "the time is up":
         with pytest.raises(TimeLimitError, match="took longer than timeout=0.3 seconds"):
             next(results)

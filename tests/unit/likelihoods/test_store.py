@@ -15,6 +15,7 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.likelihoods import store as store_module
+from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.likelihoods.store import StoredFunction, pack, unpack
 from tests.targets import sample
 
@@ -150,6 +151,87 @@ def test_batches_of_a_store_share_a_pool_and_what_has_begun(tmp_path):
     assert len(made) == 1
     assert counted.n == batches.size
     made[0].shutdown()
+
+
+def _waited_for(condition, longest=10.0):
+    deadline = time.monotonic() + longest
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_what_has_ended_behind_a_slow_call_is_kept_already(has_begun, tmp_path):
+    gate, store = threading.Event(), kmc.EvaluationStore(tmp_path / "a.db")
+
+    def function(x):
+        if x == 1:
+            gate.wait(20)
+        return line(x)
+
+    with ThreadPoolExecutor(2) as pool:
+        op, _ = box_of(function, store=store, executor=pool, on_error="reject")
+        n, x = len(store), np.array([1.0, 1.5, 2.5, -1.5])
+        if has_begun:
+            op.begin([x])
+        found: list = []
+        asked = threading.Thread(target=lambda: found.extend(op.evaluate_many([x])))
+        asked.start()
+        are_kept = _waited_for(lambda: len(store) == n + 3)
+        gate.set()
+        asked.join()
+    assert are_kept
+    assert len(store) == n + 4
+    np.testing.assert_array_equal(found[1], [True, True, False, True])
+    seconds = {row[0][0].item(): row[3] for row in store.rows("f")}
+    assert seconds[1.5] < 0.5 * seconds[1.0]  # of the call, not of the wait
+
+
+def test_estimates_behind_a_slow_one_are_kept_already(tmp_path):
+    gate, store = threading.Event(), kmc.EvaluationStore(tmp_path / "a.db")
+
+    def estimator(x, rng):
+        if x == 1:
+            gate.wait(20)
+        return float(x)
+
+    with pm.Model():
+        params = pm.Normal("x")
+        op = kmc.PseudoMarginalPotential("f", estimator, params, store=store).owner.op
+    rng, n = np.random.default_rng(1), len(store)
+    calls = [(op.noise.draw(1, rng), [np.array(value)]) for value in (1.0, 2.0, 3.0)]
+    with ThreadPoolExecutor(2) as pool:
+        estimates = op.each(calls, LazyExecutor(pool))
+        found: list = []
+        asked = threading.Thread(target=lambda: found.extend(estimates))
+        asked.start()
+        are_kept = _waited_for(lambda: len(store) == n + 2)
+        gate.set()
+        asked.join()
+    assert are_kept
+    assert found == [1.0, 2.0, 3.0]
+
+
+def test_a_late_result_does_not_replace_a_time_out(tmp_path):
+    """A call went on beyond its time: the run rejected it, and so does one that resumes it."""
+    gate, ended = threading.Event(), threading.Event()
+
+    def function(x):
+        if x == 1:
+            gate.wait(20)
+        return line(x)
+
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    with ThreadPoolExecutor(2) as pool:
+        options = {"executor": pool, "timeout": 0.2, "on_error": "reject"}
+        op, _ = box_of(function, store=store, **options)
+        _, succeeded = op.evaluate_many([np.array([1.0, 1.5])])
+        gate.set()
+        pool.submit(ended.set).result()
+    assert succeeded.tolist() == [False, True]
+    assert ended.is_set()
+    _, again = op.evaluate_many([np.array([1.0])])
+    assert again.tolist() == [False]
 
 
 @pytest.mark.filterwarnings("ignore:The black box")
