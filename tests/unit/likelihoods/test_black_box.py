@@ -19,6 +19,7 @@ two_threads = partial(ThreadPoolExecutor, 2)
 one_process = partial(ProcessPoolExecutor, 1, mp_context=multiprocessing.get_context("fork"))
 # Log densities here are evaluated a few times: compiling would take longer.
 QUICK = {"mode": "FAST_COMPILE"}
+MODES = [pytensor.config.mode, "FAST_COMPILE"]  # as users compile, and without a compiler
 
 
 def line(slope):
@@ -315,7 +316,7 @@ def test_rounding_is_warned_about():
 # Failures
 
 
-@pytest.mark.parametrize("mode", [None, "FAST_COMPILE"])
+@pytest.mark.parametrize("mode", MODES)
 def test_an_error_carries_the_parameters(mode):
     model, _ = model_of()
     density = log_density(model, mode=mode)
@@ -345,7 +346,7 @@ def test_a_number_that_is_not_finite(value):
 
 
 @pytest.mark.parametrize("potential", [False, True])
-@pytest.mark.parametrize("mode", [None, "FAST_COMPILE"])
+@pytest.mark.parametrize("mode", MODES)
 def test_rejection_is_a_log_density_of_minus_infinity(mode, potential):
     model, _ = model_of(on_error="reject", potential=potential)
     without, _ = model_of(potential=potential)
