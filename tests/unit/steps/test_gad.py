@@ -32,9 +32,7 @@ def log_ratio(target, factor, x, noise):
 @pytest.fixture(scope="module")
 def exact_step():
     with curved_model():
-        # Evaluated some times: compiling would take longer.
-        quick = {"mode": "FAST_COMPILE"}
-        return kmc.GadMALA(update="multiplicative", variant="exact", compile_kwargs=quick)
+        return kmc.GadMALA(update="multiplicative", variant="exact")
 
 
 def test_exact_gradient_in_the_factor(exact_step):
