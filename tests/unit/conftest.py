@@ -3,9 +3,16 @@
 import pytensor
 import pytest
 
-# Their own models are compiled as users' are; so are black boxes in C or numba where a test of
-# theirs asks for it, and all of contracts, exactness and documentation that don't say otherwise.
-COMPILED = ("test_differentiable.py", "test_langevin.py", "test_log_density.py", "test_target.py")
+# Models of these files are compiled as users' are: they are what is tested, or chains are long. So
+# are black boxes in C or numba where a test of theirs asks for it, and all of contracts, exactness
+# and documentation that don't say otherwise.
+COMPILED = (
+    "test_differentiable.py",
+    "test_gad.py",
+    "test_langevin.py",
+    "test_log_density.py",
+    "test_target.py",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -32,7 +32,9 @@ def log_ratio(target, factor, x, noise):
 @pytest.fixture(scope="module")
 def exact_step():
     with curved_model():
-        return kmc.GadMALA(update="multiplicative", variant="exact")
+        # Evaluated some times: compiling would take longer.
+        quick = {"mode": "FAST_COMPILE"}
+        return kmc.GadMALA(update="multiplicative", variant="exact", compile_kwargs=quick)
 
 
 def test_exact_gradient_in_the_factor(exact_step):
