@@ -27,6 +27,8 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+# Without bytecode every test process compiles all sources anew and rewrites each test's assertions: eight seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST = -m pytest -n $(JOBS) --dist worksteal
 # These override the markers that pyproject.toml leaves out.

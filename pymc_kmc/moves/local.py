@@ -74,7 +74,9 @@ def _covariance(x, points, sigma, gamma2, nu2):
     d, n = points.shape
     columns = np.empty((d, n))  # of M, then of M H
     if sigma == LINEAR:
-        columns[:] = 2.0 * points
+        for a in range(d):
+            for i in range(n):
+                columns[a, i] = 2.0 * points[a, i]
     else:
         kernel, scratch = np.zeros(n), np.empty(n)
         for a in range(d):

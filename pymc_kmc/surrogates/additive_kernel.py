@@ -176,7 +176,8 @@ def _products(U, V, ratio, is_triangle):
     for i in range(n):
         first = i if is_triangle else 0
         _gaussians_at(U[i], V, first, gaussians, found[i], pairs)
-        found[i, first:] += ratio * pairs[first:]
+        for j in range(first, k):
+            found[i, j] += ratio * pairs[j]
     return found
 
 

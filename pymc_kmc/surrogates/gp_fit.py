@@ -428,7 +428,8 @@ def _features_at(p, pairs, grid_factor, landmark_factor, X):
     features, rests = np.empty((len(X), n_before + d * g + m)), np.zeros(len(X))
     for row in range(len(X)):
         z, f, k = p.whitening @ (X[row] - p.centre), features[row], d + n_radial
-        f[:d] = z
+        for a in range(d):
+            f[a] = z[a]
         for i in range(n_radial):
             scale = p.radial_scales[i]
             f[d + i] = 0.5 * scale * np.log1p((z @ z) / scale)

@@ -38,6 +38,7 @@ DEPTH = {room: depth for depth, rooms in enumerate(ROOMS) for room in rooms}
 MOST_LINES = 500
 DIARY = "What was tried"
 COMPILERS = {"jit", "njit"}
+DECORATORS = COMPILERS | {"evaluation", "overload"}
 # The one place that decides whether compiled code is kept on disk.
 CACHING_MODULE = "numerics.jit"
 
@@ -166,6 +167,30 @@ def caches_of_their_own(tree):
     ]
 
 
+def arrays_assigned_to_slices(tree):
+    """numba compiles an error message for each: four seconds of a first run. Loops are free."""
+    return [
+        f"{tree.paths[name]}:{node.lineno}"
+        for name in tree.sources
+        for function in ast.walk(tree.nodes[name])
+        if isinstance(function, ast.FunctionDef) and is_compiled(function)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        and not isinstance(node.value, ast.Constant | ast.Attribute)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Subscript)
+        and any(isinstance(part, ast.Slice) for part in ast.walk(target.slice))
+    ]
+
+
+def is_compiled(function):
+    return any(
+        getattr(name, "attr", getattr(name, "id", None)) in DECORATORS
+        for decorator in function.decorator_list
+        for name in [getattr(decorator, "func", decorator)]
+    )
+
+
 CHECKS = (
     long_files,
     homeless_modules,
@@ -173,6 +198,7 @@ CHECKS = (
     import_circles,
     diaries,
     caches_of_their_own,
+    arrays_assigned_to_slices,
 )
 
 
@@ -297,6 +323,12 @@ def test_a_good_package_passes(tmp_path):
             "moves/walk.py",
             "from numba import njit\nf = njit(\n    parallel=True,\n    cache=True,\n)\n",
             "moves/walk.py:2",
+        ),
+        (
+            arrays_assigned_to_slices,
+            "moves/walk.py",
+            "@njit(error_model='numpy')\ndef f(a, b):\n    a[:] = 0.0\n    a[1:] += b\n",
+            "moves/walk.py:4",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from tests.targets import sample, target_of
 two_threads = partial(ThreadPoolExecutor, 2)
 one_process = partial(ProcessPoolExecutor, 1, mp_context=multiprocessing.get_context("fork"))
 # Log densities here are evaluated a few times: compiling would take longer.
-QUICK = {"mode": "FAST_COMPILE"}
+MODES = [pytensor.config.mode, "FAST_COMPILE"]  # as users compile, and without a compiler
 
 
 def line(slope):
@@ -44,7 +44,7 @@ def model_of(function=line, *, shape=3, potential=False, **options):
 
 
 def log_density(model, **compile_kwargs):
-    function = model.compile_logp(**(compile_kwargs or QUICK))
+    function = model.compile_logp(**compile_kwargs)
     return lambda x: float(function({"x": np.array(x)}))
 
 
@@ -66,7 +66,7 @@ def test_parameters_arrive_on_their_natural_scale_with_their_shapes():
         pm.Potential("p", value)
     point = model.initial_point()
     point["matrix"] = np.arange(6.0).reshape(2, 3)
-    assert np.isfinite(model.compile_logp(**QUICK)(point))
+    assert np.isfinite(model.compile_logp()(point))
     assert len(seen) == 3
     for scale, matrix, expression, number in seen:
         assert np.shape(scale) == () and scale == pytest.approx(3.0)
@@ -106,7 +106,7 @@ def test_two_uses_in_one_log_density_are_one_call():
         pm.Potential("p", value.sum())
         pm.Deterministic("sum", value.sum())
     (op,) = kmc.black_boxes(model)
-    density, deterministic = log_density(model), pm.compile([x], model["sum"], **QUICK)
+    density, deterministic = log_density(model), pm.compile([x], model["sum"])
     before = op.n_evaluations
     density(1.5)
     assert op.n_evaluations == before + 1
@@ -161,7 +161,7 @@ def rows(slopes, X):
 )
 def test_the_length_goes_with_the_data(options):
     model = data_model(**options)
-    density = model.compile_logp(**QUICK)
+    density = model.compile_logp()
     for x, slope in ((FIRST, 3.0), (SECOND, -4.0)):
         if x is SECOND:
             renew(model)
@@ -204,7 +204,7 @@ def test_lengths_are_numbers_or_tensors():
         assert kmc.BlackBox("h", lambda a: a, a, shape=pt.constant(7)).type.shape == (7,)
         pm.Potential("p", value.sum())
     pm.set_data({"x": SECOND}, model)
-    assert model.compile_logp(**QUICK)(model.initial_point()) == pytest.approx(
+    assert model.compile_logp()(model.initial_point()) == pytest.approx(
         3 * SECOND.sum() - 3.5 * np.log(2 * np.pi)
     )
 
@@ -224,7 +224,7 @@ def test_a_length_other_than_the_new_datas_is_told(function, options, expected, 
     renew(model)
     message = rf"shape \({expected},\); it returned an array of shape \({returned},\)"
     with pytest.raises(kmc.BlackBoxError, match=message):
-        model.compile_logp(**QUICK)({"slope": np.array(1.0)})
+        model.compile_logp()({"slope": np.array(1.0)})
 
 
 # Checks when the model is built
@@ -315,7 +315,7 @@ def test_rounding_is_warned_about():
 # Failures
 
 
-@pytest.mark.parametrize("mode", [None, "FAST_COMPILE"])
+@pytest.mark.parametrize("mode", MODES)
 def test_an_error_carries_the_parameters(mode):
     model, _ = model_of()
     density = log_density(model, mode=mode)
@@ -345,7 +345,7 @@ def test_a_number_that_is_not_finite(value):
 
 
 @pytest.mark.parametrize("potential", [False, True])
-@pytest.mark.parametrize("mode", [None, "FAST_COMPILE"])
+@pytest.mark.parametrize("mode", MODES)
 def test_rejection_is_a_log_density_of_minus_infinity(mode, potential):
     model, _ = model_of(on_error="reject", potential=potential)
     without, _ = model_of(potential=potential)
@@ -580,8 +580,7 @@ def test_the_target_knows_those_that_reject():
         x = pm.Normal("x")
         for name, on_error in (("a", "raise"), ("b", "reject")):
             pm.Potential(f"p{name}", kmc.BlackBox(name, line, x, shape=3, on_error=on_error).sum())
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):
-        target = target_of(model)
+    target = target_of(model)
     assert [op.name for op in target.rejecting] == ["b"]
     with pytest.warns(UserWarning):
         op = target.rejecting[0]

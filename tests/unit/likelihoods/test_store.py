@@ -382,7 +382,7 @@ def test_a_failing_estimator_is_called_again(tmp_path):
         model = of_potential(kmc.PseudoMarginalPotential)(counted, tmp_path / "a.db")
         counted.n = 0
         with pytest.raises(kmc.EstimatorError, match="no estimate"):
-            model.compile_logp(mode="FAST_COMPILE")({"x": np.array(2.0)})
+            model.compile_logp()({"x": np.array(2.0)})
         assert counted.n == 1
         assert len(kmc.EvaluationStore(tmp_path / "a.db")) == 1
 

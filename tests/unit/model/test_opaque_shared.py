@@ -25,6 +25,6 @@ def test_a_black_box_of_two_likelihoods_is_paid_for_once(on_error):
     before, X = box.n_evaluations, np.array([[-0.5], [0.0], [0.7]])
     outputs = opaque.evaluate(X).outputs
     assert box.n_evaluations - before == len(X)
-    log_density = model.compile_logp(mode="FAST_COMPILE")
+    log_density = model.compile_logp()
     expected = [log_density({"rate_log__": x[0]}) for x in X]
     np.testing.assert_allclose(opaque.log_density(X, outputs)[0], expected)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytest
 
 import pymc_kmc as kmc
@@ -14,7 +13,7 @@ QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, 
 
 @pytest.fixture(scope="module")
 def bounded():
-    with pytensor.config.change_flags(mode="FAST_COMPILE"), constrained():
+    with constrained():
         step = kmc.AdaptiveMetropolis()
         return pm.sample(
             step=step,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
@@ -260,21 +261,28 @@ def funnel_model():
     return model
 
 
-@pytest.mark.parametrize("model", [Banana().model, funnel_model], ids=["banana", "funnel"])
-@pytest.mark.parametrize("clearly_worse", [0.0, np.inf])
-def test_the_last_fit_is_at_the_end_of_tuning_and_dropped_if_it_is_worse(
-    clearly_worse, model, monkeypatch
-):
-    monkeypatch.setattr(kmc_adaptation, "CLEARLY_WORSE", clearly_worse)
-    with model():
+@pytest.fixture(scope="module", params=[Banana().model, funnel_model], ids=["banana", "funnel"])
+def tuned(request):
+    """A step at the end of its tuning, in bytes; its number of fits; whether it has a warp."""
+    with request.param():
         step = kmc.KMC(n_landmarks=60, rng=14)
     _, statistics = run(step, BANANA_START, 700)
+    return cloudpickle.dumps(step), statistics[-1]["kmc_n_fits"], request.param is funnel_model
+
+
+@pytest.mark.parametrize("clearly_worse", [0.0, np.inf])
+def test_the_last_fit_is_at_the_end_of_tuning_and_dropped_if_it_is_worse(
+    clearly_worse, tuned, monkeypatch
+):
+    monkeypatch.setattr(kmc_adaptation, "CLEARLY_WORSE", clearly_worse)
+    pickled, n_fits, has_warp = tuned
+    step = cloudpickle.loads(pickled)
     adapted = step.adapted
     before, probabilities = adapted.fitted, adapted.transitions.probabilities
     as_it_was = snapshot((before.surrogate, before.transitions, before.warp))
-    assert (before.warp is IDENTITY) == (model is not funnel_model)
+    assert (before.warp is IDENTITY) != has_warp
     step.stop_tuning()
-    assert adapted.fits.n_fits == statistics[-1]["kmc_n_fits"] + 1
+    assert adapted.fits.n_fits == n_fits + 1
     after, is_dropped = adapted.fitted, clearly_worse == 0.0
     assert (after.surrogate is before.surrogate) == is_dropped
     assert (after.transitions is before.transitions) == is_dropped
