@@ -6,9 +6,8 @@
 
 Each target of :mod:`examples.benchmarks.learning` is learned once. Then four chains of
 ``kmc.KMC(learned, n_parallel=N)`` make 1024 draws. "ESS" is the smallest bulk effective sample size
-over variables, of x and of (x - mean)^2, per 1000 evaluations; "batches" is the number of times that
-a chain waits for evaluations, any number of them at once, per 1000 draws. Cells are means over
-seeds.
+over variables, of x and of (x - mean)^2, per 1000 evaluations; "batches" is the number of
+iterations, of 1000 draws, that wait for evaluations. Cells are means over seeds.
 """
 
 import os

@@ -146,9 +146,9 @@ class KMC(SurrogateStep):
     for the auxiliary chain and 3 for the frontier, 4 to 7 the kinds of surrogate transition, 15 and
     16 jumps between modes, 17 an exchange with one of the places that were evaluated at once (the
     first iteration of a sweep has all its evaluations and their time); while tuning only 12 a probe
-    of the noise, 13 a draw of what was learned and 14 no move; `n_steps` the leapfrog steps of the proposal; `kmc_n_transitions` its
-    transitions; `kmc_surrogate_variance` the variance of the values around the surrogate, noise
-    included; `kmc_proposal_time` and `kmc_evaluation_time` seconds.
+    of the noise, 13 a draw of what was learned and 14 no move; `n_steps` the leapfrog steps of the
+    proposal; `kmc_n_transitions` its transitions; `kmc_surrogate_variance` the variance of the
+    values around the surrogate, noise included; `kmc_proposal_time` and `kmc_evaluation_time` seconds.
     """
 
     name = "kmc"
