@@ -148,7 +148,8 @@ class KMC(SurrogateStep):
     first iteration of a sweep has all its evaluations and their time); while tuning only 12 a probe
     of the noise, 13 a draw of what was learned and 14 no move; `n_steps` the leapfrog steps of the
     proposal; `kmc_n_transitions` its transitions; `kmc_surrogate_variance` the variance of the
-    values around the surrogate, noise included; `kmc_proposal_time` and `kmc_evaluation_time` seconds.
+    values around the surrogate, noise included; `kmc_proposal_time` and `kmc_evaluation_time`
+    seconds.
     """
 
     name = "kmc"
