@@ -137,7 +137,7 @@ class Replicates:
             firsts.append(len(tasks))
             size = -(-len(rows) // MOST_TASKS)
             tasks += [(rows[i : i + size], arguments) for i in range(0, len(rows), size)]
-        parts = self.executor.results(self._run_rows, tasks, self.timeout, firsts)
+        parts = self.executor.results(self._run_rows, tasks, self.timeout, firsts=firsts)
         for first, end in pairwise([*firsts, len(tasks)]):
             yield (results := self._joined(next(parts) for _ in range(first, end)))
             if isinstance(results, Failure):
@@ -373,7 +373,7 @@ class LazyExecutor:
                 n_done += 1
                 yield Failure(0, error, "")
 
-    def results(self, task, calls, seconds=None, firsts=(0,), each=False):
+    def results(self, task, calls, seconds=None, each=False, firsts=(0,)):
         """Yield the results of a task, in the order of its calls.
 
         `calls` are tuples of arguments. `seconds` is a time limit, for the calls from one of
