@@ -131,6 +131,11 @@ class FittedSurrogate:
         """Return positions, (d,) or (n, d), and log densities in the surrogate's coordinates."""
         return self.warp.forward(positions), log_densities + self.warp.log_volume(positions)
 
+    def log_density(self, position, temperature=1.0):
+        """Return the log density that moves on f / T leave invariant, at a position (d,)."""
+        value = self.hamiltonian.log_density(self.warp.forward(position))
+        return value / temperature - self.warp.log_volume(position)
+
     def random_walk_share(self, smallest, state):
         """Return the probability of a random walk at a state, an `Evaluation`.
 

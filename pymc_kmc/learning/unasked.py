@@ -47,8 +47,10 @@ class Unasked(NamedTuple):
     evaluations: Evaluations | None = None
 
 
-def learn_unasked(model, variables, rng) -> Unasked:
+def learn_unasked(model, variables, rng, executor=None) -> Unasked:
     """Learn a model's posterior for a step of these variables, where that is safe.
+
+    `executor`, a LazyExecutor, runs evaluations of functions that have none of their own.
 
     A line of the log says why nothing was learned, or why chains can't start from the result. A
     failure of learning is no failure of the step; one of a black box is.
@@ -64,7 +66,7 @@ def learn_unasked(model, variables, rng) -> Unasked:
         return Unasked()
     opaque = None
     try:
-        opaque = OpaqueModel(variables, model, rng.spawn(1)[0])
+        opaque = OpaqueModel(variables, model, rng.spawn(1)[0], executor)
         if not opaque.returns_outputs and d > MOST_BY_NUMBERS:
             log.info(
                 f"KMC: nothing is learned beforehand, each chain learns by itself: a log "

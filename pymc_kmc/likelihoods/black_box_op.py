@@ -133,7 +133,7 @@ class BlackBoxOp(UserFunctionOp):
         self.reasons = Counter()
         self.rejections = deque(maxlen=MOST_REJECTIONS)
         self._call = RunOnce(RealArray(function, extras, vectorized))
-        self._executor = None if executor is None else LazyExecutor(executor)
+        self.executor = LazyExecutor.of(executor)
 
     @property
     def function(self):
@@ -175,12 +175,17 @@ class BlackBoxOp(UserFunctionOp):
         return Apply(self, [pt.as_tensor_variable(value) for value in inputs], outputs)
 
     def perform(self, node, inputs, output_storage):
-        outputs, succeeded, extras = self._at(inputs)
-        output_storage[0][0] = outputs
+        for storage, value in zip(output_storage, self._of_node(*self._at(inputs)), strict=True):
+            storage[0] = value
+
+    def _of_node(self, outputs, succeeded, extras):
+        """Return the values of a node's outputs."""
+        values = [outputs]
         if self.rejects:
-            output_storage[1][0] = np.array(float(succeeded))
+            values.append(np.array(float(succeeded)))
         if self.extras is not None:
-            output_storage[-1][0] = extras
+            values.append(extras)
+        return values
 
     def pullback(self, inputs, outputs, cotangents):
         raise NotImplementedError(
@@ -204,16 +209,26 @@ class BlackBoxOp(UserFunctionOp):
     def _at(self, values):
         """Return :meth:`evaluate` and the raveled extras, None without any."""
         values = [np.asarray(value) for value in values]
-        key = tuple([(value.shape, value.tobytes()) for value in values])
 
         def evaluate():
             (found,) = self._results([value[None] for value in values])
             return found
 
         found = None if self.at_draws is None else self.at_draws.find(values)
-        outputs, succeeded, extras = self._cache.find(key, evaluate) if found is None else found
-        # Copies: PyTensor works in place.
-        return np.array(outputs), succeeded, None if extras is None else extras.copy()
+        return copied(*self._cache.find(key_of(values), evaluate) if found is None else found)
+
+    def values_of_node(self, inputs, executor=None):
+        """Return the values of a node's outputs at each of n points, a list of lists.
+
+        Arguments and errors are those of :meth:`each`. All results are remembered.
+        """
+        points = list(zip(*inputs, strict=True))
+
+        def evaluate(rows):
+            return self._results([values[rows] for values in inputs], executor)
+
+        found = self._cache.find_all([key_of(point) for point in points], evaluate)
+        return [self._of_node(*copied(*result)) for result in found]
 
     @contextmanager
     def knowing(self, inputs, outputs=None, executor=None):
@@ -272,19 +287,19 @@ class BlackBoxOp(UserFunctionOp):
 
     def runs_ahead(self, executor=None):
         """Return whether evaluations can begin on an executor before :meth:`each` asks for them."""
-        return (self._executor or executor) is not None and not self.vectorized
+        return (self.executor or executor) is not None and not self.vectorized
 
     def begin(self, inputs, executor=None):
         """Let an executor begin what :meth:`each` will evaluate with these arguments."""
         inputs, shape = self._arguments(inputs)
         missing = [i for i, row in enumerate(zip(*inputs, strict=True)) if self.known(row) is None]
         calls = self._calls([values[missing] for values in inputs], shape)
-        (self._executor or executor).begin(self._call, calls, self._keeper)
+        (self.executor or executor).begin(self._call, calls, self._keeper)
 
     def abandon(self):
         """Cancel evaluations begun on an executor of its own that were not asked for."""
-        if self._executor is not None:
-            self._executor.abandon()
+        if self.executor is not None:
+            self.executor.abandon()
 
     def _arguments(self, inputs):
         """Return the parameters at n points as arrays, and the shape of the outputs at each."""
@@ -333,7 +348,7 @@ class BlackBoxOp(UserFunctionOp):
 
     def _computed(self, inputs, shape, executor):
         """Yield an array or a :class:`Failure` for each of n points, computed now and timed."""
-        executor, n = self._executor or executor, len(inputs[0])
+        executor, n = self.executor or executor, len(inputs[0])
         if self.vectorized and n > 1:
             ((together, seconds),) = self._run(self._calls(inputs, shape, at_once=True), executor)
             # Else one by one: it is the point that failed that is to be named.
@@ -452,6 +467,15 @@ class BlackBoxOp(UserFunctionOp):
                 "rejects points where the function fails."
             )
         return BlackBoxError(self._told(failure, values, remedy))
+
+
+def key_of(values):
+    return tuple([(value.shape, value.tobytes()) for value in values])
+
+
+def copied(outputs, succeeded, extras):
+    """Return a result that PyTensor may write into."""
+    return np.array(outputs), succeeded, None if extras is None else extras.copy()
 
 
 def black_box_ops(graphs):

@@ -11,6 +11,7 @@ import traceback
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import lru_cache, partial
 from hashlib import sha256
+from itertools import pairwise
 from time import monotonic, perf_counter
 from typing import NamedTuple
 
@@ -123,7 +124,7 @@ class Replicates:
         self.noise = noise
         self.timeout = timeout
         self._run_rows = RunRows(task, noise)
-        self.executor = None if executor is None else LazyExecutor(executor)
+        self.executor = LazyExecutor.of(executor)
 
     def __call__(self, rows, arguments):
         """Return the results for rows of noise (n, ...), one a row, or the first :class:`Failure`.
@@ -131,27 +132,45 @@ class Replicates:
         Raises an ExecutorError if the executor fails or its time is up; the task's own exceptions
         are returned.
         """
-        if self.executor is None:
-            return self.here(rows, arguments)
-        size = -(-len(rows) // MOST_TASKS)
-        calls = [(rows[i : i + size], arguments) for i in range(0, len(rows), size)]
-        results: list = []
-        for part, _ in self.executor.results(self._run_rows, calls, self.timeout):
-            if isinstance(part, Failure):
-                return part._replace(row=len(results) + part.row)
-            results += part
-        return results
+        return next(self.each([(rows, arguments)])).result
 
     def each(self, calls, executor=None, arrived=None):
         """Return an iterator of the results of estimates, :class:`Timed`.
 
-        Each is as :meth:`__call__` returns it. `calls` has the rows and arguments of each.
-        `executor`, a LazyExecutor, runs an estimate a task, all at once, if the replicates have no
-        executor of their own; `arrived` is that of :meth:`LazyExecutor.results`.
+        Each is as :meth:`__call__` returns it. `calls` has the rows and arguments of each. All run
+        at once: on the replicates' own executor or, an estimate a task, on `executor`, a
+        LazyExecutor; `arrived` is then that of :meth:`LazyExecutor.results`. An estimate's time
+        limit begins when all before it have ended. After a :class:`Failure` there are no more.
         """
-        if executor is None or self.executor is not None:
-            return (timed(self, *call) for call in calls)
-        return executor.results(self._run_rows, calls, arrived=arrived)
+        if self.executor is not None:
+            return self._on_own(calls)
+        if executor is not None:
+            return executor.results(self._run_rows, calls, arrived=arrived)
+        return (timed(self.here, *call) for call in calls)
+
+    def _on_own(self, calls):
+        """Yield the results of estimates, whose replicates are submitted all at once."""
+        tasks, firsts = [], []
+        for rows, arguments in calls:
+            firsts.append(len(tasks))
+            size = -(-len(rows) // MOST_TASKS)
+            tasks += [(rows[i : i + size], arguments) for i in range(0, len(rows), size)]
+        parts = self.executor.results(self._run_rows, tasks, self.timeout, firsts=firsts)
+        for first, end in pairwise([*firsts, len(tasks)]):
+            yield (found := self._joined(next(parts) for _ in range(first, end)))
+            if isinstance(found.result, Failure):
+                return
+
+    @staticmethod
+    def _joined(parts):
+        results: list = []
+        total = 0.0
+        for part, seconds in parts:
+            total += seconds
+            if isinstance(part, Failure):
+                return Timed(part._replace(row=len(results) + part.row), total)
+            results += part
+        return Timed(results, total)
 
     def here(self, rows, arguments):
         """Return the results of :meth:`__call__`, run in this process."""
@@ -169,6 +188,11 @@ def explain(error):
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, BrokenExecutor):
         message += " That is most often a crash in compiled code, or too little memory."
+    if "pickle" in message:
+        message += (
+            " What the function refers to is sent to the workers: let it open files, connections "
+            "and locks itself, or use an executor of threads."
+        )
     return message
 
 
@@ -295,6 +319,11 @@ class LazyExecutor:
     this process alone.
     """
 
+    @classmethod
+    def of(cls, executor):
+        """Return the LazyExecutor of an argument, which may be one already, or None."""
+        return executor if isinstance(executor, cls | None) else cls(executor)
+
     def __init__(self, executor):
         # A class of executors has `submit` too, but is a function that returns an executor.
         is_function = isinstance(executor, type) or not hasattr(executor, "submit")
@@ -307,9 +336,7 @@ class LazyExecutor:
 
     def submit(self, *task):
         """Submit a function with its arguments; return the future."""
-        executor = self._executors.get(os.getpid())
-        if executor is None:
-            executor = self._executors[os.getpid()] = self._made()
+        executor = self._here()
         try:
             return executor.submit(*task)
         except AssertionError as error:  # what multiprocessing raises
@@ -317,6 +344,23 @@ class LazyExecutor:
                 f"{error}: pm.sample's own processes can't start more. Use pm.sample(cores=1), "
                 "where the replicates use the cores, or an executor of threads or on a cluster."
             ) from error
+
+    def _here(self):
+        """Return the executor of this process."""
+        executor = self._executors.get(os.getpid())
+        if executor is None:
+            executor = self._executors[os.getpid()] = self._made()
+        return executor
+
+    @property
+    def n_workers(self):
+        """Number of workers now, None where the executor doesn't say."""
+        executor = self._here()
+        executor = getattr(executor, "_client", executor)  # of Dask's client.get_executor()
+        for name in ("num_workers", "_max_workers"):  # of mpi4py, and of concurrent.futures
+            if isinstance(found := getattr(executor, name, None), numbers.Integral):
+                return int(found)
+        return sum(executor.ncores().values()) if hasattr(executor, "ncores") else None  # Dask
 
     def begin(self, task, calls, arrived=None):
         """Submit calls, tuples of arguments, whose results :meth:`results` will return later.
@@ -364,12 +408,13 @@ class LazyExecutor:
                 n_done += 1
                 yield Timed(Failure(0, error, ""), seconds)
 
-    def results(self, task, calls, seconds=None, each=False, arrived=None):
+    def results(self, task, calls, seconds=None, each=False, arrived=None, firsts=(0,)):
         """Yield the results of a task, :class:`Timed`, in the order of its calls.
 
-        `calls` are tuples of arguments. `seconds` is a time limit for all calls, or with `each` for
-        each call. ``arrived(call, result, seconds)`` is called as soon as a result is there, in
-        whatever thread and order.
+        `calls` are tuples of arguments. `seconds` is a time limit, for the calls from one of
+        `firsts`, indices, to the next, or with `each` for each call.
+        ``arrived(call, result, seconds)`` is called as soon as a result is there, in whatever
+        thread and order.
 
         Raises
         ------
@@ -383,7 +428,7 @@ class LazyExecutor:
                 begun = self._taken(_key(task, call))
                 futures.append(begun or self._submitted(task, call, arrived))
             for i, future in enumerate(futures):
-                if seconds is not None and (each or i == 0):
+                if seconds is not None and (each or i in firsts):
                     deadline = monotonic() + seconds
                 yield future.result(None if seconds is None else max(0.0, deadline - monotonic()))
         except BaseException as error:

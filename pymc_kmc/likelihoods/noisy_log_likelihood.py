@@ -116,8 +116,17 @@ class NoisyLogLikelihood(UserFunctionOp):
     def evaluate_with_extras(self, noise, *parameters):
         """Return :meth:`evaluate`, and raveled extras of the estimate, None without any."""
         values = [np.asarray(value) for value in parameters]
-        key = (noise.tobytes(), *(value.tobytes() for value in values))
-        return self._cache.find(key, lambda: next(self._estimates([(noise, values)])))
+        return self._cache.find(
+            key_of(noise, values), lambda: next(self._estimates([(noise, values)]))
+        )
+
+    def all_with_extras(self, calls, executor=None):
+        """Return :meth:`evaluate_with_extras` of calls, with arguments of :meth:`each`."""
+
+        def evaluate(rows):
+            return self._estimates([calls[i] for i in rows], executor)
+
+        return self._cache.find_all([key_of(*call) for call in calls], evaluate)
 
     def each(self, calls, executor=None):
         """Yield the log estimates of calls, pairs of noise and parameter values.
@@ -249,6 +258,10 @@ class NoisyLogLikelihood(UserFunctionOp):
                 UserWarning,
                 stacklevel=2,
             )
+
+
+def key_of(noise, values):
+    return noise.tobytes(), *(np.asarray(value).tobytes() for value in values)
 
 
 expect_numba_fallback(NoisyLogLikelihood)

@@ -113,7 +113,8 @@ def PseudoMarginalPotential(  # noqa: N802
     executor : concurrent.futures.Executor or callable, optional
         Executor that runs the replicates: a process pool, ``distributed.Client().get_executor()``,
         ``mpi4py.futures.MPIPoolExecutor()``, or a function that returns one, which is called once
-        in each process that needs it. The draws don't depend on it. With a process pool use
+        in each process that needs it. The draws don't depend on it, given `n_parallel` of
+        :class:`KMC`, which follows its workers by default. With a process pool use
         ``pm.sample(cores=1)``: PyMC's own processes can't start others. Only ``submit`` is used,
         and ``result`` and ``cancel`` of the futures. The estimator travels by `cloudpickle` with
         every task: let it load large data where it runs.

@@ -2,6 +2,7 @@
 
 import numbers
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytensor
@@ -34,16 +35,31 @@ class Cache:
 
     def __init__(self):
         self._results = {}
+        self._size = CACHE_SIZE
 
     def find(self, key, evaluate):
         """Return the result of `key`, from ``evaluate()`` where it isn't remembered."""
         result = self._results.pop(key, None)
         if result is None:
             result = evaluate()
-            for oldest in list(self._results)[: max(0, len(self._results) - CACHE_SIZE + 1)]:
+            for oldest in list(self._results)[: max(0, len(self._results) - self._size + 1)]:
                 self._results.pop(oldest, None)
         self._results[key] = result
         return result
+
+    def find_all(self, keys, evaluate):
+        """Return the results of `keys`; ``evaluate(rows)`` yields those that aren't remembered.
+
+        From then on so many more are.
+        """
+        self._size = max(self._size, CACHE_SIZE + len(keys))
+        found = {key: self._results.get(key) for key in keys}
+        first = {key: row for row, key in reversed(list(enumerate(keys)))}
+        missing = [key for key, result in found.items() if result is None]
+        if missing:
+            new = evaluate([first[key] for key in missing])
+            found |= dict(zip(missing, new, strict=True))
+        return [self.find(key, partial(found.get, key)) for key in keys]
 
     def refresh(self, is_current):
         """Make results the last used whose keys are current."""

@@ -1,5 +1,6 @@
 """The log density of a block of variables, compiled once as a function of a vector and noise."""
 
+from functools import partial
 from math import isfinite
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import continuous_dtypes
 
 from pymc_kmc.likelihoods.black_box_op import black_box_ops
+from pymc_kmc.model.at_once import AtOnce
 from pymc_kmc.model.noise_sources import estimated_likelihoods, simulators
 
 # What the names of extras begin with in the sample statistics.
@@ -77,6 +79,8 @@ class LogDensity:
     n_evaluations : int
     """
 
+    _at_once: AtOnce | None = None
+
     def __init__(self, variables, model, initial_point, compile_kwargs=None):
         check_continuous(variables)
         check_proper(variables, model)
@@ -114,7 +118,8 @@ class LogDensity:
         )
         self._n_parameters, self._n_boxes = len(parameters), len(boxes)
         self._dtype = position.dtype
-        self._compile(outputs, position, compile_kwargs or {})
+        self._graph = outputs, position, compile_kwargs or {}
+        self._compile(*self._graph)
 
     def _compile(self, outputs, position, compile_kwargs):
         """Compile the log density and the parameters of the likelihoods; subclasses override it."""
@@ -166,25 +171,79 @@ class LogDensity:
 
         The noise is that of the likelihoods, then of the simulators; an empty tuple without noise.
         """
+        if self._at_once is not None:
+            return self.evaluate_all([position], [noise])[0]
         self.n_evaluations += 1
-        n_likelihoods = len(self.likelihoods)
-        for simulator, rows in zip(self.simulators, noise[n_likelihoods:], strict=True):
+        for simulator, rows in zip(self.simulators, noise[len(self.likelihoods) :], strict=True):
             simulator.use(rows)
-        argument = self.rounded(position)
+        position = self.rounded(position)
+        outputs = self._function(position)
+        calls = zip(self.likelihoods, noise, self._split(outputs), strict=False)
+        terms = (each.op.evaluate_with_extras(rows, *values) for each, rows, values in calls)
+        return self._evaluation(position, noise, outputs, terms)
+
+    def run_at_once(self, executor):
+        """Evaluate on an executor, a LazyExecutor or None, from now on.
+
+        The generator of a `pymc.Simulator` has one state: its model is evaluated place by place.
+        """
+        outputs, position, options = self._graph
+        compiled = partial(compile_function, compile_kwargs=options)
+        if not self.simulators:
+            self._at_once = AtOnce(outputs, position, compiled, executor)
+
+    @property
+    def runs_on_executors(self):
+        """Whether anything in the model does."""
+        return bool(self.likelihoods or black_box_ops(self._graph[0]))
+
+    @property
+    def n_workers(self):
+        """Workers of executors that the model brings, for each replicate of an estimate; or 1."""
+        numbers = [1]
+        for op in black_box_ops(self._graph[0]):
+            numbers.append(op.executor.n_workers if op.executor is not None else 1)
+        for op in [likelihood.op for likelihood in self.likelihoods if not likelihood.op.is_auto]:
+            executor = op.replicates.executor
+            numbers.append(((executor and executor.n_workers) or 1) // op.n_start)
+        return max(number or 1 for number in numbers)
+
+    def evaluate_all(self, positions, noises):
+        """Return the Evaluations at positions (d,), each under its own noise, as :meth:`evaluate`.
+
+        They are made at once after :meth:`run_at_once`.
+        """
+        if self._at_once is None:
+            return list(map(self.evaluate, positions, noises))
+        self.n_evaluations += len(positions)
+        positions = [self.rounded(position) for position in positions]
+        outputs = self._at_once(positions)
+        terms = [[] for _ in positions]
+        finite = [i for i, found in enumerate(outputs) if isfinite(found[0])]
+        for k, likelihood in enumerate(self.likelihoods):
+            calls = [(noises[i][k], self._split(outputs[i])[k]) for i in finite]
+            found = likelihood.op.all_with_extras(calls, self._at_once.executor)
+            for i, term in zip(finite, found, strict=True):
+                terms[i].append(term)
+        return list(map(self._evaluation, positions, noises, outputs, terms))
+
+    def _evaluation(self, argument, noise, outputs, terms):
+        """Return an Evaluation.
+
+        `outputs` are the compiled function's at an `argument` (d,) in the model's precision,
+        `terms` the likelihoods' estimates with extras, which are asked for where they matter.
+        """
         position = argument.astype(np.float64, copy=False)
-        outputs = self._function(argument)
         log_density = float(outputs[0])
         # A simulator's term can't be told from the rest: all of the density.
         estimate = log_density if self.simulators else 0.0
         parameters, extras = outputs[1 : 1 + self._n_parameters], ()
         if self.keeping:
             extras = tuple(outputs[1 + self._n_parameters :])
-        if n_likelihoods == 0:
+        if not self.likelihoods:
             return Evaluation(log_density, estimate, position, noise, extras=extras)
         if isfinite(log_density):
-            found = self._split(outputs)
-            for likelihood, rows, values in zip(self.likelihoods, noise, found, strict=False):
-                term, kept = likelihood.op.evaluate_with_extras(rows, *values)
+            for term, kept in terms:
                 log_density += term
                 estimate += term
                 extras += () if kept is None else (kept,)

@@ -98,7 +98,7 @@ class OpaqueModel(UnconstrainedModel):
         if is_coarse:
             log_density = with_coarse(log_density)
         super().__init__(variables, model, others)
-        self._executor = None if executor is None else LazyExecutor(executor)
+        self._executor = LazyExecutor.of(executor)
         self.rng, self.n_evaluations = rng, 0
         self.why_whole, parts = None, []
         try:

@@ -168,6 +168,20 @@ class TargetDensity(LogDensity):
         sources = zip(self._sources, noise, strict=True)
         return self.evaluate(position, tuple([s.scheme.renew(rows, rng) for s, rows in sources]))
 
+    def propose_all(self, positions, rng):
+        """Return the Evaluations at positions (d,), each under noise drawn for it alone."""
+        noises = [self._new_noise(rng) for _ in positions]
+        return self.evaluate_all(positions, noises)
+
+    def _new_noise(self, rng):
+        pairs = zip(self._sources, self._noise, strict=True)
+        return tuple([source.scheme.draw(len(rows), rng) for source, rows in pairs])
+
+    @property
+    def conditions(self):
+        """The other variables' values, to compare whether two evaluations are of one density."""
+        return b"".join([value.tobytes() for value in self._others.values()])
+
     def accept(self, evaluation):
         """Make a proposal the chain's state: its noise is kept and its value is recycled."""
         self._current = evaluation

@@ -16,7 +16,7 @@ determination. *Biometrika* 82, 711-732.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
-from math import exp
+from math import exp, log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +44,7 @@ class MoveKind(IntEnum):
     STAY = 14  # while tuning: nothing is evaluated
     MODE_JUMP = 15  # to another mode of what was learned before the chain
     MODE_TRANSITION = 16  # many transitions, with such a jump on the surrogate in their middle
+    EXCHANGE = 17  # with a partner on the surrogate, evaluated with others at once
 
 
 class Proposal(NamedTuple):
@@ -106,7 +107,7 @@ class Proposal(NamedTuple):
         if self.choice is None:
             return 0.0
         probability = self.choice.mixture.probability(self.choice.row, end)
-        return float(np.log(probability / self.choice.probability))
+        return log(probability / self.choice.probability) if probability > 0.0 else -np.inf
 
 
 class Outcome(NamedTuple):

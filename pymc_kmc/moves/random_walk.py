@@ -10,6 +10,9 @@ import numpy as np
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.moves.base import MoveKind, Proposal, WarpedMove
 
+# Two steps of half the variance are one step.
+SQRT_HALF = 0.5**0.5
+
 
 class RandomWalk(WarpedMove):
     """A Gaussian random walk in the learned coordinates; :meth:`learn` updates its scale in place.
@@ -27,18 +30,36 @@ class RandomWalk(WarpedMove):
         self.has_momentum = has_momentum
 
     def _propose_from(self, place, fitted, rng):
-        factor = 1.0
-        if self.factors and fitted is not None:
-            factor = self.factors[rng.integers(len(self.factors))]
-        step = self.adaptation.factor @ rng.standard_normal(len(place))
+        factor = self._factor(fitted, rng)
         scale = self.adaptation.scale
         return Proposal(
-            place + factor * self.adaptation.optimal_scale * scale * step,
+            place + self._step(factor, rng),
             self,
             details=factor,
             step_size=factor * scale,
             kinetic_energy=0.5 * rng.chisquare(len(place)) if self.has_momentum else np.nan,
         )
+
+    def _factor(self, fitted, rng):
+        if self.factors and fitted is not None:
+            return self.factors[rng.integers(len(self.factors))]
+        return 1.0
+
+    def _step(self, factor, rng):
+        step = self.adaptation.factor @ rng.standard_normal(len(self.adaptation.factor))
+        return factor * self.adaptation.optimal_scale * self.adaptation.scale * step
+
+    def around(self, current, n, fitted, rng):
+        """Return n proposals around a centre near the chain's state, an Evaluation.
+
+        The centre and each proposal are half a step's variance away: as far from the state as a
+        step, and exchangeable with it.
+        """
+        factor, warp = self._factor(fitted, rng), fitted.warp
+        centre = warp.forward(current.position) + SQRT_HALF * self._step(factor, rng)
+        size = factor * self.adaptation.scale
+        ends = [centre + SQRT_HALF * self._step(factor, rng) for _ in range(n)]
+        return [Proposal(warp.backward(end), self, step_size=size) for end in ends]
 
     def learn(self, outcome, rng):
         """Learn the scale from proposals of the full scale."""

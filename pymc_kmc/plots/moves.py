@@ -25,6 +25,7 @@ COLOURS = {
     MoveKind.STAY: "0.9",
     MoveKind.MODE_JUMP: "tab:pink",
     MoveKind.MODE_TRANSITION: "tab:purple",
+    MoveKind.EXCHANGE: "tab:blue",
 }
 NEVER_DRAWS = (
     MoveKind.AUXILIARY,

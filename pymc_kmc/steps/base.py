@@ -234,6 +234,9 @@ class AdaptiveStep(BlockedStep):
     def _learn(self, outcome):
         """Learn from an iteration's :class:`Outcome`; only `self.adapted` is changed."""
 
+    def _conclude(self, outcome):
+        """Take over what follows from an outcome that nothing is learned from."""
+
     def _observe(self, evaluation):
         """Record an evaluation that isn't a proposal's."""
 
@@ -337,6 +340,8 @@ class AdaptiveStep(BlockedStep):
             self._observe(evaluation)
         elif self.is_learning:
             self._learn(outcome)
+        else:
+            self._conclude(outcome)
         n_evaluations = target.n_evaluations - n_before
         self._count(outcome, n_evaluations)
         statistics |= self._report(outcome, seconds, n_evaluations, messages)
@@ -348,7 +353,8 @@ class AdaptiveStep(BlockedStep):
     def _evaluated(self, proposal, begin):
         """Return the target at a proposal, None for a sure rejection, and the seconds it took.
 
-        `begin` is when the proposal was begun: some moves evaluate the target.
+        `begin` is when the proposal was begun: some moves evaluate the target, in which `seconds`
+        of their own are left out.
         """
         if not proposal.log_ratio > -np.inf:
             return None, 0.0
@@ -356,7 +362,8 @@ class AdaptiveStep(BlockedStep):
         if evaluation is None:
             begin = perf_counter()
             evaluation = self.target.propose(proposal.position, self.rng, proposal.renewed)
-        return evaluation, perf_counter() - begin
+            return evaluation, perf_counter() - begin
+        return evaluation, perf_counter() - begin - proposal.seconds
 
     def _report(self, outcome, seconds, n_evaluations, messages):
         """Return the statistics that all steps have."""

@@ -25,9 +25,12 @@ bad start:
 
 A value that was wrongly predicted is learned at once. The surrogate is fitted anew when the number
 of iterations has grown by a factor 1.2, or when few of its last 40 proposals were accepted, and
-once more at the end of tuning; then everything is frozen. All of this happens in coordinates in
-which one variable's scale doesn't depend on another's value (:mod:`pymc_kmc.adaptation.warping`).
-Acceptance by the target never drives a step size: a poor surrogate can't make the sampler collapse.
+once more at the end of tuning; then everything is frozen. From then on an executor with several
+workers makes sweeps (:mod:`pymc_kmc.moves.partners`): many places on the surrogate are evaluated at
+once, and the chain exchanges places with one of them an iteration. All of this happens in
+coordinates in which one variable's scale doesn't depend on another's value
+(:mod:`pymc_kmc.adaptation.warping`). Acceptance by the target never drives a step size: a poor
+surrogate can't make the sampler collapse.
 
 Examples
 --------
@@ -47,13 +50,16 @@ from time import perf_counter
 import numpy as np
 
 from pymc_kmc.adaptation.fit_to_values import FitToValues
+from pymc_kmc.adaptation.fitted import LARGEST_SHARE
 from pymc_kmc.adaptation.fitting import GivenSurrogate
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.learning import LearnedPosterior
 from pymc_kmc.learning.emulated_density import on_emulators
 from pymc_kmc.learning.unasked import learn_unasked
 from pymc_kmc.likelihoods.checks import check_model
-from pymc_kmc.moves.base import Row
+from pymc_kmc.likelihoods.executors import LazyExecutor, check_executor
+from pymc_kmc.moves.base import MoveMixture, Row
+from pymc_kmc.moves.partners import NearPartner, Partner
 from pymc_kmc.numerics.checks import check_count, check_flag
 from pymc_kmc.steps.kmc_adaptation import KMCAdaptation
 from pymc_kmc.steps.surrogate import SurrogateStep
@@ -111,6 +117,15 @@ class KMC(SurrogateStep):
     n_landmarks : int
         Number of kernel functions of the surrogate: its flexibility, and the cost of a move. Where
         they are too few for the log density, it has up to twice as many.
+    executor : concurrent.futures.Executor or callable, optional
+        Runs evaluations of black boxes and noisy likelihoods that have no executor of their own: a
+        pool, Dask's client, or a function that returns one, which each process calls for itself.
+    n_parallel : int, optional
+        Number of places that a chain has evaluated at once after tuning. Draws depend on it, and
+        neither on the executor nor on its workers. By default the number of workers, those of an
+        executor that the model brings included; 1, one proposal at a time, without an executor,
+        with correlated noise, and where the learned posterior depends on other steps' variables.
+        Beside other steps see ``docs/on_a_cluster.md``.
     surrogate : Surrogate, optional
         A fitted surrogate to use as it is, in the unconstrained raveled coordinates of `vars`;
         nothing is fitted then. Any of :mod:`pymc_kmc.surrogates`, or an object of your own with
@@ -123,16 +138,18 @@ class KMC(SurrogateStep):
     ------
     ValueError
         If an argument is out of its range, or the given surrogate isn't fitted or has the wrong
-        dimension.
+        dimension; if nothing in the model runs on the executor, or it has no workers.
 
     Notes
     -----
     Statistics: `kmc_move` is 0 for random walks, 1 for tempered transitions, while tuning only 2
     for the auxiliary chain and 3 for the frontier, 4 to 7 the kinds of surrogate transition, 15 and
-    16 jumps between modes; while tuning only 12 a probe of the noise, 13 a draw of what was learned
-    and 14 no move; `n_steps` the leapfrog steps of the proposal; `kmc_n_transitions` its
-    transitions; `kmc_surrogate_variance` the variance of the values around the surrogate, noise
-    included; `kmc_proposal_time` and `kmc_evaluation_time` seconds.
+    16 jumps between modes, 17 an exchange with one of the places that were evaluated at once (the
+    first iteration of a sweep has all its evaluations and their time); while tuning only 12 a probe
+    of the noise, 13 a draw of what was learned and 14 no move; `n_steps` the leapfrog steps of the
+    proposal; `kmc_n_transitions` its transitions; `kmc_surrogate_variance` the variance of the
+    values around the surrogate, noise included; `kmc_proposal_time` and `kmc_evaluation_time`
+    seconds.
     """
 
     name = "kmc"
@@ -144,6 +161,10 @@ class KMC(SurrogateStep):
     }
 
     def __new__(cls, *args, **kwargs):
+        # PyMC keeps the arguments for copies in other processes.
+        if (executor := kwargs.get("executor")) is not None:
+            check_executor(executor, None)
+            kwargs["executor"] = LazyExecutor.of(executor)
         posterior = args[0] if args else kwargs.get("vars")
         if not isinstance(posterior, LearnedPosterior):
             return super().__new__(cls, *args, **kwargs)
@@ -155,9 +176,23 @@ class KMC(SurrogateStep):
         kwargs.pop("vars", None)
         return super().__new__(cls, *args[1:], posterior=posterior, **kwargs)
 
-    def __init__(self, vars=None, *, posterior=None, n_landmarks=300, learn=True, **kwargs):
+    def __init__(
+        self,
+        vars=None,
+        *,
+        posterior=None,
+        n_landmarks=300,
+        learn=True,
+        executor=None,
+        n_parallel=None,
+        **kwargs,
+    ):
         self.n_landmarks = check_count(n_landmarks, "n_landmarks")
         self.learns_first = check_flag(learn, "learn")
+        check_executor(executor, None)
+        self.executor = LazyExecutor.of(executor)
+        if n_parallel is not None:
+            check_count(n_parallel, "n_parallel")
         if isinstance(vars, LearnedPosterior):
             vars, posterior = None, vars
         if not isinstance(posterior, LearnedPosterior | None):
@@ -168,13 +203,48 @@ class KMC(SurrogateStep):
         # PyMC seeds a step when it samples, after it was made.
         self._is_seeded = kwargs.get("rng") is not None
         super().__init__(vars, **kwargs)
+        self.n_parallel = self._checked_number(n_parallel)
+
+    def _make_target(self, model, initial_point, compile_kwargs):
+        target = super()._make_target(model, initial_point, compile_kwargs)
+        if self.executor is not None and not target.runs_on_executors:
+            raise ValueError(
+                f"executor={self.executor!r}: nothing in the model runs on one. Make a kmc.BlackBox"
+                ", or a potential of this package, of what takes long, or leave executor= out."
+            )
+        return target
+
+    def _checked_number(self, n_parallel):
+        """Return the number of places at once, and let the target evaluate so."""
+        if n_parallel is None:
+            n_parallel = self._default_number()
+        elif n_parallel > 1 and self._follows_others:
+            raise ValueError(
+                f"n_parallel={n_parallel} needs a surrogate that no other step changes; what was "
+                f"learned depends on {sorted(self.posterior.given)}. Leave n_parallel= out, or "
+                "sample all variables by one KMC()."
+            )
+        if n_parallel > 1 or self.executor is not None:
+            self.target.run_at_once(self.executor)
+        return n_parallel
+
+    def _default_number(self):
+        target = self.target
+        if self._follows_others or target.is_noisy and not target.has_independent_noise:
+            return 1
+        if self.executor is None:
+            return target.n_workers
+        if not (n_workers := self.executor.n_workers):
+            has = "doesn't say how many workers it has" if n_workers is None else "has no workers"
+            raise ValueError(f"executor {has}: pass n_parallel=, or wait for its workers.")
+        return n_workers
 
     def _learn_first(self, model):
         if self.posterior is not None:
             check_same_variables(self.posterior, self.target, model)
         elif self.learns_first and self.given_surrogate is None and self.adaptation == "tuning":
             rng = self.rng.spawn(1)[0] if self._is_seeded else np.random.default_rng(0)
-            self.posterior, self.evaluations = learn_unasked(model, self.vars, rng)
+            self.posterior, self.evaluations = learn_unasked(model, self.vars, rng, self.executor)
         self._learned_before = None
         if self.posterior is not None:
             self._learned_before = on_emulators(self.posterior, model)
@@ -232,7 +302,39 @@ class KMC(SurrogateStep):
         begin, settling = perf_counter(), self.adapted.settling
         if self.is_tuning and settling is not None and settling.move is not None:
             return settling.move.propose(current, self.adapted.fitted, self.rng)
+        is_frozen = not self.is_learning and self.adapted.fitted is not None
+        if self.n_parallel > 1 and is_frozen:
+            return self._propose_in_sweep(current, begin)
         return super()._propose(current)._replace(seconds=perf_counter() - begin)
+
+    def _propose_in_sweep(self, current, begin):
+        """Propose an exchange with the next partner, all of whom were evaluated at once."""
+        adapted, target, rng = self.adapted, self.target, self.rng
+        if adapted.sweeps is None:
+            adapted.begin_sweeps(self.n_parallel, current, MODE_MOVES[1], rng)
+        sweeps, seconds = adapted.sweeps, 0.0
+        if not sweeps.waiting:
+            near, tempered = self._share(RANDOM_WALKS), self._share(TEMPERED_MOVES)
+            shares = near, (1.0 - near) * tempered, (1.0 - near) * (1.0 - tempered)
+            positions = sweeps.begin(current, adapted.fitted, shares, rng)
+            begin_evaluation = perf_counter()
+            sweeps.give(target.propose_all(positions, rng), target.conditions)
+            seconds = perf_counter() - begin_evaluation
+        rows = [Row(sweeps.next(target), 1.0)]
+        if not isinstance(rows[0].move, NearPartner):
+            # What leads out of wrong places starts from the chain's: it is evaluated alone.
+            jumps = map(Row, adapted.modes[:1], MODE_MOVES)
+            rows = [Row(adapted.random_walk, self._share_of_wrong_places), *jumps, *rows]
+        proposal = MoveMixture(*rows).propose(current, adapted.fitted, rng)
+        return proposal._replace(seconds=perf_counter() - begin - seconds)
+
+    def _share_of_wrong_places(self, state):
+        """Return the random walks' share where the target is far above the surrogate, else 0."""
+        return LARGEST_SHARE * self.adapted.fitted.excess(state.position, state.log_density)
+
+    def _conclude(self, outcome):
+        if isinstance(outcome.proposal.move, Partner):
+            outcome.proposal.move.learn(outcome, self.rng)
 
     def _moves(self):
         adapted = self.adapted

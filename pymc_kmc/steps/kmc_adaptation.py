@@ -7,9 +7,11 @@ from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.learning.emulated_density import EmulatedDensity
 from pymc_kmc.moves.auxiliary import AuxiliaryChain
+from pymc_kmc.moves.base import MoveKind, MoveMixture, Row
 from pymc_kmc.moves.frontier import ActiveLearning
 from pymc_kmc.moves.modes import ModeJump, ModeTransition
 from pymc_kmc.moves.noise_probe import ideal_acceptance
+from pymc_kmc.moves.partners import Partner, Sweeps
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.settling import LearnedDraw, Stay
 from pymc_kmc.moves.transitions import KINDS, TEMPERED, SurrogateTransition
@@ -24,6 +26,8 @@ SETTLING = 8
 SETTLING_IN_NOISE = 15
 # Number of draws a dimension from which the random walk learns its covariance beforehand.
 DRAWS_PER_DIMENSION = 20
+# Share of the chain's states that partners begin at: those before it are of its arrival.
+RECENT_SHARE = 0.5
 # Temperature of the tempered moves and of the auxiliary chain: at 2 chains stick now and then.
 TEMPERATURE = 1.5
 # Factors on the random walk's scale, once there is a surrogate for the long moves.
@@ -52,7 +56,7 @@ class KMCAdaptation(SurrogateAdaptation):
 
     `modes` are moves between modes that were learned before the chain, empty where there is one
     mode. `settling` is the chain's start from a posterior learned before it; None without one, and
-    where that failed.
+    where that failed. `sweeps` are the Sweeps of a chain with partners, once they have begun.
     """
 
     def __init__(self, n_dimensions, fits, is_noisy):
@@ -67,6 +71,7 @@ class KMCAdaptation(SurrogateAdaptation):
         self.active_learning = ActiveLearning(is_noisy)
         self.settling = None
         self.modes = ()
+        self.sweeps = None
         self.n_dimensions, self.is_noisy = n_dimensions, is_noisy
 
     def initialize(self, evaluations, posterior=None, fitted=None):
@@ -130,6 +135,26 @@ class KMCAdaptation(SurrogateAdaptation):
                     self.fitted, self.transitions.probabilities = last, probabilities
                     self._set_covariances()
         self.active_learning.end()
+
+    def begin_sweeps(self, n, state, mode_share, rng):
+        """Begin sweeps with n partners at the chain's states, or at its one state, an Evaluation.
+
+        `mode_share` is that of their transitions between modes, where there are several.
+        """
+        states = self.history.states.recent(RECENT_SHARE)
+        if not len(states):
+            states = state.position[None]
+        kinds = (MoveKind.EXCHANGE, 1.0), (MoveKind.TEMPERED_TRANSITION, TEMPERATURE)
+        usual, tempered = [
+            [
+                Partner(kind, states[i].copy(), temperature)
+                for i in rng.integers(len(states), size=n)
+            ]
+            for kind, temperature in kinds
+        ]
+        rows = [Row(move, mode_share) for move in self.modes[1:]]
+        mixture = MoveMixture(*rows, Row(self.transitions.moves[-1], 1.0))
+        self.sweeps = Sweeps(usual, tempered, (mixture, self.tempered), self.random_walk)
 
     @property
     def can_explore(self):

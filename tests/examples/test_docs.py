@@ -43,6 +43,7 @@ QUICKER = {
         ("tune=100, draws=100", "tune=9, draws=9"),
     ],
     "learning.md": [("    learned = kmc.learn(model, random_seed=1)\n", "    pass\n")],
+    "on_a_cluster.md": [("draws=64", "draws=4")],
     "partial_posteriors.md": [
         ("1_000_000", "2000"),
         (
@@ -76,6 +77,7 @@ LONG = (
     "coming_from.md",
     "external_simulators.md",
     "learning.md",
+    "on_a_cluster.md",
     "partial_posteriors.md",
 )
 

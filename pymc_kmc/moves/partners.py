@@ -1,0 +1,124 @@
+r"""Partners of a chain: places on the surrogate that are evaluated all at once.
+
+Beside the chain's state x there are places :math:`z_1, \dots, z_N` that move on the surrogate f
+alone. The joint target is :math:`\pi(x) \prod_j e^{f(z_j)}`. A sweep has three parts. Every
+:math:`z_j` makes its transitions (:mod:`pymc_kmc.moves.transitions`), which are reversible with
+respect to :math:`e^f` and evaluate nothing. The target is evaluated at all of them at once. Then x
+exchanges places with :math:`z_1`, :math:`z_2` and so on in turn, each with probability
+
+.. math:: \min\left(1, \frac{\pi(z_j)}{\pi(x)} e^{f(x) - f(z_j)}\right).
+
+Each exchange is in detailed balance with the joint target, a swap of two coordinates being its own
+inverse. So x has the law :math:`\pi`, whatever f is. Under noise an estimate belongs to its place:
+the extended target is :math:`\pi(x) \hat L(x, u) q(u) \prod_j e^{f(z_j)} q(u_j)`, the noise
+:math:`u_j` is drawn anew when :math:`z_j` has moved, and x and u are exchanged together.
+
+Tempered partners live on f / T. Near ones make up for random walks: given a centre
+:math:`c \sim N(x, \Sigma / 2)`, the places :math:`y_k \sim N(c, \Sigma / 2)` and x have densities
+that are symmetric in x and :math:`y_k`, and the exchange has the ratio :math:`\pi(y_k) / \pi(x)`
+(Tjelmeland, 2004). The centre is forgotten after them. All this holds in the learned coordinates,
+whose volumes are in the ratios. Which slots of a sweep have which partner doesn't depend on x.
+
+References
+----------
+Tjelmeland, H. (2004). Using all Metropolis-Hastings proposals to estimate mean values. Technical
+report, Norwegian University of Science and Technology.
+"""
+
+from collections import deque
+
+from pymc_kmc.moves.base import Move, MoveKind
+
+
+class Partner(Move):
+    """A place on the surrogate f / T, and the exchange with the chain's; updated in place.
+
+    `kind` is that of the exchange, `temperature` is T, `last` the Proposal that it last went by,
+    and `evaluation` the target at its place.
+    """
+
+    def __init__(self, kind, position, temperature=1.0):
+        self.kind, self.position, self.temperature = kind, position, temperature
+        self.last = self.evaluation = None
+
+    def go(self, move, fitted, rng):
+        """Move by a Move, or MoveMixture, that leaves f / T invariant; return the partner."""
+        self.last = move.propose(self, fitted, rng)
+        self.position = self.last.position
+        return self
+
+    def propose(self, current, fitted, rng):
+        places = current.position, self.evaluation.position
+        start, end = [self._log_density(place, fitted) for place in places]
+        return self.last._replace(
+            position=places[1],
+            move=self,
+            log_ratio=start - end,
+            evaluation=self.evaluation,
+        )
+
+    def _log_density(self, position, fitted):
+        return fitted.log_density(position, self.temperature)
+
+    def learn(self, outcome, rng):
+        """Take the chain's place in exchange."""
+        if outcome.accepted:
+            self.position = outcome.start.position
+
+
+class NearPartner(Partner):
+    """A place around the chain's, the end of a random walk's Proposal."""
+
+    def __init__(self, proposal):
+        super().__init__(MoveKind.RANDOM_WALK, proposal.position)
+        self.last = proposal
+
+    def _log_density(self, position, fitted):
+        return -fitted.warp.log_volume(position)
+
+
+class Sweeps:
+    """The partners of a chain, as many as are evaluated at once; updated in place.
+
+    `usual` and `tempered` are lists of n :class:`Partner` s, `moves` are the moves of either, and
+    `random_walk` proposes near ones. `waiting` are those whose exchange is to come.
+    """
+
+    def __init__(self, usual, tempered, moves, random_walk):
+        self.usual, self.tempered, self.moves = usual, tempered, moves
+        self.random_walk = random_walk
+        self.waiting = deque()
+        self.conditions = b""
+
+    def begin(self, current, fitted, shares, rng):
+        """Begin a sweep; return the positions (d,) at which the target is to be evaluated.
+
+        `shares` are those of near, tempered and usual partners.
+        """
+        n_near, n_tempered, n_usual = rng.multinomial(len(self.usual), shares)
+        near = []
+        if n_near:
+            proposals = self.random_walk.around(current, n_near, fitted, rng)
+            near = list(map(NearPartner, proposals))
+        usual, tempered = self.moves
+        moved = [each.go(tempered, fitted, rng) for each in self.tempered[:n_tempered]]
+        moved += [each.go(usual, fitted, rng) for each in self.usual[:n_usual]]
+        self.waiting.extend(near + moved)
+        return [partner.position for partner in self.waiting]
+
+    def give(self, evaluations, conditions):
+        """Take the Evaluations at these positions, made under the target's `conditions`."""
+        self.conditions = conditions
+        for partner, evaluation in zip(self.waiting, evaluations, strict=True):
+            partner.evaluation = evaluation
+
+    def next(self, target):
+        """Return the next partner, evaluated anew if another step has changed the target.
+
+        Its noise stays: it is part of its state.
+        """
+        partner = self.waiting.popleft()
+        if self.conditions != target.conditions:
+            evaluation = partner.evaluation
+            partner.evaluation = target.evaluate(evaluation.position, evaluation.noise)
+        return partner

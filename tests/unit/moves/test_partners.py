@@ -1,0 +1,104 @@
+"""Partners: a sweep leaves the law of the chain as it is, in any coordinates."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pymc_kmc.adaptation.fitted import FittedSurrogate
+from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
+from pymc_kmc.dynamics import SequenceEnd
+from pymc_kmc.moves import transitions
+from pymc_kmc.moves.base import MoveKind
+from pymc_kmc.moves.partners import NearPartner, Partner, Sweeps
+from pymc_kmc.moves.random_walk import RandomWalk
+from pymc_kmc.moves.transitions import KINDS, TEMPERED, SurrogateTransition
+from tests.fitted import stretching_warp
+from tests.moves import evaluation, outcome_of
+
+TEMPERATURE, N = 1.5, 3
+
+
+class Gaussian:
+    """A surrogate whose density is N(0, scale^2 I); the target is another one."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def log_density(self, X):
+        return -0.5 * (X**2).sum(axis=-1) / self.scale**2
+
+
+TARGET, SURROGATE = Gaussian(1.0), Gaussian(1.4)
+
+
+def drawn_anew(hamiltonian, position, step_size, n, n_steps, rng, temperature):
+    """Stands for a sequence: it draws from the surrogate, and takes no time."""
+    end = TEMPERED_SCALE[temperature] * rng.standard_normal(2)
+    change = SURROGATE.log_density(end) - SURROGATE.log_density(position)
+    return SequenceEnd(end, -change / temperature, n, True)
+
+
+TEMPERED_SCALE = {t: SURROGATE.scale * t**0.5 for t in (1.0, TEMPERATURE)}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(transitions, "transition_sequence", drawn_anew)
+
+
+def ends_of_sweeps(shares, n=1200):
+    """Places (n, 2) after a sweep from draws of the target, in standard coordinates.
+
+    The surrogate is Gaussian in coordinates of its own.
+    """
+    rng, warp = np.random.default_rng(1), stretching_warp()
+    sizes = SimpleNamespace(hamiltonian=SURROGATE, step_size=1.0, n_steps=1, n_transitions=1)
+    fitted = FittedSurrogate(SURROGATE, warp, sizes, None)
+    random_walk = RandomWalk(RandomWalkAdaptation(2), factors=(1.0, 0.3))
+    moves = SurrogateTransition(KINDS[-1], False), SurrogateTransition(TEMPERED, False, TEMPERATURE)
+    kinds = (MoveKind.EXCHANGE, 1.0), (MoveKind.TEMPERED_TRANSITION, TEMPERATURE)
+    ends = []
+    for start in rng.standard_normal((n, 2)):
+        current = evaluation(start, TARGET.log_density(start))
+        partners = [[Partner(kind, np.zeros(2), t) for _ in range(N)] for kind, t in kinds]
+        sweeps = Sweeps(*partners, moves, random_walk)
+        places = sweeps.begin(current, fitted, shares, rng)
+        sweeps.give([evaluation(place, TARGET.log_density(place)) for place in places], b"")
+        while sweeps.waiting:
+            current = exchanged(sweeps.waiting.popleft(), current, fitted, rng)
+        ends.append(current.position)
+    return np.array(ends)
+
+
+def exchanged(partner, current, fitted, rng):
+    proposal = partner.propose(current, fitted, rng)
+    accepted = rng.uniform() < proposal.acceptance_rate(current, proposal.evaluation)
+    outcome = outcome_of(proposal, current, is_accepted=False)
+    end = proposal.evaluation if accepted else current
+    partner.learn(outcome._replace(end=end), rng)
+    assert not accepted or partner.position is current.position
+    return end
+
+
+def worst(ends):
+    """Largest error of means, variances and the mean product, in standard errors."""
+    values = np.column_stack([ends, ends**2 - 1.0, ends[:, 0] * ends[:, 1]])
+    return np.abs(values.mean(axis=0) / (values.std(axis=0) / len(values) ** 0.5)).max()
+
+
+NEAR, TEMPERED_ALONE, USUAL = np.eye(3)
+
+
+@pytest.mark.parametrize("shares", [NEAR, TEMPERED_ALONE, (0.3, 0.3, 0.4)])
+def test_the_targets_law_stays(shares):
+    """Starts are independent draws: |z| > 4.5 has a false-alarm rate of 3e-5 in each case."""
+    assert worst(ends_of_sweeps(shares)) < 4.5
+
+
+@pytest.mark.parametrize(
+    ("shares", "kind", "n"), [(NEAR, NearPartner, 3000), (USUAL, Partner, 1200)]
+)
+def test_ratios_without_volumes_or_surrogate_are_found_out(shares, kind, n, monkeypatch):
+    monkeypatch.setattr(kind, "_log_density", lambda self, position, fitted: 0.0)
+    assert worst(ends_of_sweeps(shares, n)) > 6.0
