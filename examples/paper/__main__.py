@@ -20,7 +20,16 @@ from pathlib import Path  # noqa: E402
 
 from examples.paper.frame import execute  # noqa: E402
 
-MODULES = ("trajectories",)
+MODULES = (
+    "trajectories",
+    "banana",
+    "glass",
+    "skew_normal",
+    "lognormal",
+    "gad",
+    "kamh",
+    "partial",
+)
 RESULTS = Path(__file__).parent / "results"
 
 
