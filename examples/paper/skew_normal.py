@@ -92,7 +92,7 @@ def draw_marginal(axes, results):
     exact = problem.exact_posterior()
     x = 0.5 * (BINS[1:] + BINS[:-1])
     z = (x - exact.mean[0]) / exact.sd[0]
-    axes.plot(x, np.exp(-0.5 * z**2) / (exact.sd[0] * np.sqrt(2 * np.pi)), "k:", label="exact")
+    axes.plot(x, np.exp(-0.5 * z**2) / (exact.sd[0] * np.sqrt(2 * np.pi)), "k:", label="Gaussian of the exact moments")
     axes.set(xlabel="$\\theta_1$", ylabel="density")
     axes.legend(frameon=False, fontsize="small")
 

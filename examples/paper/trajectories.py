@@ -109,7 +109,9 @@ def draw(results, figure):
     panels[0].set(xscale="log", title=f"n = {results.n.max()}", ylim=(0, 1.02))
     for axes, d in zip(panels[1:], some, strict=True):
         lines(axes, results[results.d == d], "n", "acceptance", "surrogate")
-        axes.set(xscale="log", title=f"d = {d}")
+        axes.set(xscale="log", title=f"d = {d}", ylabel="")
+        axes.set_xticks(sorted(set(results.n)), sorted(set(results.n)))
+        axes.minorticks_off()
     panels[0].legend(frameon=False, fontsize="small")
 
 
@@ -128,7 +130,8 @@ def run_path(kind, d, n, surrogate, seed):
 
 
 def table_of_paths(results):
-    return averages(results, ["surrogate"], {"acceptance": ".2f"})
+    runs = results.groupby(["surrogate", "seed"], sort=False).acceptance.mean().reset_index()
+    return averages(runs, ["surrogate"], {"acceptance": ".2f"})
 
 
 def draw_paths(results, figure):
@@ -138,7 +141,7 @@ def draw_paths(results, figure):
         above.plot(group.x, group.y)
         above.plot(group.x.iloc[0], group.y.iloc[0], "r*")
         above.plot(group.x.iloc[-1], group.y.iloc[-1], "b*")
-        above.set(title=name, aspect="equal")
+        above.set(title=name, xlim=(-3, 3), ylim=(-3, 3), aspect="equal")
         below.plot(group.step, group.acceptance)
         below.set(xlabel="leapfrog step", ylim=(0, 1.05))
     panels[1, 0].set_ylabel("acceptance")
@@ -153,7 +156,7 @@ EXPERIMENTS = (
         table_of_paths,
         draw_paths,
         seeds=1,
-        size=(9.0, 5.0),
+        size=(10.0, 5.0),
     ),
     Experiment(
         "kmc-figure-2",
