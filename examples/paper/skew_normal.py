@@ -24,11 +24,11 @@ N_SIMULATIONS, STEP_SIZE, SCALE, MAX_LAG = 10, 0.05, 1.0, 100
 #: Edges of the bins of theta_1's marginal.
 BINS = np.linspace(7.0, 13.0, 61)
 SAMPLERS = {
-    "KMC": ("KMC", None),
     "random walk": (abc.RANDOM_WALK, SCALE),
     "random walk, drawn anew": ("Metropolis", None),
     "Hamiltonian ABC": (0.1, STEP_SIZE),
     "Hamiltonian ABC, no friction": (0.0, STEP_SIZE),
+    "KMC": ("KMC", None),
 }
 
 
@@ -92,7 +92,8 @@ def draw_marginal(axes, results):
     exact = problem.exact_posterior()
     x = 0.5 * (BINS[1:] + BINS[:-1])
     z = (x - exact.mean[0]) / exact.sd[0]
-    axes.plot(x, np.exp(-0.5 * z**2) / (exact.sd[0] * np.sqrt(2 * np.pi)), "k:", label="Gaussian of the exact moments")
+    density = np.exp(-0.5 * z**2) / (exact.sd[0] * np.sqrt(2 * np.pi))
+    axes.plot(x, density, "k:", label="Gaussian of the exact moments")
     axes.set(xlabel="$\\theta_1$", ylabel="density")
     axes.legend(frameon=False, fontsize="small")
 
