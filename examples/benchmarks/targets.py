@@ -301,6 +301,61 @@ def funnel(dimension=5, sd=3.0):
     )
 
 
+def flower(radius=10.0, petal=6.0, n_petals=6, dimension=8):
+    """A ring of width 1 in the first two coordinates, bent into petals; the others are N(0, 1).
+
+    Its distance from the origin at the angle a is radius + petal cos(n_petals a).
+
+    Sejdinovic et al. (2014), as for :func:`rotated_gaussian`.
+    """
+
+    def ridge(x, y, module):
+        return radius + petal * module.cos(n_petals * module.arctan2(y, x))
+
+    def log_density(x):
+        x = np.asarray(x)
+        across = np.hypot(x[..., 0], x[..., 1]) - ridge(x[..., 0], x[..., 1], np)
+        return -0.5 * (across**2 + np.sum(x[..., 2:] ** 2, axis=-1))
+
+    def gradient(x):
+        out = -np.asarray(x, dtype=float)
+        r = np.hypot(out[..., 0], out[..., 1])
+        angle = np.arctan2(-out[..., 1], -out[..., 0])
+        across = r - radius - petal * np.cos(n_petals * angle)
+        along = -across * petal * n_petals * np.sin(n_petals * angle) / r
+        out[..., 0] = -across * np.cos(angle) - along * np.sin(angle)
+        out[..., 1] = -across * np.sin(angle) + along * np.cos(angle)
+        return out
+
+    def symbolic(x):
+        across = pt.sqrt(x[0] ** 2 + x[1] ** 2) - ridge(x[0], x[1], pt)
+        return -0.5 * (across**2 + pt.sum(x[2:] ** 2))
+
+    def sample(n, rng):
+        # An area far out is larger: proposals are accepted in proportion to their radius.
+        farthest = radius + petal + 8.0
+        angle = rng.uniform(-np.pi, np.pi, size=4 * n + 100)
+        r = radius + petal * np.cos(n_petals * angle) + rng.standard_normal(len(angle))
+        kept = np.flatnonzero(rng.uniform(0.0, farthest, size=len(angle)) < r)[:n]
+        x = rng.standard_normal((n, dimension))
+        x[:, 0] = r[kept] * np.cos(angle[kept])
+        x[:, 1] = r[kept] * np.sin(angle[kept])
+        return x
+
+    variances = np.ones(dimension)
+    # E r^2 / 2, r with density proportional to r N(r; ridge, 1), over all angles.
+    variances[:2] = 0.5 * (radius**2 + 1.5 * petal**2 + 3.0)
+    return Target(
+        name=f"flower, {n_petals} petals, {dimension}-d",
+        mean=np.zeros(dimension),
+        covariance=np.diag(variances),
+        log_density=log_density,
+        gradient=gradient,
+        symbolic=symbolic,
+        sample=sample,
+    )
+
+
 #: Estimated effects of coaching and their standard errors (Rubin, 1981).
 SCHOOL_EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 SCHOOL_ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
@@ -440,6 +495,7 @@ TARGETS = {
     "eight-schools": eight_schools,
     "student-t": student_t,
     "funnel": funnel,
+    "flower": flower,
     "lotka-volterra": lotka_volterra,
     "lotka-volterra-prior": lambda: lotka_volterra(from_prior=True),
 }
