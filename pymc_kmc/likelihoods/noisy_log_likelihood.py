@@ -12,9 +12,10 @@ from pytensor.graph.basic import Apply
 
 from pymc_kmc._compat import expect_numba_fallback
 from pymc_kmc.likelihoods.checks import check_model, check_name
-from pymc_kmc.likelihoods.executors import ExecutorError, Failure, Replicates, Timed, timed
+from pymc_kmc.likelihoods.executors import ExecutorError, Failure, Timed, timed
 from pymc_kmc.likelihoods.extras import WithExtras, chosen
 from pymc_kmc.likelihoods.n_replicates import choose_n_replicates
+from pymc_kmc.likelihoods.replicates import Replicates
 from pymc_kmc.likelihoods.simulations import Combination
 from pymc_kmc.likelihoods.user_function import (
     UserFunctionOp,

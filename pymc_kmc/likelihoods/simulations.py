@@ -14,9 +14,10 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from pymc_kmc.likelihoods.checks import WrongResult, check_callable, check_n_replicates
-from pymc_kmc.likelihoods.executors import Failure, Replicates
+from pymc_kmc.likelihoods.executors import Failure
 from pymc_kmc.likelihoods.extras import apart
 from pymc_kmc.likelihoods.noise_schemes import choose_noise
+from pymc_kmc.likelihoods.replicates import Replicates
 
 # Number of data sets at the initial point, all of them equal, from which on a simulator seems to be
 # constant: a rare event may be missed in two.

@@ -18,15 +18,9 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.likelihoods.executors import (
-    MOST_TASKS,
-    ExecutorError,
-    Failure,
-    LazyExecutor,
-    Replicates,
-    TimeLimitError,
-)
+from pymc_kmc.likelihoods.executors import ExecutorError, Failure, LazyExecutor, TimeLimitError
 from pymc_kmc.likelihoods.noise_schemes import Normals, Seeds
+from pymc_kmc.likelihoods.replicates import MOST_TASKS, Replicates
 from tests.models import NoisyEstimator
 from tests.targets import column, metropolis_chain, sample
 
@@ -385,7 +379,8 @@ import multiprocessing, os, sys, time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import numpy as np
 from pymc_kmc.likelihoods.noise_schemes import Seeds
-from pymc_kmc.likelihoods.executors import ExecutorError, Replicates
+from pymc_kmc.likelihoods.executors import ExecutorError
+from pymc_kmc.likelihoods.replicates import Replicates
 
 fork = multiprocessing.get_context("fork")
 rows = np.arange(4)

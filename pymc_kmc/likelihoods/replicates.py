@@ -1,0 +1,86 @@
+"""Replicates of an estimate, run in this process or on an executor.
+
+Neither the random numbers of a replicate nor the draws depend on where it runs.
+"""
+
+from itertools import pairwise
+
+from pymc_kmc.likelihoods.executors import (
+    Failure,
+    LazyExecutor,
+    RunRows,
+    Timed,
+    check_executor,
+    timed,
+)
+
+MOST_TASKS = 64  # tasks of an executor an estimate: each costs some 0.1 to 1 ms
+
+
+class Replicates:
+    """Runs a task for each row of noise, in this process or on an executor.
+
+    ``task(*arguments, **random)``, with `random` from :meth:`Noise.inputs`, returns the result of
+    one replicate; if the noise is joint, the sequence of all results. `executor` is None, an
+    executor, or a function that returns one, called once in each process that needs it; joint noise
+    takes none. Methods used are ``submit``, those of :class:`concurrent.futures.Future`, and after
+    an error ``shutdown`` of an executor that the function made. `timeout` is in seconds, for all
+    replicates of an estimate.
+    """
+
+    def __init__(self, task, noise, executor=None, timeout=None):
+        check_executor(executor, timeout)
+        self.noise = noise
+        self.timeout = timeout
+        self._run_rows = RunRows(task, noise)
+        self.executor = LazyExecutor.of(executor)
+
+    def __call__(self, rows, arguments):
+        """Return the results for rows of noise (n, ...), one a row, or the first :class:`Failure`.
+
+        Raises an ExecutorError if the executor fails or its time is up; the task's own exceptions
+        are returned.
+        """
+        return next(self.each([(rows, arguments)])).result
+
+    def each(self, calls, executor=None, arrived=None):
+        """Return an iterator of the results of estimates, :class:`Timed`.
+
+        Each is as :meth:`__call__` returns it. `calls` has the rows and arguments of each. All run
+        at once: on the replicates' own executor or, an estimate a task, on `executor`, a
+        LazyExecutor; `arrived` is then that of :meth:`LazyExecutor.results`. An estimate's time
+        limit begins when all before it have ended. After a :class:`Failure` there are no more.
+        """
+        if self.executor is not None:
+            return self._on_own(calls)
+        if executor is not None:
+            return executor.results(self._run_rows, calls, arrived=arrived)
+        return (timed(self.here, *call) for call in calls)
+
+    def _on_own(self, calls):
+        """Yield the results of estimates, whose replicates are submitted all at once."""
+        tasks, firsts = [], []
+        for rows, arguments in calls:
+            firsts.append(len(tasks))
+            size = -(-len(rows) // MOST_TASKS)
+            tasks += [(rows[i : i + size], arguments) for i in range(0, len(rows), size)]
+        parts = self.executor.results(self._run_rows, tasks, self.timeout, firsts=firsts)
+        for first, end in pairwise([*firsts, len(tasks)]):
+            yield (found := self._joined(next(parts) for _ in range(first, end)))
+            if isinstance(found.result, Failure):
+                return
+
+    @staticmethod
+    def _joined(parts):
+        results: list = []
+        total = 0.0
+        for part, seconds in parts:
+            total += seconds
+            if isinstance(part, Failure):
+                return Timed(part._replace(row=len(results) + part.row), total)
+            results += part
+        return Timed(results, total)
+
+    def here(self, rows, arguments):
+        """Return the results of :meth:`__call__`, run in this process."""
+        return self._run_rows(rows, arguments)
