@@ -56,7 +56,7 @@ def main(arguments=None):
             seeds = range(n_seeds)
             found = [figures(model, learned, n_parallel, n_draws, seed) for seed in seeds]
             ess, batches = np.mean(found, axis=0)
-            rows.append([name, n_parallel, f"{ess:.0f}", f"{batches:.0f}"])
+            rows.append([name, f"{n_parallel}", f"{ess:.0f}", f"{batches:.0f}"])
             print(*rows[-1], flush=True)
     print(markdown(["target", "at once", "ESS", "batches"], rows))
 
