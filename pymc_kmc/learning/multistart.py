@@ -7,6 +7,9 @@ than a posterior's draws are, nothing else is needed; elsewhere searches go on f
 search's end is stopped. One whose evaluations are predicted is stopped once the emulated log
 density leads to such an end.
 
+With more workers than a round has evaluations searches by numbers are made at the same time, and
+each step is one batch of them all. A search that will not come as high as another is given up.
+
 Where each of several nodes has few inputs, as a box for each group of a hierarchy has, no search is
 needed: a few of the prior's draws are many places for each node, whose emulator is right between
 them.
@@ -37,16 +40,9 @@ from pymc_kmc.learning.maxima import NEGLIGIBLE_MASS, is_same
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.learning.rounds import BATCH_SIZE, LARGEST_TEMPERATURE
 from pymc_kmc.learning.search import search, side_by_side
-from pymc_kmc.learning.starts import jittered_points, prior_points, spread_out
+from pymc_kmc.learning.starts import far_from, jittered_points, prior_points, spread_out
 from pymc_kmc.learning.state import begin
-from pymc_kmc.learning.trust_region import (
-    FAR_BELOW,
-    N_CHECKS,
-    SAME,
-    Mode,
-    Repulsion,
-    TrustRegion,
-)
+from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, SAME, Mode, Repulsion, TrustRegion
 from pymc_kmc.model.evaluations import Evaluations
 
 # Draws of the prior, which cost nothing, and how many of them are evaluated where outputs are
@@ -281,7 +277,9 @@ class MultiStart:
         """
         if self.n_parallel == 1 or self._is_hidden:
             return 1
-        return N_STOOD if n_before else FEWEST_APART
+        if n_before:
+            return N_STOOD
+        return FEWEST_APART if self._may_hide_modes else FEWEST_BY_NUMBERS
 
     def _start(self, dispersed, left, n_before):
         """Return the arguments of a search from one of the places `left`, a mask, after so many."""
@@ -293,21 +291,13 @@ class MultiStart:
         climbs_alone = self._climbs_alone(n_before)
         among = left
         if n_before and not self._may_hide_modes:
-            among = self._far_from_known(dispersed.X, left)
+            known = np.vstack([dispersed.X[~left], *[mode.x for mode, _ in self.found]])
+            among = left & far_from(known, dispersed.X, left, self.scales)
         start = int(np.argmax(np.where(among, heights, -np.inf)))
         left[start] = False
         # Those that climb alone only begin far from known modes.
         kept_by = None if climbs_alone else repulsion
         return dispersed.X[start], dispersed.log_densities[start], kept_by, climbs_alone
-
-    def _far_from_known(self, X, left):
-        """Return the mask of the places left that are far from earlier searches' starts and ends.
-
-        Half of them are: a mode that is low from afar gets a search in turn.
-        """
-        known = np.vstack([X[~left], *[mode.x for mode, _ in self.found]])
-        away = np.min(np.linalg.norm((X[:, None] - known) / self.scales, axis=2), axis=1)
-        return left & (away >= np.median(away[left]))
 
     @property
     def _is_hidden(self):
@@ -326,8 +316,7 @@ class MultiStart:
         region = TrustRegion.at(mode, self.opaque, self.rng, CHECKS_A_DIMENSION * d)
         last = min(n + self._most_a_search, self.most)
         while not region.has_ended and len(self.evaluations) < last:
-            self.evaluations = region.step(self.evaluations)
-            self.say(self.evaluations)
+            self._step([region])
         self._note(region.mode, n_searches)
 
     def _is_kept_away(self, n_before):
@@ -389,13 +378,12 @@ class MultiStart:
             if not going:
                 return ends
             self._step(going)
+            self.noise = going[-1].noise
 
     def _region(self, x, value, repulsion, climbs_alone):
-        n_checks = N_CHECKS + int(self._may_hide_modes)
         n_shared = self.n_dispersed if climbs_alone else None
-        return TrustRegion(
-            self.opaque, x, value, self.scales, self.rng, n_checks, repulsion, n_shared
-        )
+        limits = N_CHECKS + self._may_hide_modes, repulsion, n_shared
+        return TrustRegion(self.opaque, x, value, self.scales, self.rng, *limits)
 
     def _end(self, region, highest):
         """Return the mode of a search that has ended, noted, and whether it stalled; else None.
@@ -427,7 +415,7 @@ class MultiStart:
         for region, step in zip(regions, steps, strict=True):
             end = row + len(step.X)
             region.learn(step, before, self.evaluations.log_densities[row:end], row)
-            row, self.noise = end, region.noise
+            row = end
         self.say(self.evaluations)
 
     def _known(self, region):

@@ -63,7 +63,7 @@ FEWEST_TRIED = 8
 BATCH_SIZE, BATCH_A_DIMENSION, BATCH_A_NODE = 8, 0.5, 0.5
 BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
 # Most evaluations a round as a share of all before, where as many run at once.
-SHARE_AT_ONCE = 1 / 4
+SHARE_AT_ONCE = 1 / 8
 # The same of small nodes: each is evaluated at all of them.
 SMALL_BATCH = 4
 # Largest temperature: where nothing is known, the first.

@@ -163,7 +163,7 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
         if rises[0] < LAST_RISE or is_known(X[best], values[best]):
             break
         points = [end for end, _ in found]
-        for _ in range(1 + n_more - len(radii)):
+        if n_more >= len(radii):
             points.append(_beside(X[best], moves, 0.5 * radius * scales, rng))
         new, n_more = yield np.array(points)
         X, outputs = np.vstack([X, points]), np.vstack([outputs, new])

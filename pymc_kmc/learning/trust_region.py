@@ -45,7 +45,7 @@ SMALLEST_RADIUS = 1e-4
 # Shares of the predicted rise from which on the box grows, and below which it shrinks; by how much.
 GOOD, BAD, GROWTH, SHRINKAGE = 0.5, 0.1, 1.7, 0.6
 # Half widths of the boxes of a step of several places, in units of the search's.
-RADII = (1.0, 2.0, 0.5)
+RADII = (1.0, 4.0, 0.25)
 # Share of the optimistic rise that counts as predicted.
 OPTIMISM_SHARE = 0.3
 # Evaluations after which the curvature is renewed; the first needs some a dimension.
@@ -169,7 +169,10 @@ def agrees(predicted, value, highest, noise=0.0):
 
 
 class Rise(NamedTuple):
-    """The best place x (d,) in a box of half width `radius`, by rises of mean and optimistic value."""
+    """The best place x (d,) in a box of half width `radius`.
+
+    Expected rises of the `mean` log density, and of the `optimistic` one, are in nats.
+    """
 
     x: np.ndarray
     mean: float
