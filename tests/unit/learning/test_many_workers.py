@@ -55,7 +55,7 @@ def test_what_is_learned_depends_on_n_parallel_alone():
     with ThreadPoolExecutor(3) as few, ThreadPoolExecutor(16) as many:
         for found in (learned(16, few), learned(None, many)):
             np.testing.assert_array_equal(found.positions, expected.positions)
-    assert len(learned().evaluations) < len(expected.evaluations)
+    assert len(learned().evaluations) != len(expected.evaluations)
 
 
 def test_searches_at_once_find_all_modes_in_few_batches():
