@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -514,3 +515,24 @@ def test_a_pool_that_is_killed_dies_quietly(ends, monkeypatch):
             thread.join(10.0)
             assert not thread.is_alive()
     assert not failures
+
+
+class OfDask:
+    """A client of a cluster with workers of two and three threads."""
+
+    def ncores(self):
+        return {"a": 2, "b": 3}
+
+
+def test_an_executor_tells_its_workers():
+    with ThreadPoolExecutor(3) as pool:
+        assert LazyExecutor(pool).n_workers == 3
+    for attributes, n in (({"num_workers": 7}, 7), ({"_client": OfDask()}, 5), ({}, None)):
+        made = SimpleNamespace(submit=None, **attributes)
+        assert LazyExecutor(made).n_workers == n
+
+
+def test_an_executor_that_cannot_be_made_fails_at_its_first_task():
+    executor = LazyExecutor(lambda: 1 / 0)
+    with pytest.raises(ExecutorError, match="ZeroDivisionError"):
+        list(executor.results(abs, [(1,)]))
