@@ -25,7 +25,7 @@ from pymc_kmc.learning.modes import drawn_modes, searched_modes, unseen_share
 from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, known_error, remember
-from pymc_kmc.learning.rounds import Rounds
+from pymc_kmc.learning.rounds import BATCH_SIZE, Rounds
 from pymc_kmc.learning.search import are_constant
 from pymc_kmc.learning.state import N_CONVERGED_ROUNDS
 from pymc_kmc.likelihoods.checks import check_model, check_variables
@@ -46,6 +46,8 @@ MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
 # by itself, took .8 more. A log likelihood in eight dimensions had errors of .7 nats after 1000, .4
 # after 1250 to 1500.
 MORE_IN_NOISE = 1.8
+# The same, where more run at once than a round has otherwise: fewer batches take more.
+MORE_AT_ONCE = 1.5
 # Error of the log density at new draws at which learning ends, in nats.
 TOLERANCE = 0.3
 # Dispersed starts.
@@ -65,6 +67,7 @@ def learn(
     max_evaluations=None,
     executor=None,
     batch_size=None,
+    n_parallel=None,
     starts=N_STARTS,
     tolerance=TOLERANCE,
     evaluations=None,
@@ -88,16 +91,22 @@ def learn(
         all of these.
     max_evaluations : int, optional
         Most evaluations of the model, 16 and `starts` at least; by default 200 and 100 a dimension,
-        and 1.8 as many where noise is larger than the tolerance. A round, or a search for outputs,
-        that has begun is completed.
+        1.8 as many where noise is larger than the tolerance, 1.5 with more than 8 workers. A round,
+        or a search for outputs, that has begun is completed.
     executor : concurrent.futures.Executor or callable, optional
         Runs the evaluations of a batch at once, on processes, threads or a cluster; or a function
-        that returns such an executor. The result doesn't depend on it. Black boxes and noisy
-        likelihoods that have an executor use their own; other Ops run in this process.
+        that returns such an executor. The result depends on `n_parallel` alone. Black boxes and
+        noisy likelihoods that have an executor use their own; other Ops run in this process.
     batch_size : int, optional
         Evaluations a round, those that can run at once. By default 8, and up to 32 where an
         opaque node has more than 16 parameters, where there are more than 16 opaque nodes, or more
         than 256 evaluations.
+    n_parallel : int, optional
+        Number of evaluations that run at once, by default that of the executor's workers, as far as
+        it tells. Up to 8 it changes nothing. With more, searches are made at the same time, each
+        asks for several places a step, and rounds are as large: fewer batches in sequence, and more
+        evaluations. The same `random_seed` and `n_parallel` give the same result on any executor;
+        a batch is waited for before the next is chosen.
     starts : int
         Number of dispersed starting points: in turn one of PyMC's jittered ones and a draw of the
         prior.
@@ -155,17 +164,18 @@ def learn(
         check_count(batch_size, "batch_size")
         if batch_size < 2:
             raise ValueError(f"batch_size={batch_size} must be 2 at least: half is predicted first")
-    most_in_noise = max_evaluations
+    most = max_evaluations
     if max_evaluations is None:
         max_evaluations = most_evaluations(dimensions(model, variables))
-        most_in_noise = int(MORE_IN_NOISE * max_evaluations)
     check_count(max_evaluations, "max_evaluations")
     if evaluations is None and max_evaluations < (fewest := starts + N_PRIOR):
         raise ValueError(
             f"max_evaluations={max_evaluations} must be {fewest} at least, those that learning "
             f"begins with: starts={starts}, and {N_PRIOR} for a first look around."
         )
-    opaque = OpaqueModel(variables, model, rng.spawn(1)[0], executor)
+    if n_parallel is not None:
+        check_count(n_parallel, "n_parallel")
+    opaque = OpaqueModel(variables, model, rng.spawn(1)[0], executor, n_parallel=n_parallel)
     if opaque.has_gradient:
         log.info(
             "This model's log density has a gradient: pm.NUTS() or kmc.GadMALA() may need fewer "
@@ -173,7 +183,8 @@ def learn(
         )
     elif opaque.why_whole:
         log.info(f"The whole log density is learned as one number: {opaque.why_whole}.")
-    run = Run(opaque, max_evaluations, most_in_noise, batch_size, starts, tolerance, rng)
+    limits = limits_by_default(max_evaluations, opaque) if most is None else (most, most)
+    run = Run(opaque, *limits, batch_size, starts, tolerance, rng)
     if evaluations is not None:
         try:
             run.evaluations = remember(evaluations, opaque, run.multistart.starts, run.limit)
@@ -199,6 +210,13 @@ def dimensions(model, variables):
 
 def most_evaluations(n_dimensions):
     return MOST_EVALUATIONS + MOST_A_DIMENSION * n_dimensions
+
+
+def limits_by_default(most, opaque):
+    """Return most evaluations without and with noise to be averaged, given `most` one by one."""
+    if opaque.n_parallel > BATCH_SIZE:
+        most = int(MORE_AT_ONCE * most)
+    return most, int(MORE_IN_NOISE * most)
 
 
 def learned_by(run, progressbar):

@@ -7,6 +7,9 @@ than a posterior's draws are, nothing else is needed; elsewhere searches go on f
 search's end is stopped. One whose evaluations are predicted is stopped once the emulated log
 density leads to such an end.
 
+With more workers than a round has evaluations searches by numbers are made at the same time, and
+each step is one batch of them all. A search that will not come as high as another is given up.
+
 Where each of several nodes has few inputs, as a box for each group of a hierarchy has, no search is
 needed: a few of the prior's draws are many places for each node, whose emulator is right between
 them.
@@ -33,23 +36,20 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.learning.emulator import shrunk
-from pymc_kmc.learning.maxima import NEGLIGIBLE_MASS, covariance_of, is_same
+from pymc_kmc.learning.maxima import NEGLIGIBLE_MASS, is_same
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
-from pymc_kmc.learning.rounds import LARGEST_TEMPERATURE
+from pymc_kmc.learning.rounds import BATCH_SIZE, LARGEST_TEMPERATURE
 from pymc_kmc.learning.search import search, side_by_side
-from pymc_kmc.learning.starts import jittered_points, prior_points, spread_out
+from pymc_kmc.learning.starts import far_from, jittered_points, prior_points, spread_out
 from pymc_kmc.learning.state import begin
-from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, Mode, Repulsion, TrustRegion
+from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, SAME, Mode, Repulsion, TrustRegion
 from pymc_kmc.model.evaluations import Evaluations
-from pymc_kmc.numerics.linear_algebra import symmetric
 
 # Draws of the prior, which cost nothing, and how many of them are evaluated where outputs are
 # numbers: those that fill the prior evenly.
 N_POOL, N_PRIOR = 256, 16
 # Largest distance of a start from the prior's median, in its scales: a search goes one at a time.
 FARTHEST = 5.0
-# Two searches have found the same maximum if their log densities differ by less, in nats.
-SAME = 2.0
 # Fewest searches. One in eight of Lotka-Volterra's ends in a local maximum with outputs, where two
 # may agree on it. With numbers six in ten do, and one in five of those that are kept from it.
 FEWEST_SEARCHES, FEWEST_BY_NUMBERS, MOST_BY_NUMBERS = 4, 6, 10
@@ -84,8 +84,6 @@ LEAST_A_SEARCH = 24
 # Spread of the first places around a maximum, in standard deviations of the linear model's
 # posterior, and temperature of the first round there.
 FIRST_SPREAD, FIRST_TEMPERATURE = 1.5, 2.0
-# Step of the differences that give curvatures, in units of the variables' scales.
-CURVATURE_STEP = 1e-4
 # Number of draws around the modes that rounds begin with.
 N_DRAWS = 256
 # Places of the first design of small nodes, in coefficients of a quadratic of their inputs: rounds
@@ -108,6 +106,8 @@ class MultiStart:
 
     def __init__(self, opaque, n_starts, most, rng):
         self.opaque, self.most, self.rng = opaque, most, rng
+        # Few workers are as one: a round has so many places anyway.
+        self.n_parallel = opaque.n_parallel if opaque.n_parallel > BATCH_SIZE else 1
         self.prior = prior_points(opaque, N_POOL, rng)
         self.starts = self._within_prior(jittered_points(opaque, n_starts, rng))
         if self.prior is not None:
@@ -185,7 +185,7 @@ class MultiStart:
         begin = opaque.begin if opaque.runs_ahead else None
         n = min(max(FEWEST_SEARCHES, 1), n_starts)
         while searches and not self._have_agreed and self._may_search:
-            side_by_side(searches[:n], self._evaluate, begin)
+            side_by_side(searches[:n], self._evaluate, begin, self.n_parallel)
             searches, n = searches[n:], 1
         self._check_finite()
 
@@ -212,7 +212,7 @@ class MultiStart:
         if fitted is not None:
             values = opaque.values(X, outputs)
             i = int(np.argmax(values))
-            self._note(Mode(X[i], values[i], self._covariance(X[i], fitted)))
+            self._note(Mode(X[i], values[i], fitted.covariance(X[i], self.scales)))
 
     def _is_known(self, x, value):
         return any(self._explains(mode, x, value) for mode, _ in self.found)
@@ -225,15 +225,6 @@ class MultiStart:
         self._add(new)
         self.say(self.evaluations)
         return new.outputs
-
-    def _covariance(self, x, fitted):
-        """Return the posterior covariance of the linear model at a maximum."""
-        scales = self.scales
-        steps = CURVATURE_STEP * np.diag(scales)
-        ahead, behind = fitted(x + steps)[1], fitted(x - steps)[1]
-        H = -(ahead - behind) / (2.0 * CURVATURE_STEP * scales[:, None])
-        H = symmetric(H) * np.outer(scales, scales)
-        return covariance_of(H if np.isfinite(H).all() else np.eye(len(scales)), scales)
 
     # Numbers
 
@@ -267,37 +258,46 @@ class MultiStart:
         dispersed, left = self.evaluations, np.isfinite(self.evaluations.log_densities)
         self.n_dispersed, ends = len(dispersed), []
         while left.any() and len(self.evaluations) < int(SEARCHES_SHARE * self.most):
-            repulsion, heights = None, dispersed.log_densities
-            if self._is_kept_away(len(ends)):
-                repulsion = self._repulsion(dispersed)
-                heights = heights - repulsion(dispersed.X)[0]
-            climbs_alone = self._climbs_alone(len(ends))
-            among = left if self._may_hide_modes else self._far_from_known(dispersed.X, left)
-            start = int(np.argmax(np.where(among, heights, -np.inf)))
-            left[start] = False
-            begin = dispersed.X[start], dispersed.log_densities[start]
-            # Those that climb alone only begin far from known modes.
-            kept_by = None if climbs_alone else repulsion
-            mode, has_stalled = self._search(*begin, kept_by, climbs_alone)
-            self.n_searches += 1
-            ends.append(mode)
+            n = min(self._n_at_once(len(ends)), left.sum())
+            begun = [self._start(dispersed, left, len(ends) + i) for i in range(n)]
+            found = self._search_at_once(begun) if n > 1 else [self._search(*begun[0])]
+            self.n_searches += n
+            ends += [mode for mode, _ in found]
             if self._are_enough(ends):
                 break
-            if has_stalled and len(ends) >= FEWEST_STALLED:
+            if any(stalled for _, stalled in found) and len(ends) >= FEWEST_STALLED:
                 break
         if self._is_hidden and self.found:
             self._climb_on()
 
-    def _far_from_known(self, X, left):
-        """Return the mask of the places left that are far from earlier searches' starts and ends.
+    def _n_at_once(self, n_before):
+        """Return the number of searches that are made at the same time, after so many.
 
-        Half of them are: a mode that is low from afar gets a search in turn.
+        Under noise later ones are kept from what earlier ones found.
         """
-        if not self.found:
-            return left
-        known = np.vstack([X[~left], [mode.x for mode, _ in self.found]])
-        away = np.min(np.linalg.norm((X[:, None] - known) / self.scales, axis=2), axis=1)
-        return left & (away >= np.median(away[left]))
+        if self.n_parallel == 1 or self._is_hidden:
+            return 1
+        if n_before:
+            return N_STOOD
+        return FEWEST_APART if self._may_hide_modes else FEWEST_BY_NUMBERS
+
+    def _start(self, dispersed, left, n_before):
+        """Return the arguments of a search from one of the places `left`, a mask, after so many."""
+        repulsion, heights = None, dispersed.log_densities
+        if self._is_kept_away(n_before):
+            modes, places = [mode for mode, _ in self.found], dispersed.X[len(self.starts) :]
+            repulsion = Repulsion.of(modes, places, heights, self.scales)
+            heights = heights - repulsion(dispersed.X)[0]
+        climbs_alone = self._climbs_alone(n_before)
+        among = left
+        if n_before and not self._may_hide_modes:
+            known = np.vstack([dispersed.X[~left], *[mode.x for mode, _ in self.found]])
+            among = left & far_from(known, dispersed.X, left, self.scales)
+        start = int(np.argmax(np.where(among, heights, -np.inf)))
+        left[start] = False
+        # Those that climb alone only begin far from known modes.
+        kept_by = None if climbs_alone else repulsion
+        return dispersed.X[start], dispersed.log_densities[start], kept_by, climbs_alone
 
     @property
     def _is_hidden(self):
@@ -316,8 +316,7 @@ class MultiStart:
         region = TrustRegion.at(mode, self.opaque, self.rng, CHECKS_A_DIMENSION * d)
         last = min(n + self._most_a_search, self.most)
         while not region.has_ended and len(self.evaluations) < last:
-            self.evaluations = region.step(self.evaluations)
-            self.say(self.evaluations)
+            self._step([region])
         self._note(region.mode, n_searches)
 
     def _is_kept_away(self, n_before):
@@ -361,43 +360,63 @@ class MultiStart:
 
     def _search(self, x, value, repulsion, climbs_alone):
         """Return the mode that a search from x leads to, and whether it stalled; note the mode."""
-        n = len(self.evaluations)
-        last = min(n + self._most_a_search, int(SEARCHES_SHARE * self.most))
-        n_checks = N_CHECKS + int(self._may_hide_modes)
+        return self._search_at_once([(x, value, repulsion, climbs_alone)])[0]
+
+    def _search_at_once(self, begun):
+        """Make searches, given their starts as :meth:`_search` takes them; each step is a batch.
+
+        Return for each what :meth:`_search` does.
+        """
+        regions = [self._region(*start) for start in begun]
+        ends: list = [None] * len(regions)
+        while True:
+            # One that will not come as high as another one is hopeless before that has ended.
+            highest = max(region.log_density for region in regions)
+            for i, region in enumerate(regions):
+                ends[i] = ends[i] or self._end(region, highest)
+            going = [r for r, end in zip(regions, ends, strict=True) if end is None]
+            if not going:
+                return ends
+            self._step(going)
+            self.noise = going[-1].noise
+
+    def _region(self, x, value, repulsion, climbs_alone):
         n_shared = self.n_dispersed if climbs_alone else None
-        region = TrustRegion(
-            self.opaque, x, value, self.scales, self.rng, n_checks, repulsion, n_shared
-        )
+        limits = N_CHECKS + self._may_hide_modes, repulsion, n_shared
+        return TrustRegion(self.opaque, x, value, self.scales, self.rng, *limits)
+
+    def _end(self, region, highest):
+        """Return the mode of a search that has ended, noted, and whether it stalled; else None.
+
+        `highest` is the best log density of those beside it.
+        """
+        left = int(SEARCHES_SHARE * self.most) - len(self.evaluations)
+        left = min(left, self._most_a_search - region.n_evaluations)
         known = self._known(region)
-        highest = max((mode.log_density for mode, _ in self.found), default=-np.inf)
-        while known is None and len(self.evaluations) < last:
-            if region.has_ended or region.n_evaluations == REPELLED * len(x):
+        if known is None and left > 0:
+            if region.has_ended or region.n_evaluations >= REPELLED * len(region.x):
                 region.release()
-            if region.has_ended:
-                break
-            if region.is_hopeless(highest, last - len(self.evaluations)):
-                # Where it is now is no maximum.
-                return region.mode, False
-            self.evaluations = region.step(self.evaluations)
-            known, self.noise = self._known(region), region.noise
-            self.say(self.evaluations)
+            if not region.has_ended:
+                highest = max([highest, *(mode.log_density for mode, _ in self.found)])
+                # Where a hopeless one is now is no maximum.
+                return (region.mode, False) if region.is_hopeless(highest, left) else None
         mode = region.mode if known is None else known
         self._note(mode)
         return mode, region.has_stalled
 
-    def _repulsion(self, dispersed):
-        """Return the repulsive potential around known modes.
-
-        Its height is theirs above the median dispersed place, its width their distance from such
-        places.
-        """
-        values = dispersed.log_densities
-        centres = np.array([mode.x for mode, _ in self.found])
-        best = max(mode.log_density for mode, _ in self.found)
-        height = max(best - np.median(values[np.isfinite(values)]), SAME)
-        away = (dispersed.X[len(self.starts) :, None] - centres) / self.scales
-        width = float(np.sqrt(np.median((away**2).sum(axis=2))))
-        return Repulsion(centres, self.scales, height, width)
+    def _step(self, regions):
+        """Let searches evaluate their next places, in one batch."""
+        before = self.evaluations
+        n = min(max(self.n_parallel // len(regions), 1), 1 + self.opaque.n_dimensions)
+        steps = [region.next(before, n) for region in regions]
+        new = self.opaque.evaluate(np.vstack([step.X for step in steps]))
+        self.evaluations = before.joined(new)
+        row = len(before)
+        for region, step in zip(regions, steps, strict=True):
+            end = row + len(step.X)
+            region.learn(step, before, self.evaluations.log_densities[row:end], row)
+            row = end
+        self.say(self.evaluations)
 
     def _known(self, region):
         """Return the known mode that a search has reached or is climbing to, or None."""

@@ -62,6 +62,8 @@ FEWEST_TRIED = 8
 # change little of what the next would be; a search's deep ones tell little of them.
 BATCH_SIZE, BATCH_A_DIMENSION, BATCH_A_NODE = 8, 0.5, 0.5
 BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
+# Most evaluations a round as a share of all before, where as many run at once.
+SHARE_AT_ONCE = 1 / 8
 # The same of small nodes: each is evaluated at all of them.
 SMALL_BATCH = 4
 # Largest temperature: where nothing is known, the first.
@@ -150,7 +152,8 @@ class Rounds:
             BATCH_A_NODE * len(nodes),
             BATCH_SHARE * np.sum(values > compression.best - compression.depth),
         )
-        return int(min(wanted, LARGEST_BATCH))
+        at_once = min(self.model.n_parallel, SHARE_AT_ONCE * len(values))
+        return int(max(min(wanted, LARGEST_BATCH), at_once))
 
     def hottest(self, modes):
         if self.model.has_small_nodes:

@@ -22,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from pymc_kmc.learning.maxima import covariance_of
+from pymc_kmc.numerics.linear_algebra import symmetric
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 
 # The trust region's half width at first, at most, and where a search gives up; as all lengths here
@@ -41,6 +43,8 @@ RIDGE = 1e-4
 FREE = 3.0
 # Most iterations of the maximisation on the linear model.
 N_ITERATIONS = 60
+# Step of the differences that give curvatures, in units of the variables' scales.
+CURVATURE_STEP = 1e-4
 # Steps of a search whose outputs all stay the same: beyond four scales hardly a prior has mass.
 STEPS_OUT = (1.0, -1.0, 2.0, -2.0, 4.0, -4.0)
 
@@ -88,6 +92,14 @@ class LinearModel(NamedTuple):
         found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return self.x + found.x * scales, -found.fun
 
+    def covariance(self, x, scales):
+        """Return the covariance (d, d) of the Gaussian about a maximum x (d,)."""
+        steps = CURVATURE_STEP * np.diag(scales)
+        ahead, behind = self(x + steps)[1], self(x - steps)[1]
+        H = -(ahead - behind) / (2.0 * CURVATURE_STEP * scales[:, None])
+        H = symmetric(H) * np.outer(scales, scales)
+        return covariance_of(H if np.isfinite(H).all() else np.eye(len(scales)), scales)
+
 
 def linear_model(model, moves, X, outputs, best, radius, scales):
     """Return a :class:`LinearModel` around point `best` of X (n, d) with outputs (n, m)."""
@@ -111,11 +123,10 @@ def linear_model(model, moves, X, outputs, best, radius, scales):
 def search(model, start, scales, rng, most, is_known=lambda x, value: False):
     """Search for a maximum of the log density: a generator.
 
-    It yields the points (k, d) to be evaluated next. It is sent their outputs (k, m), and whether
-    it runs alone: then it asks for two points at a time, so that a batch has several. It makes
-    about `most` evaluations at most, from `start` (d,), in `scales` (d,) of the variables, and ends
-    where ``is_known(x, log_density)``: at a known maximum. The nodes of the OpaqueModel are no
-    terms.
+    It yields the points (k, d) to be evaluated next. It is sent their outputs (k, m), and how many
+    points more than one it may ask for, so that a batch has several. It makes about `most`
+    evaluations at most, from `start` (d,), in `scales` (d,) of the variables, and ends where
+    ``is_known(x, log_density)``: at a known maximum. The nodes of the OpaqueModel are no terms.
 
     It returns all places (n, d), their outputs (n, m), and the LinearModel around the best point:
     None where the log density was nowhere finite, or the outputs were the same everywhere.
@@ -124,14 +135,14 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
     X = np.tile(start, (1 + len(moves), 1))
     signs = rng.choice([-1.0, 1.0], size=len(moves))
     X[1 + np.arange(len(moves)), moves] += FIRST_STEP * scales[moves] * signs
-    outputs, is_alone = yield X
+    outputs, n_more = yield X
     direction = rng.standard_normal(len(moves)) / np.sqrt(len(moves))
     for step in STEPS_OUT:
         if not are_constant(outputs):
             break
         point = start.copy()
         point[moves] += step * scales[moves] * direction
-        new, is_alone = yield point[None]
+        new, n_more = yield point[None]
         X, outputs = np.vstack([X, point]), np.vstack([outputs, new])
     if are_constant(outputs):
         return X, outputs, None
@@ -143,16 +154,18 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
             break
         fitted = linear_model(model, moves, X, outputs, best, radius, scales)
         radii = [radius]
-        if is_alone and not was_bad:
+        if n_more > 1 or (n_more == 1 and not was_bad):
             radii.append(2.0 * radius if 2.0 * radius <= LARGEST_RADIUS else 0.5 * radius)
+        if n_more > 2:
+            radii.append(0.5 * min(radii))
         found = [fitted.maximum(size, scales) for size in radii]
         rises = [predicted - fitted(X[best][None])[0][0] for _, predicted in found]
         if rises[0] < LAST_RISE or is_known(X[best], values[best]):
             break
         points = [end for end, _ in found]
-        if is_alone and was_bad:
+        if n_more >= len(radii):
             points.append(_beside(X[best], moves, 0.5 * radius * scales, rng))
-        new, is_alone = yield np.array(points)
+        new, n_more = yield np.array(points)
         X, outputs = np.vstack([X, points]), np.vstack([outputs, new])
         reached = model.values(X[-len(points) :], new)[: len(radii)]
         k = int(np.argmax(reached))
@@ -160,9 +173,9 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
         was_bad = not share >= BAD
         if was_bad:
             radius = 0.5 * min(radii)
-            if not is_alone:
+            if not n_more:
                 point = _beside(X[best], moves, 0.5 * radius * scales, rng)[None]
-                new, is_alone = yield point
+                new, n_more = yield point
                 X, outputs, was_bad = np.vstack([X, point]), np.vstack([outputs, new]), False
         else:
             is_widest = radii[k] == max(radii)
@@ -186,12 +199,13 @@ def _beside(x, moves, radii, rng):
     return point
 
 
-def side_by_side(searches, evaluate, begin=None):
+def side_by_side(searches, evaluate, begin=None, n_parallel=1):
     """Run generators of :func:`search` at the same time; return the list of their results.
 
-    Each batch has points of all. `evaluate` returns the outputs (n, m) at points (n, d). With
-    `begin` an executor starts on points (n, d) early, and no search waits for the others' outputs;
-    the same evaluations are made, in the same order.
+    Each batch has points of all: `n_parallel` if they ask for so many, two at least of one alone.
+    `evaluate` returns the outputs (n, m) at points (n, d). With `begin` an executor starts on
+    points (n, d) early, and no search waits for the others' outputs; the same evaluations are made,
+    in the same order.
     """
     found = [None] * len(searches)
     wanted = {i: next(one) for i, one in enumerate(searches)}
@@ -207,7 +221,8 @@ def side_by_side(searches, evaluate, begin=None):
             outputs = (evaluate(wanted[i]) for i in now)
         for i, part in zip(now, outputs, strict=True):
             try:
-                wanted[i] = searches[i].send((part, len(wanted) == 1))
+                n = max(n_parallel // len(wanted), 2 if len(wanted) == 1 else 1)
+                wanted[i] = searches[i].send((part, n - 1))
             except StopIteration as end:
                 found[i] = end.value
                 del wanted[i]

@@ -43,6 +43,15 @@ def _vector(opaque, point):
     return np.concatenate([np.ravel(point[v.name]).astype(float) for v in opaque.variables])
 
 
+def far_from(known, X, among, scales):
+    """Return the mask of places X (n, d) that are far from known ones (k, d), in scales (d,).
+
+    Half of those `among`, a mask, are: a mode that is low from afar gets a search in turn.
+    """
+    away = np.min(np.linalg.norm((X[:, None] - known) / scales, axis=2), axis=1)
+    return away >= np.median(away[among])
+
+
 def spread_out(pool, n, rng):
     """Return n of the draws (N, d) that fill their distribution evenly, (n, d).
 

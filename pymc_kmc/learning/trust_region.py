@@ -29,6 +29,7 @@ from scipy.optimize import minimize
 
 from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.emulator import NodeEmulator
+from pymc_kmc.learning.placing import uncertain
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, symmetric
 
 # Number of nearest evaluations that are emulated: at least, and per dimension. With 30 at least,
@@ -43,6 +44,8 @@ FIRST_RADIUS, LAST_RADIUS = 0.5, 2.0
 SMALLEST_RADIUS = 1e-4
 # Shares of the predicted rise from which on the box grows, and below which it shrinks; by how much.
 GOOD, BAD, GROWTH, SHRINKAGE = 0.5, 0.1, 1.7, 0.6
+# Half widths of the boxes of a step of several places, in units of the search's.
+RADII = (1.0, 4.0, 0.25)
 # Share of the optimistic rise that counts as predicted.
 OPTIMISM_SHARE = 0.3
 # Evaluations after which the curvature is renewed; the first needs some a dimension.
@@ -77,6 +80,8 @@ N_DRAWS = 256
 N_ITERATIONS = 40
 # Where a second maximisation begins: anywhere in this share of the box.
 INSIDE = 0.7
+# Two searches have found the same maximum if their log densities differ by less, in nats.
+SAME = 2.0
 # A point that is less deep than this, in nats, belongs to a mode whose Gaussian says so within an
 # error and a share of the depth.
 DEEPEST_MEMBER, MEMBER_ERROR, MEMBER_SHARE = 10.0, 1.0, 0.25
@@ -116,6 +121,19 @@ class Repulsion(NamedTuple):
     height: float
     width: float
 
+    @classmethod
+    def of(cls, modes, places, log_densities, scales):
+        """Return the potential around modes, as wide as they are far from dispersed places (n, d).
+
+        It is as high as they are above the median of finite `log_densities` (k,).
+        """
+        centres = np.array([mode.x for mode in modes])
+        best = max(mode.log_density for mode in modes)
+        height = best - np.median(log_densities[np.isfinite(log_densities)])
+        away = (places[:, None] - centres) / scales
+        width = float(np.sqrt(np.median((away**2).sum(axis=2))))
+        return cls(centres, scales, max(height, SAME), width)
+
     def __call__(self, X):
         """Return the potential at points (n, d), shape (n,), and its gradient (n, d)."""
         away = (X[:, None] - self.centres) / self.scales
@@ -145,9 +163,33 @@ class Repelled:
 
 
 def agrees(predicted, value, highest, noise=0.0):
-    """Say whether a log density was predicted within an error, noise and a share of its depth."""
+    """Say which log densities were predicted within an error, noise and a share of their depth."""
     error = CHECK_ERROR + noise
-    return abs(value - predicted) < error + CHECK_SHARE * max(highest - value, 0.0)
+    return abs(value - predicted) < error + CHECK_SHARE * np.maximum(highest - value, 0.0)
+
+
+class Rise(NamedTuple):
+    """The best place x (d,) in a box of half width `radius`.
+
+    Expected rises of the `mean` log density, and of the `optimistic` one, are in nats.
+    """
+
+    x: np.ndarray
+    mean: float
+    optimistic: float
+    radius: float
+
+
+class Step(NamedTuple):
+    """Places X (n, d) to be evaluated, with `predicted` (n,) log densities.
+
+    The first are those of `rises`, the others are uncertain. `is_flat` says that no rise is seen.
+    """
+
+    X: np.ndarray
+    predicted: np.ndarray
+    rises: list
+    is_flat: bool
 
 
 class TrustRegion:
@@ -224,57 +266,76 @@ class TrustRegion:
 
     def step(self, evaluations):
         """Make one evaluation; return it with all others, other searches' included."""
+        step = self.next(evaluations)
+        new = self.model.evaluate(step.X)
+        self.learn(step, evaluations, new.log_densities, len(evaluations))
+        return evaluations.joined(new)
+
+    def next(self, evaluations, n=1):
+        """Return the next :class:`Step`, of n places."""
         if not self.own:
             self.own.append(int(np.argmin(((evaluations.X - self.x) ** 2).sum(axis=1))))
         composite = self._seen(evaluations)
-        d = len(self.x)
-        if self.n_evaluations >= max(self.n_renewed + RENEWAL, FIRST_RENEWAL * d):
+        if self.n_evaluations >= max(self.n_renewed + RENEWAL, FIRST_RENEWAL * len(self.x)):
             self._renew(composite)
             composite = self._seen(evaluations)
         while True:
-            x, rise, optimistic_rise = self._maximum(composite)
-            if optimistic_rise > SMALLEST_RISE or self.radius > LAST_RADIUS:
+            first = self._maximum(composite, self.radius)
+            if first.optimistic > SMALLEST_RISE or self.radius > LAST_RADIUS:
                 break
             self.radius *= 2.0
-        checks = optimistic_rise <= SMALLEST_RISE or self.n_flat >= N_FLAT
-        if checks:
-            if not self.n_renewed:
-                # The scales that a search begins with are no curvature.
-                self._renew(composite)
-            x = self._least_known(composite)
-        new = self.model.evaluate(x[None])
-        self.n_evaluations += 1
-        self.own.append(len(evaluations))
-        off, off_here = self._off(x), self._off(self.x)
-        value, predicted = new.log_densities[0] - off, composite(x[None]).mean[0]
-        here = self.log_density - off_here
-        was_predicted = agrees(predicted, value, max(here, value), self.noise)
+        is_flat = first.optimistic <= SMALLEST_RISE or self.n_flat >= N_FLAT
+        n_rises = min(max(n - self.n_checks, 0) if is_flat else n, len(RADII))
+        if is_flat and not self.n_renewed:
+            # The scales that a search begins with are no curvature.
+            self._renew(composite)
+        more = [self._maximum(composite, self.radius * size) for size in RADII[1:n_rises]]
+        rises = [first, *more][:n_rises]
+        X = np.array([each.x for each in rises]).reshape(-1, len(self.x))
+        if n > n_rises:
+            X = np.vstack([X, self._least_known(composite, X, n - n_rises)])
+        return Step(X, composite(X).mean, rises, is_flat)
+
+    def learn(self, step, evaluations, log_densities, row):
+        """Learn from a step's log densities (n,).
+
+        They become rows of all evaluations from `row` on; `evaluations` are those before the step.
+        """
+        n, n_rises, predicted = len(log_densities), len(step.rises), step.predicted
+        self.n_evaluations += n
+        self.own += range(row, row + n)
+        values, here = log_densities - self._off(step.X), self.log_density - self._off(self.x[None])
+        was_predicted = agrees(predicted, values, np.maximum(here, values), self.noise)
         was_known = was_predicted
         if not self._climbs_by_all(evaluations):
-            predicted_by_all = self._fit_to_all(evaluations)(x[None]).mean[0]
-            was_known = agrees(predicted_by_all, value, max(here, value), self.noise)
-        self.n_predicted = self.n_predicted + 1 if was_known else 0
-        rises = value - here > SMALLEST_RISE
-        self.n_flat = self.n_flat + 1 if was_predicted and not rises else 0
-        if checks:
-            self._check(value, predicted, here)
-        else:
-            self._resize((value - here) / max(rise, OPTIMISM_SHARE * optimistic_rise))
-            if rises:
-                # Checks that were passed before were passed elsewhere.
-                self.n_passed = 0
+            by_all = self._fit_to_all(evaluations)(step.X).mean
+            was_known = agrees(by_all, values, np.maximum(here, values), self.noise)
+        # That other places than rises aren't known is why they were chosen.
+        told = slice(None) if step.is_flat else slice(n_rises)
+        for each in was_known[told]:
+            self.n_predicted = self.n_predicted + 1 if each else 0
+        best = int(np.argmax(values))
+        rises = values[best] - here[0] > SMALLEST_RISE
+        self.n_flat = self.n_flat + n if was_predicted[told].all() and not rises else 0
+        if n_rises:
+            self._resize(step.rises, values[:n_rises] - here)
+        if n_rises and rises:
+            # Checks that were passed before were passed elsewhere.
+            self.n_passed = 0
+        elif step.is_flat:
+            self._check(values[n_rises:], predicted[n_rises:], here)
         # Under noise the next fit says where the best point is.
-        if value > here and not self.is_noisy:
-            self.x, self.log_density = x, new.log_densities[0]
-        self.heights.append(self.log_density)
-        return evaluations.joined(new)
+        if values[best] > here[0] and not self.is_noisy:
+            self.x, self.log_density = step.X[best], log_densities[best]
+        self.heights += n * [self.log_density]
 
-    def _least_known(self, composite):
-        """Return the most uncertain place at a check's distance."""
+    def _least_known(self, composite, picked, n):
+        """Return the n most uncertain places at a check's distance, given those `picked` (k, d)."""
         directions = self.rng.standard_normal((N_DIRECTIONS, len(self.x)))
         directions /= np.linalg.norm(directions, axis=1)[:, None]
         places = self.x + CHECK_DISTANCE * directions @ cholesky_factor(self.covariance).T
-        return places[np.argmax(composite(places).variance)]
+        variance = composite(places).variance
+        return uncertain(self.emulators, self.model.inputs, places, variance, picked, n)
 
     def ascent(self, evaluations):
         """Return the end of an ascent of the emulated log density from here, and its value there.
@@ -300,8 +361,8 @@ class TrustRegion:
         self.repulsion = None
         self.radius, self.n_passed, self.n_flat = FIRST_RADIUS, 0, 0
 
-    def _off(self, x):
-        return 0.0 if self.repulsion is None else float(self.repulsion(x[None])[0][0])
+    def _off(self, X):
+        return np.zeros(len(X)) if self.repulsion is None else self.repulsion(X)[0]
 
     def _seen(self, evaluations):
         """Return the composite to climb, less the repulsion."""
@@ -312,7 +373,8 @@ class TrustRegion:
         """Say whether all evaluations are the search's own or shared."""
         if self.n_shared is None:
             return True
-        return len(evaluations) <= self.n_shared + sum(i >= self.n_shared for i in self.own)
+        n = len(evaluations)
+        return n <= self.n_shared + sum(self.n_shared <= i < n for i in self.own)
 
     def _fit_to_all(self, evaluations):
         """Return the composite of the nearest evaluations of all searches."""
@@ -376,9 +438,9 @@ class TrustRegion:
         self.covariance = covariance
         self.radius *= np.exp(0.5 * np.log(values).mean())
 
-    def _maximum(self, composite):
-        """Return the optimistic maximum in the box, and its rises of mean and optimistic value."""
-        d, factor, radius = len(self.x), cholesky_factor(self.covariance), self.radius
+    def _maximum(self, composite, radius):
+        """Return the :class:`Rise` to the optimistic maximum in a box of half width `radius`."""
+        d, factor = len(self.x), cholesky_factor(self.covariance)
         loss = self._loss(partial(composite.optimistic, n_sds=OPTIMISM), factor)
         starts = (
             1e-3 * radius * self.rng.standard_normal(d),
@@ -398,7 +460,7 @@ class TrustRegion:
         best = min(found, key=lambda end: end.fun)
         x = self.x + factor @ best.x
         end, here = composite(np.vstack([x, self.x])).mean
-        return x, end - here, -best.fun - here
+        return Rise(x, end - here, -best.fun - here, radius)
 
     def _loss(self, density, factor):
         """Return the function to minimise in units of a factor: minus a density, with gradient."""
@@ -414,14 +476,17 @@ class TrustRegion:
 
         return loss
 
-    def _check(self, value, predicted, here):
-        if agrees(predicted, value, here, self.noise):
-            self.n_passed += 1
+    def _check(self, values, predicted, here):
+        if agrees(predicted, values, here, self.noise).all():
+            self.n_passed += len(values)
         else:
             self.n_passed, self.radius = 0, FIRST_RADIUS
 
-    def _resize(self, share):
-        if share > GOOD:
-            self.radius *= GROWTH
-        elif not share >= BAD:
-            self.radius *= SHRINKAGE
+    def _resize(self, rises, reached):
+        """Resize the box, given the rises (k,) that were `reached` of those predicted."""
+        k = int(np.argmax(reached))
+        share = reached[k] / max(rises[k].mean, OPTIMISM_SHARE * rises[k].optimistic)
+        if not share >= BAD:
+            self.radius = SHRINKAGE * min(rise.radius for rise in rises)
+        else:
+            self.radius = rises[k].radius * (GROWTH if share > GOOD else 1.0)

@@ -4,12 +4,12 @@ import logging
 from typing import NamedTuple
 
 from pymc_kmc.learning.learn import (
-    MORE_IN_NOISE,
     N_STARTS,
     TOLERANCE,
     Run,
     dimensions,
     learned_by,
+    limits_by_default,
     most_evaluations,
     tell,
     tell_of_searches,
@@ -88,8 +88,8 @@ def learn_unasked(model, variables, rng) -> Unasked:
 def _unasked(opaque, rng):
     names = ", ".join(node.name for node in opaque.nodes)
     log.info(f"KMC: learning {names} for all chains")
-    most = most_evaluations(opaque.n_dimensions)
-    run = Run(opaque, most, int(MORE_IN_NOISE * most), None, N_STARTS, TOLERANCE, rng)
+    limits = limits_by_default(most_evaluations(opaque.n_dimensions), opaque)
+    run = Run(opaque, *limits, None, N_STARTS, TOLERANCE, rng)
     run.is_asked = False
     learned = learned_by(run, True)
     why = why_not_trusted(learned, run)

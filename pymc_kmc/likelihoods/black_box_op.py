@@ -268,6 +268,10 @@ class BlackBoxOp(UserFunctionOp):
         """
         return (outputs for outputs, *_ in self._results(inputs, executor))
 
+    def n_workers(self, executor=None):
+        """Return how many evaluations an executor runs at once for :meth:`each`."""
+        return (self._executor or executor).n_workers if self.runs_ahead(executor) else 1
+
     def runs_ahead(self, executor=None):
         """Return whether evaluations can begin on an executor before :meth:`each` asks for them."""
         return (self._executor or executor) is not None and not self.vectorized

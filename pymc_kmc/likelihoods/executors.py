@@ -263,6 +263,17 @@ def unpack(payload):
     return pickle.loads(payload.content)
 
 
+def workers_of(executor):
+    """Return the number of an executor's workers, 1 where it doesn't tell."""
+    # Pools of the standard library, and those of mpi4py.
+    for name in ("_max_workers", "num_workers"):
+        if n := getattr(executor, name, None):
+            return int(n)
+    # A client of Dask, or its executor.
+    client = getattr(executor, "_client", executor)
+    return max(sum(client.ncores().values()), 1) if hasattr(client, "ncores") else 1
+
+
 class LazyExecutor:
     """An executor that is made anew in each process that submits a task.
 
@@ -282,9 +293,7 @@ class LazyExecutor:
 
     def submit(self, *task):
         """Submit a function with its arguments; return the future."""
-        executor = self._executors.get(os.getpid())
-        if executor is None:
-            executor = self._executors[os.getpid()] = self._made()
+        executor = self._here()
         try:
             return executor.submit(*task)
         except AssertionError as error:  # what multiprocessing raises
@@ -292,6 +301,14 @@ class LazyExecutor:
                 f"{error}: pm.sample's own processes can't start more. Use pm.sample(cores=1), "
                 "where the replicates use the cores, or an executor of threads or on a cluster."
             ) from error
+
+    @property
+    def n_workers(self):
+        """Number of tasks that the executor runs at once, by its own account; 1 without one."""
+        try:
+            return workers_of(self._here())
+        except Exception:  # it recurs at the first task, where it is explained
+            return 1
 
     def begin(self, task, calls):
         """Submit calls, tuples of arguments, whose results :meth:`results` will return later.
@@ -369,6 +386,12 @@ class LazyExecutor:
                 )
                 raise TimeLimitError(f"{message}{left}") from error
             raise ExecutorError(explain(error)) from error
+
+    def _here(self):
+        executor = self._executors.get(os.getpid())
+        if executor is None:
+            executor = self._executors[os.getpid()] = self._made()
+        return executor
 
     def _made(self):
         if self._make is None:

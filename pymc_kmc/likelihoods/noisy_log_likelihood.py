@@ -127,6 +127,11 @@ class NoisyLogLikelihood(UserFunctionOp):
         """
         return (estimate for estimate, _ in self._estimates(calls, executor))
 
+    def n_workers(self, executor=None):
+        """Return how many calls an executor runs at once for :meth:`each`."""
+        is_used = executor is not None and self.replicates.executor is None
+        return executor.n_workers if is_used else 1
+
     def _estimates(self, calls, executor=None):
         """Yield the log estimates of :meth:`each` with their extras."""
         calls = [(noise, [np.asarray(value) for value in values]) for noise, values in calls]

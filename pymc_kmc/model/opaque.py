@@ -79,6 +79,8 @@ class OpaqueModel(UnconstrainedModel):
         From earlier evaluations of the same model, instead of one read off its graph.
     is_coarse : bool
         Whether black boxes are replaced by their coarse versions; see :attr:`why_not_coarse`.
+    n_parallel : int, optional
+        Number of evaluations that run at once, by default that of the executors' workers.
 
     Attributes
     ----------
@@ -92,14 +94,16 @@ class OpaqueModel(UnconstrainedModel):
         All that have ended, those of failed batches and remembered ones too.
     """
 
-    def __init__(self, variables, model, rng, executor=None, structure=None, is_coarse=False):
+    def __init__(
+        self, variables, model, rng, executor=None, structure=None, is_coarse=False, n_parallel=None
+    ):
         log_density, others = given_others(model, variables)
         self._is_coarse = is_coarse
         if is_coarse:
             log_density = with_coarse(log_density)
         super().__init__(variables, model, others)
         self._executor = None if executor is None else LazyExecutor(executor)
-        self.rng, self.n_evaluations = rng, 0
+        self.rng, self.n_evaluations, self._n_parallel = rng, 0, n_parallel
         self.why_whole, parts = None, []
         try:
             parts = opaque_parts(log_density, self.variables)
@@ -413,6 +417,16 @@ class OpaqueModel(UnconstrainedModel):
                 self._depends[more, node.inputs] = True
                 self._describe([node.weights for node in self.nodes])
                 raise StructureError(f"{node.name} depends on more variables than it seemed")
+
+    @cached_property
+    def n_parallel(self):
+        """Number of evaluations that run at once; 1 without an executor."""
+        return self._n_parallel or min(map(self._n_workers, self._parts_found))
+
+    def _n_workers(self, part):
+        if self.is_whole or part in self._together:
+            return 1
+        return getattr(part.source, "op", part.source).n_workers(self._executor)
 
     @property
     def runs_ahead(self):

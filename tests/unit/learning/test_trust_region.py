@@ -17,6 +17,7 @@ from pymc_kmc.learning.trust_region import (
     Mode,
     Repelled,
     Repulsion,
+    Rise,
     TrustRegion,
 )
 from tests.learned import scalar
@@ -107,7 +108,7 @@ def test_a_check_is_where_the_emulator_knows_least():
     known = 2.0 * rng.standard_normal((60, 4))
     known -= np.outer(known @ untold, untold)
     evaluations = model.evaluate(np.vstack([MEAN, MEAN + known @ factor.T]))
-    place = region._least_known(region._fit(evaluations))
+    (place,) = region._least_known(region._fit(evaluations), np.zeros((0, 4)), 1)
     z = np.linalg.solve(factor, place - MEAN)
     assert np.linalg.norm(z) == pytest.approx(CHECK_DISTANCE)
     assert abs(z @ untold) > 0.8 * CHECK_DISTANCE
@@ -155,7 +156,7 @@ def test_a_search_that_begins_at_the_maximum_learns_its_covariance(found):
     x, value = evaluations.X[best], evaluations.log_densities[best]
     model = opaque(number(gaussian, 4))
     region = TrustRegion(model, x, value, np.full(4, PRIOR_SD), np.random.default_rng(1))
-    region._maximum = lambda composite: (x, 0.0, 0.0)
+    region._maximum = lambda composite, radius: Rise(x, 0.0, 0.0, radius)
     region.step(evaluations)  # a check at once
     assert region.n_evaluations == 1
     # By the curvature, not the scales that the search was given.

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -25,6 +26,7 @@ from pymc_kmc.likelihoods.executors import (
     LazyExecutor,
     Replicates,
     TimeLimitError,
+    workers_of,
 )
 from pymc_kmc.likelihoods.noise_schemes import Normals, Seeds
 from tests.models import NoisyEstimator
@@ -508,3 +510,25 @@ def test_a_pool_that_is_killed_dies_quietly(ends, monkeypatch):
             thread.join(10.0)
             assert not thread.is_alive()
     assert not failures
+
+
+class OfDask:
+    """A client of a cluster with workers of two and three threads."""
+
+    def ncores(self):
+        return {"a": 2, "b": 3}
+
+
+def test_an_executor_tells_its_workers():
+    with ThreadPoolExecutor(3) as pool:
+        assert LazyExecutor(pool).n_workers == 3
+    assert LazyExecutor(lambda: SimpleNamespace(submit=None, num_workers=7)).n_workers == 7
+    assert workers_of(OfDask()) == workers_of(SimpleNamespace(_client=OfDask())) == 5
+    assert workers_of(object()) == 1
+
+
+def test_an_executor_that_cannot_be_made_fails_at_its_first_task():
+    executor = LazyExecutor(lambda: 1 / 0)
+    assert executor.n_workers == 1
+    with pytest.raises(ExecutorError, match="ZeroDivisionError"):
+        list(executor.results(abs, [(1,)]))
