@@ -6,11 +6,11 @@
     python -m examples.benchmarks.scaling --plot speed.png
     python -m examples.benchmarks.scaling --quick
 
-`kmc.learn` runs on an executor that computes each evaluation in this process, at once, and records
-when it was asked for, when its result was waited for, and the processor's seconds between. The
-clock is simulated from that record: workers take evaluations in order, each of which takes seconds
-whose logarithm is spread; own seconds count as they are, unless `--own 0` sets them apart. Cells
-are medians over seeds.
+`kmc.learn` and `kmc.KMC(learned, executor=...)` run on an executor that computes each evaluation in
+this process, at once, and records when it was asked for, when its result was waited for, and the
+processor's seconds between. The clock is simulated from that record: workers take evaluations in
+order, each of which takes seconds whose logarithm is spread; own seconds count as they are, unless
+`--own 0` sets them apart. Cells are medians over seeds.
 
 evaluations    of learning
 depth          batches in sequence while learning: its time in evaluations, if all take as long and
@@ -94,16 +94,16 @@ def elapsed(record, n_workers, seconds=1.0, spread=0.0, own=0.0):
     An evaluation takes `seconds`, with logarithms that have standard deviation `spread`; own
     seconds count `own` times.
     """
-    rng, free, ends, now = np.random.default_rng(0), [0.0] * n_workers, [], 0.0
+    rng, free, ends, now = np.random.default_rng(0), [0.0] * n_workers, {}, 0.0
     for what, value in record:
         if what == "own":
             now += own * value
         elif what == "begin":
             begin = max(now, heapq.heappop(free))
-            ends.append(begin + seconds * np.exp(spread * rng.standard_normal()))
-            heapq.heappush(free, ends[-1])
+            ends[value] = begin + seconds * np.exp(spread * rng.standard_normal())
+            heapq.heappush(free, ends[value])
         else:
-            now = max(now, ends[value])
+            now = max(now, ends.get(value, now))
     return now
 
 
@@ -117,22 +117,32 @@ def learn(model, seed, n_workers):
     return learned, recorder.record
 
 
-def draw(model, learned, seed, n_draws):
-    """Return evaluations in sequence, and own seconds, to 400 effective draws of four chains.
+def draw(model, learned, seed, n_workers, n_draws):
+    """Return records of tuning and of drawing, lists of a chain each, and the smallest ESS.
 
-    A chain evaluates one proposal after another, beside the other chains.
+    The chains run one after the other, each with all workers.
     """
-    begin = time.process_time()
+    recorder = Recorder(n_workers)
     with model:
-        idata = learning.sample(kmc.KMC(learned), n_draws, seed)
-    used = time.process_time() - begin
-    n_tuning, n_drawing = (
-        float(group["kmc_n_evaluations"].sum())
-        for group in (idata.warmup_sample_stats, idata.sample_stats)
-    )
+        idata = learning.sample(kmc.KMC(learned, executor=recorder), n_draws, seed)
+    recorder.note("end", recorder.n_tasks - 1)
+    groups = idata.warmup_sample_stats, idata.sample_stats
+    counts = [group["kmc_n_evaluations"].values.sum(axis=1) for group in groups]
+    parts = pieces(recorder.record, np.cumsum(np.stack(counts, axis=1)))
     ess = learning.smallest_ess(learning.unconstrained(model, idata.posterior))
-    n = n_tuning + n_drawing * learning.EFFECTIVE / ess
-    return n, used * n / (n_tuning + n_drawing)
+    return parts[::2], parts[1::2], ess
+
+
+def pieces(record, bounds):
+    """Return a record in pieces, the first of as many tasks as the first of `bounds` says."""
+    begun, parts = 0, [[] for _ in bounds]
+    for what, value in record:
+        begun += what == "begin"
+        task = value if what == "end" else max(begun - 1, 0)
+        parts[min(np.searchsorted(bounds, task, side="right"), len(bounds) - 1)].append(
+            (what, value)
+        )
+    return parts
 
 
 def run(name, seed, n_workers, options):
@@ -143,10 +153,12 @@ def run(name, seed, n_workers, options):
     figures = {"evaluations": learned.n_evaluations, "depth": elapsed(record, n_workers)}
     figures["learned"] = elapsed(record, n_workers, *clock)
     if not options.no_chains:
-        n, own = draw(model, learned, seed, QUICK_DRAWS if options.quick else DRAWS)
-        at_once = min(n_workers, learning.CHAINS)
-        drawing = (n * options.seconds + options.own * own) / at_once
-        figures["to 400"] = figures["learned"] + drawing
+        n_draws = QUICK_DRAWS if options.quick else DRAWS
+        *phases, ess = draw(model, learned, seed, n_workers, n_draws)
+        tuning, drawing = (
+            sum(elapsed(part, n_workers, *clock) for part in parts) for parts in phases
+        )
+        figures["to 400"] = figures["learned"] + tuning + drawing * learning.EFFECTIVE / ess
     return figures
 
 
@@ -186,11 +198,12 @@ def main(arguments=None):
             found = [run(name, seed, n_workers, options) for seed in seeds]
             middle = {key: np.median([one[key] for one in found]) for key in found[0]}
             *_, speeds[name][n_workers] = middle.values()
-            print(name, n_workers, *(f"{key} {value:.0f}" for key, value in middle.items()))
-            rows.append([name, n_workers, *(f"{value:.0f}" for value in middle.values())])
+            told = [f"{key} {value:.0f}" for key, value in middle.items()]
+            print(name, n_workers, *told, flush=True)
+            rows.append([name, str(n_workers), *(f"{value:.0f}" for value in middle.values())])
         speeds[name] = {n: speeds[name][counts[0]] / value for n, value in speeds[name].items()}
         for row in rows[-len(counts) :]:
-            row.append(f"{speeds[name][row[1]]:.1f}")
+            row.append(f"{speeds[name][int(row[1])]:.1f}")
     print("\n" + markdown(["target", "workers", *middle, "times as fast"], rows))
     if options.plot:
         plot(speeds, options.plot)

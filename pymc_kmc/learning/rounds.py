@@ -231,7 +231,7 @@ class Rounds:
         settings = state.factor, state.step_size, n_transitions, rng, T, maps
         found = draw(composite, begin, *settings, n_steering=n)
         draws = first(found, n)
-        n_new = self.n_next(state.evaluations)
+        n_new = min(self.n_next(state.evaluations), 2 * n)  # half of them at draws
         fresh = self._fresh(n_new, draws)
         exploring = EXPLORING_NOISE if self.is_noisy else EXPLORING
         wide = optimistic = draws

@@ -25,9 +25,10 @@ bad start:
 
 A value that was wrongly predicted is learned at once. The surrogate is fitted anew when the number
 of iterations has grown by a factor 1.2, or when few of its last 40 proposals were accepted, and
-once more at the end of tuning; then everything is frozen. From then on an executor with several
-workers makes sweeps (:mod:`pymc_kmc.moves.partners`): many places on the surrogate are evaluated at
-once, and the chain exchanges places with one of them an iteration. All of this happens in
+once more at the end of tuning; then everything is frozen. From then on, and at once where the
+posterior was learned before, an executor with several workers makes sweeps
+(:mod:`pymc_kmc.moves.partners`): many places on the surrogate are evaluated at once, and the chain
+exchanges places with one of them an iteration. All of this happens in
 coordinates in which one variable's scale doesn't depend on another's value
 (:mod:`pymc_kmc.adaptation.warping`). Acceptance by the target never drives a step size: a poor
 surrogate can't make the sampler collapse.
@@ -121,10 +122,11 @@ class KMC(SurrogateStep):
         Runs evaluations of black boxes and noisy likelihoods that have no executor of their own: a
         pool, Dask's client, or a function that returns one, which each process calls for itself.
     n_parallel : int, optional
-        Number of places that a chain has evaluated at once after tuning. Draws depend on it, and
-        neither on the executor nor on its workers. By default the number of workers, those of an
-        executor that the model brings included; 1, one proposal at a time, without an executor,
-        with correlated noise, and where the learned posterior depends on other steps' variables.
+        Number of places that a chain has evaluated at once, as soon as its surrogate is fixed.
+        Draws depend on it, and neither on the executor nor on its workers. By default the number of
+        workers, those of an executor that the model brings included; 1, one proposal at a time,
+        without an executor, with correlated noise, and where the learned posterior depends on other
+        steps' variables.
         Beside other steps see ``docs/on_a_cluster.md``.
     surrogate : Surrogate, optional
         A fitted surrogate to use as it is, in the unconstrained raveled coordinates of `vars`;
@@ -299,13 +301,17 @@ class KMC(SurrogateStep):
     # Moves
 
     def _propose(self, current):
-        begin, settling = perf_counter(), self.adapted.settling
-        if self.is_tuning and settling is not None and settling.move is not None:
-            return settling.move.propose(current, self.adapted.fitted, self.rng)
-        is_frozen = not self.is_learning and self.adapted.fitted is not None
-        if self.n_parallel > 1 and is_frozen:
+        begin, adapted = perf_counter(), self.adapted
+        if self._is_settling and adapted.settling.move is not None:
+            return adapted.settling.move.propose(current, adapted.fitted, self.rng)
+        is_frozen = self._is_settling or not self.is_learning
+        if self.n_parallel > 1 and is_frozen and adapted.fitted is not None:
             return self._propose_in_sweep(current, begin)
         return super()._propose(current)._replace(seconds=perf_counter() - begin)
+
+    @property
+    def _is_settling(self):
+        return self.is_tuning and self.adapted.settling is not None
 
     def _propose_in_sweep(self, current, begin):
         """Propose an exchange with the next partner, all of whom were evaluated at once."""
@@ -323,7 +329,7 @@ class KMC(SurrogateStep):
         rows = [Row(sweeps.next(target), 1.0)]
         if not isinstance(rows[0].move, NearPartner):
             # What leads out of wrong places starts from the chain's: it is evaluated alone.
-            jumps = map(Row, adapted.modes[:1], MODE_MOVES)
+            jumps = () if self._is_settling else map(Row, adapted.modes[:1], MODE_MOVES)
             rows = [Row(adapted.random_walk, self._share_of_wrong_places), *jumps, *rows]
         proposal = MoveMixture(*rows).propose(current, adapted.fitted, rng)
         return proposal._replace(seconds=perf_counter() - begin - seconds)
@@ -348,8 +354,7 @@ class KMC(SurrogateStep):
                 rows.append(Row(adapted.active_learning, adapted.active_learning.share))
             rows.append(Row(adapted.auxiliary, TUNING_AUXILIARY))
         # A chain that settles finds out about the surrogate: from the other moves on it.
-        is_settling = self.is_tuning and adapted.settling is not None
-        mode_moves = () if is_settling else map(Row, adapted.modes, MODE_MOVES)
+        mode_moves = () if self._is_settling else map(Row, adapted.modes, MODE_MOVES)
         return [
             *rows,
             Row(adapted.random_walk, self._random_walk_probability),

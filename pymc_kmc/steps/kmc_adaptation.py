@@ -111,9 +111,11 @@ class KMCAdaptation(SurrogateAdaptation):
             self._learn_value(outcome, is_tuning)
         if settling is not None:
             settling.n_evaluations += 1
+            if outcome.proposal.move.kind == MoveKind.EXCHANGE:
+                self._recent.append(outcome.acceptance_rate)
             if not settling.is_over or not settling.has_failed(self._recent, noise):
                 return
-            self.settling = None
+            self.settling = self.sweeps = None
             if isinstance(self.fitted.surrogate, EmulatedDensity):
                 self.fitted = None  # there is nothing of it that a fit could start from
         elif not self.schedule.is_due(len(self.history)) and not self._is_in_trouble(noise):

@@ -38,12 +38,12 @@ def opaque(function, d, n_parallel):
     return found, sizes
 
 
-def learned(n_parallel=None, executor=None):
+def learned(n_parallel=None, executor=None, **options):
     with pm.Model():
         x = pm.Normal("x", 0, 2, shape=2)
         curve = kmc.BlackBox("curve", lambda x: np.exp(x[0]) + x[1] * np.arange(4), x, shape=(4,))
         pm.Normal("y", curve, 0.5, observed=np.ones(4))
-        options = {"max_evaluations": 48, "progressbar": False}
+        options = {"max_evaluations": 48, "progressbar": False} | options
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return kmc.learn(n_parallel=n_parallel, executor=executor, **options)
@@ -56,6 +56,12 @@ def test_what_is_learned_depends_on_n_parallel_alone():
         for found in (learned(16, few), learned(None, many)):
             np.testing.assert_array_equal(found.positions, expected.positions)
     assert len(learned().evaluations) != len(expected.evaluations)
+
+
+def test_a_round_is_no_larger_than_its_draws_allow():
+    found = learned(batch_size=1000, max_evaluations=None)
+    assert found.has_converged
+    assert len(found.evaluations) < 1000
 
 
 def test_searches_at_once_find_all_modes_in_few_batches():

@@ -28,11 +28,11 @@ def learned():
     return kmc.learn(model(), progressbar=False)
 
 
-def sample(learned, error=0.0, tune=100, draws=50, **arguments):
+def sample(learned, error=0.0, tune=100, draws=50, n_parallel=None, **arguments):
     with warnings.catch_warnings(), model(error):
         warnings.simplefilter("ignore")
         return pm.sample(
-            step=kmc.KMC(learned),
+            step=kmc.KMC(learned, n_parallel=n_parallel),
             tune=tune,
             draws=draws,
             random_seed=3,
@@ -55,6 +55,23 @@ def test_tuning_costs_a_few_evaluations(learned):
     drawn = np.asarray(idata["sample_stats"]["kmc_move"])
     assert not np.isin(drawn, [MoveKind.LEARNED_DRAW, MoveKind.STAY]).any()
     assert float(idata["sample_stats"]["acceptance_rate"].mean()) > 0.8
+
+
+def test_settling_with_partners_takes_three_batches(learned):
+    """Its start, and a sweep; what of that is left serves the first draws."""
+    idata = sample(learned, cores=1, n_parallel=32)
+    warmup, drawn = idata["warmup_sample_stats"], idata["sample_stats"]
+    assert np.all((warmup["kmc_n_evaluations"] > 0).sum("draw") <= 3)
+    assert np.all(np.asarray(warmup["kmc_move"])[:, SETTLING + 1 :] == MoveKind.STAY)
+    assert np.all((drawn["kmc_n_evaluations"] > 0).sum("draw") <= 50 // 32 + 1)
+    assert float(drawn["acceptance_rate"].mean()) > 0.8
+
+
+@pytest.mark.one_line
+def test_partners_on_a_surrogate_that_fails_are_given_up(learned):
+    idata = sample(learned, error=8.0, tune=400, cores=1, n_parallel=4)
+    assert np.all(np.asarray(idata["sample_stats"]["kmc_n_fits"])[:, -1] > 0)
+    assert float(idata["sample_stats"]["acceptance_rate"].mean()) > 0.5
 
 
 def test_chains_begin_dispersed(learned):
