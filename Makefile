@@ -91,7 +91,7 @@ smoke: wheel
 	@cd $(WHEEL_TREE) && $(WHEEL_PYTHON) -W ignore::FutureWarning tests/smoke.py
 
 test-wheel: smoke
-	@$(WHEEL_PYTHON) -m pip install -qq "$$(echo dist/*.whl)[examples,test,bench,dask,umbridge]"
+	@$(WHEEL_PYTHON) -m pip install -qq "$$(echo dist/*.whl)[examples,test,bench,dask,umbridge,mpi]"
 	@cd $(WHEEL_TREE) && $(WHEEL_PYTHON) $(PYTEST) $(PYTEST_ARGS) $(WHEEL_TESTS)
 
 test-wheel-docs:
@@ -108,7 +108,7 @@ venv:
 	   rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) || exit 1;; \
 	esac; \
 	echo "Installing pymc_kmc and what it needs into $(VENV) (some minutes the first time)"; \
-	$(VENV)/bin/python -m pip install -qq --editable '.[dev,examples,test,bench,dask,umbridge]' || exit 1; \
+	$(VENV)/bin/python -m pip install -qq --editable '.[dev,examples,test,bench,dask,umbridge,mpi]' || exit 1; \
 	echo "$$wanted" > $(VENV)/.built
 
 clean:
