@@ -321,6 +321,8 @@ class KMC(SurrogateStep):
         sweeps, seconds = adapted.sweeps, 0.0
         if not sweeps.waiting:
             near, tempered = self._share(RANDOM_WALKS), self._share(TEMPERED_MOVES)
+            if self._is_settling:
+                near = tempered = 0.0  # it finds out about the surrogate
             shares = near, (1.0 - near) * tempered, (1.0 - near) * (1.0 - tempered)
             positions = sweeps.begin(current, adapted.fitted, shares, rng)
             begin_evaluation = perf_counter()

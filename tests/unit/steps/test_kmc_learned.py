@@ -57,13 +57,14 @@ def test_tuning_costs_a_few_evaluations(learned):
     assert float(idata["sample_stats"]["acceptance_rate"].mean()) > 0.8
 
 
-def test_settling_with_partners_takes_three_batches(learned):
+@pytest.mark.parametrize("n", [32, 512])
+def test_settling_with_partners_takes_three_batches(learned, n):
     """Its start, and a sweep; what of that is left serves the first draws."""
-    idata = sample(learned, cores=1, n_parallel=32)
+    idata = sample(learned, cores=1, n_parallel=n)
     warmup, drawn = idata["warmup_sample_stats"], idata["sample_stats"]
     assert np.all((warmup["kmc_n_evaluations"] > 0).sum("draw") <= 3)
     assert np.all(np.asarray(warmup["kmc_move"])[:, SETTLING + 1 :] == MoveKind.STAY)
-    assert np.all((drawn["kmc_n_evaluations"] > 0).sum("draw") <= 50 // 32 + 1)
+    assert np.all((drawn["kmc_n_evaluations"] > 0).sum("draw") <= 50 // n + 1)
     assert float(drawn["acceptance_rate"].mean()) > 0.8
 
 
