@@ -47,7 +47,7 @@ MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
 # after 1250 to 1500.
 MORE_IN_NOISE = 1.8
 # The same, where more run at once than a round has otherwise: fewer batches take more.
-MORE_AT_ONCE = 1.5
+MORE_AT_ONCE = 2.0
 # Error of the log density at new draws at which learning ends, in nats.
 TOLERANCE = 0.3
 # Dispersed starts.
@@ -91,7 +91,7 @@ def learn(
         all of these.
     max_evaluations : int, optional
         Most evaluations of the model, 16 and `starts` at least; by default 200 and 100 a dimension,
-        1.8 as many where noise is larger than the tolerance, 1.5 with more than 8 workers. A round,
+        1.8 as many where noise is larger than the tolerance, twice with more than 8 workers. A round,
         or a search for outputs, that has begun is completed.
     executor : concurrent.futures.Executor or callable, optional
         Runs the evaluations of a batch at once, on processes, threads or a cluster; or a function

@@ -39,7 +39,8 @@ TERM = OpaqueNode(
 def test_batches_grow_with_what_is_to_be_learned(d, n_nodes, n, expected):
     """Many nodes of two dimensions need no more than one does, but for the error of their sum."""
     node = TERM._replace(moves_with=np.arange(d))
-    model = SimpleNamespace(nodes=n_nodes * [node], n_dimensions=d * n_nodes, has_small_nodes=False)
+    settings = {"n_dimensions": d * n_nodes, "has_small_nodes": False, "n_parallel": 1}
+    model = SimpleNamespace(nodes=n_nodes * [node], **settings)
     # A search's evaluations, thousands of nats deep, are no reason for more.
     deep = -1e4 * np.ones(3000)
     values = np.concatenate([-0.5 * (np.arange(n) % 5), deep])

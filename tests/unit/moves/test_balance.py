@@ -151,12 +151,14 @@ SYMMETRIC = ("random walk", "random walk of several scales", "random walk of a f
 NEARLY_SYMMETRIC = ("local random walk",)
 NEVER_DRAWS = {MoveKind.AUXILIARY, MoveKind.ACTIVE_LEARNING, MoveKind.NOISE_PROBE}
 NEVER_DRAWS |= {MoveKind.LEARNED_DRAW, MoveKind.STAY}  # while tuning
+# With a partner, whose place is a part of the state: tests/unit/moves/test_partners.py.
+WITH_PARTNERS = {MoveKind.EXCHANGE}
 
 every_move = pytest.mark.parametrize("name", MOVES)
 
 
 def test_every_kind_of_move_is_here():
-    assert {MOVES[name]()[0].kind for name in MOVES} == set(MoveKind) - NEVER_DRAWS
+    assert {MOVES[name]()[0].kind for name in MOVES} == set(MoveKind) - NEVER_DRAWS - WITH_PARTNERS
 
 
 def largest_error(propose, n=N_PAIRS):
