@@ -91,8 +91,8 @@ def learn(
         all of these.
     max_evaluations : int, optional
         Most evaluations of the model, 16 and `starts` at least; by default 200 and 100 a dimension,
-        1.8 as many where noise is larger than the tolerance, twice with more than 8 workers. A round,
-        or a search for outputs, that has begun is completed.
+        1.8 as many where noise is larger than the tolerance, twice with more than 8 workers. A
+        round, or a search for outputs, that has begun is completed.
     executor : concurrent.futures.Executor or callable, optional
         Runs the evaluations of a batch at once, on processes, threads or a cluster; or a function
         that returns such an executor. The result depends on `n_parallel` alone. Black boxes and
