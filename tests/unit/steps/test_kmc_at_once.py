@@ -222,8 +222,8 @@ def chain_beside_another(depends, n=41):
         pm.Potential("p", kmc.BlackBox("counted", counted, x, z if depends else 0.0))
         pm.Normal("y", x.sum() + z, 1.0, observed=0.5)
         step = step_of_x = kmc.KMC([x], surrogate=surrogate(), tune=False, n_parallel=4)
-        step = pm.CompoundStep([step_of_x, pm.Metropolis([z], tune=False)])
-    step.set_rng(np.random.default_rng(1))
+        step = pm.CompoundStep([step_of_x, pm.Metropolis([z], tune=False, rng=2)])
+    step_of_x.set_rng(np.random.default_rng(1))
     log_density = model.compile_logp()
     point, n_before = model.initial_point(), n_calls
     for _ in range(n):
