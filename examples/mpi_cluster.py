@@ -40,11 +40,18 @@ def sample(pool, n_draws, n_parallel=None):
         )
 
 
-if __name__ == "__main__":
-    from mpi4py.futures import MPIPoolExecutor
-
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--draws", type=int, default=1000, help="of each of four chains")
-    options = parser.parse_args()
+    parser.add_argument("--here", type=int, metavar="N", help="without MPI, N places at a time")
+    options = parser.parse_args(arguments)
+    if options.here:
+        return print(az.summary(sample(None, options.draws, options.here)).to_string())
+    from mpi4py.futures import MPIPoolExecutor
+
     with MPIPoolExecutor() as pool:
         print(az.summary(sample(pool, options.draws)).to_string())
+
+
+if __name__ == "__main__":
+    main()

@@ -13,9 +13,8 @@ pytestmark = pytest.mark.documentation
 ROOT, HERE = Path(__file__).parents[2], Path(sys.executable).parent
 N_DRAWS, N_WORKERS = 20, 2
 ONE_PROCESS = f"""
-import arviz as az
-from examples.mpi_cluster import sample
-print(az.summary(sample(None, {N_DRAWS}, {N_WORKERS})).to_string())
+from examples import mpi_cluster
+mpi_cluster.main(["--draws", "{N_DRAWS}", "--here", "{N_WORKERS}"])
 """
 
 
