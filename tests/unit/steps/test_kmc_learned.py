@@ -70,11 +70,12 @@ def test_settling_with_partners_takes_three_batches(learned, n):
 
 @pytest.mark.one_line
 def test_partners_on_a_surrogate_that_fails_are_given_up(learned):
-    idata = sample(learned, error=8.0, tune=400, cores=1, n_parallel=4)
+    idata = sample(learned, error=8.0, tune=400, cores=1, n_parallel=64)
     warmup, drawn = idata["warmup_sample_stats"], idata["sample_stats"]
     assert np.all(warmup["kmc_n_evaluations"].sum("draw") > 200)
     assert np.all(warmup["kmc_n_fits"][:, -1] > 1)
     # There are new ones on the surrogate that was fitted instead.
+    assert np.all(drawn["kmc_n_evaluations"][:, 0] >= 64)
     assert np.all((np.asarray(drawn["kmc_move"]) == MoveKind.EXCHANGE).any(axis=1))
 
 
