@@ -74,6 +74,7 @@ def test_searches_at_once_find_all_modes_in_few_batches():
         n_batches[n_parallel] = len(sizes)
         assert max(sizes[1:]) <= n_parallel
     assert found[1] == found[32] == {-1, 1}
+    assert max(sizes[1:]) == 6 * 3  # searches, and places of each: one more than dimensions
     assert n_batches[32] < n_batches[1] / 3
 
 

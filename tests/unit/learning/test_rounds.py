@@ -49,6 +49,14 @@ def test_batches_grow_with_what_is_to_be_learned(d, n_nodes, n, expected):
     assert Rounds(model, 6, 0.3, None).n_next(evaluations) == 6
 
 
+@pytest.mark.parametrize(("n", "expected"), [(1000, 64), (160, 20), (40, 8)])
+def test_batches_grow_with_workers_as_far_as_evaluations_do(n, expected):
+    settings = {"n_dimensions": 2, "has_small_nodes": False, "n_parallel": 64}
+    model = SimpleNamespace(nodes=[TERM], **settings)
+    evaluations = SimpleNamespace(log_densities=np.append(np.zeros(1), -1e4 * np.ones(n - 1)))
+    assert Rounds(model, None, 0.3, None).n_next(evaluations) == expected
+
+
 # Of 32 draws: what is known of their log densities, and what opaque terms add.
 KNOWN, TERMS = np.linspace(-4.0, 0.0, 32), np.linspace(-5.0, 0.0, 32)
 
