@@ -1,8 +1,11 @@
 """What tests of several folders ask for, and which of them one line of PyMC is enough for."""
 
 import logging
+from itertools import count
 from pathlib import Path
+from zlib import crc32
 
+import numpy as np
 import pytest
 
 from tests.chains import short_sequences
@@ -79,6 +82,17 @@ def is_of_arrays(item):
 def with_short_sequences():
     with short_sequences():
         yield
+
+
+@pytest.fixture(autouse=True)
+def unseeded(request, monkeypatch):
+    """What nobody seeds is the same whenever this test runs: a step made without `rng=`, say."""
+    original, calls, name = np.random.default_rng, count(), crc32(request.node.nodeid.encode())
+
+    def default_rng(seed=None):
+        return original([name, next(calls)] if seed is None else seed)
+
+    monkeypatch.setattr(np.random, "default_rng", default_rng)
 
 
 @pytest.fixture(autouse=True)

