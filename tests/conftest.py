@@ -21,21 +21,32 @@ ROOMS_OF_ARRAYS += [UNIT / "test_dynamics.py"]
 # Tests of contracts, of models' log densities and of exactness show on both lines that it does.
 OF_ALGORITHMS = [
     UNIT / "steps" / f"test_{name}.py"
-    for name in ("kamh", "kernel_hmc", "kmc", "noise_probe", "own_checks", "surrogate")
+    for name in (
+        "kamh",
+        "kernel_hmc",
+        "kmc",
+        "kmc_at_once",
+        "noise_probe",
+        "own_checks",
+        "surrogate",
+    )
 ]
 OF_ALGORITHMS += [
     UNIT / "learning" / f"test_{name}.py"
     for name in (
+        "coarse",
         "composite",
         "convergence",
         "emulator",
         "faults",
         "hard_fits",
         "learn",
+        "many_workers",
         "maxima",
         "modes",
         "multistart",
         "placing",
+        "region",
         "resuming",
         "rounds",
         "trust_region",
@@ -48,6 +59,13 @@ OF_ALGORITHMS += [
     for name in ("abc", "correlated", "failed_simulations", "learned", "partial_posteriors")
 ]
 OF_ALGORITHMS += [FAULTS / "test_compositions.py"]
+# What runs beside a model: files, processes, servers; paths of posteriors of subsets; the text of
+# the package.
+OF_ALGORITHMS += [
+    UNIT / "likelihoods" / f"test_{name}.py" for name in ("commands", "store", "um_bridge")
+]
+OF_ALGORITHMS += [*(UNIT / "partial").glob("test_*.py"), UNIT / "test_discrepancy.py"]
+OF_ALGORITHMS += [UNIT / "test_architecture.py", UNIT / "test_project.py"]
 # Scripts and benchmarks too, but for what shows how PyMC is used: README, the documentation's code
 # and notebooks, models of PyMC's gallery.
 EXAMPLES = TESTS / "examples"

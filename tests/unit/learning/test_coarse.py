@@ -138,7 +138,7 @@ def raising(size, rate):
 
 
 def unrelated(size, rate):
-    return np.cos(10.0 * size + np.arange(5.0) * rate)
+    return np.cos(1e3 * size + np.arange(5.0) * rate)
 
 
 def elsewhere(size, rate):

@@ -83,8 +83,8 @@ def test_kmc_where_there_is_no_gradient(settings):
 
     def build(subset):
         with pm.Model() as model:
-            # A number of so many parameters isn't learned before there are chains.
-            pm.Potential("loglik", black_box(pm.Normal("theta", shape=7)))
+            # A number of more than 20 parameters isn't learned before there are chains.
+            pm.Potential("loglik", black_box(pm.Normal("theta", shape=21)))
         return model
 
     run(None, build)
