@@ -31,7 +31,7 @@ which a figure came into its page.
 OF_PAPERS = """
 ## Figures of the papers
 
-`python -m examples.paper` and a name makes each. Medians of what was run, beside what was published.
+`python -m examples.paper` and a name makes each. Medians of runs, beside the published ones.
 `examples/paper/README.md` has all of them, and says why some differ.
 
 """
