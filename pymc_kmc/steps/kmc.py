@@ -236,9 +236,8 @@ class KMC(SurrogateStep):
             return 1
         if self.executor is None:
             return target.n_workers
-        if not (n_workers := self.executor.n_workers):
-            has = "doesn't say how many workers it has" if n_workers is None else "has no workers"
-            raise ValueError(f"executor {has}: pass n_parallel=, or wait for its workers.")
+        if (n_workers := self.executor.n_workers) is None:
+            raise ValueError("executor doesn't say how many workers it has: pass n_parallel=.")
         return n_workers
 
     def _learn_first(self, model):

@@ -1,8 +1,10 @@
 """KMC on an executor: how many places are evaluated at once, at what cost, and what goes wrong."""
 
+import os
 import threading
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
+from multiprocessing import get_context
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +16,8 @@ from pymc_kmc.likelihoods.black_box_op import BlackBoxError
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.moves.base import MoveKind
 from tests.chains import ONE_CHAIN, column, iterate, run
+
+FORK = get_context("fork")  # spawned workers import PyMC, in seconds
 
 
 @cache
@@ -62,6 +66,25 @@ def test_the_same_draws_whatever_the_executor():
         brought, _ = chain(own, n_parallel=4)
     np.testing.assert_array_equal(there, here)
     np.testing.assert_array_equal(brought, here)
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_the_same_draws_where_a_worker_dies(noisy, tmp_path):
+    """It is the twelfth call's, somewhere in a sweep."""
+    parent = os.getpid()
+
+    def deadly(x, rng=None):
+        with (tmp_path / "calls").open("a") as calls:
+            calls.write(".")
+        if os.getpid() != parent and (tmp_path / "calls").stat().st_size == 12:
+            os._exit(1)
+        return square(x) if rng is None else estimate(x, rng)
+
+    model = model_of(square, deadly) if noisy else model_of(deadly)
+    expected, _ = chain(model_of(), n_parallel=4)
+    found, _ = chain(model, n_parallel=4, executor=partial(ProcessPoolExecutor, 1, FORK))
+    assert (tmp_path / "calls").stat().st_size > 12
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_a_sweep_is_evaluated_at_once():
