@@ -90,12 +90,14 @@ class Sweeps:
         self.waiting = deque()
         self.conditions = b""
 
-    def begin(self, current, fitted, shares, rng):
+    def begin(self, current, fitted, shares, rng, n=None):
         """Begin a sweep; return the positions (d,) at which the target is to be evaluated.
 
-        `shares` are those of near, tempered and usual partners.
+        `shares` are those of near, tempered and usual partners, `n` is their number, by default
+        that of all.
         """
-        n_near, n_tempered, n_usual = rng.multinomial(len(self.usual), shares)
+        n = len(self.usual) if n is None else n
+        n_near, n_tempered, n_usual = rng.multinomial(n, shares)
         near = []
         if n_near:
             proposals = self.random_walk.around(current, n_near, fitted, rng)

@@ -290,7 +290,20 @@ class KMC(SurrogateStep):
     def _prepare(self, point):
         if self._follows_others:
             self._learned_before.surrogate.follow(point)
+        if self.progress.n_iterations == 0 and self._is_settling and self.n_parallel > 1:
+            self._begin_at_once(point)
         return super()._prepare(point)
+
+    def _begin_at_once(self, point):
+        """Evaluate the start, the learned draw that follows it, and partners together."""
+        adapted, rng = self.adapted, self.rng
+        draw = adapted.settling.start.propose(None, adapted.fitted, rng)
+        adapted.begin_sweeps(self.n_parallel, draw, MODE_MOVES[1], rng)
+        n = self.n_parallel - 2
+        positions = adapted.sweeps.begin(draw, adapted.fitted, (0.0, 0.0, 1.0), rng, n)
+        first, *found = self.target.begin_with([draw.position, *positions], point, rng)
+        adapted.sweeps.give(found, self.target.conditions)
+        adapted.settling.start.ready = draw._replace(evaluation=first)
 
     @property
     def _follows_others(self):
