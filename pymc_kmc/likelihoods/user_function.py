@@ -43,6 +43,9 @@ class Cache:
         self._results = {}
         self._size = CACHE_SIZE
 
+    def __contains__(self, key):
+        return key in self._results
+
     def find(self, key, evaluate):
         """Return the result of `key`, from ``evaluate()`` where it isn't remembered."""
         result = self._results.pop(key, None)

@@ -299,8 +299,8 @@ class KMC(SurrogateStep):
         adapted, rng = self.adapted, self.rng
         draw = adapted.settling.start.propose(None, adapted.fitted, rng)
         adapted.begin_sweeps(self.n_parallel, draw, MODE_MOVES[1], rng)
-        n = self.n_parallel - 2
-        positions = adapted.sweeps.begin(draw, adapted.fitted, (0.0, 0.0, 1.0), rng, n)
+        settings = (0.0, 0.0, 1.0), rng, self.target.begin, self.n_parallel - 2
+        positions = adapted.sweeps.begin(draw, adapted.fitted, *settings)
         first, *found = self.target.begin_with([draw.position, *positions], point, rng)
         adapted.sweeps.give(found, self.target.conditions)
         adapted.settling.start.ready = draw._replace(evaluation=first)
@@ -336,7 +336,7 @@ class KMC(SurrogateStep):
             if self._is_settling:
                 near = tempered = 0.0  # it finds out about the surrogate
             shares = near, (1.0 - near) * tempered, (1.0 - near) * (1.0 - tempered)
-            positions = sweeps.begin(current, adapted.fitted, shares, rng)
+            positions = sweeps.begin(current, adapted.fitted, shares, rng, target.begin)
             begin_evaluation = perf_counter()
             sweeps.give(target.propose_all(positions, rng), target.conditions)
             seconds = perf_counter() - begin_evaluation

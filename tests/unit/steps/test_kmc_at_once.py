@@ -15,6 +15,7 @@ import pymc_kmc as kmc
 from pymc_kmc.likelihoods.black_box_op import BlackBoxError
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.moves.base import MoveKind
+from pymc_kmc.moves.partners import Partner
 from tests.chains import ONE_CHAIN, column, iterate, run
 
 FORK = get_context("fork")  # spawned workers import PyMC, in seconds
@@ -112,6 +113,33 @@ def test_a_sweep_is_evaluated_at_once():
         own = model_of(None, slow, noisy={"executor": pool})
         step = step_of(own, n_parallel=4)
         step.target.propose_all([position + k for k in range(4)], step.rng)
+
+
+def test_workers_begin_while_partners_still_move(monkeypatch):
+    begun, calls, go = threading.Event(), [], Partner.go
+
+    def asked(x):
+        begun.set()
+        calls.append(x)
+        return square(x)
+
+    def patient(self, *arguments):
+        moved.append(self)
+        if len(moved) == 1:
+            begun.clear()
+        elif len(moved) == 3:
+            assert begun.wait(timeout=20)
+        return go(self, *arguments)
+
+    monkeypatch.setattr(Partner, "go", patient)
+    moved: list = []
+    with ThreadPoolExecutor(1) as pool:
+        model = model_of(asked, None)
+        calls.clear()
+        _, statistics = chain(model, n=20, executor=pool, n_parallel=8)
+    assert len(moved) >= 3
+    # What has begun is not evaluated again, and counted.
+    assert len(calls) == column(statistics, "kmc_n_evaluations").sum()
 
 
 def test_statistics_say_where_evaluations_were_made():
