@@ -306,7 +306,7 @@ def main(arguments=None):
             told = [f"{key} {value:.0f}" for key, value in middle.items()]
             print(name, n_workers, *told, flush=True)
             cells = [f"{value:.0f}" for value in middle.values()]
-            rows.append([name, str(n_workers), *cells, *(f"{x:.1f}" for x in fast.values())])
+            rows.append([name, str(n_workers), *cells, *(f"{x:.3g}" for x in fast.values())])
     header = ["target", "workers", *middle, *(f"times as fast{who}" for who in timed)]
     print("\n" + markdown(header, rows))
     if options.plot:
