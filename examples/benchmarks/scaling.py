@@ -42,6 +42,7 @@ import logging  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
 from concurrent.futures import ProcessPoolExecutor  # noqa: E402
+from contextlib import nullcontext  # noqa: E402
 from typing import NamedTuple  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -223,11 +224,11 @@ def on_real_processes(n_processes, seconds):
     """Print how long learning and drawing take with a slow solver, here and on a pool."""
     model, found = learning.outputs(learning.Slow(seconds)), []
     learn(learning.outputs(), 0, 1)  # compiles
-    for executor in (None, lambda: ProcessPoolExecutor(n_processes)):
+    for pool in (nullcontext(), ProcessPoolExecutor(n_processes)):
         begin, used = time.perf_counter(), time.process_time()
-        learned = kmc.learn(model, executor=executor, random_seed=0, progressbar=False)
-        middle = time.perf_counter()
-        with model:
+        with pool as executor, model:
+            learned = kmc.learn(executor=executor, random_seed=0, progressbar=False)
+            middle = time.perf_counter()
             step = kmc.KMC(learned, executor=executor, n_parallel=AT_ONCE)
             idata = learning.sample(step, REAL_DRAWS, 0, tune=REAL_TUNE)
         end, used = time.perf_counter(), time.process_time() - used
@@ -235,7 +236,7 @@ def on_real_processes(n_processes, seconds):
             group["kmc_n_evaluations"] for group in (idata.warmup_sample_stats, idata.sample_stats)
         ]
         n = learned.n_evaluations + sum(int(count.sum()) for count in counts)
-        where = f"{n_processes} processes" if executor else "this process"
+        where = "this process" if executor is None else f"{n_processes} processes"
         print(
             f"{where}: {end - begin:.1f} s, {middle - begin:.1f} of learning, {used:.1f} own; "
             f"{n} evaluations of {seconds:g} s",
