@@ -2,7 +2,6 @@
 
     python -m examples.benchmarks.learning                                # some minutes
     python -m examples.benchmarks.learning --targets outputs,scalar --seeds 3
-    python -m examples.benchmarks.learning --processes 2 --seconds 0.05   # learning on a pool
     python -m examples.benchmarks.learning --no-chains                    # what learning costs
     python -m examples.benchmarks.learning --quick
 
@@ -37,7 +36,6 @@ import argparse  # noqa: E402
 import logging  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
-from concurrent.futures import ProcessPoolExecutor  # noqa: E402
 
 import arviz as az  # noqa: E402
 import numpy as np  # noqa: E402
@@ -504,24 +502,6 @@ class Slow:
         return populations(rates, first)
 
 
-def on_a_pool(n_processes, seconds):
-    """Print how long "outputs" takes to be learned with a slow solver, here and on a pool."""
-    model, found = outputs(Slow(seconds)), []
-    kmc.learn(outputs(), progressbar=False)  # compiles
-    for executor in (None, lambda: ProcessPoolExecutor(n_processes)):
-        begin, used = time.perf_counter(), time.process_time()
-        learned = kmc.learn(model, executor=executor, progressbar=False)
-        elapsed, used = time.perf_counter() - begin, time.process_time() - used
-        where = f"{n_processes} processes" if executor else "this process"
-        print(
-            f"{where}: {elapsed:.1f} s, {used:.1f} of them learn's own; "
-            f"{learned.n_evaluations} evaluations of {seconds:g} s"
-        )
-        found.append((elapsed, learned.positions))
-    (here, positions), (there, same) = found
-    print(f"{here / there:.2f} times as fast; identical: {np.array_equal(positions, same)}")
-
-
 def cell(values, worst=max, digits=0):
     return f"{np.median(values):.{digits}f} ({worst(values):.{digits}f})"
 
@@ -532,13 +512,8 @@ def main(arguments=None):
     parser.add_argument("--seeds", type=int, default=10, help="number of runs a target")
     parser.add_argument("--quick", action="store_true", help="one small target, one seed")
     parser.add_argument("--no-chains", action="store_true", help="learning alone")
-    parser.add_argument("--processes", type=int, help="learn on a pool of so many, and here")
-    parser.add_argument("--seconds", type=float, default=0.05, help="of its evaluations")
     options = parser.parse_args(arguments)
     logging.getLogger("pymc").setLevel(logging.ERROR)
-    if options.processes:
-        on_a_pool(options.processes, options.seconds)
-        return
     names = ["dose-response"] if options.quick else options.targets.split(",")
     n_seeds, n_draws = (1, QUICK_DRAWS) if options.quick else (options.seeds, DRAWS)
     if options.no_chains:

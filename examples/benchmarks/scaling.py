@@ -3,14 +3,23 @@
     python -m examples.benchmarks.scaling                                  # some hours
     python -m examples.benchmarks.scaling --targets survival --workers 1,32 --seeds 3
     python -m examples.benchmarks.scaling --no-chains                      # learning alone
-    python -m examples.benchmarks.scaling --plot speed.png
+    python -m examples.benchmarks.scaling --lost 0.02                      # workers die
+    python -m examples.benchmarks.scaling --emcee --plot speed.png
+    python -m examples.benchmarks.scaling --real 2 --seconds 0.05          # real processes
     python -m examples.benchmarks.scaling --quick
 
 `kmc.learn` and `kmc.KMC(learned, executor=...)` run on an executor that computes each evaluation in
 this process, at once, and records when it was asked for, when its result was waited for, and the
 processor's seconds between. The clock is simulated from that record: workers take evaluations in
 order, each of which takes seconds whose logarithm is spread; own seconds count as they are, unless
-`--own 0` sets them apart. Cells are medians over seeds.
+`--own 0` sets them apart. A share `--lost` of evaluations ends with its worker, anywhere in it, and
+begins again. Cells are medians over seeds.
+
+`--emcee` has emcee's stretch moves on the same clock, if it is installed: two walkers a worker, 32
+at least, half of them at once (Foreman-Mackey et al., 2013). They begin at draws of what was
+learned, which cost them nothing.
+
+`--real` learns "outputs" and draws from it in this process and on real ones.
 
 evaluations    of learning
 depth          batches in sequence while learning: its time in evaluations, if all take as long and
@@ -28,9 +37,12 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import argparse  # noqa: E402
 import heapq  # noqa: E402
+import importlib.util  # noqa: E402
 import logging  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
+from concurrent.futures import ProcessPoolExecutor  # noqa: E402
+from contextlib import nullcontext  # noqa: E402
 from typing import NamedTuple  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -44,6 +56,12 @@ WORKERS = 1, 8, 32, 256
 #: Seconds of an evaluation, and standard deviation of their logarithm.
 SECONDS, SPREAD = 10.0, 0.3
 DRAWS, QUICK_DRAWS = 1000, 50
+#: What labels of emcee's figures end with.
+EMCEE = ", emcee"
+#: Walkers that emcee has at least, and their steps.
+FEWEST_WALKERS, STEPS, QUICK_STEPS = 32, 1000, 100
+#: Places at once, draws and tuning of each chain on real processes.
+AT_ONCE, REAL_DRAWS, REAL_TUNE = 16, 250, 50
 
 
 class Recorder:
@@ -63,6 +81,9 @@ class Recorder:
         self.n_tasks += 1
         self._last = time.process_time()
         return task
+
+    def map(self, function, arguments):
+        return [task.result() for task in [self.submit(function, each) for each in arguments]]
 
     def note(self, what, number):
         now = time.process_time()
@@ -88,20 +109,25 @@ class Task(NamedTuple):
         return False
 
 
-def elapsed(record, n_workers, seconds=1.0, spread=0.0, own=0.0):
+def elapsed(record, n_workers, seconds=1.0, spread=0.0, own=0.0, lost=0.0):
     """Return the seconds that a record takes on simulated workers.
 
     An evaluation takes `seconds`, with logarithms that have standard deviation `spread`; own
-    seconds count `own` times.
+    seconds count `own` times. A share `lost` of evaluations is begun again by the next free worker.
     """
     rng, free, ends, now = np.random.default_rng(0), [0.0] * n_workers, {}, 0.0
     for what, value in record:
         if what == "own":
             now += own * value
         elif what == "begin":
-            begin = max(now, heapq.heappop(free))
-            ends[value] = begin + seconds * np.exp(spread * rng.standard_normal())
-            heapq.heappush(free, ends[value])
+            end, is_lost = now, True
+            while is_lost:
+                begin = max(end, heapq.heappop(free))
+                takes = seconds * np.exp(spread * rng.standard_normal())
+                is_lost = lost > 0 and rng.random() < lost
+                end = begin + takes * (rng.random() if is_lost else 1.0)
+                heapq.heappush(free, end)
+            ends[value] = end
         else:
             now = max(now, ends.get(value, now))
     return now
@@ -146,10 +172,10 @@ def pieces(record, bounds):
 
 
 def run(name, seed, n_workers, options):
-    """Return the figures of one run with so many workers, by name."""
+    """Return the figures of one run with so many workers, by name, emcee's last if wanted."""
     model = learning.MODELS[name]()
     learned, record = learn(model, seed, n_workers)
-    clock = options.seconds, options.spread, options.own
+    clock = options.seconds, options.spread, options.own, options.lost
     figures = {"evaluations": learned.n_evaluations, "depth": elapsed(record, n_workers)}
     figures["learned"] = elapsed(record, n_workers, *clock)
     if not options.no_chains:
@@ -159,16 +185,82 @@ def run(name, seed, n_workers, options):
             sum(elapsed(part, n_workers, *clock) for part in parts) for parts in phases
         )
         figures["to 400"] = figures["learned"] + tuning + drawing * learning.EFFECTIVE / ess
+        if options.emcee:
+            record, ess = stretch(model, learned, seed, n_workers, options.quick)
+            seconds = elapsed(record, n_workers, *clock)
+            figures["emcee to 400"] = seconds * learning.EFFECTIVE / ess
     return figures
 
 
+def stretch(model, learned, seed, n_workers, is_quick):
+    """Return the record of emcee's stretch moves, and their effective draws."""
+    import emcee
+
+    log_density, point = model.compile_logp(), model.initial_point()
+    shapes = [point[name].shape for name in learned.names]
+    ends = np.cumsum([point[name].size for name in learned.names])
+
+    def log_density_at(x):
+        values = map(np.reshape, np.split(x, ends[:-1]), shapes)
+        return float(log_density(dict(zip(learned.names, values, strict=True))))
+
+    rng, n_steps = np.random.default_rng(seed), QUICK_STEPS if is_quick else STEPS
+    n_walkers = max(2 * n_workers, FEWEST_WALKERS)
+    starts = rng.choice(learned.positions, n_walkers) + 1e-6 * rng.normal(
+        size=(n_walkers, ends[-1])
+    )
+    recorder = Recorder(n_workers)
+    sampler = emcee.EnsembleSampler(n_walkers, ends[-1], log_density_at, pool=recorder)
+    sampler.random_state = np.random.RandomState(seed).get_state()
+    sampler.run_mcmc(starts, n_steps)
+    recorder.note("end", recorder.n_tasks - 1)
+    chain = sampler.get_chain()
+    both = np.concatenate([chain, (chain - chain.mean(axis=(0, 1))) ** 2], axis=-1)
+    steps_a_draw = emcee.autocorr.integrated_time(both, tol=0, quiet=True).max()
+    return recorder.record, n_walkers * n_steps / steps_a_draw
+
+
+def on_real_processes(n_processes, seconds):
+    """Print how long learning and drawing take with a slow solver, here and on a pool."""
+    model, found = learning.outputs(learning.Slow(seconds)), []
+    learn(learning.outputs(), 0, 1)  # compiles
+    for pool in (nullcontext(), ProcessPoolExecutor(n_processes)):
+        begin, used = time.perf_counter(), time.process_time()
+        with pool as executor, model:
+            learned = kmc.learn(executor=executor, random_seed=0, progressbar=False)
+            middle = time.perf_counter()
+            step = kmc.KMC(learned, executor=executor, n_parallel=AT_ONCE)
+            idata = learning.sample(step, REAL_DRAWS, 0, tune=REAL_TUNE)
+        end, used = time.perf_counter(), time.process_time() - used
+        counts = [
+            group["kmc_n_evaluations"] for group in (idata.warmup_sample_stats, idata.sample_stats)
+        ]
+        n = learned.n_evaluations + sum(int(count.sum()) for count in counts)
+        where = "this process" if executor is None else f"{n_processes} processes"
+        print(
+            f"{where}: {end - begin:.1f} s, {middle - begin:.1f} of learning, {used:.1f} own; "
+            f"{n} evaluations of {seconds:g} s",
+            flush=True,
+        )
+        found.append((end - begin, learning.unconstrained(model, idata.posterior)))
+    (here, draws), (there, same) = found
+    print(f"{here / there:.2f} times as fast; identical: {np.array_equal(draws, same)}")
+
+
 def plot(found, path):
-    """Save a picture of the speed against the workers, {target: {workers: times as fast}}."""
+    """Save a picture of the speed against the workers, {target: {workers: times as fast}}.
+
+    emcee's lines are broken.
+    """
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    colours: dict = {}
     for name, speeds in found.items():
-        axes.plot(list(speeds), list(speeds.values()), "o-", label=name)
+        is_emcee = name.endswith(EMCEE)
+        colour = colours.setdefault(name.removesuffix(EMCEE), f"C{len(colours)}")
+        line = "o--" if is_emcee else "o-"
+        axes.plot(list(speeds), list(speeds.values()), line, color=colour, label=name)
     axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="times as fast as one worker")
     axes.legend()
     figure.savefig(path)
@@ -182,29 +274,42 @@ def main(arguments=None):
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of an evaluation")
     parser.add_argument("--spread", type=float, default=SPREAD, help="of their logarithm")
     parser.add_argument("--own", type=float, default=1.0, help="weight of own seconds")
+    parser.add_argument("--lost", type=float, default=0.0, help="share of evaluations, default 0")
+    parser.add_argument("--emcee", action="store_true", help="emcee beside it, if installed")
+    parser.add_argument("--real", metavar="N", type=int, help="on N real processes, and here")
     parser.add_argument("--no-chains", action="store_true", help="learning alone")
     parser.add_argument("--plot", metavar="FILE", help="picture of speed against workers")
     parser.add_argument("--quick", action="store_true", help="one target, one seed, few draws")
     options = parser.parse_args(arguments)
     logging.getLogger("pymc").setLevel(logging.ERROR)
+    if options.real:
+        on_real_processes(options.real, options.seconds)
+        return
+    if options.emcee and importlib.util.find_spec("emcee") is None:
+        print("emcee is not installed: left out.")
+        options.emcee = False
     names, counts = options.targets.split(","), list(map(int, options.workers.split(",")))
     seeds = range(options.seeds)
     if options.quick:
         names, counts, seeds = ["survival"], [1, 32], range(1)
     rows, speeds = [], {}
+    timed = {"": "learned" if options.no_chains else "to 400"}
+    timed |= {EMCEE: "emcee to 400"} if options.emcee else {}
     for name in names:
-        speeds[name] = {}
         for n_workers in counts:
             found = [run(name, seed, n_workers, options) for seed in seeds]
             middle = {key: np.median([one[key] for one in found]) for key in found[0]}
-            *_, speeds[name][n_workers] = middle.values()
+            if n_workers == counts[0]:
+                alone = middle[timed[""]]
+            fast = {name + who: alone / middle[key] for who, key in timed.items()}
+            for label, speed in fast.items():
+                speeds.setdefault(label, {})[n_workers] = speed
             told = [f"{key} {value:.0f}" for key, value in middle.items()]
             print(name, n_workers, *told, flush=True)
-            rows.append([name, str(n_workers), *(f"{value:.0f}" for value in middle.values())])
-        speeds[name] = {n: speeds[name][counts[0]] / value for n, value in speeds[name].items()}
-        for row in rows[-len(counts) :]:
-            row.append(f"{speeds[name][int(row[1])]:.1f}")
-    print("\n" + markdown(["target", "workers", *middle, "times as fast"], rows))
+            cells = [f"{value:.0f}" for value in middle.values()]
+            rows.append([name, str(n_workers), *cells, *(f"{x:.3g}" for x in fast.values())])
+    header = ["target", "workers", *middle, *(f"times as fast{who}" for who in timed)]
+    print("\n" + markdown(header, rows))
     if options.plot:
         plot(speeds, options.plot)
 

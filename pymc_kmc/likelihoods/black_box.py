@@ -91,11 +91,12 @@ def BlackBox(  # noqa: N802
         stopped if `executor` was given as a function; threads can't be.
     on_error : {"raise", "reject"}
         The treatment of points where the function raises, returns NaN or infinity, returns the
-        wrong shape or takes longer than `timeout`. "raise", the default, ends the sampling with an
-        error that has the parameters; ``-inf`` is passed on. "reject" makes the model's log density
-        ``-inf`` there. This changes the model: the prior is cut off to the parameters where the
-        function succeeds. It adds an observed variable, "<name>_succeeded". Choose `timeout` far
-        above the usual time then, or the posterior depends on the machine's speed.
+        wrong shape, takes longer than `timeout` or ends its worker again and again. "raise", the
+        default, ends the sampling with an error that has the parameters; ``-inf`` is passed on.
+        "reject" makes the model's log density ``-inf`` there. This changes the model: the prior is
+        cut off to the parameters where the function succeeds. It adds an observed variable,
+        "<name>_succeeded". Choose `timeout` far above the usual time then, or the posterior depends
+        on the machine's speed.
     vectorized : bool
         Whether the function evaluates many points in one call: it gets each parameter with a
         leading axis of n points and returns an array of shape ``(n, *shape)``. It is for functions

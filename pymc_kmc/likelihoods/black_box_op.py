@@ -16,13 +16,13 @@ from pymc_kmc.likelihoods.executors import (
     ExecutorError,
     Failure,
     LazyExecutor,
-    RunOnce,
     Timed,
     Unavailable,
     check_executor,
     timed,
 )
 from pymc_kmc.likelihoods.extras import WithExtras, apart, joined
+from pymc_kmc.likelihoods.shipped import RunOnce
 from pymc_kmc.likelihoods.user_function import (
     NotFinite,
     UserFunctionOp,
@@ -294,9 +294,13 @@ class BlackBoxOp(UserFunctionOp):
         return (self.executor or executor) is not None and not self.vectorized
 
     def begin(self, inputs, executor=None):
-        """Let an executor begin what :meth:`each` will evaluate with these arguments."""
+        """Let an executor begin what will be asked for with these arguments, unless it is known."""
         inputs, shape = self._arguments(inputs)
-        missing = [i for i, row in enumerate(zip(*inputs, strict=True)) if self.known(row) is None]
+        missing = [
+            i
+            for i, row in enumerate(zip(*inputs, strict=True))
+            if key_of(row) not in self._cache and self.known(row) is None
+        ]
         calls = self._calls([values[missing] for values in inputs], shape)
         (self.executor or executor).begin(self._call, calls, self._keeper)
 

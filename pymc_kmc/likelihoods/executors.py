@@ -1,22 +1,22 @@
-"""Calls of a user's functions on an executor: what travels, what comes back, and what fails."""
+"""Calls of a user's functions on an executor: what comes back, and what fails."""
 
 import numbers
 import os
 import pickle
 import threading
-import traceback
+from collections import deque
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
-from functools import lru_cache, partial
-from hashlib import sha256
+from functools import partial
 from time import monotonic, perf_counter
 from typing import NamedTuple
 
-import cloudpickle
 import numpy as np
 
 from pymc_kmc.likelihoods.checks import WrongResult
 
-MOST_PAYLOADS = 8  # unpacked tasks that a worker keeps, one a potential: they may hold large data
+# Deaths of workers after which calls are made one at a time. The first may be the machine's; the
+# second shows that a call is to blame, or that the machine is short of something.
+MOST_DEATHS = 2
 
 
 class ExecutorError(RuntimeError):
@@ -25,6 +25,10 @@ class ExecutorError(RuntimeError):
 
 class TimeLimitError(ExecutorError):
     """An executor's time was up."""
+
+
+class WorkerDied(ExecutorError):
+    """A call ended the process that it ran in, again and again."""
 
 
 class Unavailable(ExecutorError):
@@ -109,11 +113,21 @@ def cancel(futures):
         future.cancel()
 
 
-def explain(error):
-    """Return the message of an executor's exception, with its likely cause."""
+def explain(error, is_replaced=True):
+    """Return the message of an executor's exception, with its likely cause and a remedy.
+
+    `is_replaced` says whether an executor that breaks is made anew.
+    """
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, BrokenExecutor):
         message += " That is most often a crash in compiled code, or too little memory."
+        if not is_replaced:
+            message += (
+                " Give a function that makes the executor, executor=lambda: ProcessPoolExecutor(4):"
+                " it is then made anew, and what was lost is evaluated again."
+            )
+    if "shutdown" in message:
+        message += " Leave the executor open until all is drawn, or give a function that makes one."
     if "pickle" in message:
         message += (
             " What the function refers to is sent to the workers: let it open files, connections "
@@ -142,99 +156,19 @@ def kill_at_exit(executor, futures):
         register(kill)
 
 
+def _has_result(future):
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
 def _tell(arrived, call, future):
     """Tell of a future's result, if it has one."""
-    if not future.cancelled() and future.exception() is None:
+    if _has_result(future):
         arrived(call, *future.result())
 
 
 def _key(task, call):
     """Return a key that identifies a task's call."""
     return id(task), pickle.dumps(call)
-
-
-class Shipped:
-    """An object that travels between processes by `cloudpickle`: closures and lambdas may.
-
-    It is packed once in this process, and unpacked once in each worker.
-    """
-
-    def __init__(self, content):
-        self._content = content
-        self._payload = None
-
-    @property
-    def content(self):
-        if self._content is None:
-            self._content = unpack(self._payload)
-        return self._content
-
-    def __getstate__(self):
-        if self._payload is None:
-            self._payload = Payload(cloudpickle.dumps(self._content))
-        return self._payload
-
-    def __setstate__(self, payload):
-        # Unpacked at the first call: an exception here would kill a pool's worker, unexplained.
-        self._content, self._payload = None, payload
-
-
-def call(task, arguments, random, row=0):
-    """Return a task's result, or the :class:`Failure` of a row of noise, in this process."""
-    try:
-        # [()] makes numbers of 0-d arrays. Copies: the task may write into its arguments.
-        return task(*[value.copy()[()] for value in arguments], **random)
-    except (Exception, SystemExit) as error:
-        # Without the frames of this function and of the task's own wrapper. Foreign code ends
-        # itself with sys.exit.
-        frames = traceback.format_tb(error.__traceback__)[2:]
-        return Failure(row, error, "".join(frames))
-
-
-class RunOnce(Shipped):
-    """Runs a task once, in the process that it is called in; see :func:`call`."""
-
-    def __call__(self, arguments, random):
-        return call(self.content, arguments, random)
-
-
-class RunRows(Shipped):
-    """Runs a task for rows of noise, in the process that it is called in."""
-
-    def __init__(self, task, noise):
-        super().__init__((task, noise))
-
-    def __call__(self, rows, arguments):
-        """Return the task's results for `rows`, or the first :class:`Failure`."""
-        task, noise = self.content
-        results = []
-        calls = [(slice(None), rows)] if noise.is_joint else enumerate(rows)
-        for index, row in calls:
-            result = call(task, arguments, noise.inputs(row), index)
-            if isinstance(result, Failure):
-                return result
-            results.append(result)
-        return results[0] if noise.is_joint else results
-
-
-class Payload:
-    """Bytes that are compared by their digest, as keys of a cache."""
-
-    def __init__(self, content):
-        self.content = content
-        self.digest = sha256(content).digest()
-
-    def __eq__(self, other):
-        return self.digest == other.digest
-
-    def __hash__(self):
-        return hash(self.digest)
-
-
-@lru_cache(maxsize=MOST_PAYLOADS)
-def unpack(payload):
-    """Return the content of a payload; unpacked once for all tasks of a worker."""
-    return pickle.loads(payload.content)
 
 
 class LazyExecutor:
@@ -280,7 +214,13 @@ class LazyExecutor:
 
     @property
     def n_workers(self):
-        """Number of workers now, None where the executor doesn't say."""
+        """Number of workers now, None where the executor doesn't say; a ValueError without any."""
+        if (found := self._n_workers) == 0:
+            raise ValueError("executor has no workers: pass n_parallel=, or wait for its workers.")
+        return found
+
+    @property
+    def _n_workers(self):
         executor = self._here()
         executor = getattr(executor, "_client", executor)  # of Dask's client.get_executor()
         for name in ("num_workers", "_max_workers"):  # of mpi4py, and of concurrent.futures
@@ -319,10 +259,10 @@ class LazyExecutor:
         cancel([future for futures in begun.values() for future in futures])
 
     def each(self, task, calls, seconds, arrived=None):
-        """Yield the results of calls, a :class:`Failure` for one that takes longer than `seconds`.
+        """Yield the results of calls, :class:`Failure` s of those that are given up.
 
-        A call counts as begun when all before it have ended. Arguments and errors are otherwise
-        those of :meth:`results`.
+        These take longer than `seconds`, or end their worker. A call counts as begun when all
+        before it have ended. Arguments and errors are otherwise those of :meth:`results`.
         """
         n_done = 0
         while n_done < len(calls):
@@ -330,9 +270,9 @@ class LazyExecutor:
                 for result in self.results(task, calls[n_done:], seconds, True, arrived):
                     n_done += 1
                     yield result
-            except TimeLimitError as error:
+            except (TimeLimitError, WorkerDied) as error:
                 n_done += 1
-                yield Timed(Failure(0, error, ""), seconds)
+                yield Timed(Failure(0, error, ""), seconds or 0.0)
 
     def results(self, task, calls, seconds=None, each=False, arrived=None, firsts=(0,)):
         """Yield the results of a task, :class:`Timed`, in the order of its calls.
@@ -342,22 +282,62 @@ class LazyExecutor:
         ``arrived(call, result, seconds)`` is called as soon as a result is there, in whatever
         thread and order.
 
+        An executor that breaks, since a worker died, is made anew if a function makes it, and the
+        calls that were lost are made again: all at once, but after `MOST_DEATHS` one at a time. One
+        that then ends its worker twice is to blame.
+
         Raises
         ------
         ExecutorError
-            If the executor fails or the time is up. Workers are then stopped as far as they can be.
+            If the executor fails, the time is up, or a call ends its worker. Workers are then
+            stopped as far as they can be.
         """
-        futures: list = []
+        n_done = n_deaths = 0
+        while n_done < len(calls):
+            some = calls[n_done:] if n_deaths < MOST_DEATHS else calls[n_done : n_done + 1]
+            # A time limit begins anew with what is made again.
+            begins = {0, *(first - n_done for first in firsts)}
+            try:
+                for result in self._results(task, some, seconds, each, arrived, begins):
+                    n_done, n_deaths = n_done + 1, min(n_deaths, MOST_DEATHS)
+                    yield result
+            except ExecutorError as error:
+                if not self._is_replaced(error.__cause__):
+                    raise
+                self._try_out(error)
+                n_deaths += 1
+                if n_deaths == MOST_DEATHS + 2:
+                    raise WorkerDied(f"{error} This call did so twice with none beside it.") from (
+                        error.__cause__
+                    )
+
+    def _try_out(self, error):
+        """Raise the error of a broken executor if one that is made anew is broken as well."""
+        try:
+            self.submit(os.getpid).result()
+        except Exception:
+            self.forget()
+            raise error from error.__cause__
+
+    def _results(self, task, calls, seconds, each, arrived, firsts):
+        """Yield what :meth:`results` does, without another attempt."""
+        waiting: deque = deque()
         deadline = np.inf
         try:
             for call in calls:
-                begun = self._taken(_key(task, call))
-                futures.append(begun or self._submitted(task, call, arrived))
-            for i, future in enumerate(futures):
+                key = _key(task, call)
+                waiting.append((key, self._taken(key) or self._submitted(task, call, arrived)))
+            for i in range(len(calls)):
                 if seconds is not None and (each or i in firsts):
                     deadline = monotonic() + seconds
-                yield future.result(None if seconds is None else max(0.0, deadline - monotonic()))
+                _, future = waiting[0]
+                result = future.result(
+                    None if seconds is None else max(0.0, deadline - monotonic())
+                )
+                waiting.popleft()
+                yield result
         except BaseException as error:
+            futures = [future for _, future in waiting]
             if isinstance(error, GeneratorExit) and all(future.done() for future in futures):
                 raise
             # After an interrupt too, and where the caller needs no more, a task having failed: they
@@ -365,7 +345,11 @@ class LazyExecutor:
             executor = self._executors.get(os.getpid())
             if not self._ends_with(executor, error):
                 cancel(futures)
-            self.forget()
+            if self._is_replaced(error):
+                self._keep_results(waiting)
+                self._end()
+            else:
+                self.forget()
             if not isinstance(error, Exception):
                 raise
             if isinstance(error, TimeoutError) and monotonic() >= deadline:
@@ -374,7 +358,18 @@ class LazyExecutor:
                     f"{'it' if each else 'they'} took longer than timeout={seconds:g} seconds."
                 )
                 raise TimeLimitError(f"{message}{left}") from error
-            raise ExecutorError(explain(error)) from error
+            raise ExecutorError(explain(error, self._make is not None)) from error
+
+    def _is_replaced(self, error):
+        """Return whether an executor that has broken is made anew."""
+        return self._make is not None and isinstance(error, BrokenExecutor)
+
+    def _keep_results(self, waiting):
+        """Keep results that are there, of pairs of key and future, for when they are asked for."""
+        for key, future in waiting:
+            self._begun.setdefault(key, []).append(future)
+        for futures in self._begun.values():
+            futures[:] = [future for future in futures if _has_result(future)]
 
     def _made(self):
         if self._make is None:
@@ -396,13 +391,16 @@ class LazyExecutor:
 
         Its worker processes are killed.
         """
-        if self._make is None or os.getpid() not in self._executors:
-            self.abandon()
-            return
-        executor = self._executors.pop(os.getpid())
-        if isinstance(executor, ProcessPoolExecutor):
+        executor = self._executors.get(os.getpid())
+        if self._make is not None and isinstance(executor, ProcessPoolExecutor):
             self._begun = {}  # they all fail with its processes; a cancelled one would fail visibly
         self.abandon()
+        self._end()
+
+    def _end(self):
+        if self._make is None or os.getpid() not in self._executors:
+            return
+        executor = self._executors.pop(os.getpid())
         # A hanging process would keep the interpreter from exiting. Python 3.14 has
         # ProcessPoolExecutor.kill_workers for this.
         processes = list((getattr(executor, "_processes", None) or {}).values())

@@ -8,11 +8,11 @@ from itertools import pairwise
 from pymc_kmc.likelihoods.executors import (
     Failure,
     LazyExecutor,
-    RunRows,
     Timed,
     check_executor,
     timed,
 )
+from pymc_kmc.likelihoods.shipped import RunRows
 
 MOST_TASKS = 64  # tasks of an executor an estimate: each costs some 0.1 to 1 ms
 

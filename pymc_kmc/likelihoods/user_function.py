@@ -14,7 +14,13 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kmc.likelihoods.checks import WrongResult
-from pymc_kmc.likelihoods.executors import ExecutorError, Failure, TimeLimitError, Unavailable
+from pymc_kmc.likelihoods.executors import (
+    ExecutorError,
+    Failure,
+    TimeLimitError,
+    Unavailable,
+    WorkerDied,
+)
 from pymc_kmc.likelihoods.extras import Extras, WithExtras
 from pymc_kmc.likelihoods.store import StoredFailure, StoredFunction
 
@@ -36,6 +42,9 @@ class Cache:
     def __init__(self):
         self._results = {}
         self._size = CACHE_SIZE
+
+    def __contains__(self, key):
+        return key in self._results
 
     def find(self, key, evaluate):
         """Return the result of `key`, from ``evaluate()`` where it isn't remembered."""
@@ -174,7 +183,12 @@ class UserFunctionOp(Op):
 
 
 # Kinds of failures besides the exceptions of the user's function, as they are counted.
-KINDS = {NotFinite: "not finite", WrongResult: "wrong result", TimeLimitError: "timeout"}
+KINDS = {
+    NotFinite: "not finite",
+    WrongResult: "wrong result",
+    TimeLimitError: "timeout",
+    WorkerDied: "worker died",
+}
 
 
 def kind(error):

@@ -30,6 +30,14 @@ class AtOnce:
         outputs = graph_replace(outputs, known, strict=False)
         self._rest = compile([position, *known.values()], outputs)
 
+    def begin(self, position):
+        """Let the executor begin with a position (d,) of the next batch, as far as it can."""
+        if not self._boxes:
+            return
+        op, function = self._boxes[0]
+        if op.runs_ahead(self.executor):
+            op.begin([np.stack([value]) for value in function(position)], self.executor)
+
     def __call__(self, positions):
         """Return a list of the outputs at each of some positions (d,)."""
         known = [[position] for position in positions]

@@ -192,6 +192,11 @@ class LogDensity:
         if not self.simulators:
             self._at_once = AtOnce(outputs, position, compiled, executor)
 
+    def begin(self, position):
+        """Let the executor begin with a position (d,) of the next :meth:`evaluate_all`."""
+        if self._at_once is not None:
+            self._at_once.begin(self.rounded(position))
+
     @property
     def runs_on_executors(self):
         """Whether anything in the model does."""

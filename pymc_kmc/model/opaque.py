@@ -428,6 +428,8 @@ class OpaqueModel(UnconstrainedModel):
             return 1
         try:
             return getattr(part.source, "op", part.source).n_workers(self._executor) or 1
+        except ValueError:  # it has no workers
+            raise
         except Exception:  # it recurs at the first task, where it is explained
             return 1
 
@@ -442,9 +444,8 @@ class OpaqueModel(UnconstrainedModel):
     def begin(self, X):
         """Let the executor begin with X (n, d), all places of a later call of :meth:`evaluate`."""
         if (is_new := self._known_rows(X) < 0).any():
-            (part,) = self._parts_found
             arrays = self._part_inputs(*self._columns.split(X[is_new]))
-            part.source.begin(arrays, self._executor)
+            self._parts_found[0].source.begin(arrays, self._executor)
 
     def _evaluate(self, X):
         """Evaluate at points (n, d), and record the evaluations made before an error too."""

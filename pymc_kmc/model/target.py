@@ -168,6 +168,14 @@ class TargetDensity(LogDensity):
         sources = zip(self._sources, noise, strict=True)
         return self.evaluate(position, tuple([s.scheme.renew(rows, rng) for s, rows in sources]))
 
+    def begin_with(self, positions, point, rng) -> list[Evaluation]:
+        """Return :meth:`propose_all`, evaluated together with a chain's start at PyMC's `point`."""
+        self.follow(point)
+        noises = [self._chain_noise(point) if self.is_noisy else ()]
+        noises += [self._new_noise(rng) for _ in positions]
+        self._current, *found = self.evaluate_all([self.position(point), *positions], noises)
+        return found
+
     def propose_all(self, positions, rng):
         """Return the Evaluations at positions (d,), each under noise drawn for it alone."""
         noises = [self._new_noise(rng) for _ in positions]

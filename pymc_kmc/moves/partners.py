@@ -26,6 +26,7 @@ report, Norwegian University of Science and Technology.
 """
 
 from collections import deque
+from itertools import chain
 
 from pymc_kmc.moves.base import Move, MoveKind
 
@@ -90,20 +91,28 @@ class Sweeps:
         self.waiting = deque()
         self.conditions = b""
 
-    def begin(self, current, fitted, shares, rng):
+    def begin(self, current, fitted, shares, rng, ask=lambda position: None, n=None):
         """Begin a sweep; return the positions (d,) at which the target is to be evaluated.
 
-        `shares` are those of near, tempered and usual partners.
+        `shares` are those of near, tempered and usual partners, `n` is their number, by default
+        that of all. ``ask(position)`` is called as soon as a position is known: workers need not
+        wait for the other partners' moves.
         """
-        n_near, n_tempered, n_usual = rng.multinomial(len(self.usual), shares)
+        n = len(self.usual) if n is None else n
+        n_near, n_tempered, n_usual = rng.multinomial(n, shares)
         near = []
         if n_near:
             proposals = self.random_walk.around(current, n_near, fitted, rng)
             near = list(map(NearPartner, proposals))
         usual, tempered = self.moves
-        moved = [each.go(tempered, fitted, rng) for each in self.tempered[:n_tempered]]
-        moved += [each.go(usual, fitted, rng) for each in self.usual[:n_usual]]
-        self.waiting.extend(near + moved)
+        moved = chain(
+            near,
+            (each.go(tempered, fitted, rng) for each in self.tempered[:n_tempered]),
+            (each.go(usual, fitted, rng) for each in self.usual[:n_usual]),
+        )
+        for partner in moved:
+            ask(partner.position)
+            self.waiting.append(partner)
         return [partner.position for partner in self.waiting]
 
     def give(self, evaluations, conditions):

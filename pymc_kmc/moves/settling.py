@@ -9,15 +9,17 @@ class LearnedDraw(Move):
     """A move to a dispersed draw of the learned posterior, whatever the target is there.
 
     `positions` (n, d) are draws at a temperature above 1, so that the chains' agreement is learned,
-    not built in.
+    not built in. `ready` is the Proposal to be made next where it was evaluated with others.
     """
 
     kind = MoveKind.LEARNED_DRAW
 
     def __init__(self, positions):
-        self.positions = positions
+        self.positions, self.ready = positions, None
 
     def propose(self, current, fitted, rng):
+        if self.ready is not None:
+            return self.ready
         position = self.positions[rng.integers(len(self.positions))]
         return Proposal(position, self, log_ratio=np.inf)
 

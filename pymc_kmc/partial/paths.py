@@ -12,11 +12,11 @@ import numpy as np
 from pymc_kmc.likelihoods.executors import (
     ExecutorError,
     LazyExecutor,
-    Shipped,
     cancel,
     explain,
     picklable,
 )
+from pymc_kmc.likelihoods.shipped import Shipped
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.partial.levels import run_level
 

@@ -236,9 +236,8 @@ class KMC(SurrogateStep):
             return 1
         if self.executor is None:
             return target.n_workers
-        if not (n_workers := self.executor.n_workers):
-            has = "doesn't say how many workers it has" if n_workers is None else "has no workers"
-            raise ValueError(f"executor {has}: pass n_parallel=, or wait for its workers.")
+        if (n_workers := self.executor.n_workers) is None:
+            raise ValueError("executor doesn't say how many workers it has: pass n_parallel=.")
         return n_workers
 
     def _learn_first(self, model):
@@ -291,7 +290,20 @@ class KMC(SurrogateStep):
     def _prepare(self, point):
         if self._follows_others:
             self._learned_before.surrogate.follow(point)
+        if self.progress.n_iterations == 0 and self._is_settling and self.n_parallel > 1:
+            self._begin_at_once(point)
         return super()._prepare(point)
+
+    def _begin_at_once(self, point):
+        """Evaluate the start, the learned draw that follows it, and partners together."""
+        adapted, rng = self.adapted, self.rng
+        draw = adapted.settling.start.propose(None, adapted.fitted, rng)
+        adapted.begin_sweeps(self.n_parallel, draw, MODE_MOVES[1], rng)
+        settings = (0.0, 0.0, 1.0), rng, self.target.begin, self.n_parallel - 2
+        positions = adapted.sweeps.begin(draw, adapted.fitted, *settings)
+        first, *found = self.target.begin_with([draw.position, *positions], point, rng)
+        adapted.sweeps.give(found, self.target.conditions)
+        adapted.settling.start.ready = draw._replace(evaluation=first)
 
     @property
     def _follows_others(self):
@@ -324,7 +336,7 @@ class KMC(SurrogateStep):
             if self._is_settling:
                 near = tempered = 0.0  # it finds out about the surrogate
             shares = near, (1.0 - near) * tempered, (1.0 - near) * (1.0 - tempered)
-            positions = sweeps.begin(current, adapted.fitted, shares, rng)
+            positions = sweeps.begin(current, adapted.fitted, shares, rng, target.begin)
             begin_evaluation = perf_counter()
             sweeps.give(target.propose_all(positions, rng), target.conditions)
             seconds = perf_counter() - begin_evaluation

@@ -26,6 +26,13 @@ def test_the_clock_counts_batches():
     assert spread[0] == pytest.approx(np.exp(0.125), abs=0.1) and spread[1] > 1.6
 
 
+def test_what_is_lost_is_evaluated_again():
+    """A worker dies half way in the mean: of n evaluations n p / (1 - p) are lost."""
+    record = recorded(1, 4000)
+    assert elapsed(record, 1, lost=0.2) / 4000 == pytest.approx(1 + 0.5 * 0.2 / 0.8, abs=0.02)
+    assert elapsed(recorded(1, 4), 4, lost=0.5) > 1.0
+
+
 def test_own_seconds_count_if_wanted():
     own = [("own", 2.0), ("begin", 0), ("own", 3.0), ("end", 0), ("own", 1.0)]
     assert elapsed(own, 1, seconds=2.0, own=1.0) == 6.0  # three of them beside the evaluation
@@ -34,9 +41,11 @@ def test_own_seconds_count_if_wanted():
 
 
 def test_it_runs(capsys, tmp_path):
-    main(["--quick", "--plot", str(tmp_path / "speed.png")])
+    pytest.importorskip("emcee")
+    main(["--quick", "--emcee", "--lost", "0.1", "--plot", str(tmp_path / "speed.png")])
     lines = capsys.readouterr().out.splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[-2:]]
     assert [row[:2] for row in cells] == [["survival", "1"], ["survival", "32"]]
-    assert float(cells[1][3]) < 0.5 * float(cells[0][3]) and float(cells[1][-1]) > 1.0
+    assert float(cells[1][3]) < 0.5 * float(cells[0][3])
+    assert float(cells[1][-2]) > float(cells[1][-1]) > 0.0
     assert (tmp_path / "speed.png").stat().st_size > 0

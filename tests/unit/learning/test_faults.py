@@ -125,7 +125,10 @@ def hang():
     ],
 )
 def test_a_worker_that_is_lost(fault, options, expected, monkeypatch):
-    """Evaluations before are kept, and no thread of the pool fails visibly."""
+    """Evaluations before are kept, and no thread of the pool fails visibly.
+
+    The pool whose worker is killed is a given one, which can't be made anew.
+    """
     failures = []
     monkeypatch.setattr(threading, "excepthook", failures.append)
     with pm.Model() as model:
@@ -134,7 +137,7 @@ def test_a_worker_that_is_lost(fault, options, expected, monkeypatch):
         mean = kmc.BlackBox("curve", function, size, rate, shape=(5,), **options)
         pm.Normal("y", mean, 0.1, observed=OBSERVED)
     with pytest.raises(kmc.BlackBoxError, match=expected) as caught:
-        kmc.learn(model, executor=None if options else pool, **QUIET)
+        kmc.learn(model, executor=None if options else pool(), **QUIET)
     assert len(caught.value.evaluations) > 0
     for thread in threading.enumerate():
         if "Executor" in type(thread).__name__:  # the pool's manager

@@ -1,7 +1,11 @@
 """Learning with many workers: few batches in sequence, and the same ones on any executor."""
 
+import os
+import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 
 import numpy as np
 import pymc as pm
@@ -38,11 +42,14 @@ def opaque(function, d, n_parallel):
     return found, sizes
 
 
-def learned(n_parallel=None, executor=None, **options):
+def curve(x):
+    return np.exp(x[0]) + x[1] * np.arange(4)
+
+
+def learned(n_parallel=None, executor=None, function=curve, **options):
     with pm.Model():
         x = pm.Normal("x", 0, 2, shape=2)
-        curve = kmc.BlackBox("curve", lambda x: np.exp(x[0]) + x[1] * np.arange(4), x, shape=(4,))
-        pm.Normal("y", curve, 0.5, observed=np.ones(4))
+        pm.Normal("y", kmc.BlackBox("curve", function, x, shape=(4,)), 0.5, observed=np.ones(4))
         options = {"max_evaluations": 48, "progressbar": False} | options
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -56,6 +63,67 @@ def test_what_is_learned_depends_on_n_parallel_alone():
         for found in (learned(16, few), learned(None, many)):
             np.testing.assert_array_equal(found.positions, expected.positions)
     assert len(learned().evaluations) != len(expected.evaluations)
+
+
+def test_what_is_learned_does_not_depend_on_workers_that_die(tmp_path):
+    """A process dies in its twentieth call, the first one of them."""
+    parent, n_calls = os.getpid(), 0
+
+    def deadly(x):
+        nonlocal n_calls
+        n_calls += os.getpid() != parent
+        if n_calls == 20 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os._exit(1)
+        return curve(x)
+
+    pool = partial(ProcessPoolExecutor, 2, get_context("fork"))
+    found = learned(16, pool, function=deadly)
+    assert (tmp_path / "died").exists()
+    np.testing.assert_array_equal(found.positions, learned(16).positions)
+
+
+class NoWorkers:
+    """An executor whose workers have yet to come, as Dask's client may be."""
+
+    def submit(self, function, *arguments):
+        raise AssertionError
+
+    def ncores(self):
+        return {}
+
+
+def test_an_executor_without_workers_is_named():
+    with pytest.raises(ValueError, match="executor has no workers: pass n_parallel="):
+        learned(None, NoWorkers())
+
+
+def test_an_executor_that_ends_in_the_middle():
+    with ThreadPoolExecutor(2) as pool:
+        n_calls = 0
+
+        def ending(x):
+            nonlocal n_calls
+            n_calls += 1
+            if n_calls == 12:
+                pool.shutdown(wait=False)
+            return curve(x)
+
+        with pytest.raises(kmc.BlackBoxError, match="shutdown Leave the executor open") as caught:
+            learned(4, pool, function=ending)
+    assert len(caught.value.evaluations) > 8
+
+
+def test_what_cannot_be_sent_is_named():
+    lock = threading.Lock()
+
+    def locked(x):
+        with lock:
+            return curve(x)
+
+    with ProcessPoolExecutor(1) as pool:
+        with pytest.raises(kmc.BlackBoxError, match="'curve' got no result.*pickle.*open files"):
+            learned(4, pool, function=locked)
 
 
 def test_a_round_is_no_larger_than_its_draws_allow():

@@ -1,6 +1,7 @@
 """BlackBox: what the function gets, what is checked when, and what becomes of a failure."""
 
 import multiprocessing
+import os
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -542,20 +543,38 @@ def test_each_point_of_a_batch_has_the_time_limit():
     assert op.evaluate_many([np.linspace(0, 1, 5)])[1].all()
 
 
+def deadly(x):
+    if x > 1:
+        os._exit(1)
+    return np.full(3, x)
+
+
+def test_parameters_that_end_their_worker_are_rejected_and_no_others():
+    """Where a worker dies none of the others' parameters is to blame."""
+    points = np.array([0.5, 2.0, -1.0, 3.0, 1.0])
+    _, op = model_of(deadly, executor=one_process, on_error="reject")
+    with pytest.warns(UserWarning, match="'f' got no result of its executor(.|\n)*x=2"):
+        outputs, succeeded = op.evaluate_many([points])
+    assert succeeded.tolist() == [True, False, True, False, True]
+    assert outputs[succeeded, 0].tolist() == points[succeeded].tolist()
+    assert op.reasons == {"worker died": 2}
+    _, op = model_of(deadly, executor=one_process)
+    with pytest.raises(kmc.BlackBoxError, match="twice with none beside it(.|\n)*x=3"):
+        op.evaluate(3.0)
+
+
+def one_process_that_never_starts():
+    return ProcessPoolExecutor(1, multiprocessing.get_context("fork"), os._exit, (1,))
+
+
 def test_a_fault_of_the_machine_is_not_a_rejection():
-    """A worker that dies says nothing about the parameters."""
-
-    def function(x):
-        if x > 1:
-            import os
-
-            os._exit(1)
-        return np.zeros(3)
-
-    _, op = model_of(function, executor=one_process, on_error="reject")
-    with pytest.raises(kmc.BlackBoxError, match="'f' got no result of its executor.*\nParam.*x=2"):
-        op.evaluate(2.0)
-    assert op.n_rejected == 0
+    """A pool in which nothing runs says nothing about the parameters, nor does a given one."""
+    given = one_process()
+    for pool, remedy in ((one_process_that_never_starts, ""), (given, "executor=lambda: .* anew")):
+        _, op = model_of(deadly, executor=pool, on_error="reject")
+        with pytest.raises(kmc.BlackBoxError, match=f"no result of its exec.*{remedy}(.|\n)*x=2"):
+            op.evaluate(2.0)
+        assert op.n_rejected == 0
 
 
 # Finding them

@@ -28,7 +28,8 @@ from tests.targets import column, metropolis_chain, sample
 ROOT = Path(__file__).parents[3]
 # The pools of these tests are of threads, or forked: spawned workers import PyMC, in seconds.
 two_threads = partial(ThreadPoolExecutor, 2)
-two_processes = partial(ProcessPoolExecutor, 2, mp_context=multiprocessing.get_context("fork"))
+fork = multiprocessing.get_context("fork")
+one_process, two_processes = (partial(ProcessPoolExecutor, n, mp_context=fork) for n in (1, 2))
 
 
 def estimates(task, executor=None, *, n=6, timeout=None, noise=None):
@@ -270,10 +271,28 @@ def test_a_worker_that_dies_and_the_pool_after_it():
     assert op.evaluate(np.array([5, 6]), 0.0) == 0.0  # in a new pool
 
 
+def test_what_a_dead_worker_lost_is_evaluated_again(tmp_path):
+    """Once, with the same noise; what was there is kept, also what was not yet asked for."""
+
+    def task(x, rng):
+        value = rng.standard_normal()
+        with (tmp_path / str(value)).open("a") as calls:
+            calls.write(".")
+        if value == expected[9] and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os._exit(1)
+        return value
+
+    expected = estimates(lambda x, rng: rng.standard_normal(), n=20)
+    assert estimates(task, one_process, n=20) == expected
+    counts = [len((tmp_path / str(value)).read_text()) for value in expected]
+    assert counts == 9 * [1] + [2] + 10 * [1]
+
+
 def test_a_dead_pool_that_was_given_stays_dead():
     with two_processes() as executor:
         for _ in range(2):
-            with pytest.raises(ExecutorError, match="BrokenProcessPool"):
+            with pytest.raises(ExecutorError, match="BrokenProcessPool.*executor=lambda"):
                 estimates(lambda x, rng: os._exit(1), executor)
 
 

@@ -1,8 +1,10 @@
 """KMC on an executor: how many places are evaluated at once, at what cost, and what goes wrong."""
 
+import os
 import threading
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
+from multiprocessing import get_context
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +15,10 @@ import pymc_kmc as kmc
 from pymc_kmc.likelihoods.black_box_op import BlackBoxError
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.moves.base import MoveKind
+from pymc_kmc.moves.partners import Partner
 from tests.chains import ONE_CHAIN, column, iterate, run
+
+FORK = get_context("fork")  # spawned workers import PyMC, in seconds
 
 
 @cache
@@ -64,6 +69,25 @@ def test_the_same_draws_whatever_the_executor():
     np.testing.assert_array_equal(brought, here)
 
 
+@pytest.mark.parametrize("noisy", [False, True])
+def test_the_same_draws_where_a_worker_dies(noisy, tmp_path):
+    """It is the twelfth call's, somewhere in a sweep."""
+    parent = os.getpid()
+
+    def deadly(x, rng=None):
+        with (tmp_path / "calls").open("a") as calls:
+            calls.write(".")
+        if os.getpid() != parent and (tmp_path / "calls").stat().st_size == 12:
+            os._exit(1)
+        return square(x) if rng is None else estimate(x, rng)
+
+    model = model_of(square, deadly) if noisy else model_of(deadly)
+    expected, _ = chain(model_of(), n_parallel=4)
+    found, _ = chain(model, n_parallel=4, executor=partial(ProcessPoolExecutor, 1, FORK))
+    assert (tmp_path / "calls").stat().st_size > 12
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_sweep_is_evaluated_at_once():
     n_running, most, lock = 0, 0, threading.Lock()
     meet = threading.Barrier(4)
@@ -89,6 +113,33 @@ def test_a_sweep_is_evaluated_at_once():
         own = model_of(None, slow, noisy={"executor": pool})
         step = step_of(own, n_parallel=4)
         step.target.propose_all([position + k for k in range(4)], step.rng)
+
+
+def test_workers_begin_while_partners_still_move(monkeypatch):
+    begun, calls, go = threading.Event(), [], Partner.go
+
+    def asked(x):
+        begun.set()
+        calls.append(x)
+        return square(x)
+
+    def patient(self, *arguments):
+        moved.append(self)
+        if len(moved) == 1:
+            begun.clear()
+        elif len(moved) == 3:
+            assert begun.wait(timeout=20)
+        return go(self, *arguments)
+
+    monkeypatch.setattr(Partner, "go", patient)
+    moved: list = []
+    with ThreadPoolExecutor(1) as pool:
+        model = model_of(asked, None)
+        calls.clear()
+        _, statistics = chain(model, n=20, executor=pool, n_parallel=8)
+    assert len(moved) >= 3
+    # What has begun is not evaluated again, and counted.
+    assert len(calls) == column(statistics, "kmc_n_evaluations").sum()
 
 
 def test_statistics_say_where_evaluations_were_made():

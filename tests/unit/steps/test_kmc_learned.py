@@ -58,11 +58,13 @@ def test_tuning_costs_a_few_evaluations(learned):
 
 
 @pytest.mark.parametrize("n", [32, 512])
-def test_settling_with_partners_takes_three_batches(learned, n):
-    """Its start, and a sweep; what of that is left serves the first draws."""
+def test_settling_with_partners_takes_one_batch(learned, n):
+    """Of its start and a sweep; what of that is left serves the first draws."""
     idata = sample(learned, cores=1, n_parallel=n)
     warmup, drawn = idata["warmup_sample_stats"], idata["sample_stats"]
-    assert np.all((warmup["kmc_n_evaluations"] > 0).sum("draw") <= 3)
+    assert np.all(warmup["kmc_n_evaluations"][:, 0] == n)
+    assert np.all(warmup["kmc_n_evaluations"][:, 1:] == 0)
+    assert np.all(np.asarray(warmup["kmc_move"])[:, 0] == MoveKind.LEARNED_DRAW)
     assert np.all(np.asarray(warmup["kmc_move"])[:, SETTLING + 1 :] == MoveKind.STAY)
     assert np.all((drawn["kmc_n_evaluations"] > 0).sum("draw") <= 50 // n + 1)
     assert float(drawn["acceptance_rate"].mean()) > 0.8
