@@ -96,7 +96,7 @@ def page():
 
 def link(page):
     """Return the name of a page, with a link where the documentation has it."""
-    return f"[{page.stem}]({page.name})" if page.parent.name == "docs" else page.stem
+    return f"[{page.stem}]({page.name})" if page.parent.name == "docs" else str(page)
 
 
 def main(arguments=None):
