@@ -100,7 +100,8 @@ def draw_marginal(axes, results):
     density = np.exp(-0.5 * z**2) / (exact.sd[0] * np.sqrt(2 * np.pi))
     axes.plot(x, density, "k:", label="Gaussian of the exact moments")
     axes.set(xlabel="$\\theta_1$", ylabel="density")
-    axes.legend(frameon=False, fontsize="small")
+    axes.set_ylim(top=1.6 * axes.get_ylim()[1])  # room for the legend
+    axes.legend(frameon=False, fontsize="small", loc="upper left")
 
 
 def draw_marginals(results, figure):
@@ -110,7 +111,7 @@ def draw_marginals(results, figure):
     costs = results[results.what == "simulations an effective draw"]
     costs = costs.groupby("sampler", sort=False).value.mean()
     right.barh(costs.index, costs)
-    right.set(xscale="log", xlabel="simulated data sets an effective draw")
+    right.set(xlabel="simulated data sets an effective draw")
 
 
 EXPERIMENTS = (
