@@ -41,9 +41,10 @@ VBMC_CALLS, GPRY_CALLS = 50, 70
 WALKERS = 4
 #: Live points of the nested samplers: with their defaults, 500 and 2000, none ends by the budget.
 LIVE_POINTS = 200
-#: Share of a chain's iterations that tune, where the sampler doesn't say, and evaluations of an
-#: iteration of SMC's particles in all.
-TUNED, SMC_CALLS = 0.1, 40
+#: Share of a chain's iterations that tune, where the sampler doesn't say.
+TUNED = 0.1
+#: Evaluations, roughly: of a value in an iteration of Slice, of a particle of SMC in all.
+SLICE_CALLS, SMC_CALLS = 6, 40
 
 
 class Snapshot(NamedTuple):
@@ -63,8 +64,8 @@ class Problem:
     ----------
     model, exact : pymc.Model
         With and without noise.
-    low, high : ndarray, shape (d,)
-        The plausible box, on the unconstrained scale.
+    low, high, middle, half : ndarray, shape (d,)
+        The plausible box, on the unconstrained scale; its middle and half its width.
     n_calls : int
     """
 
@@ -84,6 +85,7 @@ class Problem:
             self.low, self.high = target.mean + np.outer([-1, 1], START_SD * target.sd)
         else:
             self.low, self.high = np.quantile(prior, PLAUSIBLE, axis=0)
+        self.middle, self.half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
         self.starts = functools.partial(jittered_points, opaque, rng=self.rng)
         self._exact_log_density, _ = of_vector(self.exact)
 
@@ -122,12 +124,11 @@ class Problem:
 
     def from_cube(self, u):
         """Map the unit cube (d,) to the normal distribution whose quantiles are the box."""
-        return 0.5 * (self.low + self.high) + 0.5 * (self.high - self.low) * norm.ppf(u)
+        return self.middle + self.half * norm.ppf(u)
 
     def relative(self, x):
         """Log density relative to that distribution."""
-        half = 0.5 * (self.high - self.low)
-        return self.finite(x) - norm.logpdf(x, 0.5 * (self.low + self.high), half).sum()
+        return self.finite(x) - norm.logpdf(x, self.middle, self.half).sum()
 
     def along(self, draws, counts, seconds, before=(0, 0.0), first_share=0.5):
         """Snapshots of chains (n, k, d), whose iterations ended after `counts` (n,) evaluations.
@@ -309,8 +310,7 @@ def by_vbmc(problem, budget):
 def by_gpry(problem, budget):
     from gpry import Runner
 
-    middle, half = 0.5 * (problem.low + problem.high), 0.5 * (problem.high - problem.low)
-    box = np.column_stack([middle - GPRY_WIDTHS * half, middle + GPRY_WIDTHS * half])
+    box = problem.middle[:, None] + GPRY_WIDTHS * np.outer(problem.half, [-1, 1])
     runner = Runner(
         problem.finite,
         bounds=box,
@@ -340,7 +340,7 @@ PEERS = {
     "learn+KMC": Peer(by_learning_and_chains),
     "DEMetropolisZ": Peer(functools.partial(by_pymc, pm.DEMetropolisZ)),
     "Metropolis": Peer(lambda p, n: by_pymc(pm.Metropolis, p, n, len(p.model.free_RVs))),
-    "Slice": Peer(lambda p, n: by_pymc(pm.Slice, p, n, 6 * p.dimension)),
+    "Slice": Peer(lambda p, n: by_pymc(pm.Slice, p, n, SLICE_CALLS * p.dimension)),
     "SMC": Peer(by_smc),
     "emcee": Peer(by_emcee, "emcee"),
     "emcee-DE": Peer(functools.partial(by_emcee, de_moves=True), "emcee"),
