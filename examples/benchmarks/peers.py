@@ -47,7 +47,7 @@ import pymc_kmc as kmc  # noqa: E402
 from examples.benchmarks import learning  # noqa: E402
 from examples.benchmarks.peer_samplers import BUDGET, PEERS, QUICK_BUDGET, Problem  # noqa: E402
 from examples.benchmarks.targets import markdown  # noqa: E402
-from examples.paper.frame import Experiment, execute, lines  # noqa: E402
+from examples.paper.frame import Experiment, execute  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
 #: Errors, in standard deviations, and milliseconds of an evaluation, that the tables are about.
@@ -155,8 +155,11 @@ def draw(results, figure):
     targets = list(dict.fromkeys(results["target"]))
     panels = figure.subplots(-(-len(targets) // 4), min(len(targets), 4), squeeze=False).ravel()
     for target, axes in zip(targets, panels, strict=False):
-        lines(axes, results[results["target"] == target], "evaluations", "error", "peer")
-        axes.set(xscale="log", yscale="log", title=target)
+        for i, peer in enumerate(PEERS):  # one colour in all panels
+            found = results[(results["target"] == target) & (results["peer"] == peer)]
+            mean = found.groupby("evaluations")["error"].mean()
+            axes.plot(mean.index, mean, marker=".", color=f"C{i}", label=peer)
+        axes.set(xscale="log", yscale="log", title=target, xlabel="evaluations", ylabel="error")
         axes.axhline(CLOSE[1], color="grey", linewidth=0.5)
     for axes in panels[len(targets) :]:
         axes.set_axis_off()
