@@ -21,7 +21,8 @@ never. The table of seconds has a row a run: where it ended, its log evidence, a
 until .1 with evaluations of so many milliseconds: its own, of the processor, and theirs.
 
 Every run is kept in a CSV and not made again. With noise the log likelihood is estimated: a normal
-number of standard deviation `--noise` is added, anew at each evaluation.
+number of standard deviation `--noise` is added, anew at each evaluation. "outputs" has no number to
+add it to, and fails.
 
 Left out: pocoMC, which needs PyTorch; tinyDA, which needs a NumPy before 2; nutpie and NUTS, which
 need gradients.
