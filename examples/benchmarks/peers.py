@@ -153,18 +153,20 @@ def seconds(results):
 def draw(results, figure):
     """The larger error against evaluations, a panel a target and a line a peer."""
     results = results.assign(error=results[["mean", "sd"]].max(axis=1).clip(1e-3, 1e2))
-    targets = list(dict.fromkeys(results["target"]))
+    targets, known = list(dict.fromkeys(results["target"])), set(results["peer"])
+    looks = {peer: f"C{i % 10}" + "--"[: 1 + i // 10] for i, peer in enumerate(PEERS)}
+    looks = {peer: look for peer, look in looks.items() if peer in known}
     panels = figure.subplots(-(-len(targets) // 4), min(len(targets), 4), squeeze=False).ravel()
     for target, axes in zip(targets, panels, strict=False):
-        for i, peer in enumerate(PEERS):  # one colour in all panels
+        for peer, look in looks.items():
             found = results[(results["target"] == target) & (results["peer"] == peer)]
             mean = found.groupby("evaluations")["error"].mean()
-            axes.plot(mean.index, mean, marker=".", color=f"C{i}", label=peer)
+            axes.plot(mean.index, mean, look, marker=".", label=peer)
         axes.set(xscale="log", yscale="log", title=target, xlabel="evaluations", ylabel="error")
         axes.axhline(CLOSE[1], color="grey", linewidth=0.5)
     for axes in panels[len(targets) :]:
         axes.set_axis_off()
-    panels[0].legend(fontsize="x-small")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
 
 
 def installed(names):
