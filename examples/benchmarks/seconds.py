@@ -118,23 +118,30 @@ def by_pymc(name, model, seed, counter, share):
     return unconstrained(model, idata.posterior)
 
 
-def by_emcee(model, seed, counter, share):
-    import emcee
-
-    rng = np.random.default_rng(seed)
+def of_vector(model):
+    """The log density of an unconstrained vector (d,), -inf where there is none; a first one."""
     log_density = model.compile_logp()
     start = DictToArrayBijection.map(model.initial_point())
-    d = len(start.data)
 
-    def of_vector(x):
+    def value_at(x):
         with np.errstate(all="ignore"):
             point = DictToArrayBijection.rmap(RaveledVars(x, start.point_map_info))
             value = float(log_density(point))
         return value if np.isfinite(value) else -np.inf
 
+    return value_at, start.data
+
+
+def by_emcee(model, seed, counter, share):
+    import emcee
+
+    rng = np.random.default_rng(seed)
+    log_density, start = of_vector(model)
+    d = len(start)
+
     # PyMC's jitter.
-    begin = start.data + rng.uniform(-1, 1, (WALKERS * d, d))
-    sampler = emcee.EnsembleSampler(len(begin), d, of_vector)
+    begin = start + rng.uniform(-1, 1, (WALKERS * d, d))
+    sampler = emcee.EnsembleSampler(len(begin), d, log_density)
     sampler.random_state = np.random.RandomState(seed).get_state()  # noqa: NPY002  its interface
     state = sampler.run_mcmc(begin, int(share * EMCEE_TUNE))
     counter.add(True)

@@ -1,0 +1,223 @@
+"""`kmc.learn` and `KMC` beside other samplers that need no gradient, on the same densities.
+
+    pip install "pymc-kmc[peers]"
+    python -m examples.benchmarks.peers                                   # some hours
+    python -m examples.benchmarks.peers --targets schools --peers learn,PyVBMC --seeds 3
+    python -m examples.benchmarks.peers --noise 1
+    python -m examples.benchmarks.peers --quick
+
+Targets are models of :mod:`examples.benchmarks.learning`, whose moments and density many are of
+:mod:`examples.benchmarks.targets`. The black box counts its calls, whoever makes them. `learn`,
+`KMC` and PyMC's samplers see the model, the others its log density on the unconstrained scale. All
+begin at PyMC's jittered initial points. Those that ask for a box or a prior are told the 16 % and
+the 84 % quantile of the prior. Flat priors have none: three standard deviations of the posterior
+stand for them, and flatter whoever asks.
+
+Each peer has its own defaults, ends by itself, or at `--budget` evaluations. What it knows is
+compared with the reference at `CHECKPOINTS`, or at its own iterations; of chains the later half.
+The table of evaluations has those from which on the largest errors of a mean, in standard
+deviations, and of a log standard deviation are below .2 and below .1, medians over seeds; "-" is
+never. The table of seconds has a row a run: where it ended, its log evidence, and the seconds
+until .1 with evaluations of so many milliseconds: its own, of the processor, and theirs.
+
+Every run is kept in a CSV and not made again. With noise the log likelihood is estimated: a normal
+number of standard deviation `--noise` is added, anew at each evaluation. "outputs" has no number to
+add it to, and fails.
+
+Left out: pocoMC, which needs PyTorch; tinyDA, which needs a NumPy before 2; nutpie and NUTS, which
+need gradients.
+"""
+
+import os
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import argparse  # noqa: E402
+import functools  # noqa: E402
+import importlib.util  # noqa: E402
+import itertools  # noqa: E402
+import logging  # noqa: E402
+import warnings  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+
+import pymc_kmc as kmc  # noqa: E402
+from examples.benchmarks import learning  # noqa: E402
+from examples.benchmarks.peer_samplers import BUDGET, PEERS, QUICK_BUDGET, Problem  # noqa: E402
+from examples.benchmarks.targets import markdown  # noqa: E402
+from examples.paper.frame import Experiment, execute  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results"
+#: Errors, in standard deviations, and milliseconds of an evaluation, that the tables are about.
+CLOSE, COSTS = (0.2, 0.1), (0.1, 1.0, 10.0, 100.0)
+#: Targets of the command by default: twelve.
+TARGET_NAMES = ("dose-response", "time-series", "survival", "mixture", "sine", "schools", "outputs")
+TARGET_NAMES += ("scalar", "banana", "two-modes", "student-t", "gaussian-20")
+
+
+@functools.cache
+def reference(name):
+    """Means and standard deviations on the unconstrained scale; see `learning.reference`."""
+    model = learning.MODELS[name]()
+    learned = None if name in learning.KNOWN else kmc.learn(model, progressbar=False)
+    return learning.reference(name, learned, model)
+
+
+def moments(snapshot):
+    """Weighted means and standard deviations of draws, (d,)."""
+    mean = np.average(snapshot.draws, axis=0, weights=snapshot.weights)
+    square = np.average((snapshot.draws - mean) ** 2, axis=0, weights=snapshot.weights)
+    return mean, np.sqrt(square)
+
+
+def row(snapshot, known):
+    """What a run's snapshot is worth, given true means and standard deviations."""
+    mean, sd = moments(snapshot)
+    with np.errstate(all="ignore"):
+        return {
+            "evaluations": snapshot.evaluations,
+            "seconds": snapshot.seconds,
+            "mean": np.max(np.abs(mean - known[0]) / known[1]),
+            "sd": np.max(np.abs(np.log(sd / known[1]))),
+            "log_evidence": snapshot.log_evidence,
+            "failed": "",
+        }
+
+
+def run(target, peer, noise, budget, seed):
+    """Rows of one run; one that says why where the peer failed."""
+    known, problem, rows = reference(target), Problem(target, noise, seed), []
+    problem.begin()
+    try:
+        rows += [row(each, known) for each in PEERS[peer].run(problem, budget)]
+    except Exception as error:  # noqa: BLE001  whatever a peer raises is its result
+        failed = f"{type(error).__name__}: {error}".splitlines()[0]
+        rows.append(
+            {
+                "evaluations": problem.n_calls,
+                "seconds": problem.seconds,
+                "mean": np.inf,
+                "sd": np.inf,
+                "log_evidence": np.nan,
+                "failed": failed,
+            }
+        )
+    return rows
+
+
+def until(found, limit):
+    """First row of a run from which on both errors are below a limit; None where there is none."""
+    found = found.sort_values("evaluations", kind="stable")
+    is_close = (found[["mean", "sd"]].max(axis=1, skipna=False) <= limit).to_numpy()
+    n = 0 if is_close.all() else len(found) - np.argmin(is_close[::-1])
+    return None if n == len(found) else found.iloc[n]
+
+
+def evaluations(results):
+    """Evaluations until .2 / .1, a row a target and a column a peer, medians over seeds."""
+    cells = {}
+    for (target, peer), group in results.groupby(["target", "peer"], sort=False):
+        runs = [one for _, one in group.groupby("seed")]
+        middles = []
+        for limit in CLOSE:
+            first = [until(one, limit) for one in runs]
+            n = np.median([np.inf if each is None else each["evaluations"] for each in first])
+            middles.append(f"{n:.0f}" if np.isfinite(n) else "-")
+        cells.setdefault(target, {})[peer] = " / ".join(middles)
+    table = pd.DataFrame.from_dict(cells, orient="index").fillna("")
+    return table.rename_axis("target").reset_index()
+
+
+def seconds(results):
+    """A row a run: its end, its log evidence, and seconds until .1 by what an evaluation takes."""
+    rows = []
+    for key, group in results.groupby(["target", "peer", "seed"], sort=False):
+        last, close = (
+            group.sort_values("evaluations", kind="stable").iloc[-1],
+            until(group, CLOSE[1]),
+        )
+        evidence = f"{last['log_evidence']:.2f}" if np.isfinite(last["log_evidence"]) else ""
+        cells = [f"{last['evaluations']:.0f}", f"{last['mean']:.2f}, {last['sd']:.2f}", evidence]
+        cells.append(f"{last['seconds']:.1f}")
+        for cost in COSTS:
+            spent = None if close is None else close["seconds"] + 1e-3 * cost * close["evaluations"]
+            cells.append("-" if close is None else f"{spent:.1f}")
+        rows.append([*key, *cells])
+    header = ["target", "peer", "seed", "ends at", "mean, sd", "log evidence", "own s"]
+    return pd.DataFrame(rows, columns=[*header, *(f"{cost:g} ms" for cost in COSTS)])
+
+
+def draw(results, figure):
+    """The larger error against evaluations, a panel a target and a line a peer."""
+    results = results.assign(error=results[["mean", "sd"]].max(axis=1).clip(1e-3, 1e2))
+    targets, known = list(dict.fromkeys(results["target"])), set(results["peer"])
+    looks = {peer: f"C{i % 10}" + "--"[: 1 + i // 10] for i, peer in enumerate(PEERS)}
+    looks = {peer: look for peer, look in looks.items() if peer in known}
+    panels = figure.subplots(-(-len(targets) // 4), min(len(targets), 4), squeeze=False).ravel()
+    for target, axes in zip(targets, panels, strict=False):
+        for peer, look in looks.items():
+            found = results[(results["target"] == target) & (results["peer"] == peer)]
+            mean = found.groupby("evaluations")["error"].mean()
+            axes.plot(mean.index, mean, look, marker=".", label=peer)
+        axes.set(xscale="log", yscale="log", title=target, xlabel="evaluations", ylabel="error")
+        axes.axhline(CLOSE[1], color="grey", linewidth=0.5)
+    for axes in panels[len(targets) :]:
+        axes.set_axis_off()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
+
+
+def installed(names):
+    """Those of the peers that can be run; the others have a line each."""
+    missing = [name for name in names if not importlib.util.find_spec(PEERS[name].needs)]
+    for name in missing:
+        print(f"{name} is left out: {PEERS[name].needs} is not installed.")
+    return [name for name in names if name not in missing]
+
+
+def parsed(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--targets", default=",".join(TARGET_NAMES), help="default: %(default)s")
+    parser.add_argument("--peers", default=",".join(PEERS), help="default: %(default)s")
+    parser.add_argument("--seeds", type=int, default=1, help="number of runs, default 1")
+    parser.add_argument("--noise", type=int, default=0, help="sd of the log likelihood's noise")
+    parser.add_argument("--budget", type=int, default=BUDGET, help="default: %(default)s")
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="for peers.csv and peers.png")
+    parser.add_argument("--quick", action="store_true", help="one small target, few evaluations")
+    options = parser.parse_args(arguments)
+    options.targets, options.peers = options.targets.split(","), options.peers.split(",")
+    if options.quick:
+        options.targets, options.budget = options.targets[:1], QUICK_BUDGET
+        options.folder = options.folder / "quick"
+    return options
+
+
+def main(arguments=None):
+    options = parsed(arguments)
+    logging.disable(logging.ERROR)
+    warnings.simplefilter("ignore")
+    keys = "target", "peer", "noise", "budget", "seed"
+    asked = options.targets, installed(options.peers), [options.noise], [options.budget]
+    settings = [
+        dict(zip(keys, values, strict=True))
+        for values in itertools.product(*asked, range(options.seeds))
+    ]
+    printed = []
+
+    def tables(results):
+        printed.append(seconds(results))
+        return evaluations(results)
+
+    about, size = "peers beside learn and KMC", (16.0, 4.0 * -(-len(options.targets) // 4))
+    experiment = Experiment(
+        "peers", about, lambda *_: settings, run, tables, draw, options.seeds, size
+    )
+    execute(experiment, options.folder)
+    (table,) = printed
+    print("\n" + markdown(list(table.columns), table.astype(str).to_numpy().tolist()))
+
+
+if __name__ == "__main__":
+    main()
