@@ -304,10 +304,10 @@ class BlackBoxOp(UserFunctionOp):
         calls = self._calls([values[missing] for values in inputs], shape)
         (self.executor or executor).begin(self._call, calls, self._keeper)
 
-    def abandon(self):
-        """Cancel evaluations begun on an executor of its own that were not asked for."""
-        if self.executor is not None:
-            self.executor.abandon()
+    def abandon(self, executor=None):
+        """Cancel evaluations begun on its own executor, or another one, and not asked for."""
+        if (executor := self.executor or executor) is not None:
+            executor.abandon()
 
     def _arguments(self, inputs):
         """Return the parameters at n points as arrays, and the shape of the outputs at each."""

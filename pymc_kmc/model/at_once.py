@@ -38,6 +38,11 @@ class AtOnce:
         if op.runs_ahead(self.executor):
             op.begin([np.stack([value]) for value in function(position)], self.executor)
 
+    def abandon(self):
+        """End what the executor has begun with and nobody has asked for."""
+        for op, _ in self._boxes[:1]:
+            op.abandon(self.executor)
+
     def __call__(self, positions):
         """Return a list of the outputs at each of some positions (d,)."""
         known = [[position] for position in positions]

@@ -197,6 +197,11 @@ class LogDensity:
         if self._at_once is not None:
             self._at_once.begin(self.rounded(position))
 
+    def abandon(self):
+        """End what executors have begun and nobody has asked for."""
+        if self._at_once is not None:
+            self._at_once.abandon()
+
     @property
     def runs_on_executors(self):
         """Whether anything in the model does."""

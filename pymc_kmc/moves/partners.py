@@ -16,8 +16,12 @@ the extended target is :math:`\pi(x) \hat L(x, u) q(u) \prod_j e^{f(z_j)} q(u_j)
 Tempered partners live on f / T. Near ones make up for random walks: given a centre
 :math:`c \sim N(x, \Sigma / 2)`, the places :math:`y_k \sim N(c, \Sigma / 2)` and x have densities
 that are symmetric in x and :math:`y_k`, and the exchange has the ratio :math:`\pi(y_k) / \pi(x)`
-(Tjelmeland, 2004). The centre is forgotten after them. All this holds in the learned coordinates,
-whose volumes are in the ratios. Which slots of a sweep have which partner doesn't depend on x.
+(Tjelmeland, 2004). They have sweeps of their own, after which the centre is forgotten. All this
+holds in the learned coordinates, whose volumes are in the ratios. Which slots of a sweep have which
+partner doesn't depend on x.
+
+There are two groups of partners, which take turns: the target is evaluated at one's places while x
+exchanges with the other. So no worker waits for a sweep's slowest evaluation.
 
 References
 ----------
@@ -26,7 +30,6 @@ report, Norwegian University of Science and Technology.
 """
 
 from collections import deque
-from itertools import chain
 
 from pymc_kmc.moves.base import Move, MoveKind
 
@@ -81,39 +84,49 @@ class NearPartner(Partner):
 class Sweeps:
     """The partners of a chain, as many as are evaluated at once; updated in place.
 
-    `usual` and `tempered` are lists of n :class:`Partner` s, `moves` are the moves of either, and
+    `groups` are pairs of lists of n :class:`Partner` s each, usual and tempered, of which
+    one group waits while the others are evaluated. `moves` are the moves of either, and
     `random_walk` proposes near ones. `waiting` are those whose exchange is to come.
     """
 
-    def __init__(self, usual, tempered, moves, random_walk):
-        self.usual, self.tempered, self.moves = usual, tempered, moves
-        self.random_walk = random_walk
-        self.waiting = deque()
+    def __init__(self, groups, moves, random_walk):
+        self.groups, self.moves, self.random_walk = deque(groups), moves, random_walk
+        self.waiting, self.ahead = deque(), deque()
         self.conditions = b""
 
     def begin(self, current, fitted, shares, rng, ask=lambda position: None, n=None):
         """Begin a sweep; return the positions (d,) at which the target is to be evaluated.
 
-        `shares` are those of near, tempered and usual partners, `n` is their number, by default
-        that of all. ``ask(position)`` is called as soon as a position is known: workers need not
-        wait for the other partners' moves.
+        `shares` are those of near sweeps, and of tempered partners in the others. ``ask(position)``
+        is called as soon as a position is known, which may be one of the next sweep. A number `n`
+        of partners makes a first sweep of so many, without a next one.
         """
-        n = len(self.usual) if n is None else n
-        n_near, n_tempered, n_usual = rng.multinomial(n, shares)
-        near = []
-        if n_near:
-            proposals = self.random_walk.around(current, n_near, fitted, rng)
-            near = list(map(NearPartner, proposals))
-        usual, tempered = self.moves
-        moved = chain(
-            near,
-            (each.go(tempered, fitted, rng) for each in self.tempered[:n_tempered]),
-            (each.go(usual, fitted, rng) for each in self.usual[:n_usual]),
-        )
-        for partner in moved:
-            ask(partner.position)
-            self.waiting.append(partner)
-        return [partner.position for partner in self.waiting]
+        near, tempered = shares
+        if rng.uniform() < near:
+            n = len(self.groups[0][0])
+            proposals = self.random_walk.around(current, n, fitted, rng)
+            partners = list(map(NearPartner, proposals))
+            for partner in partners:
+                ask(partner.position)
+        else:
+            while len(self.ahead) < (len(self.groups) if n is None else 1):
+                self.ahead.append(self._moved(fitted, tempered, rng, ask, n))
+            partners = self.ahead.popleft()
+        self.waiting.extend(partners)
+        return [partner.position for partner in partners]
+
+    def _moved(self, fitted, share, rng, ask, n):
+        """Move the next group's partners; return them."""
+        groups = self.groups[0]
+        self.groups.rotate(-1)
+        n = len(groups[0]) if n is None else n
+        n_tempered = rng.binomial(n, share)
+        moved = []
+        for partners, move, k in zip(groups, self.moves, (n - n_tempered, n_tempered), strict=True):
+            for partner in partners[:k]:
+                ask(partner.go(move, fitted, rng).position)
+                moved.append(partner)
+        return moved
 
     def give(self, evaluations, conditions):
         """Take the Evaluations at these positions, made under the target's `conditions`."""

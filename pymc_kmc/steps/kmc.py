@@ -270,6 +270,7 @@ class KMC(SurrogateStep):
         return 0 if self.evaluations is None else len(self.evaluations)
 
     def _start_chain(self):
+        self.target.abandon()  # what the last chain's partners would have needed
         is_noisy, surrogate = self.target.is_noisy, self.given_surrogate
         if surrogate is None:
             fits = FitToValues(self.n_landmarks, is_noisy)
@@ -299,7 +300,7 @@ class KMC(SurrogateStep):
         adapted, rng = self.adapted, self.rng
         draw = adapted.settling.start.propose(None, adapted.fitted, rng)
         adapted.begin_sweeps(self.n_parallel, draw, MODE_MOVES[1], rng)
-        settings = (0.0, 0.0, 1.0), rng, self.target.begin, self.n_parallel - 2
+        settings = (0.0, 0.0), rng, self.target.begin, self.n_parallel - 2
         positions = adapted.sweeps.begin(draw, adapted.fitted, *settings)
         first, *found = self.target.begin_with([draw.position, *positions], point, rng)
         adapted.sweeps.give(found, self.target.conditions)
@@ -332,13 +333,15 @@ class KMC(SurrogateStep):
             adapted.begin_sweeps(self.n_parallel, current, MODE_MOVES[1], rng)
         sweeps, seconds = adapted.sweeps, 0.0
         if not sweeps.waiting:
-            near, tempered = self._share(RANDOM_WALKS), self._share(TEMPERED_MOVES)
+            shares = self._share(RANDOM_WALKS), self._share(TEMPERED_MOVES)
             if self._is_settling:
-                near = tempered = 0.0  # it finds out about the surrogate
-            shares = near, (1.0 - near) * tempered, (1.0 - near) * (1.0 - tempered)
+                shares = 0.0, 0.0  # it finds out about the surrogate
             positions = sweeps.begin(current, adapted.fitted, shares, rng, target.begin)
             begin_evaluation = perf_counter()
+            have_changed = sweeps.conditions != target.conditions
             sweeps.give(target.propose_all(positions, rng), target.conditions)
+            if have_changed:
+                target.abandon()  # what workers have begun is of other conditions
             seconds = perf_counter() - begin_evaluation
         rows = [Row(sweeps.next(target), 1.0)]
         if not isinstance(rows[0].move, NearPartner):

@@ -28,6 +28,8 @@ SETTLING_IN_NOISE = 15
 DRAWS_PER_DIMENSION = 20
 # Share of the chain's states that partners begin at: those before it are of its arrival.
 RECENT_SHARE = 0.5
+# Groups of partners: workers evaluate one while the chain exchanges with the other.
+N_GROUPS = 2
 # Temperature of the tempered moves and of the auxiliary chain: at 2 chains stick now and then.
 TEMPERATURE = 1.5
 # Factors on the random walk's scale, once there is a surrogate for the long moves.
@@ -139,7 +141,7 @@ class KMCAdaptation(SurrogateAdaptation):
         self.active_learning.end()
 
     def begin_sweeps(self, n, state, mode_share, rng):
-        """Begin sweeps with n partners at the chain's states, or at its one state, an Evaluation.
+        """Begin sweeps of n partners at the chain's states, or at its one state, an Evaluation.
 
         `mode_share` is that of their transitions between modes, where there are several.
         """
@@ -147,16 +149,19 @@ class KMCAdaptation(SurrogateAdaptation):
         if not len(states):
             states = state.position[None]
         kinds = (MoveKind.EXCHANGE, 1.0), (MoveKind.TEMPERED_TRANSITION, TEMPERATURE)
-        usual, tempered = [
+        groups = [
             [
-                Partner(kind, states[i].copy(), temperature)
-                for i in rng.integers(len(states), size=n)
+                [
+                    Partner(kind, states[i].copy(), temperature)
+                    for i in rng.integers(len(states), size=n)
+                ]
+                for kind, temperature in kinds
             ]
-            for kind, temperature in kinds
+            for _ in range(N_GROUPS)
         ]
         rows = [Row(move, mode_share) for move in self.modes[1:]]
         mixture = MoveMixture(*rows, Row(self.transitions.moves[-1], 1.0))
-        self.sweeps = Sweeps(usual, tempered, (mixture, self.tempered), self.random_walk)
+        self.sweeps = Sweeps(groups, (mixture, self.tempered), self.random_walk)
 
     @property
     def can_explore(self):

@@ -99,4 +99,4 @@ def test_an_estimate_that_stays_behind_is_found_out(monkeypatch):
             self.target.accept(self.target.propose(outcome.end.position, self.rng))
 
     monkeypatch.setattr(kmc.KMC, "_conclude", without_noise)
-    assert error(draws("good", MORE_NOISE, 4)) > TOLERANCE
+    assert max(error(draws("good", MORE_NOISE, 4, seed)) for seed in (1, 2, 3)) > TOLERANCE

