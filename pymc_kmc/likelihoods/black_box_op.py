@@ -304,10 +304,10 @@ class BlackBoxOp(UserFunctionOp):
         calls = self._calls([values[missing] for values in inputs], shape)
         (self.executor or executor).begin(self._call, calls, self._keeper)
 
-    def abandon(self, executor=None):
-        """Cancel evaluations begun on its own executor, or another one, and not asked for."""
+    def abandon(self, executor=None, most=0):
+        """Cancel what has begun on an executor and was not asked for, if it is more than `most`."""
         if (executor := self.executor or executor) is not None:
-            executor.abandon()
+            executor.abandon(most)
 
     def _arguments(self, inputs):
         """Return the parameters at n points as arrays, and the shape of the outputs at each."""

@@ -253,10 +253,11 @@ class LazyExecutor:
         begun = self._begun.get(key)
         return begun.pop(0) if begun else None
 
-    def abandon(self):
-        """Cancel calls that have begun and were not asked for."""
-        begun, self._begun = self._begun, {}
-        cancel([future for futures in begun.values() for future in futures])
+    def abandon(self, most=0):
+        """Cancel calls that have begun and were not asked for, if they are more than `most`."""
+        if len(futures := [future for some in self._begun.values() for future in some]) > most:
+            self._begun = {}
+            cancel(futures)
 
     def each(self, task, calls, seconds, arrived=None):
         """Yield the results of calls, :class:`Failure` s of those that are given up.

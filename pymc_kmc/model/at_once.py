@@ -38,10 +38,10 @@ class AtOnce:
         if op.runs_ahead(self.executor):
             op.begin([np.stack([value]) for value in function(position)], self.executor)
 
-    def abandon(self):
-        """End what the executor has begun with and nobody has asked for."""
+    def abandon(self, most=0):
+        """End what the executor has begun and nobody has asked for, if it is more than `most`."""
         for op, _ in self._boxes[:1]:
-            op.abandon(self.executor)
+            op.abandon(self.executor, most)
 
     def __call__(self, positions):
         """Return a list of the outputs at each of some positions (d,)."""

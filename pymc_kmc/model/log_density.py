@@ -197,10 +197,10 @@ class LogDensity:
         if self._at_once is not None:
             self._at_once.begin(self.rounded(position))
 
-    def abandon(self):
-        """End what executors have begun and nobody has asked for."""
+    def abandon(self, most=0):
+        """End what an executor has begun and nobody has asked for, if it is more than `most`."""
         if self._at_once is not None:
-            self._at_once.abandon()
+            self._at_once.abandon(most)
 
     @property
     def runs_on_executors(self):

@@ -338,10 +338,9 @@ class KMC(SurrogateStep):
                 shares = 0.0, 0.0  # it finds out about the surrogate
             positions = sweeps.begin(current, adapted.fitted, shares, rng, target.begin)
             begin_evaluation = perf_counter()
-            have_changed = sweeps.conditions != target.conditions
             sweeps.give(target.propose_all(positions, rng), target.conditions)
-            if have_changed:
-                target.abandon()  # what workers have begun is of other conditions
+            # More than the next sweep's is of what another step has moved since.
+            target.abandon(sum(map(len, sweeps.ahead)))
             seconds = perf_counter() - begin_evaluation
         rows = [Row(sweeps.next(target), 1.0)]
         if not isinstance(rows[0].move, NearPartner):

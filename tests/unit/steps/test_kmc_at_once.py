@@ -13,6 +13,7 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.likelihoods.black_box_op import BlackBoxError
+from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.moves.partners import Partner
@@ -261,7 +262,7 @@ def test_extras_are_those_of_the_draw():
         assert statistics["kmc_loglik"] == pytest.approx(0.3 * noise)
 
 
-def chain_beside_another(depends, n=41):
+def chain_beside_another(depends, n=41, **options):
     """Number of calls of a black box that `depends` on another step's variable, or not."""
     n_calls = 0
 
@@ -274,7 +275,8 @@ def chain_beside_another(depends, n=41):
         x, z = pm.Normal("x", shape=2), pm.Normal("z")
         pm.Potential("p", kmc.BlackBox("counted", counted, x, z if depends else 0.0))
         pm.Normal("y", x.sum() + z, 1.0, observed=0.5)
-        step = step_of_x = kmc.KMC([x], surrogate=surrogate(), tune=False, n_parallel=4)
+        options = {"surrogate": surrogate(), "tune": False, "n_parallel": 4} | options
+        step = step_of_x = kmc.KMC([x], **options)
         step = pm.CompoundStep([step_of_x, pm.Metropolis([z], tune=False, rng=2)])
     step_of_x.set_rng(np.random.default_rng(1))
     log_density = model.compile_logp()
@@ -290,6 +292,27 @@ def test_what_another_step_moves_is_evaluated_anew():
     alone = chain_beside_another(depends=False)
     assert 41 <= alone <= 50
     assert chain_beside_another(depends=True) > 1.5 * alone
+
+
+@pytest.mark.parametrize("depends", [False, True])
+def test_what_has_begun_is_kept_where_it_is_still_of_use(depends):
+    """What is begun for another place of the other step's variable isn't: it doesn't pile up."""
+    alone = chain_beside_another(depends)
+    with ThreadPoolExecutor(2) as pool:
+        executor = LazyExecutor(pool)
+        n_calls = chain_beside_another(depends, executor=executor)
+        n_begun = sum(map(len, executor._begun.values()))
+    assert n_begun <= 4
+    assert n_calls <= (2 * alone if depends else alone + 4)
+
+
+def test_what_the_last_chain_has_begun_is_given_up():
+    with ThreadPoolExecutor(2) as pool:
+        step = step_of(model_of(square, None), executor=pool, n_parallel=4)
+        point, _ = run(step, step.target.model.initial_point(), 3)
+        begun = [future for some in step.executor._begun.values() for future in some]
+        step.set_rng(np.random.default_rng(3))
+        assert len(begun) == 4 and not step.executor._begun
 
 
 def test_a_surrogate_that_follows_other_steps_has_no_partners():
