@@ -16,12 +16,12 @@ the extended target is :math:`\pi(x) \hat L(x, u) q(u) \prod_j e^{f(z_j)} q(u_j)
 Tempered partners live on f / T. Near ones make up for random walks: given a centre
 :math:`c \sim N(x, \Sigma / 2)`, the places :math:`y_k \sim N(c, \Sigma / 2)` and x have densities
 that are symmetric in x and :math:`y_k`, and the exchange has the ratio :math:`\pi(y_k) / \pi(x)`
-(Tjelmeland, 2004). They have sweeps of their own, after which the centre is forgotten. All this
-holds in the learned coordinates, whose volumes are in the ratios. Which slots of a sweep have which
-partner doesn't depend on x.
+(Tjelmeland, 2004). The centre is forgotten after them. All this holds in the learned coordinates,
+whose volumes are in the ratios. Which slots of a sweep have which partner doesn't depend on x.
 
 There are two groups of partners, which take turns: the target is evaluated at one's places while x
-exchanges with the other. So no worker waits for a sweep's slowest evaluation.
+exchanges with the other. So no worker waits for a sweep's slowest evaluation. Near ones depend on
+x: they begin a sweep, and are evaluated before the group that workers begin with then.
 
 References
 ----------
@@ -97,33 +97,29 @@ class Sweeps:
     def begin(self, current, fitted, shares, rng, ask=lambda position: None, n=None):
         """Begin a sweep; return the positions (d,) at which the target is to be evaluated.
 
-        `shares` are those of near sweeps, and of tempered partners in the others. ``ask(position)``
-        is called as soon as a position is known, which may be one of the next sweep. A number `n`
-        of partners makes a first sweep of so many, without a next one.
+        `shares` are those of near, tempered and usual partners. ``ask(position)`` is called as soon
+        as a position is known, which may be one of the next sweep. A number `n` of partners makes a
+        first sweep of so many, without a next one.
         """
-        near, tempered = shares
-        if rng.uniform() < near:
-            n = len(self.groups[0][0])
-            proposals = self.random_walk.around(current, n, fitted, rng)
-            partners = list(map(NearPartner, proposals))
-            for partner in partners:
-                ask(partner.position)
-        else:
-            while len(self.ahead) < (len(self.groups) if n is None else 1):
-                self.ahead.append(self._moved(fitted, tempered, rng, ask, n))
-            partners = self.ahead.popleft()
-        self.waiting.extend(partners)
-        return [partner.position for partner in partners]
+        near, n_ahead = [], len(self.groups) if n is None else 1
+        while len(self.ahead) < n_ahead:
+            sizes = rng.multinomial(len(self.groups[0][0]) if n is None else n, shares)
+            if sizes[0] and not near:
+                proposals = self.random_walk.around(current, sizes[0], fitted, rng)
+                near = list(map(NearPartner, proposals))
+                for partner in near:
+                    ask(partner.position)
+            self.ahead.append(self._moved(sizes[1:], fitted, rng, ask))
+        self.waiting.extend(near + self.ahead.popleft())
+        return [partner.position for partner in self.waiting]
 
-    def _moved(self, fitted, share, rng, ask, n):
-        """Move the next group's partners; return them."""
-        groups = self.groups[0]
+    def _moved(self, sizes, fitted, rng, ask):
+        """Move so many tempered and usual partners of the next group; return them."""
+        usual, tempered = self.groups[0]
         self.groups.rotate(-1)
-        n = len(groups[0]) if n is None else n
-        n_tempered = rng.binomial(n, share)
         moved = []
-        for partners, move, k in zip(groups, self.moves, (n - n_tempered, n_tempered), strict=True):
-            for partner in partners[:k]:
+        for partners, move, n in zip((tempered, usual), self.moves[::-1], sizes, strict=True):
+            for partner in partners[:n]:
                 ask(partner.go(move, fitted, rng).position)
                 moved.append(partner)
         return moved

@@ -300,7 +300,7 @@ class KMC(SurrogateStep):
         adapted, rng = self.adapted, self.rng
         draw = adapted.settling.start.propose(None, adapted.fitted, rng)
         adapted.begin_sweeps(self.n_parallel, draw, MODE_MOVES[1], rng)
-        settings = (0.0, 0.0), rng, self.target.begin, self.n_parallel - 2
+        settings = (0.0, 0.0, 1.0), rng, self.target.begin, self.n_parallel - 2
         positions = adapted.sweeps.begin(draw, adapted.fitted, *settings)
         first, *found = self.target.begin_with([draw.position, *positions], point, rng)
         adapted.sweeps.give(found, self.target.conditions)
@@ -333,9 +333,10 @@ class KMC(SurrogateStep):
             adapted.begin_sweeps(self.n_parallel, current, MODE_MOVES[1], rng)
         sweeps, seconds = adapted.sweeps, 0.0
         if not sweeps.waiting:
-            shares = self._share(RANDOM_WALKS), self._share(TEMPERED_MOVES)
+            near, tempered = self._share(RANDOM_WALKS), self._share(TEMPERED_MOVES)
             if self._is_settling:
-                shares = 0.0, 0.0  # it finds out about the surrogate
+                near = tempered = 0.0  # it finds out about the surrogate
+            shares = near, (1.0 - near) * tempered, (1.0 - near) * (1.0 - tempered)
             positions = sweeps.begin(current, adapted.fitted, shares, rng, target.begin)
             begin_evaluation = perf_counter()
             sweeps.give(target.propose_all(positions, rng), target.conditions)

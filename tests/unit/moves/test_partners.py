@@ -95,10 +95,10 @@ def worst(ends):
     return np.abs(values.mean(axis=0) / (values.std(axis=0) / len(values) ** 0.5)).max()
 
 
-NEAR, TEMPERED_ALONE, USUAL = (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)
+NEAR, TEMPERED_ALONE, USUAL = np.eye(3)
 
 
-@pytest.mark.parametrize("shares", [NEAR, TEMPERED_ALONE, (0.3, 0.5)])
+@pytest.mark.parametrize("shares", [NEAR, TEMPERED_ALONE, (0.3, 0.3, 0.4)])
 def test_the_targets_law_stays(shares):
     """Starts are independent draws: |z| > 4.5 has a false-alarm rate of 3e-5 in each case."""
     assert worst(ends_of_sweeps(shares, n_sweeps=3)) < 4.5
