@@ -19,7 +19,8 @@ begins again. Cells are medians over seeds.
 at least, half of them at once (Foreman-Mackey et al., 2013). They begin at draws of what was
 learned, which cost them nothing.
 
-`--real` learns "outputs" and draws from it in this process and on real ones.
+`--real` learns "outputs" and draws from it in this process, on real ones and on a local cluster of
+Dask's, if it is installed. Their start counts.
 
 evaluations    of learning
 depth          batches in sequence while learning: its time in evaluations, if all take as long and
@@ -221,12 +222,21 @@ def stretch(model, learned, seed, n_workers, is_quick):
 
 
 def on_real_processes(n_processes, seconds):
-    """Print how long learning and drawing take with a slow solver, here and on a pool."""
+    """Print how long learning and drawing take with a slow solver, here, on a pool and on Dask."""
     model, found = learning.outputs(learning.Slow(seconds)), []
     learn(learning.outputs(), 0, 1)  # compiles
-    for pool in (nullcontext(), ProcessPoolExecutor(n_processes)):
+    pools = {
+        "this process": nullcontext,
+        f"{n_processes} processes": lambda: ProcessPoolExecutor(n_processes),
+    }
+    if importlib.util.find_spec("distributed"):
+        from distributed import Client
+
+        options = {"n_workers": n_processes, "threads_per_worker": 1, "dashboard_address": None}
+        pools[f"{n_processes} workers of Dask"] = lambda: Client(**options)
+    for where, make in pools.items():
         begin, used = time.perf_counter(), time.process_time()
-        with pool as executor, model:
+        with make() as executor, model:
             learned = kmc.learn(executor=executor, random_seed=0, progressbar=False)
             middle = time.perf_counter()
             step = kmc.KMC(learned, executor=executor, n_parallel=AT_ONCE)
@@ -236,15 +246,15 @@ def on_real_processes(n_processes, seconds):
             group["kmc_n_evaluations"] for group in (idata.warmup_sample_stats, idata.sample_stats)
         ]
         n = learned.n_evaluations + sum(int(count.sum()) for count in counts)
-        where = "this process" if executor is None else f"{n_processes} processes"
         print(
             f"{where}: {end - begin:.1f} s, {middle - begin:.1f} of learning, {used:.1f} own; "
             f"{n} evaluations of {seconds:g} s",
             flush=True,
         )
         found.append((end - begin, learning.unconstrained(model, idata.posterior)))
-    (here, draws), (there, same) = found
-    print(f"{here / there:.2f} times as fast; identical: {np.array_equal(draws, same)}")
+    (here, draws), *others = found
+    for there, same in others:
+        print(f"{here / there:.2f} times as fast; identical: {np.array_equal(draws, same)}")
 
 
 def plot(found, path):
