@@ -101,7 +101,7 @@ NEAR, TEMPERED_ALONE, USUAL = np.eye(3)
 @pytest.mark.parametrize("shares", [NEAR, TEMPERED_ALONE, (0.3, 0.3, 0.4)])
 def test_the_targets_law_stays(shares):
     """Starts are independent draws: |z| > 4.5 has a false-alarm rate of 3e-5 in each case."""
-    assert worst(ends_of_sweeps(shares, n_sweeps=3)) < 4.5
+    assert worst(ends_of_sweeps(shares, n=5000, n_sweeps=3)) < 4.5
 
 
 def test_a_group_is_asked_for_before_the_other_is_exchanged():
