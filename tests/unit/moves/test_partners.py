@@ -104,6 +104,20 @@ def test_the_targets_law_stays(shares):
     assert worst(ends_of_sweeps(shares, n=5000, n_sweeps=3)) < 4.5
 
 
+def test_near_partners_are_exchanged_first():
+    """Their centre is drawn around the place where the chain is when the sweep begins."""
+    rng, start = np.random.default_rng(0), evaluation(np.zeros(2), 0.0)
+    groups = [[[Partner(MoveKind.EXCHANGE, np.zeros(2)) for _ in range(8)], []] for _ in range(2)]
+    move = SurrogateTransition(KINDS[-1], False)
+    sweeps = Sweeps(groups, (move, move), RandomWalk(RandomWalkAdaptation(2), factors=(1.0,)))
+    for _ in range(3):
+        sweeps.begin(start, of_gaussian(), (0.5, 0.0, 0.5), rng)
+        are_near = [isinstance(partner, NearPartner) for partner in sweeps.waiting]
+        assert 0 < sum(are_near) < len(are_near)
+        assert are_near == sorted(are_near, reverse=True)
+        sweeps.waiting.clear()
+
+
 def test_a_group_is_asked_for_before_the_other_is_exchanged():
     asked, rng = [], np.random.default_rng(0)
     groups = [[[Partner(MoveKind.EXCHANGE, np.zeros(2)) for _ in range(N)], []] for _ in range(2)]
