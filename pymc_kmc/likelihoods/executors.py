@@ -161,9 +161,11 @@ def _has_result(future):
 
 
 def _tell(arrived, call, future):
-    """Tell of a future's result, if it has one."""
+    """Tell of a future's result, if it has one; `is_kept` is False meanwhile, True then."""
     if _has_result(future):
+        future.is_kept = False
         arrived(call, *future.result())
+        future.is_kept = True
 
 
 def _key(task, call):
@@ -254,10 +256,20 @@ class LazyExecutor:
         return begun.pop(0) if begun else None
 
     def abandon(self, most=0):
-        """Cancel calls that have begun and were not asked for, if they are more than `most`."""
-        if len(futures := [future for some in self._begun.values() for future in some]) > most:
+        """Cancel calls that have begun and were not asked for, if they are more than `most`.
+
+        What a store keeps no longer counts: it is found there. What workers may be at is let end:
+        nothing stops it, and a store keeps what it returns.
+        """
+        for key, futures in list(self._begun.items()):
+            self._begun[key] = [each for each in futures if not getattr(each, "is_kept", False)]
+            if not self._begun[key]:
+                del self._begun[key]
+        futures = [future for some in self._begun.values() for future in some]
+        if sum(not hasattr(future, "is_kept") for future in futures) > most:
             self._begun = {}
-            cancel(futures)
+            waiting = [future for future in futures if not future.done()]
+            cancel(waiting[self._n_workers or 0 :] if waiting else [])
 
     def each(self, task, calls, seconds, arrived=None):
         """Yield the results of calls, :class:`Failure` s of those that are given up.

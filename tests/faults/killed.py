@@ -44,11 +44,11 @@ def black_box(folder, **options):
     options |= {"shape": 5, "on_error": "reject", "store": folder / STORE}
     curve = kmc.BlackBox("decay", decay, rate, **options)
     pm.Normal("y", curve, 0.1, observed=[1.0, 0.6, 0.4, 0.2, 0.1])
-    return kmc.KMC(), 1
+    return kmc.KMC(), 1, options.get("executor")
 
 
 def on_dask(folder):
-    """The curve, its calls on a cluster of two threads; the executor is kept for later calls."""
+    """The curve, its calls on a cluster of two threads."""
     from distributed import Client, LocalCluster
 
     cluster = LocalCluster(
@@ -66,7 +66,7 @@ def estimate(folder):
 
     x = pm.Normal("x", 0, 3)
     kmc.PseudoMarginalPotential("likelihood", estimator, x, store=folder / STORE)
-    return kmc.AdaptiveMetropolis(), 2
+    return kmc.AdaptiveMetropolis(), 2, None
 
 
 KINDS = {"black_box": black_box, "estimate": estimate, "on_dask": on_dask}
@@ -75,11 +75,13 @@ KINDS = {"black_box": black_box, "estimate": estimate, "on_dask": on_dask}
 def main():
     make, folder, seed = KINDS[sys.argv[1]], Path(sys.argv[2]), int(sys.argv[3])
     with pm.Model() as model:
-        step, cores = make(folder)
+        step, cores, executor = make(folder)
         quiet = {"progressbar": False, "compute_convergence_checks": False}
         found = pm.sample(
             step=step, tune=100, draws=150, chains=2, cores=cores, random_seed=seed, **quiet
         )
+    if executor is not None:
+        executor.shutdown()  # what its workers have begun for a next draw is stored, too
     print(json.dumps(found.posterior[model.free_RVs[0].name].values.tolist()))
 
 

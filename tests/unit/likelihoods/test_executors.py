@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import queue
 import subprocess
 import sys
 import threading
@@ -476,6 +477,22 @@ def test_what_nobody_asked_for_is_cancelled():
         assert [future.cancelled() for future in futures][1:] == [True, True]
 
 
+def test_what_a_store_keeps_does_not_count_among_what_has_begun():
+    """Its results are found there, and what else has begun is still wanted."""
+    kept, wanted = [((value,),) for value in (-1, -2)], [((-3,),)]
+    arrived = queue.Queue()
+    with ThreadPoolExecutor(1) as pool:
+        executor = LazyExecutor(pool)
+        executor.begin(min, kept, lambda *found: arrived.put(found))
+        executor.begin(min, wanted)
+        assert [arrived.get(timeout=5)[0] for _ in kept] == kept
+        pool.submit(int).result(5)  # the thread has left the functions that tell of a result
+        executor.abandon(most=1)
+        assert [futures[0].result(5).result for futures in executor._begun.values()] == [-3]
+        executor.abandon(most=0)
+        assert not executor._begun
+
+
 def test_results_that_are_all_there_cancel_nothing_when_they_are_dropped():
     """The next of other calls is still wanted, and the pool is good for it."""
     made = []
@@ -500,10 +517,11 @@ def test_results_that_are_all_there_cancel_nothing_when_they_are_dropped():
 def test_a_call_that_was_cancelled_is_made_when_it_is_asked_for(dask):
     executor = LazyExecutor(dask)
     for value in range(20):
-        executor.begin(abs, [(-value,), (-value - 0.5,)])
+        calls = [(-value - share,) for share in (0.0, 0.2, 0.4, 0.6)]  # more than workers
+        executor.begin(abs, calls)
         executor.abandon()
-        found = executor.results(abs, [(-value,), (-value - 0.5,)])
-        assert [result for result, _ in found] == [value, value + 0.5]
+        found = executor.results(abs, calls)
+        assert [result for result, _ in found] == [-call for (call,) in calls]
 
 
 def test_an_executor_that_cannot_begin_says_so_when_asked():

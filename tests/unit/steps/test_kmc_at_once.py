@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache, partial
 from multiprocessing import get_context
@@ -304,6 +305,24 @@ def test_what_has_begun_is_kept_where_it_is_still_of_use(depends):
         n_begun = sum(map(len, executor._begun.values()))
     assert n_begun <= 4
     assert n_calls <= (2 * alone if depends else alone + 4)
+
+
+def test_a_store_on_an_executor_makes_no_evaluation_twice(tmp_path):
+    """What it keeps before it is asked for must not make the chain give up what else has begun."""
+    places = []
+
+    def function(x):
+        places.append(x.tobytes())
+        time.sleep(0.003)
+        return square(x)
+
+    with ThreadPoolExecutor(2) as pool:
+        store = kmc.EvaluationStore(tmp_path / "store.db")
+        model = model_of(function, None, {"store": store, "executor": pool})
+        n_checks = len(places) - len(set(places))  # that the function always returns the same
+        chain(model, 60, n_parallel=4)
+    assert len(places) - len(set(places)) == n_checks
+    assert len(store) == len(set(places))
 
 
 def test_what_the_last_chain_has_begun_is_given_up():
