@@ -156,13 +156,13 @@ def kill_at_exit(executor, futures):
         register(kill)
 
 
-def _has_result(future):
+def has_result(future):
     return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _tell(arrived, call, future):
     """Tell of a future's result, if it has one; `is_kept` is False meanwhile, True then."""
-    if _has_result(future):
+    if has_result(future):
         future.is_kept = False
         arrived(call, *future.result())
         future.is_kept = True
@@ -315,7 +315,7 @@ class LazyExecutor:
                     n_done, n_deaths = n_done + 1, min(n_deaths, MOST_DEATHS)
                     yield result
             except ExecutorError as error:
-                if not self._is_replaced(error.__cause__):
+                if not self.is_replaced(error.__cause__):
                     raise
                 self._try_out(error)
                 n_deaths += 1
@@ -358,7 +358,7 @@ class LazyExecutor:
             executor = self._executors.get(os.getpid())
             if not self._ends_with(executor, error):
                 cancel(futures)
-            if self._is_replaced(error):
+            if self.is_replaced(error):
                 self._keep_results(waiting)
                 self._end()
             else:
@@ -371,18 +371,23 @@ class LazyExecutor:
                     f"{'it' if each else 'they'} took longer than timeout={seconds:g} seconds."
                 )
                 raise TimeLimitError(f"{message}{left}") from error
-            raise ExecutorError(explain(error, self._make is not None)) from error
+            raise ExecutorError(explain(error, self.is_made)) from error
 
-    def _is_replaced(self, error):
+    @property
+    def is_made(self):
+        """Whether a function makes the executor, which can make it anew."""
+        return self._make is not None
+
+    def is_replaced(self, error):
         """Return whether an executor that has broken is made anew."""
-        return self._make is not None and isinstance(error, BrokenExecutor)
+        return self.is_made and isinstance(error, BrokenExecutor)
 
     def _keep_results(self, waiting):
         """Keep results that are there, of pairs of key and future, for when they are asked for."""
         for key, future in waiting:
             self._begun.setdefault(key, []).append(future)
         for futures in self._begun.values():
-            futures[:] = [future for future in futures if _has_result(future)]
+            futures[:] = [future for future in futures if has_result(future)]
 
     def _made(self):
         if self._make is None:

@@ -94,16 +94,15 @@ class Sweeps:
         self.waiting, self.ahead = deque(), deque()
         self.conditions = b""
 
-    def begin(self, current, fitted, shares, rng, ask=lambda position: None, n=None):
+    def begin(self, current, fitted, shares, rng, ask=lambda position: None):
         """Begin a sweep; return the positions (d,) at which the target is to be evaluated.
 
         `shares` are those of near, tempered and usual partners. ``ask(position)`` is called as soon
-        as a position is known, which may be one of the next sweep. A number `n` of partners makes a
-        first sweep of so many, without a next one.
+        as a position is known, which may be one of the next sweep.
         """
-        near, n_ahead = [], len(self.groups) if n is None else 1
-        while len(self.ahead) < n_ahead:
-            sizes = rng.multinomial(len(self.groups[0][0]) if n is None else n, shares)
+        near = []
+        while len(self.ahead) < len(self.groups):
+            sizes = rng.multinomial(len(self.groups[0][0]), shares)
             if sizes[0] and not near:
                 proposals = self.random_walk.around(current, sizes[0], fitted, rng)
                 near = list(map(NearPartner, proposals))
@@ -111,6 +110,15 @@ class Sweeps:
                     ask(partner.position)
             self.ahead.append(self._moved(sizes[1:], fitted, rng, ask))
         self.waiting.extend(near + self.ahead.popleft())
+        return self._positions
+
+    def begin_first(self, n, fitted, rng, ask):
+        """Begin with a sweep of n usual partners, and with no next one; else as :meth:`begin`."""
+        self.waiting.extend(self._moved((0, n), fitted, rng, ask))
+        return self._positions
+
+    @property
+    def _positions(self):
         return [partner.position for partner in self.waiting]
 
     def _moved(self, sizes, fitted, rng, ask):

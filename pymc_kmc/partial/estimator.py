@@ -72,7 +72,8 @@ def partial_posteriors(
         one a draw; ``posterior.attrs["n_evaluations"]`` overrides both.
     executor : concurrent.futures.Executor or callable, optional
         Executor that runs the replications, or a function that makes it, such as ``lambda:
-        ProcessPoolExecutor(8)``. The estimate doesn't depend on it.
+        ProcessPoolExecutor(8)``. The estimate doesn't depend on it. What a function makes is made
+        anew when a worker dies, and the replications that were lost are run again.
     random_seed : int, sequence of int, numpy.random.SeedSequence or Generator, optional
         The same seed gives the same estimate; a generator draws one.
     progressbar : bool

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.likelihoods.executors import (
+    MOST_DEATHS,
     ExecutorError,
     LazyExecutor,
     cancel,
     explain,
+    has_result,
     picklable,
 )
 from pymc_kmc.likelihoods.shipped import Shipped
@@ -112,7 +114,8 @@ def follow(plans, run_path, subset_of, executor=None, report=lambda runs: None):
 
 
 def _on_executor(plans, run_path, subset_of, executor, keep):
-    waiting, todo = {}, list(enumerate(plans))[::-1]
+    """Run all replications; what a dying worker takes along is run again where that can be."""
+    waiting, todo, n_deaths = {}, list(enumerate(plans))[::-1], 0
     try:
         while waiting or todo:
             while todo and len(waiting) < MOST_WAITING:
@@ -121,9 +124,18 @@ def _on_executor(plans, run_path, subset_of, executor, keep):
             ended = [index for index, future in waiting.items() if future.done()]
             for index in ended:
                 try:
-                    outcome = waiting.pop(index).result()
+                    outcome = waiting[index].result()
                 except Exception as error:
-                    raise ExecutorError(explain(error)) from error
+                    n_deaths += 1
+                    if n_deaths > MOST_DEATHS or not executor.is_replaced(error):
+                        raise ExecutorError(explain(error, executor.is_made)) from error
+                    executor.forget()
+                    for lost in [each for each in waiting if not has_result(waiting[each])]:
+                        del waiting[lost]
+                        todo.append((lost, plans[lost]))
+                    break
+                n_deaths = 0
+                del waiting[index]
                 keep(index, outcome)
             if not ended:
                 sleep(LOOK_EVERY)
@@ -138,7 +150,7 @@ def _submitted(executor, run_path, plan, subset):
     try:
         return executor.submit(run_path, subset, plan.sizes, plan.seeds)
     except Exception as error:
-        raise ExecutorError(explain(error)) from error
+        raise ExecutorError(explain(error, executor.is_made)) from error
 
 
 def failure(index, plan, outcome):

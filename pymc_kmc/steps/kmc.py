@@ -300,8 +300,8 @@ class KMC(SurrogateStep):
         adapted, rng = self.adapted, self.rng
         draw = adapted.settling.start.propose(None, adapted.fitted, rng)
         adapted.begin_sweeps(self.n_parallel, draw, MODE_MOVES[1], rng)
-        settings = (0.0, 0.0, 1.0), rng, self.target.begin, self.n_parallel - 2
-        positions = adapted.sweeps.begin(draw, adapted.fitted, *settings)
+        n, begin = self.n_parallel - 2, self.target.begin
+        positions = adapted.sweeps.begin_first(n, adapted.fitted, rng, begin)
         first, *found = self.target.begin_with([draw.position, *positions], point, rng)
         adapted.sweeps.give(found, self.target.conditions)
         adapted.settling.start.ready = draw._replace(evaluation=first)

@@ -270,6 +270,23 @@ def test_a_worker_that_dies():
         estimate(build=lambda subset: os._exit(1), executor=two_processes)
 
 
+def test_replications_that_a_dying_worker_takes_along_are_run_again(tmp_path):
+    def build(subset):
+        if len(subset) > 8 and not died.exists():
+            died.touch()
+            os._exit(1)
+        return portable_build(subset)
+
+    died = tmp_path / "died"
+    with two_processes() as pool, pytest.raises(ExecutorError, match="Give a function"):
+        estimate(build=build, sample=portable_sample, executor=pool)
+    died.unlink()
+    found = estimate(build=build, sample=portable_sample, executor=two_processes)
+    expected = estimate(build=portable_build, sample=portable_sample)
+    assert died.exists()
+    np.testing.assert_array_equal(found.debiased, expected.debiased)
+
+
 def test_something_that_does_not_travel():
     lock = __import__("threading").Lock()
     with two_processes() as pool, pytest.raises(ExecutorError, match="pickle"):
