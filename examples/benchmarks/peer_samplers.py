@@ -26,7 +26,7 @@ BUDGET, QUICK_BUDGET = 10_000, 500
 #: Evaluations at which chains are looked at, each some 1.5 times the one before.
 CHECKPOINTS = (50, 75, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000, 7000, 10_000)
 #: Most evaluations of `learn`, from the beginning each; the last is its own default.
-LEARN_BUDGETS = 50, 100, 200, None
+LEARN_BUDGETS = 20, 30, 40, 50, 70, 100, 140, 200, 280, None
 #: Quantiles of the prior between which PyVBMC expects the posterior, its documentation's advice.
 PLAUSIBLE = 0.16, 0.84
 #: Draws of the prior that tell them, and of PyVBMC's posterior.
@@ -273,6 +273,17 @@ def by_nautilus(problem, budget):
             return
 
 
+def by_pocomc(problem, budget):
+    import pocomc
+
+    prior = pocomc.Prior([norm(*each) for each in zip(problem.middle, problem.half, strict=True)])
+    sampler = pocomc.Sampler(prior, problem.relative, random_state=problem.seed)
+    sampler.run(progress=False)
+    draws, weights, *_ = sampler.posterior()
+    evidence = float(sampler.evidence()[0])
+    yield Snapshot(problem.n_calls, problem.seconds, draws, weights, evidence)
+
+
 def by_vbmc(problem, budget):
     from pyvbmc import VBMC
 
@@ -347,6 +358,7 @@ PEERS = {
     "zeus": Peer(by_zeus, "zeus"),
     "dynesty": Peer(by_dynesty, "dynesty"),
     "nautilus": Peer(by_nautilus, "nautilus"),
+    "pocoMC": Peer(by_pocomc, "pocomc"),
     "PyVBMC": Peer(by_vbmc, "pyvbmc"),
     "GPry": Peer(by_gpry, "gpry"),
 }

@@ -24,8 +24,8 @@ Every run is kept in a CSV and not made again. With noise the log likelihood is 
 number of standard deviation `--noise` is added, anew at each evaluation. "outputs" has no number to
 add it to, and fails.
 
-Left out: pocoMC, which needs PyTorch; tinyDA, which needs a NumPy before 2; nutpie and NUTS, which
-need gradients.
+pocoMC needs PyTorch, and goes on to its own end whatever the budget. Left out: tinyDA, which needs
+a NumPy before 2; nutpie and NUTS, which need gradients.
 """
 
 import os

@@ -4,7 +4,7 @@
     python -m examples.benchmarks.scaling --targets survival --workers 1,32 --seeds 3
     python -m examples.benchmarks.scaling --no-chains                      # learning alone
     python -m examples.benchmarks.scaling --lost 0.02                      # workers die
-    python -m examples.benchmarks.scaling --emcee --plot speed.png
+    python -m examples.benchmarks.scaling --peers emcee,pocoMC --plot speed.png
     python -m examples.benchmarks.scaling --real 2 --seconds 0.05          # real processes
     python -m examples.benchmarks.scaling --quick
 
@@ -15,9 +15,11 @@ order, each of which takes seconds whose logarithm is spread; own seconds count 
 `--own 0` sets them apart. A share `--lost` of evaluations ends with its worker, anywhere in it, and
 begins again. Cells are medians over seeds.
 
-`--emcee` has emcee's stretch moves on the same clock, if it is installed: two walkers a worker, 32
-at least, half of them at once (Foreman-Mackey et al., 2013). They begin at draws of what was
-learned, which cost them nothing.
+`--peers` has others on the same clock, if they are installed. emcee makes stretch moves of two
+walkers a worker, 32 at least, half of them at once (Foreman-Mackey et al., 2013). They begin at
+draws of what was learned, which cost them nothing. pocoMC begins with the normal distribution of
+their moments, three times as wide, ends by itself, and then has its effective particles
+(Karamanis et al., 2022).
 
 `--real` learns "outputs" and draws from it in this process, on real ones and on a local cluster of
 Dask's, if it is installed. Their start counts.
@@ -57,10 +59,12 @@ WORKERS = 1, 8, 32, 256
 #: Seconds of an evaluation, and standard deviation of their logarithm.
 SECONDS, SPREAD = 10.0, 0.3
 DRAWS, QUICK_DRAWS = 1000, 50
-#: What labels of emcee's figures end with.
-EMCEE = ", emcee"
+#: How many times wider than the posterior pocoMC's prior is.
+WIDER = 3.0
 #: Walkers that emcee has at least, and their steps.
 FEWEST_WALKERS, STEPS, QUICK_STEPS = 32, 1000, 100
+#: pocoMC's active particles: its default; twice as many are effective while it anneals.
+ACTIVE = 256
 #: Places at once, draws and tuning of each chain on real processes.
 AT_ONCE, REAL_DRAWS, REAL_TUNE = 16, 250, 50
 
@@ -73,7 +77,8 @@ class Recorder:
     """
 
     def __init__(self, n):
-        self._max_workers, self.n_tasks, self.record = n, 0, []
+        self.n_workers = self._max_workers = n
+        self.n_tasks, self.record = 0, []
         self._last = time.process_time()
 
     def submit(self, function, *arguments):
@@ -173,7 +178,7 @@ def pieces(record, bounds):
 
 
 def run(name, seed, n_workers, options):
-    """Return the figures of one run with so many workers, by name, emcee's last if wanted."""
+    """Return the figures of one run with so many workers, by name, those of peers last."""
     model = learning.MODELS[name]()
     learned, record = learn(model, seed, n_workers)
     clock = options.seconds, options.spread, options.own, options.lost
@@ -186,17 +191,17 @@ def run(name, seed, n_workers, options):
             sum(elapsed(part, n_workers, *clock) for part in parts) for parts in phases
         )
         figures["to 400"] = figures["learned"] + tuning + drawing * learning.EFFECTIVE / ess
-        if options.emcee:
-            record, ess = stretch(model, learned, seed, n_workers, options.quick)
-            seconds = elapsed(record, n_workers, *clock)
-            figures["emcee to 400"] = seconds * learning.EFFECTIVE / ess
+        for peer in options.peers:
+            recorder = Recorder(n_workers)
+            ess = PEERS[peer](log_density_of(model, learned), learned, seed, recorder, options)
+            recorder.note("end", recorder.n_tasks - 1)
+            seconds = elapsed(recorder.record, n_workers, *clock)
+            figures[f"{peer} to 400"] = seconds * learning.EFFECTIVE / ess
     return figures
 
 
-def stretch(model, learned, seed, n_workers, is_quick):
-    """Return the record of emcee's stretch moves, and their effective draws."""
-    import emcee
-
+def log_density_of(model, learned):
+    """Return the log density of an unconstrained vector, in the order of what was learned."""
     log_density, point = model.compile_logp(), model.initial_point()
     shapes = [point[name].shape for name in learned.names]
     ends = np.cumsum([point[name].size for name in learned.names])
@@ -205,20 +210,55 @@ def stretch(model, learned, seed, n_workers, is_quick):
         values = map(np.reshape, np.split(x, ends[:-1]), shapes)
         return float(log_density(dict(zip(learned.names, values, strict=True))))
 
-    rng, n_steps = np.random.default_rng(seed), QUICK_STEPS if is_quick else STEPS
-    n_walkers = max(2 * n_workers, FEWEST_WALKERS)
-    starts = rng.choice(learned.positions, n_walkers) + 1e-6 * rng.normal(
-        size=(n_walkers, ends[-1])
-    )
-    recorder = Recorder(n_workers)
-    sampler = emcee.EnsembleSampler(n_walkers, ends[-1], log_density_at, pool=recorder)
+    return log_density_at
+
+
+def stretch(log_density, learned, seed, recorder, options):
+    """Make emcee's stretch moves; return their effective draws."""
+    import emcee
+
+    rng, n_steps = np.random.default_rng(seed), QUICK_STEPS if options.quick else STEPS
+    n_walkers = max(2 * recorder.n_workers, FEWEST_WALKERS)
+    starts = rng.choice(learned.positions, n_walkers)
+    starts += 1e-6 * rng.normal(size=starts.shape)
+    sampler = emcee.EnsembleSampler(*starts.shape, log_density, pool=recorder)
     sampler.random_state = np.random.RandomState(seed).get_state()
     sampler.run_mcmc(starts, n_steps)
-    recorder.note("end", recorder.n_tasks - 1)
     chain = sampler.get_chain()
     both = np.concatenate([chain, (chain - chain.mean(axis=(0, 1))) ** 2], axis=-1)
     steps_a_draw = emcee.autocorr.integrated_time(both, tol=0, quiet=True).max()
-    return recorder.record, n_walkers * n_steps / steps_a_draw
+    return n_walkers * n_steps / steps_a_draw
+
+
+def preconditioned(log_density, learned, seed, recorder, options):
+    """Run pocoMC, as many active particles as workers or its default; return its effective ones."""
+    import pocomc
+    from scipy.stats import norm
+
+    middle, sd = learned.positions.mean(axis=0), WIDER * learned.positions.std(axis=0)
+    prior = pocomc.Prior([norm(*each) for each in zip(middle, sd, strict=True)])
+
+    def log_likelihood(x):
+        return log_density(x) - norm.logpdf(x, middle, sd).sum()
+
+    n_active = max(recorder.n_workers, ACTIVE)
+    sampler = pocomc.Sampler(
+        prior,
+        log_likelihood,
+        n_effective=2 * n_active,
+        n_active=n_active,
+        pool=recorder,
+        random_state=seed,
+    )
+    sampler.run(n_total=learning.EFFECTIVE, n_evidence=0, progress=False)
+    _, weights, *_ = sampler.posterior()
+    return weights.sum() ** 2 / (weights**2).sum()
+
+
+#: Functions that run a peer and return its effective draws.
+PEERS = {"emcee": stretch, "pocoMC": preconditioned}
+#: Lines of our own and of theirs.
+LINES = "o-", "o--", "o:"
 
 
 def on_real_processes(n_processes, seconds):
@@ -260,16 +300,16 @@ def on_real_processes(n_processes, seconds):
 def plot(found, path):
     """Save a picture of the speed against the workers, {target: {workers: times as fast}}.
 
-    emcee's lines are broken.
+    Lines of peers, "target, peer", are broken.
     """
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     colours: dict = {}
     for name, speeds in found.items():
-        is_emcee = name.endswith(EMCEE)
-        colour = colours.setdefault(name.removesuffix(EMCEE), f"C{len(colours)}")
-        line = "o--" if is_emcee else "o-"
+        target, _, peer = name.partition(", ")
+        colour = colours.setdefault(target, f"C{len(colours)}")
+        line = LINES[["", *PEERS].index(peer)]
         axes.plot(list(speeds), list(speeds.values()), line, color=colour, label=name)
     axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="times as fast as one worker")
     axes.legend()
@@ -285,7 +325,7 @@ def main(arguments=None):
     parser.add_argument("--spread", type=float, default=SPREAD, help="of their logarithm")
     parser.add_argument("--own", type=float, default=1.0, help="weight of own seconds")
     parser.add_argument("--lost", type=float, default=0.0, help="share of evaluations, default 0")
-    parser.add_argument("--emcee", action="store_true", help="emcee beside it, if installed")
+    parser.add_argument("--peers", default="", help="those of emcee,pocoMC, if installed")
     parser.add_argument("--real", metavar="N", type=int, help="on N real processes, and here")
     parser.add_argument("--no-chains", action="store_true", help="learning alone")
     parser.add_argument("--plot", metavar="FILE", help="picture of speed against workers")
@@ -295,16 +335,17 @@ def main(arguments=None):
     if options.real:
         on_real_processes(options.real, options.seconds)
         return
-    if options.emcee and importlib.util.find_spec("emcee") is None:
-        print("emcee is not installed: left out.")
-        options.emcee = False
+    asked = options.peers.split(",") if options.peers else []
+    options.peers = [peer for peer in asked if importlib.util.find_spec(peer.lower())]
+    for peer in set(asked) - set(options.peers):
+        print(f"{peer} is not installed: left out.")
     names, counts = options.targets.split(","), list(map(int, options.workers.split(",")))
     seeds = range(options.seeds)
     if options.quick:
         names, counts, seeds = ["survival"], [1, 32], range(1)
     rows, speeds = [], {}
     timed = {"": "learned" if options.no_chains else "to 400"}
-    timed |= {EMCEE: "emcee to 400"} if options.emcee else {}
+    timed |= {f", {peer}": f"{peer} to 400" for peer in options.peers}
     for name in names:
         for n_workers in counts:
             found = [run(name, seed, n_workers, options) for seed in seeds]

@@ -42,7 +42,7 @@ def test_own_seconds_count_if_wanted():
 
 def test_it_runs(capsys, tmp_path):
     pytest.importorskip("emcee")
-    main(["--quick", "--emcee", "--lost", "0.1", "--plot", str(tmp_path / "speed.png")])
+    main(["--quick", "--peers", "emcee", "--lost", "0.1", "--plot", str(tmp_path / "speed.png")])
     lines = capsys.readouterr().out.splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[-2:]]
     assert [row[:2] for row in cells] == [["survival", "1"], ["survival", "32"]]
