@@ -50,7 +50,7 @@ def kill_after(process, folder, n):
     process.communicate()
 
 
-# Lost evaluations a kill: those under way, and of a cluster's worker one whose result is on its way.
+# Lost evaluations a kill: those under way, and on a cluster as many whose results are on their way.
 @pytest.mark.parametrize(
     ("kind", "n_lost"), [("black_box", 1), ("estimate", 2), ("on_dask", 2 * N_WORKERS)]
 )

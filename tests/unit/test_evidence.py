@@ -62,7 +62,7 @@ def run(make, step=kmc.AdaptiveMetropolis, **options):
         warnings.simplefilter("ignore")
         exact = make()
         learned = kmc.learn(max_evaluations=120, random_seed=1, progressbar=False)
-        idata = sample(step(), chains=2, tune=1000, draws=4000, **options)
+        idata = sample(step(), chains=2, tune=500, draws=2000, **options)
     return model, exact, learned, idata
 
 

@@ -20,10 +20,10 @@ from pymc_kmc.numerics.evaluation import PythonParameters, is_compiled
 from pymc_kmc.surrogates import exact_gp_evaluation
 from tests.learned import curve, density_of, learned_curve
 from tests.unit.model.test_opaque import (
-    TAKEN_APART,
     chain_model,
     differentiable,
     noisy_model,
+    terms_model,
     vector_model,
 )
 
@@ -40,11 +40,10 @@ def single_precision():
     return model
 
 
-# A box that may fail elsewhere is a vector_model too. On the second line of PyMC: two boxes, none,
-# and another type.
-ON_BOTH_LINES = [chain_model, differentiable, single_precision]
-ON_ONE = [build for build in TAKEN_APART if build not in (vector_model, chain_model)]
-ON_ONE += [noisy_model, fails_elsewhere]
+# A box that may fail elsewhere is a vector_model too, and an op_model is one with another node. On
+# the second line of PyMC: two boxes, and another type.
+ON_BOTH_LINES = [chain_model, single_precision]
+ON_ONE = [differentiable, terms_model, noisy_model, fails_elsewhere]
 
 
 @pytest.mark.parametrize(
