@@ -34,6 +34,7 @@ OF_ALGORITHMS = [
 OF_ALGORITHMS += [
     UNIT / "learning" / f"test_{name}.py"
     for name in (
+        "averages",
         "coarse",
         "composite",
         "convergence",
@@ -50,6 +51,7 @@ OF_ALGORITHMS += [
         "resuming",
         "rounds",
         "trust_region",
+        "warm_start",
     )
 ]
 # Exactness of algorithms, on densities that PyMC only evaluates. What is learned of models' graphs,

@@ -66,7 +66,10 @@ def run(make, step=kmc.AdaptiveMetropolis, **options):
     return model, exact, learned, idata
 
 
-@pytest.mark.parametrize("make", [line, counts, successes, precision, noisy])
+ON_ONE_LINE = [pytest.param(make, marks=pytest.mark.one_line) for make in (successes, precision)]
+
+
+@pytest.mark.parametrize("make", [line, counts, noisy, *ON_ONE_LINE])
 def test_closed_forms(make):
     model, exact, learned, idata = run(make)
     value, error = kmc.log_evidence(idata, learned, model, random_seed=1)
@@ -99,6 +102,7 @@ def test_what_cannot_be_known_is_refused():
         kmc.log_evidence(idata, learned, other)
 
 
+@pytest.mark.one_line
 def test_chains_that_stick_are_refused():
     """Noise of variance 16: few weights, each repeated for long."""
     model, _, learned, idata = run(lambda: noisy(4.0))
