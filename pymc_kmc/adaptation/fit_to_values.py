@@ -14,7 +14,7 @@ the fit in warped coordinates has the larger marginal likelihood.
 
 import numpy as np
 
-from pymc_kmc.adaptation.fitting import Fit, RepeatedFit, fisher_information
+from pymc_kmc.adaptation.fitted import Fit, RepeatedFit, fisher_information
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.adaptation.warping import learn_warp
 from pymc_kmc.numerics.coordinates import IDENTITY

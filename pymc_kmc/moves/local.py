@@ -19,7 +19,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
-from pymc_kmc.adaptation.step_size import RobbinsMonroScale
+from pymc_kmc.adaptation.schedules import RobbinsMonroScale
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
 from pymc_kmc.numerics.checks import check_points, check_positive
 from pymc_kmc.numerics.elementary import exp_in_place

@@ -23,8 +23,9 @@ kernel can't: on a banana's arms it leaves the trend alone, which is far off the
 
 On request the covariance is extended by one more part: functions of single coordinates and of pairs
 (:mod:`pymc_kmc.surrogates.additive_kernel`), or terms for heavy tails
-(:mod:`pymc_kmc.surrogates.radial_terms`). The former's coordinates are those of x itself, in
-standard deviations, because such functions depend on parameters, not on combinations of them.
+(:class:`~pymc_kmc.surrogates.covariance.RadialTerms`). The former's coordinates are those of x
+itself, in standard deviations, because such functions depend on parameters, not on combinations of
+them.
 
 Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 (d + m))` for each of some
 15 trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance. Functions

@@ -11,13 +11,6 @@ from pymc_kmc.numerics.jit import njit
 from pymc_kmc.numerics.linear_algebra import symmetric, triangular_solve
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 from pymc_kmc.numerics.samples import whitening as whitening_of
-from pymc_kmc.surrogates.bayesian_regression import (
-    BayesianRegression,
-    NewFeature,
-    OnlineRegression,
-    score_system,
-    solve_with_scores,
-)
 from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters, values_and_gradients
 from pymc_kmc.surrogates.gp_parts import (
     HALF,
@@ -29,6 +22,13 @@ from pymc_kmc.surrogates.gp_parts import (
     quadratic_form,
 )
 from pymc_kmc.surrogates.kernels import kernel_at, squared_distances
+from pymc_kmc.surrogates.regression import (
+    BayesianRegression,
+    NewFeature,
+    OnlineRegression,
+    score_system,
+    solve_with_scores,
+)
 
 # Values that are learned from
 

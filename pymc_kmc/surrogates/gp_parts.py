@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import symmetric_power, triangular_solve
-from pymc_kmc.surrogates.bayesian_regression import MORE_RIDGES, BayesianRegression
 from pymc_kmc.surrogates.gp_evaluation import values_and_gradients
 from pymc_kmc.surrogates.kernels import (
     GAUSSIAN,
@@ -30,6 +29,7 @@ from pymc_kmc.surrogates.kernels import (
     select_landmarks,
     squared_distances,
 )
+from pymc_kmc.surrogates.regression import MORE_RIDGES, BayesianRegression
 
 
 class Trend:

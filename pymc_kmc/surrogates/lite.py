@@ -48,7 +48,7 @@ from pymc_kmc.numerics.linear_algebra import (
     symmetric,
 )
 from pymc_kmc.numerics.samples import unique_rows
-from pymc_kmc.surrogates.base_density import (
+from pymc_kmc.surrogates.exponential_family import (
     ExponentialFamily,
     base_gradient_at,
     base_log_density_at,
