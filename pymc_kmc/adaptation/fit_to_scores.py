@@ -45,7 +45,7 @@ from pymc_kmc.surrogates import KernelExpFinite, select, unique_states
 from pymc_kmc.surrogates.exponential_family import GaussianBase, gaussian_from_values, whitened
 from pymc_kmc.surrogates.finite import features, random_basis
 from pymc_kmc.surrogates.kernels import gaussian_kernel, squared_distances
-from pymc_kmc.surrogates.regression import ridge_regression
+from pymc_kmc.surrogates.regression import BULK, Depth, ridge_regression
 
 
 class FitToScores(RepeatedFit):
@@ -153,9 +153,9 @@ class FitToScores(RepeatedFit):
         recent = evaluations.recent(self.RECENT_SHARE)
         points, values = recent[:, :-1], recent[:, -1]
         scale = self.DEPTH + self.DEPTH_PER_DIMENSION * points.shape[1]
-        depth = np.maximum(np.quantile(values, 0.9) - values, 0.0) / scale
-        kept = depth < self.DROP
-        return points[kept], values[kept], 1.0 / (1.0 + depth[kept] ** 2)
+        depth = Depth(np.quantile(values, BULK), scale)
+        kept = depth(values) < self.DROP
+        return points[kept], values[kept], depth.weight(values[kept])
 
     def _information(self, states, weights, covariance, base, last):
         """Return the Fisher information of the last surrogate or the base; None without either."""

@@ -16,6 +16,7 @@ import numpy as np
 from pymc_kmc.dynamics import SurrogateHamiltonian
 from pymc_kmc.numerics.coordinates import IDENTITY, Identity, ScaleWarp
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
+from pymc_kmc.numerics.samples import thinned
 
 # A value is learned at once where its prediction had a standard deviation above this, in nats,
 UNCERTAIN = 0.3
@@ -57,8 +58,7 @@ class LogWeights(NamedTuple):
     @classmethod
     def of(cls, hamiltonian, states, log_densities):
         """Return the log weights of states (n, d) with the target's `log_densities` (n,)."""
-        thinned = slice(None, None, max(1, len(states) // MOST_STATES))
-        pairs = zip(states[thinned], log_densities[thinned], strict=True)
+        pairs = zip(thinned(states, MOST_STATES), thinned(log_densities, MOST_STATES), strict=True)
         weights = np.array([value - hamiltonian.log_density(x) for x, value in pairs])
         weights = weights[np.isfinite(weights)]
         if not len(weights):

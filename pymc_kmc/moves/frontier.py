@@ -27,7 +27,7 @@ from scipy.special import ndtr
 
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
-from pymc_kmc.numerics.samples import shrunk_covariance
+from pymc_kmc.numerics.samples import shrunk_covariance, thinned
 
 
 class ActiveLearning(Move):
@@ -134,7 +134,7 @@ class Frontier:
         self._centre, self._whitening = p.centre, p.whitening
         self._inverse = np.linalg.inv(p.whitening)
         # Predictions, not values: under noise those of a chain's states are lucky ones.
-        self._typical = surrogate.predict(states[:: max(1, len(states) // self.N_STATES)])
+        self._typical = surrogate.predict(thinned(states, self.N_STATES))
         self.threshold = np.quantile(self._typical, self.BELOW)
         inside = surrogate.predict(evaluated) >= self.threshold
         self._points = (evaluated[inside] - p.centre) @ p.whitening.T

@@ -52,6 +52,7 @@ class RadialTerms(NamedTuple):
     log_scale: float
     log_damped_scale: float
 
+    name = "radial"
     #: Whether its points are coordinates of x itself, in standard deviations.
     is_along_axes = False
     #: Whether a bend goes with it: a quartic overrules all terms where the tails are.
@@ -129,7 +130,7 @@ def dampings(Z):
 
 
 # What the covariance may be extended by.
-EXTENSIONS = {"additive": AdditiveKernel, "radial": RadialTerms}
+EXTENSIONS = {kind.name: kind for kind in (AdditiveKernel, RadialTerms)}
 
 
 class Hyperparameters(NamedTuple):

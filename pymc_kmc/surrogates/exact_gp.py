@@ -109,7 +109,8 @@ class ExactGP:
     @property
     def extension(self):
         """Name of the extension of the fit's covariance, or None."""
-        return _name(self.hyperparameters_)
+        extension = self.hyperparameters_.extension
+        return extension and extension.name
 
     @property
     def scales(self):
@@ -167,7 +168,8 @@ class ExactGP:
 
     def given(self, Z, Y, noise, hyperparameters):
         """Fit to outputs (n, m) at coordinates (n, d) with given parameters, or a LinAlgError."""
-        self.hyperparameters_, self.axes_ = hyperparameters, self.axes(_name(hyperparameters))
+        self.hyperparameters_ = hyperparameters
+        self.axes_ = self.axes(self.extension)
         self.Z_, self.Y_, self.noise_ = Z, Y, noise
         factor, (n, m) = _factor(self._covariances(Z, Z), hyperparameters, noise), Y.shape
         self.weights_ = lapack.dpotrs(factor, Y, lower=1)[0]
@@ -255,11 +257,6 @@ class MarginalLikelihood:
             loss += 0.5 * np.sum(spread**2)
             gradient[each] += spread
         return loss, gradient
-
-
-def _name(parameters):
-    kind = type(parameters.extension)
-    return {kind: name for name, kind in EXTENSIONS.items()}.get(kind)
 
 
 def _compressed(A):

@@ -440,9 +440,4 @@ def _workspace_size(parameters):
     return BLOCK
 
 
-register(
-    FiniteParameters,
-    log_density=_log_density_in,
-    gradient=_gradient_in,
-    workspace_size=_workspace_size,
-)
+register(FiniteParameters, _log_density_in, _gradient_in, _workspace_size)

@@ -189,12 +189,7 @@ def _log_density_in(parameters, x, workspace):
     return _gradient_in(parameters, x, workspace[: x.shape[0]], workspace)
 
 
-register(
-    LogDensityGPParameters,
-    log_density=_log_density_in,
-    gradient=_gradient_in,
-    workspace_size=_workspace_size,
-)
+register(LogDensityGPParameters, _log_density_in, _gradient_in, _workspace_size)
 
 
 @njit(error_model="numpy")

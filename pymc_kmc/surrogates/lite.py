@@ -391,9 +391,4 @@ def _workspace_size(parameters):
     return 2 * BLOCK + parameters.points.shape[0]
 
 
-register(
-    LiteParameters,
-    log_density=_log_density_in,
-    gradient=_gradient_in,
-    workspace_size=_workspace_size,
-)
+register(LiteParameters, _log_density_in, _gradient_in, _workspace_size)

@@ -201,7 +201,7 @@ class LogDensityGP:
         self.n_features_in_ = d
         self.is_full_ = fit.is_full
         self.additive_variance_ = fit.choice.additive.variance
-        self.kernel_ = fit.choice.kernel.name if len(fit.landmark_factor) else None
+        self.kernel_ = fit.choice.kernel.name if len(fit.part.indices) else None
         self.length_scale_ = 0.0
         if self.kernel_ is not None:
             self.length_scale_ = float(np.sqrt(d) / np.linalg.norm(fit.choice.map))

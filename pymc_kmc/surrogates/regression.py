@@ -57,6 +57,8 @@ from scipy.linalg import lapack
 
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, cholesky_update, triangular_solve
 
+#: Quantile of the values that is the bulk.
+BULK = 0.9
 #: Residual variance, relative to the values', below which it is rounding error.
 RELATIVE_FLOOR = 1e-14
 
@@ -70,6 +72,22 @@ SMALLEST_RIDGE = 1e-15
 #: Smallest square of the factor's new diagonal entry, relative to the new feature's: rounding
 #: errors of a feature that others span.
 SMALLEST_SQUARE = 1e-12
+
+
+class Depth(NamedTuple):
+    """Depths of values below `bulk`, in units of the depth `scale` at which a value counts half.
+
+    A value far below the others says little about the place of the mass.
+    """
+
+    bulk: float
+    scale: float
+
+    def __call__(self, values):
+        return np.maximum(self.bulk - values, 0.0) / self.scale
+
+    def weight(self, values):
+        return 1.0 / (1.0 + self(values) ** 2)
 
 
 class RegressionFit(NamedTuple):
