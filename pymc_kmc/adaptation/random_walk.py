@@ -89,9 +89,6 @@ class RandomWalkAdaptation:
         is_diagonal = np.count_nonzero(factor) == len(factor)
         self.basis = None if is_diagonal else factor
 
-    def learn_scale(self, acceptance_rate):
-        self.scale_adaptation.update(acceptance_rate)
-
     def learn_covariance(self, states, warp=IDENTITY):
         """Learn from the chain's `states`, where that is due or the `warp` has changed."""
         if not self.schedule.is_due(len(states)) and warp is self._warp:

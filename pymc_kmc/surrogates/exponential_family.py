@@ -35,7 +35,6 @@ import numpy as np
 import scipy.linalg
 
 from pymc_kmc.numerics.checks import (
-    as_rows,
     check_choice,
     check_points,
     check_weights,
@@ -44,7 +43,7 @@ from pymc_kmc.numerics.checks import (
 from pymc_kmc.numerics.evaluation import evaluation
 from pymc_kmc.numerics.linear_algebra import solve_positive, symmetric
 from pymc_kmc.surrogates.gp_parts import Trend
-from pymc_kmc.surrogates.protocol import check_fitted
+from pymc_kmc.surrogates.protocol import AtPoints, check_fitted
 from pymc_kmc.surrogates.regression import ridge_regression
 
 #: Variance of a coordinate without spread, relative to the largest.
@@ -87,22 +86,14 @@ class GaussianBase(NamedTuple):
         return -np.trace(self.precision)
 
 
-class ExponentialFamily(ABC):
+class ExponentialFamily(AtPoints, ABC):
     """An exponential family at arrays of points, whatever its features are; fitted."""
 
-    def log_density(self, X):
-        """Return the unnormalised log density at X, (d,) or (n, d): a float or (n,)."""
-        check_fitted(self)
-        X, single = as_rows(X, self.n_features_in_)
-        values = in_chunks(self._log_density, X, len(self.coefficients_))
-        return float(values[0]) if single else values
+    def _log_densities(self, rows):
+        return in_chunks(self._log_density, rows, len(self.coefficients_))
 
-    def gradient(self, X):
-        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
-        check_fitted(self)
-        X, single = as_rows(X, self.n_features_in_)
-        gradients = in_chunks(lambda x: self._derivatives(x)[0], X, len(self.coefficients_))
-        return gradients[0] if single else gradients
+    def _gradients(self, rows):
+        return in_chunks(lambda x: self._derivatives(x)[0], rows, len(self.coefficients_))
 
     def loss(self, X, sample_weight=None):
         """Return the score-matching objective on X (n, d), a mean over its rows, unpenalised."""
