@@ -165,9 +165,9 @@ class LogDensityFit:
     most_landmarks: int
     constant: float
     log_evidence: float
-    is_full: bool
     score_weight: float
-    n_additive_losses: int
+    is_full: bool = True
+    n_additive_losses: int = 0
 
     @property
     def choice(self):
@@ -315,9 +315,7 @@ def _solve(options, data, trend, parts):
         most_landmarks=int(MORE_LANDMARKS * options.n_landmarks),
         constant=regression.constant,
         log_evidence=float(fit.log_evidence / len(weights) + 0.5 * np.log(weights).mean()),
-        is_full=True,
         score_weight=score_weight,
-        n_additive_losses=0,
     )
 
 

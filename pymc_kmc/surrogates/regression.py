@@ -272,10 +272,8 @@ class OnlineRegression(NamedTuple):
         if new_feature is not None:
             grown[:n, p] = column
         half = triangular_solve(factor.T, right)
-        return OnlineRegression(
+        return self._replace(
             mean=mean,
-            level=self.level,
-            mean_weight=self.mean_weight,
             roots=np.append(self.roots, root),
             features=grown,
             values=np.append(self.values, target),
@@ -294,8 +292,8 @@ class OnlineRegression(NamedTuple):
         row = triangular_solve(self.factor.T, self.features.T @ column)
         p = len(row)
         square = column @ column
-        factor = np.zeros((p + 1, p + 1))
-        factor[:p, :p], factor[:p, p] = self.factor, row
+        factor = np.pad(self.factor, (0, 1))
+        factor[:p, p] = row
         rest = square + new.ridge - row @ row
         factor[p, p] = np.sqrt(max(rest, new.ridge + SMALLEST_SQUARE * square))
         return column, mean, factor
@@ -327,41 +325,35 @@ def solve_with_scores(features, values, weights, ridges, system, scales):
     values of tau n s^2 to try. The result is the coefficients (k,), None if there is no solution,
     and the chosen scale.
     """
-    G, v = system
-    n = len(values)
-    total = weights.sum()
+    (G, v), (n, k) = system, features.shape
+    augmented = np.column_stack([features, values, np.ones(n)])
 
     def moments(rows):
-        w = weights[rows, None]
-        F, y = features[rows], values[rows]
-        wF = w * F
-        return wF.T @ F, wF.T @ y, wF.sum(axis=0), weights[rows] @ y, weights[rows].sum()
+        return (augmented[rows].T * weights[rows]) @ augmented[rows]
 
-    def solution(FF, Fy, F1, y1, weight, scale):
+    def solution(M, scale):
         # The constant is profiled out.
-        gram = FF - np.outer(F1, F1) / weight + np.diag(ridges) + scale * G
-        rhs = Fy - F1 * y1 / weight - scale * v
-        factor = cholesky_factor(gram)
+        sums, weight = M[:-1, -1], M[-1, -1]
+        M = M[:-1, :-1] - np.outer(sums, sums) / weight
+        factor = cholesky_factor(M[:k, :k] + np.diag(ridges) + scale * G)
         if factor is None:
             return None, 0.0
-        theta = scipy.linalg.cho_solve((factor, True), rhs, check_finite=False)
-        return theta, (y1 - F1 @ theta) / weight
+        theta = scipy.linalg.cho_solve((factor, True), M[:k, k] - scale * v, check_finite=False)
+        return theta, (sums[k] - sums[:k] @ theta) / weight
 
-    whole = moments(slice(None))
-    scales = list(scales)
+    whole, scales = moments(slice(None)), list(scales)
     errors = np.zeros(len(scales))
-    if len(scales) > 1:
-        for rows in np.array_split(np.arange(n), min(N_FOLDS, n)):
-            rest = [a - b for a, b in zip(whole, moments(rows), strict=True)]
-            for i, scale in enumerate(scales):
-                theta, constant = solution(*rest, scale)
-                if theta is None:
-                    errors[i] = np.inf
-                    continue
-                residuals = values[rows] - features[rows] @ theta - constant
-                errors[i] += weights[rows] @ residuals**2 / total
+    for rows in np.array_split(np.arange(n), min(N_FOLDS, n)) if len(scales) > 1 else ():
+        rest = whole - moments(rows)
+        for i, scale in enumerate(scales):
+            theta, constant = solution(rest, scale)
+            if theta is None:
+                errors[i] = np.inf
+                continue
+            residuals = values[rows] - features[rows] @ theta - constant
+            errors[i] += weights[rows] @ residuals**2
     best = int(np.argmin(errors))
-    return solution(*whole, scales[best])[0], scales[best]
+    return solution(whole, scales[best])[0], scales[best]
 
 
 #: Ridges tried, relative to the largest eigenvalue of the weighted Gram matrix: from rounding
