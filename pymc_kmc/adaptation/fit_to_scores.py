@@ -16,7 +16,7 @@ Steps of one fit
 4. *Score matching* on the states (Proposition 1 or 2 of the KMC paper), its regularisation by
    :func:`pymc_kmc.surrogates.select`.
 5. *Correction* of its coefficients by ridge regression on the values' residuals
-   (:mod:`pymc_kmc.surrogates.regression`).
+   (:mod:`pymc_kmc.surrogates.exponential_family`).
 6. *Momentum metric*: the geometric mean of step 3. Step size and number of steps:
    :mod:`pymc_kmc.adaptation.transitions`.
 
@@ -35,22 +35,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from pymc_kmc.adaptation.fitting import Fit, RepeatedFit, fisher_information
+from pymc_kmc.adaptation.fitted import Fit, RepeatedFit, fisher_information
 from pymc_kmc.adaptation.history import systematic_sample
 from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
 from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.linear_algebra import geometric_mean, single_threaded_blas, symmetric
 from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 from pymc_kmc.surrogates import KernelExpFinite, select, unique_states
-from pymc_kmc.surrogates.base_density import GaussianBase
+from pymc_kmc.surrogates.exponential_family import GaussianBase, gaussian_from_values, whitened
 from pymc_kmc.surrogates.finite import features, random_basis
 from pymc_kmc.surrogates.kernels import gaussian_kernel, squared_distances
-from pymc_kmc.surrogates.regression import (
-    correct,
-    gaussian_from_values,
-    ridge_regression,
-    whitened,
-)
+from pymc_kmc.surrogates.regression import BULK, Depth, ridge_regression
 
 
 class FitToScores(RepeatedFit):
@@ -119,7 +114,7 @@ class FitToScores(RepeatedFit):
         U = coordinates.forward(states)
         surrogate = self._chosen(sigma, U, weights, base, rng).fit(U, weights)
         if self.values:
-            surrogate, _ = correct(surrogate, coordinates.forward(points), values, value_weights)
+            surrogate = surrogate.corrected(coordinates.forward(points), values, value_weights)
         metric = Metric(coordinates.matrix @ spread @ coordinates.matrix.T)
         return Fit(surrogate, SurrogateHamiltonian(surrogate.parameters_, coordinates, metric))
 
@@ -158,9 +153,9 @@ class FitToScores(RepeatedFit):
         recent = evaluations.recent(self.RECENT_SHARE)
         points, values = recent[:, :-1], recent[:, -1]
         scale = self.DEPTH + self.DEPTH_PER_DIMENSION * points.shape[1]
-        depth = np.maximum(np.quantile(values, 0.9) - values, 0.0) / scale
-        kept = depth < self.DROP
-        return points[kept], values[kept], 1.0 / (1.0 + depth[kept] ** 2)
+        depth = Depth(np.quantile(values, BULK), scale)
+        kept = depth(values) < self.DROP
+        return points[kept], values[kept], depth.weight(values[kept])
 
     def _information(self, states, weights, covariance, base, last):
         """Return the Fisher information of the last surrogate or the base; None without either."""

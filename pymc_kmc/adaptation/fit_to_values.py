@@ -14,15 +14,15 @@ the fit in warped coordinates has the larger marginal likelihood.
 
 import numpy as np
 
-from pymc_kmc.adaptation.fitting import Fit, RepeatedFit, fisher_information
+from pymc_kmc.adaptation.fitted import Fit, RepeatedFit, fisher_information
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.adaptation.warping import learn_warp
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import geometric_mean
-from pymc_kmc.numerics.samples import mean_values, shrunk_covariance, whitening
-from pymc_kmc.surrogates.gp_fit import BULK
+from pymc_kmc.numerics.samples import mean_values, shrunk_covariance, thinned, whitening
 from pymc_kmc.surrogates.gp_parts import N_AVERAGED
 from pymc_kmc.surrogates.log_density_gp import LogDensityGP
+from pymc_kmc.surrogates.regression import BULK
 
 
 def first_fit(n_dimensions):
@@ -142,6 +142,6 @@ class FitToValues(RepeatedFit):
         covariance = shrunk_covariance(states)
         if surrogate is None:
             return covariance
-        gradients = surrogate.gradient(before[:: max(1, len(before) // N_AVERAGED)])
+        gradients = surrogate.gradient(thinned(before, N_AVERAGED))
         information = fisher_information(gradients, covariance)
         return geometric_mean(covariance, np.linalg.inv(information))

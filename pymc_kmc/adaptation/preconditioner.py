@@ -15,8 +15,7 @@ Bhatia, R. (2007). *Positive Definite Matrices*, chapter 4. Princeton University
 import numpy as np
 
 from pymc_kmc.adaptation.history import GrowingArray
-from pymc_kmc.adaptation.schedules import GeometricSchedule
-from pymc_kmc.adaptation.step_size import RobbinsMonroScale
+from pymc_kmc.adaptation.schedules import GeometricSchedule, RobbinsMonroScale
 from pymc_kmc.numerics.linear_algebra import geometric_mean, single_threaded_blas
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 

@@ -24,8 +24,7 @@ pseudo-marginal random walk Metropolis algorithms. *Annals of Statistics* 43, 23
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pymc_kmc.adaptation.schedules import GeometricSchedule
-from pymc_kmc.adaptation.step_size import RobbinsMonroScale
+from pymc_kmc.adaptation.schedules import GeometricSchedule, RobbinsMonroScale
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
@@ -89,9 +88,6 @@ class RandomWalkAdaptation:
         self.set_covariance(factor @ factor.T, factor)
         is_diagonal = np.count_nonzero(factor) == len(factor)
         self.basis = None if is_diagonal else factor
-
-    def learn_scale(self, acceptance_rate):
-        self.scale_adaptation.update(acceptance_rate)
 
     def learn_covariance(self, states, warp=IDENTITY):
         """Learn from the chain's `states`, where that is due or the `warp` has changed."""

@@ -25,8 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.adaptation.jumps import Whitening
-from pymc_kmc.adaptation.step_size import DualAveraging
+from pymc_kmc.adaptation.schedules import DualAveraging
 from pymc_kmc.dynamics import (
     MEAN_LENGTH,
     SurrogateHamiltonian,
@@ -34,6 +33,7 @@ from pymc_kmc.dynamics import (
 )
 from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.evaluation import evaluable
+from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 
 # First step size: coordinates have about unit scale.
 FIRST_STEP_SIZE = 0.5
@@ -74,6 +74,12 @@ LEAST_JUMP = 0.01
 N_STARTS = 50
 # Smallest decorrelation of a transition that a sequence's length is computed from.
 SLOWEST = 1e-3
+# Largest squared jump that counts, in means under independence: a few very long jumps are not what
+# makes a chain mix.
+LONGEST_JUMP = 3.0
+# Number of lags at which states are paired for independence: a hundred states give its jumps within
+# 10 %.
+N_LAGS = 8
 
 
 class SurrogateTransitions(NamedTuple):
@@ -148,14 +154,14 @@ def learn_transitions(
         numbers = [int(factor * shortest) for factor in LENGTH_FACTORS]
     if n_gradients == 0:  # as many transitions as of longer sequences: one says little
         starts = np.repeat(starts, N_SIMULATED, axis=0)
-    whitening = Whitening(states)
-    independent = whitening.independent_jumps(states)
+    scale = JumpScale(states)
+    independent = scale.independent_jumps(states)
     best, lengths = 0.0, None
     for n_steps in numbers:
         most = int(np.clip(n_gradients / (1 + MEAN_LENGTH * n_steps), 1, MOST_TRANSITIONS))
         # Decorrelation is taken for exponential in the number of transitions.
         n_simulated = min(most, N_SIMULATED)
-        jumps = _mean_jumps(hamiltonian, whitening, starts, step_size, n_simulated, n_steps, rng)
+        jumps = _mean_jumps(hamiltonian, scale, starts, step_size, n_simulated, n_steps, rng)
         jump = np.min((jumps + LEAST_JUMP) / (independent + LEAST_JUMP))
         rate = -np.log1p(-min(jump, LARGEST_JUMP)) / n_simulated
         decorrelation = min(rate * most, MOST_DECORRELATION)
@@ -201,10 +207,40 @@ def _u_turn(hamiltonian, start, step_size, rng):
     return nearer[0] + 1 if len(nearer) else 2 * MOST_STEPS
 
 
-def _mean_jumps(hamiltonian, whitening, starts, step_size, n_transitions, n_steps, rng):
+def _mean_jumps(hamiltonian, scale, starts, step_size, n_transitions, n_steps, rng):
     """Return the mean squared jumps of sequences: of each coordinate, and of its square (2 d,)."""
     jumps = np.zeros(2 * starts.shape[1])
     for start in starts:
         end = transition_sequence(hamiltonian, start, step_size, n_transitions, n_steps, rng)
-        jumps += whitening.squared_jumps(start, end.position) / len(starts)
+        jumps += scale.squared_jumps(start, end.position) / len(starts)
     return jumps
+
+
+class JumpScale:
+    """The scale that jumps are measured on: it whitens states (n, d), repetitions included."""
+
+    def __init__(self, states):
+        self.mean = states.mean(axis=0)
+        self.matrix = np.ascontiguousarray(whitening(shrunk_covariance(states)).T)
+
+    def squared_jumps(self, start, ends):
+        """Return squared jumps (..., 2 d) of the whitened coordinates and of their squares.
+
+        They are in units of their means under independence for a Gaussian, 2 and 4, and capped.
+        `start` has shape (d,) or that of the ends, (..., d).
+        """
+        z0, z = (start - self.mean) @ self.matrix, (ends - self.mean) @ self.matrix
+        jumps = np.concatenate([(z - z0) ** 2 / 2, (z**2 - z0**2) ** 2 / 4], axis=-1)
+        return np.minimum(jumps, LONGEST_JUMP)
+
+    def independent_jumps(self, states):
+        """Return the mean squared jumps (2 d,) between states far from each other in time.
+
+        The states (n, d) are in the chain's order. The means are less than 1, because long jumps
+        are capped, and much less where tails are heavy or the squares of a coordinate are nearly
+        the same, as in two modes.
+        """
+        n = len(states)
+        lags = np.unique(np.linspace(0, n, N_LAGS + 2)[1:-1].round().astype(int).clip(1, n - 1))
+        others = (np.roll(states, lag, axis=0) for lag in lags)
+        return np.mean([self.squared_jumps(states, other) for other in others], axis=(0, 1))

@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.numerics.coordinates import IDENTITY, ScaleWarp
-from pymc_kmc.numerics.samples import has_moved
+from pymc_kmc.numerics.samples import has_moved, thinned
 
 # Number of drivers that are compared: those that explain most of the others' log scales.
 MOST_CANDIDATES = 3
@@ -72,7 +72,7 @@ def learn_warp(states):
 
     It is the identity where no coordinate's scale depends much on another.
     """
-    X = states[:: max(1, len(states) // MOST_STATES)]
+    X = thinned(states, MOST_STATES)
     X = X[has_moved(X)]
     spread, d = X.std(axis=0), X.shape[1]
     if d < 2 or len(X) < max(FEWEST_STATES, FEWEST_PER_DIMENSION * d) or not spread.min() > 0:

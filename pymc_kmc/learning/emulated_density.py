@@ -13,8 +13,7 @@ import numpy as np
 from numba.extending import overload
 from pytensor.compile.mode import get_mode
 
-from pymc_kmc.adaptation.fitted import FittedSurrogate, LogWeights
-from pymc_kmc.adaptation.fitting import fisher_information
+from pymc_kmc.adaptation.fitted import FittedSurrogate, LogWeights, fisher_information
 from pymc_kmc.adaptation.transitions import learn_transitions
 from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
 from pymc_kmc.learning.composite import Composite

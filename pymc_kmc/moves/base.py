@@ -11,6 +11,9 @@ References
 ----------
 Green, P. J. (1995). Reversible jump Markov chain Monte Carlo computation and Bayesian model
 determination. *Biometrika* 82, 711-732.
+
+Pasarica, C. and Gelman, A. (2010). Adaptively scaling the Metropolis algorithm using expected
+squared jumped distance. *Statistica Sinica* 20, 343-364.
 """
 
 from abc import ABC, abstractmethod
@@ -244,21 +247,59 @@ class MoveMixture:
 
 
 class OneOf:
-    """A choice among moves by learned probabilities.
+    """A choice among moves, by acceptance on the target and squared jumps on the surrogate.
 
-    The step replaces the `probabilities` (ByAcceptance) where the moves have changed.
+    A mixture of moves that leave the target invariant leaves it invariant whatever its fixed
+    probabilities are. While tuning, the `probabilities` (n_moves,) follow a power of each move's
+    expected squared jump an evaluation: jump times acceptance probability (Pasarica and Gelman,
+    2010). A move twice as good is chosen many times as often. Squared jumps on the target are more
+    informative, but vary so much under noise that the choice would be random. `recent` lists the
+    acceptance probabilities since the last fit was begun.
     """
 
-    def __init__(self, moves, probabilities):
-        self.moves = tuple(moves)
-        self.probabilities = probabilities
+    # Power of the expected jump: moves differ by little where the surrogate is exact.
+    POWER = 12.0
+    # Smallest probability of a move: one that becomes good is noticed.
+    SMALLEST = 0.005
+    # Beyond this squared jump more of it makes draws no more independent.
+    INDEPENDENT_JUMP = 0.97
+    # Squared jumps below this are all the same.
+    LEAST = 1e-3
+    # Weight, after a refit, of what was seen before it: the moves have changed.
+    REFIT_MEMORY = 0.3
+
+    def __init__(self, moves):
+        self.moves, n = tuple(moves), len(moves)
+        self.counts, self.acceptances, self.jumps = np.zeros(n), np.zeros(n), np.ones(n)
+        self.recent = []
+        self._update()
+
+    def _update(self):
+        rates = (self.acceptances + 0.5) / (self.counts + 1.0)
+        shares = (rates * np.clip(self.jumps, self.LEAST, self.INDEPENDENT_JUMP)) ** self.POWER
+        free = 1.0 - self.SMALLEST * len(shares)
+        self.probabilities = self.SMALLEST + free * shares / shares.sum()
 
     def propose(self, current, fitted, rng):
         """Choose a move and return its proposal; arguments as of :meth:`Move.propose`."""
-        return self.moves[self.probabilities.choose(rng)].propose(current, fitted, rng)
+        cumulative = np.cumsum(self.probabilities)
+        drawn = np.searchsorted(cumulative[:-1], rng.uniform() * cumulative[-1], side="right")
+        return self.moves[drawn].propose(current, fitted, rng)
 
     def learn(self, outcome):
-        """Let the probabilities learn from an outcome, in place, if one of the moves made it."""
+        """Learn, in place, from an outcome, if one of the moves made it."""
         if outcome.proposal.move in self.moves:
             move = self.moves.index(outcome.proposal.move)
-            self.probabilities.learn(move, outcome.acceptance_rate)
+            self.counts[move] += 1.0
+            self.acceptances[move] += outcome.acceptance_rate
+            self.recent.append(outcome.acceptance_rate)
+            self._update()
+
+    def renewed(self, jumps):
+        """Return the choice on a new surrogate, given its squared jumps, 1 under independence."""
+        renewed = OneOf(self.moves)
+        renewed.jumps = np.asarray(jumps)
+        renewed.counts = self.REFIT_MEMORY * self.counts
+        renewed.acceptances = self.REFIT_MEMORY * self.acceptances
+        renewed._update()
+        return renewed

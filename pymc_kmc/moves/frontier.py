@@ -27,7 +27,7 @@ from scipy.special import ndtr
 
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
-from pymc_kmc.numerics.samples import shrunk_covariance
+from pymc_kmc.numerics.samples import shrunk_covariance, thinned
 
 
 class ActiveLearning(Move):
@@ -60,7 +60,13 @@ class ActiveLearning(Move):
         self.is_noisy = is_noisy
         self.frontier = None
         self.search_error = 1.0
-        self.share = 0.0
+
+    @property
+    def share(self):
+        if self.frontier is None:
+            return 0.0
+        error = max(self.SMALLEST_ERROR, self.search_error)
+        return self.NOISY_SHARE if self.is_noisy else self.SHARE * error
 
     def begin(self, fitted, states, evaluated):
         """Start to search with a new FittedSurrogate, in place.
@@ -74,15 +80,10 @@ class ActiveLearning(Move):
         forward = fitted.warp.forward
         with single_threaded_blas():
             self.frontier = Frontier(fitted.surrogate, forward(states), forward(evaluated))
-        self._set_share()
 
     def end(self):
         """Stop learning, in place."""
-        self.frontier, self.share = None, 0.0
-
-    def _set_share(self):
-        error = max(self.SMALLEST_ERROR, self.search_error)
-        self.share = self.NOISY_SHARE if self.is_noisy else self.SHARE * error
+        self.frontier = None
 
     def propose(self, current, fitted, rng):
         edge = 1.0 if self.is_noisy else self.search_error
@@ -98,7 +99,6 @@ class ActiveLearning(Move):
         excess = comparison.error - self.USUAL_ERROR * np.sqrt(surrogate.variance_)
         error = min(1.0, max(0.0, excess))
         self.search_error += (error - self.search_error) / self.N_SEARCHES
-        self._set_share()
 
 
 class Frontier:
@@ -134,7 +134,7 @@ class Frontier:
         self._centre, self._whitening = p.centre, p.whitening
         self._inverse = np.linalg.inv(p.whitening)
         # Predictions, not values: under noise those of a chain's states are lucky ones.
-        self._typical = surrogate.predict(states[:: max(1, len(states) // self.N_STATES)])
+        self._typical = surrogate.predict(thinned(states, self.N_STATES))
         self.threshold = np.quantile(self._typical, self.BELOW)
         inside = surrogate.predict(evaluated) >= self.threshold
         self._points = (evaluated[inside] - p.centre) @ p.whitening.T

@@ -19,13 +19,13 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
-from pymc_kmc.adaptation.step_size import RobbinsMonroScale
+from pymc_kmc.adaptation.schedules import RobbinsMonroScale
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
 from pymc_kmc.numerics.checks import check_points, check_positive
 from pymc_kmc.numerics.elementary import exp_in_place
 from pymc_kmc.numerics.evaluation import SUM_FLAGS
 from pymc_kmc.numerics.jit import njit
-from pymc_kmc.numerics.samples import shrunk_covariance
+from pymc_kmc.numerics.samples import shrunk_covariance, thinned
 from pymc_kmc.surrogates.kernels import median_squared_distance
 
 # Bandwidth in median squared distances of the sub-sample: the paper's 1 does as well, .25 and 1.5
@@ -184,7 +184,7 @@ class LocalDistribution:
         variances = np.linalg.eigvalsh(shrunk_covariance(points))
         optimal = RandomWalkAdaptation.OPTIMAL_SCALE**2 / d
         self.gamma2 = gamma**2 * optimal * variances[0]
-        some = points[:: max(1, n // SIZE_POINTS)]
+        some = thinned(points, SIZE_POINTS)
         sizes = [np.trace(_covariance(x, self.points, self.sigma, 0.0, 1.0)) for x in some]
         self.nu2 = optimal * variances.sum() / np.mean(sizes)
 

@@ -64,4 +64,4 @@ class RandomWalk(WarpedMove):
     def learn(self, outcome, rng):
         """Learn the scale from proposals of the full scale."""
         if outcome.proposal.details == 1.0:
-            self.adaptation.learn_scale(outcome.acceptance_rate)
+            self.adaptation.scale_adaptation.update(outcome.acceptance_rate)

@@ -126,7 +126,7 @@ DRAWS_A_DIMENSION = 8
 
 
 class ModeMaps:
-    """Maps from each of some modes to the others; :mod:`pymc_kmc.moves.modes` has the equations.
+    """Maps from each of some modes to the others; :mod:`pymc_kmc.moves.learned` has the equations.
 
     The modes have `centres` (k, d) and `covariances` (k, d, d).
     """

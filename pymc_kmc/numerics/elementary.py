@@ -42,20 +42,10 @@ def exp_in_place(values, scratch, n):
         scratch[i] = shifted
         k = shifted - _ROUNDING
         r = (x - k * _LOG2_HIGH) - k * _LOG2_LOW
-        p = _C13 * r + _C12
-        p = p * r + _C11
-        p = p * r + _C10
-        p = p * r + _C9
-        p = p * r + _C8
-        p = p * r + _C7
-        p = p * r + _C6
-        p = p * r + _C5
-        p = p * r + _C4
-        p = p * r + _C3
-        p = p * r + _C2
-        p = p * r + _C1
-        p = p * r + _C0
-        values[i] = p
+        p = (((_C13 * r + _C12) * r + _C11) * r + _C10) * r + _C9
+        p = (((p * r + _C8) * r + _C7) * r + _C6) * r + _C5
+        p = (((p * r + _C4) * r + _C3) * r + _C2) * r + _C1
+        values[i] = p * r + _C0
     # 2^k in two halves, each in the range of normal numbers: the product underflows gradually.
     for i in range(n):
         bits[i] = (((bits[i] - _ROUNDING_BITS) >> 1) + 1023) << 52 | (
@@ -88,15 +78,8 @@ def gaussian_of(distance):
     t = -0.5 * distance * distance
     t = _GAUSSIAN_LOW if t < _GAUSSIAN_LOW else t
     r = t * _GAUSSIAN_SHRINKING + _GAUSSIAN_MIDDLE
-    p = _G9 * r + _G8
-    p = p * r + _G7
-    p = p * r + _G6
-    p = p * r + _G5
-    p = p * r + _G4
-    p = p * r + _G3
-    p = p * r + _G2
-    p = p * r + _G1
-    p = p * r + _G0
+    p = (((_G9 * r + _G8) * r + _G7) * r + _G6) * r + _G5
+    p = ((((p * r + _G4) * r + _G3) * r + _G2) * r + _G1) * r + _G0
     for _ in range(_GAUSSIAN_SQUARINGS):
         p *= p
     return p
@@ -113,8 +96,8 @@ _PI_D = 1.2736634327021899816e-24
 _INVERSE_PI = 0.31830988618379067154
 #: Largest argument for the reduction; blocks with larger ones go through the C library.
 LARGEST_ANGLE = 2.0**24
-_S3, _S5, _S7, _S9, _S11, _S13, _S15, _S17, _S19, _S21 = (
-    (-1.0) ** ((k - 1) // 2) / math.factorial(k) for k in range(3, 22, 2)
+_S21, _S19, _S17, _S15, _S13, _S11, _S9, _S7, _S5, _S3 = (
+    (-1.0) ** ((k - 1) // 2) / math.factorial(k) for k in range(21, 2, -2)
 )
 
 
@@ -125,34 +108,32 @@ def sin_in_place(values, n):
     Absolute error below 3e-16, relative error below 1e-15 also next to multiples of pi. NaN and
     infinities become NaN.
     """
-    large = False
-    for i in range(n):
-        large |= not abs(values[i]) <= LARGEST_ANGLE
-    if large:
-        for i in range(n):
-            values[i] = math.sin(values[i]) if math.isfinite(values[i]) else math.nan
-        return
-    for i in range(n):
-        x = values[i]
-        k = (x * _INVERSE_PI + _ROUNDING) - _ROUNDING
-        values[i] = _signed_sine(_reduce(x, k), k)
+    _sines(values, n, 0.0)
 
 
 @njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
 def cos_in_place(values, n):
     """Replace ``values[:n]`` by their cosines; accuracy as for :func:`sin_in_place`."""
+    _sines(values, n, 0.5)
+
+
+@njit(fastmath={"contract"}, error_model="numpy", inline="always")
+def _sines(values, n, shift):
+    """Replace ``values[:n]`` by the sines of x + shift pi; the shift is 0 or 1/2."""
     large = False
     for i in range(n):
         large |= not abs(values[i]) <= LARGEST_ANGLE
     if large:
         for i in range(n):
-            values[i] = math.cos(values[i]) if math.isfinite(values[i]) else math.nan
+            x = values[i] if math.isfinite(values[i]) else math.nan
+            values[i] = math.sin(x) if shift == 0.0 else math.cos(x)
         return
     for i in range(n):
-        # cos x = sin(x + pi/2): with k an integer plus a half, x - k pi is reduced directly.
+        # With k an integer less the shift, x - k pi is reduced directly.
         x = values[i]
-        k = (x * _INVERSE_PI - 0.5 + _ROUNDING) - _ROUNDING
-        values[i] = -_signed_sine(_reduce(x, k + 0.5), k)
+        k = (x * _INVERSE_PI - shift + _ROUNDING) - _ROUNDING
+        sine = _signed_sine(_reduce(x, k + shift), k)
+        values[i] = sine if shift == 0.0 else -sine
 
 
 @njit(fastmath={"contract"}, error_model="numpy", inline="always")
@@ -167,15 +148,8 @@ def _reduce(x, k):
 def _signed_sine(r, k):
     """(-1)^k sin(r) for |r| <= pi / 2 and an integer-valued k."""
     s = r * r
-    p = _S21 * s + _S19
-    p = p * s + _S17
-    p = p * s + _S15
-    p = p * s + _S13
-    p = p * s + _S11
-    p = p * s + _S9
-    p = p * s + _S7
-    p = p * s + _S5
-    p = p * s + _S3
+    p = (((_S21 * s + _S19) * s + _S17) * s + _S15) * s + _S13
+    p = ((((p * s + _S11) * s + _S9) * s + _S7) * s + _S5) * s + _S3
     sine = r + r * (s * p)
     half = 0.5 * k
     return sine * (1.0 - 4.0 * (half - math.floor(half)))

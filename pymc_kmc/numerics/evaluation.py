@@ -70,7 +70,7 @@ class _Evaluation(NamedTuple):
 _EVALUATIONS: dict[type, _Evaluation] = {}
 
 
-def register(parameters_class, *, log_density, gradient, workspace_size):
+def register(parameters_class, log_density, gradient, workspace_size):
     """Register the functions that evaluate a ``typing.NamedTuple`` class of parameters.
 
     They are numba dispatchers ``(parameters, x, workspace) -> float``, ``(parameters, x, out,
@@ -96,12 +96,7 @@ def _gradient_of(parameters, x, out, workspace):
     out[:] = parameters.surrogate.gradient(x.copy())
 
 
-register(
-    PythonParameters,
-    log_density=_log_density_of,
-    gradient=_gradient_of,
-    workspace_size=lambda parameters: 0,
-)
+register(PythonParameters, _log_density_of, _gradient_of, lambda parameters: 0)
 
 
 def evaluable(surrogate):

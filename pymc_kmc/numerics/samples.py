@@ -19,6 +19,11 @@ ROUNDING = 1e-14
 SMALLEST_VARIANCE = 1e-100
 
 
+def thinned(X, most):
+    """Return at least `most` of the rows of X, evenly: less than twice as many, or all."""
+    return X[:: max(1, len(X) // most)]
+
+
 def has_moved(states):
     """Return the mask (n,) of a chain's states (n, d) that differ from the one before."""
     return np.append(True, np.any(np.diff(states, axis=0) != 0, axis=1))

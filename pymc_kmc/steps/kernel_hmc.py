@@ -6,7 +6,7 @@ An iteration at x:
    fitted yet), more often where the target is far above the surrogate
    (:mod:`pymc_kmc.steps.surrogate`), or a long or a short trajectory
    (:mod:`pymc_kmc.moves.trajectory`), with probabilities that were learned
-   (:mod:`pymc_kmc.adaptation.move_probabilities`).
+   (:class:`~pymc_kmc.moves.base.OneOf`).
 2. For a trajectory, draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each
    independently of x, and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to
    (x', p'), where f is an exponential family in a reproducing kernel Hilbert space fitted to the
@@ -60,7 +60,7 @@ from functools import partial
 import numpy as np
 
 from pymc_kmc.adaptation.fit_to_scores import FitToScores
-from pymc_kmc.adaptation.fitting import GivenSurrogate
+from pymc_kmc.adaptation.fitted import GivenSurrogate
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian

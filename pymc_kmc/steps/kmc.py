@@ -12,7 +12,7 @@ end point. An iteration at x makes one of these moves:
 3. *Random walk* (:mod:`pymc_kmc.moves.random_walk`): makes the first steps, and leads out of places
    where f is wrong. Its probability is .01 where f is exact, .03 where it isn't, and up to .7 where
    the target is far above f (:mod:`pymc_kmc.steps.surrogate`).
-4. *Jumps between modes* (:mod:`pymc_kmc.moves.modes`), where :func:`~pymc_kmc.learn` has found
+4. *Jumps between modes* (:mod:`pymc_kmc.moves.learned`), where :func:`~pymc_kmc.learn` has found
    several before the chain: alone, or in the middle of a sequence on f.
 
 While tuning, some evaluations are for learning alone, unless the chain is still moving in from a
@@ -51,8 +51,7 @@ from time import perf_counter
 import numpy as np
 
 from pymc_kmc.adaptation.fit_to_values import FitToValues
-from pymc_kmc.adaptation.fitted import LARGEST_SHARE
-from pymc_kmc.adaptation.fitting import GivenSurrogate
+from pymc_kmc.adaptation.fitted import LARGEST_SHARE, GivenSurrogate
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.learning import LearnedPosterior
 from pymc_kmc.learning.emulated_density import on_emulators
@@ -385,7 +384,7 @@ class KMC(SurrogateStep):
         """The share of random walks where the target is above its surrogate as usual."""
         if not self._explores:
             return self._share(RANDOM_WALKS)
-        lately = self.adapted.transitions.probabilities.recent[-LATELY:]
+        lately = self.adapted.transitions.recent[-LATELY:]
         if len(lately) < LATELY:
             return TUNING_RANDOM_WALKS
         hardly = HARDLY * self.ideal_acceptance

@@ -9,11 +9,10 @@ from pymc_kmc.learning.emulated_density import EmulatedDensity
 from pymc_kmc.moves.auxiliary import AuxiliaryChain
 from pymc_kmc.moves.base import MoveKind, MoveMixture, Row
 from pymc_kmc.moves.frontier import ActiveLearning
-from pymc_kmc.moves.modes import ModeJump, ModeTransition
+from pymc_kmc.moves.learned import LearnedDraw, ModeJump, ModeTransition, Stay
 from pymc_kmc.moves.noise_probe import ideal_acceptance
 from pymc_kmc.moves.partners import Partner, Sweeps
 from pymc_kmc.moves.random_walk import RandomWalk
-from pymc_kmc.moves.settling import LearnedDraw, Stay
 from pymc_kmc.moves.transitions import KINDS, TEMPERED, SurrogateTransition
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
@@ -131,12 +130,12 @@ class KMCAdaptation(SurrogateAdaptation):
         """
         if not self.can_explore or self.fitted is None:
             return
-        last, probabilities = self.fitted, self.transitions.probabilities
+        last, transitions = self.fitted, self.transitions
         if self._fit(state, noise, True, rng):
             with single_threaded_blas():
                 last = last.weighed(*self.fits.recent(self.history))
                 if not self.fitted.log_weights.spread <= CLEARLY_WORSE * last.log_weights.spread:
-                    self.fitted, self.transitions.probabilities = last, probabilities
+                    self.fitted, self.transitions = last, transitions
                     self._set_covariances()
         self.active_learning.end()
 
@@ -181,7 +180,7 @@ class KMCAdaptation(SurrogateAdaptation):
     @property
     def _recent(self):
         """Acceptance rates of surrogate moves since the last fit."""
-        return self.transitions.probabilities.recent
+        return self.transitions.recent
 
     def _learn_covariance(self):
         """Let the random walk learn its covariance, in the surrogate's coordinates."""

@@ -19,7 +19,6 @@ from abc import abstractmethod
 import numpy as np
 
 from pymc_kmc.adaptation.history import History
-from pymc_kmc.adaptation.move_probabilities import ByAcceptance
 from pymc_kmc.moves.base import MoveMixture, OneOf
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.steps.base import AdaptiveStep
@@ -42,13 +41,13 @@ class SurrogateAdaptation:
         self.history = History(n_dimensions)
         self.fits, self.schedule, self.random_walk = fits, schedule, random_walk
         self.fitted = None
-        self.transitions = OneOf(moves, ByAcceptance(len(moves)))
+        self.transitions = OneOf(moves)
 
     def use(self, fitted):
         """Continue with a new FittedSurrogate."""
         self.fitted = fitted
         jumps = [fitted.transitions.jump(move.size) for move in self.transitions.moves]
-        self.transitions.probabilities = self.transitions.probabilities.renewed(jumps)
+        self.transitions = self.transitions.renewed(jumps)
 
 
 class SurrogateStep(AdaptiveStep):

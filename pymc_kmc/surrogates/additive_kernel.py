@@ -45,6 +45,7 @@ class AdditiveKernel(NamedTuple):
     log_ratio: float
     log_lengths: np.ndarray
 
+    name = "additive"
     #: Whether its points are coordinates of x itself, in standard deviations.
     is_along_axes = True
     #: Whether a bend goes with it.

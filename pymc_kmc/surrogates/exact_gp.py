@@ -23,8 +23,9 @@ kernel can't: on a banana's arms it leaves the trend alone, which is far off the
 
 On request the covariance is extended by one more part: functions of single coordinates and of pairs
 (:mod:`pymc_kmc.surrogates.additive_kernel`), or terms for heavy tails
-(:mod:`pymc_kmc.surrogates.radial_terms`). The former's coordinates are those of x itself, in
-standard deviations, because such functions depend on parameters, not on combinations of them.
+(:class:`~pymc_kmc.surrogates.covariance.RadialTerms`). The former's coordinates are those of x
+itself, in standard deviations, because such functions depend on parameters, not on combinations of
+them.
 
 Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 (d + m))` for each of some
 15 trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance. Functions
@@ -108,7 +109,8 @@ class ExactGP:
     @property
     def extension(self):
         """Name of the extension of the fit's covariance, or None."""
-        return _name(self.hyperparameters_)
+        extension = self.hyperparameters_.extension
+        return extension and extension.name
 
     @property
     def scales(self):
@@ -166,7 +168,8 @@ class ExactGP:
 
     def given(self, Z, Y, noise, hyperparameters):
         """Fit to outputs (n, m) at coordinates (n, d) with given parameters, or a LinAlgError."""
-        self.hyperparameters_, self.axes_ = hyperparameters, self.axes(_name(hyperparameters))
+        self.hyperparameters_ = hyperparameters
+        self.axes_ = self.axes(self.extension)
         self.Z_, self.Y_, self.noise_ = Z, Y, noise
         factor, (n, m) = _factor(self._covariances(Z, Z), hyperparameters, noise), Y.shape
         self.weights_ = lapack.dpotrs(factor, Y, lower=1)[0]
@@ -254,11 +257,6 @@ class MarginalLikelihood:
             loss += 0.5 * np.sum(spread**2)
             gradient[each] += spread
         return loss, gradient
-
-
-def _name(parameters):
-    kind = type(parameters.extension)
-    return {kind: name for name, kind in EXTENSIONS.items()}.get(kind)
 
 
 def _compressed(A):

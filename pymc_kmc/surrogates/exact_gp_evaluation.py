@@ -19,8 +19,14 @@ import numpy as np
 from pymc_kmc.numerics.elementary import exp_in_place, gaussian_of
 from pymc_kmc.numerics.evaluation import SUM_FLAGS
 from pymc_kmc.numerics.jit import njit
-from pymc_kmc.surrogates.covariance import BEND_LENGTH, TREND_VARIANCES, Covariances
-from pymc_kmc.surrogates.radial_terms import DEGREES_OF_FREEDOM, dampings, terms
+from pymc_kmc.surrogates.covariance import (
+    BEND_LENGTH,
+    DEGREES_OF_FREEDOM,
+    TREND_VARIANCES,
+    Covariances,
+    dampings,
+    terms,
+)
 
 # Largest logarithm of an output.
 LARGEST_LOG = 300.0

@@ -53,7 +53,7 @@ from pymc_kmc.numerics.checks import (
 from pymc_kmc.numerics.elementary import cos_in_place, sin_in_place
 from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
 from pymc_kmc.numerics.linear_algebra import solve_positive
-from pymc_kmc.surrogates.base_density import (
+from pymc_kmc.surrogates.exponential_family import (
     ExponentialFamily,
     GaussianBase,
     base_gradient_at,
@@ -440,9 +440,4 @@ def _workspace_size(parameters):
     return BLOCK
 
 
-register(
-    FiniteParameters,
-    log_density=_log_density_in,
-    gradient=_gradient_in,
-    workspace_size=_workspace_size,
-)
+register(FiniteParameters, _log_density_in, _gradient_in, _workspace_size)

@@ -65,45 +65,20 @@ class LogDensityGPParameters(NamedTuple):
 
 
 @part
-def _whiten(parameters, x, z):
-    """Write z of x; return |z|^2."""
-    total = 0.0
-    for i in range(x.shape[0]):
-        value = 0.0
-        for j in range(x.shape[0]):
-            value += parameters.whitening[i, j] * (x[j] - parameters.centre[j])
-        z[i] = value
-        total += value * value
-    return total
+def _write_product(matrix, x, out):
+    for a in range(matrix.shape[0]):
+        total = 0.0
+        for i in range(matrix.shape[1]):
+            total += matrix[a, i] * x[i]
+        out[a] = total
 
 
 @part
-def _project(parameters, z, u):
-    projection = parameters.projection
-    for a in range(projection.shape[0]):
-        value = 0.0
-        for i in range(z.shape[0]):
-            value += projection[a, i] * z[i]
-        u[a] = value
-
-
-@part
-def _additive_terms(parameters, z, t, terms, scratch):
-    """Write grid coordinates of z, and coefficients times the grid's functions there."""
-    coefficients = parameters.additive_coefficients
-    d, size = coefficients.shape
-    for a in range(d):
-        value = -parameters.origin[a]
-        for i in range(d):
-            value += parameters.axes[a, i] * z[i]
-        t[a] = value
-        for k in range(size):
-            distance = value - parameters.spacing * k
-            terms[a * size + k] = -0.5 * distance * distance
-    exp_in_place(terms, scratch, d * size)
-    for a in range(d):
-        for k in range(size):
-            terms[a * size + k] *= coefficients[a, k]
+def _add_pulled(matrix, slope, out):
+    for a in range(matrix.shape[0]):
+        along = slope[a]
+        for i in range(matrix.shape[1]):
+            out[i] += along * matrix[a, i]
 
 
 @evaluation
@@ -113,30 +88,19 @@ def _workspace_size(parameters):
     return 4 * d + 2 * r + 2 * max(BLOCK, parameters.additive_coefficients.size)
 
 
-@part
-def _divided(parameters, workspace):
-    d, r = parameters.precision.shape[0], parameters.projection.shape[0]
-    vectors, rest = workspace[d : 4 * d], workspace[4 * d :]
-    n = (rest.shape[0] - 2 * r) // 2
-    terms = rest[2 * r :]
-    return (
-        vectors[:d],
-        vectors[d : 2 * d],
-        vectors[2 * d :],
-        rest[:r],
-        rest[r : 2 * r],
-        terms[:n],
-        terms[n:],
-    )
-
-
 @evaluation
 def _gradient_in(parameters, x, out, workspace):
     """Write the gradient, and return the log density."""
-    d, m = x.shape[0], parameters.landmarks.shape[1]
-    z, g, t, u, slope, terms, scratch = _divided(parameters, workspace)
-    square = _whiten(parameters, x, z)
-    total, pull = 0.0, 0.0
+    d, r, m = x.shape[0], parameters.projection.shape[0], parameters.landmarks.shape[1]
+    z, g, t = workspace[d : 2 * d], workspace[2 * d : 3 * d], workspace[3 * d : 4 * d]
+    u, slope, rest = workspace[4 * d :][:r], workspace[4 * d + r :][:r], workspace[4 * d + 2 * r :]
+    terms, scratch = rest[: rest.shape[0] // 2], rest[rest.shape[0] // 2 :]
+    for i in range(d):
+        t[i] = x[i] - parameters.centre[i]
+    _write_product(parameters.whitening, t, z)
+    total, pull, square = 0.0, 0.0, 0.0
+    for i in range(d):
+        square += z[i] * z[i]
     for k in range(parameters.radial_scales.shape[0]):
         nu, b = parameters.radial_scales[k], parameters.radial_coefficients[k]
         total += b * np.log1p(square / nu)
@@ -146,15 +110,13 @@ def _gradient_in(parameters, x, out, workspace):
         beyond = parameters.stiffness * (distance - parameters.radius)
         total -= 0.5 * beyond * (distance - parameters.radius)
         pull -= beyond / distance
+    _write_product(parameters.precision, z, t)
     for i in range(d):
-        row = 0.0
-        for j in range(d):
-            row += parameters.precision[i, j] * z[j]
-        total += (parameters.linear[i] - 0.5 * row) * z[i]
-        g[i] = parameters.linear[i] - row + pull * z[i]
+        total += (parameters.linear[i] - 0.5 * t[i]) * z[i]
+        g[i] = parameters.linear[i] - t[i] + pull * z[i]
     if m > 0:
-        _project(parameters, z, u)
-        for a in range(slope.shape[0]):
+        _write_product(parameters.projection, z, u)
+        for a in range(r):
             slope[a] = 0.0
         for start in range(0, m, BLOCK):
             stop = min(start + BLOCK, m)
@@ -162,25 +124,38 @@ def _gradient_in(parameters, x, out, workspace):
             weights = parameters.coefficients[start:stop]
             total += weigh_kernels(parameters.kernel, terms, weights, scratch, stop - start)
             add_pulls(parameters.landmarks, u, start, stop, terms, slope)
-        for a in range(slope.shape[0]):
-            for i in range(d):
-                g[i] += slope[a] * parameters.projection[a, i]
-    size = parameters.additive_coefficients.shape[1]
-    if size > 0:
-        _additive_terms(parameters, z, t, terms, scratch)
-        for a in range(d):
-            along = 0.0
-            for k in range(size):
-                term = terms[a * size + k]
-                total += term
-                along += term * (parameters.spacing * k - t[a])
-            for i in range(d):
-                g[i] += along * parameters.axes[a, i]
-    for j in range(d):
-        out[j] = 0.0
+        _add_pulled(parameters.projection, slope, g)
+    if parameters.additive_coefficients.shape[1] > 0:
+        total += _add_additive(parameters, z, g, t, terms, scratch)
     for i in range(d):
-        for j in range(d):
-            out[j] += parameters.whitening[i, j] * g[i]
+        out[i] = 0.0
+    _add_pulled(parameters.whitening, g, out)
+    return total
+
+
+@part
+def _add_additive(parameters, z, g, slopes, terms, scratch):
+    """Return the additive part at z, and add its gradient to g; the other arrays are for it."""
+    coefficients, spacing = parameters.additive_coefficients, parameters.spacing
+    total, (d, size) = 0.0, coefficients.shape
+    _write_product(parameters.axes, z, slopes)
+    for a in range(d):
+        place = slopes[a] - parameters.origin[a]
+        slopes[a] = place
+        for k in range(size):
+            away = place - spacing * k
+            terms[a * size + k] = -0.5 * away * away
+    exp_in_place(terms, scratch, d * size)
+    for a in range(d):
+        for k in range(size):
+            terms[a * size + k] *= coefficients[a, k]
+    for a in range(d):
+        place, along = slopes[a], 0.0
+        for k in range(size):
+            total += terms[a * size + k]
+            along += terms[a * size + k] * (spacing * k - place)
+        slopes[a] = along
+    _add_pulled(parameters.axes, slopes, g)
     return total
 
 
@@ -189,12 +164,7 @@ def _log_density_in(parameters, x, workspace):
     return _gradient_in(parameters, x, workspace[: x.shape[0]], workspace)
 
 
-register(
-    LogDensityGPParameters,
-    log_density=_log_density_in,
-    gradient=_gradient_in,
-    workspace_size=_workspace_size,
-)
+register(LogDensityGPParameters, _log_density_in, _gradient_in, _workspace_size)
 
 
 @njit(error_model="numpy")

@@ -6,29 +6,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.numerics.evaluation import SUM_FLAGS
-from pymc_kmc.numerics.jit import njit
 from pymc_kmc.numerics.linear_algebra import symmetric, triangular_solve
-from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
+from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance, thinned
 from pymc_kmc.numerics.samples import whitening as whitening_of
-from pymc_kmc.surrogates.bayesian_regression import (
-    BayesianRegression,
-    NewFeature,
-    OnlineRegression,
-    score_system,
-    solve_with_scores,
-)
 from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters, values_and_gradients
 from pymc_kmc.surrogates.gp_parts import (
     HALF,
     N_AVERAGED,
-    KernelChoice,
     KernelPart,
     Trend,
     choose_kernels,
     quadratic_form,
 )
-from pymc_kmc.surrogates.kernels import kernel_at, squared_distances
+from pymc_kmc.surrogates.kernels import squared_distances
+from pymc_kmc.surrogates.regression import (
+    BULK,
+    BayesianRegression,
+    Depth,
+    NewFeature,
+    OnlineRegression,
+    score_system,
+    solve_with_scores,
+)
 
 # Values that are learned from
 
@@ -37,8 +36,6 @@ from pymc_kmc.surrogates.kernels import kernel_at, squared_distances
 DEPTH, DEPTH_PER_DIMENSION = 5.0, 0.5
 #: Depth beyond which values are left out, in units of that.
 DEEPEST = 10.0
-#: Quantile of the values that is the bulk.
-BULK = 0.9
 #: Distance in wall radii beyond which points are left out.
 FARTHEST = 1.5
 #: Values a coefficient from which on the whole quadratic is fitted, and kernels beside the trend.
@@ -83,19 +80,6 @@ FARTHEST_UPDATE = 10.0
 def wall_radius(distance):
     """Return the radius of a wall outside of points, given their largest distance."""
     return WALL * distance + BEYOND
-
-
-class Depth(NamedTuple):
-    """Depths of values below `bulk`, in units of the depth `scale` at which a value counts half."""
-
-    bulk: float
-    scale: float
-
-    def __call__(self, values):
-        return np.maximum(self.bulk - values, 0.0) / self.scale
-
-    def weight(self, values):
-        return 1.0 / (1.0 + self(values) ** 2)
 
 
 class FitData(NamedTuple):
@@ -161,48 +145,43 @@ class FitData(NamedTuple):
 class LogDensityFit:
     """A fitted Gaussian-process log density, for predictions and updates. Updates make new ones.
 
-    `parameters` are for evaluation. The regression has the coefficients of trend, additive part and
-    kernel part, in this order. `base` (d, d) is the
-    precision that the fitted quadratic changes. With `landmark_factor` L (m, m), L L' is the kernel
-    matrix of the landmarks. `U` (n, r) are all points in the kernel's coordinates. `variance` is
-    the residual variance of a value of weight one. Updates add no kernel functions beyond
-    `most_landmarks`. `constant` is the difference of values and log densities of the parameters in
-    use. `log_evidence` is the log marginal likelihood of a value, up to a constant. Without
-    `is_full` only the quadratic's diagonal was fitted. `n_additive_losses` counts fits in a row,
-    this one included, in which the additive part lost.
+    `parameters` are for evaluation. The regression has the coefficients of the `trend` and of the
+    `part`, in this order. `base` (d, d) is the precision that the fitted quadratic changes.
+    `variance` is the residual variance of a value of weight one. Updates add no kernel functions
+    beyond `most_landmarks`. `constant` is the difference of values and log densities of the
+    parameters in use. `log_evidence` is the log marginal likelihood of a value, up to a constant.
+    Without `is_full` only the quadratic's diagonal was fitted. `n_additive_losses` counts fits in a
+    row, this one included, in which the additive part lost.
     """
 
     parameters: LogDensityGPParameters
     trend: Trend
-    choice: KernelChoice
+    part: KernelPart
     base: np.ndarray
     regression: OnlineRegression
-    landmark_factor: np.ndarray
-    U: np.ndarray
     kernel_ridge: float
     variance: float
     depth: Depth
     most_landmarks: int
     constant: float
     log_evidence: float
-    is_full: bool
     score_weight: float
-    n_additive_losses: int
+    is_full: bool = True
+    n_additive_losses: int = 0
 
     @property
-    def n_before(self):
-        """Number of features before those of the kernel part."""
-        return self.trend.n_features + self.choice.additive.n_features
+    def choice(self):
+        return self.part.choice
 
-    def features(self, X):
-        """Return features (n, k), and the part (n,) of a kernel function outside their span."""
-        factors = self.choice.additive.factor, self.landmark_factor
-        return _features_at(self.parameters, self.trend.pairs, *factors, np.ascontiguousarray(X))
+    def features(self, Z):
+        """Return features (n, k) at Z (n, d), and of a kernel function there the new part (n,)."""
+        features, rest = self.part(Z)
+        return np.hstack([self.trend(Z), features]), rest
 
     def predict(self, X, with_variances):
         """Return predictions (n,) at X (n, d), and variances (n,) or None."""
-        (features, rest), regression = self.features(X), self.regression
         Z = (X - self.parameters.centre) @ self.parameters.whitening.T
+        (features, rest), regression = self.features(Z), self.regression
         features -= regression.mean
         mean = regression.level + features @ regression.coefficients
         mean -= 0.5 * quadratic_form(Z, self.base)
@@ -218,69 +197,52 @@ class LogDensityFit:
         Where new parameters would not be a density's, the old ones stay, with the new landmark at
         coefficient zero. The regression keeps the value for the next update.
         """
-        p = self.parameters
+        p, part = self.parameters, self.part
         z = (x - p.centre) @ p.whitening.T
         if not np.abs(z).max() <= FARTHEST_UPDATE * p.radius:
             return self
-        features, rest = self.features(x[None, :])
-        features, landmarks, new_feature = features[0], p.landmarks, None
-        factor, U = self.landmark_factor, self.U
-        if len(factor):
-            u = p.projection @ z
-            if rest[0] > SMALLEST_REST and len(factor) < self.most_landmarks:
-                root = np.sqrt(rest[0])
-                new_feature = self._new_feature(features, u, root)
-                factor = _bordered(factor, features[self.n_before :], root)
-                features = np.append(features, root)
-                landmarks = np.ascontiguousarray(np.hstack([landmarks, u[:, None]]))
-            U = np.vstack([U, u])
+        (features,), (rest,) = self.features(z[None, :])
+        new_feature, m = None, len(part.indices)
+        if m and rest > SMALLEST_REST and m < self.most_landmarks:
+            new_feature = self._new_feature(features, z, np.sqrt(rest))
+            features = np.append(features, np.sqrt(rest))
+            part = part.with_point(z, features[-m - 1 :])
+        elif m:
+            part = part.with_point(z)
         weight = self.depth.weight(value)
         target = value + 0.5 * z @ self.base @ z
         regression = self.regression.with_point(features, target, weight, new_feature)
-        new = replace(self, regression=regression, landmark_factor=factor, U=U)
-        functions = functions_of(
-            self.trend, self.choice, self.base, factor, regression.coefficients
-        )
+        new = replace(self, regression=regression, part=part)
+        functions = functions_of(self.trend, part, self.base, regression.coefficients)
         is_density = all(np.isfinite(array).all() for array in functions.values())
         is_density = is_density and functions["radial_coefficients"].sum() <= 0
         if not (is_density and np.linalg.eigvalsh(functions["precision"])[0] > 0):
-            missing = np.zeros(landmarks.shape[1] - p.landmarks.shape[1])
-            coefficients = np.append(p.coefficients, missing)
+            landmarks, missing = functions["landmarks"], len(part.indices) - m
+            coefficients = np.append(p.coefficients, np.zeros(missing))
             return replace(
                 new, parameters=p._replace(landmarks=landmarks, coefficients=coefficients)
             )
         radius = max(p.radius, wall_radius(np.linalg.norm(z))) if weight > HALF else p.radius
-        p = p._replace(radius=float(radius), landmarks=landmarks, **functions)
+        p = p._replace(radius=float(radius), **functions)
         return replace(new, parameters=p, constant=regression.constant)
 
-    def _new_feature(self, features, u, root):
-        """Return the part, of norm `root`, of the kernel function at u (r,) that is new."""
-        values = self.choice.kernel.values(squared_distances(self.U, u[None, :]))[:, 0]
-        spanned = features[self.n_before :]
-        combination = np.append(np.zeros(self.n_before), spanned / root)
-        return NewFeature(values / root, self.kernel_ridge, combination)
+    def _new_feature(self, features, z, root):
+        """Return the part, of norm `root`, of the kernel function at z (d,) that is new."""
+        part, m = self.part, len(self.part.indices)
+        squares = squared_distances(part.U, (part.choice.map @ z)[None, :])[:, 0]
+        combination = np.append(np.zeros(len(features) - m), features[-m:] / root)
+        return NewFeature(part.choice.kernel.values(squares) / root, self.kernel_ridge, combination)
 
 
-def functions_of(trend, choice, base, landmark_factor, coefficients):
+def functions_of(trend, part, base, coefficients):
     """Return the parameters that a regression's coefficients determine, a dict."""
     linear, radial, change = trend.split(coefficients[: trend.n_features])
-    grids, kernel = np.split(coefficients[trend.n_features :], [choice.additive.n_features])
-    kernel = triangular_solve(landmark_factor, kernel, transposed=True)
     return {
         "linear": np.ascontiguousarray(linear),
         "precision": np.ascontiguousarray(symmetric(base + change)),
         "radial_coefficients": np.ascontiguousarray(radial),
-        "coefficients": np.ascontiguousarray(kernel),
-        "additive_coefficients": choice.additive.split(grids),
+        **part.split(coefficients[trend.n_features :]),
     }
-
-
-def _bordered(factor, row, last):
-    """Return a triangular factor (m, m) with one more row, which ends in `last`."""
-    m = len(factor)
-    bordered = np.zeros((m + 1, m + 1))
-    bordered[:m, :m], bordered[m, :m], bordered[m, m] = factor, row, last
-    return bordered
 
 
 def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng):
@@ -319,8 +281,8 @@ def _solve(options, data, trend, parts):
     """
     base, features = data.prior, trend(data.Z)
     regression = BayesianRegression(features, data.residuals(base), data.weights, TREND_RIDGES)
-    fits = [(regression.fit(part.features, ridges=part.choice.ridges), part) for part in parts]
-    fit, part = max(fits, key=lambda pair: pair[0].log_evidence)
+    fits = [(regression.fit(more, ridges=part.choice.ridges), part, more) for part, more in parts]
+    fit, part, more = max(fits, key=lambda each: each[0].log_evidence)
     change = trend.split(fit.coefficients[: trend.n_features])[2]
     eigenvalues, vectors = np.linalg.eigh(base + change)
     smallest = SMALLEST_EIGENVALUE * np.linalg.eigvalsh(base)[0]
@@ -330,9 +292,9 @@ def _solve(options, data, trend, parts):
         trend = trend.without_quadratic()
         features = trend(data.Z)
         again = BayesianRegression(features, data.residuals(base), data.weights, [fit.ridge])
-        fit = again.fit(part.features)
-    features = np.hstack([features, part.features])
-    ridges = np.repeat([fit.ridge, fit.more_ridge], [trend.n_features, part.features.shape[1]])
+        fit = again.fit(more)
+    features = np.hstack([features, more])
+    ridges = np.repeat([fit.ridge, fit.more_ridge], [trend.n_features, more.shape[1]])
     coefficients, score_weight = _with_scores(
         options, data, trend, part, features, base, ridges, fit
     )
@@ -340,24 +302,20 @@ def _solve(options, data, trend, parts):
     regression = OnlineRegression.of(
         features, data.residuals(base), data.weights, ridges, coefficients
     )
-    functions = functions_of(trend, part.choice, base, part.landmark_factor, coefficients)
+    functions = functions_of(trend, part, base, coefficients)
     return LogDensityFit(
         parameters=_parameters(data, trend, part, is_free, functions),
         trend=trend,
-        choice=part.choice,
+        part=part,
         base=base,
         regression=regression,
-        landmark_factor=part.landmark_factor,
-        U=part.U,
         kernel_ridge=fit.more_ridge,
         variance=float(fit.variance),
         depth=data.depth,
         most_landmarks=int(MORE_LANDMARKS * options.n_landmarks),
         constant=regression.constant,
         log_evidence=float(fit.log_evidence / len(weights) + 0.5 * np.log(weights).mean()),
-        is_full=True,
         score_weight=score_weight,
-        n_additive_losses=0,
     )
 
 
@@ -366,7 +324,7 @@ def _with_scores(options, data, trend, part, features, base, ridges, fit):
     score_weights = np.asarray(options.score_weights, dtype=np.float64)
     if not score_weights.any():
         return fit.coefficients, 0.0
-    Z = data.reference[:: max(1, len(data.reference) // N_AVERAGED)] - data.centre
+    Z = thinned(data.reference, N_AVERAGED) - data.centre
     Z = Z @ data.whitening.T
     derivatives = zip(trend.derivatives(Z), part.derivatives(Z), strict=True)
     gradients, laplacians = derivatives
@@ -392,7 +350,6 @@ def _parameters(data, trend, part, is_free, functions):
         radius=float(data.radius * FREE if is_free else data.radius),
         stiffness=1.0,
         projection=np.ascontiguousarray(part.choice.map),
-        landmarks=np.ascontiguousarray(part.U[part.indices].T),
         kernel=part.choice.kernel.tag,
         axes=additive.axes / additive.length,
         origin=additive.origin / additive.length,
@@ -406,7 +363,7 @@ def _stiffness(data, parameters):
     """Return the steepness c with which functions that extrapolate upwards stay below the bulk."""
     radius = parameters.radius
     parameters = parameters._replace(centre=np.zeros(data.Z.shape[1]), stiffness=0.0)
-    X = data.reference[:: max(1, len(data.reference) // N_AVERAGED)] - data.centre
+    X = thinned(data.reference, N_AVERAGED) - data.centre
     distance = np.linalg.norm(X @ data.whitening.T, axis=1)
     X, distance = X[distance > 0], distance[distance > 0]
     X, distance = np.vstack([X, -X]), np.tile(distance, 2)
@@ -418,47 +375,3 @@ def _stiffness(data, parameters):
         excess = np.max(values_and_gradients(parameters, rays)[0]) - bulk + BELOW_BULK
         stiffness = max(stiffness, 2.0 * excess / beyond**2)
     return float(stiffness)
-
-
-@njit(fastmath=SUM_FLAGS, error_model="numpy")
-def _features_at(p, pairs, grid_factor, landmark_factor, X):
-    """Return what :meth:`LogDensityFit.features` does; compiled."""
-    d, m, g, n_radial = X.shape[1], len(landmark_factor), len(grid_factor), len(p.radial_scales)
-    n_before = d + n_radial + pairs.shape[1]
-    features, rests = np.empty((len(X), n_before + d * g + m)), np.zeros(len(X))
-    for row in range(len(X)):
-        z, f, k = p.whitening @ (X[row] - p.centre), features[row], d + n_radial
-        for a in range(d):
-            f[a] = z[a]
-        for i in range(n_radial):
-            scale = p.radial_scales[i]
-            f[d + i] = 0.5 * scale * np.log1p((z @ z) / scale)
-        for i in range(pairs.shape[1]):
-            a, b = pairs[0, i], pairs[1, i]
-            f[k + i] = z[a] * z[b] * (np.sqrt(0.5) if a == b else 1.0)
-        k = n_before
-        for a in range(d if g > 0 else 0):
-            place = p.axes[a] @ z - p.origin[a]
-            for i in range(g):
-                f[k + i] = np.exp(-0.5 * (place - p.spacing * i) ** 2)
-            _solve_lower(grid_factor, f[k : k + g])
-            k += g
-        if m > 0:
-            u, kernel = p.projection @ z, f[k:]
-            for j in range(m):
-                distance = 0.0
-                for a in range(len(u)):
-                    distance += (u[a] - p.landmarks[a, j]) ** 2
-                kernel[j] = kernel_at(p.kernel, distance)
-            _solve_lower(landmark_factor, kernel)
-            rests[row] = max(0.0, 1.0 - kernel @ kernel)
-    return features, rests
-
-
-@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def _solve_lower(factor, rhs):
-    for i in range(len(rhs)):
-        row, total = factor[i], rhs[i]
-        for j in range(i):
-            total -= row[j] * rhs[j]
-        rhs[i] = total / row[i]

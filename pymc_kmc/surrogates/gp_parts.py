@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import symmetric_power, triangular_solve
-from pymc_kmc.surrogates.bayesian_regression import MORE_RIDGES, BayesianRegression
+from pymc_kmc.numerics.samples import thinned
 from pymc_kmc.surrogates.gp_evaluation import values_and_gradients
 from pymc_kmc.surrogates.kernels import (
     GAUSSIAN,
@@ -30,6 +30,7 @@ from pymc_kmc.surrogates.kernels import (
     select_landmarks,
     squared_distances,
 )
+from pymc_kmc.surrogates.regression import MORE_RIDGES, BayesianRegression
 
 
 class Trend:
@@ -174,37 +175,75 @@ class KernelPart(NamedTuple):
     """Kernel functions on landmarks among a fit's points, after functions of single coordinates.
 
     `U` (n, r) are the points in the kernel's coordinates. `indices` (m,) are those of the
-    landmarks; m is 0 without a kernel part. With `landmark_factor` L (m, m), L L' is their kernel
-    matrix, and L^-1 times the kernel functions are the features. `features` (n, k + m) are those at
-    the points, functions of single coordinates first.
+    landmarks; m is 0 without a kernel part. With `factor` L (m, m), L L' is their kernel matrix,
+    and L^-1 times the kernel functions are the features.
     """
 
     choice: KernelChoice
     U: np.ndarray
     indices: np.ndarray
-    landmark_factor: np.ndarray
-    features: np.ndarray
+    factor: np.ndarray
 
     @classmethod
     def of(cls, choice, length, Z, weights, n_landmarks):
-        """Choose landmarks among points Z (n, d) of weights (n,); `length` scales the kernel."""
+        """Choose landmarks among points Z (n, d) of weights (n,); `length` scales the kernel.
+
+        The features (n, k + m) at the points are returned too.
+        """
         choice = choice._replace(map=choice.map / length)
         U = Z @ choice.map.T
         indices, features = select_landmarks(U, weights, n_landmarks, choice.kernel)
-        factor = np.tril(features[indices])
-        return cls(choice, U, indices, factor, np.hstack([choice.additive(Z), features]))
+        part = cls(choice, U, indices, np.tril(features[indices]))
+        return part, np.hstack([choice.additive(Z), features])
 
     @classmethod
     def none(cls, Z):
-        """Return a part without functions, at points (n, d)."""
+        """Return a part without functions, at points (n, d), and its features (n, 0)."""
         n, d = Z.shape
         choice = KernelChoice(GAUSSIAN, np.zeros((1, d)), None, AdditivePart.none(d))
-        indices = np.zeros(0, dtype=int)
-        return cls(choice, np.zeros((n, 1)), indices, np.zeros((0, 0)), np.zeros((n, 0)))
+        part = cls(choice, np.zeros((n, 1)), np.zeros(0, dtype=int), np.zeros((0, 0)))
+        return part, np.zeros((n, 0))
+
+    @property
+    def landmarks(self):
+        return self.U[self.indices]
+
+    def __call__(self, Z):
+        """Return features at points Z (n, d), and the part (n,) of a kernel function that is new.
+
+        That is the squared norm of its part outside the span of the landmarks' functions.
+        """
+        additive = self.choice.additive(Z)
+        if not len(self.indices):
+            return additive, np.zeros(len(Z))
+        squares = squared_distances(Z @ self.choice.map.T, self.landmarks)
+        features = triangular_solve(self.factor, self.choice.kernel.values(squares).T).T
+        rest = np.maximum(0.0, 1.0 - np.sum(features**2, axis=1))
+        return np.hstack([additive, features]), rest
+
+    def with_point(self, z, row=None):
+        """Return the part with a point z (d,) more, a landmark if it has a row (m + 1,) of L."""
+        part = self._replace(U=np.vstack([self.U, self.choice.map @ z]))
+        if row is None:
+            return part
+        factor = np.pad(self.factor, (0, 1))
+        factor[-1] = row
+        return part._replace(indices=np.append(self.indices, len(self.U)), factor=factor)
+
+    def split(self, coefficients):
+        """Return what coefficients of the features determine of the parameters, a dict."""
+        additive = self.choice.additive
+        grids, kernel = np.split(coefficients, [additive.n_features])
+        kernel = triangular_solve(self.factor, kernel, transposed=True)
+        return {
+            "landmarks": np.ascontiguousarray(self.landmarks.T),
+            "coefficients": np.ascontiguousarray(kernel),
+            "additive_coefficients": additive.split(grids),
+        }
 
     def derivatives(self, Z):
         kernel, matrix = self.choice.kernel, self.choice.map
-        landmarks, U = self.U[self.indices], Z @ matrix.T
+        landmarks, U = self.landmarks, Z @ matrix.T
         squares = squared_distances(U, landmarks)
         slopes, curvatures = kernel.slopes(squares), kernel.curvatures(squares)
         pulled = [U @ matrix[:, a][:, None] - landmarks @ matrix[:, a] for a in range(Z.shape[1])]
@@ -212,10 +251,10 @@ class KernelPart(NamedTuple):
         laplacians = curvatures * lengths - np.trace(matrix.T @ matrix) * slopes
         additive_gradients, additive_laplacians = self.choice.additive.derivatives(Z)
         gradients = (
-            np.hstack([additive, triangular_solve(self.landmark_factor, -(slopes * p).T).T])
+            np.hstack([additive, triangular_solve(self.factor, -(slopes * p).T).T])
             for additive, p in zip(additive_gradients, pulled, strict=True)
         )
-        laplacians = triangular_solve(self.landmark_factor, laplacians.T).T
+        laplacians = triangular_solve(self.factor, laplacians.T).T
         return gradients, np.hstack([additive_laplacians, laplacians])
 
 
@@ -361,7 +400,7 @@ def _maps(data, Z, last, with_additive):
             candidates.append((symmetric_power(product, 0.5), LENGTH_SCALES))
             candidates.append((symmetric_power(product, 0.25), LENGTH_SCALES))
         candidates.append((p.projection @ change, None))
-    sample = Z[:: max(1, len(Z) // N_AVERAGED)]
+    sample = thinned(Z, N_AVERAGED)
     for matrix, lengths in candidates:
         if lengths is None:
             yield matrix, LENGTH_SCALES_AROUND
@@ -377,7 +416,7 @@ def _gradients(p, reference, with_additive):
 
     If the new fit has no additive part, the gradient of the last one's is added.
     """
-    X = reference[:: max(1, len(reference) // N_AVERAGED)]
+    X = thinned(reference, N_AVERAGED)
     p = p._replace(linear=0.0 * p.linear, precision=0.0 * p.precision, stiffness=0.0)
     p = p._replace(radial_coefficients=0.0 * p.radial_coefficients)
     if with_additive:

@@ -48,7 +48,7 @@ from pymc_kmc.numerics.linear_algebra import (
     symmetric,
 )
 from pymc_kmc.numerics.samples import unique_rows
-from pymc_kmc.surrogates.base_density import (
+from pymc_kmc.surrogates.exponential_family import (
     ExponentialFamily,
     base_gradient_at,
     base_log_density_at,
@@ -391,9 +391,4 @@ def _workspace_size(parameters):
     return 2 * BLOCK + parameters.points.shape[0]
 
 
-register(
-    LiteParameters,
-    log_density=_log_density_in,
-    gradient=_gradient_in,
-    workspace_size=_workspace_size,
-)
+register(LiteParameters, _log_density_in, _gradient_in, _workspace_size)

@@ -46,7 +46,6 @@ import copy
 import numpy as np
 
 from pymc_kmc.numerics.checks import (
-    as_rows,
     check_choice,
     check_count,
     check_points,
@@ -55,10 +54,10 @@ from pymc_kmc.numerics.checks import (
 from pymc_kmc.surrogates.gp_evaluation import values_and_gradients
 from pymc_kmc.surrogates.gp_fit import fit_log_density
 from pymc_kmc.surrogates.kernels import KERNELS
-from pymc_kmc.surrogates.protocol import check_fitted
+from pymc_kmc.surrogates.protocol import AtPoints, check_fitted
 
 
-class LogDensityGP:
+class LogDensityGP(AtPoints):
     r"""Gaussian-process regression of a log density.
 
     The surrogate is the sum of a quadratic, radial terms for heavy tails, functions of single
@@ -201,7 +200,7 @@ class LogDensityGP:
         self.n_features_in_ = d
         self.is_full_ = fit.is_full
         self.additive_variance_ = fit.choice.additive.variance
-        self.kernel_ = fit.choice.kernel.name if len(fit.landmark_factor) else None
+        self.kernel_ = fit.choice.kernel.name if len(fit.part.indices) else None
         self.length_scale_ = 0.0
         if self.kernel_ is not None:
             self.length_scale_ = float(np.sqrt(d) / np.linalg.norm(fit.choice.map))
@@ -216,20 +215,11 @@ class LogDensityGP:
                 f"score_weights={self.score_weights!r} must not be negative; pass e.g. (0.0, 0.1)"
             )
 
-    def log_density(self, X):
-        """Return the surrogate's log density at X, (d,) or (n, d): a float or (n,)."""
-        (values, _), single = self._evaluated(X)
-        return float(values[0]) if single else values
+    def _log_densities(self, rows):
+        return values_and_gradients(self.parameters_, np.ascontiguousarray(rows))[0]
 
-    def gradient(self, X):
-        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
-        (_, gradients), single = self._evaluated(X)
-        return gradients[0] if single else gradients
-
-    def _evaluated(self, X):
-        check_fitted(self)
-        rows, single = as_rows(X, self.n_features_in_)
-        return values_and_gradients(self.parameters_, np.ascontiguousarray(rows)), single
+    def _gradients(self, rows):
+        return values_and_gradients(self.parameters_, np.ascontiguousarray(rows))[1]
 
     def updated(self, X, values):
         """Return a surrogate that has learned more values.
@@ -256,8 +246,7 @@ class LogDensityGP:
         ValueError
             If shapes don't agree or a value isn't finite.
         """
-        check_fitted(self)
-        rows, _ = as_rows(X, self.n_features_in_)
+        rows, _ = self._rows(X)
         values = _check_values(np.atleast_1d(values), len(rows))
         if not np.isfinite(values).all():
             bad = int(np.flatnonzero(~np.isfinite(values))[0])
@@ -286,8 +275,7 @@ class LogDensityGP:
         std : float or ndarray, shape (n,)
             Only with `return_std`.
         """
-        check_fitted(self)
-        rows, single = as_rows(X, self.n_features_in_)
+        rows, single = self._rows(X)
         mean, variances = self._fit.predict(rows, return_std)
         if single:
             mean = float(mean[0])

@@ -48,9 +48,34 @@ class Surrogate(Protocol):
         """Return the gradient at X, (d,) or (n, d), in the shape of X."""
 
 
+class AtPoints:
+    """Log densities and gradients at one point or at many, of a class that has them at rows.
+
+    `_log_densities` and `_gradients` return them, (n,) and (n, d), at rows (n, d).
+    """
+
+    n_features_in_: int
+
+    def log_density(self, X):
+        """Return the log density at X, (d,) or (n, d): a float or (n,)."""
+        rows, single = self._rows(X)
+        values = self._log_densities(rows)
+        return float(values[0]) if single else values
+
+    def gradient(self, X):
+        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
+        rows, single = self._rows(X)
+        gradients = self._gradients(rows)
+        return gradients[0] if single else gradients
+
+    def _rows(self, X):
+        check_fitted(self)
+        return as_rows(X, self.n_features_in_)
+
+
 def check_fitted(estimator):
     """Raise :class:`NotFittedError` unless the estimator has been fitted."""
-    if not hasattr(estimator, "parameters_"):
+    if not hasattr(estimator, "n_features_in_"):
         name = type(estimator).__name__
         raise NotFittedError(f"this {name} is not fitted yet; call `fit(X)` first")
 
@@ -89,22 +114,17 @@ def check_surrogate(surrogate, n_dimensions):
 STEP = 1e-6
 
 
-class WarpedSurrogate:
+class WarpedSurrogate(AtPoints):
     """The density of x for a fitted surrogate of the density of y = warp.forward(x)."""
 
     def __init__(self, surrogate, warp):
         self.surrogate, self.warp = surrogate, warp
         self.n_features_in_ = surrogate.n_features_in_
 
-    def log_density(self, X):
-        """Return the log density at X, (d,) or (n, d): a float or (n,)."""
-        rows, single = as_rows(X, self.n_features_in_)
-        out = self.surrogate.log_density(self.warp.forward(rows)) - self.warp.log_volume(rows)
-        return float(out[0]) if single else out
+    def _log_densities(self, rows):
+        return self.surrogate.log_density(self.warp.forward(rows)) - self.warp.log_volume(rows)
 
-    def gradient(self, X):
-        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
-        rows, single = as_rows(X, self.n_features_in_)
+    def _gradients(self, rows):
         gradients = self.surrogate.gradient(self.warp.forward(rows))
         out = np.empty(rows.shape)
         for i in range(rows.shape[1]):
@@ -114,7 +134,7 @@ class WarpedSurrogate:
             change = self.warp.forward(ahead) - self.warp.forward(behind)
             growth = self.warp.log_volume(ahead) - self.warp.log_volume(behind)
             out[:, i] = (np.sum(gradients * change, axis=1) - growth) / (2.0 * step[:, i])
-        return out[0] if single else out
+        return out
 
 
 class WarpedPredictor(WarpedSurrogate):
@@ -122,10 +142,9 @@ class WarpedPredictor(WarpedSurrogate):
 
     def predict(self, X, return_std=False):
         """Return predictions at X, (d,) or (n, d), with the constant; `return_std` adds stds."""
-        rows, single = as_rows(X, self.n_features_in_)
-        found = self.surrogate.predict(self.warp.forward(rows), return_std=return_std)
-        means, stds = found if return_std else (found, None)
+        rows, single = self._rows(X)
+        means, stds = self.surrogate.predict(self.warp.forward(rows), return_std=True)
         means = means - self.warp.log_volume(rows)
-        if not return_std:
-            return float(means[0]) if single else means
-        return (float(means[0]), float(stds[0])) if single else (means, stds)
+        if single:
+            means, stds = float(means[0]), float(stds[0])
+        return (means, stds) if return_std else means

@@ -1,53 +1,364 @@
-r"""Regression of log-density *values*, beside score matching.
+r"""Regressions of log-density values: on two groups of features, online, beside scores, and ridge.
 
-A Metropolis chain pays for a value :math:`y_i \approx \log \pi(x_i)` (up to a constant, and
-noise) at every proposal, accepted or not. A surrogate :math:`f = \log q_0 + \theta^\top \varphi`
-is linear in its coefficients. Its fit to values is weighted ridge regression with the constant
-profiled out. There are two uses:
+*Bayesian regression* on two groups of features, weighted by marginal likelihood: values are
+:math:`y_i = c + q_i^\top \beta + \varphi_i^\top \theta + \varepsilon_i` with weights :math:`w_i`, a
+constant c that is profiled out, :math:`\beta \sim N(0, \tfrac{s^2}{\lambda} I)`,
+:math:`\theta \sim N(0, \tfrac{s^2}{\kappa} I)` and :math:`\varepsilon_i \sim N(0, s^2 / w_i)`. For
+given ridges :math:`\lambda, \kappa` the marginal likelihood, maximised over :math:`s^2`, is
 
-- :func:`gaussian_from_values` finds a Gaussian base density :math:`q_0`: a quadratic regression,
-  shrunk towards a given Gaussian, made positive definite.
-- :func:`correct` moves a surrogate fitted by score matching to the values. It adds
-  :math:`\delta^\top\varphi` fitted to the residuals, with a ridge on :math:`\delta` in the norm
-  of the surrogate's regularisation. Much noise makes the ridge large, and the score-matching fit,
-  or a share of it, stays as it was.
+.. math:: \log p(y) = -\tfrac n2 \log \hat s^2 - \tfrac12 \log\det(I + F^\top W F / \Lambda)
+          + \text{const}, \qquad
+          n \hat s^2 = y^\top W y - y^\top W F (F^\top W F + \Lambda)^{-1} F^\top W y
 
-The ridge is chosen by generalised cross-validation (Golub, Heath and Wahba, 1979, equation 1.4):
-one eigen-decomposition gives its whole path.
+with F = (q, phi) centred (Rasmussen and Williams, 2006, sections 2.7 and 5.4, see
+:class:`~pymc_kmc.surrogates.LogDensityGP`). Each :math:`\lambda` has a Cholesky factorisation, and
+each :math:`\kappa` with it one of the second group's Schur complement.
+
+*Online*: the coefficients of a fitted regression solve :math:`(F^\top F + \Lambda) \theta =
+F^\top y`, with the features F and the values y of all points, weighted and centred at the weighted
+means of the first ones. A new point is a rank-one update of the Cholesky factor, and a new feature
+is one more row of it (Golub and Van Loan, 2013, section 6.5.4). That costs :math:`O(p^2)` and
+:math:`O(n p)` in place of :math:`O(n p^2)`.
+
+With *score matching* on a chain's states beside it: for :math:`f = \log q_0 + \theta^\top
+\varphi` the objective over n states (Hyvärinen, 2005, see
+:mod:`pymc_kmc.surrogates.exponential_family`) is quadratic in the coefficients,
+
+.. math:: J(\theta) = \tfrac12 \theta^\top G \theta + v^\top \theta + \text{const}, \qquad
+          G = \frac1n \sum_{b, a} \partial_a \varphi(x_b)\, \partial_a \varphi(x_b)^\top, \qquad
+          v = \frac1n \sum_b \left[\Delta \varphi(x_b)
+              + \nabla \varphi(x_b) \cdot \nabla \log q_0(x_b)\right],
+
+and so is the penalised sum of squared residuals of values with residual variance s^2. Their sum,
+:math:`\tfrac{1}{2 s^2} |y - F \theta|^2_W + \tfrac{1}{2 s^2} \theta^\top \Lambda \theta + \tau n
+J(\theta)`, is minimised by one linear system,
+
+.. math:: (F^\top W F + \Lambda + \tau n s^2 G)\, \theta = F^\top W y - \tau n s^2 v .
+
+The weight :math:`\tau` is the worth of a state in independent states. The squared error of held-out
+values, in blocks of consecutive ones, chooses it.
+
+*Ridge regression*, the ridge chosen by generalised cross-validation (Golub, Heath and Wahba, 1979,
+equation 1.4): one eigen-decomposition gives its whole path.
 
 References
 ----------
 Golub, G. H., Heath, M. and Wahba, G. (1979). Generalized cross-validation as a method for
 choosing a good ridge parameter. *Technometrics* 21, 215-223.
+
+Golub, G. H. and Van Loan, C. F. (2013). *Matrix Computations*, 4th edition. Johns Hopkins.
 """
 
-import copy
 from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
+from scipy.linalg import lapack
 
-from pymc_kmc.surrogates.base_density import GaussianBase
-from pymc_kmc.surrogates.gp_parts import Trend
+from pymc_kmc.numerics.linear_algebra import cholesky_factor, cholesky_update, triangular_solve
+
+#: Quantile of the values that is the bulk.
+BULK = 0.9
+#: Residual variance, relative to the values', below which it is rounding error.
+RELATIVE_FLOOR = 1e-14
+
+#: Ridges of the second group tried: from rounding error to a fit that is switched off.
+MORE_RIDGES = 10.0 ** np.arange(-12.0, 4.0)
+
+#: Smallest ridge in units of a bound of the largest eigenvalue: with less, rounding errors are
+#: fitted.
+SMALLEST_RIDGE = 1e-15
+
+#: Smallest square of the factor's new diagonal entry, relative to the new feature's: rounding
+#: errors of a feature that others span.
+SMALLEST_SQUARE = 1e-12
+
+
+class Depth(NamedTuple):
+    """Depths of values below `bulk`, in units of the depth `scale` at which a value counts half.
+
+    A value far below the others says little about the place of the mass.
+    """
+
+    bulk: float
+    scale: float
+
+    def __call__(self, values):
+        return np.maximum(self.bulk - values, 0.0) / self.scale
+
+    def weight(self, values):
+        return 1.0 / (1.0 + self(values) ** 2)
+
+
+class RegressionFit(NamedTuple):
+    """A fitted regression.
+
+    `log_evidence` is the log marginal likelihood up to a constant, -inf for a fit that failed.
+    `ridge` is that of the first group of features, `more_ridge` that of the second. `variance` is
+    the residual variance at weight one. `coefficients` (k + m,) are those of both groups.
+    """
+
+    log_evidence: float
+    ridge: float
+    more_ridge: float
+    variance: float
+    coefficients: np.ndarray
+
+
+class BayesianRegression:
+    """Regression on a first group of features (n, k), to which second groups may be added.
+
+    Weights (n,) are positive; their scale doesn't matter. `ridges` are the first group's to try.
+    """
+
+    def __init__(self, features, values, weights, ridges):
+        self.n = len(values)
+        self._weights = weights / weights.mean()
+        self._root = np.sqrt(self._weights)
+        self._values = self._centred(values[:, None])[:, 0]
+        self._square = float(self._values @ self._values)
+        self._features = self._centred(features)
+        gram = self._features.T @ self._features
+        projected = self._features.T @ self._values
+        self._factors = []
+        for ridge in ridges:
+            factor, determinant = _shifted_factor(gram, ridge)
+            if factor is not None:
+                solution = triangular_solve(factor, projected)
+                self._factors.append((ridge, factor, solution, determinant))
+
+    def _centred(self, features):
+        mean = self._weights @ features / self._weights.sum()
+        return (features - mean) * self._root[:, None]
+
+    def _variance(self, squared_residuals):
+        floor = RELATIVE_FLOOR * self._square + np.finfo(float).tiny
+        return np.maximum(squared_residuals, floor) / self.n
+
+    def fit(self, features, more_ridges=MORE_RIDGES, ridges=None):
+        """Return the :class:`RegressionFit` of largest evidence with a second group (n, m).
+
+        `more_ridges` are the second group's to try, in ascending order, `ridges` some of the first
+        group's; None is all. With m = 0 the first group is fitted alone.
+        """
+        features = self._centred(features)
+        m, k = features.shape[1], self._features.shape[1]
+        cross, gram = self._features.T @ features, features.T @ features
+        projected = features.T @ self._values
+        best = RegressionFit(-np.inf, 1.0, np.inf, self._variance(self._square), np.zeros(k + m))
+        for ridge, factor, solution, determinant in self._factors:
+            if ridges is not None and ridge not in ridges:
+                continue
+            explained = triangular_solve(factor, cross)
+            rest = projected - explained.T @ solution
+            schur = gram - explained.T @ explained
+            if not (np.isfinite(schur).all() and np.isfinite(rest).all()):
+                continue
+            smallest, last = SMALLEST_RIDGE * np.linalg.norm(schur), -np.inf
+            for more_ridge in more_ridges if m else (np.inf,):
+                if more_ridge < smallest:
+                    continue
+                more, more_determinant = _shifted_factor(schur, more_ridge)
+                if more is None:
+                    continue
+                theta = lapack.dpotrs(more, rest, lower=1)[0] if m else rest
+                variance = self._variance(self._square - solution @ solution - rest @ theta)
+                evidence = -0.5 * (self.n * np.log(variance) + determinant + more_determinant)
+                if evidence < last:  # it has one maximum, as a rule
+                    break
+                last = evidence
+                if evidence > best.log_evidence:
+                    beta = triangular_solve(factor, solution - explained @ theta, transposed=True)
+                    coefficients = np.append(beta, theta)
+                    best = RegressionFit(evidence, ridge, more_ridge, variance, coefficients)
+        return best
+
+
+def _shifted_factor(gram, ridge):
+    """Return the Cholesky factor of ``gram + ridge * I``, and log |I + gram / ridge|, or None."""
+    if not len(gram):
+        return gram, 0.0
+    shifted = np.array(gram, order="F")
+    shifted.T.flat[:: len(gram) + 1] += ridge
+    factor, info = lapack.dpotrf(shifted, lower=1, clean=1, overwrite_a=1)
+    if info != 0 or not np.isfinite(factor[-1, -1]):
+        return None, np.inf
+    return factor, 2.0 * np.log(np.diag(factor)).sum() - len(gram) * np.log(ridge)
+
+
+class NewFeature(NamedTuple):
+    """A new feature for a regression, with its values (n,) at all points so far and its ridge.
+
+    A linear combination of the other features, with coefficients `combination` (p,), is subtracted.
+    """
+
+    values: np.ndarray
+    ridge: float
+    combination: np.ndarray
+
+
+class OnlineRegression(NamedTuple):
+    """A fitted regression. Its arrays are never written to: an addition makes a new one.
+
+    `mean` (p,) and `level` are the weighted means of the first points' features and values, and
+    `mean_weight` their mean weight, the unit of the ridges. `roots` (n,) are those of the weights
+    in this unit. `features` (n, p) and `values` (n,) are centred, times the roots. With the upper
+    triangular `factor` U, U'U is the matrix of the normal equations; `right` is their right-hand
+    side and `coefficients` their solution.
+    """
+
+    mean: np.ndarray
+    level: float
+    mean_weight: float
+    roots: np.ndarray
+    features: np.ndarray
+    values: np.ndarray
+    factor: np.ndarray
+    right: np.ndarray
+    coefficients: np.ndarray
+
+    @classmethod
+    def of(cls, features, values, weights, ridges, coefficients):
+        """Return a regression that begins with given coefficients (p,).
+
+        `features` (n, p), `values` and `weights` (n,) are those of the first points. `ridges` (p,)
+        is the diagonal of Lambda, in units of the mean weight. Where the coefficients depend on
+        other data too, further points change them as they would change a regression's.
+        """
+        mean_weight = weights.mean()
+        roots = np.sqrt(weights / mean_weight)
+        shares = weights / weights.sum()
+        mean, level = shares @ features, float(shares @ values)
+        features = (features - mean) * roots[:, None]
+        gram = features.T @ features
+        gram[np.diag_indices_from(gram)] += ridges
+        lower = cholesky_factor(gram)
+        if lower is None:
+            lower = np.diag(np.sqrt(np.diag(gram)))
+        factor = np.ascontiguousarray(lower.T)
+        return cls(
+            mean=mean,
+            level=level,
+            mean_weight=mean_weight,
+            roots=roots,
+            features=features,
+            values=(values - level) * roots,
+            factor=factor,
+            right=factor.T @ (factor @ coefficients),
+            coefficients=coefficients,
+        )
+
+    @property
+    def constant(self):
+        """Predictions less features times coefficients, a float."""
+        return self.level - float(self.mean @ self.coefficients)
+
+    def with_point(self, features, value, weight, new_feature=None):
+        """Return the regression with one more point; a new feature is the last of features (p,)."""
+        n, p = self.features.shape
+        mean, right = self.mean, self.right
+        if new_feature is None:
+            factor = self.factor.copy()
+        else:
+            column, column_mean, factor = self._with_feature(new_feature)
+            mean, right = np.append(mean, column_mean), np.append(right, column @ self.values)
+        root = np.sqrt(weight / self.mean_weight)
+        row = (features - mean) * root
+        target = (value - self.level) * root
+        cholesky_update(factor, row[None, :].copy())
+        right = right + target * row
+        grown = np.empty((n + 1, len(row)))
+        grown[:n, :p], grown[n] = self.features, row
+        if new_feature is not None:
+            grown[:n, p] = column
+        half = triangular_solve(factor.T, right)
+        return self._replace(
+            mean=mean,
+            roots=np.append(self.roots, root),
+            features=grown,
+            values=np.append(self.values, target),
+            factor=factor,
+            right=right,
+            coefficients=triangular_solve(factor.T, half, transposed=True),
+        )
+
+    def _with_feature(self, new):
+        """Return a new feature's centred, weighted values (n,), its mean and the larger factor."""
+        shares = self.roots**2
+        mean = shares @ new.values / shares.sum()
+        column = (new.values - mean) * self.roots
+        column -= self.features @ new.combination
+        mean -= self.mean @ new.combination
+        row = triangular_solve(self.factor.T, self.features.T @ column)
+        p = len(row)
+        square = column @ column
+        factor = np.pad(self.factor, (0, 1))
+        factor[:p, p] = row
+        rest = square + new.ridge - row @ row
+        factor[p, p] = np.sqrt(max(rest, new.ridge + SMALLEST_SQUARE * square))
+        return column, mean, factor
+
+
+#: Blocks of values that are held out in turn.
+N_FOLDS = 5
+
+
+def score_system(gradients, laplacians, base_gradient):
+    """Return G (k, k) and v (k,) of the objective theta' G theta / 2 + v' theta.
+
+    `gradients` yields derivatives (n, k) of the features at the states, one coordinate after
+    another. `laplacians` has shape (n, k), and `base_gradient` (n, d) is that of log q0.
+    """
+    n, k = laplacians.shape
+    G, v = np.zeros((k, k)), laplacians.mean(axis=0)
+    for a, gradient in enumerate(gradients):
+        G += gradient.T @ gradient / n
+        v = v + base_gradient[:, a] @ gradient / n
+    return G, v
+
+
+def solve_with_scores(features, values, weights, ridges, system, scales):
+    """Solve the joint system with the scale of its score-matching part that predicts values best.
+
+    `features` have shape (n, k). `values` (n,) are in the order of evaluation, with `weights` (n,)
+    of mean one. `ridges` (k,) is the diagonal of Lambda, and `system` is G and v. `scales` are
+    values of tau n s^2 to try. The result is the coefficients (k,), None if there is no solution,
+    and the chosen scale.
+    """
+    (G, v), (n, k) = system, features.shape
+    augmented = np.column_stack([features, values, np.ones(n)])
+
+    def moments(rows):
+        return (augmented[rows].T * weights[rows]) @ augmented[rows]
+
+    def solution(M, scale):
+        # The constant is profiled out.
+        sums, weight = M[:-1, -1], M[-1, -1]
+        M = M[:-1, :-1] - np.outer(sums, sums) / weight
+        factor = cholesky_factor(M[:k, :k] + np.diag(ridges) + scale * G)
+        if factor is None:
+            return None, 0.0
+        theta = scipy.linalg.cho_solve((factor, True), M[:k, k] - scale * v, check_finite=False)
+        return theta, (sums[k] - sums[:k] @ theta) / weight
+
+    whole, scales = moments(slice(None)), list(scales)
+    errors = np.zeros(len(scales))
+    for rows in np.array_split(np.arange(n), min(N_FOLDS, n)) if len(scales) > 1 else ():
+        rest = whole - moments(rows)
+        for i, scale in enumerate(scales):
+            theta, constant = solution(rest, scale)
+            if theta is None:
+                errors[i] = np.inf
+                continue
+            residuals = values[rows] - features[rows] @ theta - constant
+            errors[i] += weights[rows] @ residuals**2
+    best = int(np.argmin(errors))
+    return solution(whole, scales[best])[0], scales[best]
+
 
 #: Ridges tried, relative to the largest eigenvalue of the weighted Gram matrix: from rounding
 #: error to a fit that is switched off.
 RELATIVE_RIDGES = 10.0 ** np.arange(-14.0, 3.0)
-
-#: Shares of a score-matching fit's kernel part from which a correction may start: an early history
-#: can mislead score matching so far that starting from nothing is better.
-SHARES = (1.0, 0.5, 0.0)
-
-#: Eigenvalue of a Gram matrix, relative to the largest, below which it is rounding error.
-RELATIVE_RANK = 1e-10
-
-#: Largest width of a fitted Gaussian, in standard deviations of the Gaussian that it is shrunk
-#: towards, in any direction: values in a small region say little of a wide one.
-WIDEST = 4.5
-
-#: Largest Mahalanobis distance of its mean from the other's, per square root of the dimension: it
-#: would be extrapolated beyond.
-FARTHEST = 3.0
 
 
 class RidgeFit(NamedTuple):
@@ -92,63 +403,3 @@ def ridge_regression(features, values, weights, relative_ridges=RELATIVE_RIDGES)
     return RidgeFit(
         solution if k <= n else F.T @ solution, float(scores[best]), float(ridges[best, 0])
     )
-
-
-def gaussian_from_values(X, values, weights, mean, covariance):
-    """Fit a Gaussian log density to values (n,) at X (n, d), with weights (n,), by regression.
-
-    Values are log densities up to a constant, perhaps noisy. The fit is shrunk towards the Gaussian
-    of the given mean (d,) and positive definite covariance (d, d). The resulting GaussianBase is
-    positive definite, and in any direction at most 4.5 times as wide as that Gaussian.
-    """
-    d = len(mean)
-    L = np.linalg.cholesky(covariance)
-    Z = scipy.linalg.solve_triangular(L, (X - mean).T, lower=True, check_finite=False).T
-    trend = Trend.of(d, True, False)
-    target = values + 0.5 * np.einsum("nd,nd->n", Z, Z)
-    coefficients = ridge_regression(trend(Z), target, weights).coefficients
-    linear, _, change = trend.split(coefficients)
-    eigenvalues, vectors = np.linalg.eigh(np.eye(d) + change)
-    eigenvalues = np.maximum(eigenvalues, WIDEST**-2)
-    centre = (vectors / eigenvalues) @ (vectors.T @ linear)
-    distance = np.linalg.norm(centre)
-    centre *= min(1.0, FARTHEST * np.sqrt(d) / distance) if distance > 0 else 1.0
-    half = scipy.linalg.solve_triangular(L, vectors * np.sqrt(eigenvalues), lower=True, trans=1)
-    return GaussianBase(mean + L @ centre, np.ascontiguousarray(half @ half.T))
-
-
-def whitened(features, gram):
-    """Return features (n, r) in which the norm of `gram` (k, k) is Euclidean, and a matrix (k, r).
-
-    `gram` is positive semi-definite; directions of negligible norm are left out. Coefficients of
-    the given features (n, k) are the matrix times those of the new ones.
-    """
-    eigenvalues, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
-    kept = eigenvalues > RELATIVE_RANK * eigenvalues[-1]
-    matrix = vectors[:, kept] / np.sqrt(eigenvalues[kept])
-    return features @ matrix, matrix
-
-
-def correct(surrogate, X, values, weights):
-    """Return a copy of a fitted surrogate moved towards log-density values (n,), and its score.
-
-    The surrogate is a KernelExpLite or KernelExpFinite. Values at X (n, d), with weights (n,), are
-    known up to a constant and perhaps noisy. The score is generalised cross-validation's estimate
-    of the mean squared error of the copy's log density.
-    """
-    features, gram = surrogate.features(X), surrogate.gram()
-    kernel_part = features @ surrogate.coefficients_
-    base_part = surrogate.log_density(X) - kernel_part
-    matrix = None
-    if gram is not None:
-        features, matrix = whitened(features, gram)
-    best = None
-    for share in SHARES:
-        fit = ridge_regression(features, values - base_part - share * kernel_part, weights)
-        if best is None or fit.score < best[1].score:
-            best = share, fit
-    share, fit = best
-    change = fit.coefficients if matrix is None else matrix @ fit.coefficients
-    corrected = copy.copy(surrogate)
-    corrected.set_coefficients(share * surrogate.coefficients_ + change)
-    return corrected, fit.score

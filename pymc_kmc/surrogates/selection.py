@@ -36,7 +36,7 @@ from pymc_kmc.numerics.checks import (
     check_weights,
 )
 from pymc_kmc.numerics.samples import unique_rows
-from pymc_kmc.surrogates.base_density import fit_base, score_matching_loss
+from pymc_kmc.surrogates.exponential_family import fit_base, score_matching_loss
 from pymc_kmc.surrogates.finite import (
     KERNELS,
     KernelExpFinite,

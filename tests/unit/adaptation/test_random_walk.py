@@ -20,7 +20,7 @@ def acceptance_rates(adaptation, log_density, position, n, rng, history):
         if rng.uniform() < rate:
             position = proposal
         history.append(position)
-        adaptation.learn_scale(rate)
+        adaptation.scale_adaptation.update(rate)
         adaptation.learn_covariance(history)
         yield rate
 

@@ -12,6 +12,7 @@ from pymc_kmc.adaptation.transitions import (
     MOST_DECORRELATION,
     MOST_TRANSITIONS,
     N_SIMULATED,
+    JumpScale,
     acceptance,
     learn_step_size,
     learn_transitions,
@@ -232,3 +233,42 @@ def test_what_is_given_is_not_learned():
     assert learned.step_size == size and learned.n_steps != 6
     one_length = trajectory(hamiltonian, states, seed=5, target_acceptance=0.9, n_steps=6)
     assert one_length.step_size == size and one_length.n_steps == 6
+
+
+# The scale that jumps are measured on
+
+
+def test_jumps_between_independent_draws():
+    rng = np.random.default_rng(2)
+    root = rng.standard_normal((3, 3))
+    states = rng.standard_normal((20_000, 3)) @ root
+    scale = JumpScale(states)
+    jumps = np.array(
+        [scale.squared_jumps(a, b) for a, b in zip(states[::2], states[1::2], strict=True)]
+    )
+    assert jumps.max() <= 3.0
+    # The means of a chi-squared and of a product of two, capped: .858 and .611. One of 10,000 pairs
+    # has a standard error below .01; six of them are off by .04 less often than once in 10,000.
+    np.testing.assert_allclose(jumps.mean(axis=0), 3 * [0.858] + 3 * [0.611], atol=0.04)
+    np.testing.assert_allclose(scale.squared_jumps(states[0], states[:2])[0], 0.0, atol=1e-28)
+
+
+def test_independence_is_judged_by_states_far_apart():
+    """Whatever the distribution, and however slowly the chain moves."""
+    rng = np.random.default_rng(3)
+    n = 4000
+    slow = np.repeat(rng.standard_normal(n // 10), 10)
+    modes = rng.choice([-1.0, 1.0], n) + 0.1 * rng.standard_normal(n)
+    states = np.column_stack([slow, modes])
+    scale = JumpScale(states)
+    among = scale.squared_jumps(states, states[rng.permutation(n)]).mean(axis=0)
+    found = scale.independent_jumps(states)
+    # 4000 pairs, and 8 times as many that depend on each other: within .1 at four sd.
+    np.testing.assert_allclose(found, among, atol=0.1)
+    assert found[2] > 0.5 and found[3] < 0.1
+
+
+def test_independence_of_two_states():
+    states = np.array([[0.0, 1.0], [1.0, 3.0]])
+    scale = JumpScale(states)
+    np.testing.assert_allclose(scale.independent_jumps(states), scale.squared_jumps(*states))

@@ -17,8 +17,8 @@ from pymc_kmc.dynamics import SurrogateHamiltonian
 from pymc_kmc.moves.auxiliary import AuxiliaryChain
 from pymc_kmc.moves.base import MoveKind, MoveMixture, Row
 from pymc_kmc.moves.langevin import FactorRandomWalk, Langevin
+from pymc_kmc.moves.learned import ModeJump, ModeTransition
 from pymc_kmc.moves.local import LocalDistribution, LocalRandomWalk
-from pymc_kmc.moves.modes import ModeJump, ModeTransition
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.trajectory import Trajectory
 from pymc_kmc.moves.transitions import (

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.move_probabilities import ByAcceptance
 from pymc_kmc.moves.base import MoveKind, MoveMixture, OneOf, Proposal, Row
+from tests.fitted import snapshot
 from tests.moves import HasNothing, Stays, evaluation, outcome_of
 
 STATE, OTHER = evaluation(np.array([0.5])), evaluation(np.array([-2.0]))
@@ -85,24 +85,56 @@ def test_what_a_move_alone_proposes_has_no_choices_ratio():
     assert proposal.choice is None and proposal.log_choice_ratio(OTHER) == 0.0
 
 
-def test_one_of_several_is_chosen_by_learned_probabilities():
-    moves = Stays(), Stays()
-    one_of = OneOf(moves, ByAcceptance(2).renewed([0.7, 0.8]))
+def learning(one_of, *rates):
+    """Let a choice learn one acceptance rate of each of its moves."""
+    for move, rate in zip(one_of.moves, rates, strict=True):
+        one_of.learn(outcome_of(Proposal(STATE.position, move), STATE, acceptance_rate=rate))
+
+
+@pytest.mark.parametrize("jumps", [(0.7, 0.8), (0.7, 0.8, 0.6)])
+def test_one_of_several_is_chosen_by_learned_probabilities(jumps):
+    """20,000 proposals: within 4.5 binomial standard errors."""
+    one_of = OneOf([Stays() for _ in jumps]).renewed(jumps)
     rng = np.random.default_rng(4)
-    made = [one_of.propose(STATE, None, rng).move for _ in range(5000)]
-    p = one_of.probabilities.probabilities
-    assert 0.05 < p[0] < 0.4
-    share = made.count(moves[1]) / 5000
-    assert abs(share - p[1]) < 4.5 * np.sqrt(p[0] * p[1] / 5000)
+    made = [one_of.propose(STATE, None, rng).move for _ in range(20_000)]
+    p = one_of.probabilities
+    assert p.min() > 0.01
+    shares = np.array([made.count(move) for move in one_of.moves]) / 20_000
+    assert np.all(np.abs(shares - p) < 4.5 * np.sqrt(p * (1 - p) / 20_000))
 
 
 def test_one_of_several_learns_from_its_own_moves_alone():
     moves, another = (Stays(), Stays()), Stays()
-    one_of = OneOf(moves, ByAcceptance(2))
+    one_of = OneOf(moves)
     for move, rate in ((moves[1], 0.7), (another, 0.1), (moves[0], 0.2)):
         one_of.learn(outcome_of(Proposal(STATE.position, move), STATE, acceptance_rate=rate))
-    assert one_of.probabilities.recent == [0.7, 0.2]
-    np.testing.assert_array_equal(one_of.probabilities.acceptances, [0.2, 0.7])
+    assert one_of.recent == [0.7, 0.2]
+    np.testing.assert_array_equal(one_of.acceptances, [0.2, 0.7])
+
+
+def test_what_moves_and_is_accepted_is_preferred():
+    one_of = OneOf([Stays() for _ in range(3)]).renewed([0.1, 0.8, 0.9])
+    for _ in range(30):
+        learning(one_of, 0.9, 0.8, 0.02)
+    assert one_of.probabilities.sum() == pytest.approx(1.0)
+    assert one_of.probabilities[1] > 0.9
+    assert one_of.probabilities.min() >= OneOf.SMALLEST
+
+
+def test_a_refit_discounts_what_was_seen_of_the_last_surrogate():
+    """And leaves the probabilities of its moves as they are: the refit may be given up."""
+    one_of = OneOf((Stays(), Stays()))
+    for _ in range(100):
+        learning(one_of, 0.9, 0.1)
+    assert one_of.probabilities[0] > 0.98
+    before = snapshot(one_of)
+    renewed = one_of.renewed([0.5, 0.5])
+    assert renewed.recent == []
+    for _ in range(100):
+        learning(renewed, 0.1, 0.9)
+    assert np.argmax(renewed.probabilities) == 1
+    assert renewed.probabilities.sum() == pytest.approx(1.0)
+    assert snapshot(one_of) == before
 
 
 def test_a_proposal_is_accepted_where_the_end_is_another_evaluation():

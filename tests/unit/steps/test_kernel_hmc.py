@@ -6,8 +6,7 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.adaptation.fit_to_scores import FitToScores
-from pymc_kmc.adaptation.move_probabilities import ByAcceptance
-from pymc_kmc.moves.base import MoveKind
+from pymc_kmc.moves.base import MoveKind, OneOf
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite
 from tests.chains import ONE_CHAIN, column, run
 
@@ -77,7 +76,7 @@ def test_energy_is_the_hamiltonian():
 
 def test_moves_are_random_walks_first_and_trajectories_of_two_lengths_then(monkeypatch):
     """Random walks report the energy of a momentum too."""
-    monkeypatch.setattr(ByAcceptance, "SMALLEST", 0.2)  # short ones are rare on a good surrogate
+    monkeypatch.setattr(OneOf, "SMALLEST", 0.2)  # short ones are rare on a good surrogate
     with pm.Model() as model:
         pm.Normal("x", shape=2)
         step = kmc.KMCLite(n_points=100, rng=5)

@@ -175,7 +175,7 @@ def test_random_walks_help_a_poor_surrogate_while_tuning():
     adapted = step.adapted
 
     def share(accepted):
-        adapted.transitions.probabilities.recent[:] = accepted
+        adapted.transitions.recent[:] = accepted
         return step.random_walk_probability
 
     usual = kmc_step.TUNING_RANDOM_WALKS
@@ -278,7 +278,7 @@ def test_the_last_fit_is_at_the_end_of_tuning_and_dropped_if_it_is_worse(
     pickled, n_fits, has_warp = tuned
     step = cloudpickle.loads(pickled)
     adapted = step.adapted
-    before, probabilities = adapted.fitted, adapted.transitions.probabilities
+    before, transitions = adapted.fitted, adapted.transitions
     as_it_was = snapshot((before.surrogate, before.transitions, before.warp))
     assert (before.warp is IDENTITY) != has_warp
     step.stop_tuning()
@@ -288,7 +288,7 @@ def test_the_last_fit_is_at_the_end_of_tuning_and_dropped_if_it_is_worse(
     assert (after.transitions is before.transitions) == is_dropped
     if is_dropped or after.warp is not IDENTITY:
         assert (after.warp is before.warp) == is_dropped
-    assert (adapted.transitions.probabilities is probabilities) == is_dropped
+    assert (adapted.transitions is transitions) == is_dropped
     assert snapshot((before.surrogate, before.transitions, before.warp)) == as_it_was
     # Log weights are those of the surrogate in use and of what the chain has seen since.
     position, log_density = step.target.recycled.position, step.target.recycled.log_density

@@ -15,7 +15,7 @@ from pymc_kmc.surrogates import (
     log_density_at,
 )
 from pymc_kmc.surrogates import lite as lite_module
-from pymc_kmc.surrogates.base_density import score_matching_loss
+from pymc_kmc.surrogates.exponential_family import score_matching_loss
 
 SIGMA, REGULARISATION = 8.0, 0.05
 

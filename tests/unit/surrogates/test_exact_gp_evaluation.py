@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 
 from pymc_kmc.surrogates.additive_kernel import AdditiveKernel
-from pymc_kmc.surrogates.covariance import Hyperparameters
+from pymc_kmc.surrogates.covariance import Hyperparameters, RadialTerms
 from pymc_kmc.surrogates.exact_gp import ExactGP
 from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, packed, pulled_at
-from pymc_kmc.surrogates.radial_terms import RadialTerms
 
 SIZES = [(3, 25, 4), (1, 7, 1), (9, 40, 2)]  # of coordinates, places, outputs
 IS_LOG = [False, False, True]

@@ -217,8 +217,8 @@ def test_updates_that_cannot_be_taken():
 def fields(surrogate):
     """Everything that an update could change, copied."""
     posterior = surrogate._fit
-    arrays = [*surrogate.parameters_, *posterior.regression, posterior.landmark_factor]
-    return [np.copy(array) for array in [*arrays, posterior.U, posterior.constant]]
+    arrays = [*surrogate.parameters_, *posterior.regression, posterior.part.factor]
+    return [np.copy(array) for array in [*arrays, posterior.part.U, posterior.constant]]
 
 
 @pytest.mark.parametrize("is_density", [True, False])

@@ -3,8 +3,8 @@
 import numpy as np
 
 from pymc_kmc.surrogates import LogDensityGP
-from pymc_kmc.surrogates.bayesian_regression import score_system, solve_with_scores
 from pymc_kmc.surrogates.gp_parts import Trend
+from pymc_kmc.surrogates.regression import score_system, solve_with_scores
 
 RNG = np.random.default_rng(1)
 

@@ -1,4 +1,4 @@
-r"""Base densities of kernel exponential families: constant, or a Gaussian.
+r"""Kernel exponential families: their base densities, and their correction by values.
 
 A surrogate is an unnormalised log density :math:`f = \log q_0 + \theta^\top \varphi`, fitted by
 score matching (Hyvärinen, 2005): the objective over points :math:`x_b` with weights :math:`w_b` is
@@ -11,19 +11,30 @@ which needs no normalising constant and no gradient of the target. It is quadrat
 :math:`\partial_a \log q_0(x_b)\, \partial_a \varphi_j(x_b)` enters the right-hand side of the
 fit's linear system. A Gaussian base makes a surrogate's tails pull inwards.
 
+A Metropolis chain pays for a value :math:`y_i \approx \log \pi(x_i)` (up to a constant, and
+noise) at every proposal, accepted or not. There are two uses of these values:
+
+- :func:`gaussian_from_values` finds a Gaussian base density :math:`q_0`: a quadratic regression,
+  shrunk towards a given Gaussian, made positive definite.
+- :meth:`ExponentialFamily.corrected` moves a surrogate fitted by score matching to the values. It
+  adds :math:`\delta^\top\varphi` fitted to the residuals, with a ridge on :math:`\delta` in the
+  norm of the surrogate's regularisation. Much noise makes the ridge large, and the score-matching
+  fit, or a share of it, stays as it was.
+
 References
 ----------
 Hyvärinen, A. (2005). Estimation of non-normalized statistical models by score matching. *Journal of
 Machine Learning Research* 6, 695-709.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from pymc_kmc.numerics.checks import (
-    as_rows,
     check_choice,
     check_points,
     check_weights,
@@ -31,10 +42,27 @@ from pymc_kmc.numerics.checks import (
 )
 from pymc_kmc.numerics.evaluation import evaluation
 from pymc_kmc.numerics.linear_algebra import solve_positive, symmetric
-from pymc_kmc.surrogates.protocol import check_fitted
+from pymc_kmc.surrogates.gp_parts import Trend
+from pymc_kmc.surrogates.protocol import AtPoints, check_fitted
+from pymc_kmc.surrogates.regression import ridge_regression
 
 #: Variance of a coordinate without spread, relative to the largest.
 NARROWEST = 1e-6
+
+#: Shares of a score-matching fit's kernel part from which a correction may start: an early history
+#: can mislead score matching so far that starting from nothing is better.
+SHARES = (1.0, 0.5, 0.0)
+
+#: Eigenvalue of a Gram matrix, relative to the largest, below which it is rounding error.
+RELATIVE_RANK = 1e-10
+
+#: Largest width of a fitted Gaussian, in standard deviations of the Gaussian that it is shrunk
+#: towards, in any direction: values in a small region say little of a wide one.
+WIDEST = 4.5
+
+#: Largest Mahalanobis distance of its mean from the other's, per square root of the dimension: it
+#: would be extrapolated beyond.
+FARTHEST = 3.0
 
 
 class GaussianBase(NamedTuple):
@@ -58,22 +86,14 @@ class GaussianBase(NamedTuple):
         return -np.trace(self.precision)
 
 
-class ExponentialFamily(ABC):
+class ExponentialFamily(AtPoints, ABC):
     """An exponential family at arrays of points, whatever its features are; fitted."""
 
-    def log_density(self, X):
-        """Return the unnormalised log density at X, (d,) or (n, d): a float or (n,)."""
-        check_fitted(self)
-        X, single = as_rows(X, self.n_features_in_)
-        values = in_chunks(self._log_density, X, len(self.coefficients_))
-        return float(values[0]) if single else values
+    def _log_densities(self, rows):
+        return in_chunks(self._log_density, rows, len(self.coefficients_))
 
-    def gradient(self, X):
-        """Return the gradient of the log density at X, (d,) or (n, d), in the shape of X."""
-        check_fitted(self)
-        X, single = as_rows(X, self.n_features_in_)
-        gradients = in_chunks(lambda x: self._derivatives(x)[0], X, len(self.coefficients_))
-        return gradients[0] if single else gradients
+    def _gradients(self, rows):
+        return in_chunks(lambda x: self._derivatives(x)[0], rows, len(self.coefficients_))
 
     def loss(self, X, sample_weight=None):
         """Return the score-matching objective on X (n, d), a mean over its rows, unpenalised."""
@@ -84,6 +104,25 @@ class ExponentialFamily(ABC):
             lambda x: np.column_stack(self._derivatives(x)), X, len(self.coefficients_)
         )
         return score_matching_loss(columns[:, :-1], columns[:, -1], weights)
+
+    def corrected(self, X, values, weights):
+        """Return a copy moved towards log-density values (n,) at X (n, d), with weights (n,).
+
+        The values are known up to a constant and perhaps noisy.
+        """
+        features, gram = self.features(X), self.gram()
+        kernel_part = features @ self.coefficients_
+        residuals = values - (self.log_density(X) - kernel_part)
+        features, matrix = (features, None) if gram is None else whitened(features, gram)
+        fits = [
+            (share, ridge_regression(features, residuals - share * kernel_part, weights))
+            for share in SHARES
+        ]
+        share, fit = min(fits, key=lambda each: each[1].score)
+        change = fit.coefficients if matrix is None else matrix @ fit.coefficients
+        corrected = copy.copy(self)
+        corrected.set_coefficients(share * self.coefficients_ + change)
+        return corrected
 
     @abstractmethod
     def _log_density(self, X):
@@ -138,6 +177,41 @@ def fit_base(base, X, weights):
     mean = weights @ X / total
     centred = X - mean
     return gaussian_base(mean, (centred.T * weights) @ centred / total, total)
+
+
+def gaussian_from_values(X, values, weights, mean, covariance):
+    """Fit a Gaussian log density to values (n,) at X (n, d), with weights (n,), by regression.
+
+    Values are log densities up to a constant, perhaps noisy. The fit is shrunk towards the Gaussian
+    of the given mean (d,) and positive definite covariance (d, d). The resulting GaussianBase is
+    positive definite, and in any direction at most 4.5 times as wide as that Gaussian.
+    """
+    d = len(mean)
+    L = np.linalg.cholesky(covariance)
+    Z = scipy.linalg.solve_triangular(L, (X - mean).T, lower=True, check_finite=False).T
+    trend = Trend.of(d, True, False)
+    target = values + 0.5 * np.einsum("nd,nd->n", Z, Z)
+    coefficients = ridge_regression(trend(Z), target, weights).coefficients
+    linear, _, change = trend.split(coefficients)
+    eigenvalues, vectors = np.linalg.eigh(np.eye(d) + change)
+    eigenvalues = np.maximum(eigenvalues, WIDEST**-2)
+    centre = (vectors / eigenvalues) @ (vectors.T @ linear)
+    distance = np.linalg.norm(centre)
+    centre *= min(1.0, FARTHEST * np.sqrt(d) / distance) if distance > 0 else 1.0
+    half = scipy.linalg.solve_triangular(L, vectors * np.sqrt(eigenvalues), lower=True, trans=1)
+    return GaussianBase(mean + L @ centre, np.ascontiguousarray(half @ half.T))
+
+
+def whitened(features, gram):
+    """Return features (n, r) in which the norm of `gram` (k, k) is Euclidean, and a matrix (k, r).
+
+    `gram` is positive semi-definite; directions of negligible norm are left out. Coefficients of
+    the given features (n, k) are the matrix times those of the new ones.
+    """
+    eigenvalues, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
+    kept = eigenvalues > RELATIVE_RANK * eigenvalues[-1]
+    matrix = vectors[:, kept] / np.sqrt(eigenvalues[kept])
+    return features @ matrix, matrix
 
 
 @evaluation

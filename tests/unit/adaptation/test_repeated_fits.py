@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.fitting import Fit, GivenSurrogate, RepeatedFit
+from pymc_kmc.adaptation.fitted import Fit, GivenSurrogate, RepeatedFit
 from pymc_kmc.adaptation.transitions import whitened_hamiltonian
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.surrogates import LogDensityGP

@@ -1,4 +1,6 @@
-r"""Jumps between the modes of a learned posterior.
+r"""Moves by a posterior that was learned before the chain: to its draws, and between its modes.
+
+A tuning chain begins at a dispersed draw, and stays in place when there is nothing more to learn.
 
 Trajectories don't pass from one mode to another. Without jumps a chain would stay in its first
 mode, and the modes' shares would be those of the starts. A jump takes a point from its place in one
@@ -84,3 +86,32 @@ class ModeTransition(SurrogateTransition):
         volumes = warp.log_volume(end) - warp.log_volume(place)
         is_accepted = np.log(rng.uniform()) < change - volumes + log_ratio[0]
         return (end, -change) if is_accepted else (place, 0.0)
+
+
+class LearnedDraw(Move):
+    """A move to a dispersed draw of the learned posterior, whatever the target is there.
+
+    `positions` (n, d) are draws at a temperature above 1, so that the chains' agreement is learned,
+    not built in. `ready` is the Proposal to be made next where it was evaluated with others.
+    """
+
+    kind = MoveKind.LEARNED_DRAW
+
+    def __init__(self, positions):
+        self.positions, self.ready = positions, None
+
+    def propose(self, current, fitted, rng):
+        if self.ready is not None:
+            return self.ready
+        position = self.positions[rng.integers(len(self.positions))]
+        return Proposal(position, self, log_ratio=np.inf)
+
+
+class Stay(Move):
+    """A move that leaves the chain in place, at no cost, when there is nothing more to learn."""
+
+    kind = MoveKind.STAY
+    is_draw = False
+
+    def propose(self, current, fitted, rng):
+        return Proposal(current.position, self, log_ratio=-np.inf)
