@@ -34,8 +34,8 @@ import pymc as pm
 from scipy.special import logsumexp
 
 from pymc_kmc._compat import pareto_k
+from pymc_kmc.learning.averages import LogEvidence, of_penalised
 from pymc_kmc.learning.emulated_density import EmulatedDensity
-from pymc_kmc.learning.evidence import LogEvidence, of_penalised
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.numerics.checks import check_rng

@@ -13,12 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from pymc_kmc.learning.composite import draw, joined
-from pymc_kmc.learning.drawing import N_BURNED
+from pymc_kmc.learning.composite import N_BURNED, draw, joined
+from pymc_kmc.learning.convergence import begin
 from pymc_kmc.learning.placing import uncertain
-from pymc_kmc.learning.starts import spread_out
-from pymc_kmc.learning.state import begin
-from pymc_kmc.numerics.samples import shrunk
+from pymc_kmc.numerics.samples import shrunk, spread_out
 
 # PyMC's logger has a handler, and its level.
 log = logging.getLogger("pymc.pymc_kmc")

@@ -15,19 +15,18 @@ from functools import partial
 
 import numpy as np
 
+from pymc_kmc.learning.averages import of_emulated, without_noise
 from pymc_kmc.learning.coarse import Coarse, Unusable
-from pymc_kmc.learning.composite import draw, joined
+from pymc_kmc.learning.composite import N_BURNED, draw, drawn, joined
+from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS
 from pymc_kmc.learning.display import DONE, Display
-from pymc_kmc.learning.drawing import N_BURNED, drawn
 from pymc_kmc.learning.emulated import N_DRAWS, emulated
-from pymc_kmc.learning.evidence import of_emulated, without_noise
 from pymc_kmc.learning.modes import drawn_modes, searched_modes, unseen_share
 from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, known_error, remember
 from pymc_kmc.learning.rounds import BATCH_SIZE, Rounds
 from pymc_kmc.learning.search import are_constant
-from pymc_kmc.learning.state import N_CONVERGED_ROUNDS
 from pymc_kmc.likelihoods.checks import check_model, check_variables
 from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.evaluations import Evaluations

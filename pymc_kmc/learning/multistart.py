@@ -35,15 +35,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kmc.learning.convergence import begin
 from pymc_kmc.learning.emulator import shrunk
-from pymc_kmc.learning.maxima import NEGLIGIBLE_MASS, is_same
+from pymc_kmc.learning.modes import NEGLIGIBLE_MASS, is_same
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.learning.rounds import BATCH_SIZE, LARGEST_TEMPERATURE
 from pymc_kmc.learning.search import search, side_by_side
-from pymc_kmc.learning.starts import far_from, jittered_points, prior_points, spread_out
-from pymc_kmc.learning.state import begin
 from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, SAME, Mode, Repulsion, TrustRegion
 from pymc_kmc.model.evaluations import Evaluations
+from pymc_kmc.numerics.samples import far_from, spread_out
 
 # Draws of the prior, which cost nothing, and how many of them are evaluated where outputs are
 # numbers: those that fill the prior evenly.
@@ -108,8 +108,8 @@ class MultiStart:
         self.opaque, self.most, self.rng = opaque, most, rng
         # Few workers are as one: a round has so many places anyway.
         self.n_parallel = opaque.n_parallel if opaque.n_parallel > BATCH_SIZE else 1
-        self.prior = prior_points(opaque, N_POOL, rng)
-        self.starts = self._within_prior(jittered_points(opaque, n_starts, rng))
+        self.prior = opaque.prior_points(N_POOL, rng)
+        self.starts = self._within_prior(opaque.jittered_points(n_starts, rng))
         if self.prior is not None:
             self.starts[1::2] = spread_out(self.prior, n_starts // 2, rng)
         self.n_searches = 0
@@ -231,7 +231,7 @@ class MultiStart:
     def _disperse(self):
         if self.prior is None:
             # Nothing to draw from: more starts.
-            places = jittered_points(self.opaque, N_PRIOR, self.rng)
+            places = self.opaque.jittered_points(N_PRIOR, self.rng)
         else:
             places = spread_out(self.prior, N_PRIOR, self.rng)
         self._add(self.opaque.evaluate(np.vstack([self.starts, places])))

@@ -8,15 +8,15 @@ import xarray as xr
 from pymc_kmc.learning import storage
 from pymc_kmc.learning.averages import (
     Averages,
+    LogEvidence,
     calibration,
     control_variates,
     flattened,
     inefficiency,
 )
+from pymc_kmc.learning.composite import N_EACH
 from pymc_kmc.learning.convergence import lowest_of_mass
-from pymc_kmc.learning.drawing import N_EACH
 from pymc_kmc.learning.emulated import Emulated
-from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import sentences
 from pymc_kmc.learning.region import RegionState
 from pymc_kmc.model.evaluations import Evaluations

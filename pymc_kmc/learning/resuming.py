@@ -3,11 +3,10 @@
 import numpy as np
 
 from pymc_kmc.learning.composite import first
-from pymc_kmc.learning.convergence import error_about_median, lowest_of_mass
+from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS, error_about_median, lowest_of_mass
 from pymc_kmc.learning.placing import optimistic_draws
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.rounds import BATCH_SIZE
-from pymc_kmc.learning.state import N_CONVERGED_ROUNDS
 from pymc_kmc.likelihoods.store import EvaluationStore
 from pymc_kmc.model.evaluations import Evaluations
 

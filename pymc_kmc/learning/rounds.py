@@ -22,9 +22,12 @@ import numpy as np
 from pymc_kmc.learning.composite import Composite, Draws, draw, first, on_circles
 from pymc_kmc.learning.convergence import (
     EXPLORING,
+    N_CONVERGED_ROUNDS,
     UNCERTAIN_TOLERANCE,
+    LearningState,
     Limits,
     Plan,
+    Round,
     error_about_median,
     errors_in_reach,
     judge,
@@ -34,7 +37,6 @@ from pymc_kmc.learning.emulator import SHALLOW, NodeEmulator, shrunk
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, Compression
 from pymc_kmc.learning.placing import informative, optimistic_draws, uncertain
 from pymc_kmc.learning.region import FeasibleRegion
-from pymc_kmc.learning.state import N_CONVERGED_ROUNDS, LearningState, Round
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
 # Number of chains that draw, at least and a dimension.

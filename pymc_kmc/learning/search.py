@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from pymc_kmc.learning.maxima import covariance_of
+from pymc_kmc.learning.modes import covariance_of
 from pymc_kmc.numerics.linear_algebra import symmetric
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 

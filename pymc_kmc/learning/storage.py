@@ -6,12 +6,12 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import xarray as xr
 
+from pymc_kmc.learning.averages import LogEvidence
+from pymc_kmc.learning.convergence import Round
 from pymc_kmc.learning.emulated import Emulated, EmulatedNode
 from pymc_kmc.learning.emulator import EmulatorState
-from pymc_kmc.learning.evidence import LogEvidence
 from pymc_kmc.learning.modes import LearnedMode
 from pymc_kmc.learning.region import RegionState
-from pymc_kmc.learning.state import Round
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 

@@ -29,6 +29,7 @@ from scipy.optimize import minimize
 
 from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.emulator import NodeEmulator
+from pymc_kmc.learning.modes import Mode
 from pymc_kmc.learning.placing import uncertain
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, symmetric
 
@@ -82,31 +83,6 @@ N_ITERATIONS = 40
 INSIDE = 0.7
 # Two searches have found the same maximum if their log densities differ by less, in nats.
 SAME = 2.0
-# A point that is less deep than this, in nats, belongs to a mode whose Gaussian says so within an
-# error and a share of the depth.
-DEEPEST_MEMBER, MEMBER_ERROR, MEMBER_SHARE = 10.0, 1.0, 0.25
-
-
-class Mode(NamedTuple):
-    """A maximum x (d,) of the log density, with the covariance (d, d) of the Gaussian about it."""
-
-    x: np.ndarray
-    log_density: float
-    covariance: np.ndarray
-
-    @property
-    def log_mass(self):
-        _, log_determinant = np.linalg.slogdet(2.0 * np.pi * self.covariance)
-        return self.log_density + 0.5 * log_determinant
-
-    def explains(self, x, log_density):
-        """Say whether a log density at a point is about that of the Gaussian there."""
-        away = x - self.x
-        predicted = 0.5 * away @ np.linalg.solve(self.covariance, away)
-        depth = self.log_density - log_density
-        if not depth < DEEPEST_MEMBER:
-            return False
-        return abs(predicted - depth) < MEMBER_ERROR + MEMBER_SHARE * max(depth, 0.0)
 
 
 class Repulsion(NamedTuple):

@@ -1,4 +1,10 @@
-"""The log density of a block of variables, compiled once as a function of a vector and noise."""
+"""The log density of a block of variables, compiled once as a function of a vector and noise.
+
+At many places at once, black boxes and estimates run on an executor. The graph is cut at its black
+boxes. A function for each, in the order in which they feed each other, returns its arguments at a
+place, given the outputs of those before it. All places' calls go to the executor together. The rest
+of the graph is evaluated place by place.
+"""
 
 from functools import partial
 from math import isfinite
@@ -11,11 +17,10 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pytensor.compile.mode import get_mode
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.type import continuous_dtypes
 
-from pymc_kmc.likelihoods.black_box_op import black_box_ops
-from pymc_kmc.model.at_once import AtOnce
+from pymc_kmc.likelihoods.black_box_op import BlackBoxOp, black_box_ops
 from pymc_kmc.model.noise_sources import estimated_likelihoods, simulators
 
 # What the names of extras begin with in the sample statistics.
@@ -50,6 +55,48 @@ class Evaluation(NamedTuple):
     parameters: bytes = b""
     gradient: np.ndarray | None = None
     extras: tuple = ()
+
+
+class AtOnce:
+    """Outputs of a graph of `position` (d,), at many positions at once.
+
+    ``compile(inputs, outputs)`` returns a compiled function. `executor`, a LazyExecutor or None, is
+    for black boxes and likelihoods that have none of their own.
+    """
+
+    def __init__(self, outputs, position, compile, executor):
+        self.executor = executor
+        self._boxes, known = [], {}
+        nodes = io_toposort([position], outputs)
+        for node in [node for node in nodes if isinstance(node.op, BlackBoxOp)]:
+            arguments = graph_replace(node.inputs, known, strict=False)
+            self._boxes.append((node.op, compile([position, *known.values()], arguments)))
+            known |= {output: output.type() for output in node.outputs}
+        outputs = graph_replace(outputs, known, strict=False)
+        self._rest = compile([position, *known.values()], outputs)
+
+    def begin(self, position):
+        """Let the executor begin with a position (d,) of the next batch, as far as it can."""
+        if not self._boxes:
+            return
+        op, function = self._boxes[0]
+        if op.runs_ahead(self.executor):
+            op.begin([np.stack([value]) for value in function(position)], self.executor)
+
+    def abandon(self, most=0):
+        """End what the executor has begun and nobody has asked for, if it is more than `most`."""
+        for op, _ in self._boxes[:1]:
+            op.abandon(self.executor, most)
+
+    def __call__(self, positions):
+        """Return a list of the outputs at each of some positions (d,)."""
+        known = [[position] for position in positions]
+        for op, function in self._boxes:
+            rows = [function(*values) for values in known]
+            inputs = [np.stack(values) for values in zip(*rows, strict=True)]
+            for values, new in zip(known, op.values_of_node(inputs, self.executor), strict=True):
+                values += new
+        return [self._rest(*values) for values in known]
 
 
 class LogDensity:

@@ -5,7 +5,7 @@ If the model has estimated likelihoods, a chain's state is the block's position 
 estimate is recycled and never drawn again (Andrieu and Roberts, 2009). Noise is in shared variables
 of the model's graph, which every step of a `CompoundStep` reads: all of them see one density on the
 extended space. The chain's own noise is kept here, and never confused with that of another chain in
-the same process (:mod:`pymc_kmc.model.noise_owner`).
+the same process (:mod:`pymc_kmc.model.noise_sources`).
 
 References
 ----------
@@ -24,7 +24,7 @@ from pymc.exceptions import SamplingError
 
 from pymc_kmc.likelihoods.noise_schemes import Noise
 from pymc_kmc.model.log_density import Evaluation, LogDensity
-from pymc_kmc.model.noise_owner import NoiseClaim
+from pymc_kmc.model.noise_sources import NoiseClaim
 
 
 class NoisyTerm(NamedTuple):
