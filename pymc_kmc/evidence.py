@@ -162,17 +162,7 @@ def _check(run, learned, model):
 
 def _positions(run, learned, model):
     """Return the draws (n, d) on the unconstrained scale, and the learned Composite."""
-    d = learned.n_dimensions
-    coordinates = Coordinates(np.zeros(d), np.eye(d))
-    density = EmulatedDensity(
-        model,
-        learned.names,
-        learned.emulators,
-        learned.noise**2,
-        coordinates,
-        learned.structure,
-        learned.region,
-    )
+    density = EmulatedDensity(model, learned, Coordinates.identity(learned.n_dimensions))
     n_chains, n_draws, _ = run.sampling.shape
     natural = {
         name: run.sampling.posterior[name].values.reshape(n_chains * n_draws, *shape[1:])

@@ -1,5 +1,8 @@
 r"""Averages over a learned posterior and its log evidence, with errors that cover the truth.
 
+They stand on the emulators' predictions, as arrays: at draws, and at evaluations, each from all
+others.
+
 Draws of an emulator are of :math:`e^{f - V/2}` (:mod:`pymc_kmc.learning.composite`). Weights
 :math:`e^{V/2}` turn averages over them into averages over :math:`e^f`. With the influence h of a
 functional (for a mean: x less its mean), two errors are left.
@@ -75,6 +78,74 @@ HALF_WIDTH = 0.05
 DEGREES = 5
 # Largest number of iterations, and the change of log Z at which they end.
 N_ITERATIONS, CHANGE = 200, 1e-8
+# Draws at which outputs and the covariance of errors are kept.
+N_DRAWS = 256
+# Outputs of a node that are kept, evenly spaced: what a picture can show.
+MOST_OUTPUTS = 400
+
+
+class EmulatedNode(NamedTuple):
+    """An emulated node and the predictions of its outputs; their `shape` is () for a term.
+
+    `columns` (m,) are the raveled outputs that are kept. `evaluated` (n, m) are their values,
+    `held_out` and `held_out_sd` (n, m) the prediction of each from all others and its standard
+    deviation, NaN where the evaluation failed; a term's depths are compressed as in the emulator.
+    `outputs` and `sd` (k, m) are the prediction at the first k draws and its standard deviation.
+    """
+
+    name: str
+    shape: tuple
+    is_term: bool
+    columns: np.ndarray
+    evaluated: np.ndarray
+    held_out: np.ndarray
+    held_out_sd: np.ndarray
+    outputs: np.ndarray
+    sd: np.ndarray
+
+
+class Emulated(NamedTuple):
+    """The emulators' predictions, with one EmulatedNode a node.
+
+    `held_out` and `held_out_sd` (n,) are the log density at each evaluation, predicted from all
+    others, and its standard deviation; `covariance` (k, k) is that of its errors at the first k
+    draws.
+    """
+
+    nodes: tuple
+    held_out: np.ndarray
+    held_out_sd: np.ndarray
+    covariance: np.ndarray
+
+
+@np.errstate(all="ignore")  # as far away as a first design is, outputs overflow
+def emulated(composite, evaluations, draws) -> Emulated:
+    """Return a fitted composite's predictions at its evaluations and at draws (k, d)."""
+    model, emulators = composite.model, composite.emulators
+    inputs = model.inputs(draws)
+    predictions = [emulator.predict(draws, inputs) for emulator in emulators]
+    left_out = [emulator.leave_one_out(evaluations) for emulator in emulators]
+    _, _, by_outputs = model.log_density(draws, np.hstack([p.outputs for p in predictions]))
+    raw = np.hstack([outputs for outputs, _ in left_out])
+    held_out, _, by_held_out = model.log_density(evaluations.X, raw)
+    covariance = np.zeros((len(draws), len(draws)))
+    held_out_variance = np.zeros(len(held_out))
+    nodes = []
+    of_each = zip(emulators, predictions, left_out, strict=True)
+    for emulator, prediction, (outputs, variance) in of_each:
+        node, factor = emulator.node, emulator.process.output_factor_
+        spread = emulator.slopes(by_outputs[:, node.outputs], prediction.outputs) @ factor.T
+        covariance += emulator.covariance(draws, inputs) * (spread @ spread.T)
+        spread = emulator.slopes(by_held_out[:, node.outputs], outputs) @ factor.T
+        held_out_variance += variance * np.einsum("ij,ij->i", spread, spread)
+        m = node.n_outputs
+        columns = np.unique(np.linspace(0, m - 1, min(m, MOST_OUTPUTS)).round().astype(int))
+        deviations = emulator.standard_deviations
+        parts = [node.emulated(evaluations.outputs), outputs, deviations(outputs, variance)]
+        parts += prediction.outputs, deviations(prediction.outputs, prediction.variance)
+        kept = [part[:, columns] for part in parts]
+        nodes.append(EmulatedNode(node.name, node.shape, node.is_term, columns, *kept))
+    return Emulated(tuple(nodes), held_out, np.sqrt(held_out_variance), covariance)
 
 
 class Averages:
@@ -87,13 +158,7 @@ class Averages:
     """
 
     def __init__(
-        self,
-        variances,
-        controls,
-        covariance,
-        calibration,
-        unknown=0.0,
-        inefficiency=INEFFICIENCY,
+        self, variances, controls, covariance, calibration, unknown=0.0, inefficiency=INEFFICIENCY
     ):
         self.weights, self._inefficiency = _weights(variances), inefficiency
         self._controls, self._unknown = self._of_mean_zero(controls), unknown
@@ -139,10 +204,7 @@ class Averages:
         deviations = values - means
         sds = np.sqrt(self.weights @ deviations**2)
         units = np.where(sds > 0, sds, 1.0)
-        found = {
-            "mean": (means, deviations),
-            "sd": (sds, (deviations**2 - sds**2) / (2.0 * units)),
-        }
+        found = {"mean": (means, deviations), "sd": (sds, (deviations**2 - sds**2) / (2.0 * units))}
         for p in quantiles:
             found[f"{100 * p:g}%"] = self._quantile(values, p)
         columns, errors = {}, {}
@@ -238,14 +300,13 @@ class LogEvidence(NamedTuple):
     error: float
 
 
-def of_emulated(composite, draws, penalised, variances, rng) -> LogEvidence:
+def of_emulated(composite, draws, values, rng) -> LogEvidence:
     """Return the log integral, a LogEvidence, of an emulated density over one turn of each angle.
 
-    `penalised` (n,) is the log density that the draws (n, d) are from, `variances` (n,) are those
-    of the composite's log density there.
+    `values` are the composite's at the draws (n, d), which are from its penalised log density.
     """
-    found, inside = of_penalised(composite, draws, penalised, rng)
-    taken_off = log_mean(PENALTY * variances[inside])
+    found, inside = of_penalised(composite, draws, values.penalised, rng)
+    taken_off = log_mean(PENALTY * values.variance[inside])
     error = np.hypot(found.error, taken_off.error)
     return LogEvidence(found.value + taken_off.value, float(error))
 

@@ -65,36 +65,33 @@ N_WEIGHED = 2
 class EmulatedDensity:
     """A log density with emulated outputs, given the values of other variables; a `Surrogate`.
 
-    `names` are the value variables that were learned, `states` the EmulatorState of each node,
-    `region` is the RegionState or None, and `variance` is that of the values' noise. In
-    `coordinates` the density has about unit curvature, for moves on it. `structure` is the model's
-    Structure where it was evaluated.
+    The LearnedPosterior `learned` has its emulators. In `coordinates` the density has about unit
+    curvature, for moves on it.
     """
 
     constant_ = 0.0
 
-    def __init__(self, model, names, states, variance, coordinates, structure=None, region=None):
-        self.model, self.names, self.states, self.structure = model, names, states, structure
-        self.region = region
-        self.variance_, self.coordinates = variance, coordinates
+    def __init__(self, model, learned, coordinates):
+        self.model, self.learned, self.coordinates = model, learned, coordinates
+        self.variance_ = learned.noise**2
         self._composite = self._compiled = self._function = self._point = self._packed = None
-        self._can_compile = True
         self._last = None, None
         self.n_features_in_ = len(coordinates.origin)
 
     @property
     def composite(self):
         if self._composite is None:
+            learned = self.learned
             by_name = {variable.name: variable for variable in self.model.value_vars}
-            variables = [by_name[name] for name in self.names]
+            variables = [by_name[name] for name in learned.names]
             # No noise is drawn, and nothing evaluated but an Op whose type doesn't say its shape.
             rng = np.random.default_rng(0)
-            opaque = OpaqueModel(variables, self.model, rng, structure=self.structure)
+            opaque = OpaqueModel(variables, self.model, rng, structure=learned.structure)
             if self._point is not None:
                 opaque.follow(self._point)
-            pairs = zip(opaque.nodes, self.states, strict=True)
+            pairs = zip(opaque.nodes, learned.emulators, strict=True)
             emulators = [NodeEmulator.restored(*pair) for pair in pairs]
-            region = self.region and FeasibleRegion.restored(self.region)
+            region = learned.region and FeasibleRegion.restored(learned.region)
             self._composite = Composite(opaque, emulators, region)
         return self._composite
 
@@ -115,9 +112,9 @@ class EmulatedDensity:
     @property
     def parameters(self):
         """The parameters for evaluation, compiled in each process, or else PythonParameters."""
-        if self._compiled is None and self._can_compile:
-            self._compile()
         if self._compiled is None:
+            self._compile()
+        if not self._compiled:
             return PythonParameters(InCoordinates(self, self.coordinates))
         coordinates = self.coordinates
         return EmulatedParameters(
@@ -132,13 +129,12 @@ class EmulatedDensity:
             x, *graphs = emulated_graph(composite, self.packed)
             self._function = compile_function([x], graphs, {"mode": mode})
             arguments = np.zeros(self.n_features_in_), *self._shared
-            self._compiled = CompiledDensity.of(self._function, arguments)
+            self._compiled = CompiledDensity.of(self._function, arguments) or False
         except Exception as error:
             # Many an exception of PyTensor's, numba's or LLVM's; NumPy evaluates the model too, but
             # rounds otherwise.
             log.debug(f"KMC: draws are evaluated by NumPy, for compilation failed: {error!r}")
-            self._compiled = None
-        self._can_compile = self._compiled is not None
+            self._compiled = False
 
     @property
     def _shared(self):
@@ -148,7 +144,6 @@ class EmulatedDensity:
     def __getstate__(self):
         # Addresses have no meaning in another process.
         left_out = {"_composite": None, "_compiled": None, "_function": None, "_last": (None, None)}
-        left_out["_can_compile"] = True
         return vars(self) | left_out
 
     def __deepcopy__(self, memo):
@@ -222,27 +217,16 @@ def on_emulators(posterior, model) -> FittedSurrogate:
 
     `model` is the one that was learned.
     """
-    X, noise = posterior.positions, posterior.noise
+    X = posterior.positions
     with single_threaded_blas(), Compiling():
         covariance = shrunk(X)
         information = fisher_information(posterior.gradients, covariance)
         metric = geometric_mean(covariance, np.linalg.inv(information))
         coordinates = Coordinates(X.mean(axis=0), np.linalg.inv(cholesky_factor(metric)))
-        density = EmulatedDensity(
-            model,
-            posterior.names,
-            posterior.emulators,
-            noise**2,
-            coordinates,
-            posterior.structure,
-            posterior.region,
-        )
+        density = EmulatedDensity(model, posterior, coordinates)
         _check_same_model(density, posterior.evaluations)
         transitions = learn_transitions(
-            density.hamiltonian,
-            X,
-            np.random.default_rng(0),
-            n_gradients(density.packed.operations),
+            density.hamiltonian, X, np.random.default_rng(0), n_gradients(density.packed.operations)
         )
         fitted = FittedSurrogate(density, IDENTITY, transitions, LogWeights(density.hamiltonian))
         evaluations = posterior.evaluations

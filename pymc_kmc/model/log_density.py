@@ -124,6 +124,8 @@ class LogDensity:
     is_noisy : bool
         Whether the density depends on noise.
     n_evaluations : int
+    precision : float
+        Relative rounding error of the model's numbers.
     """
 
     _at_once: AtOnce | None = None
@@ -157,14 +159,11 @@ class LogDensity:
         parameters = [p for likelihood in self.likelihoods for p in likelihood.parameters]
         self._shared = make_shared_replacements(initial_point, variables, model)
         self._others = {v.name: np.array(initial_point[v.name]) for v in self._shared}
-        outputs, position = join_nonshared_inputs(
-            initial_point,
-            [log_density, *parameters, *boxes.values()],
-            variables,
-            shared_inputs=self._shared,
-        )
+        outputs = [log_density, *parameters, *boxes.values()]
+        outputs, position = join_nonshared_inputs(initial_point, outputs, variables, self._shared)
         self._n_parameters, self._n_boxes = len(parameters), len(boxes)
         self._dtype = position.dtype
+        self.precision = float(np.finfo(self._dtype).eps)
         self._graph = outputs, position, compile_kwargs or {}
         self._compile(*self._graph)
 
@@ -179,11 +178,6 @@ class LogDensity:
         variables = {value.name: variable for value, variable in model.values_to_rvs.items()}
         is_free = [model.rvs_to_transforms[variables[name]] is None for name in self.names]
         return np.repeat(is_free, [self._sizes[name] for name in self.names])
-
-    @property
-    def precision(self):
-        """Relative rounding error of the model's numbers."""
-        return float(np.finfo(self._dtype).eps)
 
     def follow(self, point):
         """Take the other variables' values from PyMC's `point`; return whether one has changed."""

@@ -125,6 +125,7 @@ class EstimatedLikelihood:
         self.op = node.op
         self.output = node.outputs[0]
         self._noise, *self.parameters = node.inputs
+        self.name, self.n_start = self.op.name, self.op.n_start
 
     @property
     def owner(self) -> NoiseOwner:
@@ -132,16 +133,8 @@ class EstimatedLikelihood:
         return NoiseOwner.of(self._noise)
 
     @property
-    def name(self) -> str:
-        return self.op.name
-
-    @property
     def scheme(self) -> Noise:
         return self.op.noise
-
-    @property
-    def n_start(self) -> int:
-        return self.op.n_start
 
     @property
     def rows(self):
@@ -175,18 +168,12 @@ class Simulator:
 
 def estimated_likelihoods(graph):
     """Return the :class:`EstimatedLikelihood` s of a graph, in the order of their names."""
-    nodes = {
-        variable.owner
-        for variable in ancestors([graph])
-        if variable.owner is not None and isinstance(variable.owner.op, NoisyLogLikelihood)
-    }
-    return [EstimatedLikelihood(node) for node in sorted(nodes, key=lambda node: node.op.name)]
+    nodes = {v.owner for v in ancestors([graph]) if v.owner is not None}
+    noisy = [node for node in nodes if isinstance(node.op, NoisyLogLikelihood)]
+    return [EstimatedLikelihood(node) for node in sorted(noisy, key=lambda node: node.op.name)]
 
 
 def simulators(graph):
     """Return a :class:`Simulator` for each random generator that a graph depends on."""
-    return [
-        Simulator(variable)
-        for variable in ancestors([graph])
-        if isinstance(variable, SharedVariable) and isinstance(variable.type, RandomType)
-    ]
+    shared = [v for v in ancestors([graph]) if isinstance(v, SharedVariable)]
+    return [Simulator(v) for v in shared if isinstance(v.type, RandomType)]

@@ -118,12 +118,8 @@ class Columns:
 
     def split(self, X):
         """Return the arrays (n, ...) of a matrix (n, k)."""
-        return [
-            X[:, begin:end].reshape(len(X), *shape).astype(dtype)
-            for begin, end, shape, dtype in zip(
-                self.ends[:-1], self.ends[1:], self.shapes, self.dtypes, strict=True
-            )
-        ]
+        parts = zip(self.ends[:-1], self.ends[1:], self.shapes, self.dtypes, strict=True)
+        return [X[:, i:j].reshape(len(X), *shape).astype(dtype) for i, j, shape, dtype in parts]
 
     def join(self, arrays):
         """Return the matrix (n, k) of arrays (n, ...)."""

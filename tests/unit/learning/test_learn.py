@@ -401,7 +401,7 @@ def test_a_differentiable_model_is_learned_as_a_whole(caplog):
 def test_a_learned_posterior_survives_pickling(learned):
     again = cloudpickle.loads(cloudpickle.dumps(learned))
     np.testing.assert_array_equal(again.positions, learned.positions)
-    np.testing.assert_array_equal(again.emulators[0].Z, learned.emulators[0].Z)
+    np.testing.assert_array_equal(again.emulators[0].process.Z, learned.emulators[0].process.Z)
 
 
 def test_searches_arrive_from_afar():
