@@ -34,8 +34,8 @@ import pymc as pm
 from scipy.special import logsumexp
 
 from pymc_kmc._compat import pareto_k
+from pymc_kmc.learning.averages import LogEvidence, of_penalised
 from pymc_kmc.learning.emulated_density import EmulatedDensity
-from pymc_kmc.learning.evidence import LogEvidence, of_penalised
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.numerics.checks import check_rng
@@ -162,17 +162,7 @@ def _check(run, learned, model):
 
 def _positions(run, learned, model):
     """Return the draws (n, d) on the unconstrained scale, and the learned Composite."""
-    d = learned.n_dimensions
-    coordinates = Coordinates(np.zeros(d), np.eye(d))
-    density = EmulatedDensity(
-        model,
-        learned.names,
-        learned.emulators,
-        learned.noise**2,
-        coordinates,
-        learned.structure,
-        learned.region,
-    )
+    density = EmulatedDensity(model, learned, Coordinates.identity(learned.n_dimensions))
     n_chains, n_draws, _ = run.sampling.shape
     natural = {
         name: run.sampling.posterior[name].values.reshape(n_chains * n_draws, *shape[1:])

@@ -43,7 +43,6 @@ OF_ALGORITHMS += [
         "hard_fits",
         "learn",
         "many_workers",
-        "maxima",
         "modes",
         "multistart",
         "placing",

@@ -1,6 +1,7 @@
 """A curve with two parameters, to be learned once; its moments by summation on a grid."""
 
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -72,4 +73,5 @@ def density_of(model):
     coordinates = Coordinates(rng.normal(size=d), np.eye(d) + 0.3 * rng.normal(size=(d, d)))
     names = tuple(variable.name for variable in opaque.variables)
     states = tuple(emulator.state for emulator in emulators)
-    return EmulatedDensity(model, names, states, 0.0, coordinates)
+    learned = SimpleNamespace(names=names, emulators=states, noise=0.0, structure=None, region=None)
+    return EmulatedDensity(model, learned, coordinates)

@@ -4,6 +4,7 @@ import numpy as np
 import pymc as pm
 
 import pymc_kmc as kmc
+from pymc_kmc.learning.modes import Mode
 from pymc_kmc.learning.trust_region import TrustRegion
 from pymc_kmc.model.opaque import OpaqueModel
 
@@ -31,13 +32,21 @@ def opaque(model):
     return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
 
 
+def stepped(region, evaluations):
+    """Let a search make one evaluation; return it with all others, other searches' included."""
+    step = region.next(evaluations)
+    new = region.model.evaluate(step.X)
+    region.learn(step, evaluations, new.log_densities, len(evaluations))
+    return evaluations.joined(new)
+
+
 def search_from(x, model, most, seed=1, **arguments):
     """Search from x with at most so many evaluations; return the search and all evaluations."""
     x = np.asarray(x, dtype=float)
     evaluations = model.evaluate(x[None])
     value = evaluations.log_densities[0]
     rng = np.random.default_rng(seed)
-    region = TrustRegion(model, x, value, np.ones(len(x)), rng, **arguments)
+    region = TrustRegion(model, Mode(x, value, np.eye(len(x))), rng, **arguments)
     while not region.has_ended and region.n_evaluations < most:
-        evaluations = region.step(evaluations)
+        evaluations = stepped(region, evaluations)
     return region, evaluations

@@ -19,7 +19,6 @@ import pymc_kmc as kmc
 from examples.benchmarks import learning
 from examples.benchmarks.seconds import of_vector
 from examples.benchmarks.targets import START_SD, TARGETS
-from pymc_kmc.learning.starts import jittered_points, prior_points
 from pymc_kmc.model.opaque import OpaqueModel
 
 BUDGET, QUICK_BUDGET = 10_000, 500
@@ -79,14 +78,14 @@ class Problem:
                 self.model = learning.MODELS[name]()
         opaque = OpaqueModel(self.exact.continuous_value_vars, self.exact, self.rng)
         self.dimension = opaque.n_dimensions
-        prior = prior_points(opaque, N_PRIOR, self.rng)
+        prior = opaque.prior_points(N_PRIOR, self.rng)
         if prior is None:
             target = TARGETS[learning.KNOWN[name]]()
             self.low, self.high = target.mean + np.outer([-1, 1], START_SD * target.sd)
         else:
             self.low, self.high = np.quantile(prior, PLAUSIBLE, axis=0)
         self.middle, self.half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
-        self.starts = functools.partial(jittered_points, opaque, rng=self.rng)
+        self.starts = functools.partial(opaque.jittered_points, rng=self.rng)
         self._exact_log_density, _ = of_vector(self.exact)
 
     def begin(self):

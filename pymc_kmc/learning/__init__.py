@@ -1,6 +1,6 @@
 """Learning a posterior once, before sampling, for all chains."""
 
-from pymc_kmc.learning.evidence import LogEvidence
+from pymc_kmc.learning.averages import LogEvidence
 from pymc_kmc.learning.learn import learn
 from pymc_kmc.learning.modes import LearnedMode
 from pymc_kmc.learning.posterior import LearnedPosterior

@@ -1,4 +1,7 @@
-r"""Averages over a learned posterior, with standard errors that cover the truth.
+r"""Averages over a learned posterior and its log evidence, with errors that cover the truth.
+
+They stand on the emulators' predictions, as arrays: at draws, and at evaluations, each from all
+others.
 
 Draws of an emulator are of :math:`e^{f - V/2}` (:mod:`pymc_kmc.learning.composite`). Weights
 :math:`e^{V/2}` turn averages over them into averages over :math:`e^f`. With the influence h of a
@@ -22,8 +25,22 @@ at fresh draws, times the standard deviation of h, is added: the largest covaria
 Near a Gaussian the regression of h on them takes most of this error away (Mira, Solgi and
 Imparato, 2013). Where the log density jumps their means are not zero, and they are left out.
 
+*The log evidence* is found by bridge sampling. The proposal q is normalised: a Student t fitted to
+half of the draws, which are from the density :math:`\tilde\pi`. Then
+
+.. math:: Z = \frac{E_q[h \tilde\pi]}{E_\pi[h q]}, \qquad h \propto \frac{1}{\tilde\pi + Z q},
+
+is iterated until Z stays, with as many draws from :math:`\pi` as from q (Meng and Wong, 1996). The
+error is that of the two means. The mean of :math:`e^{V/2}` over the draws leads to the integral of
+:math:`e^f`. A noisy likelihood's estimates are right in the mean, their logarithms are not: with
+Gaussian noise of variance :math:`s^2`, to whose mean the emulator is fitted, they are
+:math:`s^2 / 2` too low.
+
 References
 ----------
+Meng, X.-L. and Wong, W. H. (1996). Simulating ratios of normalizing constants via a simple
+identity: a theoretical exploration. *Statistica Sinica* 6, 831-860.
+
 Mira, A., Solgi, R. and Imparato, D. (2013). Zero variance Markov chain Monte Carlo for Bayesian
 estimators. *Statistics and Computing* 23, 653-662.
 
@@ -34,8 +51,14 @@ Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine 
 Press.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
+from scipy.special import expit, logsumexp
+from scipy.stats import multivariate_t
+
+from pymc_kmc.learning.composite import PENALTY
 
 # Powers of the weights that are tried, and the smallest share of draws that they must be worth:
 # where an emulator knows little, its variances say nothing of the density.
@@ -51,6 +74,78 @@ NOT_ZERO = 4.0
 DRAWS_PER_CONTROL = 20
 # Half the width, in probability, of the interval that a quantile's density is taken from.
 HALF_WIDTH = 0.05
+# Degrees of freedom of the bridge's proposal: its tails are heavier than most posteriors'.
+DEGREES = 5
+# Largest number of iterations, and the change of log Z at which they end.
+N_ITERATIONS, CHANGE = 200, 1e-8
+# Draws at which outputs and the covariance of errors are kept.
+N_DRAWS = 256
+# Outputs of a node that are kept, evenly spaced: what a picture can show.
+MOST_OUTPUTS = 400
+
+
+class EmulatedNode(NamedTuple):
+    """An emulated node and the predictions of its outputs; their `shape` is () for a term.
+
+    `columns` (m,) are the raveled outputs that are kept. `evaluated` (n, m) are their values,
+    `held_out` and `held_out_sd` (n, m) the prediction of each from all others and its standard
+    deviation, NaN where the evaluation failed; a term's depths are compressed as in the emulator.
+    `outputs` and `sd` (k, m) are the prediction at the first k draws and its standard deviation.
+    """
+
+    name: str
+    shape: tuple
+    is_term: bool
+    columns: np.ndarray
+    evaluated: np.ndarray
+    held_out: np.ndarray
+    held_out_sd: np.ndarray
+    outputs: np.ndarray
+    sd: np.ndarray
+
+
+class Emulated(NamedTuple):
+    """The emulators' predictions, with one EmulatedNode a node.
+
+    `held_out` and `held_out_sd` (n,) are the log density at each evaluation, predicted from all
+    others, and its standard deviation; `covariance` (k, k) is that of its errors at the first k
+    draws.
+    """
+
+    nodes: tuple
+    held_out: np.ndarray
+    held_out_sd: np.ndarray
+    covariance: np.ndarray
+
+
+@np.errstate(all="ignore")  # as far away as a first design is, outputs overflow
+def emulated(composite, evaluations, draws) -> Emulated:
+    """Return a fitted composite's predictions at its evaluations and at draws (k, d)."""
+    model, emulators = composite.model, composite.emulators
+    inputs = model.inputs(draws)
+    predictions = [emulator.predict(draws, inputs) for emulator in emulators]
+    left_out = [emulator.leave_one_out(evaluations) for emulator in emulators]
+    _, _, by_outputs = model.log_density(draws, np.hstack([p.outputs for p in predictions]))
+    raw = np.hstack([outputs for outputs, _ in left_out])
+    held_out, _, by_held_out = model.log_density(evaluations.X, raw)
+    covariance = np.zeros((len(draws), len(draws)))
+    held_out_variance = np.zeros(len(held_out))
+    nodes = []
+    of_each = zip(emulators, predictions, left_out, strict=True)
+    for emulator, prediction, (outputs, variance) in of_each:
+        node, factor = emulator.node, emulator.process.output_factor_
+        spread = emulator.slopes(by_outputs[:, node.outputs], prediction.outputs) @ factor.T
+        covariance += emulator.covariance(draws, inputs) * (spread @ spread.T)
+        spread = emulator.slopes(by_held_out[:, node.outputs], outputs) @ factor.T
+        held_out_variance += variance * np.einsum("ij,ij->i", spread, spread)
+        m = node.n_outputs
+        columns = np.unique(np.linspace(0, m - 1, min(m, MOST_OUTPUTS)).round().astype(int))
+        deviations = emulator.standard_deviations
+        parts = [node.emulated(evaluations.outputs), outputs, deviations(outputs, variance)]
+        parts += prediction.outputs, deviations(prediction.outputs, prediction.variance)
+        kept = [part[:, columns] for part in parts]
+        nodes.append(EmulatedNode(node.name, node.shape, node.is_term, columns, *kept))
+    return Emulated(tuple(nodes), held_out, np.sqrt(held_out_variance), covariance)
 
 
 class Averages:
@@ -63,13 +158,7 @@ class Averages:
     """
 
     def __init__(
-        self,
-        variances,
-        controls,
-        covariance,
-        calibration,
-        unknown=0.0,
-        inefficiency=INEFFICIENCY,
+        self, variances, controls, covariance, calibration, unknown=0.0, inefficiency=INEFFICIENCY
     ):
         self.weights, self._inefficiency = _weights(variances), inefficiency
         self._controls, self._unknown = self._of_mean_zero(controls), unknown
@@ -115,10 +204,7 @@ class Averages:
         deviations = values - means
         sds = np.sqrt(self.weights @ deviations**2)
         units = np.where(sds > 0, sds, 1.0)
-        found = {
-            "mean": (means, deviations),
-            "sd": (sds, (deviations**2 - sds**2) / (2.0 * units)),
-        }
+        found = {"mean": (means, deviations), "sd": (sds, (deviations**2 - sds**2) / (2.0 * units))}
         for p in quantiles:
             found[f"{100 * p:g}%"] = self._quantile(values, p)
         columns, errors = {}, {}
@@ -197,3 +283,99 @@ def flattened(variables):
             [f"{name}[{', '.join(map(str, i))}]" for i in np.ndindex(*shape)] if shape else [name]
         )
     return np.hstack(columns).astype(float), labels
+
+
+class LogEvidence(NamedTuple):
+    """A log marginal likelihood.
+
+    Attributes
+    ----------
+    value : float
+        Natural logarithm, with all constants of the model's log density.
+    error : float
+        Standard error.
+    """
+
+    value: float
+    error: float
+
+
+def of_emulated(composite, draws, values, rng) -> LogEvidence:
+    """Return the log integral, a LogEvidence, of an emulated density over one turn of each angle.
+
+    `values` are the composite's at the draws (n, d), which are from its penalised log density.
+    """
+    found, inside = of_penalised(composite, draws, values.penalised, rng)
+    taken_off = log_mean(PENALTY * values.variance[inside])
+    error = np.hypot(found.error, taken_off.error)
+    return LogEvidence(found.value + taken_off.value, float(error))
+
+
+def of_penalised(composite, draws, penalised, rng):
+    """Return the LogEvidence of the density that the draws are from, and which are in one turn."""
+    is_inside = one_turn(draws, composite.model.periods)
+    inside = is_inside(draws)
+
+    def log_density(X):
+        return np.where(is_inside(X), composite(X).penalised, -np.inf)
+
+    return bridge(draws[inside], penalised[inside], log_density, rng), inside
+
+
+def one_turn(draws, periods):
+    """Return a function that says which points (n, d) lie within one turn of all angles.
+
+    It is the turn about the draws' mean direction with most draws (n, d). `periods` (d,) are
+    infinite where a coordinate is no angle.
+    """
+    angles = np.flatnonzero(np.isfinite(periods))
+    X, turns = draws[:, angles], periods[angles]
+    directions = np.exp(2j * np.pi * X / turns).mean(axis=0)
+    middle = np.angle(directions) / (2.0 * np.pi) * turns
+    middle += turns * np.round(np.median((X - middle) / turns, axis=0))
+
+    def is_inside(X):
+        return np.all(np.abs(X[:, angles] - middle) <= 0.5 * turns, axis=1)
+
+    return is_inside
+
+
+def without_noise(evidence, noise, n) -> LogEvidence:
+    """Return a log evidence corrected for noise, the standard deviation of n log estimates."""
+    value, error = evidence
+    half = 0.5 * noise**2
+    return LogEvidence(value + half, float(np.hypot(error, half * np.sqrt(2.0 / n))))
+
+
+def bridge(draws, log_densities, log_density, rng) -> LogEvidence:
+    """Return the log integral of a density as a LogEvidence.
+
+    The draws (n, d) from it are nearly independent and have `log_densities` (n,); the function
+    `log_density` returns these (n,) at other points (n, d).
+    """
+    half = len(draws) // 2
+    d = draws.shape[1]
+    covariance = np.cov(draws[:half].T).reshape(d, d)
+    scale = covariance * (DEGREES - 2.0) / DEGREES
+    proposal = multivariate_t(draws[:half].mean(axis=0), scale, DEGREES, allow_singular=True)
+    n = len(draws) - half
+    proposed = proposal.rvs(n, random_state=rng).reshape(n, d)
+    at_proposed = log_density(proposed) - proposal.logpdf(proposed)
+    at_proposed = np.where(np.isfinite(at_proposed), at_proposed, -np.inf)
+    at_draws = log_densities[half:] - proposal.logpdf(draws[half:])
+    at_draws = np.reshape(at_draws, n)
+    log_z = float(np.median(at_draws))
+    for _ in range(N_ITERATIONS):
+        # h times the density, and h times the proposal, with equal shares.
+        upper, lower = expit(at_proposed - log_z), expit(log_z - at_draws)
+        last, log_z = log_z, log_z + float(np.log(upper.mean()) - np.log(lower.mean()))
+        if abs(log_z - last) < CHANGE:
+            break
+    variance = sum(part.var() / part.mean() ** 2 / n for part in (upper, lower))
+    return LogEvidence(log_z, float(np.sqrt(variance)))
+
+
+def log_mean(log_weights) -> LogEvidence:
+    n = len(log_weights)
+    log_mean = float(logsumexp(log_weights) - np.log(n))
+    return LogEvidence(log_mean, float(np.std(np.exp(log_weights - log_mean)) / np.sqrt(n)))

@@ -13,12 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from pymc_kmc.learning.composite import draw, joined
-from pymc_kmc.learning.drawing import N_BURNED
+from pymc_kmc.learning.composite import N_BURNED, draw, joined
+from pymc_kmc.learning.convergence import begin
 from pymc_kmc.learning.placing import uncertain
-from pymc_kmc.learning.starts import spread_out
-from pymc_kmc.learning.state import begin
-from pymc_kmc.numerics.samples import shrunk
+from pymc_kmc.numerics.samples import shrunk, spread_out
 
 # PyMC's logger has a handler, and its level.
 log = logging.getLogger("pymc.pymc_kmc")
@@ -86,16 +84,14 @@ class Coarse:
     def follow(self, draws, composite):
         """Evaluate the coarse version at draws (n, d) of the fine `composite` where it's unsure."""
         while len(self.evaluations) < MOST:
-            with np.errstate(all="ignore"):
-                doubt = self.composite(draws).doubt
+            doubt = self.composite(draws).doubt
             if np.sqrt(np.mean(doubt)) <= self.run.rounds.limits.own:
                 return
             emulators = self.composite.emulators
             X = uncertain(emulators, self.opaque.inputs, draws, doubt, draws[:0], N_MORE)
             self.evaluations = self.evaluations.joined(self.opaque.evaluate(X))
             # What is deep for the fine posterior matters less, not what is for the coarse one.
-            with np.errstate(all="ignore"):
-                heights = composite(self.evaluations.X).mean
+            heights = composite(self.evaluations.X).mean
             heights = np.where(np.isfinite(self.evaluations.log_densities), heights, -np.inf)
             known = replace(self.evaluations, log_densities=heights)
             self.composite = self.run.rounds.fit(known, draws)

@@ -26,6 +26,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kmc.learning.modes import maxima
+from pymc_kmc.numerics.coordinates import ModeMaps
+from pymc_kmc.numerics.linear_algebra import cholesky_factor
+from pymc_kmc.numerics.samples import shrunk
+
 # Most leapfrog steps of a transition; their number is uniform from 1.
 MOST_STEPS = 10
 # Acceptance rate that the step size is driven to, the gain in its logarithm, and its bounds: on a
@@ -43,6 +48,18 @@ SMALLEST_VARIANCE = 1e-12
 # Standard deviation of a log density that is finite with probability one half, in nats: the density
 # is none then, or twice its mean.
 DOUBT = np.log(2.0)
+# Draws of what was learned: chains, transitions between draws, draws a chain.
+N_CHAINS, N_BETWEEN, N_EACH = 256, 8, 8
+# Growth of the transitions between draws until chains have mixed, and their most. A banana's chains
+# need the most; with draws kept from before its log sds were off by .12 in place of .05.
+GROWTH, MOST_BETWEEN = 4, 128
+# Potential scale reduction below which chains have mixed.
+MIXED = 1.03
+# Drift of chains' averages, in standard errors, above which they still remember their starts: of a
+# hundred averages that don't drift, one is above it in 1 of 150 calls.
+DRIFT = 4.0
+# Transitions that chains begin with.
+N_BURNED = 16
 
 
 class Values(NamedTuple):
@@ -71,13 +88,8 @@ class Values(NamedTuple):
         p = np.exp(self.log_feasible)
         return self.variance + 4.0 * p * (1.0 - p) * DOUBT**2
 
-    def where(self, condition, other):
-        return Values(
-            *[
-                np.where(condition if a.ndim == 1 else condition[:, None], a, b)
-                for a, b in zip(self, other, strict=True)
-            ]
-        )
+    def rows(self, rows):
+        return Values(*[field[rows] for field in self])
 
 
 class Composite:
@@ -107,25 +119,19 @@ class Composite:
 
         return self._values(X, temperature, penalised, is_for_moves=penalty == 0.0)
 
-    def optimistic(self, X, n_sds) -> Values:
-        """Return :class:`Values` at points (n, d) with `n_sds` standard deviations added."""
-
-        def bonus(variance):
-            sd = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
-            return n_sds * sd, 0.5 * n_sds / sd
-
-        return self._values(X, 1.0, bonus, n_sds)
-
-    def boundedly_optimistic(self, X, most) -> Values:
+    def optimistic(self, X, most=None) -> Values:
         """Return :class:`Values` with a standard deviation added, at most `most` nats."""
 
-        def bonus(variance):
+        def bonus(variance):  # with .3 standard deviations searches ended early
             sd = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
+            if most is None:
+                return sd, 0.5 / sd
             share = np.tanh(sd / most)
             return most * share, 0.5 * (1.0 - share**2) / sd
 
         return self._values(X, 1.0, bonus, 1.0)
 
+    @np.errstate(all="ignore")
     def sampled(self, X, n, rng):
         """Return n possible log densities of each of k points, (n, k).
 
@@ -133,17 +139,16 @@ class Composite:
         """
         inputs = self.model.inputs(X)
         predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
-        pairs = list(zip(self.emulators, predictions, strict=True))
         values = np.empty((n, len(X)))
         for row in values:
-            outputs = np.hstack([emulator.sampled(part, rng) for emulator, part in pairs])
+            outputs = np.hstack([prediction.sampled(rng) for prediction in predictions])
             row[:] = self.model.log_density(X, outputs)[0]
         if self.region is not None:
             log_feasible, _ = self.region.log_probability(X)
             values[np.log(rng.random(values.shape)) > log_feasible] = -np.inf
         return values
 
-    @np.errstate(over="ignore", invalid="ignore")  # outputs far away, as of a first design
+    @np.errstate(all="ignore")  # outputs far away, as of a first design
     def _values(self, X, temperature, of_variance, n_sds=0.0, is_for_moves=False):
         """Return :class:`Values` plus a function of the variance; it returns its derivative too.
 
@@ -159,20 +164,18 @@ class Composite:
         if model.is_sum:
             rest = mean - outputs.sum(axis=1)
             tempered, gradient = rest + (mean - rest) / temperature, by_x.copy()
-        known = [
-            (emulator, prediction, *prediction.scale(by_outputs[:, emulator.node.outputs]))
-            for emulator, prediction in zip(self.emulators, predictions, strict=True)
-        ]
-        variance = sum(scale * prediction.variance for _, prediction, scale, _ in known)
+        known = [(found, *found.scale(by_outputs)) for found in predictions]
+        variance = sum(scale * found.variance for found, scale, _ in known)
         added, weights = of_variance(variance)
         by_inputs = np.zeros_like(inputs)
-        for emulator, prediction, scale, slopes in known:
-            pulled = prediction.pull(scale, slopes, weights, temperature)
+        for found, scale, slopes in known:
+            emulator = found.emulator
+            pulled = found.prediction.pullback(slopes / temperature, weights * scale)
             emulator.add_pull(gradient, by_inputs, pulled, inputs)
-            if prediction.base is not None:
+            if found.base is not None:
                 base, own = emulator.base, by_outputs[:, emulator.node.outputs]
-                slopes, none = base.slopes(own, prediction.outputs), np.zeros(len(X))
-                pulled = prediction.base.pull(none, slopes, none, temperature)
+                slopes, none = base.slopes(own, found.outputs), np.zeros(len(X))
+                pulled = found.base.prediction.pullback(slopes / temperature, none)
                 base.add_pull(gradient, by_inputs, pulled, inputs)
         if by_inputs.any():
             gradient += model.pull(X, by_inputs)
@@ -192,9 +195,8 @@ class Draws(NamedTuple):
     values: Values
     step_size: float
 
-
-def first(draws, n):
-    return Draws(draws.X[:n], Values(*[field[:n] for field in draws.values]), draws.step_size)
+    def rows(self, rows):
+        return Draws(self.X[rows], self.values.rows(rows), self.step_size)
 
 
 def joined(parts):
@@ -203,34 +205,19 @@ def joined(parts):
     return Draws(np.vstack(X), all_values, step_sizes[-1])
 
 
+@np.errstate(all="ignore")  # trajectories may leave the numbers: such ends are rejected
 def draw(
-    composite,
-    starts,
-    factor,
-    step_size,
-    n_transitions,
-    rng,
-    temperature=1.0,
-    maps=None,
-    n_steering=None,
+    composite, starts, factor, step_size, n, rng, temperature=1.0, maps=None, n_steering=None
 ) -> Draws:
-    """Return the last draws of Hamiltonian Monte Carlo chains, one from each of `starts` (n, d).
+    """Return the draws of Hamiltonian Monte Carlo chains after n transitions.
 
-    `factor` (d, d), a factor of the draws' covariance, is the metric. With `maps` each transition
-    is followed by a jump between modes. The acceptance of the first `n_steering` chains, by default
-    of all, sets the step size: chains that begin where the density is steep would make it too
-    small.
+    Each begins at one of `starts` (k, d). The metric is `factor` (d, d), a factor of the draws'
+    covariance. With `maps` each transition is followed by a jump between modes. The acceptance of
+    the first `n_steering` chains, by default of all, sets the step size: chains that begin where
+    the density is steep would make it too small.
     """
-    # Trajectories may leave the numbers: such ends are rejected.
-    with np.errstate(all="ignore"):
-        return _draw(
-            composite, starts, factor, step_size, n_transitions, rng, temperature, maps, n_steering
-        )
-
-
-def _draw(composite, starts, factor, step_size, n_transitions, rng, temperature, maps, n_steering):
     X, values = starts.copy(), composite(starts, temperature)
-    for _ in range(n_transitions):
+    for _ in range(n):
         momentum = rng.standard_normal(X.shape)
         factors = rng.choice(STEP_FACTORS, size=len(X), p=STEP_PROBABILITIES)
         size = (step_size * rng.uniform(*JITTER) * factors)[:, None]
@@ -259,8 +246,9 @@ def _accepted(X, values, new_X, new_values, log_ratio, rng):
     """Accept or reject proposals; return the places, their values and the probabilities."""
     probability = np.exp(np.minimum(np.where(np.isfinite(log_ratio), log_ratio, -np.inf), 0.0))
     accepted = rng.random(len(X)) < probability
-    X = np.where(accepted[:, None], new_X, X)
-    return X, new_values.where(accepted, values), probability
+    pairs = zip((new_X, *new_values), (X, *values), strict=True)
+    X, *kept = [np.where(accepted if a.ndim == 1 else accepted[:, None], a, b) for a, b in pairs]
+    return X, Values(*kept), probability
 
 
 def on_circles(X, periods):
@@ -268,3 +256,88 @@ def on_circles(X, periods):
     angles = np.isfinite(periods)
     turns = 2.0 * np.pi * X[..., angles] / periods[angles]
     return np.concatenate([X[..., ~angles], np.cos(turns), np.sin(turns)], axis=-1)
+
+
+class Drawn(NamedTuple):
+    """Draws from a composite: successive Draws `parts` of all chains.
+
+    The metric is `factor` (d, d). Chains jumped between `modes` by `maps`; `r_hat` is their
+    potential scale reduction.
+    """
+
+    parts: list
+    factor: np.ndarray
+    modes: tuple
+    maps: ModeMaps | None
+    r_hat: float
+
+
+def drawn(composite, state, rng) -> Drawn:
+    """Return many chains' draws from a composite.
+
+    Chains that have not mixed, or whose averages still drift, as along a curved ridge, go on with
+    more transitions between draws, if learning has converged. Where the emulators have
+    several maxima above the draws, chains jump between these.
+    """
+    starts = _finite(composite, state)
+    starts = starts[rng.choice(len(starts), N_CHAINS)]
+    factor, modes, maps, between = state.factor, tuple(state.modes), state.maps, N_BETWEEN
+    last = draw(composite, starts, factor, state.step_size, N_BURNED, rng, maps=maps)
+    while True:
+        parts = []
+        for _ in range(N_EACH):
+            last = draw(composite, last.X, factor, last.step_size, between, rng, maps=maps)
+            parts.append(last)
+        X = np.stack([part.X for part in parts])
+        turned = on_circles(X, composite.model.periods)
+        r_hat = potential_scale_reduction(turned)
+        if r_hat < MIXED and drift(turned) < DRIFT:
+            break
+        if between == N_BETWEEN and r_hat >= MIXED:
+            found = tuple(maxima(composite, last.X))
+            if len(found) > 1:
+                modes, maps = found, ModeMaps.between(found, X.reshape(-1, X.shape[2]))
+        if between >= MOST_BETWEEN or not state.has_converged:
+            break
+        factor = cholesky_factor(shrunk(X.reshape(-1, X.shape[2])))
+        between *= GROWTH
+    return Drawn(parts, factor, modes, maps, r_hat)
+
+
+def _finite(composite, state):
+    """Return the state's draws where the composite is finite, or else the best evaluation.
+
+    A search's Gaussian may reach places where outputs overflow, and a chain would stay there.
+    """
+    values = composite(state.draws)
+    usable = np.isfinite(values.penalised) & np.isfinite(values.gradient).all(axis=1)
+    if usable.any():
+        return state.draws[usable]
+    evaluations = state.evaluations
+    return evaluations.X[[np.argmax(evaluations.log_densities)]]
+
+
+def potential_scale_reduction(X):
+    """Return the largest potential scale reduction of the coordinates of c chains' draws (n, c, d).
+
+    References
+    ----------
+    Gelman, A. and Rubin, D. B. (1992). Inference from iterative simulation using multiple
+    sequences. *Statistical Science* 7, 457-472.
+    """
+    within = X.var(axis=0, ddof=1).mean(axis=0)
+    between = X.mean(axis=0).var(axis=0, ddof=1)
+    n = len(X)
+    return float(np.sqrt(np.max((n - 1) / n + between / np.maximum(within, 1e-300))))
+
+
+def drift(X):
+    """Return the largest move of an average from the first to the second half of draws X (n, c, d).
+
+    It is in standard errors, over means and mean squared deviations of all coordinates of c chains.
+    """
+    of_both = np.concatenate([X, (X - X.mean(axis=(0, 1))) ** 2], axis=-1)
+    half = len(X) // 2
+    moves = of_both[half:].mean(axis=0) - of_both[:half].mean(axis=0)
+    errors = moves.std(axis=0, ddof=1) / np.sqrt(len(moves))
+    return float(np.max(np.abs(moves.mean(axis=0)) / np.maximum(errors, 1e-300)))

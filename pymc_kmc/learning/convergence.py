@@ -1,9 +1,19 @@
-"""When what was learned is right: small errors at new evaluations, sure draws, nothing missing."""
+"""The state of learning, and when what was learned is right: small errors, sure draws, no gaps."""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kmc.learning.composite import Composite
+from pymc_kmc.model.evaluations import Evaluations
+from pymc_kmc.numerics.coordinates import ModeMaps
+from pymc_kmc.numerics.linear_algebra import cholesky_factor
+
+# Number of rounds in a row with a small error. With two a dose-response model had an ESS of 817
+# (250) after 76 evaluations, with three 842 (586) after 84: a tail was unknown.
+N_CONVERGED_ROUNDS = 3
+# First step size at dimension 1; it falls with the fourth root of the dimension.
+FIRST_STEP_SIZE = 0.5
 # Temperature of the places that are evaluated because they are uncertain, at least: posterior draws
 # of an emulator that is wrong outside of them are not dispersed enough to find that out.
 EXPLORING = 1.7
@@ -32,6 +42,64 @@ LARGEST_GAP, GAP_OF_OWN = 0.1, 1.5
 FEW_FAILED, MOST_FAILED = 1, 0.1
 # Noise, in standard deviations of its mean square, that is not taken for an error.
 NOISE_SDS = 2.0
+
+
+class Round(NamedTuple):
+    """The record of a round.
+
+    `error` is that of predictions at the `n_fresh` fresh draws, the round's first evaluations, in
+    nats and with the noise; `uncertain_error` is that elsewhere, where log densities much deeper
+    than draws count as equally deep. The log densities `predicted` (k,) before they were evaluated
+    have a `variance` (k,) without noise. `n_evaluations` counts all until its end.
+    """
+
+    n_evaluations: int
+    temperature: float
+    error: float
+    uncertain_error: float
+    n_fresh: int
+    predicted: np.ndarray
+    variance: np.ndarray
+
+
+class LearningState(NamedTuple):
+    """The state of learning after a round.
+
+    The `composite` is fitted to all evaluations but the last round's. `draws` (n, d) are the last
+    round's, with `factor` (d, d) of their covariance; `temperature` is the next round's. `error` is
+    that of predictions at fresh draws, in nats, and `errors` has those of each round.
+    `n_converged_rounds` in a row had a small error at temperature 1. `modes` have mass; empty where
+    no search was needed. In the last `n_gaps` rounds the emulators could not exclude mass
+    elsewhere.
+    """
+
+    evaluations: Evaluations
+    composite: Composite | None
+    draws: np.ndarray
+    factor: np.ndarray
+    temperature: float
+    error: float
+    n_converged_rounds: int
+    step_size: float
+    errors: tuple
+    modes: tuple
+    n_gaps: int = 0
+
+    @property
+    def has_converged(self):
+        return self.n_converged_rounds >= N_CONVERGED_ROUNDS
+
+    @property
+    def maps(self):
+        return ModeMaps.between(self.modes, self.draws)
+
+
+def begin(evaluations, draws, covariance, temperature, modes=()):
+    """Return the state before the first round, for a surrogate that is good at draws (n, d)."""
+    step_size = FIRST_STEP_SIZE * draws.shape[1] ** -0.25
+    factor = cholesky_factor(covariance)
+    start = evaluations, None, draws, factor, temperature, np.inf, 0, step_size, ()
+    return LearningState(*start, tuple(modes))
 
 
 class Limits(NamedTuple):

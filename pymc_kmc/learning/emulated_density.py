@@ -2,7 +2,7 @@
 
 It is the model's own graph with emulators in place of its opaque nodes. Prior, transforms and the
 likelihood around opaque nodes are exact, and the values of other steps' variables are followed.
-Value and gradient are one compiled function (:mod:`pymc_kmc.learning.emulator_op`) that
+Value and gradient are one compiled function that
 trajectories call without Python.
 """
 
@@ -10,8 +10,14 @@ import logging
 from typing import NamedTuple
 
 import numpy as np
+import pytensor
+import pytensor.tensor as pt
 from numba.extending import overload
 from pytensor.compile.mode import get_mode
+from pytensor.gradient import DisconnectedType, grad
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch import basic as numba_basic
 
 from pymc_kmc.adaptation.fitted import FittedSurrogate, LogWeights, fisher_information
 from pymc_kmc.adaptation.transitions import learn_transitions
@@ -19,8 +25,7 @@ from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
 from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.display import Compiling
 from pymc_kmc.learning.emulator import NodeEmulator, shrunk
-from pymc_kmc.learning.emulator_op import emulated_graph
-from pymc_kmc.learning.region import FeasibleRegion
+from pymc_kmc.learning.region import FeasibleRegion, log_probability_graph
 from pymc_kmc.model.differentiable import CompiledDensity, density_at
 from pymc_kmc.model.log_density import compile_function
 from pymc_kmc.model.opaque import OpaqueModel
@@ -32,8 +37,9 @@ from pymc_kmc.numerics.evaluation import (
     log_density_in,
     workspace,
 )
+from pymc_kmc.numerics.jit import sources_digest
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, geometric_mean, single_threaded_blas
-from pymc_kmc.surrogates.exact_gp_evaluation import packed
+from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, packed, pulled_at
 
 log = logging.getLogger("pymc.pymc_kmc")
 
@@ -58,36 +64,33 @@ N_WEIGHED = 2
 class EmulatedDensity:
     """A log density with emulated outputs, given the values of other variables; a `Surrogate`.
 
-    `names` are the value variables that were learned, `states` the EmulatorState of each node,
-    `region` is the RegionState or None, and `variance` is that of the values' noise. In
-    `coordinates` the density has about unit curvature, for moves on it. `structure` is the model's
-    Structure where it was evaluated.
+    The LearnedPosterior `learned` has its emulators. In `coordinates` the density has about unit
+    curvature, for moves on it.
     """
 
     constant_ = 0.0
 
-    def __init__(self, model, names, states, variance, coordinates, structure=None, region=None):
-        self.model, self.names, self.states, self.structure = model, names, states, structure
-        self.region = region
-        self.variance_, self.coordinates = variance, coordinates
+    def __init__(self, model, learned, coordinates):
+        self.model, self.learned, self.coordinates = model, learned, coordinates
+        self.variance_ = learned.noise**2
         self._composite = self._compiled = self._function = self._point = self._packed = None
-        self._can_compile = True
         self._last = None, None
         self.n_features_in_ = len(coordinates.origin)
 
     @property
     def composite(self):
         if self._composite is None:
+            learned = self.learned
             by_name = {variable.name: variable for variable in self.model.value_vars}
-            variables = [by_name[name] for name in self.names]
+            variables = [by_name[name] for name in learned.names]
             # No noise is drawn, and nothing evaluated but an Op whose type doesn't say its shape.
             rng = np.random.default_rng(0)
-            opaque = OpaqueModel(variables, self.model, rng, structure=self.structure)
+            opaque = OpaqueModel(variables, self.model, rng, structure=learned.structure)
             if self._point is not None:
                 opaque.follow(self._point)
-            pairs = zip(opaque.nodes, self.states, strict=True)
+            pairs = zip(opaque.nodes, learned.emulators, strict=True)
             emulators = [NodeEmulator.restored(*pair) for pair in pairs]
-            region = self.region and FeasibleRegion.restored(self.region)
+            region = learned.region and FeasibleRegion.restored(learned.region)
             self._composite = Composite(opaque, emulators, region)
         return self._composite
 
@@ -108,9 +111,9 @@ class EmulatedDensity:
     @property
     def parameters(self):
         """The parameters for evaluation, compiled in each process, or else PythonParameters."""
-        if self._compiled is None and self._can_compile:
-            self._compile()
         if self._compiled is None:
+            self._compile()
+        if not self._compiled:
             return PythonParameters(InCoordinates(self, self.coordinates))
         coordinates = self.coordinates
         return EmulatedParameters(
@@ -125,13 +128,12 @@ class EmulatedDensity:
             x, *graphs = emulated_graph(composite, self.packed)
             self._function = compile_function([x], graphs, {"mode": mode})
             arguments = np.zeros(self.n_features_in_), *self._shared
-            self._compiled = CompiledDensity.of(self._function, arguments)
+            self._compiled = CompiledDensity.of(self._function, arguments) or False
         except Exception as error:
             # Many an exception of PyTensor's, numba's or LLVM's; NumPy evaluates the model too, but
             # rounds otherwise.
             log.debug(f"KMC: draws are evaluated by NumPy, for compilation failed: {error!r}")
-            self._compiled = None
-        self._can_compile = self._compiled is not None
+            self._compiled = False
 
     @property
     def _shared(self):
@@ -141,7 +143,6 @@ class EmulatedDensity:
     def __getstate__(self):
         # Addresses have no meaning in another process.
         left_out = {"_composite": None, "_compiled": None, "_function": None, "_last": (None, None)}
-        left_out["_can_compile"] = True
         return vars(self) | left_out
 
     def __deepcopy__(self, memo):
@@ -215,27 +216,16 @@ def on_emulators(posterior, model) -> FittedSurrogate:
 
     `model` is the one that was learned.
     """
-    X, noise = posterior.positions, posterior.noise
+    X = posterior.positions
     with single_threaded_blas(), Compiling():
         covariance = shrunk(X)
         information = fisher_information(posterior.gradients, covariance)
         metric = geometric_mean(covariance, np.linalg.inv(information))
         coordinates = Coordinates(X.mean(axis=0), np.linalg.inv(cholesky_factor(metric)))
-        density = EmulatedDensity(
-            model,
-            posterior.names,
-            posterior.emulators,
-            noise**2,
-            coordinates,
-            posterior.structure,
-            posterior.region,
-        )
+        density = EmulatedDensity(model, posterior, coordinates)
         _check_same_model(density, posterior.evaluations)
         transitions = learn_transitions(
-            density.hamiltonian,
-            X,
-            np.random.default_rng(0),
-            n_gradients(density.packed.operations),
+            density.hamiltonian, X, np.random.default_rng(0), n_gradients(density.packed.operations)
         )
         fitted = FittedSurrogate(density, IDENTITY, transitions, LogWeights(density.hamiltonian))
         evaluations = posterior.evaluations
@@ -269,6 +259,110 @@ def n_gradients(operations):
     total = OVERHEAD + n * OVERHEAD_OF_ONE + np.sum(operations)
     fewest = FEWEST_OF_MANY if n > MANY else FEWEST_GRADIENTS
     return max(int(min(n, MOST_BUDGETS) * BUDGET / total), fewest)
+
+
+# Emulators in place of opaque nodes, in a graph like any other
+
+
+class EmulatorOp(Op):
+    """The outputs of an emulator at a point of its space.
+
+    Inputs: the point (k,), numbers and layout of
+    :class:`~pymc_kmc.surrogates.exact_gp_evaluation.Packed`, and the emulator's place among those
+    packed. Outputs: those of the node, raveled, and a vector that the gradient needs.
+    """
+
+    __props__ = ("n_outputs",)
+
+    def __init__(self, n_outputs):
+        self.n_outputs = n_outputs
+
+    def make_node(self, point, numbers, layout, place):
+        outputs = pt.tensor(dtype="float64", shape=(self.n_outputs,)), pt.dvector()
+        return Apply(self, [point, numbers, layout, place], outputs)
+
+    def perform(self, node, inputs, output_storage):
+        point, numbers, layout, place = inputs
+        found = outputs_at(point, numbers, layout, int(place))
+        for storage, value in zip(output_storage, found, strict=True):
+            storage[0] = value
+
+    def connection_pattern(self, node):
+        return [[True, True], [False, False], [False, False], [False, False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        point, *packed = inputs
+        by_outputs, _ = cotangents
+        pulled = EmulatorPullOp()(point, by_outputs, *outputs, *packed)
+        return [pulled, *[DisconnectedType()() for _ in packed]]
+
+    L_op = pullback  # PyMC 5.28
+
+
+class EmulatorPullOp(Op):
+    """The derivative of an emulator's weighted outputs by the point."""
+
+    __props__ = ()
+
+    def make_node(self, point, by_outputs, outputs, memory, numbers, layout, place):
+        inputs = [point, by_outputs, outputs, memory, numbers, layout, place]
+        return Apply(self, inputs, [point.type()])
+
+    def perform(self, node, inputs, output_storage):
+        *arrays, place = inputs
+        output_storage[0][0] = pulled_at(*arrays, int(place))
+
+
+def _key(op):
+    """Return the cache key of an Op's compiled code, the same for any number of outputs."""
+    return f"{type(op).__qualname__} {sources_digest()}"
+
+
+@numba_basic.register_funcify_and_cache_key(EmulatorOp)
+def _funcify_emulator(op, **kwargs):
+    @numba_basic.numba_njit
+    def emulator(point, numbers, layout, place):
+        return outputs_at(point, numbers, layout, place.item())
+
+    return emulator, _key(op)
+
+
+@numba_basic.register_funcify_and_cache_key(EmulatorPullOp)
+def _funcify_pull(op, **kwargs):
+    @numba_basic.numba_njit
+    def pull(point, by_outputs, outputs, memory, numbers, layout, place):
+        return pulled_at(point, by_outputs, outputs, memory, numbers, layout, place.item())
+
+    return pull, _key(op)
+
+
+def emulated_graph(composite, packed):
+    """Return graphs of x (d,), of a Composite's log density and of its gradient.
+
+    `packed` has its parts.
+    """
+    opaque, emulators, parts = composite.model, composite.emulators, composite.parts
+    numbers, layout = map(pytensor.shared, packed)
+    x = pt.tensor("x", dtype="float64", shape=(opaque.n_dimensions,))
+
+    def outputs_of(part, n_outputs, point):
+        place = next(i for i, each in enumerate(parts) if each is part)
+        outputs, _ = EmulatorOp(n_outputs)(point, numbers, layout, pt.constant(np.int64(place)))
+        return outputs
+
+    def emulate(i, inputs):
+        emulator = emulators[i]
+        n_outputs = emulator.node.n_outputs
+        outputs = outputs_of(emulator, n_outputs, emulator.point(x, inputs))
+        if not emulator.is_corrected:
+            return outputs
+        base = outputs_of(emulator.base, n_outputs, emulator.base.point(x, inputs))
+        return outputs * base if emulator.is_log else outputs + base
+
+    log_density = opaque.filled(x, emulate)
+    if composite.region is not None:
+        log_density += log_probability_graph(outputs_of(composite.region, 1, x)[0])
+    return x, log_density, grad(log_density, x)
 
 
 # In compiled loops

@@ -83,29 +83,52 @@ class EmulatedOutputs(NamedTuple):
     def scale(self, by_outputs):
         """Return the factors (k,) from variances to the log density's, and its slopes (k, m).
 
-        `by_outputs` (k, m) are its derivatives by outputs, slopes those by the process's own
-        outputs.
+        `by_outputs` are its derivatives by all nodes' outputs, slopes those by the process's own.
         """
-        slopes = self.emulator.slopes(by_outputs, self.outputs)
+        slopes = self.emulator.slopes(by_outputs[:, self.emulator.node.outputs], self.outputs)
         spread = slopes @ self.emulator.process.output_factor_.T
         return np.einsum("ij,ij->i", spread, spread), slopes
 
-    def pull(self, scale, slopes, of_variance, temperature=1.0):
-        """Return derivatives, by the emulator's space, of the log density divided by a temperature.
+    def sampled(self, rng):
+        """Return one draw of the outputs (k, m)."""
+        factor = self.emulator.process.output_factor_
+        errors = rng.standard_normal((len(self.variance), len(factor))) @ factor
+        spread = np.sqrt(np.maximum(self.variance, 0.0))[:, None]
+        base = 0.0 if self.base is None else self.base.latent
+        return self.emulator.outputs_of(self.prediction.mean + spread * errors, base)
 
-        Those of `of_variance` (k,) times its variance are added, with slopes and scale as
-        constants.
-        """
-        return self.prediction.pullback(slopes / temperature, of_variance * scale)
+
+class ProcessState(NamedTuple):
+    """The arrays of a fitted process, enough to build it again.
+
+    It has coordinates by `centre` (k,) and `whitening` (k, k), data `Z` (n, k), `Y` (n, m) and
+    `noise` (n,), packed `parameters` of its covariance and that one's `extension` or None.
+    """
+
+    centre: np.ndarray
+    whitening: np.ndarray
+    Z: np.ndarray
+    Y: np.ndarray
+    noise: np.ndarray
+    parameters: np.ndarray
+    extension: str | None
+
+    @classmethod
+    def of(cls, p):
+        parameters = p.hyperparameters_.packed
+        return cls(p.centre, p.whitening, p.Z_, p.Y_, p.noise_, parameters, p.extension)
+
+    def process(self, deterministic):
+        process = ExactGP(self.whitening, self.centre, deterministic)
+        parameters = Hyperparameters.unpacked(self.parameters, len(self.centre), self.extension)
+        return process.given(self.Z, self.Y, self.noise, parameters)
 
 
 class EmulatorState(NamedTuple):
     """The arrays of a fitted emulator, enough to build it again.
 
     `space` is the kind of its points, `varying` are the node's inputs that vary. The outputs have a
-    `transform`, `offset` (m,) and `scales` (m,). The process has coordinates by `centre` (k,) and
-    `whitening` (k, k), data `Z` (n, k), `Y` (n, m) and `noise` (n,), packed `parameters` of its
-    covariance and that one's `extension` or None. `base` is the EmulatorState of its base or None.
+    `transform`, `offset` (m,) and `scales` (m,). `base` is the EmulatorState of its base or None.
     """
 
     space: str
@@ -113,51 +136,32 @@ class EmulatorState(NamedTuple):
     varying: np.ndarray
     offset: np.ndarray
     scales: np.ndarray
-    centre: np.ndarray
-    whitening: np.ndarray
-    Z: np.ndarray
-    Y: np.ndarray
-    noise: np.ndarray
-    parameters: np.ndarray
-    extension: str | None = None
-    base: Any = None
+    process: ProcessState
+    base: Any
 
 
 class NodeEmulator:
     """Emulator of one OpaqueNode, fitted to the values of all nodes of its function.
 
-    `alike` are these; by default the node itself. What is fitted then holds for all of them.
-    `memory` is the weight of the last covariance in that of a space's coordinates. With `grows`
-    each fit is to the values of the last one and more: coordinates and parameters of many values
-    are then kept for some fits. `base` is the emulator of the node's coarse version, if there is
-    one; the fit may make no use of it.
+    `alike` are these; by default the node itself. What is fitted then holds for all of them. With
+    `grows` each fit is to the values of the last one and more: the last covariance counts in that
+    of a space's coordinates, and parameters of many values are kept for some fits. `base` is the
+    emulator of the node's coarse version, if there is one; the fit may make no use of it.
     """
 
     base = None
 
-    def __init__(self, node, memory=COVARIANCE_MEMORY, grows=False, alike=()):
-        self.node, self.memory, self.grows, self.alike = node, memory, grows, alike or (node,)
+    def __init__(self, node, grows=False, alike=()):
+        self.node, self.grows, self.alike = node, grows, alike or (node,)
         self.space = self.process = self.usable = None
         self.n_competed = self.n_searched = 0
         self._covariances, self._recalled = {}, np.zeros(0, dtype=bool)
 
     @property
     def state(self):
-        process = self.process
-        return EmulatorState(
-            *self.space[:2],
-            self.varying,
-            self.offset,
-            self.scales,
-            process.centre,
-            process.whitening,
-            process.Z_,
-            process.Y_,
-            process.noise_,
-            process.hyperparameters_.packed,
-            process.extension,
-            self.base.state if self.is_corrected else None,
-        )
+        arrays = self.varying, self.offset, self.scales
+        base = self.base.state if self.is_corrected else None
+        return EmulatorState(*self.space[:2], *arrays, ProcessState.of(self.process), base)
 
     @classmethod
     def restored(cls, node, state):
@@ -165,12 +169,8 @@ class NodeEmulator:
         emulator = cls(node)
         emulator.base = state.base and cls.restored(node, state.base)
         emulator.space = state.space, state.transform, state.base is not None
-        emulator.varying = state.varying
-        emulator.offset, emulator.scales = state.offset, state.scales
-        process = ExactGP(state.whitening, state.centre, not node.is_noisy)
-        sizes = len(state.centre), state.extension
-        parameters = Hyperparameters.unpacked(state.parameters, *sizes)
-        emulator.process = process.given(state.Z, state.Y, state.noise, parameters)
+        _, _, emulator.varying, emulator.offset, emulator.scales, process, _ = state
+        emulator.process = process.process(not node.is_noisy)
         return emulator
 
     def fit(self, evaluations, draws, draws_inputs, top=None, averages=False):
@@ -224,14 +224,12 @@ class NodeEmulator:
 
     def _rows(self, inputs):
         """Return the inputs (n * k, q) of all k nodes alike, given all opaque inputs (n, ...)."""
-        own = [inputs[:, each.inputs] for each in self.alike]
-        return np.stack(own, axis=1).reshape(len(own) * len(inputs), -1)
+        return _stacked([inputs[:, each.inputs] for each in self.alike])
 
     def _base_rows(self, evaluations):
         """Return the base's outputs (n * k, m), or their logarithms, for all k nodes alike."""
         X, inputs = evaluations.X, evaluations.inputs
-        of_each = [self.base.shared(each).predict(X, inputs).latent for each in self.alike]
-        return np.stack(of_each, axis=1).reshape(len(of_each) * len(X), -1)
+        return _stacked([self.base.shared(each).predict(X, inputs).latent for each in self.alike])
 
     def shared(self, node):
         """Return the emulator of another node of the same function, with what is fitted."""
@@ -264,6 +262,8 @@ class NodeEmulator:
         def best(candidates, extension):
             if self.process is not None and extension == last and self.space[0] in spaces:
                 candidates = [*candidates, (self.space, self.process)]
+            if not np.all(Y > 0):
+                candidates = [each for each in candidates if each[0][1] != "log"]
             data = Y, log_densities, highest, base
             fits = [
                 self._fit_in(space, spaces[space[0]], *data, process, keeps, extension)
@@ -294,8 +294,7 @@ class NodeEmulator:
             return self
         name, m = "variables" if len(self.alike) == 1 else "inputs", len(outputs)
         draws = spaces[name][1]
-        whitening = np.linalg.inv(cholesky_factor(shrunk(draws)))
-        process = ExactGP(whitening, draws.mean(axis=0), not self.node.is_noisy)
+        process = process_about(draws, shrunk(draws), not self.node.is_noisy)
         parameters = Hyperparameters.start(SIMPLEST, d := draws.shape[1])
         self.process = process.given(np.zeros((1, d)), np.zeros((1, m)), np.zeros(1), parameters)
         self.space, self.varying, self._base = (name, "none", False), np.arange(d), 0.0
@@ -327,20 +326,17 @@ class NodeEmulator:
             P, draws = P[:, self.varying], draws[:, self.varying]
         d = P.shape[1]
         covariance = shrunk(draws)
-        if name in self._covariances and self._covariances[name].shape == covariance.shape:
-            covariance = self.memory * self._covariances[name] + (1 - self.memory) * covariance
-        centre = draws.mean(axis=0)
-        whitening = np.linalg.inv(cholesky_factor(covariance))
+        last_covariance = self._covariances.get(name) if self.grows else None
+        if last_covariance is not None and last_covariance.shape == covariance.shape:
+            covariance = COVARIANCE_MEMORY * last_covariance + (1 - COVARIANCE_MEMORY) * covariance
         of, base = of_term if self.node.is_term else of_outputs, base if is_corrected else None
         targets, noise, offset, scales, jacobian = of(Y, log_densities, highest, d, transform, base)
-        if targets is None:
-            return -np.inf, None, None, None, covariance
         try:
             if keeps:
                 process = ExactGP(last.whitening, last.centre, last.deterministic)
                 process.given(process.coordinates(P), targets, noise, last.hyperparameters_)
             else:
-                process = ExactGP(whitening, centre, not self.node.is_noisy)
+                process = process_about(draws, covariance, not self.node.is_noisy)
                 process.fit(P, targets, noise, last, extension)
         except np.linalg.LinAlgError:
             return -np.inf, None, None, None, covariance
@@ -368,18 +364,10 @@ class NodeEmulator:
         """Return :class:`EmulatedOutputs` at points X (k, d) with opaque inputs U."""
         prediction = self.process.predict(self._points(X, U))
         base = self.base.predict(X, U) if self.is_corrected else None
-        outputs = self._outputs(prediction.mean, 0.0 if base is None else base.latent)
+        outputs = self.outputs_of(prediction.mean, 0.0 if base is None else base.latent)
         return EmulatedOutputs(outputs, prediction.variance, prediction, self, base)
 
-    def sampled(self, prediction, rng):
-        """Return one draw of the outputs (k, m) from an :class:`EmulatedOutputs`."""
-        factor = self.process.output_factor_
-        errors = rng.standard_normal((len(prediction.variance), len(factor))) @ factor
-        spread = np.sqrt(np.maximum(prediction.variance, 0.0))[:, None]
-        base = 0.0 if prediction.base is None else prediction.base.latent
-        return self._outputs(prediction.prediction.mean + spread * errors, base)
-
-    def _outputs(self, mean, base):
+    def outputs_of(self, mean, base):
         """Return outputs (k, m), given the process's mean and the base's outputs."""
         outputs = mean * self.scales + self.offset + base
         return np.exp(np.minimum(outputs, LARGEST_LOG)) if self.is_log else outputs
@@ -392,7 +380,7 @@ class NodeEmulator:
         mean, factors = self.process.leave_one_out()
         outputs = np.full((len(self.usable), mean.shape[1]), np.nan)
         variance = np.full(len(self.usable), np.nan)
-        outputs[self.usable], variance[self.usable] = self._outputs(mean, self._base), factors
+        outputs[self.usable], variance[self.usable] = self.outputs_of(mean, self._base), factors
         if (n := len(self.alike)) > 1:
             i = [node.outputs for node in self.alike].index(self.node.outputs)
             outputs, variance = outputs[i::n], variance[i::n]
@@ -440,6 +428,22 @@ class NodeEmulator:
         if self.space[0] == "log inputs":
             pulled = pulled / np.maximum(inputs[:, columns], 1.0 / LARGEST_OUTPUT)
         by_inputs[:, columns] += pulled
+
+
+def process_about(draws, covariance, deterministic):
+    """Return an ExactGP in coordinates in which draws (n, d), of a covariance, are standardised."""
+    whitening = np.linalg.inv(cholesky_factor(covariance))
+    return ExactGP(whitening, draws.mean(axis=0), deterministic)
+
+
+def _stacked(arrays):
+    """Return the rows (n * k, q) of k arrays (n, q), those of one place together."""
+    return np.stack(arrays, axis=1).reshape(len(arrays) * len(arrays[0]), -1)
+
+
+def noise_of(emulators):
+    """Return the standard deviation of the noise in a sum of fitted emulators' outputs."""
+    return float(np.sqrt(sum(emulator.noise for emulator in emulators if emulator.node.is_noisy)))
 
 
 def _extended(found, best):

@@ -15,19 +15,17 @@ from functools import partial
 
 import numpy as np
 
+from pymc_kmc.learning.averages import N_DRAWS, emulated, of_emulated, without_noise
 from pymc_kmc.learning.coarse import Coarse, Unusable
-from pymc_kmc.learning.composite import draw, joined
+from pymc_kmc.learning.composite import N_BURNED, draw, drawn, joined
+from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS
 from pymc_kmc.learning.display import DONE, Display
-from pymc_kmc.learning.drawing import N_BURNED, drawn
-from pymc_kmc.learning.emulated import N_DRAWS, emulated
-from pymc_kmc.learning.evidence import of_emulated, without_noise
-from pymc_kmc.learning.modes import drawn_modes, searched_modes, unseen_share
+from pymc_kmc.learning.modes import is_new, learned_mode, unseen_share
 from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, known_error, remember
 from pymc_kmc.learning.rounds import BATCH_SIZE, Rounds
 from pymc_kmc.learning.search import are_constant
-from pymc_kmc.learning.state import N_CONVERGED_ROUNDS
 from pymc_kmc.likelihoods.checks import check_model, check_variables
 from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.model.evaluations import Evaluations
@@ -195,11 +193,13 @@ def learn(
         run.n_before = opaque.n_evaluations
         run.earlier_modes = getattr(evaluations, "modes", ())
     learned = learned_by(run, progressbar)
-    tell(learned, tolerance, 3)
+    warned = [of_limit(learned, tolerance)]
     if (why := why_doubtful(learned, opaque)) is not None:
-        warnings.warn(f"What was learned may be wrong: {why}.", UserWarning, stacklevel=2)
+        warned.append(f"What was learned may be wrong: {why}.")
     if not opaque.returns_outputs:
-        tell_of_searches(learned.modes, run.multistart, 3)
+        warned.append(of_searches(learned.modes, run.multistart))
+    for text in filter(None, warned):
+        warnings.warn(text, stacklevel=2)
     return learned
 
 
@@ -236,18 +236,16 @@ def learned_by(run, progressbar):
         run.opaque.end()
 
 
-def tell(learned, tolerance, stacklevel):
-    """Warn if learning has not converged."""
+def of_limit(learned, tolerance):
+    """Return the warning of learning that has not converged, or None."""
     if learned.has_converged:
-        return
+        return None
     then = "draw from it" if learned.is_close else "go on learning"
-    warnings.warn(
+    return (
         f"Learning ended after {len(learned.evaluations)} evaluations before its error was "
         f"below {tolerance:g} nats in three rounds running and its emulators were sure of all "
         f"draws; the last error at new draws was {learned.error:.2g}. Raise max_evaluations, or "
-        f"pass it to kmc.KMC(learned) as it is: chains {then}.",
-        UserWarning,
-        stacklevel=stacklevel,
+        f"pass it to kmc.KMC(learned) as it is: chains {then}."
     )
 
 
@@ -265,15 +263,15 @@ def why_doubtful(learned, opaque):
     return None
 
 
-def tell_of_searches(modes, multistart, stacklevel):
-    """Warn where searches may have missed the highest maximum.
+def of_searches(modes, multistart):
+    """Return the warning of searches that may have missed the highest maximum, or None.
 
     One search at most has ended at it, or under noise all ended alike. Maxima that draws have
     found without a search say nothing of searches.
     """
     n_searches = sum(mode.n_searches for mode in modes)
     if not n_searches:
-        return
+        return None
     best = max(modes, key=lambda mode: mode.log_density)
     if multistart.may_have_missed and best.n_searches > 1:
         heights = [mode.log_density for mode in modes]
@@ -290,12 +288,8 @@ def tell_of_searches(modes, multistart, stacklevel):
             "seen, and one of these may be higher."
         )
     else:
-        return
-    warnings.warn(
-        f"{seen} Learn again with other random_seeds, and compare the log densities of `modes`.",
-        UserWarning,
-        stacklevel=stacklevel,
-    )
+        return None
+    return f"{seen} Learn again with other random_seeds, and compare the log densities of `modes`."
 
 
 class Run:
@@ -457,13 +451,10 @@ def _posterior(run, state):
     last, factor = found.parts[-1], found.factor
     wide = draw(composite, last.X, factor, last.step_size, N_BURNED, rng, DISPERSED, found.maps)
     draws = joined(found.parts)
-    order = rng.permutation(len(draws.X))
-    X, of_draws = draws.X[order], draws.values
-    values, penalised, variances = (
-        value[order] for value in (of_draws.mean, of_draws.penalised, of_draws.variance)
-    )
-    modes = searched_modes(run.multistart, opaque) or run.earlier_modes
-    evidence = of_emulated(composite, X, penalised, variances, rng)
+    X, values, _ = draws.rows(rng.permutation(len(draws.X)))
+    modes = run.multistart.learned_modes or run.earlier_modes
+    drawn_modes = [m for m in found.modes if is_new(m, modes, opaque.nearest_copy)]
+    evidence = of_emulated(composite, X, values, rng)
     evidence = without_noise(evidence, rounds.noise, len(state.evaluations))
     return LearnedPosterior(
         opaque=tuple(f"{node.name} ({node.n_outputs} outputs)" for node in opaque.nodes),
@@ -473,11 +464,11 @@ def _posterior(run, state):
         has_converged=state.has_converged,
         is_close=state.has_converged or rounds.is_close(state, composite, last, factor),
         rounds=tuple(rounds.history),
-        modes=(*modes, *drawn_modes(found.modes, modes, opaque)),
+        modes=(*modes, *[learned_mode(mode, opaque) for mode in drawn_modes]),
         positions=X,
         wide_positions=wide.X,
-        log_densities=values,
-        variances=variances,
+        log_densities=values.mean,
+        variances=values.variance,
         gradients=composite(X, penalty=0.0).gradient,
         variables=opaque.natural(X),
         emulated=emulated(composite, state.evaluations, X[:N_DRAWS]),

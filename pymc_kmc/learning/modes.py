@@ -1,13 +1,116 @@
-"""Maxima of a posterior that searches have found, with their masses, as values to be kept."""
+"""Maxima of a log density: found from draws of emulators, compared, kept as values, told of."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize
 
-from pymc_kmc.learning.maxima import is_same
+from pymc_kmc.numerics.linear_algebra import symmetric
+from pymc_kmc.numerics.samples import far_apart
 
+# Number of draws that are climbed from, far apart from each other.
+N_CLIMBS = 16
+# Most iterations of a climb, and its loss where a density has no value.
+N_ITERATIONS, NO_LOSS = 100, 1e10
+# Step of the differences that give curvatures, and the smallest one, in units of the draws' scales.
+CURVATURE_STEP, SMALLEST_CURVATURE = 1e-3, 1e-2
+# Difference of logarithms of masses from which on the smaller maximum is left out.
+NEGLIGIBLE_MASS = 7.0
+# A point that is less deep than this, in nats, belongs to a mode whose Gaussian says so within an
+# error and a share of the depth.
+DEEPEST_MEMBER, MEMBER_ERROR, MEMBER_SHARE = 10.0, 1.0, 0.25
 # Most variables, and elements of each, that a sentence has.
 MOST_NAMED, MOST_ELEMENTS = 4, 4
+
+
+class Mode(NamedTuple):
+    """A maximum x (d,) of the log density, with the covariance (d, d) of the Gaussian about it."""
+
+    x: np.ndarray
+    log_density: float
+    covariance: np.ndarray
+
+    @property
+    def log_mass(self):
+        _, log_determinant = np.linalg.slogdet(2.0 * np.pi * self.covariance)
+        return self.log_density + 0.5 * log_determinant
+
+
+def explains(mode, x, log_density, nearest_copy):
+    """Say whether a log density at a point is about that of a mode's Gaussian there.
+
+    `nearest_copy` is OpaqueModel's, for angles.
+    """
+    away = nearest_copy(x, mode.x) - mode.x
+    predicted = 0.5 * away @ np.linalg.solve(mode.covariance, away)
+    depth = mode.log_density - log_density
+    if not depth < DEEPEST_MEMBER:
+        return False
+    return abs(predicted - depth) < MEMBER_ERROR + MEMBER_SHARE * max(depth, 0.0)
+
+
+def maxima(composite, X):
+    """Return the maxima with mass, Modes, of an emulated log density above draws (n, d)."""
+    scales = np.where((spread := X.std(axis=0)) > 0, spread, 1.0)
+    found: list[Mode] = []
+    for x in X[far_apart(X / scales, N_CLIMBS)]:
+        mode = _climb(composite, x, scales)
+        if mode is not None and is_new(mode, found, composite.model.nearest_copy):
+            found.append(mode)
+    largest = max((mode.log_mass for mode in found), default=0.0)
+    return [mode for mode in found if mode.log_mass > largest - NEGLIGIBLE_MASS]
+
+
+def is_same(mode, other, nearest_copy):
+    """Say whether one of two modes explains the other."""
+    pairs = (other, mode), (mode, other)
+    return any(explains(a, b.x, b.log_density, nearest_copy) for a, b in pairs)
+
+
+def is_new(mode, modes, nearest_copy):
+    return not any(is_same(mode, known, nearest_copy) for known in modes)
+
+
+def climb(density, x, factor, start, n_iterations, bounds=None):
+    """Maximise a density at x + factor z, from z = `start` (d,).
+
+    ``density(X)`` returns log densities (n,) and gradients (n, d) at places (n, d), and may return
+    more. `factor` is (d, d), `bounds` are those of z. SciPy's result is returned: `x` is z, `fun`
+    the negative log density.
+    """
+
+    @np.errstate(all="ignore")  # without bounds a line search may leave the numbers
+    def loss(z):
+        (value,), (gradient,), *_ = density((x + factor @ z)[None])
+        slopes = gradient @ factor
+        if not np.isfinite(value) or not np.isfinite(slopes).all():
+            return NO_LOSS, np.zeros(len(z))
+        return -value, -slopes
+
+    options = {"maxiter": n_iterations}
+    return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+
+
+def _climb(composite, x, scales):
+    """Return the :class:`Mode` above a point (d,); None where the log density is not finite."""
+    density, factor = partial(composite, penalty=0.0), np.diag(scales)
+    found = climb(density, x, factor, np.zeros(len(x)), N_ITERATIONS)
+    if not found.fun < NO_LOSS:
+        return None
+    top, steps = x + found.x * scales, CURVATURE_STEP * factor
+    ahead, behind = (density(top + s * steps).gradient for s in (1, -1))
+    H = -(ahead - behind) * scales / (2.0 * CURVATURE_STEP)
+    if not np.isfinite(H).all():
+        return None
+    return Mode(top, float(-found.fun), covariance_of(symmetric(H), scales))
+
+
+def covariance_of(curvature, scales):
+    """Return the covariance (d, d) of a Gaussian, given its curvature in units of scales (d,)."""
+    values, vectors = np.linalg.eigh(curvature)
+    covariance = (vectors / np.maximum(values, SMALLEST_CURVATURE)) @ vectors.T
+    return covariance * np.outer(scales, scales)
 
 
 class LearnedMode(NamedTuple):
@@ -39,35 +142,11 @@ class LearnedMode(NamedTuple):
     variables: dict
 
 
-def learned_modes(found, opaque):
-    """Return LearnedModes, given of each the Mode, number of searches, and if it was left out."""
-    if not found:
-        return ()
-    natural = opaque.natural(np.array([mode.x for mode, _, _ in found]))
-    return tuple(
-        LearnedMode(
-            mode.x,
-            float(mode.log_density),
-            mode.covariance,
-            n,
-            float(mode.log_mass),
-            was_left_out,
-            {name: np.asarray(values[i]) for name, values in natural.items()},
-        )
-        for i, (mode, n, was_left_out) in enumerate(found)
-    )
-
-
-def searched_modes(multistart, opaque):
-    pairs = zip(multistart.found, multistart.have_mass, strict=True)
-    return learned_modes([(mode, n, not has_mass) for (mode, n), has_mass in pairs], opaque)
-
-
-def drawn_modes(drawn, known, opaque):
-    """Return the maxima that draws have jumped between, without those of `known`."""
-    copy = opaque.nearest_copy
-    new = [mode for mode in drawn if not any(is_same(mode, each, copy) for each in known)]
-    return learned_modes([(mode, 0, False) for mode in new], opaque)
+def learned_mode(mode, opaque, n_searches=0, was_left_out=False) -> LearnedMode:
+    natural = opaque.natural(mode.x[None]).items()
+    variables = {name: np.asarray(values[0]) for name, values in natural}
+    found = n_searches, float(mode.log_mass), was_left_out, variables
+    return LearnedMode(mode.x, float(mode.log_density), mode.covariance, *found)
 
 
 def unseen_share(modes):

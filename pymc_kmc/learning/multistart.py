@@ -35,15 +35,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kmc.learning.convergence import begin
 from pymc_kmc.learning.emulator import shrunk
-from pymc_kmc.learning.maxima import NEGLIGIBLE_MASS, is_same
+from pymc_kmc.learning.modes import NEGLIGIBLE_MASS, Mode, explains, is_same, learned_mode
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.learning.rounds import BATCH_SIZE, LARGEST_TEMPERATURE
 from pymc_kmc.learning.search import search, side_by_side
-from pymc_kmc.learning.starts import far_from, jittered_points, prior_points, spread_out
-from pymc_kmc.learning.state import begin
-from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, SAME, Mode, Repulsion, TrustRegion
-from pymc_kmc.model.evaluations import Evaluations
+from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, SAME, Repulsion, TrustRegion
+from pymc_kmc.numerics.samples import far_from, spread_out
 
 # Draws of the prior, which cost nothing, and how many of them are evaluated where outputs are
 # numbers: those that fill the prior evenly.
@@ -108,34 +107,30 @@ class MultiStart:
         self.opaque, self.most, self.rng = opaque, most, rng
         # Few workers are as one: a round has so many places anyway.
         self.n_parallel = opaque.n_parallel if opaque.n_parallel > BATCH_SIZE else 1
-        self.prior = prior_points(opaque, N_POOL, rng)
-        self.starts = self._within_prior(jittered_points(opaque, n_starts, rng))
+        least = LEAST_A_SEARCH * opaque.n_dimensions
+        self._most_by_numbers = max(int(SEARCH_SHARE * most), least)
+        self.prior = opaque.prior_points(N_POOL, rng)
+        self.starts = opaque.jittered_points(n_starts, rng)
+        self.scales = np.ones(opaque.n_dimensions)
         if self.prior is not None:
+            spread = 0.5 * np.ptp(np.quantile(self.prior, [0.16, 0.84], axis=0), axis=0)
+            self.scales = np.where(spread > 0, spread, 1.0)
+            centre, away = np.median(self.prior, axis=0), FARTHEST * self.scales
+            self.starts = np.clip(self.starts, centre - away, centre + away)
             self.starts[1::2] = spread_out(self.prior, n_starts // 2, rng)
-        self.n_searches = 0
         self.begin_again()
         # Standard deviation that the last search's emulators saw, in nats.
         self.noise = 0.0
 
     def begin_again(self):
-        self.evaluations: Evaluations | None = None
-        if len(self.opaque.evaluations):
-            self.evaluations = self.opaque.evaluations
+        opaque = self.opaque
+        self.evaluations = opaque.evaluations
+        # Whether a node depends on so many numbers that searches may miss its modes, and whether
+        # noise hides slopes besides.
+        self._may_hide_modes = max(len(n.moves_with) for n in opaque.nodes) > FEW_DIMENSIONS
+        self._is_hidden = self._may_hide_modes and opaque.is_noisy
         self.found: list[FoundMode] = []
         self.n_searches = self.n_dispersed = 0
-
-    @property
-    def scales(self):
-        if self.prior is None:
-            return np.ones(self.opaque.n_dimensions)
-        spread = 0.5 * np.ptp(np.quantile(self.prior, [0.16, 0.84], axis=0), axis=0)
-        return np.where(spread > 0, spread, 1.0)
-
-    def _within_prior(self, starts):
-        if self.prior is None:
-            return starts
-        centre = np.median(self.prior, axis=0)
-        return np.clip(starts, centre - FARTHEST * self.scales, centre + FARTHEST * self.scales)
 
     def state(self, evaluations, say):
         """Return the LearningState before round one; earlier evaluations make searches needless."""
@@ -145,7 +140,11 @@ class MultiStart:
             hot = FIRST_TEMPERATURE if self.opaque.returns_outputs else LARGEST_TEMPERATURE
             return self._at_best(hot)
         if self.opaque.has_small_nodes and self.prior is not None:
-            return self._by_design()
+            # Each node's inputs are few.
+            q = self.opaque.most_inputs
+            self._evaluate(spread_out(self.prior, DESIGN * (q + 1) * (q + 2) // 2, self.rng))
+            self._check_finite()
+            return self._at_best(1.0)
         if self.opaque.returns_outputs:
             self._by_outputs()
             if self.found:
@@ -158,17 +157,7 @@ class MultiStart:
         return self._at_modes(0) if self.found else self._at_best(LARGEST_TEMPERATURE)
 
     def _add(self, new):
-        if self.evaluations is None:
-            self.evaluations = new
-            return
         self.evaluations = self.evaluations.joined(new[self.evaluations.rows(new.X) < 0])
-
-    def _by_design(self):
-        """Return the state after evaluations at the prior's draws: each node's inputs are few."""
-        q = self.opaque.most_inputs
-        self._evaluate(spread_out(self.prior, DESIGN * (q + 1) * (q + 2) // 2, self.rng))
-        self._check_finite()
-        return self._at_best(1.0)
 
     # Outputs
 
@@ -178,10 +167,8 @@ class MultiStart:
         if self.prior is not None:
             # Where the first ones disagree.
             starts = np.vstack([starts, spread_out(self.prior, n_starts, self.rng)])
-        searches = [
-            self._search_by_outputs(start, rng)
-            for start, rng in zip(starts, self.rng.spawn(len(starts)), strict=True)
-        ]
+        pairs = zip(starts, self.rng.spawn(len(starts)), strict=True)
+        searches = [self._search_by_outputs(*pair) for pair in pairs]
         begin = opaque.begin if opaque.runs_ahead else None
         n = min(max(FEWEST_SEARCHES, 1), n_starts)
         while searches and not self._have_agreed and self._may_search:
@@ -191,8 +178,7 @@ class MultiStart:
 
     @property
     def _may_search(self):
-        n = 0 if self.evaluations is None else len(self.evaluations)
-        return n < int(SEARCHES_SHARE * self.most)
+        return len(self.evaluations) < int(SEARCHES_SHARE * self.most)
 
     @property
     def _have_agreed(self):
@@ -205,9 +191,8 @@ class MultiStart:
         """Make one search, a generator like :func:`search`, and note its mode."""
         opaque = self.opaque
         most = max(int(SEARCH_SHARE * self.most), 2 * opaque.n_dimensions)
-        X, outputs, fitted = yield from search(
-            opaque, start, self.scales, rng, most, self._is_known
-        )
+        limits = most, self._is_known
+        X, outputs, fitted = yield from search(opaque, start, self.scales, rng, *limits)
         self.n_searches += 1
         if fitted is not None:
             values = opaque.values(X, outputs)
@@ -215,10 +200,8 @@ class MultiStart:
             self._note(Mode(X[i], values[i], fitted.covariance(X[i], self.scales)))
 
     def _is_known(self, x, value):
-        return any(self._explains(mode, x, value) for mode, _ in self.found)
-
-    def _explains(self, mode, x, value):
-        return mode.explains(self.opaque.nearest_copy(x, mode.x), value)
+        copy = self.opaque.nearest_copy
+        return any(explains(mode, x, value, copy) for mode, _ in self.found)
 
     def _evaluate(self, X):
         new = self.opaque.evaluate(X)
@@ -231,11 +214,10 @@ class MultiStart:
     def _disperse(self):
         if self.prior is None:
             # Nothing to draw from: more starts.
-            places = jittered_points(self.opaque, N_PRIOR, self.rng)
+            places = self.opaque.jittered_points(N_PRIOR, self.rng)
         else:
             places = spread_out(self.prior, N_PRIOR, self.rng)
-        self._add(self.opaque.evaluate(np.vstack([self.starts, places])))
-        self.say(self.evaluations)
+        self._evaluate(np.vstack([self.starts, places]))
         self._check_finite()
 
     @property
@@ -249,18 +231,12 @@ class MultiStart:
         depths = values.max() - values
         return np.median(depths) <= COMPRESSION_DEPTH * self.opaque.n_dimensions
 
-    @property
-    def _may_hide_modes(self):
-        """Whether an opaque node depends on so many numbers that searches may miss its modes."""
-        return max(len(node.moves_with) for node in self.opaque.nodes) > FEW_DIMENSIONS
-
     def _by_numbers(self):
         dispersed, left = self.evaluations, np.isfinite(self.evaluations.log_densities)
         self.n_dispersed, ends = len(dispersed), []
-        while left.any() and len(self.evaluations) < int(SEARCHES_SHARE * self.most):
+        while left.any() and self._may_search:
             n = min(self._n_at_once(len(ends)), left.sum())
-            begun = [self._start(dispersed, left, len(ends) + i) for i in range(n)]
-            found = self._search_at_once(begun) if n > 1 else [self._search(*begun[0])]
+            found = self._search([self._start(dispersed, left, len(ends) + i) for i in range(n)])
             self.n_searches += n
             ends += [mode for mode, _ in found]
             if self._are_enough(ends):
@@ -282,50 +258,37 @@ class MultiStart:
         return FEWEST_APART if self._may_hide_modes else FEWEST_BY_NUMBERS
 
     def _start(self, dispersed, left, n_before):
-        """Return the arguments of a search from one of the places `left`, a mask, after so many."""
+        """Return a search from one of the places `left`, a mask, after so many."""
         repulsion, heights = None, dispersed.log_densities
-        if self._is_kept_away(n_before):
+        if self._is_hidden and n_before:
+            # A search otherwise goes on from the best place nearby, a known mode. If all climbed
+            # alone, as many seeds would end in the wrong basin, after more evaluations.
             modes, places = [mode for mode, _ in self.found], dispersed.X[len(self.starts) :]
             repulsion = Repulsion.of(modes, places, heights, self.scales)
             heights = heights - repulsion(dispersed.X)[0]
-        climbs_alone = self._climbs_alone(n_before)
         among = left
         if n_before and not self._may_hide_modes:
             known = np.vstack([dispersed.X[~left], *[mode.x for mode, _ in self.found]])
             among = left & far_from(known, dispersed.X, left, self.scales)
         start = int(np.argmax(np.where(among, heights, -np.inf)))
         left[start] = False
+        place = Mode(dispersed.X[start], dispersed.log_densities[start], np.diag(self.scales**2))
         # Those that climb alone only begin far from known modes.
-        kept_by = None if climbs_alone else repulsion
-        return dispersed.X[start], dispersed.log_densities[start], kept_by, climbs_alone
-
-    @property
-    def _is_hidden(self):
-        """Whether modes may be missed, and noise hides slopes."""
-        return self._may_hide_modes and self.opaque.is_noisy
-
-    @property
-    def _most_a_search(self):
-        return max(int(SEARCH_SHARE * self.most), LEAST_A_SEARCH * self.opaque.n_dimensions)
+        alone = self._climbs_alone(n_before)
+        limits = (None, self.n_dispersed) if alone else (repulsion, None)
+        n_checks = N_CHECKS + self._may_hide_modes
+        return TrustRegion(self.opaque, place, self.rng, n_checks, *limits)
 
     def _climb_on(self):
         """Go on from the highest maximum until it passes more checks: noise hides rises."""
         d, n = self.opaque.n_dimensions, len(self.evaluations)
         i = int(np.argmax([mode.log_density for mode, _ in self.found]))
         mode, n_searches = self.found.pop(i)
-        region = TrustRegion.at(mode, self.opaque, self.rng, CHECKS_A_DIMENSION * d)
-        last = min(n + self._most_a_search, self.most)
+        region = TrustRegion(self.opaque, mode, self.rng, CHECKS_A_DIMENSION * d)
+        last = min(n + self._most_by_numbers, self.most)
         while not region.has_ended and len(self.evaluations) < last:
             self._step([region])
         self._note(region.mode, n_searches)
-
-    def _is_kept_away(self, n_before):
-        """Say whether a search, after so many, is repelled from the modes found before.
-
-        Under noise a search otherwise goes on from the best place nearby, a known mode. If all
-        climbed alone, as many seeds would end in the wrong basin, after more evaluations.
-        """
-        return self._is_hidden and n_before > 0
 
     def _climbs_alone(self, n_before):
         """Say whether a search, after so many, climbs by its own evaluations alone."""
@@ -358,16 +321,11 @@ class MultiStart:
             return False
         return self._are_alike([mode for mode, _ in self.found])
 
-    def _search(self, x, value, repulsion, climbs_alone):
-        """Return the mode that a search from x leads to, and whether it stalled; note the mode."""
-        return self._search_at_once([(x, value, repulsion, climbs_alone)])[0]
+    def _search(self, regions):
+        """Make searches at once; each step is a batch.
 
-    def _search_at_once(self, begun):
-        """Make searches, given their starts as :meth:`_search` takes them; each step is a batch.
-
-        Return for each what :meth:`_search` does.
+        Return the mode that each leads to, which is noted, and whether it stalled.
         """
-        regions = [self._region(*start) for start in begun]
         ends: list = [None] * len(regions)
         while True:
             # One that will not come as high as another one is hopeless before that has ended.
@@ -380,18 +338,13 @@ class MultiStart:
             self._step(going)
             self.noise = going[-1].noise
 
-    def _region(self, x, value, repulsion, climbs_alone):
-        n_shared = self.n_dispersed if climbs_alone else None
-        limits = N_CHECKS + self._may_hide_modes, repulsion, n_shared
-        return TrustRegion(self.opaque, x, value, self.scales, self.rng, *limits)
-
     def _end(self, region, highest):
         """Return the mode of a search that has ended, noted, and whether it stalled; else None.
 
         `highest` is the best log density of those beside it.
         """
         left = int(SEARCHES_SHARE * self.most) - len(self.evaluations)
-        left = min(left, self._most_a_search - region.n_evaluations)
+        left = min(left, self._most_by_numbers - region.n_evaluations)
         known = self._known(region)
         if known is None and left > 0:
             if region.has_ended or region.n_evaluations >= REPELLED * len(region.x):
@@ -422,9 +375,11 @@ class MultiStart:
         """Return the known mode that a search has reached or is climbing to, or None."""
         if not self.found:
             return None
-        ends = [(region.x, region.log_density), region.ascent(self.evaluations)]
+        ends, copy = [(region.x, region.log_density)], self.opaque.nearest_copy
+        if (ascended := region.ascent(self.evaluations)) is not None:
+            ends.append(ascended)
         for mode, _ in self.found:
-            if any(end is not None and self._explains(mode, *end) for end in ends):
+            if any(explains(mode, *end, copy) for end in ends):
                 return mode
         return None
 
@@ -447,9 +402,13 @@ class MultiStart:
 
     @property
     def modes(self):
-        return [
-            mode for (mode, _), has_mass in zip(self.found, self.have_mass, strict=True) if has_mass
-        ]
+        pairs = zip(self.found, self.have_mass, strict=True)
+        return [found.mode for found, has_mass in pairs if has_mass]
+
+    @property
+    def learned_modes(self):
+        pairs = zip(self.found, self.have_mass, strict=True)
+        return [learned_mode(m, self.opaque, n, not has_mass) for (m, n), has_mass in pairs]
 
     def _at_modes(self, n_around):
         """Return the state at the modes with mass, with `n_around` evaluations around each."""
@@ -480,14 +439,10 @@ class MultiStart:
             )
 
 
-def n_agreeing(modes):
-    values = np.array([mode.log_density for mode in modes])
-    return int(np.sum(values > values.max() - SAME))
-
-
 def have_agreed(modes):
     """Say whether enough searches by log densities have ended, two of them at the best maximum."""
-    return len(modes) >= FEWEST_BY_NUMBERS and n_agreeing(modes) > 1
+    values = np.array([mode.log_density for mode in modes])
+    return len(modes) >= FEWEST_BY_NUMBERS and np.sum(values > values.max() - SAME) > 1
 
 
 def has_stood(modes, fewest):

@@ -81,7 +81,7 @@ def of_term(Y, log_densities, highest, d, transform, base=None):
 
 
 def of_outputs(Y, log_densities, highest, d, transform, base=None):
-    """Return the same of outputs Y (n, m), targets None where these have no logarithm.
+    """Return the same of outputs Y (n, m), which are positive where the transform is "log".
 
     The `base` (n, m) is in the transform's units.
     """
@@ -92,8 +92,6 @@ def of_outputs(Y, log_densities, highest, d, transform, base=None):
     weights = 1.0 / (1.0 + np.maximum(compression.best - finite, 0.0) / compression.depth)
     weights, jacobian = weights / weights.sum(), 0.0
     if transform == "log":
-        if not np.all(Y > 0):
-            return None, None, None, None, None
         Y = np.log(Y)
         jacobian = -Y.sum()
     Y = Y if base is None else Y - base

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.composite import Draws, Values, draw
+from pymc_kmc.learning.composite import Draws, draw, joined
 
 # A standard deviation counts at most so many nats: with no bound draws leave for places of which
 # nothing is known, ever farther.
@@ -59,17 +59,16 @@ def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraw
     """Draw as far as the emulators can't exclude mass, from their draws at temperature 1."""
 
     def density(X, temperature):
-        return composite.boundedly_optimistic(X, MOST_OPTIMISM)
+        return composite.optimistic(X, MOST_OPTIMISM)
 
     last, way = draws, [draws]
     for _ in range(N_STRETCHES):
         last = draw(density, last.X, factor, last.step_size, N_TRANSITIONS, rng, maps=maps)
         way.append(last)
-    parts = way[-(N_STRETCHES // 2) :]
-    X = np.vstack([part.X for part in parts])
+    end = joined(way[-(N_STRETCHES // 2) :])
+    X = end.X
     # The draws' own moments by weights: two sets of draws would differ by chance.
-    own = composite(X).own
-    log_weights = own - np.concatenate([part.values.penalised for part in parts])
+    log_weights = composite(X).own - end.values.penalised
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
     mean = weights @ X
@@ -77,17 +76,11 @@ def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraw
     gap = max(
         np.max(np.abs(X.mean(axis=0) - mean) / sd), np.max(np.abs(np.log(X.std(axis=0) / sd)))
     )
-    return OptimisticDraws(*_split(way, MOST_UNCERTAIN), float(gap))
-
-
-def _split(parts, most):
-    """Return draws whose log density has at most this standard deviation, and other places."""
-    X = np.vstack([part.X for part in parts])
-    values = Values(*map(np.concatenate, zip(*[part.values for part in parts], strict=True)))
-    keep = values.variance <= most**2
-    beyond = X[~keep][np.argsort(-values.mean[~keep], kind="stable")]
-    within = Draws(X[keep], Values(*[field[keep] for field in values]), parts[-1].step_size)
-    return within, beyond
+    visited = joined(way)
+    is_known = visited.values.variance <= MOST_UNCERTAIN**2
+    beyond = visited.rows(~is_known)
+    beyond = beyond.X[np.argsort(-beyond.values.mean, kind="stable")]
+    return OptimisticDraws(visited.rows(is_known), beyond, float(gap))
 
 
 def uncertain(emulators, inputs_at, X, variance, picked, n):

@@ -5,20 +5,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
-from pymc_kmc.learning import storage
-from pymc_kmc.learning.averages import (
-    Averages,
-    calibration,
-    control_variates,
-    flattened,
-    inefficiency,
-)
+from pymc_kmc.learning import averages, storage
+from pymc_kmc.learning.averages import Averages, Emulated, LogEvidence
+from pymc_kmc.learning.composite import N_EACH
 from pymc_kmc.learning.convergence import lowest_of_mass
-from pymc_kmc.learning.drawing import N_EACH
-from pymc_kmc.learning.emulated import Emulated
-from pymc_kmc.learning.evidence import LogEvidence
+from pymc_kmc.learning.emulator import ProcessState
 from pymc_kmc.learning.modes import sentences
-from pymc_kmc.learning.region import RegionState
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 from pymc_kmc.notebook import figures, paragraph, result
@@ -72,7 +64,7 @@ class LearnedPosterior:
     emulated : Emulated
         The emulators' predictions at evaluations, each from all others, and at draws.
     emulators : tuple of EmulatorState
-    region : RegionState or None
+    region : ProcessState or None
         Where the log density is finite; None where it was at all evaluations.
     structure : Structure
         Which opaque nodes are terms of a sum, and which values their inputs depend on.
@@ -107,7 +99,7 @@ class LearnedPosterior:
     emulated: Emulated = field(repr=False)
     emulated_log_evidence: LogEvidence
     emulators: tuple = field(repr=False)
-    region: RegionState | None = field(repr=False)
+    region: ProcessState | None = field(repr=False)
     structure: Structure = field(repr=False)
     step_size: float = field(repr=False)
     r_hat: float
@@ -188,7 +180,7 @@ class LearnedPosterior:
         quantiles = tuple(quantiles)
         if not all(0.0 < p < 1.0 for p in quantiles):
             raise ValueError(f"quantiles={quantiles!r} must be between 0 and 1, e.g. (0.05, 0.95)")
-        values, labels = flattened(self.variables)
+        values, labels = averages.flattened(self.variables)
         return self._averages.table(values, labels, quantiles)
 
     @property
@@ -212,10 +204,10 @@ class LearnedPosterior:
                 near[found.n_evaluations - len(found.predicted) : found.n_evaluations] = True
         if not self.rounds:  # earlier evaluations were enough
             near = self.evaluations.log_densities >= lowest_of_mass(self.log_densities)
-        ratio = calibration(errors[near], emulated.held_out_sd[near])
-        controls = control_variates(self.positions, self.gradients)
+        ratio = averages.calibration(errors[near], emulated.held_out_sd[near])
+        controls = averages.control_variates(self.positions, self.gradients)
         unknown = 0.0 if self.has_converged else self.error
-        worth = inefficiency(self.r_hat, N_EACH)
+        worth = averages.inefficiency(self.r_hat, N_EACH)
         return Averages(self.variances, controls, emulated.covariance, ratio, unknown, worth)
 
     # Stored
@@ -271,20 +263,16 @@ class LearnedPosterior:
         coarse = ""
         if self.n_coarse_evaluations:
             coarse = f", and {self.n_coarse_evaluations} of the coarse version"
+        names = ", ".join(self.given)
+        given = [f"Draws and averages are given the first values of {names}."] if names else []
         return [
             f"Emulated: {what}.",
             quality,
             *sentences(self.modes),
-            *self._given_sentences,
+            *given,
             f"Cost: {n} evaluations of the model in all{earlier}, {_duration(seconds)}{coarse}.",
             "Draws are approximate; pm.sample(step=kmc.KMC(learned)) makes exact ones.",
         ]
-
-    @property
-    def _given_sentences(self):
-        if not self.given:
-            return []
-        return [f"Draws and averages are given the first values of {', '.join(self.given)}."]
 
     def __repr__(self):
         title = f"LearnedPosterior of {self.n_dimensions} unconstrained values"

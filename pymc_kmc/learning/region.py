@@ -16,17 +16,12 @@ Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine 
 Press.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 import pytensor.tensor as pt
 from scipy.linalg import LinAlgError
 from scipy.special import expit
 
-from pymc_kmc.learning.emulator import shrunk
-from pymc_kmc.numerics.linear_algebra import cholesky_factor
-from pymc_kmc.surrogates.covariance import Hyperparameters
-from pymc_kmc.surrogates.exact_gp import ExactGP
+from pymc_kmc.learning.emulator import ProcessState, process_about, shrunk
 
 # Standard deviation s, in labels: the probability's slope is finite for trajectories, and a label
 # is sure to five of them.
@@ -36,20 +31,6 @@ SMOOTHING = 0.2
 LEAST = 0.05
 # Slope of the logistic function that is the standard Gaussian's distribution function to .01.
 STEEPNESS = 1.702
-
-
-class RegionState(NamedTuple):
-    """The arrays of a feasible region, enough to build it again.
-
-    The process has coordinates by `centre` (d,) and `whitening` (d, d), data `Z` (n, d) and
-    `labels` (n, 1), less their prior mean, and packed `parameters` of its covariance.
-    """
-
-    centre: np.ndarray
-    whitening: np.ndarray
-    Z: np.ndarray
-    labels: np.ndarray
-    parameters: np.ndarray
 
 
 class FeasibleRegion:
@@ -67,10 +48,9 @@ class FeasibleRegion:
         is_finite = np.isfinite(evaluations.log_densities)
         if is_finite.all() or not is_finite.any():
             return last
-        whitening = np.linalg.inv(cholesky_factor(shrunk(draws)))
         # With noise, so that a process of some smoothness takes a step for what it is.
         labels = np.where(is_finite, 0.0, -2.0)[:, None]
-        process = ExactGP(whitening, draws.mean(axis=0), deterministic=False)
+        process = process_about(draws, shrunk(draws), deterministic=False)
         try:
             process.fit(evaluations.X, labels, last=last and last.process)
         except LinAlgError:
@@ -79,15 +59,12 @@ class FeasibleRegion:
 
     @classmethod
     def restored(cls, state):
-        process = ExactGP(state.whitening, state.centre, deterministic=False)
-        parameters = Hyperparameters.unpacked(state.parameters, len(state.centre))
-        return cls(process.given(state.Z, state.labels, np.zeros(len(state.Z)), parameters))
+        return cls(state.process(deterministic=False))
 
     @property
     def state(self):
-        process = self.process
-        arrays = process.centre, process.whitening, process.Z_, process.Y_
-        return RegionState(*arrays, process.hyperparameters_.packed)
+        """The :class:`~pymc_kmc.learning.emulator.ProcessState`, enough to build it again."""
+        return ProcessState.of(self.process)
 
     @property
     def packable(self):

@@ -2,12 +2,10 @@
 
 import numpy as np
 
-from pymc_kmc.learning.composite import first
-from pymc_kmc.learning.convergence import error_about_median, lowest_of_mass
+from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS, error_about_median, lowest_of_mass
 from pymc_kmc.learning.placing import optimistic_draws
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.rounds import BATCH_SIZE
-from pymc_kmc.learning.state import N_CONVERGED_ROUNDS
 from pymc_kmc.likelihoods.store import EvaluationStore
 from pymc_kmc.model.evaluations import Evaluations
 
@@ -28,14 +26,13 @@ def known_error(rounds, state, composite, draws):
     if rounds.is_noisy or not own <= rounds.limits.own:
         return np.inf
     left_out = [emulator.leave_one_out(evaluations)[0] for emulator in composite.emulators]
-    with np.errstate(all="ignore"):
-        predicted, _, _ = composite.model.log_density(evaluations.X, np.hstack(left_out))
+    predicted, _, _ = composite.model.log_density(evaluations.X, np.hstack(left_out))
     values, heights = evaluations.log_densities, draws.values.mean
     is_near = (values >= lowest_of_mass(heights)) & np.isfinite(predicted)
     error = error_about_median(values[is_near] - predicted[is_near])
     if is_near.sum() < FEWEST_KNOWN or error >= rounds.limits.error:
         return np.inf
-    few = first(draws, rounds.n_chains)
+    few = draws.rows(slice(rounds.n_chains))
     gap = optimistic_draws(composite, few, state.factor, rounds.rng, state.maps).gap
     if gap > rounds.limits.gap(own) or len(rounds.not_excluded(composite, draws, 1)):
         return np.inf

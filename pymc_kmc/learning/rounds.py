@@ -19,22 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.composite import Composite, Draws, draw, first, on_circles
-from pymc_kmc.learning.convergence import (
-    EXPLORING,
-    UNCERTAIN_TOLERANCE,
-    Limits,
-    Plan,
-    error_about_median,
-    errors_in_reach,
-    judge,
-    lowest_of_mass,
-)
-from pymc_kmc.learning.emulator import SHALLOW, NodeEmulator, shrunk
+from pymc_kmc.learning import convergence
+from pymc_kmc.learning.composite import Composite, Draws, draw, on_circles
+from pymc_kmc.learning.convergence import LearningState, Limits, Plan, Round
+from pymc_kmc.learning.emulator import SHALLOW, NodeEmulator, noise_of, shrunk
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, Compression
 from pymc_kmc.learning.placing import informative, optimistic_draws, uncertain
 from pymc_kmc.learning.region import FeasibleRegion
-from pymc_kmc.learning.state import N_CONVERGED_ROUNDS, LearningState, Round
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
 # Number of chains that draw, at least and a dimension.
@@ -124,10 +115,9 @@ class Rounds:
     def __init__(self, model, batch_size, tolerance, rng, prior=None):
         self.model, self.batch_size, self.tolerance, self.rng = model, batch_size, tolerance, rng
         self.prior = np.zeros((0, model.n_dimensions)) if prior is None else prior
-        nodes = model.nodes
-        alike = [[each for each in nodes if each.function == node.function] for node in nodes]
         self.emulators = [
-            NodeEmulator(n, grows=True, alike=a) for n, a in zip(nodes, alike, strict=True)
+            NodeEmulator(node, True, [n for n in model.nodes if n.function == node.function])
+            for node in model.nodes
         ]
         self.n_counted = model.n_dimensions
         if model.has_small_nodes:
@@ -191,49 +181,41 @@ class Rounds:
         self.n_distant += plan.n_distant
         new, predictions = self.model.evaluate(plan.X), composite(plan.X)
         evaluations, draws = state.evaluations.joined(new), drawn.draws
-        judged = judge(
-            self.limits,
-            plan,
-            new.log_densities,
-            predictions.mean,
-            draws.values.mean,
-            Compression.of(evaluations.log_densities, self.model.n_dimensions),
-            state.errors[-1:],
-        )
+        compression = Compression.of(evaluations.log_densities, self.model.n_dimensions)
+        known = draws.values.mean, compression, state.errors[-1:]
+        values = new.log_densities, predictions.mean
+        judged = convergence.judge(self.limits, plan, *values, *known)
         n_converged = state.n_converged_rounds + int(judged.is_confirmed) if judged.is_right else 0
         if plan.n_distant and self.n_distant < FEWEST_TRIED:
-            n_converged = min(n_converged, N_CONVERGED_ROUNDS - 1)
+            n_converged = min(n_converged, convergence.N_CONVERGED_ROUNDS - 1)
         errors = judged.error, judged.uncertain_error
         predicted = predictions.mean, predictions.variance
         self.history.append(Round(len(evaluations), T, *errors, plan.n_fresh, *predicted))
-        hottest = self.hottest(state.modes)
         covariance = METRIC_MEMORY * (state.factor @ state.factor.T)
-        return LearningState(
-            evaluations,
-            composite,
-            drawn.in_place,
-            cholesky_factor(covariance + (1 - METRIC_MEMORY) * shrunk(draws.X)),
-            float(np.clip(T * np.clip(judged.excess / T, *COOLING), 1.0, hottest)),
-            judged.error,
-            n_converged,
-            draws.step_size,
-            (*state.errors, judged.errors),
-            state.modes,
-            plan.n_gaps,
-        )
+        factor = cholesky_factor(covariance + (1 - METRIC_MEMORY) * shrunk(draws.X))
+        T = np.clip(T * np.clip(judged.excess / T, *COOLING), 1.0, self.hottest(state.modes))
+        start = evaluations, composite, drawn.in_place, factor, float(T)
+        found = judged.error, n_converged, draws.step_size, (*state.errors, judged.errors)
+        return LearningState(*start, *found, state.modes, plan.n_gaps)
 
     def _draw(self, state, composite):
         """Return the draws of a round at the state's temperature, and at the exploring one."""
         rng, T, maps = self.rng, state.temperature, state.maps
         starts = self._starts(state, composite)
-        begin, n = np.vstack([starts, self._scouts()]), len(starts)
+        n, n_scouts = len(starts), min(int(SCOUTS * self.n_chains), len(self.prior))
+        scouts = self.prior[rng.choice(len(self.prior), n_scouts, replace=False)]
         n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.n_counted)
         settings = state.factor, state.step_size, n_transitions, rng, T, maps
-        found = draw(composite, begin, *settings, n_steering=n)
-        draws = first(found, n)
+        found = draw(composite, np.vstack([starts, scouts]), *settings, n_steering=n)
+        draws = found.rows(slice(n))
         n_new = min(self.n_next(state.evaluations), 2 * n)  # half of them at draws
-        fresh = self._fresh(n_new, draws)
-        exploring = EXPLORING_NOISE if self.is_noisy else EXPLORING
+        fresh = draws.X[:0]
+        # The places of noisy terms are chosen by their information.
+        if not self._is_average:
+            fresh = draws.X[rng.choice(len(draws.X), n_new // 2, replace=False)]
+            if self.model.runs_ahead:
+                self.model.begin(fresh)
+        exploring = EXPLORING_NOISE if self.is_noisy else convergence.EXPLORING
         wide = optimistic = draws
         if T < exploring:
             explore = state.factor, draws.step_size, N_EXPLORING_TRANSITIONS, rng, exploring, maps
@@ -263,26 +245,25 @@ class Rounds:
 
     def is_close(self, state, composite, draws, factor):
         """Say whether the result is good enough for chains, given its draws and their metric."""
-        if len(state.errors) < N_CONVERGED_ROUNDS:
+        n, limits = convergence.N_CONVERGED_ROUNDS, self.limits
+        if len(state.errors) < n:
             return False
-        own = np.sqrt(np.mean(draws.values.doubt))
-        errors = np.concatenate(state.errors[-N_CONVERGED_ROUNDS:])
+        own, last = np.sqrt(np.mean(draws.values.doubt)), self.history[-n:]
+        errors = np.concatenate(state.errors[-n:])
         if self.is_noisy:
             # At places far apart, hardly any of them draws.
-            predicted = np.concatenate([r.predicted for r in self.history[-N_CONVERGED_ROUNDS:]])
+            predicted = np.concatenate([found.predicted for found in last])
             values = state.evaluations.log_densities[-len(predicted) :]
-            errors, _ = errors_in_reach(values, predicted, draws.values.mean)
-        limits = self.limits
-        error = limits.excess(error_about_median(errors), len(errors))
+            errors, _ = convergence.errors_in_reach(values, predicted, draws.values.mean)
+        error = limits.excess(convergence.error_about_median(errors), len(errors))
         if own > CLOSE * limits.own or error > CLOSE * limits.error:
             return False
         if self.is_noisy:
             return True
-        most = CLOSE * limits.uncertain_error
-        if any(found.uncertain_error > most for found in self.history[-N_CONVERGED_ROUNDS:]):
+        if any(found.uncertain_error > CLOSE * limits.uncertain_error for found in last):
             return False
         # As many as in a round: the more there are, the sooner one leaves for nowhere.
-        few = first(draws, self.n_chains)
+        few = draws.rows(slice(self.n_chains))
         gap = optimistic_draws(composite, few, factor, self.rng, state.maps).gap
         return gap <= limits.gap(own)
 
@@ -294,7 +275,7 @@ class Rounds:
         """
         if not self.model.returns_outputs or len(self.history) < PATIENCE:
             return False
-        late, share = self.history[-PATIENCE // 2 :], 1.0 / UNCERTAIN_TOLERANCE
+        late, share = self.history[-PATIENCE // 2 :], 1.0 / convergence.UNCERTAIN_TOLERANCE
         if self.model.has_small_nodes:
             share = 0.0
         errors = [max(found.error, share * found.uncertain_error) for found in late]
@@ -309,20 +290,16 @@ class Rounds:
         if self.model.has_small_nodes:
             return np.zeros(len(draws.X), dtype=bool)
         periods = self.model.periods
-        have_mass = evaluations.log_densities >= lowest_of_mass(draws.values.mean)
+        have_mass = evaluations.log_densities >= convergence.lowest_of_mass(draws.values.mean)
         X, known = on_circles(draws.X, periods), on_circles(evaluations.X[have_mass], periods)
         margin, most = X.std(axis=0), np.inf
         low, high = known.min(axis=0, initial=most), known.max(axis=0, initial=-most)
         return ((X < low - margin) | (X > high + margin)).any(axis=1)
 
-    def _scouts(self):
-        n = min(int(SCOUTS * self.n_chains), len(self.prior))
-        return self.prior[self.rng.choice(len(self.prior), n, replace=False)]
-
     def _without_refuted(self, state, composite):
         """Leave out draws where the last evaluations have refuted that there is mass."""
         heights = composite(state.draws, state.temperature).penalised
-        keep = are_high(heights, len(heights), state.draws.shape[1])
+        keep = are_high(heights, state.draws.shape[1])
         if state.composite is None or keep.sum() < self.n_chains // 2:
             return state
         return state._replace(draws=state.draws[keep])
@@ -335,27 +312,14 @@ class Rounds:
         """
         if not len(self.prior):
             return self.prior
-        with np.errstate(all="ignore"):
-            values = composite.sampled(self.prior, N_SAMPLED, self.rng)
-        variance = np.fmax(values, lowest_of_mass(draws.values.mean)).var(axis=0)
+        values = composite.sampled(self.prior, N_SAMPLED, self.rng)
+        variance = np.fmax(values, convergence.lowest_of_mass(draws.values.mean)).var(axis=0)
         unsure = variance > self.limits.uncertain_error**2
         candidates, none = self.prior[unsure], self.prior[:0]
         if not len(candidates):
             return none
         n = min(n, len(candidates))
         return uncertain(self.emulators, self.model.inputs, candidates, variance[unsure], none, n)
-
-    def _fresh(self, n, draws):
-        """Return the draws to be evaluated, of n places in all; an executor begins with them.
-
-        There are none for noisy terms, whose places are chosen by their information.
-        """
-        if self._is_average:
-            return draws.X[:0]
-        fresh = draws.X[self.rng.choice(len(draws.X), n // 2, replace=False)]
-        if self.model.runs_ahead:
-            self.model.begin(fresh)
-        return fresh
 
     def _places(self, drawn, distant, n_gaps):
         """Return the places (n, d) to evaluate, and the number of fresh draws, which come first.
@@ -382,8 +346,7 @@ class Rounds:
     @property
     def noise(self):
         """Standard deviation of the values' noise, in nats, as the emulators see it."""
-        noisy = [e.process for e in self.emulators if e.node.is_noisy and e.process is not None]
-        return float(np.sqrt(sum(np.exp(p.hyperparameters_.log_noise) for p in noisy)))
+        return noise_of([e for e in self.emulators if e.process is not None])
 
     @property
     def is_noisy(self):
@@ -436,12 +399,12 @@ class Rounds:
         return rises & (known + terms / T > np.nanmax(values.penalised))
 
 
-def are_high(heights, n, n_dimensions):
-    """Return the mask of log densities (k,) not deeper below the first n than mass is.
+def are_high(heights, n_dimensions):
+    """Return the mask of log densities (k,) not deeper below the highest than mass is.
 
     A chain that is stuck far down is no measure of that depth.
     """
-    highest = np.nanmax(np.where(np.isfinite(heights[:n]), heights[:n], np.nan))
+    highest = np.nanmax(np.where(np.isfinite(heights), heights, np.nan))
     return np.isfinite(heights) & (heights >= highest - SHALLOW * COMPRESSION_DEPTH * n_dimensions)
 
 
@@ -451,5 +414,5 @@ def in_place(draws, n):
     usual = heights[:n][np.isfinite(heights[:n])]
     keep = np.arange(len(heights)) < n
     if len(usual):
-        keep |= heights >= lowest_of_mass(usual)
+        keep |= heights >= convergence.lowest_of_mass(usual)
     return draws.X[keep]

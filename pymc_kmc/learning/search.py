@@ -20,9 +20,8 @@ Nocedal, J. and Wright, S. J. (2006). *Numerical Optimization*. Springer.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
-from pymc_kmc.learning.maxima import covariance_of
+from pymc_kmc.learning.modes import climb, covariance_of
 from pymc_kmc.numerics.linear_algebra import symmetric
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 
@@ -79,17 +78,8 @@ class LinearModel(NamedTuple):
         """Return the maximum's place in the region around x, and the log density there."""
         size = np.full(len(self.x), FREE)
         size[self.moves] = radius
-
-        def loss(z):
-            value, gradient = self((self.x + z * scales)[None])
-            if not np.isfinite(value[0]) or not np.isfinite(gradient[0]).all():
-                return 1e10, np.zeros_like(z)
-            return -value[0], -gradient[0] * scales
-
-        start = np.zeros(len(self.x))
-        bounds = np.column_stack([-size, size])
-        options = {"maxiter": N_ITERATIONS}
-        found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        start, bounds = np.zeros(len(self.x)), np.column_stack([-size, size])
+        found = climb(self, self.x, np.diag(scales), start, N_ITERATIONS, bounds)
         return self.x + found.x * scales, -found.fun
 
     def covariance(self, x, scales):

@@ -6,33 +6,20 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import xarray as xr
 
-from pymc_kmc.learning.emulated import Emulated, EmulatedNode
-from pymc_kmc.learning.emulator import EmulatorState
-from pymc_kmc.learning.evidence import LogEvidence
+from pymc_kmc.learning.averages import Emulated, EmulatedNode, LogEvidence
+from pymc_kmc.learning.convergence import Round
+from pymc_kmc.learning.emulator import EmulatorState, ProcessState
 from pymc_kmc.learning.modes import LearnedMode
-from pymc_kmc.learning.region import RegionState
-from pymc_kmc.learning.state import Round
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 
 # Number of the file's form. It rises with every change.
-FORM = 9
+FORM = 10
 # The attribute that marks a file, and the one that has the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
-KINDS = {
-    kind.__name__: kind
-    for kind in (
-        Emulated,
-        EmulatedNode,
-        EmulatorState,
-        Evaluations,
-        LearnedMode,
-        LogEvidence,
-        RegionState,
-        Round,
-        Structure,
-    )
-}
+# What has fields: results, and the states of what is fitted.
+RESULTS = Emulated, EmulatedNode, Evaluations, LearnedMode, LogEvidence, Round
+KINDS = {kind.__name__: kind for kind in (*RESULTS, EmulatorState, ProcessState, Structure)}
 
 
 def write(posterior, path):
@@ -84,11 +71,8 @@ def _packed(value, name, arrays):
         return {"items": [_packed(part, f"{name}_{i}", arrays) for i, part in enumerate(value)]}
     if isinstance(value, dict):
         # Names of variables needn't be names that a file allows.
-        parts = [
-            (key, _packed(part, f"{name}_{i}", arrays))
-            for i, (key, part) in enumerate(value.items())
-        ]
-        return {"pairs": parts}
+        items = enumerate(value.items())
+        return {"pairs": [(key, _packed(part, f"{name}_{i}", arrays)) for i, (key, part) in items]}
     return value
 
 

@@ -25,18 +25,16 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 from pymc_kmc.learning.composite import Composite
-from pymc_kmc.learning.emulator import NodeEmulator
+from pymc_kmc.learning.emulator import NodeEmulator, noise_of
+from pymc_kmc.learning.modes import Mode, climb
 from pymc_kmc.learning.placing import uncertain
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, symmetric
 
 # Number of nearest evaluations that are emulated: at least, and per dimension. With 30 at least,
 # later searches saw less of what earlier ones had found, and took twice as many.
 FEWEST_NEAR, NEAR_A_DIMENSION = 110, 6
-# Standard deviations of the log density that are added to it: with .3 searches ended early.
-OPTIMISM = 1.0
 # Half width of the box at first, in the variables' scales, and the one at which a search may end,
 # in those of the curvature: 2 are two standard deviations of a Gaussian posterior.
 FIRST_RADIUS, LAST_RADIUS = 0.5, 2.0
@@ -82,31 +80,6 @@ N_ITERATIONS = 40
 INSIDE = 0.7
 # Two searches have found the same maximum if their log densities differ by less, in nats.
 SAME = 2.0
-# A point that is less deep than this, in nats, belongs to a mode whose Gaussian says so within an
-# error and a share of the depth.
-DEEPEST_MEMBER, MEMBER_ERROR, MEMBER_SHARE = 10.0, 1.0, 0.25
-
-
-class Mode(NamedTuple):
-    """A maximum x (d,) of the log density, with the covariance (d, d) of the Gaussian about it."""
-
-    x: np.ndarray
-    log_density: float
-    covariance: np.ndarray
-
-    @property
-    def log_mass(self):
-        _, log_determinant = np.linalg.slogdet(2.0 * np.pi * self.covariance)
-        return self.log_density + 0.5 * log_determinant
-
-    def explains(self, x, log_density):
-        """Say whether a log density at a point is about that of the Gaussian there."""
-        away = x - self.x
-        predicted = 0.5 * away @ np.linalg.solve(self.covariance, away)
-        depth = self.log_density - log_density
-        if not depth < DEEPEST_MEMBER:
-            return False
-        return abs(predicted - depth) < MEMBER_ERROR + MEMBER_SHARE * max(depth, 0.0)
 
 
 class Repulsion(NamedTuple):
@@ -150,8 +123,8 @@ class Repelled:
         """Return :class:`~pymc_kmc.learning.composite.Values` at points (n, d)."""
         return self._lowered(X, self.composite(X, penalty=penalty))
 
-    def optimistic(self, X, n_sds):
-        return self._lowered(X, self.composite.optimistic(X, n_sds))
+    def optimistic(self, X):
+        return self._lowered(X, self.composite.optimistic(X))
 
     def _lowered(self, X, values):
         off, gradient = self.repulsion(X)
@@ -193,46 +166,27 @@ class Step(NamedTuple):
 
 
 class TrustRegion:
-    """A search from one start x (d,), an evaluated point with its `log_density`.
+    """A search from one `start`, an evaluated point with the first box's covariance: a Mode.
 
-    `scales` (d,) are the variables'. `n_checks` passed in a row end the search. A `repulsion` from
-    known modes is subtracted until its release. The search climbs by the first `n_shared` of all
-    evaluations, by default all, and by its own; others only show whether it is on the way to
-    another search's mode.
+    `n_checks` passed in a row end the search. A `repulsion` from known modes is subtracted until
+    its release. The search climbs by the first `n_shared` of all evaluations, by default all, and
+    by its own; others only show whether it is on the way to another search's mode.
     """
 
-    def __init__(
-        self,
-        model,
-        x,
-        log_density,
-        scales,
-        rng,
-        n_checks=N_CHECKS,
-        repulsion=None,
-        n_shared=None,
-    ):
+    def __init__(self, model, start, rng, n_checks=N_CHECKS, repulsion=None, n_shared=None):
         self.model, self.rng, self.n_checks, self.repulsion = model, rng, n_checks, repulsion
-        self.x, self.log_density = x, log_density
-        self.covariance = np.diag(scales**2)
+        self.x, self.log_density, self.covariance = start
         self.radius = FIRST_RADIUS
         self.n_shared = n_shared
         self.emulators, self.emulators_of_all = (
-            [NodeEmulator(node, memory=0.0) for node in model.nodes] for _ in range(2)
+            [NodeEmulator(node) for node in model.nodes] for _ in range(2)
         )
         self.is_noisy = model.is_noisy
-        self.heights = [log_density]
+        self.heights = [start.log_density]
         self.has_own_places = repulsion is not None or n_shared is not None
         # Which of all evaluations are its own: its start first.
         self.own: list[int] = []
         self.n_evaluations = self.n_renewed = self.n_passed = self.n_predicted = self.n_flat = 0
-
-    @classmethod
-    def at(cls, mode, model, rng, n_checks):
-        scales = np.sqrt(np.diag(mode.covariance))
-        region = cls(model, mode.x, mode.log_density, scales, rng, n_checks)
-        region.covariance = mode.covariance
-        return region
 
     @property
     def mode(self):
@@ -240,8 +194,7 @@ class TrustRegion:
 
     @property
     def noise(self):
-        noisy = [emulator for emulator in self.emulators if emulator.node.is_noisy]
-        return float(np.sqrt(sum(emulator.noise for emulator in noisy)))
+        return noise_of(self.emulators)
 
     @property
     def has_ended(self):
@@ -263,13 +216,6 @@ class TrustRegion:
             return False
         rise = self.heights[-1] - self.heights[-1 - n]
         return short > max(FAR_BELOW * d, rise / n * n_left)
-
-    def step(self, evaluations):
-        """Make one evaluation; return it with all others, other searches' included."""
-        step = self.next(evaluations)
-        new = self.model.evaluate(step.X)
-        self.learn(step, evaluations, new.log_densities, len(evaluations))
-        return evaluations.joined(new)
 
     def next(self, evaluations, n=1):
         """Return the next :class:`Step`, of n places."""
@@ -347,11 +293,11 @@ class TrustRegion:
         if self.n_predicted < N_PREDICTED:
             return None
         composite, factor = self._fit_to_all(evaluations), cholesky_factor(self.covariance)
-        place, options = np.zeros(len(self.x)), {"maxiter": N_ITERATIONS}
+        place = np.zeros(len(self.x))
         climbed = [] if self.repulsion is None else [Repelled(composite, self.repulsion)]
         for density in [*climbed, composite]:
-            loss = self._loss(partial(density, penalty=0.0), factor)
-            found = minimize(loss, place, jac=True, method="L-BFGS-B", options=options)
+            density = partial(density, penalty=0.0)
+            found = climb(density, self.x, factor, place, N_ITERATIONS)
             place = found.x
         return self.x + factor @ place, -found.fun
 
@@ -441,40 +387,16 @@ class TrustRegion:
     def _maximum(self, composite, radius):
         """Return the :class:`Rise` to the optimistic maximum in a box of half width `radius`."""
         d, factor = len(self.x), cholesky_factor(self.covariance)
-        loss = self._loss(partial(composite.optimistic, n_sds=OPTIMISM), factor)
         starts = (
             1e-3 * radius * self.rng.standard_normal(d),
             INSIDE * radius * self.rng.uniform(-1.0, 1.0, d),
         )
-        found = [
-            minimize(
-                loss,
-                start,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=d * [(-radius, radius)],
-                options={"maxiter": N_ITERATIONS},
-            )
-            for start in starts
-        ]
+        density, limits = composite.optimistic, (N_ITERATIONS, d * [(-radius, radius)])
+        found = [climb(density, self.x, factor, start, *limits) for start in starts]
         best = min(found, key=lambda end: end.fun)
         x = self.x + factor @ best.x
         end, here = composite(np.vstack([x, self.x])).mean
         return Rise(x, end - here, -best.fun - here, radius)
-
-    def _loss(self, density, factor):
-        """Return the function to minimise in units of a factor: minus a density, with gradient."""
-
-        def loss(z):
-            # Without a box a line search may leave the numbers: it is turned back.
-            with np.errstate(all="ignore"):
-                values = density((self.x + factor @ z)[None])
-            value, gradient = values.penalised[0], values.gradient[0] @ factor
-            if not np.isfinite(value) or not np.isfinite(gradient).all():
-                return 1e10, np.zeros(len(z))
-            return -value, -gradient
-
-        return loss
 
     def _check(self, values, predicted, here):
         if agrees(predicted, values, here, self.noise).all():

@@ -1,7 +1,7 @@
 """Learning by a step before its chains, and the decision whether they can start from the result."""
 
 import logging
-from typing import NamedTuple
+import warnings
 
 from pymc_kmc.learning.learn import (
     N_STARTS,
@@ -11,15 +11,13 @@ from pymc_kmc.learning.learn import (
     learned_by,
     limits_by_default,
     most_evaluations,
-    tell,
-    tell_of_searches,
+    of_limit,
+    of_searches,
     why_doubtful,
 )
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
-from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.likelihoods.black_box_op import BlackBoxError
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
-from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.model.structure import why_not_learned
 
@@ -30,61 +28,47 @@ log = logging.getLogger("pymc.pymc_kmc")
 # on 20 takes some 300 evaluations and 22 seconds, on fifty 2000 and 1000 seconds. Of outputs 29
 # dimensions were tried at most.
 MOST_DIMENSIONS, MOST_BY_NUMBERS = 50, 20
-# Stack level of a step's constructor's caller, of a warning by a function that _unasked calls.
-CALLER = 8
+# Stack level of a step's constructor's caller, of a warning by _unasked.
+CALLER = 7
 # What becomes of what isn't trusted.
 AS_THEY_ARE = "each chain learns by itself, from these evaluations and its own"
 
 
-class Unasked(NamedTuple):
-    """The result of a step's learning before its chains.
-
-    `posterior` is None where chains can't start from one, `evaluations` is None where none were
-    made.
-    """
-
-    posterior: LearnedPosterior | None = None
-    evaluations: Evaluations | None = None
-
-
-def learn_unasked(model, variables, rng, executor=None) -> Unasked:
+def learn_unasked(model, variables, rng, executor=None):
     """Learn a model's posterior for a step of these variables, where that is safe.
 
-    `executor`, a LazyExecutor, runs evaluations of functions that have none of their own.
+    Return the LearnedPosterior, None where chains can't start from one, and all Evaluations, None
+    where none were made. `executor`, a LazyExecutor, runs evaluations of functions that have none
+    of their own.
 
     A line of the log says why nothing was learned, or why chains can't start from the result. A
     failure of learning is no failure of the step; one of a black box is.
     """
     why = why_not_learned(model, variables)
     if why == "":
-        return Unasked()
+        return None, None
     d = dimensions(model, variables)
     if why is None and d > MOST_DIMENSIONS:
         why = f"{d} values are more than the {MOST_DIMENSIONS} that are learned unasked"
-    if why is not None:
-        log.info(f"KMC: nothing is learned beforehand, each chain learns by itself: {why}")
-        return Unasked()
     opaque = None
     try:
-        opaque = OpaqueModel(variables, model, rng.spawn(1)[0], executor)
-        if not opaque.returns_outputs and d > MOST_BY_NUMBERS:
-            log.info(
-                f"KMC: nothing is learned beforehand, each chain learns by itself: a log "
-                f"likelihood of {d} values takes long to learn, and more than {MOST_BY_NUMBERS} "
-                "aren't learned unasked. kmc.KMC(kmc.learn()) does"
+        if why is None:
+            opaque = OpaqueModel(variables, model, rng.spawn(1)[0], executor)
+            if opaque.returns_outputs or d <= MOST_BY_NUMBERS:
+                return _unasked(opaque, rng)
+            why = (
+                f"a log likelihood of {d} values takes long to learn, and more than "
+                f"{MOST_BY_NUMBERS} aren't learned unasked. kmc.KMC(kmc.learn()) does"
             )
-            return Unasked()
-        return _unasked(opaque, rng)
     except (BlackBoxError, EstimatorError):
         raise
     except Exception as error:
-        evaluations = None if opaque is None else opaque.evaluations
-        n = 0 if evaluations is None else len(evaluations)
-        log.info(
-            f"KMC: learning beforehand failed after {n} evaluations ({type(error).__name__}: "
-            f"{error}); {AS_THEY_ARE}"
-        )
-        return Unasked(None, evaluations)
+        evaluations = getattr(opaque, "evaluations", None)
+        after = f"after {len(evaluations or ())} evaluations ({type(error).__name__}: {error})"
+        log.info(f"KMC: learning beforehand failed {after}; {AS_THEY_ARE}")
+        return None, evaluations
+    log.info(f"KMC: nothing is learned beforehand, each chain learns by itself: {why}")
+    return None, None
 
 
 def _unasked(opaque, rng):
@@ -96,15 +80,15 @@ def _unasked(opaque, rng):
     learned = learned_by(run, True)
     why = why_not_trusted(learned, run)
     if why is None:
-        tell(learned, TOLERANCE, CALLER)
-        if run.multistart.is_blurred:
-            tell_of_searches(learned.modes, run.multistart, CALLER)
-        return Unasked(learned, opaque.evaluations)
+        missed = of_searches(learned.modes, run.multistart) if run.multistart.is_blurred else None
+        for text in filter(None, [of_limit(learned, TOLERANCE), missed]):
+            warnings.warn(text, stacklevel=CALLER)
+        return learned, opaque.evaluations
     log.info(
         f"KMC: after {learned.n_evaluations} evaluations chains can't start from what was learned "
         f"of {names}: {why}; {AS_THEY_ARE}. kmc.KMC(kmc.learn(max_evaluations=...)) goes on"
     )
-    return Unasked(None, opaque.evaluations)
+    return None, opaque.evaluations
 
 
 def why_not_trusted(learned, run):

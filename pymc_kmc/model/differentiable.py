@@ -94,14 +94,7 @@ class DifferentiableTarget(TargetDensity):
     """
 
     def __init__(
-        self,
-        variables,
-        model,
-        initial_point,
-        compile_kwargs=None,
-        *,
-        always=True,
-        curvature=False,
+        self, variables, model, initial_point, compile_kwargs=None, *, always=True, curvature=False
     ):
         self.always = always
         self.curvature = curvature
@@ -118,19 +111,15 @@ class DifferentiableTarget(TargetDensity):
             )
         log_density = outputs[0]
         gradient = self._derivative(log_density, position, "gradient")
-        self._gradient_function = compile_function(
-            [position], [log_density, gradient], compile_kwargs
-        )
+        outputs = [log_density, gradient]
+        self._gradient_function = compile_function([position], outputs, compile_kwargs)
         if not self.always:
             self._function = compile_function([position], [log_density], compile_kwargs)
         if self.curvature:
             direction = pt.vector("direction", dtype=position.dtype)
-            product = self._derivative(
-                pt.dot(gradient, direction), position, "Hessian (needed by variant='exact')"
-            )
-            self._hessian_function = compile_function(
-                [position, direction], [product], compile_kwargs
-            )
+            what, along = "Hessian (needed by variant='exact')", pt.dot(gradient, direction)
+            product, inputs = self._derivative(along, position, what), [position, direction]
+            self._hessian_function = compile_function(inputs, [product], compile_kwargs)
 
     def _derivative(self, value, position, what):
         try:
@@ -156,11 +145,8 @@ class DifferentiableTarget(TargetDensity):
         if np.isfinite(gradient).all():
             return
         parts = self.point(point, gradient)
-        values = "\n".join(
-            f"  {name}: {parts[name]} at {point[name]}"
-            for name in self.names
-            if not np.isfinite(parts[name]).all()
-        )
+        wrong = [name for name in self.names if not np.isfinite(parts[name]).all()]
+        values = "\n".join(f"  {name}: {parts[name]} at {point[name]}" for name in wrong)
         raise SamplingError(
             "The gradient of the log density isn't finite at the chain's starting point:\n"
             f"{values}\nGive another start, pm.sample(initvals={...})."

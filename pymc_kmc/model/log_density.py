@@ -1,4 +1,10 @@
-"""The log density of a block of variables, compiled once as a function of a vector and noise."""
+"""The log density of a block of variables, compiled once as a function of a vector and noise.
+
+At many places at once, black boxes and estimates run on an executor. The graph is cut at its black
+boxes. A function for each, in the order in which they feed each other, returns its arguments at a
+place, given the outputs of those before it. All places' calls go to the executor together. The rest
+of the graph is evaluated place by place.
+"""
 
 from functools import partial
 from math import isfinite
@@ -11,11 +17,10 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pytensor.compile.mode import get_mode
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.type import continuous_dtypes
 
-from pymc_kmc.likelihoods.black_box_op import black_box_ops
-from pymc_kmc.model.at_once import AtOnce
+from pymc_kmc.likelihoods.black_box_op import BlackBoxOp, black_box_ops
 from pymc_kmc.model.noise_sources import estimated_likelihoods, simulators
 
 # What the names of extras begin with in the sample statistics.
@@ -52,6 +57,48 @@ class Evaluation(NamedTuple):
     extras: tuple = ()
 
 
+class AtOnce:
+    """Outputs of a graph of `position` (d,), at many positions at once.
+
+    ``compile(inputs, outputs)`` returns a compiled function. `executor`, a LazyExecutor or None, is
+    for black boxes and likelihoods that have none of their own.
+    """
+
+    def __init__(self, outputs, position, compile, executor):
+        self.executor = executor
+        self._boxes, known = [], {}
+        nodes = io_toposort([position], outputs)
+        for node in [node for node in nodes if isinstance(node.op, BlackBoxOp)]:
+            arguments = graph_replace(node.inputs, known, strict=False)
+            self._boxes.append((node.op, compile([position, *known.values()], arguments)))
+            known |= {output: output.type() for output in node.outputs}
+        outputs = graph_replace(outputs, known, strict=False)
+        self._rest = compile([position, *known.values()], outputs)
+
+    def begin(self, position):
+        """Let the executor begin with a position (d,) of the next batch, as far as it can."""
+        if not self._boxes:
+            return
+        op, function = self._boxes[0]
+        if op.runs_ahead(self.executor):
+            op.begin([np.stack([value]) for value in function(position)], self.executor)
+
+    def abandon(self, most=0):
+        """End what the executor has begun and nobody has asked for, if it is more than `most`."""
+        for op, _ in self._boxes[:1]:
+            op.abandon(self.executor, most)
+
+    def __call__(self, positions):
+        """Return a list of the outputs at each of some positions (d,)."""
+        known = [[position] for position in positions]
+        for op, function in self._boxes:
+            rows = [function(*values) for values in known]
+            inputs = [np.stack(values) for values in zip(*rows, strict=True)]
+            for values, new in zip(known, op.values_of_node(inputs, self.executor), strict=True):
+                values += new
+        return [self._rest(*values) for values in known]
+
+
 class LogDensity:
     """The log density of a block of variables, as a function of one vector and of noise.
 
@@ -77,6 +124,8 @@ class LogDensity:
     is_noisy : bool
         Whether the density depends on noise.
     n_evaluations : int
+    precision : float
+        Relative rounding error of the model's numbers.
     """
 
     _at_once: AtOnce | None = None
@@ -110,14 +159,11 @@ class LogDensity:
         parameters = [p for likelihood in self.likelihoods for p in likelihood.parameters]
         self._shared = make_shared_replacements(initial_point, variables, model)
         self._others = {v.name: np.array(initial_point[v.name]) for v in self._shared}
-        outputs, position = join_nonshared_inputs(
-            initial_point,
-            [log_density, *parameters, *boxes.values()],
-            variables,
-            shared_inputs=self._shared,
-        )
+        outputs = [log_density, *parameters, *boxes.values()]
+        outputs, position = join_nonshared_inputs(initial_point, outputs, variables, self._shared)
         self._n_parameters, self._n_boxes = len(parameters), len(boxes)
         self._dtype = position.dtype
+        self.precision = float(np.finfo(self._dtype).eps)
         self._graph = outputs, position, compile_kwargs or {}
         self._compile(*self._graph)
 
@@ -132,11 +178,6 @@ class LogDensity:
         variables = {value.name: variable for value, variable in model.values_to_rvs.items()}
         is_free = [model.rvs_to_transforms[variables[name]] is None for name in self.names]
         return np.repeat(is_free, [self._sizes[name] for name in self.names])
-
-    @property
-    def precision(self):
-        """Relative rounding error of the model's numbers."""
-        return float(np.finfo(self._dtype).eps)
 
     def follow(self, point):
         """Take the other variables' values from PyMC's `point`; return whether one has changed."""

@@ -2,15 +2,114 @@
 
 Both have the same members: a `name` for messages, the source's `scheme`, a :class:`Noise`, the
 number `n_start` of replicates at a chain's start, and `rows`, the noise of the chain's state.
+
+The noise of an estimated likelihood is in a shared variable of the model, where the other steps of
+a chain read it. Two samplings of one model in one process, in turn or in threads, would write into
+the same variable. A step therefore keeps its chain's noise, and accepts other noise in the model
+only from the steps of its own chain. These are recognised as follows:
+
+- PyMC begins a chain with all of its steps, before the first iteration of any of them. Steps that
+  begin so are of one session.
+- The point that a step is given has the values that the step before it has returned. If a step that
+  has all variables of the model is given its own last point while another one has moved since, the
+  other one is of another chain.
 """
 
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from pymc_kmc.likelihoods.noise_schemes import Noise, Seeds
 from pymc_kmc.likelihoods.noisy_log_likelihood import NoisyLogLikelihood
-from pymc_kmc.model.noise_owner import NoiseOwner
+
+
+class NoiseOwner:
+    """The owner of the noise in a model, shared by the model's steps and updated in place.
+
+    Attributes
+    ----------
+    session : str
+        Of the step that has begun a chain, or made an iteration, last.
+    has_moved : bool
+        Whether a step of that session has made an iteration.
+    last, values : str, dict of str to ndarray
+        Token of the last step, and the values that it returned of its variables.
+    """
+
+    def __init__(self):
+        self.session, self.has_moved = "", True
+        self.last, self.values = "", {}
+
+    @classmethod
+    def of(cls, shared):
+        """Return the owner of a shared variable's noise, the same for all steps that read it."""
+        if not hasattr(shared.tag, "kmc_noise_owner"):
+            shared.tag.kmc_noise_owner = cls()
+        return shared.tag.kmc_noise_owner
+
+
+class NoiseClaim:
+    """One step's claim to the noise in a model.
+
+    `names` are the step's value variables; `has_all` says whether these are all of the model.
+    """
+
+    def __init__(self, owner, names, has_all):
+        self.owner = owner
+        self.names = names
+        self.has_all = has_all
+        self.token = uuid4().hex
+        self.session = ""
+        self.returned: dict[str, Any] = {}
+
+    def begin(self):
+        """Begin a chain: join the session of the steps that have just begun theirs."""
+        owner = self.owner
+        if owner.has_moved:
+            owner.session, owner.has_moved = uuid4().hex, False
+        self.session = owner.session
+        self.returned = {}
+        owner.last, owner.values = self.token, {}
+
+    def was_taken(self, point):
+        """Say whether another chain's step has taken the noise since this step's last iteration.
+
+        `point` is the one that this step is given.
+        """
+        owner = self.owner
+        if owner.last == self.token:
+            return False
+        if owner.session != self.session:
+            return True
+        if not self.has_all:
+            return False
+        if not self.returned:
+            return True  # a chain begins with its own noise
+        return same(self.returned, point) and not same(owner.values, point)
+
+    def is_own(self):
+        """Say whether this step was the last one."""
+        return self.owner.last == self.token
+
+    def take(self):
+        owner = self.owner
+        owner.session, owner.has_moved = self.session, True
+        owner.last, owner.values = self.token, self.returned
+
+    def hand_over(self, point):
+        """Record the values that this step returns, for the others."""
+        self.returned = {name: point[name] for name in self.names}
+        self.take()
+
+
+def same(values, point):
+    return all(
+        value is point[name] or np.array_equal(value, point[name]) for name, value in values.items()
+    )
 
 
 class EstimatedLikelihood:
@@ -26,6 +125,7 @@ class EstimatedLikelihood:
         self.op = node.op
         self.output = node.outputs[0]
         self._noise, *self.parameters = node.inputs
+        self.name, self.n_start = self.op.name, self.op.n_start
 
     @property
     def owner(self) -> NoiseOwner:
@@ -33,16 +133,8 @@ class EstimatedLikelihood:
         return NoiseOwner.of(self._noise)
 
     @property
-    def name(self) -> str:
-        return self.op.name
-
-    @property
     def scheme(self) -> Noise:
         return self.op.noise
-
-    @property
-    def n_start(self) -> int:
-        return self.op.n_start
 
     @property
     def rows(self):
@@ -76,18 +168,12 @@ class Simulator:
 
 def estimated_likelihoods(graph):
     """Return the :class:`EstimatedLikelihood` s of a graph, in the order of their names."""
-    nodes = {
-        variable.owner
-        for variable in ancestors([graph])
-        if variable.owner is not None and isinstance(variable.owner.op, NoisyLogLikelihood)
-    }
-    return [EstimatedLikelihood(node) for node in sorted(nodes, key=lambda node: node.op.name)]
+    nodes = {v.owner for v in ancestors([graph]) if v.owner is not None}
+    noisy = [node for node in nodes if isinstance(node.op, NoisyLogLikelihood)]
+    return [EstimatedLikelihood(node) for node in sorted(noisy, key=lambda node: node.op.name)]
 
 
 def simulators(graph):
     """Return a :class:`Simulator` for each random generator that a graph depends on."""
-    return [
-        Simulator(variable)
-        for variable in ancestors([graph])
-        if isinstance(variable, SharedVariable) and isinstance(variable.type, RandomType)
-    ]
+    shared = [v for v in ancestors([graph]) if isinstance(v, SharedVariable)]
+    return [Simulator(v) for v in shared if isinstance(v.type, RandomType)]

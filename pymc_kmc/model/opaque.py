@@ -35,26 +35,11 @@ from pytensor.graph.replace import clone_replace
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
+from pymc_kmc.model import structure as graph
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.log_density import LogDensity
 from pymc_kmc.model.rows import Columns, function, of_rows
-from pymc_kmc.model.structure import (
-    ROUNDING_OF_SUM,
-    InseparableError,
-    OpaquePart,
-    Structure,
-    StructureError,
-    dependence,
-    dependent_besides,
-    described_nodes,
-    given_others,
-    opaque_parts,
-    others_behind,
-    spread_out,
-    term_weights,
-    tried_points,
-    with_coarse,
-)
+from pymc_kmc.model.structure import OpaquePart, Structure, StructureError, spread_out
 from pymc_kmc.model.unconstrained import UnconstrainedModel
 
 # Dimensions for each input of a node from which on its inputs are few: two of thirteen are, of
@@ -86,6 +71,15 @@ class OpaqueModel(UnconstrainedModel):
     ----------
     nodes : list of OpaqueNode
         One, if `is_whole`: the density is opaque as a whole. `why_whole` says why, if not None.
+    is_sum, returns_outputs : bool
+        Whether the log density is the sum of an exact part, the prior, and opaque terms; whether no
+        node is a term of it.
+    is_noisy : bool
+        Whether a node is an estimate.
+    most_inputs, has_small_nodes : int, bool
+        The largest number of a node's inputs; whether there are several nodes with outputs, each of
+        few inputs beside the dimensions. A box for each group of a hierarchy is one: places that
+        are few for the dimensions are many for each node.
     has_gradient : bool
         Whether nothing in the model is opaque.
     n_evaluations : int
@@ -97,20 +91,20 @@ class OpaqueModel(UnconstrainedModel):
     def __init__(
         self, variables, model, rng, executor=None, structure=None, is_coarse=False, n_parallel=None
     ):
-        log_density, others = given_others(model, variables)
+        log_density, others = graph.given_others(model, variables)
         self._is_coarse = is_coarse
         if is_coarse:
-            log_density = with_coarse(log_density)
+            log_density = graph.with_coarse(log_density)
         super().__init__(variables, model, others)
         self._executor = LazyExecutor.of(executor)
         self.rng, self.n_evaluations, self._n_parallel = rng, 0, n_parallel
         self.why_whole, parts = None, []
         try:
-            parts = opaque_parts(log_density, self.variables)
+            parts = graph.opaque_parts(log_density, self.variables)
             self.has_gradient = not parts
-        except InseparableError as error:
+        except graph.InseparableError as error:
             self.why_whole, self.has_gradient = str(error), False
-        if behind := others_behind(log_density, self.variables, self._others, not parts):
+        if behind := graph.others_behind(log_density, self.variables, self._others, not parts):
             raise ValueError(
                 f"{behind} are not learned, and what is opaque in the model depends on them: pass "
                 "all that it depends on in vars, or sample with kmc.KMC(learn=False), which learns "
@@ -132,13 +126,9 @@ class OpaqueModel(UnconstrainedModel):
         target = LogDensity(self.variables, self.model, self.initial_point)
         return [OpaquePart("log density", log_density, self.variables, target)]
 
-    @property
-    def is_whole(self):
-        """Whether the density is opaque as a whole."""
-        return isinstance(self._parts_found[0].source, LogDensity)
-
     def _compile(self, log_density, parts):
         variables, self._parts_found = self.variables, parts
+        self.is_whole = isinstance(parts[0].source, LogDensity)
         inputs = [v for part in parts for v in part.inputs]
         self._part_inputs = of_rows(variables, inputs)
         # A node that feeds another is evaluated with it, once.
@@ -155,10 +145,10 @@ class OpaqueModel(UnconstrainedModel):
         self._holes = Columns([tuple(map(int, shape)) for shape in shapes])
         rows = self._part_inputs(*self._columns.split(start[None]))
         self._arguments = Columns([row.shape[1:] for row in rows])
-        self._tried = tried_points(start)
-        self._depends = dependence(self.inputs, self._tried)
+        self._tried = graph.tried_points(start)
+        self._depends = graph.dependence(self.inputs, self._tried)
         try:
-            weights = term_weights(self._given, self._tried[1:], self._holes.sizes)
+            weights = graph.term_weights(self._given, self._tried[1:], self._holes.sizes)
         except ValueError:
             # Lengths that don't go together: a black box names the shape that it returned.
             self.model.compile_logp()(self.initial_point)
@@ -213,9 +203,16 @@ class OpaqueModel(UnconstrainedModel):
 
     def _describe(self, weights):
         """Make the nodes, given the weights of terms."""
-        self.nodes = described_nodes(
+        self.nodes = graph.described_nodes(
             self._parts_found, self._arguments.sizes, self._holes, self._depends, weights
         )
+        are_terms = [node.is_term for node in self.nodes]
+        self.is_sum = not self.is_whole and all(are_terms)
+        self.returns_outputs = not any(are_terms)
+        self.is_noisy = any(node.is_noisy for node in self.nodes)
+        self.most_inputs = max(node.inputs.stop - node.inputs.start for node in self.nodes)
+        few = SMALL * self.most_inputs <= self.n_dimensions
+        self.has_small_nodes = few and self.returns_outputs and len(self.nodes) > 1
 
     def _given(self, X, raw):
         """Return log densities (n,), and derivatives by variables (n, d) and by all of `raw`."""
@@ -245,35 +242,6 @@ class OpaqueModel(UnconstrainedModel):
         return Structure(self.is_whole, *map(tuple, zip(*parts, strict=True)))
 
     @property
-    def most_inputs(self):
-        return max(node.inputs.stop - node.inputs.start for node in self.nodes)
-
-    @property
-    def has_small_nodes(self):
-        """Whether there are several nodes with outputs, each of few inputs beside the dimensions.
-
-        A box for each group of a hierarchy is one: places that are few for the dimensions are many
-        for each node.
-        """
-        few = SMALL * self.most_inputs <= self.n_dimensions
-        return few and self.returns_outputs and len(self.nodes) > 1
-
-    @property
-    def returns_outputs(self):
-        """Whether no opaque node is a term of the log density."""
-        return all(not node.is_term for node in self.nodes)
-
-    @property
-    def is_sum(self):
-        """Whether the log density is the sum of an exact part, the prior, and opaque terms."""
-        return not self.is_whole and all(node.is_term for node in self.nodes)
-
-    @property
-    def is_noisy(self):
-        """Whether an opaque node is an estimate."""
-        return any(node.is_noisy for node in self.nodes)
-
-    @property
     def stored_op(self):
         """The Op whose evaluations a store may have, if it is all that is opaque; else None."""
         source = self._parts_found[0].source
@@ -299,6 +267,7 @@ class OpaqueModel(UnconstrainedModel):
         pulled = self._pull(*self._columns.split(X), *self._arguments.split(weights))
         return self._columns.join(pulled)
 
+    @np.errstate(all="ignore")
     def log_density(self, X, outputs):
         """Return the log density (n,) at X (n, d) given opaque outputs (n, m), and its derivatives.
 
@@ -323,14 +292,16 @@ class OpaqueModel(UnconstrainedModel):
         """Return the emulated values (n, m) of all returned values (n, k)."""
         return np.hstack([node.emulated(returned) for node in self.nodes])
 
+    @np.errstate(all="ignore")
     def values(self, X, returned):
         """Return the model's log density (n,) at X (n, d), given the nodes' returned values (n, k).
 
         -inf where a chain would reject the place: where a black box has failed, at NaN and at +inf.
         """
-        with np.errstate(all="ignore"):
-            values, _, _ = self._given(X, returned)
-        values = np.where(self._has_failed(returned), -np.inf, values)
+        values, _, _ = self._given(X, returned)
+        for node, part in zip(self.nodes, self._parts_found, strict=True):
+            if part.flag is not None:
+                values[np.isnan(returned[:, node.returned]).any(axis=1)] = -np.inf
         is_valid = values < np.inf
         if not is_valid.all():
             i = int(np.argmin(is_valid))
@@ -338,13 +309,6 @@ class OpaqueModel(UnconstrainedModel):
             if all(part.flag is None for part in self._parts_found):
                 self.tell_invalid(X[i], values[i])
         return np.where(is_valid, values, -np.inf)
-
-    def _has_failed(self, returned):
-        failed = np.zeros(len(returned), dtype=bool)
-        for node, part in zip(self.nodes, self._parts_found, strict=True):
-            if part.flag is not None:
-                failed |= np.isnan(returned[:, node.returned]).any(axis=1)
-        return failed
 
     def evaluate(self, X):
         """Evaluate the opaque nodes at those X (n, d) that are new; return the Evaluations of all.
@@ -380,10 +344,9 @@ class OpaqueModel(UnconstrainedModel):
             self._give_up_parts()
         sums = [n for n in self.nodes if n.is_term and n.returned.stop - n.returned.start > 1]
         if sums:
-            with np.errstate(all="ignore"):
-                summed, _, _ = self.log_density(X, self.emulated(returned))
+            summed, _, _ = self.log_density(X, self.emulated(returned))
             sizes = 1.0 + sum(np.abs(node.emulated(np.abs(returned)))[:, 0] for node in sums)
-            wrong = ~(np.abs(summed - values) <= ROUNDING_OF_SUM * (sizes + np.abs(values)))
+            wrong = ~(np.abs(summed - values) <= graph.ROUNDING_OF_SUM * (sizes + np.abs(values)))
             if wrong[is_finite].any():
                 self._describe([None if n in sums else n.weights for n in self.nodes])
                 raise StructureError(
@@ -412,7 +375,7 @@ class OpaqueModel(UnconstrainedModel):
     def _prove_dependence(self, X):
         inputs, start = self.inputs(X), self._tried[0]
         for node in self.nodes:
-            more = dependent_besides(self.inputs, X, inputs, start, node)
+            more = graph.dependent_besides(self.inputs, X, inputs, start, node)
             if len(more):
                 self._depends[more, node.inputs] = True
                 self._describe([node.weights for node in self.nodes])
@@ -475,7 +438,9 @@ class OpaqueModel(UnconstrainedModel):
                 sources = [*source.likelihoods, *source.simulators]
                 rows = (source.evaluate(x, self._noise(sources)).log_density for x in X)
             elif part.is_noisy:
-                rows = self._estimates(source, arguments)
+                # Each estimate is under noise of its own.
+                calls = [(self._noise([source])[0], row) for row in zip(*arguments, strict=True)]
+                rows = source.op.each(calls, self._executor)
             elif part not in self._together:
                 rows = source.each(arguments, self._executor)
             else:
@@ -483,11 +448,6 @@ class OpaqueModel(UnconstrainedModel):
                 rows = (outputs[k] for outputs in found)
             for i, row in enumerate(rows):
                 yield i, node, row
-
-    def _estimates(self, likelihood, arguments):
-        """Yield a noisy likelihood's estimates, each under noise of its own."""
-        calls = [(self._noise([likelihood])[0], values) for values in zip(*arguments, strict=True)]
-        return likelihood.op.each(calls, self._executor)
 
     def end(self):
         """End the workers of an executor made here, and evaluations that are no longer needed."""

@@ -138,16 +138,9 @@ def _has_gradient(node, varying):
         inputs, wanted = _differentiable(node.inputs, varying)
         if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
             outputs = [v for v in node.op.make_node(*inputs).outputs if _is_number(v)]
-        gradients = [
-            gradient
-            for output in outputs
-            for gradient in grad(
-                output.astype("float64").sum(),
-                wanted,
-                disconnected_inputs="ignore",
-                null_gradients="return",
-            )
-        ]
+        sums = [output.astype("float64").sum() for output in outputs]
+        options: dict = {"disconnected_inputs": "ignore", "null_gradients": "return"}
+        gradients = [gradient for value in sums for gradient in grad(value, wanted, **options)]
     except (NotImplementedError, NullTypeGradError, AttributeError):
         return False
     return not any(isinstance(gradient.type, NullType) for gradient in gradients)
@@ -224,12 +217,11 @@ def _unfed(parts, log_density, varying):
             raise InseparableError(f"{part.name} {what}, and feeds another or is fed by one")
     _, behind = dependent(outputs, log_density)
     seen = set(ancestors([log_density], outputs))
+    kept = [part for part in parts if part.output in seen]
+    unfed = [_before(part.inputs, behind, varying) for part in kept]
     return [
-        part._replace(inputs=_before(part.inputs, behind, varying), is_fed=True)
-        if part.output in fed
-        else part
-        for part in parts
-        if part.output in seen
+        part._replace(inputs=inputs, is_fed=True) if part.output in fed else part
+        for part, inputs in zip(kept, unfed, strict=True)
     ]
 
 

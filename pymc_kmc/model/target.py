@@ -5,7 +5,7 @@ If the model has estimated likelihoods, a chain's state is the block's position 
 estimate is recycled and never drawn again (Andrieu and Roberts, 2009). Noise is in shared variables
 of the model's graph, which every step of a `CompoundStep` reads: all of them see one density on the
 extended space. The chain's own noise is kept here, and never confused with that of another chain in
-the same process (:mod:`pymc_kmc.model.noise_owner`).
+the same process (:mod:`pymc_kmc.model.noise_sources`).
 
 References
 ----------
@@ -24,7 +24,7 @@ from pymc.exceptions import SamplingError
 
 from pymc_kmc.likelihoods.noise_schemes import Noise
 from pymc_kmc.model.log_density import Evaluation, LogDensity
-from pymc_kmc.model.noise_owner import NoiseClaim
+from pymc_kmc.model.noise_sources import NoiseClaim
 
 
 class NoisyTerm(NamedTuple):
@@ -268,18 +268,12 @@ class TargetDensity(LogDensity):
         The simulators of PyMC make one term, their sum with all exact terms.
         """
         position = self.current(point).position
-        terms = [
-            NoisyTerm(
-                likelihood.name,
-                likelihood.scheme,
-                len(rows),
-                likelihood.op.fewest,
-                partial(log_estimate, likelihood.op, values),
-            )
-            for likelihood, rows, values in zip(
-                self.likelihoods, self._noise, self.parameters(position), strict=False
-            )
-        ]
+        terms, parameters = [], self.parameters(position)
+        calls = zip(self.likelihoods, self._noise, parameters, strict=False)
+        for likelihood, rows, values in calls:
+            op = likelihood.op
+            estimate = partial(log_estimate, op, values)
+            terms.append(NoisyTerm(op.name, likelihood.scheme, len(rows), op.fewest, estimate))
         if self.simulators:
             first = self.simulators[0]
             log_density = partial(self._log_density_of_simulators, position)
@@ -299,12 +293,8 @@ class TargetDensity(LogDensity):
 
         They are counted in this chain.
         """
-        return [
-            (op.name, op.n_evaluations - n_evaluations, op.n_rejected - n_rejected)
-            for op, (n_evaluations, n_rejected) in zip(
-                self.rejecting, self._before_chain, strict=True
-            )
-        ]
+        pairs = zip(self.rejecting, self._before_chain, strict=True)
+        return [(op.name, op.n_evaluations - n, op.n_rejected - k) for op, (n, k) in pairs]
 
     @property
     def simulations(self):
@@ -362,9 +352,7 @@ def explain_terms(model, point):
     names = [v.name for v in model.free_RVs + model.observed_RVs + model.potentials]
     values = {}
     for name, term in zip(names, model.logp(sum=False), strict=True):
-        function = pytensor.function(
-            inputs, term.sum(), mode="FAST_COMPILE", on_unused_input="ignore"
-        )
-        values[name] = float(function(*arguments))
+        options = {"mode": "FAST_COMPILE", "on_unused_input": "ignore"}
+        values[name] = float(pytensor.function(inputs, term.sum(), **options)(*arguments))
     bad = {name: value for name, value in values.items() if not isfinite(value)}
     return "\n".join(f"  {name}: {value}" for name, value in (bad or values).items())

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 from pymc.distributions.transforms import CircularTransform
+from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import clone_replace
 
 from pymc_kmc.model.log_density import check_continuous, check_proper
@@ -104,6 +105,33 @@ class UnconstrainedModel:
         rows = [np.broadcast_to(arrays[v.name], (n, *held[v.name].shape[1:])) for v in free]
         rows = [row.astype(v.dtype) for row, v in zip(rows, free, strict=True)]
         return self._columns.join(of_rows(inputs, values)(*rows))
+
+    def prior_points(self, n, rng):
+        """Return n draws of the prior (n, d); None where it can't be drawn from."""
+        try:
+            overrides = dict.fromkeys(self.random_variables, "prior")
+            rows = self._drawn(n, rng, overrides=overrides)
+        except (NotImplementedError, ValueError, TypeError):
+            return None
+        return rows if np.isfinite(rows).all() else None
+
+    def jittered_points(self, n, rng):
+        """Return n of PyMC's jittered initial points, (n, d).
+
+        Every second one is its predecessor reflected at the initial point, which has the same
+        distribution: modes on both sides of it, mirror images for instance, are both near to one.
+        """
+        jittered = self._drawn((n + 1) // 2, rng, jitter_rvs=set(self.random_variables))
+        points = np.repeat(jittered, 2, axis=0)[:n]
+        points[1::2] = 2.0 * self._vector(self.initial_point) - points[1::2]
+        return points
+
+    def _drawn(self, n, rng, **options):
+        draw = make_initial_point_fn(model=self.model, return_transformed=True, **options)
+        return np.array([self._vector(draw(int(rng.integers(2**30)))) for _ in range(n)])
+
+    def _vector(self, point):
+        return np.concatenate([np.ravel(point[name]).astype(float) for name in self.names])
 
     def tell_invalid(self, x, log_density):
         """Warn, once, that the log density is NaN or +inf at an evaluated position (d,)."""

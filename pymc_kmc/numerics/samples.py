@@ -1,6 +1,8 @@
 """Points with repetitions, as a chain's states are: distinct ones, covariance, whitening."""
 
 import numpy as np
+from scipy.stats import rankdata
+from scipy.stats.qmc import LatinHypercube
 
 from pymc_kmc.numerics.linear_algebra import symmetric_power
 
@@ -135,3 +137,28 @@ def apart(X, usable, scales, most):
     if len(rows):
         chosen[rows[far_apart(X[rows] / np.where(scales > 0, scales, 1.0), most)]] = True
     return chosen
+
+
+def far_from(known, X, among, scales):
+    """Return the mask of places X (n, d) that are far from known ones (k, d), in scales (d,).
+
+    Half of those `among`, a mask, are: a mode that is low from afar gets a search in turn.
+    """
+    away = np.min(np.linalg.norm((X[:, None] - known) / scales, axis=2), axis=1)
+    return away >= np.median(away[among])
+
+
+def spread_out(pool, n, rng):
+    """Return n of the draws (N, d) that fill their distribution evenly, (n, d).
+
+    Their ranks are nearest to a Latin hypercube: each coordinate's lowest and highest n-th are
+    among them.
+    """
+    ranks = rankdata(pool, axis=0) / len(pool)
+    is_left = np.ones(len(pool), dtype=bool)
+    chosen = []
+    for wanted in LatinHypercube(pool.shape[1], seed=rng).random(n):
+        away = np.where(is_left, ((ranks - wanted) ** 2).sum(axis=1), np.inf)
+        chosen.append(int(np.argmin(away)))
+        is_left[chosen[-1]] = False
+    return pool[chosen]

@@ -443,7 +443,7 @@ def test_boxes_of_one_function_under_a_hierarchy_are_one_emulator():
     learned = kmc.learn(model, random_seed=1, progressbar=False)
     assert learned.has_converged
     assert learned.n_evaluations <= 40
-    assert all(state.Z is learned.emulators[0].Z for state in learned.emulators)
+    assert all(state.process.Z is learned.emulators[0].process.Z for state in learned.emulators)
     rows = np.random.default_rng(0).choice(len(learned.positions), 50, replace=False)
     opaque = OpaqueModel(model.value_vars, model, np.random.default_rng(0))
     exact = opaque.evaluate(learned.positions[rows]).log_densities

@@ -106,7 +106,7 @@ def says_numbers(emulator, X):
     predicted = emulator.predict(X, X)
     assert np.isfinite(predicted.outputs).all() and np.isfinite(predicted.variance).all()
     slopes = np.ones_like(predicted.outputs)
-    assert np.isfinite(predicted.pull(*predicted.scale(slopes), np.ones(len(X)))).all()
+    assert np.isfinite(predicted.prediction.pullback(*reversed(predicted.scale(slopes)))).all()
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")

@@ -14,16 +14,16 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning import convergence, state
-from pymc_kmc.learning.composite import Values
-from pymc_kmc.learning.display import Display, can_be_renewed
-from pymc_kmc.learning.drawing import (
+from pymc_kmc.learning import convergence
+from pymc_kmc.learning.composite import (
     DRIFT,
     MIXED,
+    Values,
     _finite,
     drift,
     potential_scale_reduction,
 )
+from pymc_kmc.learning.display import Display, can_be_renewed
 from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
@@ -329,7 +329,7 @@ def test_noise_is_averaged_over_more_evaluations(monkeypatch, noise, most, limit
     # Whether forty look noisy depends on roundings.
     monkeypatch.setattr(learning, "most_evaluations", lambda d: 60)
     # No error is small enough.
-    monkeypatch.setattr(state, "N_CONVERGED_ROUNDS", 1000)
+    monkeypatch.setattr(convergence, "N_CONVERGED_ROUNDS", 1000)
     model = noisy_curve(noise)
     with pytest.warns(UserWarning, match="Learning ended"):
         learned = kmc.learn(model, max_evaluations=most, batch_size=4, progressbar=False)
@@ -401,7 +401,7 @@ def test_a_differentiable_model_is_learned_as_a_whole(caplog):
 def test_a_learned_posterior_survives_pickling(learned):
     again = cloudpickle.loads(cloudpickle.dumps(learned))
     np.testing.assert_array_equal(again.positions, learned.positions)
-    np.testing.assert_array_equal(again.emulators[0].Z, learned.emulators[0].Z)
+    np.testing.assert_array_equal(again.emulators[0].process.Z, learned.emulators[0].process.Z)
 
 
 def test_searches_arrive_from_afar():

@@ -12,6 +12,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from pymc_kmc.learning.modes import Mode
 from pymc_kmc.learning.multistart import MultiStart
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.learning.trust_region import RADII, TrustRegion
@@ -152,8 +153,8 @@ def test_a_search_asks_for_several_places_and_climbs_in_fewer_steps():
         model, _ = opaque(lambda x: -0.5 * x @ x, 3, n)
         x = np.array([9.0, -6.0, 4.0])
         evaluations = model.evaluate(x[None])
-        value, scales = evaluations.log_densities[0], np.ones(3)
-        region = TrustRegion(model, x, value, scales, np.random.default_rng(1))
+        value, covariance = evaluations.log_densities[0], np.eye(3)
+        region = TrustRegion(model, Mode(x, value, covariance), np.random.default_rng(1))
         steps[n] = 0
         while not region.has_ended:
             step = region.next(evaluations, n)
@@ -186,9 +187,10 @@ def test_a_search_that_another_leaves_far_below_is_given_up(monkeypatch):
 
     monkeypatch.setattr(TrustRegion, "is_hopeless", is_hopeless)
     values = multistart.evaluations.log_densities
-    (low, _), _ = multistart._search_at_once(
-        [(x, value, None, False) for x, value in zip(X, values, strict=True)]
-    )
+    pairs = zip(X, multistart.evaluations.log_densities, strict=True)
+    rng = np.random.default_rng(0)
+    regions = [TrustRegion(model, Mode(x, value, np.eye(2)), rng) for x, value in pairs]
+    (low, _), _ = multistart._search(regions)
     assert asked[:2] == [values[1], values[1]]
     np.testing.assert_array_equal(low.x, X[0])
 

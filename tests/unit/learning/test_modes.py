@@ -1,16 +1,20 @@
-"""What is said of the maxima that searches have found."""
+"""Maxima of densities: those above draws, draws that jump between them, what is said of them."""
 
 import dataclasses
-import warnings
+import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.learn import tell_of_searches
-from pymc_kmc.learning.modes import LearnedMode, sentences, unseen_share
+from pymc_kmc.learning.averages import INEFFICIENCY, inefficiency, one_turn
+from pymc_kmc.learning.composite import MIXED, Values, drawn
+from pymc_kmc.learning.learn import of_searches
+from pymc_kmc.learning.modes import LearnedMode, maxima, sentences, unseen_share
 from pymc_kmc.learning.multistart import MultiStart
+from pymc_kmc.learning.search import are_constant
+from pymc_kmc.numerics.samples import far_apart, spread_out
 from tests.learned import learned_curve, on_grid
 from tests.opaque_numbers import number
 
@@ -60,29 +64,26 @@ def test_maxima_found_once_tell_of_others():
 def test_a_highest_maximum_that_one_search_alone_has_found_is_a_warning():
     once, often = BEST._replace(n_searches=1), BEST._replace(n_searches=3)
     lower = once._replace(log_density=-9.0)
-    with pytest.warns(
-        UserWarning, match="Of 4 searches .*, 1 ended at the highest of 2: about 25 %"
-    ):
-        tell_of_searches((often._replace(log_density=-9.0), once), SURE, 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        tell_of_searches((often, lower), SURE, 1)
-        tell_of_searches((once,), SURE, 1)
-        tell_of_searches((), SURE, 1)
-        # Draws have found them, where no search was needed.
-        tell_of_searches((BEST._replace(n_searches=0), lower._replace(n_searches=0)), SURE, 1)
+    said = of_searches((often._replace(log_density=-9.0), once), SURE)
+    assert re.search("Of 4 searches .*, 1 ended at the highest of 2: about 25 %", said)
+    assert of_searches((often, lower), SURE) is None
+    assert of_searches((once,), SURE) is None
+    assert of_searches((), SURE) is None
+    # Draws have found them, where no search was needed.
+    drawn = BEST._replace(n_searches=0), lower._replace(n_searches=0)
+    assert of_searches(drawn, SURE) is None
 
 
 def test_one_search_is_a_warning_where_noise_hides_maxima():
     once = BEST._replace(n_searches=1)
-    with pytest.warns(UserWarning, match="Of 1 searches .*, 1 ended at the highest of 1"):
-        tell_of_searches((once,), HIDDEN, 1)
+    said = of_searches((once,), HIDDEN)
+    assert re.search("Of 1 searches .*, 1 ended at the highest of 1", said)
 
 
 def test_maxima_that_are_alike_under_noise_are_a_warning(monkeypatch):
     lower = BEST._replace(log_density=-9.0)
-    with pytest.warns(UserWarning, match="All 4 searches .* -9.0 to 3.0. Under noise"):
-        tell_of_searches((BEST, lower), ALIKE, 1)
+    said = of_searches((BEST, lower), ALIKE)
+    assert re.search("All 4 searches .* -9.0 to 3.0. Under noise", said)
     monkeypatch.setattr(MultiStart, "may_have_missed", True)
     with pytest.warns(UserWarning, match="may have missed a higher one") as told:
         kmc.learn(number(lambda x: -0.5 * x @ x), max_evaluations=60, progressbar=False)
@@ -127,3 +128,76 @@ def test_it_says_what_was_left_out(tmp_path):
     assert repr(read) == repr(learned)
     assert read.modes[1].variables["rate"].shape == ()
     assert read.modes[1].was_left_out is True
+
+
+PLACES, SDS, SHARES = np.array([-4.0, 4.0]), np.array([0.5, 0.25]), np.array([0.3, 0.7])
+
+
+class TwoModes:
+    """Two Gaussians of one coordinate, as a composite that knows all."""
+
+    model = SimpleNamespace(nearest_copy=lambda x, to: x, periods=np.array([np.inf]))
+
+    def __call__(self, X, temperature=1.0, penalty=0.0):
+        away = (X - PLACES) / SDS
+        logs = np.log(SHARES / SDS) - 0.5 * away**2
+        values = np.logaddexp(*logs.T)
+        weights = np.exp(logs - values[:, None])
+        gradient = -(weights * away / SDS).sum(axis=1, keepdims=True)
+        none = np.zeros(len(X))
+        return Values(values / temperature, gradient / temperature, values, none, none)
+
+
+def test_all_maxima_above_draws_are_found():
+    X = np.random.default_rng(0).normal(PLACES[[0] * 60 + [1] * 4], 0.3)[:, None]
+    found = sorted(maxima(TwoModes(), X), key=lambda mode: mode.x[0])
+    np.testing.assert_allclose([mode.x[0] for mode in found], PLACES, atol=1e-3)
+    np.testing.assert_allclose([mode.covariance[0, 0] for mode in found], SDS**2, rtol=1e-3)
+
+
+def test_chains_that_do_not_mix_jump_between_maxima():
+    """Standard error of the share: .02 at 2048 nearly independent draws; 7 of them are allowed."""
+    starts = PLACES[np.arange(64) % 2][:, None] + 0.1
+    state = SimpleNamespace(
+        draws=starts, factor=np.eye(1), modes=(), maps=None, step_size=0.3, has_converged=True
+    )
+    found = drawn(TwoModes(), state, np.random.default_rng(0))
+    assert found.r_hat < MIXED
+    X = np.concatenate([part.X[:, 0] for part in found.parts])
+    assert np.mean(X > 0) == pytest.approx(SHARES[1], abs=0.14)
+    assert len(found.modes) == 2
+
+
+def test_draws_are_worth_less_where_chains_differ():
+    assert inefficiency(1.0, 8) == INEFFICIENCY
+    assert inefficiency(50.0, 8) == pytest.approx(8.0, rel=1e-2)
+
+
+def test_one_turn_of_an_angle_holds_most_draws():
+    rng = np.random.default_rng(0)
+    draws = np.column_stack([np.pi + 0.3 * rng.standard_normal(200), rng.standard_normal(200)])
+    draws[:20, 0] -= 2 * np.pi
+    is_inside = one_turn(draws, np.array([2 * np.pi, np.inf]))
+    assert is_inside(draws).sum() == 180
+    assert is_inside(np.array([[np.pi, 1e9]])).all()
+    assert not is_inside(np.array([[-np.pi / 2, 0.0]])).any()
+
+
+def test_starts_fill_the_prior():
+    pool = np.random.default_rng(0).normal(size=(256, 1))
+    for seed in range(5):
+        chosen = spread_out(pool, 8, np.random.default_rng(seed))[:, 0]
+        assert len(np.unique(chosen)) == 8
+        strata = np.searchsorted(np.quantile(pool, np.arange(1, 8) / 8), chosen)
+        assert len(np.unique(strata)) >= 7  # ranks are rounded
+
+
+def test_points_are_far_apart():
+    X = np.array([[0.0], [0.1], [5.0], [-5.0], [0.2]])
+    assert set(far_apart(X, 3)) == {1, 2, 3}
+    assert set(far_apart(np.vstack([X, X]), 10)) == set(range(5))
+
+
+def test_constant_outputs():
+    assert are_constant(np.array([[1.0, np.nan], [1.0, np.nan]]))
+    assert not are_constant(np.array([[1.0, 2.0], [1.0, 2.1]]))

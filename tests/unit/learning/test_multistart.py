@@ -5,6 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from pymc_kmc.learning.modes import Mode
 from pymc_kmc.learning.multistart import (
     CHECKS_A_DIMENSION,
     FEWEST_ALIKE,
@@ -18,10 +19,10 @@ from pymc_kmc.learning.multistart import (
     N_STOOD,
     MultiStart,
     has_stood,
-    n_agreeing,
+    have_agreed,
 )
-from pymc_kmc.learning.trust_region import FAR_BELOW, Mode, TrustRegion
-from tests.opaque_numbers import number, opaque, prior
+from pymc_kmc.learning.trust_region import FAR_BELOW, TrustRegion
+from tests.opaque_numbers import number, opaque, prior, stepped
 
 AWAY = 4.0
 N_STARTS = 4
@@ -86,11 +87,11 @@ def test_a_search_that_is_led_to_a_known_mode_is_stopped():
     multistart.evaluations = multistart.opaque.evaluate(np.vstack([around, start]))
     multistart._note(Mode(np.zeros(2), prior(np.zeros(2)), np.diag([50.0, 1.0 / 1.01])))
     x, value = start[0], multistart.evaluations.log_densities[-1]
-    region = TrustRegion(multistart.opaque, x, value, np.ones(2), np.random.default_rng(2))
+    region = TrustRegion(multistart.opaque, Mode(x, value, np.eye(2)), np.random.default_rng(2))
     assert multistart._known(region) is None
     for _ in range(2):
-        multistart.evaluations = region.step(multistart.evaluations)
-    assert not multistart.found[0].mode.explains(region.x, region.log_density)
+        multistart.evaluations = stepped(region, multistart.evaluations)
+    assert not multistart._is_known(region.x, region.log_density)
     assert multistart._known(region) is multistart.found[0].mode
     # It isn't believed after a surprise.
     region.n_predicted = 0
@@ -127,7 +128,9 @@ def test_a_search_that_is_given_up_is_no_maximum(most, left, monkeypatch):
 
     monkeypatch.setattr(TrustRegion, "is_hopeless", is_hopeless)
     multistart.say = lambda evaluations: None
-    end, has_stalled = multistart._search(x, multistart.evaluations.log_densities[0], None, False)
+    value = multistart.evaluations.log_densities[0]
+    region = TrustRegion(multistart.opaque, Mode(x, value, np.eye(2)), np.random.default_rng(0))
+    ((end, has_stalled),) = multistart._search([region])
     assert asked == [(500.0, left - n) for n in range(4)]
     assert multistart.found == [(known, 1)]
     assert end.log_density < 500.0
@@ -155,11 +158,12 @@ def searches_of(multistart, search_from, monkeypatch):
     """Search by numbers with `search_from` in place of a search; return what it was asked."""
     asked = []
 
-    def search(x, value, repulsion, climbs_alone):
+    def search(regions):
+        (region,) = regions
         end = search_from(len(asked))
-        asked.append((climbs_alone, repulsion is not None))
+        asked.append((region.n_shared is not None, region.repulsion is not None))
         multistart._note(end)
-        return end, False
+        return [(end, False)]
 
     monkeypatch.setattr(multistart, "_search", search)
     multistart.say = lambda evaluations: None
@@ -182,7 +186,6 @@ def searches_of(multistart, search_from, monkeypatch):
 def test_searches_are_kept_from_known_modes(model, are_kept_away, fewest, monkeypatch):
     found = opaque(model())
     multistart = MultiStart(found, N_STARTS, 1000, np.random.default_rng(0))
-    assert [multistart._is_kept_away(n) for n in range(4)] == are_kept_away
     end = Mode(np.zeros(found.n_dimensions), 0.0, np.eye(found.n_dimensions))
     asked = searches_of(multistart, lambda n_before: end, monkeypatch)
     assert [is_kept for _, is_kept in asked[:4]] == are_kept_away
@@ -240,7 +243,6 @@ def test_under_noise_the_highest_maximum_is_climbed_on_from():
 @pytest.mark.parametrize(("most", "n"), [(40, 40), (1000, N_STARTS + N_PRIOR + 250)])
 def test_a_climb_that_does_not_end_is_ended(most, n, monkeypatch):
     monkeypatch.setattr(TrustRegion, "has_ended", False)
-    monkeypatch.setattr(TrustRegion, "step", lambda self, all_: all_.joined(all_[:1]))
     multistart = MultiStart(opaque(noisy_groups([7])), N_STARTS, most, np.random.default_rng(0))
     multistart.say = lambda evaluations: None
     multistart._disperse()
@@ -348,8 +350,8 @@ def test_searches_that_end_in_one_mode_are_counted():
         multistart._note(mode)
     assert [n for _, n in multistart.found] == [2, 1]
     assert multistart.found[0].mode is better
-    assert n_agreeing([first, better, other]) == 3
-    assert n_agreeing([first, Mode(np.zeros(2), -3.0, np.eye(2))]) == 1
+    lower = Mode(np.zeros(2), -3.0, np.eye(2))
+    assert have_agreed(5 * [lower] + [first, better]) and not have_agreed(6 * [lower] + [first])
 
 
 @pytest.fixture(scope="module")

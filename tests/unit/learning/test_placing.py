@@ -24,7 +24,7 @@ class Ridge:
         gradient = -X - 2.0 * PENALTY * (sd * slope)[:, None] * [1.0, 0.0]
         return Values(mean - PENALTY * sd**2, gradient, mean, sd**2, np.zeros(len(X)))
 
-    def boundedly_optimistic(self, X, most):
+    def optimistic(self, X, most):
         mean, sd, slope = self._said(X)
         share = np.tanh(sd / most)
         gradient = -X + ((1.0 - share**2) * slope)[:, None] * [1.0, 0.0]

@@ -11,7 +11,9 @@ import pymc_kmc as kmc
 from pymc_kmc.learning import convergence
 from pymc_kmc.learning import rounds as rounds_module
 from pymc_kmc.learning.composite import Draws, Values
+from pymc_kmc.learning.convergence import Round, begin
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
+from pymc_kmc.learning.modes import Mode
 from pymc_kmc.learning.placing import OptimisticDraws
 from pymc_kmc.learning.rounds import (
     LARGEST_BATCH,
@@ -19,8 +21,6 @@ from pymc_kmc.learning.rounds import (
     PATIENCE,
     Rounds,
 )
-from pymc_kmc.learning.state import Round, begin
-from pymc_kmc.learning.trust_region import Mode
 from pymc_kmc.model.structure import OpaqueNode
 from pymc_kmc.surrogates.exact_gp import ExactGP
 from tests.evaluations import evaluations_of

@@ -9,19 +9,19 @@ import pytest
 import pymc_kmc as kmc
 from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.emulator import NodeEmulator
+from pymc_kmc.learning.modes import Mode, explains
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.learning.trust_region import (
     CHECK_DISTANCE,
     FIRST_RADIUS,
     N_CHECKS,
-    Mode,
     Repelled,
     Repulsion,
     Rise,
     TrustRegion,
 )
 from tests.learned import scalar
-from tests.opaque_numbers import PRIOR_SD, number, opaque, prior, search_from
+from tests.opaque_numbers import PRIOR_SD, number, opaque, prior, search_from, stepped
 
 COVARIANCE = np.array(
     [[1.0, 0.8, 0.0, 0.2], [0.8, 1.0, 0.3, 0.0], [0.0, 0.3, 0.5, 0.0], [0.2, 0.0, 0.0, 2.0]]
@@ -89,7 +89,7 @@ def test_a_check_that_fails_restarts_the_search():
     assert region.n_passed == N_CHECKS
     x, value = region.x, region.log_density
     lowered[0] = 6.0
-    region.step(evaluations)
+    stepped(region, evaluations)
     assert not region.has_ended
     assert region.n_passed == 0
     assert region.radius == FIRST_RADIUS
@@ -101,7 +101,7 @@ def test_a_check_is_where_the_emulator_knows_least():
     """Curvature that nothing has told is what the search began with, 1: it was taken for known."""
     rng = np.random.default_rng(0)
     model = opaque(number(gaussian, 4))
-    region = TrustRegion(model, MEAN, 0.0, np.ones(4), rng)
+    region = TrustRegion(model, Mode(MEAN, 0.0, np.eye(4)), rng)
     region.covariance = COVARIANCE
     factor = np.linalg.cholesky(COVARIANCE)
     untold = np.array([0.6, 0.0, 0.0, -0.8])
@@ -122,7 +122,7 @@ def test_a_search_below_a_known_maximum_is_judged_by_its_own_height():
     lowered[0] = 6.0
     values = evaluations.log_densities.copy()
     values[0] = 200.0
-    region.step(replace(evaluations, log_densities=values))
+    stepped(region, replace(evaluations, log_densities=values))
     assert region.n_predicted == 0
     assert region.n_flat == 0
 
@@ -132,7 +132,7 @@ def test_a_rise_forgets_checks():
     before = np.inf
     while region.log_density < before + 1.0:
         before, region.n_passed = region.log_density, 1
-        evaluations = region.step(evaluations)
+        evaluations = stepped(region, evaluations)
     assert region.n_passed == 0
 
 
@@ -143,7 +143,7 @@ def test_a_rise_that_was_predicted_is_not_flat():
         region, evaluations = search_from([9.0, -7.0], model, 3, seed)
         for _ in range(12):
             before = region.log_density
-            evaluations = region.step(evaluations)
+            evaluations = stepped(region, evaluations)
             if region.log_density > before + 1.0:
                 predicted += region.n_predicted > 0
                 assert region.n_flat == 0
@@ -155,9 +155,9 @@ def test_a_search_that_begins_at_the_maximum_learns_its_covariance(found):
     best = int(np.argmax(evaluations.log_densities))
     x, value = evaluations.X[best], evaluations.log_densities[best]
     model = opaque(number(gaussian, 4))
-    region = TrustRegion(model, x, value, np.full(4, PRIOR_SD), np.random.default_rng(1))
+    region = TrustRegion(model, Mode(x, value, PRIOR_SD**2 * np.eye(4)), np.random.default_rng(1))
     region._maximum = lambda composite, radius: Rise(x, 0.0, 0.0, radius)
-    region.step(evaluations)  # a check at once
+    stepped(region, evaluations)  # a check at once
     assert region.n_evaluations == 1
     # By the curvature, not the scales that the search was given.
     assert np.linalg.slogdet(region.covariance)[1] < 8.0 * np.log(PRIOR_SD) - 5.0
@@ -179,9 +179,9 @@ def test_the_luckiest_estimate_is_not_believed(noisy):
     truth = -0.5 * x @ x + prior(x)
     assert evaluations.log_densities[luckiest] > truth + 2.0
     value = evaluations.log_densities[luckiest]
-    region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1))
+    region = TrustRegion(model, Mode(x, value, np.eye(2)), np.random.default_rng(1))
     for _ in range(5):
-        evaluations = region.step(evaluations)
+        evaluations = stepped(region, evaluations)
         # Forty values with an error of 2 each: one of about .6 in their mean.
         assert region.log_density < -0.5 * region.x @ region.x + prior(region.x) + 1.5
         assert region.log_density not in evaluations.log_densities
@@ -197,12 +197,12 @@ def test_under_noise_a_search_for_other_modes_does_not_jump_back(noisy, kind):
     value, n_shared = evaluations.log_densities[-1], 40 if kind == "alone" else None
     rng = np.random.default_rng(1)
     region = TrustRegion(
-        model, start[0], value, np.ones(2), rng, repulsion=repulsion, n_shared=n_shared
+        model, Mode(start[0], value, np.eye(2)), rng, repulsion=repulsion, n_shared=n_shared
     )
     first = len(evaluations) - 1
-    evaluations = region.step(evaluations)
+    evaluations = stepped(region, evaluations)
     region.release()
-    evaluations = region.step(evaluations)
+    evaluations = stepped(region, evaluations)
     assert region.own == [first, first + 1, first + 2]
     region._fit(evaluations)
     is_own = (evaluations.X[region.own] == region.x).all(axis=1).any()
@@ -237,7 +237,7 @@ def test_a_mode_has_the_mass_of_its_gaussian():
 )
 def test_a_mode_explains_what_its_gaussian_has(x, log_density, explained):
     mode = Mode(np.zeros(2), 5.0, np.diag([1.0, 9.0]))
-    assert mode.explains(np.array(x), log_density) == explained
+    assert explains(mode, np.array(x), log_density, lambda x, to: x) == explained
 
 
 def test_optimism_has_its_gradient():
@@ -249,13 +249,14 @@ def test_optimism_has_its_gradient():
     emulator.fit(evaluations, evaluations.X, evaluations.inputs)
     composite = Composite(model, [emulator])
     X = [1.0, -0.3] + 0.5 * rng.standard_normal((4, 2))
-    for n_sds in (0.0, 1.0):
-        values = composite.optimistic(X, n_sds)
+    for most in (None, 2.0):
+        values = composite.optimistic(X, most)
         sd = np.sqrt(values.variance)
         assert np.all(sd > 1e-3)
-        np.testing.assert_allclose(values.penalised, values.mean + n_sds * sd)
+        bonus = sd if most is None else most * np.tanh(sd / most)
+        np.testing.assert_allclose(values.penalised, values.mean + bonus)
         for j, step in enumerate(1e-5 * np.eye(2)):
-            ends = [composite.optimistic(X + sign * step, n_sds).penalised for sign in (1, -1)]
+            ends = [composite.optimistic(X + sign * step, most).penalised for sign in (1, -1)]
             np.testing.assert_allclose(
                 values.gradient[:, j], (ends[0] - ends[1]) / 2e-5, rtol=1e-4, atol=1e-4
             )
@@ -306,7 +307,7 @@ def test_in_many_dimensions_a_search_ends_where_rounds_do_better():
 def test_a_search_that_would_not_come_to_a_known_maximum_is_hopeless(height, n_left, is_hopeless):
     """Two nats an evaluation, now at 14, which is not far below 20 in two dimensions."""
     model = opaque(number(lambda x: -0.5 * x @ x))
-    region = TrustRegion(model, np.zeros(2), 14.0, np.ones(2), np.random.default_rng(0))
+    region = TrustRegion(model, Mode(np.zeros(2), 14.0, np.eye(2)), np.random.default_rng(0))
     region.heights = [*(-1e3 * np.ones(20)), *(2.0 * np.arange(25.0) - 34.0)]
     region.n_evaluations = 25
     assert not region.is_hopeless(height, n_left)
@@ -336,7 +337,7 @@ def test_what_is_climbed_under_repulsion_has_its_gradient():
         Composite(model, [emulator]), Repulsion(np.ones((1, 4)), np.ones(4), 30.0, 1.0)
     )
     X = rng.standard_normal((3, 4))
-    for values in (density, lambda X: density.optimistic(X, 1.0)):
+    for values in (density, density.optimistic):
         at = values(X)
         for j, step in enumerate(1e-5 * np.eye(4)):
             ends = [values(X + sign * step).penalised for sign in (1, -1)]
@@ -357,11 +358,13 @@ def test_a_search_is_kept_from_a_known_mode_and_goes_on_when_released():
     for keeps in (None, repulsion):
         evaluations = model.evaluate(start)
         x, value = start[0], evaluations.log_densities[0]
-        region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), repulsion=keeps)
+        region = TrustRegion(
+            model, Mode(x, value, np.eye(2)), np.random.default_rng(1), repulsion=keeps
+        )
         while not region.has_ended and region.n_evaluations < 100:
             if region.n_evaluations == 8:
                 region.release()
-            evaluations = region.step(evaluations)
+            evaluations = stepped(region, evaluations)
         # The value is the log density's, with nothing taken off.
         i = int(np.argmin(np.abs(evaluations.X - region.x).sum(axis=1)))
         assert region.log_density == evaluations.log_densities[i]
@@ -376,7 +379,9 @@ def test_an_ascent_under_repulsion_leads_back_where_there_is_nothing_else():
     evaluations = model.evaluate(2.0 * np.random.default_rng(0).standard_normal((40, 2)))
     repulsion = Repulsion(np.zeros((1, 2)), np.ones(2), 40.0, 3.0)
     x, value = evaluations.X[0], evaluations.log_densities[0]
-    region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), repulsion=repulsion)
+    region = TrustRegion(
+        model, Mode(x, value, np.eye(2)), np.random.default_rng(1), repulsion=repulsion
+    )
     region.n_predicted = N_CHECKS
     place, height = region.ascent(evaluations)
     np.testing.assert_allclose(place, 0.0, atol=0.3)
@@ -402,7 +407,7 @@ def test_a_search_that_climbs_alone_does_not_see_what_others_evaluated(two_searc
     model, evaluations = two_searches
     x, value = evaluations.X[-1], evaluations.log_densities[-1]
     regions = [
-        TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), n_shared=n)
+        TrustRegion(model, Mode(x, value, np.eye(2)), np.random.default_rng(1), n_shared=n)
         for n in (None, 10)
     ]
     for region, is_everything in zip(regions, (True, False), strict=True):
@@ -433,17 +438,17 @@ def test_a_search_that_climbs_alone_counts_what_all_evaluations_predicted(two_se
     # In the midst of another's evaluations; its own are a start alone.
     evaluations = evaluations.joined(model.evaluate(np.array([[2.6, -0.4]])))
     x, value = evaluations.X[-1], evaluations.log_densities[-1]
-    region = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), n_shared=10)
+    region = TrustRegion(model, Mode(x, value, np.eye(2)), np.random.default_rng(1), n_shared=10)
     for _ in range(2):
-        evaluations = region.step(evaluations)
+        evaluations = stepped(region, evaluations)
     assert region.own == [31, 32, 33]
     assert region.n_predicted == 2
-    misled = TrustRegion(model, x, value, np.ones(2), np.random.default_rng(1), n_shared=10)
+    misled = TrustRegion(model, Mode(x, value, np.eye(2)), np.random.default_rng(1), n_shared=10)
     fit = misled._fit_to_all
     misled._fit_to_all = lambda evaluations: Wrong(fit(evaluations))
     seen = evaluations
     for _ in range(2):
-        seen = misled.step(seen)
+        seen = stepped(misled, seen)
     assert misled.n_predicted == 0
     place, height = region.ascent(evaluations)
     np.testing.assert_allclose(place, [3.0, 0.0], atol=0.3)
@@ -453,7 +458,9 @@ def test_a_search_that_climbs_alone_counts_what_all_evaluations_predicted(two_se
 @pytest.mark.parametrize("curvature", [np.nan, np.inf])
 def test_without_a_finite_curvature_the_last_covariance_stays(curvature):
     rng = np.random.default_rng(1)
-    region = TrustRegion(opaque(number(lambda x: -0.5 * x @ x)), np.zeros(2), 0.0, np.ones(2), rng)
+    region = TrustRegion(
+        opaque(number(lambda x: -0.5 * x @ x)), Mode(np.zeros(2), 0.0, np.eye(2)), rng
+    )
     before = region.covariance.copy()
     slopes = SimpleNamespace(gradient=np.full((2, 2), curvature))
     region._renew(lambda X, penalty: slopes)
