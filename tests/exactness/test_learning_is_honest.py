@@ -229,6 +229,30 @@ def test_moments_are_right_or_doubted(name, seed):
     assert silent_error(MUST_BE_HONEST[name][0](), exact(name), random_seed=seed) == ""
 
 
+def moons():
+    """Two crescents of equal mass, by noisy ABC (sbibm's "two moons")."""
+
+    def simulator(theta, rng, size):
+        angle, radius = rng.uniform(-np.pi / 2, np.pi / 2, size), rng.normal(0.1, 0.01, size)
+        shift = np.array([-abs(theta[0] + theta[1]), theta[1] - theta[0]]) / np.sqrt(2.0)
+        return np.c_[radius * np.cos(angle) + 0.25, radius * np.sin(angle)] + shift
+
+    observed = np.array([-0.64, 0.16])
+    with pm.Model() as model:
+        theta = pm.Uniform("theta", -1, 1, shape=2)
+        options = {"epsilon": 0.01, "n_simulations": 100}
+        kmc.ABCPotential("data", simulator, theta, observed=observed, **options)
+    return model
+
+
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_a_second_search_is_not_drawn_to_the_mode_of_the_first(seed):
+    """With each of these seeds all searches ended in one moon, and nothing was said."""
+    learned = kmc.learn(moons(), random_seed=seed, progressbar=False)
+    theta = np.tanh(0.5 * learned.positions)
+    assert 0.2 < np.mean(theta.sum(axis=1) > 0) < 0.8
+
+
 def test_evidence_of_an_angle_is_of_one_period():
     # The circular transform's density on the line has all periods.
     expected = log_evidence_of_one_period()
