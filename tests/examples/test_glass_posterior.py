@@ -24,8 +24,8 @@ def test_chains_of_the_example_cover_the_posterior():
     with example.build_model(n_samples=10):
         idata = pm.sample(
             step=kmc.KMC(),
-            tune=1200,
-            draws=4000,
+            tune=1000,
+            draws=2000,
             chains=2,
             cores=2,
             random_seed=1,
@@ -36,7 +36,7 @@ def test_chains_of_the_example_cover_the_posterior():
     error = np.hypot(summary["mcse_mean"].to_numpy(), reference["mcse_mean"])
     assert np.all(np.abs(summary["mean"].to_numpy() - reference["mean"]) < 5 * error)
     # A confined chain believes its own Monte Carlo errors; half the spread is what it looks like.
-    # Of draws worth some 200 independent ones the sd is known to about 5 %, tails apart.
+    # Of draws worth some 100 independent ones the sd is known to about 7 %, tails apart.
     ratio = summary["sd"].to_numpy() / reference["sd"]
     assert np.all((0.7 < ratio) & (ratio < 1.4))
     assert summary["r_hat"].max() < 1.1
