@@ -11,30 +11,36 @@ from examples.benchmarks.peer_samplers import PEERS, QUICK_BUDGET, Problem, Snap
 pytestmark = [pytest.mark.documentation, pytest.mark.one_line]
 
 #: Mean and standard deviation of dose-response, of 4 x 5000 draws of `KMC`; tested to a tenth.
-KNOWN = np.array([0.81, 7.92, -0.02]), np.array([0.84, 2.97, 0.98])
+MEAN, SD = np.array([0.81, 7.92, -0.02]), np.array([0.84, 2.97, 0.98])
+#: A Gaussian with these moments stands for its draws.
+DRAWS = MEAN + SD * np.random.default_rng(0).standard_normal((5000, 3))
+KNOWN = peers.Reference(MEAN, SD, DRAWS)
 #: Of all peers those that end in seconds.
 FAST = "DEMetropolisZ", "Slice", "emcee", "emcee-DE", "zeus", "dynesty"
 
 
 def rows(errors, **others):
     columns = {"evaluations": 100 * np.arange(1, len(errors) + 1), "mean": errors, "sd": 0.0}
+    columns |= {"mmtv": errors, "gskl": 0.0}
     columns |= {"target": "a", "peer": "b", "seed": 0, "seconds": 1.0, "log_evidence": np.nan}
     return pd.DataFrame(columns | others)
 
 
 def test_close_is_what_stays_close():
-    assert peers.until(rows([0.05, 0.3, 0.15, 0.08]), 0.2)["evaluations"] == 300
-    assert peers.until(rows([0.05, 0.3, 0.15, 0.08]), 0.1)["evaluations"] == 400
-    assert peers.until(rows([0.05, 0.05]), 0.1)["evaluations"] == 100
-    assert peers.until(rows([0.05, 0.3]), 0.1) is None
-    assert peers.until(rows([np.inf]), 0.1) is None
-    assert peers.until(rows([np.nan]), 0.1) is None
+    assert peers.until(rows([0.05, 0.3, 0.15, 0.08]), peers.is_below(0.2))["evaluations"] == 300
+    assert peers.until(rows([0.05, 0.3, 0.15, 0.08]), peers.is_below(0.1))["evaluations"] == 400
+    assert peers.until(rows([0.05, 0.05]), peers.is_below(0.1))["evaluations"] == 100
+    assert peers.until(rows([0.05, 0.3]), peers.is_below(0.1)) is None
+    assert peers.until(rows([np.inf]), peers.is_below(0.1)) is None
+    assert peers.until(rows([np.nan]), peers.is_below(0.1)) is None
 
 
 def test_the_tables():
     found = pd.concat([rows([0.3, 0.05]), rows([0.3, 0.15], peer="c", log_evidence=-1.0)])
     found = pd.concat([found, rows([0.15, 0.05], seed=1)])
-    assert peers.evaluations(found).to_numpy().tolist() == [["a", "150 / 200", "200 / -"]]
+    assert peers.evaluations(found).to_numpy().tolist() == [
+        ["a", "150 / 150 / 200", "200 / 200 / -"]
+    ]
     first, last, _ = peers.seconds(found).to_numpy().tolist()
     # 200 evaluations of .1, 1, 10 and 100 ms, and a second.
     assert first[3:] == ["200", "0.05, 0.00", "", "1.0", "1.0", "1.2", "3.0", "21.0"]
@@ -69,9 +75,9 @@ def test_each_finds_the_posterior_and_is_charged_for_it(name):
     *_, last = PEERS[name].run(problem, 2000)
     assert abs(last.evaluations - problem.n_calls) <= 0.1 * problem.n_calls
     found = peers.row(last, KNOWN)
-    assert max(found["mean"], found["sd"]) < 1.0
-    nowhere = peers.row(last, (KNOWN[0] + 3.0 * KNOWN[1], KNOWN[1]))
-    assert nowhere["mean"] > 2.0
+    assert max(found["mean"], found["sd"]) < 1.0 and found["mmtv"] < 0.4
+    nowhere = peers.row(last, peers.Reference(MEAN + 3.0 * SD, SD, DRAWS + 3.0 * SD))
+    assert nowhere["mean"] > 2.0 and nowhere["mmtv"] > 0.6 and nowhere["gskl"] > 1.0
 
 
 def test_the_command_makes_each_run_once(tmp_path, capsys, monkeypatch):
