@@ -83,8 +83,8 @@ def reference(name):
             target.mean, target.sd, target.sample(N_REFERENCE, np.random.default_rng())
         )
     model = learning.MODELS[name]()
-    step = kmc.KMC(kmc.learn(model, progressbar=False))
     with model:
+        step = kmc.KMC(kmc.learn(progressbar=False))
         idata = learning.sample(step, learning.REFERENCE_DRAWS, seed=1000)
     draws = learning.unconstrained(model, idata.posterior)
     draws = draws.reshape(-1, draws.shape[-1])
