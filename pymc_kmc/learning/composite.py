@@ -22,6 +22,7 @@ References
 Neal, R. M. (2011). MCMC using Hamiltonian dynamics. In *Handbook of Markov Chain Monte Carlo*.
 """
 
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -101,12 +102,21 @@ class Composite:
 
     def __init__(self, model, emulators, region=None):
         self.model, self.emulators, self.region = model, emulators, region
+        # Successive nodes of one function, which share a process, are predicted together.
+        groups = groupby(emulators, key=lambda emulator: id(emulator.process))
+        self._together = [
+            first.shared(first.node, *[other.node for other in others]) if others else first
+            for first, *others in ([*group] for _, group in groups)
+        ]
 
     @property
     def parts(self):
-        """All that has a process: emulators, their bases, and the region, in this order."""
-        bases = [emulator.base for emulator in self.emulators if emulator.is_corrected]
-        return [*self.emulators, *bases, *([] if self.region is None else [self.region])]
+        """All that has a process: emulators, their bases, and the region, in this order.
+
+        Emulators of successive nodes of one function are one.
+        """
+        bases = [emulator.base for emulator in self._together if emulator.is_corrected]
+        return [*self._together, *bases, *([] if self.region is None else [self.region])]
 
     def __call__(self, X, temperature=1.0, penalty=PENALTY) -> Values:
         """Return :class:`Values` at X (n, d) for a temperature; `penalty` weighs the variance.
@@ -139,10 +149,11 @@ class Composite:
         Outputs are drawn, not log densities: far away these are no linear function of outputs.
         """
         inputs = self.model.inputs(X)
-        predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
+        predictions = [emulator.predict(X, inputs) for emulator in self._together]
         values = np.empty((n, len(X)))
         for row in values:
-            outputs = np.hstack([prediction.sampled(rng) for prediction in predictions])
+            drawn = [prediction.sampled(rng).reshape(len(X), -1) for prediction in predictions]
+            outputs = np.hstack(drawn)
             row[:] = self.model.log_density(X, outputs)[0]
         if self.region is not None:
             log_feasible, _ = self.region.log_probability(X)
@@ -156,26 +167,29 @@ class Composite:
         The feasible region is `n_sds` standard deviations wider.
         """
         model = self.model
-        uses_inputs = any(emulator.uses_inputs for emulator in self.emulators)
+        uses_inputs = any(emulator.uses_inputs for emulator in self._together)
         inputs = model.inputs(X) if uses_inputs else X[:, :0]
-        predictions = [emulator.predict(X, inputs) for emulator in self.emulators]
-        outputs = np.hstack([prediction.outputs for prediction in predictions])
+        predictions = [emulator.predict(X, inputs) for emulator in self._together]
+        outputs = np.hstack([found.outputs.reshape(len(X), -1) for found in predictions])
         mean, by_x, by_outputs = model.log_density(X, outputs)
         tempered, gradient = mean / temperature, by_x / temperature
         if model.is_sum:
             rest = mean - outputs.sum(axis=1)
             tempered, gradient = rest + (mean - rest) / temperature, by_x.copy()
         known = [(found, *found.scale(by_outputs)) for found in predictions]
-        variance = sum(scale * found.variance for found, scale, _ in known)
+        of_each = [scale * found.variance for found, scale, _ in known]
+        variance = sum(each.reshape(len(X), -1).sum(axis=1) for each in of_each)
         added, weights = of_variance(variance)
         by_inputs = np.zeros_like(inputs)
         for found, scale, slopes in known:
             emulator = found.emulator
-            pulled = found.prediction.pullback(slopes / temperature, weights * scale)
+            repeated = np.repeat(weights, len(emulator.nodes))
+            pulled = found.prediction.pullback(slopes / temperature, repeated * scale)
             emulator.add_pull(gradient, by_inputs, pulled, inputs)
             if found.base is not None:
-                base, own = emulator.base, by_outputs[:, emulator.node.outputs]
-                slopes, none = base.slopes(own, found.outputs), np.zeros(len(X))
+                base, own = emulator.base, by_outputs[:, emulator.outputs]
+                own = own.reshape(found.outputs.shape)
+                slopes, none = base.slopes(own, found.outputs), np.zeros(len(own))
                 pulled = found.base.prediction.pullback(slopes / temperature, none)
                 base.add_pull(gradient, by_inputs, pulled, inputs)
         if by_inputs.any():
@@ -224,7 +238,8 @@ def draw(
     Each begins at one of `starts` (k, d). The metric is `factor` (d, d), a factor of the draws'
     covariance. With `maps` each transition is followed by a jump between modes. The acceptance of
     the first `n_steering` chains, by default of all, sets the step size: chains that begin where
-    the density is steep would make it too small. A transition has up to `most_steps` leapfrog steps.
+    the density is steep would make it too small. Transitions have `most_steps` leapfrog steps at
+    most.
     """
     X, values = starts.copy(), composite(starts, temperature)
     for _ in range(n):

@@ -39,7 +39,7 @@ from pymc_kmc.numerics.evaluation import (
 )
 from pymc_kmc.numerics.jit import sources_digest
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, geometric_mean, single_threaded_blas
-from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, packed, pulled_at
+from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at_all, packed, pulled_at_all
 
 log = logging.getLogger("pymc.pymc_kmc")
 
@@ -88,8 +88,11 @@ class EmulatedDensity:
             opaque = OpaqueModel(variables, self.model, rng, structure=learned.structure)
             if self._point is not None:
                 opaque.follow(self._point)
-            pairs = zip(opaque.nodes, learned.emulators, strict=True)
-            emulators = [NodeEmulator.restored(*pair) for pair in pairs]
+            emulators: list = []
+            for i, (node, state) in enumerate(zip(opaque.nodes, learned.emulators, strict=True)):
+                is_first = node.function == i
+                first = NodeEmulator.restored(node, state) if is_first else emulators[node.function]
+                emulators.append(first if is_first else first.shared(node))
             region = learned.region and FeasibleRegion.restored(learned.region)
             self._composite = Composite(opaque, emulators, region)
         return self._composite
@@ -103,6 +106,12 @@ class EmulatedDensity:
         if self._packed is None:
             self._packed = packed([part.packable for part in self.composite.parts])
         return self._packed
+
+    @property
+    def operations(self):
+        """Numbers (n,) of operations for the value and gradient of each emulated node."""
+        counts = [len(getattr(part, "nodes", [part])) for part in self.composite.parts]
+        return np.repeat(self.packed.operations, counts)
 
     @property
     def hamiltonian(self):
@@ -225,7 +234,7 @@ def on_emulators(posterior, model) -> FittedSurrogate:
         density = EmulatedDensity(model, posterior, coordinates)
         _check_same_model(density, posterior.evaluations)
         transitions = learn_transitions(
-            density.hamiltonian, X, np.random.default_rng(0), n_gradients(density.packed.operations)
+            density.hamiltonian, X, np.random.default_rng(0), n_gradients(density.operations)
         )
         fitted = FittedSurrogate(density, IDENTITY, transitions, LogWeights(density.hamiltonian))
         evaluations = posterior.evaluations
@@ -265,11 +274,11 @@ def n_gradients(operations):
 
 
 class EmulatorOp(Op):
-    """The outputs of an emulator at a point of its space.
+    """The outputs of an emulator at points of its space.
 
-    Inputs: the point (k,), numbers and layout of
+    Inputs: the points (c, k), numbers and layout of
     :class:`~pymc_kmc.surrogates.exact_gp_evaluation.Packed`, and the emulator's place among those
-    packed. Outputs: those of the node, raveled, and a vector that the gradient needs.
+    packed. Outputs: those of c nodes (c, m), raveled, and a matrix that the gradient needs.
     """
 
     __props__ = ("n_outputs",)
@@ -277,13 +286,14 @@ class EmulatorOp(Op):
     def __init__(self, n_outputs):
         self.n_outputs = n_outputs
 
-    def make_node(self, point, numbers, layout, place):
-        outputs = pt.tensor(dtype="float64", shape=(self.n_outputs,)), pt.dvector()
-        return Apply(self, [point, numbers, layout, place], outputs)
+    def make_node(self, points, numbers, layout, place):
+        shape = points.type.shape[0], self.n_outputs
+        outputs = pt.tensor(dtype="float64", shape=shape), pt.dmatrix()
+        return Apply(self, [points, numbers, layout, place], outputs)
 
     def perform(self, node, inputs, output_storage):
-        point, numbers, layout, place = inputs
-        found = outputs_at(point, numbers, layout, int(place))
+        points, numbers, layout, place = inputs
+        found = outputs_at_all(points, numbers, layout, int(place))
         for storage, value in zip(output_storage, found, strict=True):
             storage[0] = value
 
@@ -291,26 +301,26 @@ class EmulatorOp(Op):
         return [[True, True], [False, False], [False, False], [False, False]]
 
     def pullback(self, inputs, outputs, cotangents):
-        point, *packed = inputs
+        points, *packed = inputs
         by_outputs, _ = cotangents
-        pulled = EmulatorPullOp()(point, by_outputs, *outputs, *packed)
+        pulled = EmulatorPullOp()(points, by_outputs, *outputs, *packed)
         return [pulled, *[DisconnectedType()() for _ in packed]]
 
     L_op = pullback  # PyMC 5.28
 
 
 class EmulatorPullOp(Op):
-    """The derivative of an emulator's weighted outputs by the point."""
+    """The derivatives of an emulator's weighted outputs by the points."""
 
     __props__ = ()
 
-    def make_node(self, point, by_outputs, outputs, memory, numbers, layout, place):
-        inputs = [point, by_outputs, outputs, memory, numbers, layout, place]
-        return Apply(self, inputs, [point.type()])
+    def make_node(self, points, by_outputs, outputs, memory, numbers, layout, place):
+        inputs = [points, by_outputs, outputs, memory, numbers, layout, place]
+        return Apply(self, inputs, [points.type()])
 
     def perform(self, node, inputs, output_storage):
         *arrays, place = inputs
-        output_storage[0][0] = pulled_at(*arrays, int(place))
+        output_storage[0][0] = pulled_at_all(*arrays, int(place))
 
 
 def _key(op):
@@ -321,8 +331,8 @@ def _key(op):
 @numba_basic.register_funcify_and_cache_key(EmulatorOp)
 def _funcify_emulator(op, **kwargs):
     @numba_basic.numba_njit
-    def emulator(point, numbers, layout, place):
-        return outputs_at(point, numbers, layout, place.item())
+    def emulator(points, numbers, layout, place):
+        return outputs_at_all(points, numbers, layout, place.item())
 
     return emulator, _key(op)
 
@@ -330,8 +340,8 @@ def _funcify_emulator(op, **kwargs):
 @numba_basic.register_funcify_and_cache_key(EmulatorPullOp)
 def _funcify_pull(op, **kwargs):
     @numba_basic.numba_njit
-    def pull(point, by_outputs, outputs, memory, numbers, layout, place):
-        return pulled_at(point, by_outputs, outputs, memory, numbers, layout, place.item())
+    def pull(points, by_outputs, outputs, memory, numbers, layout, place):
+        return pulled_at_all(points, by_outputs, outputs, memory, numbers, layout, place.item())
 
     return pull, _key(op)
 
@@ -341,27 +351,27 @@ def emulated_graph(composite, packed):
 
     `packed` has its parts.
     """
-    opaque, emulators, parts = composite.model, composite.emulators, composite.parts
+    opaque, parts = composite.model, composite.parts
     numbers, layout = map(pytensor.shared, packed)
     x = pt.tensor("x", dtype="float64", shape=(opaque.n_dimensions,))
 
-    def outputs_of(part, n_outputs, point):
+    def outputs_of(part, n_outputs, points):
         place = next(i for i, each in enumerate(parts) if each is part)
-        outputs, _ = EmulatorOp(n_outputs)(point, numbers, layout, pt.constant(np.int64(place)))
+        outputs, _ = EmulatorOp(n_outputs)(points, numbers, layout, pt.constant(np.int64(place)))
         return outputs
 
-    def emulate(i, inputs):
-        emulator = emulators[i]
+    def emulate(family, inputs):
+        emulator = next(e for e in parts if e.node is opaque.nodes[family[0]])
         n_outputs = emulator.node.n_outputs
-        outputs = outputs_of(emulator, n_outputs, emulator.point(x, inputs))
+        outputs = outputs_of(emulator, n_outputs, emulator.points(x, inputs))
         if not emulator.is_corrected:
             return outputs
-        base = outputs_of(emulator.base, n_outputs, emulator.base.point(x, inputs))
+        base = outputs_of(emulator.base, n_outputs, emulator.base.points(x, inputs))
         return outputs * base if emulator.is_log else outputs + base
 
     log_density = opaque.filled(x, emulate)
     if composite.region is not None:
-        log_density += log_probability_graph(outputs_of(composite.region, 1, x)[0])
+        log_density += log_probability_graph(outputs_of(composite.region, 1, x[None])[0, 0])
     return x, log_density, grad(log_density, x)
 
 

@@ -63,7 +63,7 @@ TRANSFORMS = {False: ("none", "log"), True: ("compressed", "none")}
 
 
 class EmulatedOutputs(NamedTuple):
-    """An emulator's prediction at k points.
+    """An emulator's prediction at k points, those of one place's nodes together.
 
     `outputs` are (k, m); `variance` (k,) is the factor of the covariance of the outputs, or of
     their logarithms. `base` is the prediction of the emulator's base, or None.
@@ -83,9 +83,11 @@ class EmulatedOutputs(NamedTuple):
     def scale(self, by_outputs):
         """Return the factors (k,) from variances to the log density's, and its slopes (k, m).
 
-        `by_outputs` are its derivatives by all nodes' outputs, slopes those by the process's own.
+        `by_outputs` are its derivatives by all nodes' outputs at all places, slopes those by the
+        process's own.
         """
-        slopes = self.emulator.slopes(by_outputs[:, self.emulator.node.outputs], self.outputs)
+        own = by_outputs[:, self.emulator.outputs].reshape(self.outputs.shape)
+        slopes = self.emulator.slopes(own, self.outputs)
         spread = slopes @ self.emulator.process.output_factor_.T
         return np.einsum("ij,ij->i", spread, spread), slopes
 
@@ -153,6 +155,7 @@ class NodeEmulator:
 
     def __init__(self, node, grows=False, alike=()):
         self.node, self.grows, self.alike = node, grows, alike or (node,)
+        self.nodes = (node,)
         self.space = self.process = self.usable = None
         self.n_competed = self.n_searched = 0
         self._covariances, self._recalled = {}, np.zeros(0, dtype=bool)
@@ -231,11 +234,20 @@ class NodeEmulator:
         X, inputs = evaluations.X, evaluations.inputs
         return _stacked([self.base.shared(each).predict(X, inputs).latent for each in self.alike])
 
-    def shared(self, node):
-        """Return the emulator of another node of the same function, with what is fitted."""
+    def shared(self, node, *more):
+        """Return the emulator of another node of the same function, with what is fitted.
+
+        With more nodes, successive ones, it predicts them all.
+        """
         other = copy(self)
-        other.node, other.base = node, self.base and self.base.shared(node)
+        other.node, other.nodes = node, (node, *more)
+        other.base = self.base and self.base.shared(node, *more)
         return other
+
+    @property
+    def outputs(self):
+        """The slice of the nodes' outputs among all emulated outputs."""
+        return slice(self.nodes[0].outputs.start, self.nodes[-1].outputs.stop)
 
     def _floor(self, heights):
         """Return the height below which a noisy term's values (n,) are left out."""
@@ -361,7 +373,7 @@ class NodeEmulator:
         return self.space[0] != "variables" or (self.is_corrected and self.base.uses_inputs)
 
     def predict(self, X, U):
-        """Return :class:`EmulatedOutputs` at points X (k, d) with opaque inputs U."""
+        """Return :class:`EmulatedOutputs` at places X (k, d) with opaque inputs U."""
         prediction = self.process.predict(self._points(X, U))
         base = self.base.predict(X, U) if self.is_corrected else None
         outputs = self.outputs_of(prediction.mean, 0.0 if base is None else base.latent)
@@ -403,8 +415,8 @@ class NodeEmulator:
 
     def _points(self, X, U):
         if self.space[0] == "variables":
-            return X[:, self.node.moves_with]
-        own = U[:, self.node.inputs][:, self.varying]
+            return _stacked([X[:, node.moves_with] for node in self.nodes])
+        own = _stacked([U[:, node.inputs] for node in self.nodes])[:, self.varying]
         return own if self.space[0] == "inputs" else np.log(np.maximum(own, 1.0 / LARGEST_OUTPUT))
 
     @property
@@ -412,22 +424,25 @@ class NodeEmulator:
         """The arguments of :func:`~pymc_kmc.surrogates.exact_gp_evaluation.packed`."""
         return self.process, self.scales, self.offset, self.is_log
 
-    def point(self, x, inputs):
-        """Return the emulator's point as a graph of `x` (d,) and the node's `inputs` (k,)."""
+    def points(self, x, inputs):
+        """Return the points (c, q) of the c nodes as a graph of `x` (d,) and of inputs (c, k)."""
         if self.space[0] == "variables":
-            return x[self.node.moves_with]
-        own = inputs[self.varying]
+            return x[np.array([node.moves_with for node in self.nodes])]
+        own = inputs[:, self.varying]
         return own if self.space[0] == "inputs" else pt.log(pt.maximum(own, 1.0 / LARGEST_OUTPUT))
 
     def add_pull(self, gradient, by_inputs, pulled, inputs):
         """Add derivatives by the emulator's space to those by variables or by opaque inputs."""
-        if self.space[0] == "variables":
-            gradient[:, self.node.moves_with] += pulled
-            return
-        columns = np.arange(by_inputs.shape[1])[self.node.inputs][self.varying]
-        if self.space[0] == "log inputs":
-            pulled = pulled / np.maximum(inputs[:, columns], 1.0 / LARGEST_OUTPUT)
-        by_inputs[:, columns] += pulled
+        pulled = pulled.reshape(len(gradient), len(self.nodes), -1)
+        for i, node in enumerate(self.nodes):
+            if self.space[0] == "variables":
+                gradient[:, node.moves_with] += pulled[:, i]
+                continue
+            columns = np.arange(node.inputs.start, node.inputs.stop)[self.varying]
+            own = pulled[:, i]
+            if self.space[0] == "log inputs":
+                own = own / np.maximum(inputs[:, columns], 1.0 / LARGEST_OUTPUT)
+            by_inputs[:, columns] += own
 
 
 def process_about(draws, covariance, deterministic):
@@ -438,6 +453,8 @@ def process_about(draws, covariance, deterministic):
 
 def _stacked(arrays):
     """Return the rows (n * k, q) of k arrays (n, q), those of one place together."""
+    if len(arrays) == 1:
+        return arrays[0]
     return np.stack(arrays, axis=1).reshape(len(arrays) * len(arrays[0]), -1)
 
 

@@ -24,7 +24,7 @@ says so.
 
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice, tee
+from itertools import groupby, islice, tee
 from time import perf_counter
 
 import numpy as np
@@ -38,7 +38,7 @@ from pymc_kmc.likelihoods.user_function import UserFunctionOp
 from pymc_kmc.model import structure as graph
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.log_density import LogDensity
-from pymc_kmc.model.rows import Columns, function, of_rows
+from pymc_kmc.model.rows import Columns, function, of_rows, with_slices
 from pymc_kmc.model.structure import OpaquePart, Structure, StructureError, spread_out
 from pymc_kmc.model.unconstrained import UnconstrainedModel
 
@@ -112,7 +112,7 @@ class OpaqueModel(UnconstrainedModel):
             )
         if structure is not None and structure.is_whole:
             parts = []
-        self._compile(log_density, parts or self._whole(log_density))
+        self._compile(log_density, graph.by_function(parts) or self._whole(log_density))
         if structure is not None:
             pairs = zip(self.nodes, structure.are_terms, strict=True)
             self._describe([node.weights if is_term else None for node, is_term in pairs])
@@ -136,15 +136,20 @@ class OpaqueModel(UnconstrainedModel):
         self._together = [p for p in parts if not p.is_alone or (chained and not p.is_noisy)]
         self._part_outputs = function(variables, [part.output for part in self._together])
         start = np.concatenate([np.ravel(self.initial_point[v.name]) for v in variables])
-        shapes = self._output_shapes(start)
-        holes = [pt.tensor(dtype="float64", shape=tuple(map(int, shape))) for shape in shapes]
-        self._graph = log_density
-        log_density = clone_replace(log_density, self._fillings(holes))
-        gradients = grad(log_density, [*variables, *holes], disconnected_inputs="ignore")
-        self._log_density = of_rows([*variables, *holes], [log_density, *gradients])
-        self._holes = Columns([tuple(map(int, shape)) for shape in shapes])
+        self._holes = Columns([tuple(map(int, shape)) for shape in self._output_shapes(start)])
         rows = self._part_inputs(*self._columns.split(start[None]))
         self._arguments = Columns([row.shape[1:] for row in rows])
+        self._families = graph.families(parts, self._holes.shapes, self._arguments.shapes)
+        for cached in ("_pull", "_emulated_inputs"):
+            self.__dict__.pop(cached, None)
+        self._family_holes = Columns([family.shape for family in self._families])
+        holes = [pt.tensor(dtype="float64", shape=shape) for shape in self._family_holes.shapes]
+        self._graph = log_density
+        pairs = zip(holes, self._families, strict=True)
+        filled = [v for hole, f in pairs for v in graph.entries(hole, len(f.parts))]
+        log_density = with_slices(clone_replace(log_density, self._fillings(filled)))
+        gradients = grad(log_density, [*variables, *holes], disconnected_inputs="ignore")
+        self._log_density = of_rows([*variables, *holes], [log_density, *gradients])
         self._tried = graph.tried_points(start)
         self._depends = graph.dependence(self.inputs, self._tried)
         try:
@@ -168,29 +173,37 @@ class OpaqueModel(UnconstrainedModel):
     def filled(self, x, emulate):
         """Return the log density as a graph of x (d,), with emulated outputs for the opaque ones.
 
-        ``emulate(i, inputs)`` returns the outputs of node i, raveled, given its inputs (k,), both
-        as graphs.
+        ``emulate(family, inputs)`` returns the outputs (c, m) of nodes, given their indices and
+        inputs (c, k), both as graphs.
         """
         outputs = []
-        for i, (node, part) in enumerate(zip(self.nodes, self._parts_found, strict=True)):
-            inputs = pt.concatenate([v.ravel().astype("float64") for v in part.inputs])
-            output = emulate(i, inputs)
-            shape = self._holes.shapes[i]
-            if node.is_term:
-                # Only the weighted sum of a term's outputs matters.
-                output = output[0] * spread_out(node.weights)
-            outputs.append(output.reshape(shape))
+        for parts, inputs, _ in self._families:
+            # Terms are functions each of its own.
+            for _, group in groupby(parts, key=lambda i: self.nodes[i].function):
+                nodes = list(group)
+                rows = slice(nodes[0] - parts[0], nodes[-1] + 1 - parts[0])
+                found, node = emulate(nodes, inputs[rows]), self.nodes[nodes[0]]
+                if node.is_term:
+                    # Only the weighted sum of a term's outputs matters.
+                    found = found * spread_out(node.weights)
+                shape = (len(nodes), *self._holes.shapes[nodes[0]])
+                outputs += graph.entries(found.reshape(shape[shape[0] == 1 :]), len(nodes))
         log_density = clone_replace(self._graph, self._fillings(outputs))
-        return clone_replace(log_density, self._pieces(x)).astype("float64")
+        return with_slices(clone_replace(log_density, self._pieces(x)).astype("float64"))
 
     @cached_property
     def _pull(self):
         """The compiled function of :meth:`pull`, which not all emulators need."""
-        variables, inputs = self.variables, [v for part in self._parts_found for v in part.inputs]
+        variables, inputs = self.variables, [family.inputs for family in self._families]
         weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in inputs]
         weighted = sum((v * w).sum() for v, w in zip(inputs, weights, strict=True))
         pulled = grad(weighted, variables, disconnected_inputs="ignore")
         return of_rows([*variables, *weights], pulled)
+
+    @cached_property
+    def _emulated_inputs(self):
+        """The compiled function of :meth:`inputs`."""
+        return of_rows(self.variables, [family.inputs for family in self._families])
 
     def _output_shapes(self, start):
         """Return the shapes of the parts' outputs; an evaluation finds those that types lack."""
@@ -216,10 +229,14 @@ class OpaqueModel(UnconstrainedModel):
 
     def _given(self, X, raw):
         """Return log densities (n,), and derivatives by variables (n, d) and by all of `raw`."""
-        found = self._log_density(*self._columns.split(X), *self._holes.split(raw))
+        found = self._log_density(*self._columns.split(X), *self._family_holes.split(raw))
         n_variables = len(self.variables)
         by_variables, by_holes = found[1 : 1 + n_variables], found[1 + n_variables :]
-        return found[0].astype(float), self._columns.join(by_variables), self._holes.join(by_holes)
+        return (
+            found[0].astype(float),
+            self._columns.join(by_variables),
+            self._family_holes.join(by_holes),
+        )
 
     def _outputs_at(self, x):
         """Return the outputs at a point (d,) of the parts that are evaluated together."""
@@ -260,11 +277,13 @@ class OpaqueModel(UnconstrainedModel):
         """Return the opaque inputs (n, k) at unconstrained points (n, d)."""
         if self.is_whole:  # as the graph says, in no time
             return X
-        return self._arguments.join(self._part_inputs(*self._columns.split(X)))
+        arrays = self._emulated_inputs(*self._columns.split(X))
+        return np.hstack([array.reshape(len(X), -1) for array in arrays])
 
     def pull(self, X, weights):
         """Return the derivative (n, d) of sum(weights * inputs(X)) by X, for weights (n, k)."""
-        pulled = self._pull(*self._columns.split(X), *self._arguments.split(weights))
+        weights = Columns([f.inputs.type.shape for f in self._families]).split(weights)
+        pulled = self._pull(*self._columns.split(X), *weights)
         return self._columns.join(pulled)
 
     @np.errstate(all="ignore")

@@ -22,8 +22,11 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.basic import JITLinker, PerformLinker
 from pytensor.raise_op import Assert
 from pytensor.scalar.basic import Add, Mul
+from pytensor.tensor.basic import Join, MakeVector, Split
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.shape import Shape_i
+from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 
 REWRITES = RewriteDatabaseQuery(
     include=["fast_run", "local_check_parameter_to_ninf_switch"],
@@ -50,6 +53,103 @@ def pairwise(fgraph, node):
 def without_row_checks(fgraph, node):
     """Leave out PyTensor's checks that arrays have the same number of rows, a third of the time."""
     return [node.inputs[0]] if node.op.msg.startswith(BROADCASTING) else None
+
+
+@node_rewriter([Join, MakeVector])
+def sliced(fgraph, node):
+    """Turn a join of a variable's entries, ``stack([x[0], x[1], ...])``, into a part of it.
+
+    Successive ones are a slice. A function of each group in turn otherwise makes hundreds of nodes,
+    each of which is compiled.
+    """
+    axis, parts = _joined(node)
+    if axis is None or len(parts) < 2:
+        return None
+    is_stack = isinstance(node.op, MakeVector)
+    inner = [part if is_stack else _before_expansion(part, axis) for part in parts]
+    if not is_stack and all(part is not None for part in inner):
+        is_stack = True
+    elif not is_stack:
+        inner = parts
+    entries = [_entry(part) for part in inner]
+    if any(entry is None for entry in entries):
+        return None
+    bases, places, numbers, others = zip(*entries, strict=True)
+    base, place, first, step = bases[0], places[0], numbers[0], numbers[1] - numbers[0]
+    if any(each is not base for each in bases) or any(each != others[0] for each in others):
+        return None
+    last = first + step * len(parts)
+    if len(set(places)) > 1 or len(set(numbers)) < len(numbers):
+        return None
+    indices = [slice(None) if k is None else k for k in others[0]]
+    if abs(step) == 1 and numbers == tuple(range(first, last, step)):
+        indices[place] = slice(first, last if last >= 0 else None, step)
+        found = base[tuple(indices)]
+    else:
+        indices[place] = slice(None)
+        axis_taken = others[0][:place].count(None)
+        found = pt.take(base[tuple(indices)], np.array(numbers), axis=axis_taken)
+    found = pt.moveaxis(found, others[0][:place].count(None), axis)
+    if not is_stack:
+        shape = [found.shape[i] for i in range(found.ndim)]
+        joined = shape[axis] * shape[axis + 1]
+        found = found.reshape((*shape[:axis], joined, *shape[axis + 2 :]))
+    return [node.outputs[0].type.filter_variable(found)]
+
+
+def _joined(node):
+    """Return the axis of a join or of a vector made of numbers, and what is joined."""
+    if isinstance(node.op, MakeVector):
+        return 0, node.inputs
+    axis, parts = getattr(node.op, "axis", None), node.inputs
+    if axis is None:  # PyTensor 2
+        axis, *parts = node.inputs
+        axis = int(axis.data) if isinstance(axis, Constant) else None
+    return (None if axis is None else axis % node.outputs[0].ndim), parts
+
+
+def _before_expansion(variable, axis):
+    """Return the variable that was given a new axis, or None."""
+    node = variable.owner
+    if node is None or not isinstance(node.op, DimShuffle):
+        return None
+    order = list(range(variable.ndim - 1))
+    order.insert(axis, "x")
+    return node.inputs[0] if list(node.op.new_order) == order else None
+
+
+def _entry(variable):
+    """Return the variable of which another is an entry, or None.
+
+    Besides it the position of the last index that is a number, that number, and all indices up to
+    there, None for those that take all, with 0 in that position.
+    """
+    node = variable.owner
+    if node is None or not isinstance(node.op, Subtensor):
+        return None
+    base, *numbers = node.inputs
+    indices = []
+    for index in indices_from_subtensor(numbers, node.op.idx_list):
+        if isinstance(index, slice):
+            if index != slice(None):
+                return None
+            indices.append(None)
+        elif isinstance(index, Constant) and index.data >= 0:
+            indices.append(int(index.data))
+        else:
+            return None
+    place = max((i for i, index in enumerate(indices) if index is not None), default=None)
+    if place is None:
+        return None
+    number, indices[place] = indices[place], 0
+    return base, place, number, indices
+
+
+def with_slices(output):
+    """Return a graph's output with joins of a variable's successive entries as slices of it."""
+    graph = FunctionGraph(None, [output], clone=True, copy_inputs=False)
+    dfs_rewriter(sliced).rewrite(graph)
+    return graph.outputs[0]
 
 
 def function(inputs, outputs, linker=PerformLinker):
@@ -184,6 +284,8 @@ def numpy_function(node):
         return lambda array: np.array(array.shape[op.i], dtype=np.int64)
     if isinstance(op, DeepCopyOp):
         return methodcaller("copy")
+    if isinstance(op, Blockwise) and isinstance(op.core_op, Split):
+        return _split(node)
     return _performed(node)
 
 
@@ -224,6 +326,20 @@ def _shuffle(op):
         return array.reshape(shape)
 
     return shuffle
+
+
+def _split(node):
+    """Return a function that splits all rows at once, which PyTensor may do one by one."""
+    n_before, n = node.op.batch_ndim(node), len(node.outputs)
+    own_axis = getattr(node.op.core_op, "axis", None)
+
+    def split(array, *axis_and_sizes):
+        *axis, sizes = axis_and_sizes  # the same for each row
+        place = int(axis[0].flat[0]) if axis else own_axis
+        ends = np.cumsum(sizes.reshape(-1, n)[0])[:-1]
+        return np.split(array, ends, axis=place + n_before if place >= 0 else place)
+
+    return split
 
 
 def _performed(node):

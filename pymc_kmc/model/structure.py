@@ -5,7 +5,8 @@ on, is found by evaluating it at some points. :class:`~pymc_kmc.model.opaque.Opa
 that anew at every evaluated place.
 """
 
-from itertools import islice
+import math
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from pytensor.tensor.type import TensorType, continuous_dtypes, discrete_dtypes
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.model.log_density import LogDensity
 from pymc_kmc.model.noise_sources import EstimatedLikelihood, estimated_likelihoods, simulators
+from pymc_kmc.model.rows import with_slices
 
 # Points at which the graph is tried out, and their distances from the initial one in each variable:
 # near it, as far as PyMC's jitter, and as far as priors reach.
@@ -444,6 +446,51 @@ def _after(last, n):
 def spread_out(weights):
     """Return a term's outputs (k,), in units of their weighted sum."""
     return weights / (weights @ weights)
+
+
+class Family(NamedTuple):
+    """Successive parts that are one function; most families have one part.
+
+    `parts` are the c parts' numbers, `inputs` is the graph of their inputs (c, k), and `shape` that
+    of an array with their outputs: (c, ...), without c where it is 1.
+    """
+
+    parts: list
+    inputs: Any
+    shape: tuple
+
+
+def by_function(parts):
+    """Return parts, those that are one function one after another."""
+    keys = [part.function or i for i, part in enumerate(parts)]
+    order = sorted(range(len(parts)), key=lambda i: keys.index(keys[i]))
+    return [parts[i] for i in order]
+
+
+def families(parts, shapes, input_shapes):
+    """Return the Families of parts, given the shapes of their outputs and of all their inputs."""
+    found, left = [], iter(input_shapes)
+    for i, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
+        of_inputs = tuple(islice(left, len(part.inputs)))
+        found.append((part.function or i, tuple(shape), of_inputs))
+    return [
+        _family(list(numbers), parts, *key[1:])
+        for key, numbers in groupby(range(len(parts)), key=found.__getitem__)
+    ]
+
+
+def _family(numbers, parts, shape, input_shapes):
+    n, columns = len(numbers), []
+    of_each = zip(*[parts[i].inputs for i in numbers], strict=True)
+    for variables, own in zip(of_each, input_shapes, strict=True):
+        columns.append(pt.stack(variables).reshape((n, math.prod(own))).astype("float64"))
+    inputs = with_slices(pt.concatenate(columns, axis=1))
+    return Family(numbers, inputs, shape if n == 1 else (n, *shape))
+
+
+def entries(values, n):
+    """Return the list of the n variables that another one, or one alone, stands for."""
+    return [values] if n == 1 else [values[i] for i in range(n)]
 
 
 def _differ(a, b):

@@ -174,7 +174,7 @@ def _parts(numbers, layout, i):
     return centre, whitening, smooth, places, (grids, knots, linear, pairs)
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", forceinline=True)
 def _memory_parts(memory, layout, i):
     """Return the parts of the memory: derivatives by z and by x, and slopes at places."""
     k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
@@ -339,4 +339,29 @@ def pulled_at(x, by_outputs, outputs, memory, numbers, layout, i):
     for a in range(k):
         for b in range(k):
             pulled[b] += whitening[a, b] * along_z[a]
+    return pulled
+
+
+@njit(error_model="numpy", forceinline=True)
+def outputs_at_all(X, numbers, layout, i):
+    """Return the outputs (c, m) of process i at points X (c, k), and their memories (c, r)."""
+    k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
+    outputs, memories = np.empty((len(X), m)), np.empty((len(X), 2 * m * k + 2 * n))
+    for j in range(len(X)):
+        own, memory = outputs_at(X[j], numbers, layout, i)
+        for a in range(m):
+            outputs[j, a] = own[a]
+        for a in range(len(memory)):
+            memories[j, a] = memory[a]
+    return outputs, memories
+
+
+@njit(error_model="numpy", forceinline=True)
+def pulled_at_all(X, by_outputs, outputs, memories, numbers, layout, i):
+    """Return the derivatives of ``sum(by_outputs * outputs)`` by points X (c, k)."""
+    pulled = np.empty(X.shape)
+    for j in range(len(X)):
+        own = pulled_at(X[j], by_outputs[j], outputs[j], memories[j], numbers, layout, i)
+        for a in range(len(own)):
+            pulled[j, a] = own[a]
     return pulled

@@ -22,6 +22,7 @@ from tests.learned import curve, density_of, learned_curve
 from tests.unit.model.test_opaque import (
     chain_model,
     differentiable,
+    groups_model,
     noisy_model,
     terms_model,
     vector_model,
@@ -41,8 +42,8 @@ def single_precision():
 
 
 # A box that may fail elsewhere is a vector_model too, and an op_model is one with another node. On
-# the second line of PyMC: two boxes, and another type.
-ON_BOTH_LINES = [chain_model, single_precision]
+# the second line of PyMC: two boxes, several of one function, and another type.
+ON_BOTH_LINES = [chain_model, groups_model, single_precision]
 ON_ONE = [differentiable, terms_model, noisy_model, fails_elsewhere]
 
 

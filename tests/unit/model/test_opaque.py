@@ -81,7 +81,26 @@ def chain_model():
     return model
 
 
-TAKEN_APART = (vector_model, op_model, scalar_model, terms_model, chain_model)
+def decay(rate, scale):
+    return scale * np.exp(-rate * np.arange(3.0))
+
+
+def groups_model(n=3):
+    """A box of one function for each group, stacked, one of them used besides, and another box."""
+    with pm.Model() as model:
+        rates = pm.LogNormal("rates", 0, 1, shape=n)
+        scales = pm.Normal("scales", 0, 1, shape=(2, n))
+        boxes = [
+            kmc.BlackBox(f"decay {i}", decay, rates[i], scales[0, i], shape=3) for i in range(n)
+        ]
+        pm.Normal("y", pt.stack(boxes, axis=1), 0.5, observed=np.ones((3, n)))
+        pm.Normal("again", boxes[1], 0.5, observed=np.zeros(3))
+        other = kmc.BlackBox("other", lambda s: np.append(s, s**2), scales[1], shape=2 * n)
+        pm.Normal("z", other, 1.0, observed=np.zeros(2 * n))
+    return model
+
+
+TAKEN_APART = (vector_model, op_model, scalar_model, terms_model, chain_model, groups_model)
 
 
 @pytest.mark.parametrize("build", TAKEN_APART)
@@ -237,6 +256,16 @@ def test_what_cannot_be_taken_apart_is_opaque_as_a_whole(build):
     X = np.array([[0.3], [-0.2]])
     outputs = opaque.emulated(opaque.evaluate(X).outputs)
     np.testing.assert_array_equal(opaque.log_density(X, outputs)[0], outputs[:, 0])
+
+
+def test_the_graph_of_many_groups_has_no_node_for_each():
+    counts = []
+    for n in (3, 9):
+        opaque = take_apart(groups_model(n))
+        opaque.pull(np.zeros((1, 3 * n)), np.zeros((1, 3 * n)))
+        functions = opaque._log_density, opaque._emulated_inputs, opaque._pull
+        counts.append([len(each.maker.fgraph.apply_nodes) for each in functions])
+    assert counts[0] == counts[1]
 
 
 def test_nodes_with_gradients_are_not_opaque():

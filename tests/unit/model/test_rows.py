@@ -9,10 +9,11 @@ from pytensor.compile.mode import Mode
 from pytensor.link.basic import PerformLinker
 from pytensor.raise_op import Assert
 from pytensor.scalar.basic import Add, Mul
+from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_kmc.model import rows
-from pymc_kmc.model.rows import REWRITES, Columns, NumPyLinker, of_rows
+from pymc_kmc.model.rows import REWRITES, Columns, NumPyLinker, function, of_rows, with_slices
 
 
 def test_sums_and_products_of_many_are_made_of_two():
@@ -119,6 +120,39 @@ GRAPHS = {
     "several outputs": pt.sum(pt.linalg.eigh(A @ A.T + pt.diag(pt.arange(3.0)))[0]) + x[0],
     "a gradient": pytensor.grad(pt.sum(pt.softplus(A) @ x[: A.shape[1]]) ** 2, A),
 }
+
+
+PARTS = {
+    "stack": pt.stack([A[k] for k in range(3)]),
+    "falling": pt.stack([A[k] for k in (2, 1, 0)]),
+    "last axis": pt.stack([A[k] for k in range(3)], axis=-1),
+    "columns": pt.stack([A[:, k] for k in (1, 2)]),
+    "numbers": pt.stack([A[1, k] for k in (1, 2, 3)]),
+    "joined": pt.concatenate([A[k] for k in range(3)]),
+    "not successive": pt.stack([A[:, k] for k in (0, 2, 1)], axis=1),
+}
+NO_PARTS = {
+    "of slices": pt.concatenate([A[:, k : k + 1] for k in range(3)], axis=1),
+    "of two variables": pt.stack([A[0], 2.0 * A[1]]),
+    "twice the same": pt.stack([A[k] for k in (0, 1, 1)]),
+    "from the end": pt.stack([A[k] for k in (-2, -1, 0)]),
+}
+
+
+@pytest.mark.parametrize("name", [*PARTS, *NO_PARTS])
+def test_joined_entries_are_a_part(name):
+    joined = (PARTS | NO_PARTS)[name]
+    found = with_slices(joined)
+    assert isinstance(found.owner.op, Join | MakeVector) == (name in NO_PARTS)
+    both = function([A], [joined, found])(np.random.default_rng(0).standard_normal((3, 4)))
+    np.testing.assert_array_equal(*both)
+
+
+def test_all_rows_are_split():
+    halves = pt.split(x, pt.as_tensor([1, 3]), n_splits=2, axis=0)
+    X = np.random.default_rng(0).standard_normal((5, 4))
+    for one, other in zip(of_rows([x], halves)(X), (X[:, :1], X[:, 1:]), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def compiled(name):
