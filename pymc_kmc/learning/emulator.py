@@ -372,10 +372,10 @@ class NodeEmulator:
     def uses_inputs(self):
         return self.space[0] != "variables" or (self.is_corrected and self.base.uses_inputs)
 
-    def predict(self, X, U):
+    def predict(self, X, U, with_variance=True):
         """Return :class:`EmulatedOutputs` at places X (k, d) with opaque inputs U."""
-        prediction = self.process.predict(self._points(X, U))
-        base = self.base.predict(X, U) if self.is_corrected else None
+        prediction = self.process.predict(self._points(X, U), with_variance)
+        base = self.base.predict(X, U, with_variance) if self.is_corrected else None
         outputs = self.outputs_of(prediction.mean, 0.0 if base is None else base.latent)
         return EmulatedOutputs(outputs, prediction.variance, prediction, self, base)
 

@@ -62,6 +62,10 @@ N_PREDICTED = 2
 # Distance of a check, in standard deviations: one away, no curvature is half a nat from the usual
 # one, within a check's error. Number of directions from which the one that is known least is taken.
 CHECK_DISTANCE, N_DIRECTIONS = 2.5, 128
+# Evaluations a dimension that tell a search's last way. Of more checks than those the first is on
+# its way ahead: along a narrow ridge emulators see a maximum where it only bends. Of five seeds of
+# Lotka-Volterra's number three ended 18 to 32 nats below the maximum without, and none with it.
+WAY = 2
 # Number of evaluations in a row that were predicted and no rise, after which checks begin: optimism
 # sees rises for long where a kernel's variance is that of far and deep values.
 N_FLAT = 2
@@ -182,7 +186,7 @@ class TrustRegion:
             [NodeEmulator(node) for node in model.nodes] for _ in range(2)
         )
         self.is_noisy = model.is_noisy
-        self.heights = [start.log_density]
+        self.heights, self.path = [start.log_density], [self.x]
         self.has_own_places = repulsion is not None or n_shared is not None
         # Which of all evaluations are its own: its start first.
         self.own: list[int] = []
@@ -238,8 +242,10 @@ class TrustRegion:
         more = [self._maximum(composite, self.radius * size) for size in RADII[1:n_rises]]
         rises = [first, *more][:n_rises]
         X = np.array([each.x for each in rises]).reshape(-1, len(self.x))
-        if n > n_rises:
-            X = np.vstack([X, self._least_known(composite, X, n - n_rises)])
+        if n > n_rises and self.n_checks > N_CHECKS and not self.n_passed:
+            X = np.vstack([X, *self._ahead()])
+        if n > len(X):
+            X = np.vstack([X, self._least_known(composite, X, n - len(X))])
         return Step(X, composite(X).mean, rises, is_flat)
 
     def learn(self, step, evaluations, log_densities, row):
@@ -274,6 +280,13 @@ class TrustRegion:
         if values[best] > here[0] and not self.is_noisy:
             self.x, self.log_density = step.X[best], log_densities[best]
         self.heights += n * [self.log_density]
+        self.path += n * [self.x]
+
+    def _ahead(self):
+        """Return a list of the place at a check's distance ahead on the last way, if there is."""
+        way = self.x - self.path[max(len(self.path) - WAY * len(self.x), 0)]
+        length = np.linalg.norm(np.linalg.solve(cholesky_factor(self.covariance), way))
+        return [self.x + CHECK_DISTANCE / length * way] if length > 0.0 else []
 
     def _least_known(self, composite, picked, n):
         """Return the n most uncertain places at a check's distance, given those `picked` (k, d)."""
@@ -402,7 +415,8 @@ class TrustRegion:
         if agrees(predicted, values, here, self.noise).all():
             self.n_passed += len(values)
         else:
-            self.n_passed, self.radius = 0, FIRST_RADIUS
+            rises = not self.is_noisy and np.max(values - here) > SMALLEST_RISE
+            self.n_passed, self.radius = 0, CHECK_DISTANCE if rises else FIRST_RADIUS
 
     def _resize(self, rises, reached):
         """Resize the box, given the rises (k,) that were `reached` of those predicted."""

@@ -15,6 +15,7 @@ from pymc_kmc.learning.multistart import (
     HIDING_NOISE,
     LEAST_A_SEARCH,
     MOST_IN_NOISE,
+    N_KEPT_AWAY,
     N_PRIOR,
     N_STOOD,
     MultiStart,
@@ -176,7 +177,7 @@ def searches_of(multistart, search_from, monkeypatch):
     ("model", "are_kept_away", "fewest"),
     [
         (lambda: number(bell, 6), [False] * 4, FEWEST_BY_NUMBERS),
-        (lambda: number(bell, 7), [False] * 4, FEWEST_ALIKE),
+        (lambda: number(bell, 7), [False] * FEWEST_ALIKE + [True] * 2, FEWEST_ALIKE + N_KEPT_AWAY),
         (lambda: noisy_groups([7]), [False, True, True, True], FEWEST_IN_NOISE),
         # Twelve dimensions, but no log likelihood of more than four.
         (lambda: noisy_groups([4, 4, 4]), [False] * 4, FEWEST_BY_NUMBERS),
@@ -188,7 +189,8 @@ def test_searches_are_kept_from_known_modes(model, are_kept_away, fewest, monkey
     multistart = MultiStart(found, N_STARTS, 1000, np.random.default_rng(0))
     end = Mode(np.zeros(found.n_dimensions), 0.0, np.eye(found.n_dimensions))
     asked = searches_of(multistart, lambda n_before: end, monkeypatch)
-    assert [is_kept for _, is_kept in asked[:4]] == are_kept_away
+    n = len(are_kept_away)
+    assert [is_kept for _, is_kept in asked[:n]] == are_kept_away
     assert len(asked) == fewest
 
 
@@ -286,7 +288,7 @@ def test_fewer_searches_are_enough_where_some_end_far_below():
     x, covariance = np.zeros(8), np.eye(8)
     far, near = (Mode(x, -depth, covariance) for depth in (8 * FAR_BELOW + 1, 8 * FAR_BELOW - 1))
     best = Mode(x, 0.0, covariance)
-    for other, fewest in ((far, FEWEST_APART), (near, FEWEST_ALIKE)):
+    for other, fewest in ((far, FEWEST_APART), (near, FEWEST_ALIKE + N_KEPT_AWAY)):
         for n in range(2, fewest):
             assert not multistart._are_enough([best] + [other] * (n - 1))
         assert multistart._are_enough([best] + [other] * (fewest - 1))

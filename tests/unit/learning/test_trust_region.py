@@ -114,6 +114,33 @@ def test_a_check_is_where_the_emulator_knows_least():
     assert abs(z @ untold) > 0.8 * CHECK_DISTANCE
 
 
+def test_the_first_of_more_checks_is_ahead_on_the_way():
+    model = opaque(number(gaussian, 4))
+    X = np.vstack([MEAN, MEAN + np.random.default_rng(0).standard_normal((30, 4))])
+    evaluations = model.evaluate(X)
+    place = Mode(MEAN, evaluations.log_densities[0], COVARIANCE)
+    for n_checks in (N_CHECKS, N_CHECKS + 1):
+        region = TrustRegion(model, place, np.random.default_rng(0), n_checks)
+        region.path = 9 * [MEAN - (way := np.array([0.1, 0.0, 0.2, 0.0]))]
+        step = region.next(evaluations)
+        assert step.is_flat
+        away = step.X[-1] - MEAN
+        is_ahead = np.allclose(away / np.linalg.norm(away), way / np.linalg.norm(way))
+        assert is_ahead == (n_checks > N_CHECKS)
+        assert away @ np.linalg.solve(region.covariance, away) == pytest.approx(CHECK_DISTANCE**2)
+    # Nor is there one where the search has not moved, or after one that was passed.
+    region.path = [MEAN]
+    assert region._ahead() == []
+
+
+def test_a_check_that_rises_is_where_a_search_goes_on():
+    model = opaque(number(gaussian, 4))
+    region = TrustRegion(model, Mode(MEAN, 0.0, COVARIANCE), np.random.default_rng(0))
+    for value, radius in ((5.0, CHECK_DISTANCE), (-50.0, FIRST_RADIUS)):
+        region._check(np.array([value]), np.array([-3.0]), np.zeros(1))
+        assert region.radius == radius
+
+
 def test_a_search_below_a_known_maximum_is_judged_by_its_own_height():
     """Errors of a tenth of the depth below all others ended searches on a plateau, 50 below."""
     lowered = [0.0]

@@ -10,7 +10,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.multistart import MultiStart
+from pymc_kmc.learning import multistart
 from tests.learned import OBSERVED, curve, decay, learned_curve, scalar
 from tests.models import noisy_gaussian
 
@@ -59,8 +59,8 @@ def test_a_log_likelihood_is_learned_where_searches_agree():
 def test_an_estimate_is_learned_and_a_warning_says_if_noise_may_hide_a_higher_maximum(monkeypatch):
     with noisy_gaussian(1.0):
         assert kmc.KMC().posterior.has_converged
-        monkeypatch.setattr(MultiStart, "may_have_missed", True)
-        monkeypatch.setattr(MultiStart, "is_blurred", True)
+        monkeypatch.setattr(multistart.MultiStart, "may_have_missed", True)
+        monkeypatch.setattr(multistart, "FEW_DIMENSIONS", 0)
         with pytest.warns(UserWarning, match="may have missed a higher one") as told:
             assert kmc.KMC().posterior is not None
     assert told[0].filename == __file__
@@ -100,22 +100,29 @@ def test_searches_agree_on_what_two_of_them_have_found(modes, highest, agree):
 
 
 @pytest.mark.parametrize(
-    ("is_blurred", "is_close", "is_trusted"),
-    [(True, True, True), (True, False, False), (False, True, False)],
+    ("may_hide_modes", "has_converged", "n_searches", "is_trusted"),
+    [
+        (True, False, 1, True),
+        (False, True, 1, False),
+        (False, False, 2, False),
+        (False, True, 2, True),
+    ],
 )
-def test_small_errors_are_enough_where_noise_hides_maxima(is_blurred, is_close, is_trusted):
+def test_chains_begin_there_anyway_where_they_would_miss_maxima(
+    may_hide_modes, has_converged, n_searches, is_trusted
+):
     learned = SimpleNamespace(
-        is_close=is_close,
-        has_converged=True,
+        has_converged=has_converged,
         error=1.0,
         r_hat=1.0,
-        modes=[SimpleNamespace(log_density=1.0, n_searches=1)],  # found once
+        modes=[SimpleNamespace(log_density=1.0, n_searches=n_searches)],
         evaluations=SimpleNamespace(log_densities=np.zeros(1), outputs=np.zeros((1, 1))),
+        n_dimensions=3,
     )
     run = SimpleNamespace(
         rounds=SimpleNamespace(is_hopeless=False),
         opaque=SimpleNamespace(nodes=[], returns_outputs=False),
-        multistart=SimpleNamespace(is_blurred=is_blurred),
+        multistart=SimpleNamespace(may_hide_modes=may_hide_modes),
         limit=100,
     )
     assert (learning.why_not_trusted(learned, run) is None) == is_trusted
