@@ -15,6 +15,8 @@ N_CLIMBS = 16
 N_ITERATIONS, NO_LOSS = 100, 1e10
 # Step of the differences that give curvatures, and the smallest one, in units of the draws' scales.
 CURVATURE_STEP, SMALLEST_CURVATURE = 1e-3, 1e-2
+# The smallest as a share of the largest: a covariance with a smaller one can't be inverted.
+ROUNDING = 1e-12
 # Difference of logarithms of masses from which on the smaller maximum is left out.
 NEGLIGIBLE_MASS = 7.0
 # A point that is less deep than this, in nats, belongs to a mode whose Gaussian says so within an
@@ -109,7 +111,8 @@ def _climb(composite, x, scales):
 def covariance_of(curvature, scales):
     """Return the covariance (d, d) of a Gaussian, given its curvature in units of scales (d,)."""
     values, vectors = np.linalg.eigh(curvature)
-    covariance = (vectors / np.maximum(values, SMALLEST_CURVATURE)) @ vectors.T
+    values = np.maximum(values, max(SMALLEST_CURVATURE, ROUNDING * values.max()))
+    covariance = (vectors / values) @ vectors.T
     return covariance * np.outer(scales, scales)
 
 

@@ -11,7 +11,14 @@ import pymc_kmc as kmc
 from pymc_kmc.learning.averages import INEFFICIENCY, inefficiency, one_turn
 from pymc_kmc.learning.composite import MIXED, Values, drawn
 from pymc_kmc.learning.learn import of_searches
-from pymc_kmc.learning.modes import LearnedMode, maxima, sentences, unseen_share
+from pymc_kmc.learning.modes import (
+    LearnedMode,
+    Mode,
+    covariance_of,
+    maxima,
+    sentences,
+    unseen_share,
+)
 from pymc_kmc.learning.multistart import MultiStart
 from pymc_kmc.learning.search import are_constant
 from pymc_kmc.numerics.samples import far_apart, spread_out
@@ -201,3 +208,12 @@ def test_points_are_far_apart():
 def test_constant_outputs():
     assert are_constant(np.array([[1.0, np.nan], [1.0, np.nan]]))
     assert not are_constant(np.array([[1.0, 2.0], [1.0, 2.1]]))
+
+
+def test_a_covariance_can_be_inverted_whatever_the_curvature():
+    axes, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))
+    curvature, scales = (axes * [1e40, 1.0, -1e3]) @ axes.T, np.array([1e-3, 1.0, 1e3])
+    covariance = covariance_of(0.5 * (curvature + curvature.T), scales)
+    mode = Mode(np.zeros(3), 0.0, covariance)
+    assert np.isfinite(np.linalg.solve(mode.covariance, np.ones(3))).all()
+    assert np.isfinite(mode.log_mass)
