@@ -46,9 +46,6 @@ JITTER = (0.7, 1.3)
 PENALTY = 0.5
 # Smallest variance whose root is differentiated, in squared nats.
 SMALLEST_VARIANCE = 1e-12
-# Mean penalty, in nats, up to which trajectories don't follow its gradient, most of their cost: the
-# accept step has it.
-SMALL_PENALTY = 0.1
 # Standard deviation of a log density that is finite with probability one half, in nats: the density
 # is none then, or twice its mean.
 DOUBT = np.log(2.0)
@@ -253,12 +250,11 @@ def draw(
     covariance. With `maps` each transition is followed by a jump between modes. The acceptance of
     the first `n_steering` chains, by default of all, sets the step size: chains that begin where
     the density is steep would make it too small. Transitions have `most_steps` leapfrog steps at
-    most.
+    most; if these are many, trajectories don't follow the penalty.
     """
     X, values, slopes = starts.copy(), composite(starts, temperature), None
-    if isinstance(composite, Composite):
-        penalty = PENALTY * np.mean(values.variance) / temperature**2
-        slopes = composite.slopes if penalty < SMALL_PENALTY else None
+    if most_steps > MOST_STEPS:
+        slopes = composite.slopes  # the variance's is most of the work; the accept step has it
 
     def with_slopes(X, values):
         return values if slopes is None else values._replace(gradient=slopes(X, temperature))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.learning.composite import Values, draw
+from pymc_kmc.learning.composite import PENALTY, Values, draw
 from tests.bananas import Banana
 
 BANANA = Banana(spread=10.0, bend=0.03)
@@ -49,3 +49,22 @@ def test_the_step_size_is_that_of_the_chains_that_are_in_place():
     assert led.step_size == pytest.approx(sizes(in_place).step_size, rel=0.2)
     assert np.mean(led.X[:40] ** 2) == pytest.approx(1.0, abs=0.5)
     assert sizes(np.vstack([in_place, lost])).step_size < 0.1
+
+
+class Uncertain:
+    """A standard Gaussian whose variance x^2 / 2 is penalised: the law has variance 2 / 3."""
+
+    def __call__(self, X, temperature=1.0):
+        variance = 0.5 * X[:, 0] ** 2
+        mean, none = -0.5 * X[:, 0] ** 2, np.zeros(len(X))
+        return Values(mean - PENALTY * variance, -1.5 * X, mean, variance, none)
+
+    def slopes(self, X, temperature):
+        return -X
+
+
+def test_trajectories_without_the_penalty_have_its_law():
+    """A standard error of the ratio is .02; without the penalty it would be 1.5."""
+    start = np.random.default_rng(0).standard_normal((4096, 1))
+    drawn = draw(Uncertain(), start, np.eye(1), 0.5, 20, np.random.default_rng(1), most_steps=11)
+    assert abs(drawn.X.var() * 1.5 - 1.0) < 0.1

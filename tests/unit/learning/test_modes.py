@@ -154,6 +154,9 @@ class TwoModes:
         none = np.zeros(len(X))
         return Values(values / temperature, gradient / temperature, values, none, none)
 
+    def slopes(self, X, temperature):
+        return self(X, temperature).gradient
+
 
 def test_all_maxima_above_draws_are_found():
     X = np.random.default_rng(0).normal(PLACES[[0] * 60 + [1] * 4], 0.3)[:, None]
