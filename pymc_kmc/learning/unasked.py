@@ -28,6 +28,9 @@ log = logging.getLogger("pymc.pymc_kmc")
 # on 20 takes some 300 evaluations and 22 seconds, on fifty 2000 and 1000 seconds. Of outputs 29
 # dimensions were tried at most.
 MOST_DIMENSIONS, MOST_BY_NUMBERS = 50, 20
+# The same where each of many nodes depends on few values, as a box for each group: a hundred boxes,
+# 205 values, took ten minutes of a processor and 40 evaluations of each.
+MOST_OF_SMALL_NODES = 250
 # Stack level of a step's constructor's caller, of a warning by _unasked.
 CALLER = 7
 # What becomes of what isn't trusted.
@@ -48,18 +51,14 @@ def learn_unasked(model, variables, rng, executor=None):
     if why == "":
         return None, None
     d = dimensions(model, variables)
-    if why is None and d > MOST_DIMENSIONS:
-        why = f"{d} values are more than the {MOST_DIMENSIONS} that are learned unasked"
     opaque = None
     try:
-        if why is None:
+        if why is None and d <= MOST_OF_SMALL_NODES:
             opaque = OpaqueModel(variables, model, rng.spawn(1)[0], executor)
-            if opaque.returns_outputs or d <= MOST_BY_NUMBERS:
-                return _unasked(opaque, rng)
-            why = (
-                f"a log likelihood of {d} values takes long to learn, and more than "
-                f"{MOST_BY_NUMBERS} aren't learned unasked. kmc.KMC(kmc.learn()) does"
-            )
+        if why is None:
+            why = why_too_large(d, opaque)
+        if why is None:
+            return _unasked(opaque, rng)
     except (BlackBoxError, EstimatorError):
         raise
     except Exception as error:
@@ -69,6 +68,20 @@ def learn_unasked(model, variables, rng, executor=None):
         return None, evaluations
     log.info(f"KMC: nothing is learned beforehand, each chain learns by itself: {why}")
     return None, None
+
+
+def why_too_large(d, opaque):
+    """Return why a model of d values takes too long to learn, or None; `opaque` may be None."""
+    if opaque is None:
+        return f"{d} values are more than the {MOST_OF_SMALL_NODES} that are learned unasked"
+    if d > MOST_DIMENSIONS and not opaque.has_small_nodes:
+        return f"{d} values are more than the {MOST_DIMENSIONS} that are learned unasked"
+    if d > MOST_BY_NUMBERS and not opaque.returns_outputs:
+        return (
+            f"a log likelihood of {d} values takes long to learn, and more than "
+            f"{MOST_BY_NUMBERS} aren't learned unasked. kmc.KMC(kmc.learn()) does"
+        )
+    return None
 
 
 def _unasked(opaque, rng):

@@ -14,7 +14,9 @@ import pytest
 from pytensor.graph.op import Op
 
 import pymc_kmc as kmc
+from examples.benchmarks.learning import scalar as predators_and_prey
 from pymc_kmc.learning import unasked
+from pymc_kmc.learning.multistart import MultiStart
 from pymc_kmc.model.opaque import OpaqueModel
 from tests.honesty import deviation, exact_moments, learn, silent_error
 
@@ -472,3 +474,25 @@ def test_boxes_of_one_function_under_a_hierarchy_are_one_emulator():
     opaque = OpaqueModel(model.value_vars, model, np.random.default_rng(0))
     exact = opaque.evaluate(learned.positions[rows]).log_densities
     assert np.sqrt(np.mean((exact - learned.log_densities[rows]) ** 2)) < 0.2
+
+
+class Searched(Exception):
+    pass
+
+
+@pytest.mark.one_line
+def test_searches_follow_a_ridge_to_its_end(monkeypatch):
+    """Eight parameters of an ODE as one number: the maximum is 33.1, another one -6.8.
+
+    On this seed the best search ended at .6 on the ridge between them before searches looked ahead.
+    """
+    found = []
+
+    def end(self, n_around):
+        found.extend(mode.log_density for mode, _ in self.found)
+        raise Searched
+
+    monkeypatch.setattr(MultiStart, "_at_modes", end)
+    with pytest.raises(Searched):
+        kmc.learn(predators_and_prey(), random_seed=0, progressbar=False)
+    assert max(found) > 25.0

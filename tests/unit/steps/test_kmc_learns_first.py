@@ -128,6 +128,22 @@ def test_chains_begin_there_anyway_where_they_would_miss_maxima(
     assert (learning.why_not_trusted(learned, run) is None) == is_trusted
 
 
+@pytest.mark.parametrize(
+    ("d", "has_small_nodes", "returns_outputs", "is_learned"),
+    [
+        (50, False, True, True),
+        (51, False, True, False),
+        (250, True, True, True),
+        (20, False, False, True),
+        (21, False, False, False),
+    ],
+)
+def test_how_many_values_are_learned(d, has_small_nodes, returns_outputs, is_learned):
+    opaque = SimpleNamespace(has_small_nodes=has_small_nodes, returns_outputs=returns_outputs)
+    assert (learning.why_too_large(d, opaque) is None) == is_learned
+    assert "251 values are more than the 250" in learning.why_too_large(251, None)
+
+
 @pytest.mark.one_line
 def test_the_draws_are_those_of_what_learn_returns():
     options = {"tune": 30, "draws": 30, "chains": 2, "cores": 1} | QUIET
