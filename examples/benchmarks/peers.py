@@ -171,7 +171,10 @@ def until(found, condition):
 
 
 def evaluations(results):
-    """Evaluations until good / .2 / .1, a row a target, a column a peer, medians over seeds."""
+    """Evaluations until good / .2 / .1, a row a target, a column a peer, medians over seeds.
+
+    "?" where a run has been kept without what "good" needs.
+    """
     cells = {}
     for (target, peer), group in results.groupby(["target", "peer"], sort=False):
         runs = [one for _, one in group.groupby("seed")]
@@ -180,6 +183,8 @@ def evaluations(results):
             first = [until(one, condition) for one in runs]
             n = np.median([np.inf if each is None else each["evaluations"] for each in first])
             middles.append(f"{n:.0f}" if np.isfinite(n) else "-")
+        if group["mmtv"].isna().any():
+            middles[0] = "?"
         cells.setdefault(target, {})[peer] = " / ".join(middles)
     table = pd.DataFrame.from_dict(cells, orient="index").fillna("")
     return table.rename_axis("target").reset_index()
