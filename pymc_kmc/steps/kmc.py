@@ -111,10 +111,10 @@ class KMC(SurrogateStep):
         boxes depend on the step's variables alone, and either return outputs, with 50 values of the
         variables at most, or 250 where each box depends on few, or a log likelihood or an estimate
         of it, with 20 at most, on whose maximum searches agree; where it depends on more than six
-        numbers a warning says if they may not. `step.posterior` is the learned
-        posterior, `step.evaluations` all evaluations made for it. If false, or where the learned
-        posterior can't be trusted, each chain learns by itself, from these evaluations too. Another
-        seed learns anew: ``KMC(rng=2)``, since PyMC gives a step no seed before it samples.
+        numbers a warning says if they may not. `step.posterior` is the learned posterior,
+        `step.evaluations` all evaluations made for it. If false, or where the learned posterior
+        can't be trusted, each chain learns by itself, from these evaluations too. Another seed
+        learns anew: ``KMC(rng=2)``, since PyMC gives a step no seed before it samples.
     n_landmarks : int
         Number of kernel functions of the surrogate: its flexibility, and the cost of a move. Where
         they are too few for the log density, it has up to twice as many.
