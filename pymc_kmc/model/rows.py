@@ -65,31 +65,28 @@ def sliced(fgraph, node):
     axis, parts = _joined(node)
     if axis is None or len(parts) < 2:
         return None
-    is_stack = isinstance(node.op, MakeVector)
-    inner = [part if is_stack else _before_expansion(part, axis) for part in parts]
-    if not is_stack and all(part is not None for part in inner):
-        is_stack = True
-    elif not is_stack:
-        inner = parts
+    inner = parts
+    if not (is_stack := isinstance(node.op, MakeVector)):
+        expanded = [_before_expansion(part, axis) for part in parts]
+        is_stack = all(part is not None for part in expanded)
+        inner = expanded if is_stack else parts
     entries = [_entry(part) for part in inner]
     if any(entry is None for entry in entries):
         return None
     bases, places, numbers, others = zip(*entries, strict=True)
     base, place, first, step = bases[0], places[0], numbers[0], numbers[1] - numbers[0]
-    if any(each is not base for each in bases) or any(each != others[0] for each in others):
-        return None
-    last = first + step * len(parts)
-    if len(set(places)) > 1 or len(set(numbers)) < len(numbers):
+    are_alike = all(each is base for each in bases) and all(each == others[0] for each in others)
+    if not are_alike or len(set(places)) > 1 or len(set(numbers)) < len(numbers):
         return None
     indices = [slice(None) if k is None else k for k in others[0]]
+    last, indices[place] = first + step * len(parts), slice(None)
+    along = others[0][:place].count(None)
     if abs(step) == 1 and numbers == tuple(range(first, last, step)):
         indices[place] = slice(first, last if last >= 0 else None, step)
         found = base[tuple(indices)]
     else:
-        indices[place] = slice(None)
-        axis_taken = others[0][:place].count(None)
-        found = pt.take(base[tuple(indices)], np.array(numbers), axis=axis_taken)
-    found = pt.moveaxis(found, others[0][:place].count(None), axis)
+        found = pt.take(base[tuple(indices)], np.array(numbers), axis=along)
+    found = pt.moveaxis(found, along, axis)
     if not is_stack:
         shape = [found.shape[i] for i in range(found.ndim)]
         joined = shape[axis] * shape[axis + 1]
