@@ -552,8 +552,9 @@ class WithoutVolume(ScaleWarp):
 
 @pytest.mark.one_line
 def test_detailed_balance_in_wrong_coordinates_can_fail(monkeypatch):
+    """What is learned depends on the roundings of a processor: with 2000 draws 8.4 on one."""
     step = in_wrong_coordinates(monkeypatch, WithoutVolume)
-    assert worst_of_balance(step, n=2000) > 2 * TOLERANCE
+    assert worst_of_balance(step, n=5000) > 2 * TOLERANCE
 
 
 @pytest.mark.one_line
