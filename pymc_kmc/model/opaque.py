@@ -335,10 +335,12 @@ class OpaqueModel(UnconstrainedModel):
         A StructureError says that the structure read off the graph doesn't hold here: all is
         recorded, and the nodes are others from now on.
         """
+        new = self._unknown(X)
+        if len(new):
+            self._evaluate(new)
         rows = self._known_rows(X)
-        if (is_new := rows < 0).any():
-            self._evaluate(X[is_new])
-            rows[is_new] = len(self.evaluations) + np.arange(-is_new.sum(), 0)
+        if self.is_noisy:
+            rows[rows < 0] = len(self.evaluations) + np.arange(-len(new), 0)
         found = self.evaluations[rows]
         self._prove(found)
         return found
@@ -354,6 +356,15 @@ class OpaqueModel(UnconstrainedModel):
         # An estimate is another one each time.
         n_known = self._n_remembered if self.is_noisy else len(self.evaluations)
         return self.evaluations[:n_known].rows(X)
+
+    def _unknown(self, X):
+        """Return those of places X (n, d) that need an evaluation, each once if it is exact."""
+        new = X[self._known_rows(X) < 0]
+        if self.is_noisy:
+            return new
+        # Two chains may be at one place.
+        _, first = np.unique(new, axis=0, return_index=True)
+        return new[np.sort(first)]
 
     def _prove(self, found):
         """Check the structure read off the graph at evaluations; give up refuted parts of it."""
@@ -425,8 +436,8 @@ class OpaqueModel(UnconstrainedModel):
 
     def begin(self, X):
         """Let the executor begin with X (n, d), all places of a later call of :meth:`evaluate`."""
-        if (is_new := self._known_rows(X) < 0).any():
-            arrays = self._part_inputs(*self._columns.split(X[is_new]))
+        if len(new := self._unknown(X)):
+            arrays = self._part_inputs(*self._columns.split(new))
             self._parts_found[0].source.begin(arrays, self._executor)
 
     def _evaluate(self, X):

@@ -180,6 +180,18 @@ def test_terms_of_the_log_density_are_one_number(build):
     assert node.n_outputs == 1
 
 
+def test_a_place_is_evaluated_once():
+    opaque = take_apart(vector_model())
+    X = np.random.default_rng(0).normal(size=(3, 4))
+    n, places = opaque.n_evaluations, X[[0, 1, 0, 2, 1]]
+    found = opaque.evaluate(places)
+    assert opaque.n_evaluations - n == 3 == len(opaque.evaluations)
+    np.testing.assert_array_equal(found.X, places)
+    for x, outputs in zip(places, found.outputs, strict=True):
+        np.testing.assert_array_equal(outputs, opaque.evaluate(x[None]).outputs[0])
+    assert opaque.n_evaluations - n == 3
+
+
 def test_an_estimate_is_noisy_and_seeded():
     first, again, other = (take_apart(noisy_model(), seed) for seed in (1, 1, 2))
     assert first.nodes[0].is_noisy
@@ -259,13 +271,15 @@ def test_what_cannot_be_taken_apart_is_opaque_as_a_whole(build):
 
 
 def test_the_graph_of_many_groups_has_no_node_for_each():
+    """PyTensor leaves some ten nodes of shapes more or fewer, by chance."""
     counts = []
-    for n in (3, 9):
+    for n in (3, 27):
         opaque = take_apart(groups_model(n))
         opaque.pull(np.zeros((1, 3 * n)), np.zeros((1, 3 * n)))
         functions = opaque._log_density, opaque._emulated_inputs, opaque._pull
         counts.append([len(each.maker.fgraph.apply_nodes) for each in functions])
-    assert counts[0] == counts[1]
+    few, many = np.array(counts)
+    assert np.all(many < few + 20)
 
 
 def test_nodes_with_gradients_are_not_opaque():
