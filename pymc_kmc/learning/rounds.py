@@ -241,6 +241,10 @@ class Rounds:
                 n_distant = min(N_NOT_EXCLUDED, (drawn.n_new - len(drawn.fresh)) // 2)
                 distant = self.not_excluded(composite, draws, n_distant)
         places, n_fresh = self._places(drawn, distant, n_gaps)
+        if not self.model.is_noisy:
+            # Two chains may be at one place.
+            _, first = np.unique(places, axis=0, return_index=True)
+            places, n_fresh = places[np.sort(first)], int(np.sum(first < n_fresh))
         return Plan(places, n_fresh, len(distant), is_sure, n_gaps)
 
     def is_close(self, state, composite, draws, factor):
