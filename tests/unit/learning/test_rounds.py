@@ -179,7 +179,8 @@ def test_gaps_that_stay_are_looked_into_far_away(monkeypatch, known, n_gaps, is_
     rounds, state = known
 
     def optimistic_draws(composite, draws, factor, rng, maps):
-        return OptimisticDraws(draws, np.array([[70.0, 80.0], [60.0, 60.0]]), 9.0)
+        elsewhere = draws._replace(X=draws.X + 0.01)  # a place is evaluated once
+        return OptimisticDraws(elsewhere, np.array([[70.0, 80.0], [60.0, 60.0]]), 9.0)
 
     monkeypatch.setattr(rounds_module, "optimistic_draws", optimistic_draws)
     after = rounds.next(state._replace(n_gaps=n_gaps))
