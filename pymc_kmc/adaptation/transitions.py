@@ -131,6 +131,7 @@ def learn_transitions(
     rng,
     n_gradients=None,
     *,
+    most_decorrelation=MOST_DECORRELATION,
     target_acceptance=TARGET_ACCEPTANCE,
     step_size=None,
     n_steps=None,
@@ -140,7 +141,8 @@ def learn_transitions(
     `hamiltonian` is that of :func:`whitened_hamiltonian`; simulations start at states (n, d) of the
     chain, repetitions included. `n_gradients` is the budget of a sequence, by default what
     landmarks cost allows; with 0 a sequence has one transition, whose acceptance rate on the
-    surrogate is `target_acceptance`. A `step_size` and `n_steps` that are given are not learned.
+    surrogate is `target_acceptance`. A decorrelation of `most_decorrelation` ends a sequence. A
+    `step_size` and `n_steps` that are given are not learned.
     """
     if n_gradients is None:
         n_gradients = BUDGET / _gradient_cost(hamiltonian.parameters, states.shape[1])
@@ -164,10 +166,11 @@ def learn_transitions(
         jumps = _mean_jumps(hamiltonian, scale, starts, step_size, n_simulated, n_steps, rng)
         jump = np.min((jumps + LEAST_JUMP) / (independent + LEAST_JUMP))
         rate = -np.log1p(-min(jump, LARGEST_JUMP)) / n_simulated
-        decorrelation = min(rate * most, MOST_DECORRELATION)
+        decorrelation = min(rate * most, most_decorrelation)
         if lengths is None or decorrelation > WORTH * best:
             best = decorrelation
-            lengths = n_steps, min(most, int(np.ceil(MOST_DECORRELATION / max(rate, SLOWEST))))
+            n_enough = int(np.ceil(most_decorrelation / max(rate, SLOWEST)))
+            lengths = n_steps, min(most, n_enough)
     return SurrogateTransitions(hamiltonian, step_size, *lengths, best)
 
 

@@ -16,6 +16,7 @@ approximations are available. *Biometrika* 87, 1-13.
 """
 
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,9 @@ MOST_FITS = 4
 # Growth of the number of values after which spaces and transforms compete again: with 1.5 a
 # transform that was wrong was kept for 150 evaluations.
 COMPETE_AGAIN = 1.2
+# Most values that they compete on, or one a coefficient of a quadratic: a search for the parameters
+# of 800 takes eight times as long as for those of 400, which tell as much of them.
+MOST_COMPARED = 400
 # Number of values from which on parameters are kept until the number has grown by this factor: a
 # search for them takes some 15 times as long as a fit with those that are known.
 MANY, SEARCH_AGAIN = 300, 1.15
@@ -271,23 +275,31 @@ class NodeEmulator:
         keeps = self.grows and not competes and MANY < len(Y) < SEARCH_AGAIN * self.n_searched
         last = None if self.process is None else self.process.extension
 
-        def best(candidates, extension):
+        def best(candidates, extension, rows=slice(None)):
             if self.process is not None and extension == last and self.space[0] in spaces:
                 candidates = [*candidates, (self.space, self.process)]
             if not np.all(Y > 0):
                 candidates = [each for each in candidates if each[0][1] != "log"]
-            data = Y, log_densities, highest, base
+            data = Y[rows], log_densities[rows], highest, base if base is None else base[rows]
+            some = {name: (P[rows], draws) for name, (P, draws) in spaces.items()}
             fits = [
-                self._fit_in(space, spaces[space[0]], *data, process, keeps, extension)
+                self._fit_in(space, some[space[0]], *data, process, keeps, extension)
                 for space, process in candidates
             ]
             return max(zip(candidates, fits, strict=True), key=lambda each: each[1][0])
 
         if competes:
+            d = len(self.node.moves_with)
+            most = max(MOST_COMPARED, (d + 1) * (d + 2) // 2)
+            few = slice(None) if len(Y) <= most else at_all_heights(log_densities, most)
             # From the search's own start too: the last parameters may be a local maximum.
-            found = best([(space, None) for space in self._candidates(spaces)], None)
+            candidates = [(space, None) for space in self._candidates(spaces)]
+            found = best(candidates, None, few)
             if self.grows and len(Y) >= FEWEST_EXTENDED and found[1][1] is not None:
-                found = _extended(found, best)
+                found = _extended(found, partial(best, rows=few))
+            (space, _), (_, process, *_) = found
+            if len(Y) > most and process is not None:
+                found = best([(space, process)], process.extension)
         else:
             found = best([], last)
         if found[1][1] is None:
@@ -461,6 +473,12 @@ def _stacked(arrays):
 def noise_of(emulators):
     """Return the standard deviation of the noise in a sum of fitted emulators' outputs."""
     return float(np.sqrt(sum(emulator.noise for emulator in emulators if emulator.node.is_noisy)))
+
+
+def at_all_heights(heights, n):
+    """Return n of the rows, evenly from the highest to the lowest."""
+    every = np.linspace(0, len(heights) - 1, n).astype(int)
+    return np.argsort(-heights, kind="stable")[every]
 
 
 def _extended(found, best):

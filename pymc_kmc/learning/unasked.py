@@ -116,8 +116,11 @@ def why_not_trusted(learned, run):
     if run.opaque.returns_outputs or run.multistart.may_hide_modes:
         return None
     if not learned.has_converged:
-        error = f"{learned.error:.2g} nats, {TOLERANCE:g} would do"
-        return f"the log density's error is {error}, at the limit of {run.limit} evaluations"
+        return (
+            f"the log density's error at the last new draws was {learned.error:.2g} nats at the "
+            f"limit of {run.limit} evaluations; below {TOLERANCE:g} in three rounds running, and "
+            "emulators that are sure of all draws, would do"
+        )
     return why_searches_disagree(learned)
 
 
