@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pymc_kmc.learning import emulator as emulators
 from pymc_kmc.learning.emulator import FEWEST_EXTENDED, SHALLOW, NodeEmulator
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.model.structure import OpaqueNode
@@ -47,6 +48,32 @@ def emulated(function, n, grows=True):
 )
 def test_a_covariance_is_extended_where_that_tells_more(function, extension):
     assert emulated(function, FEWEST_EXTENDED + 50).process.extension == extension
+
+
+@pytest.mark.parametrize("function", [mixture, heavy])
+def test_what_competes_on_some_values_is_fitted_to_all(function, monkeypatch):
+    usual = emulated(function, 240)
+    monkeypatch.setattr(emulators, "MOST_COMPARED", FEWEST_EXTENDED + 20)
+    sizes, fit = [], emulators.ExactGP.fit
+
+    def counted(self, X, *args):
+        sizes.append(len(X))
+        return fit(self, X, *args)
+
+    monkeypatch.setattr(emulators.ExactGP, "fit", counted)
+    found = emulated(function, 240)
+    assert set(sizes[:-1]) == {FEWEST_EXTENDED + 20} and sizes[-1] == 240
+    assert found.space == usual.space and found.process.extension == usual.process.extension
+    # Where less than .3 nats a value are missing predictions are as good.
+    assert found.process.log_evidence_ > usual.process.log_evidence_ - 0.3 * 240
+
+
+def test_some_values_are_of_all_heights():
+    heights = np.random.default_rng(0).normal(size=1000)
+    rows = emulators.at_all_heights(heights, 11)
+    assert len(set(rows)) == 11
+    assert np.diff(np.argsort(np.argsort(-heights))[rows]).max() <= 100
+    assert {heights.argmax(), heights.argmin()} <= set(rows)
 
 
 @pytest.mark.parametrize(("n", "grows"), [(FEWEST_EXTENDED - 20, True), (200, False)])
