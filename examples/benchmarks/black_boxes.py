@@ -40,6 +40,8 @@ from examples.benchmarks.targets import TARGETS, markdown
 
 DRAWS, QUICK_DRAWS = 1000, 50
 REFERENCE_TUNE, REFERENCE_DRAWS = 5000, 40_000
+#: Columns and their digits.
+DIGITS = {"learning": 0, "tuning": 0, "seconds": 0, "mean": 2, "sd": 2, "R-hat": 3}
 
 
 def opaque(log_likelihood, means, sds):
@@ -234,12 +236,16 @@ def run(name, seed, n_draws, moments=None):
         step = kmc.KMC(rng=seed)
         seconds = time.process_time() - begin
         idata = learning.sample(step, n_draws, seed, step.default_tune_steps)
-    draws = learning.unconstrained(model, idata.posterior)
+    return figures(step, idata, learning.unconstrained(model, idata.posterior), seconds, moments)
+
+
+def figures(step, idata, draws, seconds, moments=None):
+    """Return the figures of a run whose draws are (chains, n, k), by name."""
     tuning, drawing = (
         int(group["kmc_n_evaluations"].sum())
         for group in (idata.warmup_sample_stats, idata.sample_stats)
     )
-    figures = {
+    found = {
         "trusted": step.posterior is not None,
         "learning": step.n_learning_evaluations,
         "tuning": tuning,
@@ -248,8 +254,21 @@ def run(name, seed, n_draws, moments=None):
         "R-hat": max(float(az.rhat(draws[..., j])) for j in range(draws.shape[-1])),
     }
     if moments is not None:
-        figures["mean"], figures["sd"] = map(float, learning.errors(draws, moments))
-    return figures
+        found["mean"], found["sd"] = map(float, learning.errors(draws, moments))
+    return found
+
+
+def table(runs):
+    """Print rows as they are made, and a table of all; `runs` has names and lists of figures."""
+    rows = []
+    for name, found in runs:
+        rows.append([name, f"{sum(one['trusted'] for one in found)} of {len(found)}"])
+        for key, n in DIGITS.items():
+            values = [one[key] for one in found if key in one]
+            rows[-1].append(learning.cell(values, digits=n) if values else "-")
+        rows[-1].append(learning.cell([one["ESS"] for one in found], min))
+        print(*rows[-1], flush=True)
+    print("\n" + markdown(["target", "trusted", *DIGITS, "ESS / 1000"], rows))
 
 
 def main(arguments=None):
@@ -261,18 +280,13 @@ def main(arguments=None):
     logging.getLogger("pymc").setLevel(logging.ERROR)
     names = ["pharmacokinetics"] if options.quick else options.targets.split(",")
     n_seeds, n_draws = (1, QUICK_DRAWS) if options.quick else (options.seeds, DRAWS)
-    digits = {"learning": 0, "tuning": 0, "seconds": 0, "mean": 2, "sd": 2, "R-hat": 3}
-    rows = []
-    for name in names:
-        moments = None if options.quick else reference(name)
-        found = [run(name, seed, n_draws, moments) for seed in range(n_seeds)]
-        rows.append([name, f"{sum(one['trusted'] for one in found)} of {n_seeds}"])
-        for key, n in digits.items():
-            values = [one[key] for one in found if key in one]
-            rows[-1].append(learning.cell(values, digits=n) if values else "-")
-        rows[-1].append(learning.cell([one["ESS"] for one in found], min))
-        print(*rows[-1], flush=True)
-    print("\n" + markdown(["target", "trusted", *digits, "ESS / 1000"], rows))
+
+    def runs():
+        for name in names:
+            moments = None if options.quick else reference(name)
+            yield name, [run(name, seed, n_draws, moments) for seed in range(n_seeds)]
+
+    table(runs())
 
 
 if __name__ == "__main__":
