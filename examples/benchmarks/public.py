@@ -17,7 +17,7 @@ theirs; floor  what the paper has; the same of as many independent draws of the 
 log Z          error of the log evidence, in nats, where it is known
 
 Every run is kept in a CSV and not made again. References without exact draws are those of a long
-chain, made once and kept beside it. Models of posteriordb's kind are in `black_boxes`.
+chain, made once and kept beside it. Models of posteriordb are in `posteriordb`.
 """
 
 import os
