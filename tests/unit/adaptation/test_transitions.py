@@ -89,6 +89,17 @@ def test_independent_ends_need_the_shortest_sequences(monkeypatch, fitted, kind)
     assert learned(surrogate, states, seed=19).n_transitions == np.ceil(MOST_DECORRELATION / rate)
 
 
+def test_a_sequence_ends_at_the_decorrelation_that_is_asked_for(fitted):
+    surrogate, X = fitted
+    hamiltonian = whitened_hamiltonian(surrogate)
+    half, whole = (
+        learn_transitions(hamiltonian, X, np.random.default_rng(3), most_decorrelation=each)
+        for each in (MOST_DECORRELATION / 2, MOST_DECORRELATION)
+    )
+    assert (half.decorrelation, whole.decorrelation) == (MOST_DECORRELATION / 2, MOST_DECORRELATION)
+    assert half.n_transitions == pytest.approx(whole.n_transitions / 2, abs=1)
+
+
 def mean_number_of_steps(moves, position, seed=15):
     rng = np.random.default_rng(seed)
     return np.mean([sequence(moves, position, LONGEST, rng).n_steps for _ in range(50)])
