@@ -24,6 +24,8 @@ COARSE, FINE = {1: (301, 301, 301), 2: (61, 31, 31)}, {1: 601, 2: 81}
 # Largest change of a moment, in standard deviations, by leaving out every other point: twice the
 # grid's error, at edges.
 ROUGHNESS = 0.06
+# Share of the prior's mass in the places that it hardly ever comes to.
+RARE = 0.01
 # How far a moment may be off: in standard deviations, and in standard errors as they are stated.
 # These are of 2048 draws, near .025 standard deviations.
 MARGIN, SCORES = 0.1, 4.0
@@ -53,7 +55,7 @@ class TooRough(Exception):
     """A grid can't tell the moments: a mode is narrow, or an edge long."""
 
 
-def exact_moments(model, farthest=FARTHEST, fine=None):
+def exact_moments(model, farthest=FARTHEST, fine=None, with_rare=True):
     """Return a model's :class:`Exact` moments by summation over one or two unconstrained values.
 
     Parameters
@@ -63,8 +65,11 @@ def exact_moments(model, farthest=FARTHEST, fine=None):
         Distance from 0 up to which is looked for mass.
     fine : int, optional
         Points a dimension of the last grid.
+    with_rare : bool
+        Whether mass counts where the prior hardly ever comes, RARE of its own.
     """
     evaluate, d = _compiled(model)
+    smallest = -np.inf if with_rare else _rare(model, farthest)
     low, high = np.full(d, -farthest), np.full(d, farthest)
     for n, nats in zip(COARSE[d], (DEEP, DEEP, COUNTS), strict=True):
         X, width = _grid(low, high, n)
@@ -74,6 +79,9 @@ def exact_moments(model, farthest=FARTHEST, fine=None):
     n = FINE[d] if fine is None else fine
     X, width = _grid(low, high, n)
     log_densities, natural = evaluate(X)
+    if not with_rare:
+        log_prior, _ = _compiled(model, model.free_RVs)[0](X)
+        log_densities = np.where(log_prior < smallest, -np.inf, log_densities)
     exact = Exact.of(natural, log_densities, np.prod(width))
     every_other = (np.indices(d * (n,)).reshape(d, -1) % 2 == 0).all(axis=0)
     rough = Exact.of(natural[every_other], log_densities[every_other], np.prod(2 * width))
@@ -81,6 +89,14 @@ def exact_moments(model, farthest=FARTHEST, fine=None):
     if not change.max() < ROUGHNESS:
         raise TooRough(f"moments change by {change.max():.2g} standard deviations")
     return exact
+
+
+def _rare(model, farthest):
+    """Return the log density of a model's prior below which it has RARE of its mass."""
+    evaluate, d = _compiled(model, model.free_RVs)
+    heights = np.sort(evaluate(_grid(np.full(d, -farthest), np.full(d, farthest), FINE[d])[0])[0])
+    masses = np.exp(heights - heights[-1])
+    return heights[np.searchsorted(np.cumsum(masses), RARE * masses.sum())]
 
 
 def _grid(low, high, n):
@@ -91,14 +107,15 @@ def _grid(low, high, n):
     )
 
 
-def _compiled(model):
+def _compiled(model, variables=None):
     """Return a function of unconstrained points (n, d), and d.
 
-    It returns log densities (n,), -inf where they are not a number, and the free values (n, k).
+    It returns log densities (n,), of all variables by default, -inf where they are not a number,
+    and the free values (n, k).
     """
     values = model.value_vars
     natural = model.replace_rvs_by_values(model.free_RVs)
-    compiled = pytensor.function(values, [model.logp(), *natural], mode="FAST_COMPILE")
+    compiled = pytensor.function(values, [model.logp(variables), *natural], mode="FAST_COMPILE")
     start = model.initial_point(0)
     shapes = [np.shape(start[v.name]) for v in values]
     ends = np.cumsum([0, *[int(np.prod(shape)) for shape in shapes]])

@@ -26,6 +26,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
 
 from pymc_kmc.learning.modes import maxima
 from pymc_kmc.numerics.coordinates import ModeMaps
@@ -49,6 +50,8 @@ SMALLEST_VARIANCE = 1e-12
 # Standard deviation of a log density that is finite with probability one half, in nats: the density
 # is none then, or twice its mean.
 DOUBT = np.log(2.0)
+# Smallest scale of the prior's draws: those of a variable may all be the same.
+SMALLEST = 1e-12
 # Draws of what was learned: chains at most, draws a chain.
 N_CHAINS, N_EACH = 256, 8
 # Nodes' outputs that are predicted at once, over all chains, of many nodes; fewest chains of these.
@@ -65,6 +68,9 @@ MIXED = 1.03
 DRIFT = 4.0
 # Transitions that chains begin with.
 N_BURNED = 16
+# Proposals of draws of the prior between draws: a plateau with 3 % of the mass, 8 nats below a
+# narrow mode, had .5 % without. They take a seventh of the time.
+N_FROM_PRIOR = 8
 
 
 class Values(NamedTuple):
@@ -322,13 +328,51 @@ class Drawn(NamedTuple):
     r_hat: float
 
 
-def drawn(composite, state, rng) -> Drawn:
+class FromPrior:
+    """Proposals that don't depend on a chain's place: about draws of the prior (n, d).
+
+    A wide plateau far below a narrow mode may have mass, and trajectories hardly come there. The
+    proposals' density is a kernel density estimate, with Scott's bandwidth.
+    """
+
+    def __init__(self, draws):
+        n, d = draws.shape
+        spread = 0.5 * np.ptp(np.quantile(draws, [0.16, 0.84], axis=0), axis=0)
+        self.centres, self.scales = draws, n ** (-1.0 / (d + 4)) * np.maximum(spread, SMALLEST)
+
+    def log_density(self, X):
+        """Return the log density (k,) at points (k, d), up to a constant."""
+        squares = [((X - centre) / self.scales) ** 2 for centre in self.centres]
+        return logsumexp(-0.5 * np.sum(squares, axis=2), axis=0)
+
+    def jump(self, X, rng):
+        """Return proposals (k, d), and what their log acceptance ratios (k,) have besides f."""
+        centres = self.centres[rng.integers(len(self.centres), size=len(X))]
+        new = centres + self.scales * rng.standard_normal(X.shape)
+        return new, self.log_density(X) - self.log_density(new)
+
+
+@np.errstate(all="ignore")
+def jumped(composite, draws, jumps, n, rng) -> Draws:
+    """Return Draws, at temperature 1, after n proposals of `jumps`."""
+    X, values, step_size = draws
+    for _ in range(n):
+        new_X, log_ratio = jumps.jump(X, rng)
+        new_values = composite(new_X)
+        change = new_values.penalised - values.penalised + log_ratio
+        X, values, _ = _accepted(X, values, new_X, new_values, change, rng)
+    return Draws(X, values, step_size)
+
+
+def drawn(composite, state, rng, prior) -> Drawn:
     """Return many chains' draws from a composite.
 
     Chains that have not mixed, or whose averages still drift, as along a curved ridge, go on with
     longer trajectories and then more of them, if learning has converged. Where the emulators have
-    several maxima above the draws, chains jump between these.
+    several maxima above the draws, chains jump between these. Between draws they are proposed draws
+    of the `prior` (n, d), if there are any.
     """
+    from_prior = FromPrior(prior) if len(prior) else None
     starts = _finite(composite, state)
     n_chains = max(MOST_AT_ONCE // len(composite.model.nodes), FEWEST_CHAINS)
     starts = starts[rng.choice(len(starts), min(n_chains, N_CHAINS))]
@@ -339,6 +383,8 @@ def drawn(composite, state, rng) -> Drawn:
         for _ in range(N_EACH):
             settings = n, rng, 1.0, maps, None, most_steps
             last = draw(composite, last.X, factor, last.step_size, *settings)
+            if from_prior is not None:
+                last = jumped(composite, last, from_prior, N_FROM_PRIOR, rng)
             parts.append(last)
         X = np.stack([part.X for part in parts])
         turned = on_circles(X, composite.model.periods)

@@ -414,7 +414,7 @@ class Run:
         rounds.coarse = self.rounds.coarse
         known = state._replace(n_converged_rounds=N_CONVERGED_ROUNDS, temperature=1.0)
         composite = rounds.fit(known.evaluations, known.draws)
-        found = drawn(composite, known, rng)
+        found = drawn(composite, known, rng, rounds.prior)
         draws = joined(found.parts)
         known = known._replace(step_size=draws.step_size, factor=found.factor, draws=draws.X)
         error = known_error(rounds, known, composite, draws)
@@ -440,7 +440,8 @@ class Run:
         """Return the composite of all evaluations, and its :func:`drawn` draws."""
         if self._drawn is None or self._drawn[0] is not state:
             composite = self.rounds.fit(state.evaluations, state.draws)
-            self._drawn = state, composite, drawn(composite, state, self.rng)
+            found = drawn(composite, state, self.rng, self.rounds.prior)
+            self._drawn = state, composite, found
         return self._drawn[1:]
 
 

@@ -168,6 +168,27 @@ def two_outputs(records):
     return model
 
 
+class CurveThatFails(Op):
+    """Six outputs; NaN where a is large."""
+
+    itypes, otypes = [pt.dscalar], [pt.dvector]
+
+    def perform(self, node, inputs, outputs):
+        a = float(inputs[0])
+        outputs[0][0] = a * np.linspace(0.5, 1.5, 6) if a < 1.5 else np.full(6, np.nan)
+
+
+def jump_where_nobody_looked():
+    """Outputs are others in a fifth of the prior, which has 14 % of the mass."""
+    errors = 0.6 * np.array([0.3, -0.4, 0.1, 0.5, -0.2, -0.3])
+    with pm.Model() as model:
+        outputs = CurveThatFails()(pm.LogNormal("a", 0, 0.5))
+        outputs = pt.switch(pt.isnan(outputs), 1.0, outputs)
+        observed = 0.6 * np.linspace(0.5, 1.5, 6) + errors
+        pm.Normal("y", pt.specify_shape(outputs, 6), 0.6, observed=observed)
+    return model
+
+
 # Model, how far from 0 there may be mass, and seeds, among them those that missed a mode.
 MUST_BE_RIGHT = {
     "clipped terms": (clipped_terms, 50.0, (0, 1)),
@@ -176,6 +197,7 @@ MUST_BE_RIGHT = {
     "two modes of a number's negative": (lambda: two_modes_of_a_number(-1.0), 12.0, (0, 1, 4)),
     "two modes of half a number's negative": (lambda: two_modes_of_a_number(-0.5), 12.0, (0,)),
 }
+MUST_BE_RIGHT["a jump where nobody looked"] = (jump_where_nobody_looked, 5.0, (1, 3))
 MUST_BE_RIGHT["waves"] = (waves, 8.0, (1, 3))
 MUST_BE_RIGHT["a sum of two likelihoods"] = (sum_of_two_likelihoods, 15.0, (1, 2))
 MUST_BE_HONEST = {

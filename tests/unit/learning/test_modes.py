@@ -145,12 +145,15 @@ class TwoModes:
 
     model = SimpleNamespace(nearest_copy=lambda x, to: x, periods=np.array([np.inf]), nodes=[0])
 
+    def __init__(self, places=PLACES, sds=SDS, shares=SHARES):
+        self.places, self.sds, self.shares = map(np.array, (places, sds, shares))
+
     def __call__(self, X, temperature=1.0, penalty=0.0):
-        away = (X - PLACES) / SDS
-        logs = np.log(SHARES / SDS) - 0.5 * away**2
+        away = (X - self.places) / self.sds
+        logs = np.log(self.shares / self.sds) - 0.5 * away**2
         values = np.logaddexp(*logs.T)
         weights = np.exp(logs - values[:, None])
-        gradient = -(weights * away / SDS).sum(axis=1, keepdims=True)
+        gradient = -(weights * away / self.sds).sum(axis=1, keepdims=True)
         none = np.zeros(len(X))
         return Values(values / temperature, gradient / temperature, values, none, none)
 
@@ -171,11 +174,29 @@ def test_chains_that_do_not_mix_jump_between_maxima():
     state = SimpleNamespace(
         draws=starts, factor=np.eye(1), modes=(), maps=None, step_size=0.3, has_converged=True
     )
-    found = drawn(TwoModes(), state, np.random.default_rng(0))
+    found = drawn(TwoModes(), state, np.random.default_rng(0), np.zeros((0, 2)))
     assert found.r_hat < MIXED
     X = np.concatenate([part.X[:, 0] for part in found.parts])
     assert np.mean(X > 0) == pytest.approx(SHARES[1], abs=0.14)
     assert len(found.modes) == 2
+
+
+def test_draws_of_the_prior_lead_to_a_plateau_far_below_a_mode():
+    """A share of .05 of 2048 draws, nearly independent: its standard error is .005; 4 allowed."""
+    rng = np.random.default_rng(0)
+    density, prior = TwoModes((0.0, 1.0), (0.05, 5.0), (0.95, 0.05)), rng.normal(0, 5, (256, 1))
+    state = SimpleNamespace(
+        draws=rng.normal(0, 0.05, (256, 1)), factor=0.05 * np.eye(1), modes=(), maps=None
+    )
+    state.step_size, state.has_converged = 0.3, True
+
+    def share(prior):
+        X = np.concatenate([part.X for part in drawn(density, state, rng, prior).parts])
+        return np.mean(np.abs(X) > 0.5)
+
+    expected = 0.05 * 0.92
+    assert share(prior) == pytest.approx(expected, abs=0.02)
+    assert share(prior[:0]) < 0.5 * expected
 
 
 def test_draws_are_worth_less_where_chains_differ():
