@@ -106,11 +106,12 @@ class Values(NamedTuple):
 class Composite:
     """The log density of an OpaqueModel, with fitted emulators in place of its opaque nodes.
 
-    `region` is the FeasibleRegion; None where the log density is finite everywhere.
+    `region` is the FeasibleRegion; None where the log density is finite everywhere. There is no
+    mass beyond the `bounds`, a lowest and a highest place (d,), if there are any.
     """
 
-    def __init__(self, model, emulators, region=None):
-        self.model, self.emulators, self.region = model, emulators, region
+    def __init__(self, model, emulators, region=None, bounds=None):
+        self.model, self.emulators, self.region, self.bounds = model, emulators, region, bounds
         # Successive nodes of one function, which share a process, are predicted together.
         groups = groupby(emulators, key=lambda emulator: id(emulator.process))
         self._together = [
@@ -217,6 +218,9 @@ class Composite:
                 self.region.for_moves(X) if is_for_moves else self.region.log_probability(X, n_sds)
             )
             added, gradient = added + log_feasible / temperature, gradient + slopes / temperature
+        if self.bounds is not None:
+            low, high = self.bounds
+            added = np.where(((X < low) | (X > high)).any(axis=1), -np.inf, added)
         return Values(tempered + added, gradient, mean, variance, log_feasible)
 
 

@@ -10,7 +10,9 @@ error below the tolerance in three rounds running, and emulators that are sure o
 
 Some chains begin at draws of the prior in every round: a chain that comes to places as high as the
 draws stays. A mode that the emulators already predict is so found without an evaluation. Where they
-can't decide whether a draw of the prior is as high, two such places a round are evaluated.
+can't decide whether a draw of the prior is as high, two such places a round are evaluated; in the
+first rounds that seem right four others, far from all evaluations, because emulators that are sure
+don't foresee a jump. Far beyond the prior's draws emulators have no mass.
 """
 
 from dataclasses import replace
@@ -177,7 +179,8 @@ class Rounds:
             else:
                 self.emulators[i] = self.emulators[node.function].shared(node)
         self.region = FeasibleRegion.of(all_evaluations, draws, self.region)
-        return Composite(self.model, self.emulators, self.region)
+        bounds = self.bounds(all_evaluations)
+        return Composite(self.model, self.emulators, self.region, bounds)
 
     def next(self, state):
         """Return the :class:`LearningState` after one round more."""
@@ -219,7 +222,11 @@ class Rounds:
         fresh = draws.X[:0]
         # The places of noisy terms are chosen by their information.
         if not self._is_average:
-            fresh = draws.X[rng.choice(len(draws.X), n_new // 2, replace=False)]
+            # A chain that has not moved from an evaluated place tells of no error.
+            new = np.arange(len(draws.X))
+            if not self.model.is_noisy:
+                new = new[state.evaluations.rows(draws.X) < 0]
+            fresh = draws.X[rng.choice(new, min(n_new // 2, len(new)), replace=False)]
             if self.model.runs_ahead:
                 self.model.begin(fresh)
         exploring = EXPLORING_NOISE if self.is_noisy else convergence.EXPLORING
@@ -251,9 +258,7 @@ class Rounds:
                 unseen = self.unseen(state.evaluations, n_distant - len(distant))
         places, n_fresh = self._places(drawn, distant, unseen, n_gaps)
         if not self.model.is_noisy:
-            # Two chains may be at one place.
-            _, first = np.unique(places, axis=0, return_index=True)
-            places, n_fresh = places[np.sort(first)], int(np.sum(first < n_fresh))
+            places, n_fresh = self._new(places, n_fresh, state)
         return Plan(places, n_fresh, len(distant), is_sure, n_gaps)
 
     def is_close(self, state, composite, draws, factor):
@@ -333,6 +338,31 @@ class Rounds:
             return none
         n = min(n, len(candidates))
         return uncertain(self.emulators, self.model.inputs, candidates, variance[unsure], none, n)
+
+    def bounds(self, evaluations):
+        """Return the lowest and highest places (d,) where mass may be, None without a prior.
+
+        A prior has none farther away from its draws than these are from each other. Emulators may
+        see some there: one value at 1e9 and they are wrong everywhere.
+        """
+        if not len(self.prior):
+            return None
+        best = evaluations.X[[np.argmax(evaluations.log_densities)]]
+        width, known = np.ptp(self.prior, axis=0), np.vstack([self.prior, best])
+        return known.min(axis=0) - width, known.max(axis=0) + width
+
+    def _new(self, places, n_fresh, state):
+        """Return the places (k, d) without those that are known, and the number of fresh ones.
+
+        Two chains may be at one place. Where no chain has moved from known places, new ones are a
+        step of the metric away.
+        """
+        _, first = np.unique(places, axis=0, return_index=True)
+        new = np.sort(first)
+        new = new[state.evaluations.rows(places[new]) < 0]
+        if len(new):
+            return places[new], int(np.sum(new < n_fresh))
+        return places + self.rng.standard_normal(places.shape) @ state.factor.T, 0
 
     def unseen(self, evaluations, n):
         """Return n draws of the prior at most, far from all evaluations, which are counted.

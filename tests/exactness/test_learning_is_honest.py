@@ -189,6 +189,21 @@ def jump_where_nobody_looked():
     return model
 
 
+def curve_of_exponentials():
+    """A number's multiple on a plateau; a is the exponential of its unconstrained value."""
+    times, errors = np.linspace(0, 1, 6), 0.6 * np.array([0.3, -0.4, 0.1, 0.5, -0.2, -0.3])
+
+    def curve(a):
+        return 3 * np.exp(-np.exp(np.clip(a, -20, 5)) * times)
+
+    y = curve(0.6) + errors
+    with pm.Model() as model:
+        a = pm.LogNormal("a", 0, 0.5)
+        deviance = kmc.BlackBox("d", lambda a: np.sum(((y - curve(a)) / 0.6) ** 2), a)
+        pm.Potential("l", pt.maximum(-0.5 * deviance, -24.0))
+    return model
+
+
 # Model, how far from 0 there may be mass, and seeds, among them those that missed a mode.
 MUST_BE_RIGHT = {
     "clipped terms": (clipped_terms, 50.0, (0, 1)),
@@ -198,6 +213,7 @@ MUST_BE_RIGHT = {
     "two modes of half a number's negative": (lambda: two_modes_of_a_number(-0.5), 12.0, (0,)),
 }
 MUST_BE_RIGHT["a jump where nobody looked"] = (jump_where_nobody_looked, 5.0, (1, 3))
+MUST_BE_RIGHT["a curve of exponentials"] = (curve_of_exponentials, 5.0, (1, 3))
 MUST_BE_RIGHT["waves"] = (waves, 8.0, (1, 3))
 MUST_BE_RIGHT["a sum of two likelihoods"] = (sum_of_two_likelihoods, 15.0, (1, 2))
 MUST_BE_HONEST = {

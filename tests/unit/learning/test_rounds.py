@@ -378,3 +378,37 @@ def test_places_of_the_prior_that_nobody_looked_at():
     ranks = np.mean(prior <= np.vstack(places)[:, 0], axis=0)
     np.testing.assert_allclose(ranks, [0.98, 0.74, 0.25, 0.62], atol=0.01)
     assert len(rounds.unseen(evaluated, 1)) == 0
+
+
+def test_a_place_that_is_known_is_not_evaluated_again(known):
+    rounds, state = known
+    X, new = state.evaluations.X, np.array([[7.0, 7.0]])
+    places, n_fresh = rounds._new(np.vstack([X[:2], new, X[:1], new]), 3, state)
+    np.testing.assert_array_equal(places, new)
+    assert n_fresh == 1
+    # Where no chain has moved, all are new, and none is a draw.
+    moved, n_fresh = rounds._new(X[:3], 2, state)
+    assert (state.evaluations.rows(moved) == -1).all()
+    assert n_fresh == 0
+
+
+def test_chains_that_have_not_moved_tell_of_no_error(monkeypatch, known):
+    """Errors at known places are 0, and learning would end."""
+    rounds, state = known
+    stuck = Draws(state.evaluations.X, None, 0.5)
+    monkeypatch.setattr(rounds_module, "draw", lambda composite, starts, *_, **__: stuck)
+    monkeypatch.setattr(Draws, "rows", lambda self, rows: self)
+    monkeypatch.setattr(rounds_module, "in_place", lambda draws, n: draws.X)
+    assert len(rounds._draw(state, lambda X: None).fresh) == 0
+
+
+def test_there_is_no_mass_farther_from_the_prior_than_it_is_wide(known):
+    rounds, state = known
+    assert rounds.fit(state.evaluations, state.draws).bounds is None  # no prior
+    rounds.prior = np.array([[-1.0, -2.0], [1.0, 4.0]])
+    composite = rounds.fit(state.evaluations, state.draws)
+    np.testing.assert_array_equal(composite.bounds, [[-3.0, -8.0], [3.0, 10.0]])
+    X = np.array([[2.9, 0.0], [3.1, 0.0], [0.0, -8.1]])
+    for values in (composite(X), composite(X, 5.0, penalty=0.0), composite.optimistic(X)):
+        np.testing.assert_array_equal(np.isfinite(values.penalised), [True, False, False])
+        assert np.isfinite(values.gradient).all()
