@@ -361,7 +361,7 @@ class FromPrior:
 
 @np.errstate(all="ignore")
 def jumped(composite, draws, jumps, n, rng) -> Draws:
-    """Return Draws, at temperature 1, after n proposals of `jumps` between places that are known."""
+    """Return Draws, at temperature 1, after n `jumps` between places that emulators know."""
     X, values, step_size = draws
     for _ in range(n):
         new_X, log_ratio = jumps.jump(X, rng)
