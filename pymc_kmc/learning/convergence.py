@@ -137,7 +137,8 @@ class Plan(NamedTuple):
     """Places (n, d) of a round's evaluations: fresh draws, then distant ones, then uncertain ones.
 
     `is_sure` says whether the emulators are sure of the draws at temperature 1; `n_gaps` counts the
-    rounds in a row in which they couldn't exclude mass elsewhere.
+    rounds in a row in which they couldn't exclude mass elsewhere. `unseen` (k, d) are those of the
+    last kind that are evaluated because nobody has looked there.
     """
 
     X: np.ndarray
@@ -145,6 +146,7 @@ class Plan(NamedTuple):
     n_distant: int
     is_sure: bool
     n_gaps: int
+    unseen: np.ndarray
 
 
 class Judgement(NamedTuple):

@@ -15,6 +15,7 @@ first rounds that seem right four others, far from all evaluations, because emul
 don't foresee a jump. Far beyond the prior's draws emulators have no mass.
 """
 
+import logging
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,7 +29,10 @@ from pymc_kmc.learning.emulator import SHALLOW, NodeEmulator, noise_of, shrunk
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, Compression
 from pymc_kmc.learning.placing import informative, optimistic_draws, uncertain
 from pymc_kmc.learning.region import FeasibleRegion
+from pymc_kmc.model.structure import StructureError
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
+
+log = logging.getLogger("pymc.pymc_kmc")
 
 # Number of chains that draw, at least and a dimension.
 N_CHAINS, CHAINS_A_DIMENSION = 32, 2
@@ -56,7 +60,7 @@ FEWEST_TRIED = 8
 N_LOOKED = 4
 # Share of each value's draws at either end that isn't looked at: there many a simulator fails, or
 # takes minutes.
-END = 0.01
+END = 0.05
 # Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
 # that aren't compressed, and at most. Where hundreds tell a quadratic's coefficients, eight more
 # change little of what the next would be; a search's deep ones tell little of them.
@@ -189,7 +193,8 @@ class Rounds:
         drawn = self._draw(state, composite)
         plan = self._plan(state, composite, drawn)
         self.n_distant += plan.n_distant
-        new, predictions = self.model.evaluate(plan.X), composite(plan.X)
+        plan, new = self._evaluated(plan)
+        predictions = composite(plan.X)
         evaluations, draws = state.evaluations.joined(new), drawn.draws
         compression = Compression.of(evaluations.log_densities, self.model.n_dimensions)
         known = draws.values.mean, compression, state.errors[-1:]
@@ -207,6 +212,17 @@ class Rounds:
         start = evaluations, composite, drawn.in_place, factor, float(T)
         found = judged.error, n_converged, draws.step_size, (*state.errors, judged.errors)
         return LearningState(*start, *found, state.modes, plan.n_gaps)
+
+    def _evaluated(self, plan):
+        """Return the plan and its evaluations, without unseen places if the model raises there."""
+        try:
+            return plan, self.model.evaluate(plan.X)
+        except Exception as error:
+            is_unseen = (plan.X[:, None] == plan.unseen).all(axis=2).any(axis=1)
+            if isinstance(error, StructureError) or not is_unseen.any():
+                raise
+            log.info(f"KMC: a draw of the prior can't be evaluated, and is left out: {error}")
+            return (plan := plan._replace(X=plan.X[~is_unseen])), self.model.evaluate(plan.X)
 
     def _draw(self, state, composite):
         """Return the draws of a round at the state's temperature, and at the exploring one."""
@@ -259,7 +275,7 @@ class Rounds:
         places, n_fresh = self._places(drawn, distant, unseen, n_gaps)
         if not self.model.is_noisy:
             places, n_fresh = self._new(places, n_fresh, state)
-        return Plan(places, n_fresh, len(distant), is_sure, n_gaps)
+        return Plan(places, n_fresh, len(distant), is_sure, n_gaps, unseen)
 
     def is_close(self, state, composite, draws, factor):
         """Say whether the result is good enough for chains, given its draws and their metric."""
@@ -352,10 +368,9 @@ class Rounds:
         return known.min(axis=0) - width, known.max(axis=0) + width
 
     def _new(self, places, n_fresh, state):
-        """Return the places (k, d) without those that are known, and the number of fresh ones.
+        """Return the places (k, d) that aren't known, each once, and the number of fresh ones.
 
-        Two chains may be at one place. Where no chain has moved from known places, new ones are a
-        step of the metric away.
+        Where no chain has moved from known places, new ones are a step of the metric away.
         """
         _, first = np.unique(places, axis=0, return_index=True)
         new = np.sort(first)
@@ -365,10 +380,7 @@ class Rounds:
         return places + self.rng.standard_normal(places.shape) @ state.factor.T, 0
 
     def unseen(self, evaluations, n):
-        """Return n of the prior's middle draws at most, far from all evaluations; they are counted.
-
-        Distances are in the prior's scales.
-        """
+        """Return n of the prior's middle draws at most, far from all evaluations in its scales."""
         n = min(n, N_LOOKED - self.n_looked)
         if n <= 0 or not len(self.prior):
             return self.prior[:0]
