@@ -8,6 +8,9 @@ trajectory and over `N_TRAJECTORIES` of them. Surrogates have n exact draws:
   regularisation by cross-validation.
 - "finite, base": the same beside a Gaussian of the draws' moments.
 - "KMC": the default step's, fitted to the draws and the values of the log density there.
+- "quadratic": what draws and values can tell at most. The surrogate knows that the target is a
+  Gaussian and has all coefficients' posterior mean, given the values; their prior is that of the
+  draws' moments, whose errors are 1 / sqrt(n) in the draws' own coordinates.
 
 Step size .1 and lengths of 1 and 10 are those of the authors' scripts. Where the smallest standard
 deviation of a target is below .2 steps are half of it: at .1 the true gradient itself diverges.
@@ -23,7 +26,9 @@ STEP_SIZE = 0.1
 N_TRAJECTORIES = 50
 #: Draws and features in the cross-validation, whatever the surrogate's size.
 SELECTION = {"max_features": 300, "max_points": 500}
-SURROGATES = ("true gradient", "finite", "finite, base", "KMC")
+SURROGATES = ("true gradient", "finite", "finite, base", "KMC", "quadratic")
+#: Variance added to a value's, relative to the largest, for rounding errors.
+JITTER = 1e-6
 
 
 def leapfrog(gradient, x, momentum, step_size, n_steps):
@@ -54,6 +59,8 @@ def gradient_of(name, target, kernel, n, seed):
     if name == "KMC":
         surrogate = LogDensityGP(rng=seed)
         return surrogate.fit(X, target.log_density(X), reference=X).gradient
+    if name == "quadratic":
+        return best_quadratic(X, target.log_density(X))
     if name == "lite":
         template = KernelExpLite(1.0, 1.0, penalty="rkhs")
         chosen = select(X, template, random_seed=seed, max_points=SELECTION["max_points"])
@@ -61,6 +68,27 @@ def gradient_of(name, target, kernel, n, seed):
     base = "gaussian" if name == "finite, base" else None
     template = KernelExpFinite(n, 1.0, 1.0, kernel=kernel, base=base, rng=seed)
     return select(X, template, random_seed=seed, **SELECTION).estimator.fit(X).gradient
+
+
+def best_quadratic(X, values):
+    """The gradient of the best quadratic, given n draws (n, d) and the log densities (n,) there."""
+    n, d = X.shape
+    mean, covariance = X.mean(axis=0), np.cov(X.T).reshape(d, d)
+    whitening = np.linalg.inv(np.linalg.cholesky(covariance))
+    Z = (X - mean) @ whitening.T
+    products = Z @ Z.T
+    kernel = products / n + 0.5 * products**2 / n
+    kernel += JITTER * np.mean(np.diag(kernel)) * np.eye(n)
+    targets = np.column_stack([values + 0.5 * np.sum(Z**2, axis=1), np.ones(n)])
+    weights, of_constant = np.linalg.solve(kernel, targets).T
+    weights -= weights.sum() / of_constant.sum() * of_constant
+    slope, change = Z.T @ weights / n, (Z.T * weights) @ Z / n
+
+    def gradient(x):
+        z = (x - mean) @ whitening.T
+        return (slope - z + z @ change) @ whitening
+
+    return gradient
 
 
 def grid(kind, dimensions, sizes, names=SURROGATES):

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.learning.composite import Draws, draw, joined
+from pymc_kmc.numerics.samples import far_apart
 
 # A standard deviation counts at most so many nats: with no bound draws leave for places of which
 # nothing is known, ever farther.
@@ -38,6 +39,10 @@ N_STRETCHES, N_TRANSITIONS = 10, 10
 # far away leads draws there: what is found, thousands of nats down, tells nothing of where mass
 # ends. With no bound one banana of ten had its arms cut off; 3 and 10 cost other models the same.
 MOST_UNCERTAIN = 5.0
+
+# Share of each value's draws of the prior, at either end, that isn't looked at unasked: there many
+# a simulator fails, or takes minutes.
+END = 0.05
 
 
 class OptimisticDraws(NamedTuple):
@@ -131,3 +136,22 @@ def conditioned(covariance, i, noise):
     """Return the covariance of places, given a noisy evaluation of the i-th."""
     column = covariance[:, i]
     return covariance - np.outer(column, column) / (column[i] + noise)
+
+
+def unseen(prior, known, n):
+    """Return n of the prior's middle draws (k, d) at most, far from known places in its scales."""
+    low, high = np.quantile(prior, [END, 1.0 - END], axis=0)
+    middle = prior[((prior >= low) & (prior <= high)).all(axis=1)]
+    scales = np.where(high > low, high - low, 1.0)
+    return middle[far_apart(middle / scales, n, known / scales)]
+
+
+def bounds_of(prior, evaluations):
+    """Return the lowest and highest places (d,) where mass may be, given draws (k, d) of the prior.
+
+    A prior has none farther away from its draws than these are from each other. Emulators may
+    see some there: one value at 1e9 and they are wrong everywhere.
+    """
+    best = evaluations.X[[np.argmax(evaluations.log_densities)]]
+    width, known = np.ptp(prior, axis=0), np.vstack([prior, best])
+    return known.min(axis=0) - width, known.max(axis=0) + width

@@ -27,7 +27,7 @@ from pymc_kmc.learning.composite import Composite, Draws, draw, on_circles
 from pymc_kmc.learning.convergence import LearningState, Limits, Plan, Round
 from pymc_kmc.learning.emulator import SHALLOW, NodeEmulator, noise_of, shrunk
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, Compression
-from pymc_kmc.learning.placing import informative, optimistic_draws, uncertain
+from pymc_kmc.learning.placing import bounds_of, informative, optimistic_draws, uncertain, unseen
 from pymc_kmc.learning.region import FeasibleRegion
 from pymc_kmc.model.structure import StructureError
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
@@ -58,9 +58,6 @@ FEWEST_TRIED = 8
 # that are sure don't foresee that outputs jump there. With none a fifth of the prior wasn't seen,
 # and 14 % of the mass missed.
 N_LOOKED = 4
-# Share of each value's draws at either end that isn't looked at: there many a simulator fails, or
-# takes minutes.
-END = 0.05
 # Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
 # that aren't compressed, and at most. Where hundreds tell a quadratic's coefficients, eight more
 # change little of what the next would be; a search's deep ones tell little of them.
@@ -183,7 +180,7 @@ class Rounds:
             else:
                 self.emulators[i] = self.emulators[node.function].shared(node)
         self.region = FeasibleRegion.of(all_evaluations, draws, self.region)
-        bounds = self.bounds(all_evaluations)
+        bounds = bounds_of(self.prior, all_evaluations) if len(self.prior) else None
         return Composite(self.model, self.emulators, self.region, bounds)
 
     def next(self, state):
@@ -221,8 +218,10 @@ class Rounds:
             is_unseen = (plan.X[:, None] == plan.unseen).all(axis=2).any(axis=1)
             if isinstance(error, StructureError) or not is_unseen.any():
                 raise
+            plan = plan._replace(X=plan.X[~is_unseen])
+            evaluations = self.model.evaluate(plan.X)
             log.info(f"KMC: a draw of the prior can't be evaluated, and is left out: {error}")
-            return (plan := plan._replace(X=plan.X[~is_unseen])), self.model.evaluate(plan.X)
+            return plan, evaluations
 
     def _draw(self, state, composite):
         """Return the draws of a round at the state's temperature, and at the exploring one."""
@@ -355,18 +354,6 @@ class Rounds:
         n = min(n, len(candidates))
         return uncertain(self.emulators, self.model.inputs, candidates, variance[unsure], none, n)
 
-    def bounds(self, evaluations):
-        """Return the lowest and highest places (d,) where mass may be, None without a prior.
-
-        A prior has none farther away from its draws than these are from each other. Emulators may
-        see some there: one value at 1e9 and they are wrong everywhere.
-        """
-        if not len(self.prior):
-            return None
-        best = evaluations.X[[np.argmax(evaluations.log_densities)]]
-        width, known = np.ptp(self.prior, axis=0), np.vstack([self.prior, best])
-        return known.min(axis=0) - width, known.max(axis=0) + width
-
     def _new(self, places, n_fresh, state):
         """Return the places (k, d) that aren't known, each once, and the number of fresh ones.
 
@@ -380,21 +367,13 @@ class Rounds:
         return places + self.rng.standard_normal(places.shape) @ state.factor.T, 0
 
     def unseen(self, evaluations, n):
-        """Return n of the prior's middle draws at most, far from all evaluations in its scales."""
+        """Return n of the prior's draws at most that are far from all evaluations."""
         n = min(n, N_LOOKED - self.n_looked)
         if n <= 0 or not len(self.prior):
             return self.prior[:0]
-        low, high = np.quantile(self.prior, [END, 1.0 - END], axis=0)
-        is_usable = ((self.prior >= low) & (self.prior <= high)).all(axis=1)
-        scales = np.where(high > low, high - low, 1.0)
-        of_prior = self.prior / scales
-        away = np.where(is_usable, _nearest(of_prior, evaluations.X / scales), 0.0)
-        chosen = []
-        while len(chosen) < n and away.max() > 0:
-            chosen.append(int(np.argmax(away)))
-            away = np.minimum(away, _nearest(of_prior, of_prior[chosen[-1:]]))
-        self.n_looked += len(chosen)
-        return self.prior[chosen]
+        places = unseen(self.prior, evaluations.X, n)
+        self.n_looked += len(places)
+        return places
 
     def _places(self, drawn, distant, unseen, n_gaps):
         """Return the places (n, d) to evaluate, and the number of fresh draws, which come first.
@@ -473,11 +452,6 @@ class Rounds:
         terms_of_draws = values.mean - known_of_draws
         rises = known - np.nanmedian(known_of_draws) > terms - np.nanmedian(terms_of_draws)
         return rises & (known + terms / T > np.nanmax(values.penalised))
-
-
-def _nearest(X, known):
-    """Return the squared distances (n,) of points X (n, d) from the nearest of known ones."""
-    return np.min([np.sum((X - x) ** 2, axis=1) for x in known], axis=0)
 
 
 def are_high(heights, n_dimensions):

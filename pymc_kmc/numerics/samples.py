@@ -116,19 +116,22 @@ def whitening(covariance):
     return symmetric_power(covariance / np.outer(scale, scale), -0.5) / scale
 
 
-def far_apart(X, n):
+def far_apart(X, n, known=None):
     """Return the rows of n of the points (k, d), each as far as possible from those before it.
 
-    There are fewer where all others are repetitions.
+    All are far from `known` ones (m, d) too; without these the first is the most central. There
+    are fewer where all others are repetitions.
     """
-    chosen = [int(np.argmin(np.sum((X - np.median(X, axis=0)) ** 2, axis=1)))]
+    chosen: list[int] = []
+    if known is None and len(X):
+        chosen.append(int(np.argmin(np.sum((X - np.median(X, axis=0)) ** 2, axis=1))))
     away = np.full(len(X), np.inf)
-    while len(chosen) < n:
-        away = np.minimum(away, np.sum((X - X[chosen[-1]]) ** 2, axis=1))
-        if not (farthest := away.max()) > 0:
-            break
+    for x in X[chosen] if known is None else known:
+        away = np.minimum(away, np.sum((X - x) ** 2, axis=1))
+    while len(chosen) < n and (farthest := away.max(initial=0.0)) > 0:
         chosen.append(int(np.argmax(away == farthest)))
-    return np.array(chosen)
+        away = np.minimum(away, np.sum((X - X[chosen[-1]]) ** 2, axis=1))
+    return np.array(chosen, dtype=np.intp)
 
 
 def apart(X, usable, scales, most):

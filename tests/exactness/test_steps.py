@@ -31,6 +31,7 @@ from scipy import stats
 import pymc_kmc as kmc
 from pymc_kmc.adaptation.fit_to_values import FitToValues
 from pymc_kmc.moves.local import LocalDistribution
+from pymc_kmc.moves.partners import Partner
 from pymc_kmc.numerics.coordinates import ScaleWarp
 from tests.balance import balance_errors, functions_of_a_banana
 from tests.bananas import Banana
@@ -413,6 +414,41 @@ def test_geweke_can_fail():
     target.current = redrawn
     z = np.stack([geweke(step, np.random.default_rng([6, i])) for i in range(2)])
     assert max(map(abs, z_scores(z).values())) > 1.5 * TOLERANCE
+
+
+class JointPrior:
+    """The prior of `joint_model`: the posterior over it is bounded, also in the tails."""
+
+    n_features_in_ = 2
+
+    def log_density(self, X):
+        mean, log_sd = np.moveaxis(X, -1, 0)
+        return -0.5 * mean**2 - 0.5 * np.exp(2.0 * log_sd) + log_sd
+
+    def gradient(self, X):
+        mean, log_sd = np.moveaxis(X, -1, 0)
+        return np.stack([-mean, 1.0 - np.exp(2.0 * log_sd)], axis=-1)
+
+
+def geweke_in_sweeps(seed, n_draws=4000):
+    """Sweeps of four partners, whom the prior moves."""
+    with joint_model() as model:
+        step = kmc.KMC([model["mean"], model["sd"]], surrogate=JointPrior(), n_parallel=4)
+    rngs = [np.random.default_rng([seed, i]) for i in range(2)]
+    return np.stack([geweke(step, rng, n_tune=200, n_draws=n_draws) for rng in rngs])
+
+
+@pytest.mark.one_line
+def test_geweke_in_sweeps():
+    """New data come between an evaluation of partners and the exchange with them."""
+    assert_standard_normal(geweke_in_sweeps(6))
+
+
+@pytest.mark.one_line
+def test_geweke_in_sweeps_can_fail(monkeypatch):
+    """An exchange without the surrogate's ratio is found out."""
+    monkeypatch.setattr(Partner, "_log_density", lambda partner, position, fitted: 0.0)
+    assert max(map(abs, z_scores(geweke_in_sweeps(6, 1000)).values())) > 1.5 * TOLERANCE
 
 
 # A wrong surrogate: slower, not biased
