@@ -2,12 +2,13 @@
 
 import itertools
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from pymc_kmc.numerics.linear_algebra import symmetric, triangular_solve
-from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance, thinned
+from pymc_kmc.numerics.samples import FAINT, MANY, count_distinct, shrunk_covariance, thinned
 from pymc_kmc.numerics.samples import whitening as whitening_of
 from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters, values_and_gradients
 from pymc_kmc.surrogates.gp_parts import (
@@ -102,11 +103,16 @@ class FitData(NamedTuple):
     weights: np.ndarray
 
     @classmethod
-    def of(cls, X, values, reference, whitening=None, bulk=None):
-        """Choose coordinates and values that are near enough, as for :func:`fit_log_density`."""
+    def of(cls, X, values, reference, whitening=None, bulk=None, share=None):
+        """Choose coordinates and values that are near enough, as for :func:`fit_log_density`.
+
+        `share` is the weight of the reference covariance's diagonal; by default it is that of
+        dimensions among distinct points.
+        """
         d = X.shape[1]
         centre = reference.mean(axis=0)
-        share = min(0.5, d / (count_distinct(reference) + 1.0))
+        if share is None:
+            share = min(0.5, d / (count_distinct(reference) + 1.0))
         covariance = shrunk_covariance(reference, share=share)
         if whitening is None:
             whitening = whitening_of(covariance)
@@ -256,6 +262,10 @@ def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng
     n, d = data.Z.shape
     is_full = bool(n >= VALUES_PER_COEFFICIENT * (0.5 * d * (d + 3)))
     trend = Trend.of(d, is_full, True)
+    if not is_full and count_distinct(reference) >= MANY * d:
+        # The correlations are the reference points': the values tell whether to believe these.
+        believing = FitData.of(X, values, reference, whitening, bulk, FAINT)
+        data = max(data, believing, key=partial(_evidence_of_trend, trend))
     features, choices = trend(data.Z), []
     if n > VALUES_PER_COEFFICIENT * trend.n_features:
         residuals = data.residuals(data.prior)
@@ -271,6 +281,15 @@ def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng
     n_losses = last.n_additive_losses if last is not None else 0
     n_losses = 0 if fit.choice.additive.variance > 0 else n_losses + 1
     return replace(fit, is_full=is_full, n_additive_losses=n_losses)
+
+
+def _evidence_of_trend(trend, data):
+    """Return the log evidence, a value, of a trend alone."""
+    residuals = data.residuals(data.prior)
+    regression = BayesianRegression(trend(data.Z), residuals, data.weights, TREND_RIDGES)
+    weights = data.weights / data.weights.mean()
+    evidence = regression.fit(np.zeros((len(residuals), 0))).log_evidence
+    return evidence / len(weights) + 0.5 * np.log(weights).mean()
 
 
 def _solve(options, data, trend, parts):

@@ -189,6 +189,17 @@ def jump_where_nobody_looked():
     return model
 
 
+def jump_in_a_tail():
+    """A tenth of the prior has other outputs, and 2.5 % of the mass."""
+    with pm.Model() as model:
+        a = pm.StudentT("a", 5)
+        slope = kmc.BlackBox("slope", lambda a: 0.0 if a > 1.5 else 0.1 * a, a)
+        errors = 0.6 * np.array([0.3, -0.4, 0.1, 0.5, -0.2, -0.3])
+        times = np.arange(1, 7)
+        pm.Normal("y", slope * times, 0.6, observed=0.15 * times + errors)
+    return model
+
+
 def curve_of_exponentials():
     """A number's multiple on a plateau; a is the exponential of its unconstrained value."""
     times, errors = np.linspace(0, 1, 6), 0.6 * np.array([0.3, -0.4, 0.1, 0.5, -0.2, -0.3])
@@ -213,6 +224,7 @@ MUST_BE_RIGHT = {
     "two modes of half a number's negative": (lambda: two_modes_of_a_number(-0.5), 12.0, (0,)),
 }
 MUST_BE_RIGHT["a jump where nobody looked"] = (jump_where_nobody_looked, 5.0, (1, 3))
+MUST_BE_RIGHT["a jump in a tail"] = (jump_in_a_tail, 9.0, (0, 9))
 MUST_BE_RIGHT["a curve of exponentials"] = (curve_of_exponentials, 5.0, (1, 3))
 MUST_BE_RIGHT["waves"] = (waves, 8.0, (1, 3))
 MUST_BE_RIGHT["a sum of two likelihoods"] = (sum_of_two_likelihoods, 15.0, (1, 2))
