@@ -12,7 +12,8 @@ mean of a Gaussian process with those trends (Rasmussen and Williams, 2006, sect
 from a subset of its kernel functions.
 
 - *Quadratic*: shrunk towards a given precision. Its eigenvalues are kept positive, and the other
-  parts are then fitted again. With fewer values than coefficients only its diagonal is fitted.
+  parts are then fitted again. With fewer values than coefficients only its diagonal is fitted,
+  and they tell whether the points' correlations are believed or shrunk.
 - *Radial terms*, :math:`\nu = d, 4 d`: log densities with heavy tails grow like
   :math:`\log |z|`, which no quadratic does. A Student t is represented nearly exactly.
 - *Additive part*: a function of each coordinate x_i, Gaussian kernel functions on a grid over the
