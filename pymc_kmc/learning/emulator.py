@@ -180,12 +180,13 @@ class NodeEmulator:
         emulator.process = process.process(not node.is_noisy)
         return emulator
 
-    def fit(self, evaluations, draws, draws_inputs, top=None, averages=False):
+    def fit(self, evaluations, draws, draws_inputs, top=None, averages=False, firm=False):
         """Fit to evaluations, for a surrogate that is good at `draws` (n', d) with inputs (n', k).
 
         The highest log density counts as the best, or that of evaluation `top`: for a search that
         is below other searches' maxima. With `averages` a noisy term's noise is averaged: deep
-        values are left out, except those that the fit overrates.
+        values are left out, except those that the fit overrates. Deep values have errors, but for
+        those of the mask `firm` (n,).
         """
         node, n = self.node, len(self.alike)
         X, inputs, log_densities = evaluations.X, evaluations.inputs, evaluations.log_densities
@@ -206,7 +207,8 @@ class NodeEmulator:
         if not node.is_term:
             usable = (np.abs(Y) < LARGEST_OUTPUT).all(axis=1)
         base = None if self.base is None else self._base_rows(evaluations)
-        data = Y, log_densities, highest, base
+        firm = np.repeat(np.broadcast_to(firm, len(evaluations.X)), n)
+        data = Y, log_densities, highest, base, firm
         if n > 1:
             P, of_draws = list(spaces.values())[-1]
             most = n + MOST_ALIKE * (P.shape[1] + 1) * (P.shape[1] + 2) // 2
@@ -261,9 +263,9 @@ class NodeEmulator:
         return min(compression.best - SHALLOW * compression.depth, np.sort(heights)[-n])
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _fit_to(self, usable, spaces, Y, log_densities, highest, base):
+    def _fit_to(self, usable, spaces, Y, log_densities, highest, base, firm):
         first = Y[np.argmax(usable)], spaces
-        Y, log_densities = Y[usable], log_densities[usable]
+        Y, log_densities, firm = Y[usable], log_densities[usable], firm[usable]
         base = None if base is None else base[usable]
         if not np.isfinite(Y).any() or not np.isfinite(log_densities).any():
             return self._kept(usable, *first)
@@ -280,7 +282,8 @@ class NodeEmulator:
                 candidates = [*candidates, (self.space, self.process)]
             if not np.all(Y > 0):
                 candidates = [each for each in candidates if each[0][1] != "log"]
-            data = Y[rows], log_densities[rows], highest, base if base is None else base[rows]
+            some_base = None if base is None else base[rows]
+            data = Y[rows], log_densities[rows], highest, some_base, firm[rows]
             some = {name: (P[rows], draws) for name, (P, draws) in spaces.items()}
             fits = [
                 self._fit_in(space, some[space[0]], *data, process, keeps, extension)
@@ -343,9 +346,8 @@ class NodeEmulator:
             kinds.append((self.base.space[1], True))
         return [(name, *kind) for name in names for kind in kinds]
 
-    def _fit_in(self, space, points, Y, log_densities, highest, base, last, keeps, extension):
-        name, transform, is_corrected = space
-        P, draws = points
+    def _fit_in(self, space, points, Y, log_densities, highest, base, firm, last, keeps, extension):
+        (name, transform, is_corrected), (P, draws) = space, points
         if name != "variables":
             P, draws = P[:, self.varying], draws[:, self.varying]
         d = P.shape[1]
@@ -355,6 +357,7 @@ class NodeEmulator:
             covariance = COVARIANCE_MEMORY * last_covariance + (1 - COVARIANCE_MEMORY) * covariance
         of, base = of_term if self.node.is_term else of_outputs, base if is_corrected else None
         targets, noise, offset, scales, jacobian = of(Y, log_densities, highest, d, transform, base)
+        noise = np.where(firm, 0.0, noise)
         try:
             if keeps:
                 process = ExactGP(last.whitening, last.centre, last.deterministic)

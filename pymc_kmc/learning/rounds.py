@@ -94,6 +94,8 @@ CLOSE = 2.0
 # Number of rounds after which outputs are given up if all errors of the last half of these are too
 # large, as where outputs jump: smooth ones have small errors from the third to sixth round on.
 PATIENCE = 8
+# Most fits of a round, each without errors of the deep values that the last had taken for mass.
+MOST_FITS = 4
 # Weight of the last metric in the next.
 METRIC_MEMORY = 0.5
 
@@ -138,6 +140,8 @@ class Rounds:
         self.coarse: Any = None
         self.history: list[Round] = []
         self.n_distant = self.n_looked = 0
+        # The deep evaluations whose errors aren't tolerated, once the emulators saw mass there.
+        self._firm = np.zeros(0, dtype=bool)
 
     def n_next(self, evaluations):
         if self.batch_size is not None:
@@ -174,14 +178,32 @@ class Rounds:
                 self.coarse.follow(draws, Composite(self.model, self.emulators, self.region))
             for emulator, base in zip(self.emulators, self.coarse.composite.emulators, strict=True):
                 emulator.base = base
-        for i, node in enumerate(self.model.nodes):
-            if node.function == i:
-                self.emulators[i].fit(evaluations, draws, inputs, averages=averages)
-            else:
-                self.emulators[i] = self.emulators[node.function].shared(node)
         self.region = FeasibleRegion.of(all_evaluations, draws, self.region)
         bounds = bounds_of(self.prior, all_evaluations) if len(self.prior) else None
-        return Composite(self.model, self.emulators, self.region, bounds)
+        self._firm = np.pad(self._firm, (0, len(all_evaluations) - len(self._firm)))
+        for _ in range(MOST_FITS):
+            settings = {"averages": averages, "firm": self._firm}
+            for i, node in enumerate(self.model.nodes):
+                if node.function == i:
+                    self.emulators[i].fit(evaluations, draws, inputs, **settings)
+                else:
+                    self.emulators[i] = self.emulators[node.function].shared(node)
+            composite = Composite(self.model, self.emulators, self.region, bounds)
+            overrated = self._overrated(all_evaluations, composite) & ~self._firm
+            if not overrated.any():
+                break
+            self._firm = self._firm | overrated
+        return composite
+
+    def _overrated(self, evaluations, composite):
+        """Return the mask (n,) of evaluations that are deep, and have mass for the emulators."""
+        values = evaluations.log_densities
+        if self.is_noisy or self.model.has_small_nodes:
+            return np.zeros(len(values), dtype=bool)
+        compression = Compression.of(values, self.model.n_dimensions)
+        predicted, floor = composite(evaluations.X).mean, compression.best - compression.depth
+        is_off = predicted - values > self.limits.uncertain_error
+        return np.isfinite(values) & (values < floor) & (predicted > floor) & is_off
 
     def next(self, state):
         """Return the :class:`LearningState` after one round more."""

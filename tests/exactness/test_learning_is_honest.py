@@ -200,6 +200,25 @@ def jump_in_a_tail():
     return model
 
 
+class CurveWithAnEdge(CurveThatFails):
+    """Outputs (3,) that fail below -1."""
+
+    def perform(self, node, inputs, outputs):
+        (a,) = inputs
+        outputs[0][0] = np.where(a < -1.0, np.nan, np.abs(a) + np.linspace(0.0, 0.4, 3))
+
+
+def edge_of_a_mode():
+    """The log density falls by four nats at an edge, beyond which a fit had a tenth of the mass."""
+    y = 1.5 + np.linspace(0.0, 0.4, 3) + 0.6 * np.array([0.3, -0.4, 0.1])
+    with pm.Model() as model:
+        curve = CurveWithAnEdge()(pm.Uniform("a", -3, 3))
+        errors = y - pt.switch(pt.isnan(curve), 0.0, curve)
+        usual, others = np.log(0.8) - 2.0 * errors**2, np.log(0.2) - 0.5 * (y / 3.0) ** 2
+        pm.Potential("l", pt.logaddexp(usual, others).sum())
+    return model
+
+
 def curve_of_exponentials():
     """A number's multiple on a plateau; a is the exponential of its unconstrained value."""
     times, errors = np.linspace(0, 1, 6), 0.6 * np.array([0.3, -0.4, 0.1, 0.5, -0.2, -0.3])
@@ -225,6 +244,7 @@ MUST_BE_RIGHT = {
 }
 MUST_BE_RIGHT["a jump where nobody looked"] = (jump_where_nobody_looked, 5.0, (1, 3))
 MUST_BE_RIGHT["a jump in a tail"] = (jump_in_a_tail, 9.0, (0, 9))
+MUST_BE_RIGHT["an edge of a mode"] = (edge_of_a_mode, 12.0, (6, 9))
 MUST_BE_RIGHT["a curve of exponentials"] = (curve_of_exponentials, 5.0, (1, 3))
 MUST_BE_RIGHT["waves"] = (waves, 8.0, (1, 3))
 MUST_BE_RIGHT["a sum of two likelihoods"] = (sum_of_two_likelihoods, 15.0, (1, 2))
