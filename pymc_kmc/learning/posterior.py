@@ -196,14 +196,16 @@ class LearnedPosterior:
 
     @property
     def _averages(self):
-        emulated = self.emulated
-        errors = self.evaluations.log_densities - emulated.held_out
-        near = np.zeros(len(errors), dtype=bool)
+        emulated, values = self.emulated, self.evaluations.log_densities
+        errors = values - emulated.held_out
+        # Places where nobody had looked may be a thousand nats deep.
+        near = np.fmax(values, emulated.held_out) >= lowest_of_mass(self.log_densities)
+        late = np.zeros(len(errors), dtype=bool)
         for found in self.rounds:
             if found.temperature <= HIGHEST_TEMPERATURE:
-                near[found.n_evaluations - len(found.predicted) : found.n_evaluations] = True
-        if not self.rounds:  # earlier evaluations were enough
-            near = self.evaluations.log_densities >= lowest_of_mass(self.log_densities)
+                late[found.n_evaluations - len(found.predicted) : found.n_evaluations] = True
+        if self.rounds:  # else earlier evaluations were enough
+            near &= late
         ratio = averages.calibration(errors[near], emulated.held_out_sd[near])
         controls = averages.control_variates(self.positions, self.gradients)
         unknown = 0.0 if self.has_converged else self.error
