@@ -106,6 +106,14 @@ def test_weights_that_few_draws_would_have_are_softened():
     np.testing.assert_allclose(weights, 0.01)
 
 
+def test_one_draw_does_not_count_for_forty():
+    """It is far out in a tail of which the emulators know nothing."""
+    variances = np.zeros(2048)
+    variances[0] = 2.0 * np.log(40.0)
+    weights = Averages(variances, np.zeros((2048, 0)), np.zeros((5, 5)), 1.0).weights
+    assert weights.max() <= 0.01
+
+
 def test_the_calibration_is_that_of_errors_that_were_predicted():
     errors, sds = np.full(96, 3.0), np.ones(96)
     np.testing.assert_allclose(calibration(errors, sds), np.sqrt((4 + 96 * 9) / 100))
