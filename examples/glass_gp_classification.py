@@ -7,7 +7,7 @@ sampling estimates it without bias, and that is all Kernel Hamiltonian Monte Car
 from estimates at some hundred places. Chains on what was learned then draw from the posterior
 itself.
 
-    python examples/glass_gp_classification.py                  # three to five minutes, or
+    python examples/glass_gp_classification.py                  # two to five minutes, or
     python examples/glass_gp_classification.py --quick          # a few iterations, to see it run
 
 The model, for whitened measurements x_i and labels y_i = +1 (window) or -1 (other):

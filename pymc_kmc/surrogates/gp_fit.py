@@ -287,9 +287,12 @@ def _evidence_of_trend(trend, data):
     """Return the log evidence, a value, of a trend alone."""
     residuals = data.residuals(data.prior)
     regression = BayesianRegression(trend(data.Z), residuals, data.weights, TREND_RIDGES)
-    weights = data.weights / data.weights.mean()
-    evidence = regression.fit(np.zeros((len(residuals), 0))).log_evidence
-    return evidence / len(weights) + 0.5 * np.log(weights).mean()
+    fit = regression.fit(np.zeros((len(residuals), 0)))
+    return _evidence_of_a_value(fit, data.weights / data.weights.mean())
+
+
+def _evidence_of_a_value(fit, weights):
+    return float(fit.log_evidence / len(weights) + 0.5 * np.log(weights).mean())
 
 
 def _solve(options, data, trend, parts):
@@ -333,7 +336,7 @@ def _solve(options, data, trend, parts):
         depth=data.depth,
         most_landmarks=int(MORE_LANDMARKS * options.n_landmarks),
         constant=regression.constant,
-        log_evidence=float(fit.log_evidence / len(weights) + 0.5 * np.log(weights).mean()),
+        log_evidence=_evidence_of_a_value(fit, weights),
         score_weight=score_weight,
     )
 
