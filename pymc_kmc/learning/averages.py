@@ -23,7 +23,8 @@ at fresh draws, times the standard deviation of h, is added: the largest covaria
 .. math:: \Delta P + \nabla P \cdot \nabla f, \qquad P = x_j, \; x_j x_k.
 
 Near a Gaussian the regression of h on them takes most of this error away (Mira, Solgi and
-Imparato, 2013). Where the log density jumps their means are not zero, and they are left out.
+Imparato, 2013). Where the log density jumps their means are not zero, and they are left out:
+jumps are looked for on lines between draws. Means that small ones move are within their errors.
 
 *The log evidence* is found by bridge sampling. The proposal q is normalised: a Student t fitted to
 half of the draws, which are from the density :math:`\tilde\pi`. Then
@@ -73,6 +74,11 @@ INEFFICIENCY = 1.25
 # Size of a control variate's mean, in standard errors, from which on it isn't zero: by chance one
 # of 65 is so far off in four cases of a thousand, which then have larger standard errors.
 NOT_ZERO = 4.0
+# Lines between draws on which jumps are looked for, intervals of each, and halvings of those that
+# derivatives don't explain. On 64 a jump with 2 % of the mass beyond is seen nine times in ten.
+N_LINES, N_INTERVALS, N_HALVINGS = 64, 16, 20
+# Smallest jump, in nats, and depth below draws from which on there is none: without mass.
+SMALLEST_JUMP, NO_MASS = 0.01, 10.0
 # Draws for each control variate, at least: a regression on more of them fits noise.
 DRAWS_PER_CONTROL = 20
 # Half the width, in probability, of the interval that a quantile's density is taken from.
@@ -258,6 +264,38 @@ def control_variates(X, gradients):
         i = j = np.arange(d if 2 * d <= most else 0)
     second = Z[:, i] * gradients[:, j] + Z[:, j] * gradients[:, i] + 2.0 * (i == j)
     return np.hstack([gradients, second])
+
+
+@np.errstate(all="ignore")
+def jumps(composite, draws, rng):
+    """Say whether a composite's log density jumps between draws (n, d) of it.
+
+    The trapezoidal rule for its derivative is off by a jump in however small an interval.
+    """
+    starts, ends = draws[rng.integers(len(draws), size=(2, N_LINES))]
+    # Half as far beyond both: draws may end at an edge.
+    starts, ends = 1.5 * starts - 0.5 * ends, 1.5 * ends - 0.5 * starts
+    lowest = np.median(composite(draws, penalty=0.0).penalised) - NO_MASS
+
+    def at(lines, places):
+        ways = ends[lines] - starts[lines]
+        values = composite(starts[lines] + places[:, None] * ways, penalty=0.0)
+        has_mass = values.penalised > lowest
+        slopes = np.where(has_mass, np.sum(values.gradient * ways, axis=1), 0.0)
+        return np.where(has_mass, values.penalised, lowest), slopes
+
+    lines = np.repeat(np.arange(N_LINES), N_INTERVALS)
+    low = np.tile(np.arange(N_INTERVALS) / N_INTERVALS, N_LINES)
+    width = 1.0 / N_INTERVALS
+    for _ in range(N_HALVINGS):
+        (f, slope), (next_f, next_slope) = at(lines, low), at(lines, low + width)
+        off = np.abs(next_f - f - 0.5 * width * (slope + next_slope)) > SMALLEST_JUMP
+        if not off.any():
+            return False
+        width *= 0.5
+        lines, low = np.repeat(lines[off], 2), np.repeat(low[off], 2)
+        low[1::2] += width
+    return True
 
 
 def inefficiency(r_hat, n):

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from pymc_kmc.learning.averages import N_DRAWS, emulated, of_emulated, without_noise
+from pymc_kmc.learning.averages import N_DRAWS, emulated, jumps, of_emulated, without_noise
 from pymc_kmc.learning.coarse import Coarse, Unusable
 from pymc_kmc.learning.composite import N_BURNED, draw, drawn, joined
 from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS
@@ -424,11 +424,11 @@ class Run:
         return known._replace(error=error)
 
     def _checked(self, state):
-        """Return the state, not converged where the last fit has mass that no round has checked."""
+        """Return the state, not converged where the last fit has unchecked mass, or loses some."""
         _, found = self.drawn(state)
         draws = joined(found.parts)
         unchecked = self.rounds.unchecked(draws, state.evaluations)
-        if unchecked.mean() <= MOST_UNCHECKED:
+        if unchecked.mean() <= MOST_UNCHECKED and not self.rounds.loses_mass:
             return state
         # Half of the chains begin where nothing was checked.
         order = self.rng.permutation(len(unchecked))
@@ -471,6 +471,7 @@ def _posterior(run, state):
         log_densities=values.mean,
         variances=values.variance,
         gradients=composite(X, penalty=0.0).gradient,
+        jumps=jumps(composite, X, rng),
         variables=opaque.natural(X),
         emulated=emulated(composite, state.evaluations, X[:N_DRAWS]),
         emulated_log_evidence=evidence,

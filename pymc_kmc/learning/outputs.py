@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 # Depth of a log density below its best, in nats a dimension, from which on it is compressed: draws
-# at temperature 2 are hardly deeper.
-COMPRESSION_DEPTH = 3.0
+# at temperature 2 are hardly deeper, if one dimension counts for two.
+COMPRESSION_DEPTH, FEWEST_DIMENSIONS = 3.0, 2
 # Standard deviation of a deep value's error, as a share of what is beyond that depth. With .1 noisy
 # values' deep ones bent the process where draws are: 400 evaluations in place of 280.
 DEEP_ERROR = 0.25
@@ -41,7 +41,8 @@ class Compression(NamedTuple):
         usual = np.median(depths[: 4 * n_dimensions])
         if not np.isfinite(usual):
             usual = 0.0
-        return cls(values.max(), max(COMPRESSION_DEPTH * n_dimensions, usual))
+        depth = COMPRESSION_DEPTH * max(n_dimensions, FEWEST_DIMENSIONS)
+        return cls(values.max(), max(depth, usual))
 
     def __call__(self, values):
         with np.errstate(invalid="ignore"):

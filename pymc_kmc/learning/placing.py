@@ -138,11 +138,21 @@ def conditioned(covariance, i, noise):
 
 
 def unseen(prior, known, n):
-    """Return n of the prior's middle draws (k, d) at most, far from known places in its scales."""
-    low, high = np.quantile(prior, [END, 1.0 - END], axis=0)
-    middle = prior[((prior >= low) & (prior <= high)).all(axis=1)]
-    scales = np.where(high > low, high - low, 1.0)
-    return middle[far_apart(middle / scales, n, known / scales)]
+    """Return n of the prior's middle draws (k, d) at most, far from known places (m, d).
+
+    They are far in each value's ranks among the draws, which fill a cube evenly: a transform's ends
+    are no farther than any other place, and the largest share of the prior is looked at.
+    """
+    middle = ranks(prior, prior)
+    middle, X = middle[chosen := np.abs(middle - 0.5).max(axis=1) <= 0.5 - END], prior[chosen]
+    return X[far_apart(middle, n, ranks(known, prior))]
+
+
+def ranks(X, among):
+    """Return the values' ranks (n, d), from 0 to 1, among those of draws (k, d)."""
+    levels = (np.arange(len(among)) + 0.5) / len(among)
+    columns = zip(X.T, np.sort(among, axis=0).T, strict=True)
+    return np.stack([np.interp(x, each, levels) for x, each in columns], axis=1)
 
 
 def bounds_of(prior, evaluations):

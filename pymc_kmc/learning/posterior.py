@@ -61,6 +61,8 @@ class LearnedPosterior:
         Emulated log density at `positions`, and its variance.
     gradients : ndarray, shape (n', d)
         Of the emulated log density at `positions`.
+    jumps : bool
+        Whether the emulated log density jumps between these: gradients then tell no averages.
     emulated : Emulated
         The emulators' predictions at evaluations, each from all others, and at draws.
     emulators : tuple of EmulatorState
@@ -95,6 +97,7 @@ class LearnedPosterior:
     log_densities: np.ndarray
     variances: np.ndarray
     gradients: np.ndarray = field(repr=False)
+    jumps: bool
     variables: dict = field(repr=False)
     emulated: Emulated = field(repr=False)
     emulated_log_evidence: LogEvidence
@@ -208,6 +211,8 @@ class LearnedPosterior:
             near &= late
         ratio = averages.calibration(errors[near], emulated.held_out_sd[near])
         controls = averages.control_variates(self.positions, self.gradients)
+        if self.jumps:
+            controls = controls[:, :0]
         unknown = 0.0 if self.has_converged else self.error
         worth = averages.inefficiency(self.r_hat, N_EACH)
         return Averages(self.variances, controls, emulated.covariance, ratio, unknown, worth)

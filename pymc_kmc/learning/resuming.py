@@ -23,7 +23,7 @@ def known_error(rounds, state, composite, draws):
     Each of them where draws are is predicted from all others, in place of rounds.
     """
     evaluations, own = state.evaluations, np.sqrt(np.mean(draws.values.doubt))
-    if rounds.is_noisy or not own <= rounds.limits.own:
+    if rounds.is_noisy or rounds.loses_mass or not own <= rounds.limits.own:
         return np.inf
     left_out = [emulator.leave_one_out(evaluations)[0] for emulator in composite.emulators]
     predicted, _, _ = composite.model.log_density(evaluations.X, np.hstack(left_out))

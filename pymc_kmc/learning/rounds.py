@@ -140,8 +140,9 @@ class Rounds:
         self.coarse: Any = None
         self.history: list[Round] = []
         self.n_distant = self.n_looked = 0
-        # The deep evaluations whose errors aren't tolerated, once the emulators saw mass there.
-        self._firm = np.zeros(0, dtype=bool)
+        # The deep evaluations whose errors aren't tolerated, once the emulators saw mass there; and
+        # whether the last fit hasn't the mass of some evaluation.
+        self._firm, self.loses_mass = np.zeros(0, dtype=bool), False
 
     def n_next(self, evaluations):
         if self.batch_size is not None:
@@ -189,21 +190,24 @@ class Rounds:
                 else:
                     self.emulators[i] = self.emulators[node.function].shared(node)
             composite = Composite(self.model, self.emulators, self.region, bounds)
-            overrated = self._overrated(all_evaluations, composite) & ~self._firm
-            if not overrated.any():
+            overrated, self.loses_mass = self._misjudged(all_evaluations, composite, draws)
+            if not (overrated & ~self._firm).any():
                 break
             self._firm = self._firm | overrated
         return composite
 
-    def _overrated(self, evaluations, composite):
-        """Return the mask (n,) of evaluations that are deep, and have mass for the emulators."""
+    def _misjudged(self, evaluations, composite, draws):
+        """Return the mask (n,) of deep evaluations with mass for emulators, and if any is lost."""
         values = evaluations.log_densities
         if self.is_noisy or self.model.has_small_nodes:
-            return np.zeros(len(values), dtype=bool)
+            return np.zeros(len(values), dtype=bool), False
         compression = Compression.of(values, self.model.n_dimensions)
-        predicted, floor = composite(evaluations.X).mean, compression.best - compression.depth
-        is_off = predicted - values > self.limits.uncertain_error
-        return np.isfinite(values) & (values < floor) & (predicted > floor) & is_off
+        predicted, floor = composite(evaluations.X), compression.best - compression.depth
+        usual, most = np.sort(composite(draws).mean), self.limits.uncertain_error
+        lowest = np.fmax(floor, usual[int(convergence.DEEP_SHARE * len(usual))])
+        overrated = (values < floor) & (predicted.mean > np.fmax(floor, values + most))
+        lost = (values >= lowest) & (predicted.own < values - most)
+        return np.isfinite(values) & overrated, bool(lost.any())
 
     def next(self, state):
         """Return the :class:`LearningState` after one round more."""
@@ -279,7 +283,7 @@ class Rounds:
         draws, n_gaps, distant = drawn.draws, state.n_gaps, drawn.draws.X[:0]
         unseen = distant
         own = np.sqrt(np.mean(draws.values.doubt))
-        is_sure = state.temperature == 1.0 and own < self.limits.own
+        is_sure = state.temperature == 1.0 and own < self.limits.own and not self.loses_mass
         if is_sure and not self.is_noisy:
             optimistic, beyond, gap = optimistic_draws(
                 composite, draws, state.factor, self.rng, state.maps
@@ -311,7 +315,7 @@ class Rounds:
             values = state.evaluations.log_densities[-len(predicted) :]
             errors, _ = convergence.errors_in_reach(values, predicted, draws.values.mean)
         error = limits.excess(convergence.error_about_median(errors), len(errors))
-        if own > CLOSE * limits.own or error > CLOSE * limits.error:
+        if self.loses_mass or own > CLOSE * limits.own or error > CLOSE * limits.error:
             return False
         if self.is_noisy:
             return True

@@ -14,7 +14,7 @@ from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 
 # Number of the file's form. It rises with every change.
-FORM = 10
+FORM = 11
 # The attribute that marks a file, and the one that has the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
 # What has fields: results, and the states of what is fitted.

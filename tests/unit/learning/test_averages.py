@@ -1,6 +1,7 @@
 """Averages and log evidence of a learned posterior: standard errors cover, closed forms hold."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -14,8 +15,10 @@ from pymc_kmc.learning.averages import (
     calibration,
     control_variates,
     flattened,
+    jumps,
     log_mean,
 )
+from pymc_kmc.learning.composite import Values
 from tests.learned import learned_curve, on_grid
 
 N = 2000
@@ -47,6 +50,27 @@ def test_control_variates_leave_no_error_of_a_gaussians_moments():
     assert np.all(np.abs(table["50%"] - MEAN) < 4 * table["se_50%"])
     plain = without_controls(X).table(X, LABELS, (0.5,))
     assert np.all(np.abs(plain["mean"] - MEAN) > 1e-3 * sds)
+
+
+def with_a_jump(X, penalty, size):
+    """A Gaussian log density of X (n, d) with a bend at 0 and a jump at 1, both in x_1."""
+    x = X[:, 0]
+    values = -0.5 * np.sum(X**2, axis=1) - np.abs(x)
+    values = np.where(x > 1.0, values + size, values)
+    gradient = -X - np.sign(x)[:, None] * (np.arange(X.shape[1]) == 0)
+    return Values(values, gradient, values, np.zeros(len(X)), np.zeros(len(X)))
+
+
+@pytest.mark.parametrize("d", [1, 2, 10])
+def test_jumps_are_found_between_draws_and_bends_are_none(d):
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        draws = rng.standard_normal((500, d))
+        assert not jumps(partial(with_a_jump, size=0.0), draws, rng)
+        # 16 % of the draws are beyond: 64 lines cross it but for one case in 1e8.
+        assert jumps(partial(with_a_jump, size=0.1), draws, rng)
+        inside = draws[draws[:, 0] <= 1.0]
+        assert jumps(partial(with_a_jump, size=-np.inf), inside, rng)
 
 
 @pytest.mark.parametrize(("d", "n", "n_controls"), [(3, 500, 9), (8, 500, 16), (20, 500, 20)])

@@ -369,16 +369,37 @@ def test_draws_far_from_all_that_was_evaluated_are_unchecked():
 
 
 def test_places_of_the_prior_that_nobody_looked_at():
-    """Four of them in all, far from what is known, and not in the last hundredth."""
+    """Four of them in all, with much of the prior about them, and not in the last hundredth."""
     prior = np.random.default_rng(0).normal(0.0, 10.0, (256, 1))
     rounds = Rounds(noisy_bell(1.0), None, 0.3, np.random.default_rng(0), prior)
     known = np.array([[-40.0], [0.0]])
     first = rounds.unseen(SimpleNamespace(X=known), 1)
     known = np.vstack([known, first])
     second = rounds.unseen(SimpleNamespace(X=known), 4)
-    assert 14.0 < first[0, 0] <= np.quantile(prior, 0.99)
-    np.testing.assert_allclose(np.sort(second[:, 0]), [-20.0, -10.0, 10.0], atol=1.0)
+    shares = [np.mean(prior <= place) for place in np.sort([*first[:, 0], *second[:, 0]])]
+    np.testing.assert_allclose(shares, [0.25, 0.375, 0.75, 0.99], atol=0.02)
     assert len(rounds.unseen(SimpleNamespace(X=known), 1)) == 0
+
+
+def test_fits_that_lose_the_mass_of_an_evaluation_are_told():
+    """One that has mass where an evaluation says there is none is told apart."""
+    X, values = np.zeros((4, 1)), np.array([0.0, -3.0, -9.0, -50.0])
+    evaluations = SimpleNamespace(X=X, log_densities=values)
+    rounds = Rounds(noisy_bell(1.0), None, 0.3, np.random.default_rng(0))
+    rounds.emulators = []
+
+    def misjudged(predicted, lowest=-3.5):
+        def composite(X):
+            heights = np.array(predicted) if X is evaluations.X else np.array([0.0, lowest])
+            return Values(heights, None, heights, np.zeros(len(X)), np.zeros(len(X)))
+
+        overrated, loses_mass = rounds._misjudged(evaluations, composite, np.zeros((2, 1)))
+        return np.flatnonzero(overrated).tolist(), loses_mass
+
+    assert misjudged([0.0, -3.1, -30.0, -8.0]) == ([], False)
+    assert misjudged([0.0, -3.0, -5.0, -4.0]) == ([2, 3], False)
+    assert misjudged([0.0, -4.5, -9.0, -50.0]) == ([], True)
+    assert misjudged([0.0, -4.5, -9.0, -50.0], lowest=-2.5) == ([], False)
 
 
 def test_a_place_that_is_known_is_not_evaluated_again(known):
