@@ -77,6 +77,8 @@ NOT_ZERO = 4.0
 # Lines between draws on which jumps are looked for, intervals of each, and halvings of those that
 # derivatives don't explain. On 64 a jump with 2 % of the mass beyond is seen nine times in ten.
 N_LINES, N_INTERVALS, N_HALVINGS = 64, 16, 20
+# Most intervals that derivatives don't explain: if more, they are wrong, and tell no averages.
+MOST_UNEXPLAINED = 4096
 # Smallest jump, in nats, and depth below draws from which on there is none: without mass.
 SMALLEST_JUMP, NO_MASS = 0.01, 10.0
 # Draws for each control variate, at least: a regression on more of them fits noise.
@@ -270,7 +272,8 @@ def control_variates(X, gradients):
 def jumps(composite, draws, rng):
     """Say whether a composite's log density jumps between draws (n, d) of it.
 
-    The trapezoidal rule for its derivative is off by a jump in however small an interval.
+    The trapezoidal rule for its derivative is off by a jump in however small an interval. So it is
+    everywhere if the derivative is wrong.
     """
     starts, ends = draws[rng.integers(len(draws), size=(2, N_LINES))]
     # Half as far beyond both: draws may end at an edge.
@@ -290,8 +293,8 @@ def jumps(composite, draws, rng):
     for _ in range(N_HALVINGS):
         (f, slope), (next_f, next_slope) = at(lines, low), at(lines, low + width)
         off = np.abs(next_f - f - 0.5 * width * (slope + next_slope)) > SMALLEST_JUMP
-        if not off.any():
-            return False
+        if not off.any() or off.sum() > MOST_UNEXPLAINED:
+            return bool(off.any())
         width *= 0.5
         lines, low = np.repeat(lines[off], 2), np.repeat(low[off], 2)
         low[1::2] += width

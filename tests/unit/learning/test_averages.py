@@ -73,6 +73,20 @@ def test_jumps_are_found_between_draws_and_bends_are_none(d):
         assert jumps(partial(with_a_jump, size=-np.inf), inside, rng)
 
 
+def test_derivatives_that_are_wrong_everywhere_are_as_jumps():
+    """And it doesn't take all memory to find that out."""
+    sizes = []
+
+    def composite(X, penalty):
+        sizes.append(len(X))
+        values = 1e9 * np.sin(X[:, 0])
+        return Values(values, np.zeros_like(X), values, np.zeros(len(X)), np.zeros(len(X)))
+
+    draws = np.random.default_rng(0).uniform(np.pi / 2 - 1e-4, np.pi / 2 + 1e-4, (500, 1))
+    assert jumps(composite, draws, np.random.default_rng(0))
+    assert max(sizes) <= 2 * 4096
+
+
 @pytest.mark.parametrize(("d", "n", "n_controls"), [(3, 500, 9), (8, 500, 16), (20, 500, 20)])
 def test_there_are_fewer_control_variates_in_many_dimensions(d, n, n_controls):
     X = np.random.default_rng(0).standard_normal((n, d))
