@@ -260,9 +260,9 @@ def jump_of_the_model():
     times = np.linspace(0, 1, 6)
 
     def curve(a, b):
-        return 0.5 * (a - 0.5) ** 2 + b * times
+        return 0.5 * (a + 0.5) ** 2 + b * times
 
-    y = curve(2.2, 1.0) + 0.6 * np.array([0.3, -0.4, 0.1, 0.5, -0.2, -0.3])
+    y = curve(1.2, 1.0) + 0.6 * np.array([0.3, -0.4, 0.1, 0.5, -0.2, -0.3])
     with pm.Model() as model:
         a, b = pm.LogNormal("a", 0, 0.5), pm.StudentT("b", 5)
         terms = kmc.BlackBox("l", lambda a, b: -np.sum((y - curve(a, b)) ** 2) / 0.72, a, b)
