@@ -7,7 +7,8 @@ follows from how well its last rise was predicted (a trust region; Nocedal and W
 4.1; for least squares without derivatives, Cartis and Roberts, 2019). A step costs one evaluation
 and yields as many numbers as there are outputs. Where all outputs stay the same no regression is
 possible: the search steps out, ever farther. Searches from several starts are made side by side: a
-batch of evaluations has one of each.
+batch of evaluations has one of each. Where as many run at once, a step has three radii, and places
+beside the best, up to one a variable: outputs' slopes are then known, and fewer steps are needed.
 
 References
 ----------
@@ -153,7 +154,7 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
         if rises[0] < LAST_RISE or is_known(X[best], values[best]):
             break
         points = [end for end, _ in found]
-        if n_more >= len(radii):
+        for _ in range(min(n_more + 1 - len(radii), len(moves))):
             points.append(_beside(X[best], moves, 0.5 * radius * scales, rng))
         new, n_more = yield np.array(points)
         X, outputs = np.vstack([X, points]), np.vstack([outputs, new])
