@@ -26,6 +26,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
 from pymc_kmc.learning.modes import maxima
@@ -349,8 +350,8 @@ class FromPrior:
 
     def log_density(self, X):
         """Return the log density (k,) at points (k, d), up to a constant."""
-        squares = [((X - centre) / self.scales) ** 2 for centre in self.centres]
-        return logsumexp(-0.5 * np.sum(squares, axis=2), axis=0)
+        squares = cdist(X / self.scales, self.centres / self.scales, "sqeuclidean")
+        return logsumexp(-0.5 * squares, axis=1)
 
     def jump(self, X, rng):
         """Return proposals (k, d), and what their log acceptance ratios (k,) have besides f."""

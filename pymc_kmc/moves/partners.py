@@ -21,7 +21,8 @@ whose volumes are in the ratios. Which slots of a sweep have which partner doesn
 
 There are two groups of partners, which take turns: the target is evaluated at one's places while x
 exchanges with the other. So no worker waits for a sweep's slowest evaluation. Near ones depend on
-x: they begin a sweep, and are evaluated before the group that workers begin with then.
+x: they begin a sweep, and are evaluated before the group that workers begin with then. Where there
+are several modes a jump from x to another one (:mod:`pymc_kmc.moves.learned`) may take their place.
 
 References
 ----------
@@ -31,7 +32,7 @@ report, Norwegian University of Science and Technology.
 
 from collections import deque
 
-from pymc_kmc.moves.base import Move, MoveKind
+from pymc_kmc.moves.base import Move
 
 
 class Partner(Move):
@@ -71,46 +72,67 @@ class Partner(Move):
 
 
 class NearPartner(Partner):
-    """A place around the chain's, the end of a random walk's Proposal."""
+    """A place that depends on the chain's, the end of a random walk's Proposal."""
 
     def __init__(self, proposal):
-        super().__init__(MoveKind.RANDOM_WALK, proposal.position)
+        super().__init__(proposal.move.kind, proposal.position)
         self.last = proposal
 
     def _log_density(self, position, fitted):
         return -fitted.warp.log_volume(position)
 
 
+class JumpPartner(NearPartner):
+    """The end of a jump from the chain's place, a ModeJump's Proposal."""
+
+    def propose(self, current, fitted, rng):
+        return self.last._replace(move=self, evaluation=self.evaluation)
+
+
 class Sweeps:
     """The partners of a chain, as many as are evaluated at once; updated in place.
 
     `groups` are pairs of lists of n :class:`Partner` s each, usual and tempered, of which
-    one group waits while the others are evaluated. `moves` are the moves of either, and
-    `random_walk` proposes near ones. `waiting` are those whose exchange is to come.
+    one group waits while the others are evaluated. `moves` are the moves of either,
+    `random_walk` proposes near ones, and `jump` is a ModeJump or None. `waiting` are those whose
+    exchange is to come.
     """
 
-    def __init__(self, groups, moves, random_walk):
-        self.groups, self.moves, self.random_walk = deque(groups), moves, random_walk
+    def __init__(self, groups, moves, random_walk, jump=None):
+        self.groups, self.moves = deque(groups), moves
+        self.random_walk, self.jump = random_walk, jump
         self.waiting, self.ahead = deque(), deque()
         self.conditions = b""
 
-    def begin(self, current, fitted, shares, rng, ask=lambda position: None):
+    def begin(self, current, fitted, shares, rng, ask=lambda position: None, jumps=0.0):
         """Begin a sweep; return the positions (d,) at which the target is to be evaluated.
 
-        `shares` are those of near, tempered and usual partners. ``ask(position)`` is called as soon
-        as a position is known, which may be one of the next sweep.
+        `shares` are those of near, tempered and usual partners, and `jumps` is that of jumps, of
+        which a sweep has one at most. ``ask(position)`` is called as soon as a position is known,
+        which may be one of the next sweep.
         """
-        near = []
+        first = []
         while len(self.ahead) < len(self.groups):
             sizes = rng.multinomial(len(self.groups[0][0]), shares)
-            if sizes[0] and not near:
-                proposals = self.random_walk.around(current, sizes[0], fitted, rng)
-                near = list(map(NearPartner, proposals))
-                for partner in near:
+            if not first:
+                first = self._around(current, sizes, jumps, fitted, rng)
+                for partner in first:
                     ask(partner.position)
             self.ahead.append(self._moved(sizes[1:], fitted, rng, ask))
-        self.waiting.extend(near + self.ahead.popleft())
+        self.waiting.extend(first + self.ahead.popleft())
         return self._positions
+
+    def _around(self, current, sizes, jumps, fitted, rng):
+        """Return the partners that depend on the chain's place: near ones, or a jump.
+
+        `sizes` (3,) are changed in place: a jump is in a usual partner's stead.
+        """
+        if sizes[0]:
+            return list(map(NearPartner, self.random_walk.around(current, sizes[0], fitted, rng)))
+        if self.jump is None or sizes[2] == 0 or rng.uniform() >= jumps * sizes.sum():
+            return []
+        sizes[2] -= 1
+        return [JumpPartner(self.jump.propose(current, fitted, rng))]
 
     def begin_first(self, n, fitted, rng, ask):
         """Begin with a sweep of n usual partners, and with no next one; else as :meth:`begin`."""

@@ -334,10 +334,11 @@ class KMC(SurrogateStep):
         sweeps, seconds = adapted.sweeps, 0.0
         if not sweeps.waiting:
             near, tempered = self._share(RANDOM_WALKS), self._share(TEMPERED_MOVES)
+            jumps = MODE_MOVES[0]
             if self._is_settling:
-                near = tempered = 0.0  # it finds out about the surrogate
+                near = tempered = jumps = 0.0  # it finds out about the surrogate
             shares = near, (1.0 - near) * tempered, (1.0 - near) * (1.0 - tempered)
-            positions = sweeps.begin(current, adapted.fitted, shares, rng, target.begin)
+            positions = sweeps.begin(current, adapted.fitted, shares, rng, target.begin, jumps)
             begin_evaluation = perf_counter()
             sweeps.give(target.propose_all(positions, rng), target.conditions)
             # More than the next sweep's is of what another step has moved since.
@@ -346,8 +347,7 @@ class KMC(SurrogateStep):
         rows = [Row(sweeps.next(target), 1.0)]
         if not isinstance(rows[0].move, NearPartner):
             # What leads out of wrong places starts from the chain's: it is evaluated alone.
-            jumps = () if self._is_settling else map(Row, adapted.modes[:1], MODE_MOVES)
-            rows = [Row(adapted.random_walk, self._share_of_wrong_places), *jumps, *rows]
+            rows = [Row(adapted.random_walk, self._share_of_wrong_places), *rows]
         proposal = MoveMixture(*rows).propose(current, adapted.fitted, rng)
         return proposal._replace(seconds=perf_counter() - begin - seconds)
 

@@ -158,9 +158,10 @@ class KMCAdaptation(SurrogateAdaptation):
             ]
             for _ in range(N_GROUPS)
         ]
-        rows = [Row(move, mode_share) for move in self.modes[1:]]
-        mixture = MoveMixture(*rows, Row(self.transitions.moves[-1], 1.0))
-        self.sweeps = Sweeps(groups, (mixture, self.tempered), self.random_walk)
+        jump, transitions = self.modes or (None, None)
+        rows = [Row(transitions, mode_share)] if self.modes else []
+        moves = MoveMixture(*rows, Row(self.transitions.moves[-1], 1.0)), self.tempered
+        self.sweeps = Sweeps(groups, moves, self.random_walk, jump)
 
     @property
     def can_explore(self):

@@ -10,9 +10,11 @@ from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.dynamics import SequenceEnd
 from pymc_kmc.moves import transitions
 from pymc_kmc.moves.base import MoveKind
-from pymc_kmc.moves.partners import NearPartner, Partner, Sweeps
+from pymc_kmc.moves.learned import ModeJump
+from pymc_kmc.moves.partners import JumpPartner, NearPartner, Partner, Sweeps
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.transitions import KINDS, TEMPERED, SurrogateTransition
+from pymc_kmc.numerics.coordinates import ModeMaps
 from pymc_kmc.steps.kmc_adaptation import N_GROUPS
 from tests.fitted import stretching_warp
 from tests.moves import evaluation, outcome_of
@@ -31,6 +33,9 @@ class Gaussian:
 
 
 TARGET, SURROGATE = Gaussian(1.0), Gaussian(1.4)
+MAPS = ModeMaps(
+    [np.array([-0.5, 0.0]), np.array([0.7, 0.3])], [0.6 * np.eye(2), np.diag([0.3, 0.2])]
+)
 
 
 def drawn_anew(hamiltonian, position, step_size, n, n_steps, rng, temperature):
@@ -53,10 +58,10 @@ def of_gaussian():
     return FittedSurrogate(SURROGATE, stretching_warp(), sizes, None)
 
 
-def ends_of_sweeps(shares, n=1200, n_sweeps=1):
+def ends_of_sweeps(shares, n=1200, n_sweeps=1, jumps=0.0):
     """Places (n, 2) after sweeps from draws of the target, in standard coordinates.
 
-    The surrogate is Gaussian in coordinates of its own.
+    The surrogate is Gaussian in coordinates of its own. Jumps leave any target's law as it is.
     """
     rng, fitted = np.random.default_rng(1), of_gaussian()
     random_walk = RandomWalk(RandomWalkAdaptation(2), factors=(1.0, 0.3))
@@ -69,9 +74,9 @@ def ends_of_sweeps(shares, n=1200, n_sweeps=1):
             [[Partner(kind, np.zeros(2), t) for _ in range(N)] for kind, t in kinds]
             for _ in range(N_GROUPS)
         ]
-        sweeps = Sweeps(groups, moves, random_walk)
+        sweeps = Sweeps(groups, moves, random_walk, ModeJump(MAPS))
         for _ in range(n_sweeps):
-            places = sweeps.begin(current, fitted, shares, rng)
+            places = sweeps.begin(current, fitted, shares, rng, jumps=jumps)
             sweeps.give([evaluation(place, TARGET.log_density(place)) for place in places], b"")
             while sweeps.waiting:
                 current = exchanged(sweeps.waiting.popleft(), current, fitted, rng)
@@ -98,10 +103,35 @@ def worst(ends):
 NEAR, TEMPERED_ALONE, USUAL = np.eye(3)
 
 
-@pytest.mark.parametrize("shares", [NEAR, TEMPERED_ALONE, (0.3, 0.3, 0.4)])
-def test_the_targets_law_stays(shares):
+@pytest.mark.parametrize(
+    ("shares", "jumps"),
+    [(NEAR, 0.0), (TEMPERED_ALONE, 0.0), (USUAL, 1.0), ((0.3, 0.3, 0.4), 0.5)],
+)
+def test_the_targets_law_stays(shares, jumps):
     """Starts are independent draws: |z| > 4.5 has a false-alarm rate of 3e-5 in each case."""
-    assert worst(ends_of_sweeps(shares, n=5000, n_sweeps=3)) < 4.5
+    assert worst(ends_of_sweeps(shares, n=5000, n_sweeps=3, jumps=jumps)) < 4.5
+
+
+def test_a_jump_without_its_ratio_is_found_out(monkeypatch):
+    jump = ModeJump.propose
+    monkeypatch.setattr(ModeJump, "propose", lambda *args: jump(*args)._replace(log_ratio=0.0))
+    assert worst(ends_of_sweeps(USUAL, n=2000, jumps=1.0)) > 6.0
+
+
+@pytest.mark.parametrize(("jumps", "share"), [(0.0, 0.0), (0.1, 0.3), (1.0, 1.0)])
+def test_a_jump_begins_a_sweep_without_near_partners(jumps, share):
+    """Three partners a sweep; 400 sweeps, four standard deviations: a false-alarm rate of 1e-4."""
+    rng, start = np.random.default_rng(0), evaluation(np.zeros(2), 0.0)
+    groups = [[[Partner(MoveKind.EXCHANGE, np.zeros(2)) for _ in range(N)], []] for _ in range(2)]
+    move = SurrogateTransition(KINDS[-1], False)
+    sweeps, n_jumps = Sweeps(groups, (move, move), None, ModeJump(MAPS)), 0
+    for _ in range(400):
+        sweeps.begin(start, of_gaussian(), USUAL, rng, jumps=jumps)
+        first, *others = sweeps.waiting
+        assert not any(isinstance(partner, JumpPartner) for partner in others)
+        n_jumps += isinstance(first, JumpPartner)
+        sweeps.waiting.clear()
+    assert abs(n_jumps / 400 - share) <= 4.0 * (share * (1.0 - share) / 400) ** 0.5
 
 
 def test_near_partners_are_exchanged_first():
