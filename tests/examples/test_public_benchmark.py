@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 from scipy.integrate import dblquad
-from scipy.stats import norm
+from scipy.stats import jf_skew_t, norm
 
 from examples.benchmarks import public
 from examples.benchmarks import public_problems as problems
@@ -102,6 +102,31 @@ def test_responses_are_those_that_an_observer_gives():
         found = np.histogram(responses, problems.EDGES)[0] / 5000 * (1 - lapse) + lapse / 100
         assert expected.sum() == pytest.approx(1.0)
         assert np.abs(np.cumsum(found - expected)).max() < 0.03
+
+
+def test_scores_are_the_skew_t_s_derivatives_and_vanish_at_its_fit():
+    data, fitted = problems.observed_g_and_k()
+    x = data[:50]
+    values, scores = problems.skew_t(fitted, x)
+    assert np.allclose(values, jf_skew_t.logpdf(x, *fitted))
+    for shift, score in zip(1e-6 * np.eye(4), scores.T, strict=True):
+        change = problems.skew_t(fitted + shift, x)[0] - problems.skew_t(fitted - shift, x)[0]
+        assert np.allclose(score, 0.5e6 * change, atol=1e-6)
+    assert np.allclose(problems.gk_scores(data), 0.0, atol=0.1)
+
+
+def test_simulations_of_g_and_k_have_the_likelihood_of_quadrature():
+    """The estimate's standard deviation is .15 nats with 400 simulations, its bias .05."""
+    data = problems.observed_g_and_k()[0]
+    scores = problems.gk_scores(
+        problems.gk_simulator(problems.GK_TRUE, np.random.default_rng(0), 400)
+    )
+    covariance, away = np.cov(scores.T), problems.gk_scores(data) - scores.mean(axis=0)
+    found = -0.5 * away @ np.linalg.solve(covariance, away)
+    found -= 0.5 * np.linalg.slogdet(covariance)[1]
+    assert found == pytest.approx(problems.gk_log_likelihood(problems.GK_TRUE), abs=0.75)
+    draws = problems.gk_draws(500, np.random.default_rng(0))
+    assert (np.abs(draws.mean(axis=0) - problems.GK_TRUE) < 4.0 * draws.std(axis=0)).all()
 
 
 def test_wood_s_statistics():
