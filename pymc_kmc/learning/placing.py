@@ -14,7 +14,8 @@ matter (Järvenpää et al., 2021, use the expected loss of a posterior instead)
 ends. Its variance shows that. With half of the variance subtracted, draws stay where the emulator
 is sure; with a standard deviation added, they go wherever mass can't be excluded. If the moments of
 the two differ by more than the emulator's error at its own draws may explain, the posterior isn't
-known. Then places on the way there are evaluated.
+known. Then places on the way there are evaluated. Under noise half of the places are there as soon
+as the draws are known: those that tell most of the draws don't lead along a banana's arms.
 
 References
 ----------

@@ -10,9 +10,9 @@ error below the tolerance in three rounds running, and emulators that are sure o
 
 Some chains begin at draws of the prior in every round: a chain that comes to places as high as the
 draws stays. A mode that the emulators already predict is so found without an evaluation. Where they
-can't decide whether a draw of the prior is as high, two such places a round are evaluated; in the
-first rounds that seem right four others, far from all evaluations, because emulators that are sure
-don't foresee a jump. Far beyond the prior's draws emulators have no mass.
+can't decide whether a draw of the prior is as high, two such places a round are evaluated, without
+noise; in the first rounds that seem right four others, far from all evaluations, because emulators
+that are sure don't foresee a jump. Far beyond the prior's draws emulators have no mass.
 """
 
 import logging
@@ -44,15 +44,13 @@ N_TRANSITIONS, TRANSITIONS_A_DIMENSION = 25, 1
 MOST_OF_SMALL = 32
 # Number of chains that begin at draws of the prior, as a share of the others.
 SCOUTS = 0.25
-# Number of draws from what the emulators say of a place: below a probability of some 5 %, it isn't
-# taken for possible.
+# Number of draws from what emulators say of a place: it isn't possible below some 5 % probability.
 N_SAMPLED = 16
 # Number of draws of the prior that are evaluated in a round, if the emulators can't exclude mass:
 # with one, two modes of a number came out as one on a seed of eight.
 N_NOT_EXCLUDED = 2
 # Number of them, in all, before which no round that has some is confirmed: emulators may be falsely
 # sure of most. One value with a second mode lost it on 4 seeds of 20 without, and on 2 with 8.
-# Where emulators never exclude all of the prior, as a time series' don't, it costs one round.
 FEWEST_TRIED = 8
 # Number of the prior's draws, far from all that was evaluated, that are evaluated anyway: emulators
 # that are sure don't foresee that outputs jump there. With none a fifth of the prior wasn't seen,
@@ -87,9 +85,9 @@ COOLING = (0.4, 1.6)
 # to be on the way: a polynomial bends up there, round after round if nothing is known of it. A time
 # series took 293 evaluations for 536; from the second gap on bananas took 197 for 167.
 MANY_GAPS = 6
-# Errors up to so many times what is small enough are small enough for chains, if learning was ended
-# by its limit: rounds once ended there, and "scalar" had an ESS of 604 then. Three bananas of 12
-# whose arms were cut short had such errors at draws, and larger ones at uncertain places.
+# Errors up to so many times what is small enough are small enough for chains, if learning ended by
+# its limit: "scalar" had an ESS of 604 then. Three bananas of 12 whose arms were cut short had such
+# errors at draws, and larger ones at uncertain places.
 CLOSE = 2.0
 # Number of rounds after which outputs are given up if all errors of the last half of these are too
 # large, as where outputs jump: smooth ones have small errors from the third to sixth round on.
@@ -165,8 +163,7 @@ class Rounds:
             return 1.0  # the first design has filled each node's space
         if modes:
             return LARGEST_AT_MODES
-        is_small = self.model.n_dimensions <= FEW_DIMENSIONS
-        return LARGEST_TEMPERATURE if is_small else LARGEST_OF_MANY
+        return LARGEST_TEMPERATURE if self.model.n_dimensions <= FEW_DIMENSIONS else LARGEST_OF_MANY
 
     def fit(self, evaluations, draws):
         inputs, averages, all_evaluations = self.model.inputs(draws), self.is_noisy, evaluations
@@ -280,24 +277,22 @@ class Rounds:
 
     def _plan(self, state, composite, drawn):
         """Return the :class:`Plan` of where to evaluate."""
-        draws, n_gaps, distant = drawn.draws, state.n_gaps, drawn.draws.X[:0]
-        unseen = distant
+        draws, n_gaps, front = drawn.draws, state.n_gaps, None
+        distant = unseen = draws.X[:0]
         own = np.sqrt(np.mean(draws.values.doubt))
         is_sure = state.temperature == 1.0 and own < self.limits.own and not self.loses_mass
+        if is_sure:
+            found = optimistic_draws(composite, draws, state.factor, self.rng, state.maps)
+            n_gaps, front = n_gaps + 1 if found.gap > self.limits.gap(own) else 0, found.draws
         if is_sure and not self.is_noisy:
-            optimistic, beyond, gap = optimistic_draws(
-                composite, draws, state.factor, self.rng, state.maps
-            )
-            drawn = drawn._replace(optimistic=optimistic)
-            n_gaps = n_gaps + 1 if gap > self.limits.gap(own) else 0
             if n_gaps >= MANY_GAPS:
-                distant = beyond[:1]
+                distant = found.beyond[:1]
             else:
                 # As many at least are where draws are unsure: these errors tell whether it ends.
                 n_distant = min(N_NOT_EXCLUDED, (drawn.n_new - len(drawn.fresh)) // 2)
                 distant = self.not_excluded(composite, draws, n_distant)
                 unseen = self.unseen(state.evaluations, n_distant - len(distant))
-        places, n_fresh = self._places(drawn, distant, unseen, n_gaps)
+        places, n_fresh = self._places(drawn, front, distant, unseen, n_gaps)
         if not self.model.is_noisy:
             places, n_fresh = self._new(places, n_fresh, state)
         return Plan(places, n_fresh, len(distant), is_sure, n_gaps, unseen)
@@ -401,17 +396,23 @@ class Rounds:
         self.n_looked += len(places)
         return places
 
-    def _places(self, drawn, distant, unseen, n_gaps):
+    def _places(self, drawn, front, distant, unseen, n_gaps):
         """Return the places (n, d) to evaluate, and the number of fresh draws, which come first.
 
+        `front` are Draws where mass can't be excluded, None while the draws themselves are unsure;
         `distant` and `unseen` (k, d) are evaluated in any case. With `n_gaps` all that isn't at
-        fresh draws is at optimistic ones.
+        fresh draws is at the front. Of noisy terms half is, once there is one.
         """
-        n, fresh, wide, optimistic = drawn.n_new, drawn.fresh, drawn.wide, drawn.optimistic
-        at = self.model.inputs
+        n, fresh, wide, at = drawn.n_new, drawn.fresh, drawn.wide, self.model.inputs
+        optimistic = front or drawn.optimistic
         if self._is_average:
-            candidates = np.vstack([wide.X, optimistic.X])
-            return informative(self.emulators, at, drawn.draws.X, candidates, n), n
+            candidates = np.vstack([wide.X, drawn.optimistic.X])
+            n_fresh = n - n // 2 if front else n
+            places = informative(self.emulators, at, drawn.draws.X, candidates, n_fresh)
+            if front:
+                among = front.X, front.values.doubt, places, n - n_fresh
+                places = np.vstack([places, uncertain(self.emulators, at, *among)])
+            return places, n_fresh
         n_fresh = len(fresh)
         n_optimistic = n - n_fresh if n_gaps else (n - n_fresh) // 2
         n_wide = n - n_fresh - n_optimistic

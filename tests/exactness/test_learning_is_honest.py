@@ -339,6 +339,23 @@ def test_moments_are_right_or_doubted(name, seed):
     assert silent_error(MUST_BE_HONEST[name][0](), exact(name), random_seed=seed) == ""
 
 
+def noisy_banana(x, rng):
+    """Four values; the second has a standard deviation of the root of 19."""
+    bent = x[1] + 3.0 * (0.01 * x[0] ** 2 - 1.0)
+    return -0.5 * (0.01 * x[0] ** 2 + bent**2 + np.sum(x[2:] ** 2)) + rng.normal(-0.5, 1.0)
+
+
+def test_a_banana_s_arms_are_learned_under_noise():
+    """Log standard deviations of -.08, -.32 and -.08; without the front -.54, -.58 and -.74."""
+    spreads = []
+    for seed in (2, 3, 4):
+        with pm.Model():
+            kmc.PseudoMarginalPotential("likelihood", noisy_banana, pm.Flat("x", shape=4))
+            learned = kmc.learn(random_seed=seed, progressbar=False)
+        spreads.append(np.log(learned.positions[:, 1].std() / np.sqrt(19.0)))
+    assert np.mean(spreads) > -0.35
+
+
 def moons():
     """Two crescents of equal mass, by noisy ABC (sbibm's "two moons")."""
 

@@ -212,6 +212,27 @@ def test_an_executor_begins_with_fresh_draws_while_other_places_are_looked_for(m
     assert len(new) == 8
 
 
+@pytest.mark.parametrize(("own", "n_front"), [(0.1, 4), (10.0, 0)])
+def test_half_of_noisy_places_are_where_mass_cant_be_excluded(own, n_front, monkeypatch, known):
+    """As soon as the draws are known, however far from all of these."""
+    rounds, state = known
+    composite = rounds.fit(state.evaluations, state.draws)
+    drawn = rounds._draw(state, composite)
+    values = drawn.draws.values._replace(variance=np.full(len(drawn.draws.X), own**2))
+    drawn = drawn._replace(draws=drawn.draws._replace(values=values))
+
+    def optimistic_draws(composite, draws, factor, rng, maps):
+        return OptimisticDraws(draws._replace(X=draws.X + 1e3), np.zeros((0, 2)), 0.0)
+
+    monkeypatch.setattr(rounds_module, "optimistic_draws", optimistic_draws)
+    monkeypatch.setattr(Rounds, "noise", 1.0)
+    monkeypatch.setattr(rounds.model, "is_noisy", True)
+    plan = rounds._plan(state._replace(temperature=1.0), composite, drawn)
+    are_there = plan.X[:, 0] > 500.0
+    assert len(plan.X) == 8 and are_there.sum() == n_front
+    assert plan.n_fresh == 8 - n_front and not are_there[: plan.n_fresh].any()
+
+
 @pytest.mark.parametrize(("has_modes", "temperature"), [(True, 3.0), (False, 4.0)])
 def test_errors_heat_up_to_a_bound_where_there_are_modes(known, has_modes, temperature):
     rounds, state = known
