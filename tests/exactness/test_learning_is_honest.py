@@ -346,9 +346,9 @@ def noisy_banana(x, rng):
 
 
 def test_a_banana_s_arms_are_learned_under_noise():
-    """Log standard deviations of -.08, -.32 and -.08; without the front -.54, -.58 and -.74."""
+    """Log standard deviations of -.15, -.26 and -.08; without the front -.66, -.26 and -.54."""
     spreads = []
-    for seed in (2, 3, 4):
+    for seed in (0, 1, 2):
         with pm.Model():
             kmc.PseudoMarginalPotential("likelihood", noisy_banana, pm.Flat("x", shape=4))
             learned = kmc.learn(random_seed=seed, progressbar=False)
