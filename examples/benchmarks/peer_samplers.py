@@ -1,4 +1,4 @@
-"""The peers of :mod:`examples.benchmarks.peers`: what samples a density without gradients.
+"""The peers of :mod:`examples.benchmarks.peers`: NUTS, and what samples without gradients.
 
 Each is a function of a :class:`Problem` and a number of evaluations, which yields a
 :class:`Snapshot` of what it knows after some of them. Each has its own defaults.
@@ -24,6 +24,7 @@ from pymc_kmc.model.opaque import OpaqueModel
 BUDGET, QUICK_BUDGET = 10_000, 500
 #: Evaluations at which chains are looked at, each some 1.5 times the one before.
 CHECKPOINTS = (50, 75, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000, 7000, 10_000)
+CHECKPOINTS += (15_000, 20_000, 30_000, 50_000, 70_000, 100_000, 150_000, 200_000)
 #: Most evaluations of `learn`, from the beginning each; the last is its own default.
 LEARN_BUDGETS = 20, 30, 40, 50, 70, 100, 140, 200, 280, None
 #: Quantiles of the prior between which PyVBMC expects the posterior, its documentation's advice.
@@ -193,6 +194,28 @@ def by_pymc(make_step, problem, budget, calls=1, tune=None, **options):
     return problem.along(draws, before + own, problem.seconds, **options)
 
 
+def by_nuts(problem, budget):
+    """Four chains to PyMC's own end, on the same density with its gradient, which is what counts.
+
+    A KeyError names a target of which no gradient is known.
+    """
+    counts = [[0] for _ in range(learning.CHAINS)]
+    with TARGETS[learning.KNOWN[problem.name]]().model():
+        idata = pm.sample(
+            chains=learning.CHAINS,
+            cores=1,
+            nuts_sampler="pymc",
+            random_seed=problem.seed,
+            progressbar=False,
+            compute_convergence_checks=False,
+            callback=lambda trace, draw: counts[draw.chain].append(draw.stats[0]["tree_size"]),
+        )
+    draws = idata.posterior["x"].values.swapaxes(0, 1)
+    totals = np.cumsum(counts, axis=1).sum(axis=0)[-len(draws) - 1 :]
+    spent = problem.seconds * totals[0] / totals[-1]
+    return problem.along(draws, totals[1:], problem.seconds, (totals[0], spent), first_share=0.0)
+
+
 def by_smc(problem, budget):
     with problem.model:
         idata = pm.sample_smc(
@@ -352,6 +375,7 @@ PEERS = {
     "Metropolis": Peer(lambda p, n: by_pymc(pm.Metropolis, p, n, len(p.model.free_RVs))),
     "Slice": Peer(lambda p, n: by_pymc(pm.Slice, p, n, SLICE_CALLS * p.dimension)),
     "SMC": Peer(by_smc),
+    "NUTS": Peer(by_nuts),
     "emcee": Peer(by_emcee, "emcee"),
     "emcee-DE": Peer(functools.partial(by_emcee, de_moves=True), "emcee"),
     "zeus": Peer(by_zeus, "zeus"),

@@ -1,4 +1,4 @@
-"""`kmc.learn` and `KMC` beside other samplers that need no gradient, on the same densities.
+"""`kmc.learn` and `KMC` beside samplers that need no gradient, and NUTS, on the same densities.
 
     pip install "pymc-kmc[peers]"
     python -m examples.benchmarks.peers                                   # some hours
@@ -25,8 +25,9 @@ Every run is kept in a CSV and not made again. With noise the log likelihood is 
 number of standard deviation `--noise` is added, anew at each evaluation. "outputs" has no number to
 add it to, and fails.
 
-pocoMC needs PyTorch, and goes on to its own end whatever the budget. Left out: tinyDA, which needs
-a NumPy before 2; nutpie and NUTS, which need gradients.
+pocoMC needs PyTorch, and goes on to its own end whatever the budget. So does NUTS, where a gradient
+of the same density is known: a gradient counts as an evaluation. Left out: tinyDA, which needs a
+NumPy before 2, and nutpie, which needs NUTS's gradients and their number.
 """
 
 import os

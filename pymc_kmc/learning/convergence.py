@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.learning.composite import Composite
+from pymc_kmc.learning.emulator import SHALLOW
+from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.numerics.coordinates import ModeMaps
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
@@ -243,3 +245,22 @@ def errors_in_reach(values, predicted, heights):
     floor = lowest_of_mass(heights)
     errors = np.fmax(values, floor) - np.fmax(predicted, floor)
     return errors, np.where(values > floor, errors, 0.0)
+
+
+def are_high(heights, n_dimensions):
+    """Return the mask of log densities (k,) not deeper below the highest than mass is.
+
+    A chain that is stuck far down is no measure of that depth.
+    """
+    highest = np.nanmax(np.where(np.isfinite(heights), heights, np.nan))
+    return np.isfinite(heights) & (heights >= highest - SHALLOW * COMPRESSION_DEPTH * n_dimensions)
+
+
+def in_place(draws, n):
+    """Return the places of the first n draws, and of others that are as high."""
+    heights = draws.values.penalised
+    usual = heights[:n][np.isfinite(heights[:n])]
+    keep = np.arange(len(heights)) < n
+    if len(usual):
+        keep |= heights >= lowest_of_mass(usual)
+    return draws.X[keep]

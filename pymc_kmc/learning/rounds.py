@@ -24,8 +24,15 @@ import numpy as np
 
 from pymc_kmc.learning import convergence
 from pymc_kmc.learning.composite import Composite, Draws, draw, on_circles
-from pymc_kmc.learning.convergence import LearningState, Limits, Plan, Round
-from pymc_kmc.learning.emulator import SHALLOW, NodeEmulator, noise_of, shrunk
+from pymc_kmc.learning.convergence import (
+    LearningState,
+    Limits,
+    Plan,
+    Round,
+    are_high,
+    in_place,
+)
+from pymc_kmc.learning.emulator import NodeEmulator, noise_of, shrunk
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, Compression
 from pymc_kmc.learning.placing import bounds_of, informative, optimistic_draws, uncertain, unseen
 from pymc_kmc.learning.region import FeasibleRegion
@@ -61,10 +68,13 @@ N_LOOKED = 4
 # change little of what the next would be; a search's deep ones tell little of them.
 BATCH_SIZE, BATCH_A_DIMENSION, BATCH_A_NODE = 8, 0.5, 0.5
 BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
-# Most evaluations a round as a share of all before, where as many run at once.
-SHARE_AT_ONCE = 1 / 8
 # The same of small nodes: each is evaluated at all of them.
 SMALL_BATCH = 4
+# Most evaluations a round as a share of all before, where as many run at once. With an eighth eight
+# schools took nine batches, with half seven.
+SHARE_AT_ONCE = 1 / 2
+# Most rounds that a large one counts for when it is right: a fit is to be right twice.
+MOST_CONFIRMED = 2
 # Largest temperature: where nothing is known, the first.
 LARGEST_TEMPERATURE = 50.0
 # The largest in more than so many dimensions: draws at temperature T are some T d / 2 nats deep,
@@ -73,9 +83,8 @@ FEW_DIMENSIONS, LARGEST_OF_MANY = 10, 2.0 * COMPRESSION_DEPTH
 # The largest where searches have found modes. Errors grow with the temperature, and it with errors:
 # without a bound draws left modes for good that searches had found.
 LARGEST_AT_MODES = 3.0
-# The same under noise: slopes are told by places far apart. Of 150 independent draws, four
-# dimensions, noise of 1 nat, errors of means were .22 standard deviations at temperature 1, .12 at
-# 2, .16 at 3.
+# The same under noise: slopes are told by places far apart. Of 150 independent draws in four
+# dimensions, noise of 1 nat, means were off by .22 sds at temperature 1, .12 at 2, .16 at 3.
 EXPLORING_NOISE = 2.5
 # Number of transitions at these temperatures, from the draws.
 N_EXPLORING_TRANSITIONS = 10
@@ -83,7 +92,8 @@ N_EXPLORING_TRANSITIONS = 10
 COOLING = (0.4, 1.6)
 # Number of such gaps in a row from which on one of the places is evaluated that are too uncertain
 # to be on the way: a polynomial bends up there, round after round if nothing is known of it. A time
-# series took 293 evaluations for 536; from the second gap on bananas took 197 for 167.
+# series took 293 evaluations for 536; from the second gap on bananas took 197 for 167. Rounds that
+# stand for many count as so many gaps: a time series had six rounds for fourteen.
 MANY_GAPS = 6
 # Errors up to so many times what is small enough are small enough for chains, if learning ended by
 # its limit: "scalar" had an ESS of 604 then. Three bananas of 12 whose arms were cut short had such
@@ -158,6 +168,10 @@ class Rounds:
         at_once = min(self.model.n_parallel, SHARE_AT_ONCE * len(values))
         return int(max(min(wanted, LARGEST_BATCH), at_once))
 
+    def _pace(self, n):
+        """Return the number of usual rounds that one of n evaluations at once stands for."""
+        return max(n / BATCH_SIZE, 1.0) if self.model.n_parallel > BATCH_SIZE else 1.0
+
     def hottest(self, modes):
         if self.model.has_small_nodes:
             return 1.0  # the first design has filled each node's space
@@ -220,7 +234,9 @@ class Rounds:
         known = draws.values.mean, compression, state.errors[-1:]
         values = new.log_densities, predictions.mean
         judged = convergence.judge(self.limits, plan, *values, *known)
-        n_converged = state.n_converged_rounds + int(judged.is_confirmed) if judged.is_right else 0
+        pace = self._pace(drawn.n_new)
+        counted = min(int(pace), MOST_CONFIRMED) if judged.is_confirmed else 0
+        n_converged = state.n_converged_rounds + counted if judged.is_right else 0
         if plan.n_distant and self.n_distant < FEWEST_TRIED:
             n_converged = min(n_converged, convergence.N_CONVERGED_ROUNDS - 1)
         errors = judged.error, judged.uncertain_error
@@ -228,7 +244,8 @@ class Rounds:
         self.history.append(Round(len(evaluations), T, *errors, plan.n_fresh, *predicted))
         covariance = METRIC_MEMORY * (state.factor @ state.factor.T)
         factor = cholesky_factor(covariance + (1 - METRIC_MEMORY) * shrunk(draws.X))
-        T = np.clip(T * np.clip(judged.excess / T, *COOLING), 1.0, self.hottest(state.modes))
+        change = np.clip(judged.excess / T, COOLING[0] ** pace, COOLING[1])
+        T = np.clip(T * change, 1.0, self.hottest(state.modes))
         start = evaluations, composite, drawn.in_place, factor, float(T)
         found = judged.error, n_converged, draws.step_size, (*state.errors, judged.errors)
         return LearningState(*start, *found, state.modes, plan.n_gaps)
@@ -277,7 +294,7 @@ class Rounds:
 
     def _plan(self, state, composite, drawn):
         """Return the :class:`Plan` of where to evaluate."""
-        draws, n_gaps, front = drawn.draws, state.n_gaps, None
+        draws, n_gaps, front, pace = drawn.draws, state.n_gaps, None, self._pace(drawn.n_new)
         distant = unseen = draws.X[:0]
         own = np.sqrt(np.mean(draws.values.doubt))
         is_sure = state.temperature == 1.0 and own < self.limits.own and not self.loses_mass
@@ -285,11 +302,13 @@ class Rounds:
             found = optimistic_draws(composite, draws, state.factor, self.rng, state.maps)
             n_gaps, front = n_gaps + 1 if found.gap > self.limits.gap(own) else 0, found.draws
         if is_sure and not self.is_noisy:
-            if n_gaps >= MANY_GAPS:
-                distant = found.beyond[:1]
+            if n_gaps * pace >= MANY_GAPS:
+                n = int(pace)
+                distant = found.beyond[:: max(len(found.beyond) // n, 1)][:n]
             else:
                 # As many at least are where draws are unsure: these errors tell whether it ends.
-                n_distant = min(N_NOT_EXCLUDED, (drawn.n_new - len(drawn.fresh)) // 2)
+                n_left = drawn.n_new - len(drawn.fresh)
+                n_distant = min(int(N_NOT_EXCLUDED * pace), n_left // 2)
                 distant = self.not_excluded(composite, draws, n_distant)
                 unseen = self.unseen(state.evaluations, n_distant - len(distant))
         places, n_fresh = self._places(drawn, front, distant, unseen, n_gaps)
@@ -479,22 +498,3 @@ class Rounds:
         terms_of_draws = values.mean - known_of_draws
         rises = known - np.nanmedian(known_of_draws) > terms - np.nanmedian(terms_of_draws)
         return rises & (known + terms / T > np.nanmax(values.penalised))
-
-
-def are_high(heights, n_dimensions):
-    """Return the mask of log densities (k,) not deeper below the highest than mass is.
-
-    A chain that is stuck far down is no measure of that depth.
-    """
-    highest = np.nanmax(np.where(np.isfinite(heights), heights, np.nan))
-    return np.isfinite(heights) & (heights >= highest - SHALLOW * COMPRESSION_DEPTH * n_dimensions)
-
-
-def in_place(draws, n):
-    """Return the places of the first n draws, and of others that are as high."""
-    heights = draws.values.penalised
-    usual = heights[:n][np.isfinite(heights[:n])]
-    keep = np.arange(len(heights)) < n
-    if len(usual):
-        keep |= heights >= convergence.lowest_of_mass(usual)
-    return draws.X[keep]

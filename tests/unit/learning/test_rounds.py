@@ -16,6 +16,7 @@ from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
 from pymc_kmc.learning.modes import Mode
 from pymc_kmc.learning.placing import OptimisticDraws
 from pymc_kmc.learning.rounds import (
+    COOLING,
     LARGEST_BATCH,
     MANY_GAPS,
     PATIENCE,
@@ -49,7 +50,7 @@ def test_batches_grow_with_what_is_to_be_learned(d, n_nodes, n, expected):
     assert Rounds(model, 6, 0.3, None).n_next(evaluations) == 6
 
 
-@pytest.mark.parametrize(("n", "expected"), [(1000, 64), (160, 20), (40, 8)])
+@pytest.mark.parametrize(("n", "expected"), [(1000, 64), (60, 30), (10, 8)])
 def test_batches_grow_with_workers_as_far_as_evaluations_do(n, expected):
     settings = {"n_dimensions": 2, "has_small_nodes": False, "n_parallel": 64}
     model = SimpleNamespace(nodes=[TERM], **settings)
@@ -193,6 +194,31 @@ def test_gaps_that_stay_are_looked_into_far_away(monkeypatch, known, n_gaps, is_
         rounds_module, "optimistic_draws", lambda *a: OptimisticDraws(a[1], np.zeros((0, 2)), 0.0)
     )
     assert rounds.next(after._replace(temperature=1.0)).n_gaps == 0
+
+
+@pytest.mark.parametrize(("n_parallel", "n_rounds"), [(1, 1), (8, 1), (16, 2), (32, 4)])
+def test_a_round_of_many_at_once_stands_for_many(monkeypatch, known, n_parallel, n_rounds):
+    """It cools as far as they do, counts for two of three, and looks where they look."""
+    rounds, state = known
+    monkeypatch.setattr(type(rounds.model), "n_parallel", n_parallel)
+    monkeypatch.setattr(rounds_module, "SHARE_AT_ONCE", 1.0)
+    state = state._replace(n_converged_rounds=0, modes=())
+    after = rounds.next(state._replace(temperature=50.0))
+    # The first fit is off by less than a hundredth of a nat.
+    assert np.isclose(after.temperature, max(50.0 * COOLING[0] ** n_rounds, 1.0))
+    gaps, beyond = [0.0, 9.0], np.linspace(60.0, 70.0, 64)[:, None] * np.ones(2)
+
+    def optimistic_draws(composite, draws, factor, rng, maps):
+        return OptimisticDraws(draws, beyond, gaps.pop(0))
+
+    monkeypatch.setattr(rounds_module, "optimistic_draws", optimistic_draws)
+    after = rounds.next(state)
+    assert after.n_converged_rounds == min(n_rounds, 2)
+    n_gaps = -(-MANY_GAPS // n_rounds)
+    after = rounds.next(state._replace(n_gaps=n_gaps - 1))
+    far = np.flatnonzero(after.evaluations.X[:, 0] > 50.0)
+    assert len(far) == n_rounds
+    np.testing.assert_array_equal(after.evaluations.X[far], beyond[:: 64 // n_rounds])
 
 
 def test_an_executor_begins_with_fresh_draws_while_other_places_are_looked_for(monkeypatch, known):
