@@ -156,3 +156,13 @@ def test_a_start_at_minus_infinity_that_noise_may_lift_is_warned_about(caplog):
         idata = sample(kmc.AdaptiveMetropolis(), draws=500)
     assert "starts where the estimate of the log likelihood is -inf" in caplog.text
     assert idata.posterior["x"].values[0, -1] > 1
+
+
+def test_other_steps_see_the_same_random_numbers_in_every_estimate():
+    """As docs/noisy_likelihoods.md says: they draw from the posterior of that one estimate."""
+    with pm.Model() as model:
+        x = pm.Flat("x")
+        kmc.PseudoMarginalPotential("term", lambda x, rng: x * rng.standard_normal(), x)
+    log_density = model.compile_logp()
+    at = [float(log_density({"x": np.array(value)})) for value in (1.0, 1.0, 3.0, -2.0)]
+    np.testing.assert_allclose(at, at[0] * np.array([1.0, 1.0, 3.0, -2.0]))
