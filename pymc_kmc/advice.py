@@ -175,13 +175,7 @@ def estimate_noise(
     n_each = max(2, -(-n // len(points)))
     try:
         target.start_chain(rng)
-        parts = []
-        for place in points:
-            if target.current(place).log_likelihood_estimate == 0.0:
-                target.check_start(place)  # where the rest is impossible, nothing is estimated
-            terms = target.noisy_terms(place)
-            parts.append([LogEstimates.of(term, n_each, rng) for term in terms])
-        measured = [LogEstimates.pooled(part) for part in zip(*parts, strict=True)]
+        measured = measured_at(points, target, n_each, rng)
         total = LogEstimates.total(measured)
         excess = total.excess / TARGET_VARIANCE
         # At a run's middle draw: a search at each would cost ten times as much.
@@ -229,6 +223,16 @@ def points_of(model, at):
         complete_point(model, {name: stacked[name].isel(place=i).values for name in names})
         for i in np.unique(places)
     ]
+
+
+def measured_at(points, target, n, rng):
+    """Return LogEstimates of each noisy term of the TargetDensity, n at each of the points."""
+    parts = []
+    for place in points:
+        if target.current(place).log_likelihood_estimate == 0.0:
+            target.check_start(place)  # where the rest is impossible, nothing is estimated
+        parts.append([LogEstimates.of(term, n, rng) for term in target.noisy_terms(place)])
+    return [LogEstimates.pooled(part) for part in zip(*parts, strict=True)]
 
 
 def suggested_number(term, measured, excess, rng):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.composite import Composite
+from pymc_kmc.learning.composite import Composite, on_circles
 from pymc_kmc.learning.emulator import SHALLOW
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.model.evaluations import Evaluations
@@ -245,6 +245,34 @@ def errors_in_reach(values, predicted, heights):
     floor = lowest_of_mass(heights)
     errors = np.fmax(values, floor) - np.fmax(predicted, floor)
     return errors, np.where(values > floor, errors, 0.0)
+
+
+def unchecked(draws, evaluations, model):
+    """Return the mask (n,) of draws, at temperature 1, far from all evaluated places with mass.
+
+    The last fit may see mass where earlier ones saw none: no prediction was checked there.
+    Places that are few for all values are many for each of small nodes.
+    """
+    if model.has_small_nodes:
+        return np.zeros(len(draws.X), dtype=bool)
+    periods = model.periods
+    have_mass = evaluations.log_densities >= lowest_of_mass(draws.values.mean)
+    X, known = on_circles(draws.X, periods), on_circles(evaluations.X[have_mass], periods)
+    margin, most = X.std(axis=0), np.inf
+    low, high = known.min(axis=0, initial=most), known.max(axis=0, initial=-most)
+    return ((X < low - margin) | (X > high + margin)).any(axis=1)
+
+
+def without_refuted(state, composite, fewest):
+    """Return the state without draws where the last evaluations have refuted that there is mass.
+
+    As it is if fewer than the `fewest` would be left.
+    """
+    heights = composite(state.draws, state.temperature).penalised
+    keep = are_high(heights, state.draws.shape[1])
+    if state.composite is None or keep.sum() < fewest:
+        return state
+    return state._replace(draws=state.draws[keep])
 
 
 def are_high(heights, n_dimensions):

@@ -18,9 +18,9 @@ import numpy as np
 from pymc_kmc.learning.averages import N_DRAWS, emulated, jumps, of_emulated, without_noise
 from pymc_kmc.learning.coarse import Coarse, Unusable
 from pymc_kmc.learning.composite import N_BURNED, draw, drawn, joined
-from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS
+from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS, unchecked
 from pymc_kmc.learning.display import DONE, Display
-from pymc_kmc.learning.modes import is_new, learned_mode, unseen_share
+from pymc_kmc.learning.modes import is_new, learned_mode, of_searches
 from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, known_error, remember
@@ -56,6 +56,11 @@ MOST_UNCHECKED = 0.02
 UNMIXED = 1.1
 # Temperature of dispersed draws.
 DISPERSED = 2.0
+# What is said of a model that needn't be learned.
+HAS_GRADIENT = (
+    "This model's log density has a gradient: pm.NUTS() or kmc.GadMALA() may need fewer "
+    "evaluations. The whole density is learned."
+)
 
 
 def learn(
@@ -175,32 +180,27 @@ def learn(
         check_count(n_parallel, "n_parallel")
     opaque = OpaqueModel(variables, model, rng.spawn(1)[0], executor, n_parallel=n_parallel)
     if opaque.has_gradient:
-        log.info(
-            "This model's log density has a gradient: pm.NUTS() or kmc.GadMALA() may need fewer "
-            "evaluations. The whole density is learned."
-        )
+        log.info(HAS_GRADIENT)
     elif opaque.why_whole:
         log.info(f"The whole log density is learned as one number: {opaque.why_whole}.")
     limits = limits_by_default(max_evaluations, opaque) if most is None else (most, most)
     run = Run(opaque, *limits, batch_size, starts, tolerance, rng)
     if evaluations is not None:
-        try:
-            run.evaluations = remember(evaluations, opaque, run.multistart.starts, run.limit)
-        except BaseException:
-            opaque.end()
-            raise
-        # What tries them out isn't counted, as a black box's own trials aren't.
-        run.n_before = opaque.n_evaluations
-        run.earlier_modes = getattr(evaluations, "modes", ())
+        run.begin_with(evaluations)
     learned = learned_by(run, progressbar)
-    warned = [of_limit(learned, tolerance)]
-    if (why := why_doubtful(learned, opaque)) is not None:
-        warned.append(f"What was learned may be wrong: {why}.")
-    if not opaque.returns_outputs:
-        warned.append(of_searches(learned.modes, run.multistart))
-    for text in filter(None, warned):
+    for text in doubts(learned, run, tolerance):
         warnings.warn(text, stacklevel=2)
     return learned
+
+
+def doubts(learned, run, tolerance):
+    """Return the warnings of what was learned, a list of strings."""
+    warned = [of_limit(learned, tolerance)]
+    if (why := why_doubtful(learned, run.opaque)) is not None:
+        warned.append(f"What was learned may be wrong: {why}.")
+    if not run.opaque.returns_outputs:
+        warned.append(of_searches(learned.modes, run.multistart))
+    return [text for text in warned if text]
 
 
 def dimensions(model, variables):
@@ -263,35 +263,6 @@ def why_doubtful(learned, opaque):
     return None
 
 
-def of_searches(modes, multistart):
-    """Return the warning of searches that may have missed the highest maximum, or None.
-
-    One search at most has ended at it, or under noise all ended alike. Maxima that draws have
-    found without a search say nothing of searches.
-    """
-    n_searches = sum(mode.n_searches for mode in modes)
-    if not n_searches:
-        return None
-    best = max(modes, key=lambda mode: mode.log_density)
-    if multistart.may_have_missed and best.n_searches > 1:
-        heights = [mode.log_density for mode in modes]
-        seen = (
-            f"All {n_searches} searches that ended at a maximum ended at about the same height, "
-            f"log densities of {min(heights):.1f} to {max(heights):.1f}. Under noise, with so many "
-            "parameters, all may have missed a higher one."
-        )
-    elif best.n_searches <= 1 and (len(modes) > 1 or multistart.is_blurred):
-        seen = (
-            f"Of {n_searches} searches that ended at a maximum of the log density, "
-            f"{best.n_searches} ended at the highest of {len(modes)}: about "
-            f"{100 * unseen_share(modes):.0f} % of further ones would end at maxima that weren't "
-            "seen, and one of these may be higher."
-        )
-    else:
-        return None
-    return f"{seen} Learn again with other random_seeds, and compare the log densities of `modes`."
-
-
 class Run:
     """One call of :func:`learn`."""
 
@@ -312,6 +283,19 @@ class Run:
 
     def _begin_rounds(self):
         self.rounds = Rounds(self.opaque, *self._settings, self.multistart.prior)
+
+    def begin_with(self, evaluations):
+        """Remember earlier evaluations, in place; see :func:`learn`."""
+        try:
+            self.evaluations = remember(
+                evaluations, self.opaque, self.multistart.starts, self.limit
+            )
+        except BaseException:
+            self.opaque.end()
+            raise
+        # What tries them out isn't counted, as a black box's own trials aren't.
+        self.n_before = self.opaque.n_evaluations
+        self.earlier_modes = getattr(evaluations, "modes", ())
 
     @property
     def limit(self):
@@ -427,12 +411,12 @@ class Run:
         """Return the state, not converged where the last fit has unchecked mass, or loses some."""
         _, found = self.drawn(state)
         draws = joined(found.parts)
-        unchecked = self.rounds.unchecked(draws, state.evaluations)
-        if unchecked.mean() <= MOST_UNCHECKED and not self.rounds.loses_mass:
+        is_far = unchecked(draws, state.evaluations, self.opaque)
+        if is_far.mean() <= MOST_UNCHECKED and not self.rounds.loses_mass:
             return state
         # Half of the chains begin where nothing was checked.
-        order = self.rng.permutation(len(unchecked))
-        order, n = order[np.argsort(~unchecked[order], kind="stable")], self.rounds.n_chains
+        order = self.rng.permutation(len(is_far))
+        order, n = order[np.argsort(~is_far[order], kind="stable")], self.rounds.n_chains
         some = np.concatenate([order[: n // 2], order[n // 2 - n :]])
         return state._replace(draws=draws.X[some], n_converged_rounds=N_CONVERGED_ROUNDS - 1)
 

@@ -166,6 +166,35 @@ def unseen_share(modes):
     return n_searches.count(1) / max(sum(n_searches), 1)
 
 
+def of_searches(modes, multistart):
+    """Return the warning of searches that may have missed the highest maximum, or None.
+
+    One search at most has ended at it, or under noise all ended alike. Maxima that draws have
+    found without a search say nothing of searches.
+    """
+    n_searches = sum(mode.n_searches for mode in modes)
+    if not n_searches:
+        return None
+    best = max(modes, key=lambda mode: mode.log_density)
+    if multistart.may_have_missed and best.n_searches > 1:
+        heights = [mode.log_density for mode in modes]
+        seen = (
+            f"All {n_searches} searches that ended at a maximum ended at about the same height, "
+            f"log densities of {min(heights):.1f} to {max(heights):.1f}. Under noise, with so many "
+            "parameters, all may have missed a higher one."
+        )
+    elif best.n_searches <= 1 and (len(modes) > 1 or multistart.is_blurred):
+        seen = (
+            f"Of {n_searches} searches that ended at a maximum of the log density, "
+            f"{best.n_searches} ended at the highest of {len(modes)}: about "
+            f"{100 * unseen_share(modes):.0f} % of further ones would end at maxima that weren't "
+            "seen, and one of these may be higher."
+        )
+    else:
+        return None
+    return f"{seen} Learn again with other random_seeds, and compare the log densities of `modes`."
+
+
 def sentences(modes):
     """Return the sentences about modes that were left out, and about those that may be unseen."""
     out = [mode for mode in modes if mode.was_left_out]

@@ -153,7 +153,7 @@ class MultiStart:
             # Each node's inputs are few.
             q = self.opaque.most_inputs
             self._evaluate(spread_out(self.prior, DESIGN * (q + 1) * (q + 2) // 2, self.rng))
-            self._check_finite()
+            check_finite(self.evaluations)
             return self._at_best(1.0)
         if self.opaque.returns_outputs:
             self._by_outputs()
@@ -161,7 +161,7 @@ class MultiStart:
                 return self._at_modes(self.opaque.n_dimensions + 2)
             return self._at_best(LARGEST_TEMPERATURE)
         self._disperse()
-        if self.prior is not None and self._is_near:
+        if self.prior is not None and are_near(self.evaluations, self.opaque):
             return self._at_best(LARGEST_TEMPERATURE)
         self._by_numbers()
         return self._at_modes(0) if self.found else self._at_best(LARGEST_TEMPERATURE)
@@ -184,7 +184,7 @@ class MultiStart:
         while searches and not self._have_agreed and self._may_search:
             side_by_side(searches[:n], self._evaluate, begin, self.n_parallel)
             searches, n = searches[n:], 1
-        self._check_finite()
+        check_finite(self.evaluations)
 
     @property
     def _may_search(self):
@@ -228,18 +228,7 @@ class MultiStart:
         else:
             places = spread_out(self.prior, N_PRIOR, self.rng)
         self._evaluate(np.vstack([self.starts, places]))
-        self._check_finite()
-
-    @property
-    def _is_near(self):
-        """Whether half of the dispersed places are no deeper than draws of a posterior are."""
-        evaluations = self.evaluations
-        values = evaluations.log_densities
-        if self.opaque.is_sum:
-            terms = self.opaque.emulated(evaluations.outputs).sum(axis=1)
-            values = np.where(np.isfinite(values), terms, -np.inf)
-        depths = values.max() - values
-        return np.median(depths) <= COMPRESSION_DEPTH * self.opaque.n_dimensions
+        check_finite(self.evaluations)
 
     def _by_numbers(self):
         dispersed, left = self.evaluations, np.isfinite(self.evaluations.log_densities)
@@ -452,14 +441,25 @@ class MultiStart:
         best = X[np.argsort(-values, kind="stable")[: max(4, len(X) // 2)]]
         return begin(self.evaluations, best, shrunk(best), temperature)
 
-    def _check_finite(self):
-        if not np.isfinite(self.evaluations.log_densities).any():
-            raise RuntimeError(
-                f"The log density is not finite at any of {len(self.evaluations)} starting places "
-                f"(PyMC's jittered initial points, and draws of the prior): "
-                f"{self.evaluations.X[:3].tolist()} and so on, on the unconstrained scale. Give "
-                "the variables initval=..., or mend the model there."
-            )
+
+def check_finite(evaluations):
+    if not np.isfinite(evaluations.log_densities).any():
+        raise RuntimeError(
+            f"The log density is not finite at any of {len(evaluations)} starting places "
+            f"(PyMC's jittered initial points, and draws of the prior): "
+            f"{evaluations.X[:3].tolist()} and so on, on the unconstrained scale. Give "
+            "the variables initval=..., or mend the model there."
+        )
+
+
+def are_near(evaluations, opaque):
+    """Say whether half of the dispersed places are no deeper than draws of a posterior are."""
+    values = evaluations.log_densities
+    if opaque.is_sum:
+        terms = opaque.emulated(evaluations.outputs).sum(axis=1)
+        values = np.where(np.isfinite(values), terms, -np.inf)
+    depths = values.max() - values
+    return np.median(depths) <= COMPRESSION_DEPTH * opaque.n_dimensions
 
 
 def have_agreed(modes):

@@ -165,3 +165,56 @@ def bounds_of(prior, evaluations):
     best = evaluations.X[[np.argmax(evaluations.log_densities)]]
     width, known = np.ptp(prior, axis=0), np.vstack([prior, best])
     return known.min(axis=0) - width, known.max(axis=0) + width
+
+
+def new_places(places, n_fresh, state, rng):
+    """Return the places (k, d) that aren't known, each once, and the number of fresh ones.
+
+    Where no chain has moved from known places, new ones are a step of the metric away.
+    """
+    _, first = np.unique(places, axis=0, return_index=True)
+    new = np.sort(first)
+    new = new[state.evaluations.rows(places[new]) < 0]
+    if len(new):
+        return places[new], int(np.sum(new < n_fresh))
+    return places + rng.standard_normal(places.shape) @ state.factor.T, 0
+
+
+def starts_of(state, composite, n, rng):
+    """Return the starts (n, d) of a round's chains, given the LearningState before it.
+
+    Half are the last draws; others are evaluated points, chosen by their density.
+    """
+    evaluations, T, model = state.evaluations, state.temperature, composite.model
+    values = evaluations.log_densities
+    tempered = values / T
+    n_kept = 0 if state.composite is None else n // 2
+    if model.is_sum:
+        terms = model.emulated(evaluations.outputs).sum(axis=1)
+        terms = np.where(np.isfinite(values), terms, 0.0)
+        known = values - terms
+        tempered = known + terms / T
+        if n_kept:
+            exceed = exceed_by_prior(known, terms, state.draws, composite, T)
+            tempered = np.where(exceed, -np.inf, tempered)
+    if not np.isfinite(tempered).any():
+        return state.draws
+    kept = state.draws[rng.choice(len(state.draws), n_kept, replace=False)]
+    weights = np.exp(tempered - tempered.max())
+    new = rng.choice(len(weights), n - n_kept, p=weights / weights.sum())
+    return np.vstack([kept, evaluations.X[new]])
+
+
+def exceed_by_prior(known, terms, draws, composite, T):
+    """Return a mask (n,) of points that are higher than all draws because of the prior.
+
+    A funnel's neck is such a place, with hardly any mass; a mode that draws have missed is high
+    because of its terms. `known` (n,) are the points' log priors, `terms` (n,) their opaque terms,
+    which T divides.
+    """
+    values, model = composite(draws, T, penalty=0.0), composite.model
+    no_terms = np.zeros((len(draws), sum(node.n_outputs for node in model.nodes)))
+    known_of_draws, _, _ = model.log_density(draws, no_terms)
+    terms_of_draws = values.mean - known_of_draws
+    rises = known - np.nanmedian(known_of_draws) > terms - np.nanmedian(terms_of_draws)
+    return rises & (known + terms / T > np.nanmax(values.penalised))

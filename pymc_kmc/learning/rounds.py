@@ -23,18 +23,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_kmc.learning import convergence
-from pymc_kmc.learning.composite import Composite, Draws, draw, on_circles
+from pymc_kmc.learning.composite import Composite, Draws, draw
 from pymc_kmc.learning.convergence import (
     LearningState,
     Limits,
     Plan,
     Round,
-    are_high,
     in_place,
+    without_refuted,
 )
 from pymc_kmc.learning.emulator import NodeEmulator, noise_of, shrunk
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, Compression
-from pymc_kmc.learning.placing import bounds_of, informative, optimistic_draws, uncertain, unseen
+from pymc_kmc.learning.placing import (
+    bounds_of,
+    informative,
+    new_places,
+    optimistic_draws,
+    starts_of,
+    uncertain,
+    unseen,
+)
 from pymc_kmc.learning.region import FeasibleRegion
 from pymc_kmc.model.structure import StructureError
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
@@ -168,10 +176,6 @@ class Rounds:
         at_once = min(self.model.n_parallel, SHARE_AT_ONCE * len(values))
         return int(max(min(wanted, LARGEST_BATCH), at_once))
 
-    def _pace(self, n):
-        """Return the number of usual rounds that one of n evaluations at once stands for."""
-        return max(n / BATCH_SIZE, 1.0) if self.model.n_parallel > BATCH_SIZE else 1.0
-
     def hottest(self, modes):
         if self.model.has_small_nodes:
             return 1.0  # the first design has filled each node's space
@@ -223,7 +227,8 @@ class Rounds:
     def next(self, state):
         """Return the :class:`LearningState` after one round more."""
         composite = self.fit(state.evaluations, state.draws)
-        state, T = self._without_refuted(state, composite), state.temperature
+        state = without_refuted(state, composite, self.n_chains // 2)
+        T = state.temperature
         drawn = self._draw(state, composite)
         plan = self._plan(state, composite, drawn)
         self.n_distant += plan.n_distant
@@ -234,7 +239,7 @@ class Rounds:
         known = draws.values.mean, compression, state.errors[-1:]
         values = new.log_densities, predictions.mean
         judged = convergence.judge(self.limits, plan, *values, *known)
-        pace = self._pace(drawn.n_new)
+        pace = pace_of(drawn.n_new, self.model)
         counted = min(int(pace), MOST_CONFIRMED) if judged.is_confirmed else 0
         n_converged = state.n_converged_rounds + counted if judged.is_right else 0
         if plan.n_distant and self.n_distant < FEWEST_TRIED:
@@ -266,7 +271,7 @@ class Rounds:
     def _draw(self, state, composite):
         """Return the draws of a round at the state's temperature, and at the exploring one."""
         rng, T, maps = self.rng, state.temperature, state.maps
-        starts = self._starts(state, composite)
+        starts = starts_of(state, composite, self.n_chains, rng)
         n, n_scouts = len(starts), min(int(SCOUTS * self.n_chains), len(self.prior))
         scouts = self.prior[rng.choice(len(self.prior), n_scouts, replace=False)]
         n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.n_counted)
@@ -294,8 +299,8 @@ class Rounds:
 
     def _plan(self, state, composite, drawn):
         """Return the :class:`Plan` of where to evaluate."""
-        draws, n_gaps, front, pace = drawn.draws, state.n_gaps, None, self._pace(drawn.n_new)
-        distant = unseen = draws.X[:0]
+        draws, n_gaps, pace = drawn.draws, state.n_gaps, pace_of(drawn.n_new, self.model)
+        front, distant, unseen = None, draws.X[:0], draws.X[:0]
         own = np.sqrt(np.mean(draws.values.doubt))
         is_sure = state.temperature == 1.0 and own < self.limits.own and not self.loses_mass
         if is_sure:
@@ -313,7 +318,7 @@ class Rounds:
                 unseen = self.unseen(state.evaluations, n_distant - len(distant))
         places, n_fresh = self._places(drawn, front, distant, unseen, n_gaps)
         if not self.model.is_noisy:
-            places, n_fresh = self._new(places, n_fresh, state)
+            places, n_fresh = new_places(places, n_fresh, state, self.rng)
         return Plan(places, n_fresh, len(distant), is_sure, n_gaps, unseen)
 
     def is_close(self, state, composite, draws, factor):
@@ -354,29 +359,6 @@ class Rounds:
         errors = [max(found.error, share * found.uncertain_error) for found in late]
         return bool(min(errors) > self.limits.error)
 
-    def unchecked(self, draws, evaluations):
-        """Return the mask (n,) of draws, at temperature 1, far from all evaluated places with mass.
-
-        The last fit may see mass where earlier ones saw none: no prediction was checked there.
-        Places that are few for all values are many for each of small nodes.
-        """
-        if self.model.has_small_nodes:
-            return np.zeros(len(draws.X), dtype=bool)
-        periods = self.model.periods
-        have_mass = evaluations.log_densities >= convergence.lowest_of_mass(draws.values.mean)
-        X, known = on_circles(draws.X, periods), on_circles(evaluations.X[have_mass], periods)
-        margin, most = X.std(axis=0), np.inf
-        low, high = known.min(axis=0, initial=most), known.max(axis=0, initial=-most)
-        return ((X < low - margin) | (X > high + margin)).any(axis=1)
-
-    def _without_refuted(self, state, composite):
-        """Leave out draws where the last evaluations have refuted that there is mass."""
-        heights = composite(state.draws, state.temperature).penalised
-        keep = are_high(heights, state.draws.shape[1])
-        if state.composite is None or keep.sum() < self.n_chains // 2:
-            return state
-        return state._replace(draws=state.draws[keep])
-
     def not_excluded(self, composite, draws, n):
         """Return n draws of the prior at most that may be as high as draws, what they'd tell first.
 
@@ -393,18 +375,6 @@ class Rounds:
             return none
         n = min(n, len(candidates))
         return uncertain(self.emulators, self.model.inputs, candidates, variance[unsure], none, n)
-
-    def _new(self, places, n_fresh, state):
-        """Return the places (k, d) that aren't known, each once, and the number of fresh ones.
-
-        Where no chain has moved from known places, new ones are a step of the metric away.
-        """
-        _, first = np.unique(places, axis=0, return_index=True)
-        new = np.sort(first)
-        new = new[state.evaluations.rows(places[new]) < 0]
-        if len(new):
-            return places[new], int(np.sum(new < n_fresh))
-        return places + self.rng.standard_normal(places.shape) @ state.factor.T, 0
 
     def unseen(self, evaluations, n):
         """Return n of the prior's draws at most that are far from all evaluations."""
@@ -464,37 +434,7 @@ class Rounds:
         """Errors that are small enough."""
         return Limits(self.tolerance, self.noise)
 
-    def _starts(self, state, composite):
-        """Return the chains' starts: last draws, and evaluated points chosen by their density."""
-        rng, evaluations, T = self.rng, state.evaluations, state.temperature
-        values = evaluations.log_densities
-        tempered = values / T
-        n_kept = 0 if state.composite is None else self.n_chains // 2
-        if self.model.is_sum:
-            terms = self.model.emulated(evaluations.outputs).sum(axis=1)
-            terms = np.where(np.isfinite(values), terms, 0.0)
-            known = values - terms
-            tempered = known + terms / T
-            if n_kept:
-                exceed = self._exceed_draws_by_prior(known, terms, state.draws, composite, T)
-                tempered = np.where(exceed, -np.inf, tempered)
-        if not np.isfinite(tempered).any():
-            return state.draws
-        kept = state.draws[rng.choice(len(state.draws), n_kept, replace=False)]
-        weights = np.exp(tempered - tempered.max())
-        new = rng.choice(len(weights), self.n_chains - n_kept, p=weights / weights.sum())
-        return np.vstack([kept, evaluations.X[new]])
 
-    def _exceed_draws_by_prior(self, known, terms, draws, composite, T):
-        """Return a mask (n,) of points that are higher than all draws because of the prior.
-
-        A funnel's neck is such a place, with hardly any mass; a mode that draws have missed is high
-        because of its terms. `known` (n,) are the points' log priors, `terms` (n,) their opaque
-        terms, which T divides.
-        """
-        values = composite(draws, T, penalty=0.0)
-        no_terms = np.zeros((len(draws), sum(node.n_outputs for node in self.model.nodes)))
-        known_of_draws, _, _ = self.model.log_density(draws, no_terms)
-        terms_of_draws = values.mean - known_of_draws
-        rises = known - np.nanmedian(known_of_draws) > terms - np.nanmedian(terms_of_draws)
-        return rises & (known + terms / T > np.nanmax(values.penalised))
+def pace_of(n, model):
+    """Return the number of usual rounds that one of n evaluations at once stands for."""
+    return max(n / BATCH_SIZE, 1.0) if model.n_parallel > BATCH_SIZE else 1.0

@@ -144,11 +144,7 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
         if not np.isfinite(values[best]):
             break
         fitted = linear_model(model, moves, X, outputs, best, radius, scales)
-        radii = [radius]
-        if n_more > 1 or (n_more == 1 and not was_bad):
-            radii.append(2.0 * radius if 2.0 * radius <= LARGEST_RADIUS else 0.5 * radius)
-        if n_more > 2:
-            radii.append(0.5 * min(radii))
+        radii = _radii(radius, n_more, was_bad)
         found = [fitted.maximum(size, scales) for size in radii]
         rises = [predicted - fitted(X[best][None])[0][0] for _, predicted in found]
         if rises[0] < LAST_RISE or is_known(X[best], values[best]):
@@ -172,6 +168,16 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
             is_widest = radii[k] == max(radii)
             radius = min(2.0 * radii[k], LARGEST_RADIUS) if share > GOOD and is_widest else radii[k]
     return X, outputs, fitted
+
+
+def _radii(radius, n_more, was_bad):
+    """Return a list of the radii of a step, which may have so many points more than one."""
+    radii = [radius]
+    if n_more > 1 or (n_more == 1 and not was_bad):
+        radii.append(2.0 * radius if 2.0 * radius <= LARGEST_RADIUS else 0.5 * radius)
+    if n_more > 2:
+        radii.append(0.5 * min(radii))
+    return radii
 
 
 def are_constant(outputs):

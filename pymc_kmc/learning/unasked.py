@@ -12,9 +12,9 @@ from pymc_kmc.learning.learn import (
     limits_by_default,
     most_evaluations,
     of_limit,
-    of_searches,
     why_doubtful,
 )
+from pymc_kmc.learning.modes import of_searches
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.likelihoods.black_box_op import BlackBoxError
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError

@@ -181,19 +181,23 @@ def BlackBox(  # noqa: N802
     outputs = op.make_node(*params).outputs
     value = outputs[0]
     if op.rejects:
-        succeeded = outputs[1]
-        with model:
-            observed = pm.Bernoulli(f"{name}_succeeded", p=succeeded, observed=1)
         stand_in = pt.constant(stand_in)
         if lengths is not None:
             stand_in = _repeated(stand_in, lengths)
-        # `observed` is 1 in a log density, and `succeeded` where it is drawn.
-        otherwise = pt.switch(observed, stand_in, np.nan)
-        value = pt.switch(pt.eq(succeeded, 1.0), value, otherwise)
+        with model:
+            value = _or_rejected(name, value, outputs[1], stand_in)
     value.name = name
     if store is not None:
         taken.add(name)
     return value
+
+
+def _or_rejected(name, value, succeeded, stand_in):
+    """Return the value where the function `succeeded`; elsewhere the log density is -inf."""
+    observed = pm.Bernoulli(f"{name}_succeeded", p=succeeded, observed=1)
+    # `observed` is 1 in a log density, and `succeeded` where it is drawn.
+    otherwise = pt.switch(observed, stand_in, np.nan)
+    return pt.switch(pt.eq(succeeded, 1.0), value, otherwise)
 
 
 def coarse_of(op, function, values):

@@ -26,6 +26,7 @@ from pymc_kmc.likelihoods.shipped import RunOnce
 from pymc_kmc.likelihoods.user_function import (
     NotFinite,
     UserFunctionOp,
+    fault_of,
     happened,
     kind,
     with_values,
@@ -378,7 +379,8 @@ class BlackBoxOp(UserFunctionOp):
         """Return a result, or the :class:`Failure` that it means, which depends on `rejects`."""
         if isinstance(result, Failure):
             return result
-        return self._fault(result if self.extras is None else result.value) or result
+        outputs = result if self.extras is None else result.value
+        return fault_of(outputs, self.rejects) or result
 
     def _run(self, calls, executor):
         """Yield an array or a :class:`Failure` for each of some calls, timed."""
@@ -428,23 +430,6 @@ class BlackBoxOp(UserFunctionOp):
                 raise TypeError(str(error))
             raise error from result.error
         return self._shaped(result, shape)
-
-    def _fault(self, outputs):
-        """Return a failure if outputs aren't finite, else None."""
-        if np.isfinite(outputs).all():
-            return None
-        bad = ~np.isfinite(outputs)
-        if not self.rejects:
-            bad &= outputs != -np.inf  # a log density may be -inf
-            if not bad.any():
-                return None
-        if outputs.ndim == 0:
-            shown = f"{outputs}"
-        else:
-            first = tuple(int(index) for index in np.argwhere(bad)[0])
-            shown = f"{bad.sum()} of {bad.size} values that aren't finite, {outputs[first]} first, "
-            shown += f"at {list(first)}"
-        return Failure(0, NotFinite(f"returned {shown}."), "")
 
     # Failures
 

@@ -284,3 +284,24 @@ def is_free(variable):
     if variable.owner is None:
         return not isinstance(variable, Constant | SharedVariable)
     return isinstance(variable.owner.op, RandomVariable)
+
+
+def fault_of(outputs, may_reject):
+    """Return the :class:`Failure` of outputs that aren't finite, else None.
+
+    -inf is a failure where the function `may_reject` parameters.
+    """
+    if np.isfinite(outputs).all():
+        return None
+    bad = ~np.isfinite(outputs)
+    if not may_reject:
+        bad &= outputs != -np.inf  # a log density may be -inf
+        if not bad.any():
+            return None
+    if outputs.ndim == 0:
+        shown = f"{outputs}"
+    else:
+        first = tuple(int(index) for index in np.argwhere(bad)[0])
+        shown = f"{bad.sum()} of {bad.size} values that aren't finite, {outputs[first]} first, "
+        shown += f"at {list(first)}"
+    return Failure(0, NotFinite(f"returned {shown}."), "")

@@ -59,62 +59,62 @@ def plot_noise(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
     acceptance, _ = run_values(run, "acceptance_rate", step)
     draws, _ = draws_of(run, var_names, coords)
     n_chains, n = variance.shape
-
-    layout = [["variance", "stays"], ["acceptance", "stays"]]
-    panels = Panels(("variance", "acceptance", "stays"), layout, figsize or (8.5, 4.5), ax)
-    iterations = np.arange(1, n + 1)
-    for chain in range(n_chains):
-        style = {"color": f"C{chain % 10}", "lw": 1.5}
-        panels["variance"].plot(iterations, variance[chain], label=f"chain {chain}", **style)
-    panels["variance"].axhspan(*BEST, color="tab:green", alpha=0.2, lw=0, label="best use of cost")
-    panels["variance"].axhline(TOO_NOISY, color="tab:red", ls="--", lw=1, label="chains stick")
-    top = 1.8 * max(TOO_NOISY, np.nanmax(variance[:, n_tuning:]))
-    panels["variance"].set(ylim=(0, top), ylabel="variance (nats²)")
-    panels["variance"].set_title("Noise of log estimates", fontsize="medium")
-
     edges = bins(n, n_bins)
-    centres = 0.5 * (edges[1:] + edges[:-1])
     # Iterations that are never draws have no acceptance.
     is_draw = np.isin(run_values(run, "kmc_move", step)[0], NEVER_DRAWS, invert=True)
     counts = np.add.reduceat(is_draw, edges[:-1], axis=1, dtype=float)
     with np.errstate(invalid="ignore"):
         real = np.add.reduceat(acceptance * is_draw, edges[:-1], axis=1) / counts
-    for chain in range(n_chains):
-        colour = f"C{chain % 10}"
-        first = chain == 0
-        panels["acceptance"].plot(
-            centres, real[chain], color=colour, lw=1.5, label="real" if first else None
-        )
-        panels["acceptance"].plot(
-            iterations, ideal[chain], color=colour, ls=":", lw=2, label="ideal" if first else None
-        )
-    panels["acceptance"].set(ylim=(0, 1.03), ylabel="probability", xlabel="iteration")
-    panels["acceptance"].set_title("Acceptance, real and ideal", fontsize="medium")
+    lengths = [stays(chain[n_tuning:]) for chain in draws]
+    grid = np.arange(1, max(int(found.max()) for found in lengths) + 1)
+    shares = np.array([[found[found >= k].sum() / found.sum() for k in grid] for found in lengths])
+
+    layout = [["variance", "stays"], ["acceptance", "stays"]]
+    panels = Panels(("variance", "acceptance", "stays"), layout, figsize or (8.5, 4.5), ax)
+    _draw_variance(panels["variance"], variance, n_tuning)
+    _draw_acceptance(panels["acceptance"], 0.5 * (edges[1:] + edges[:-1]), real, ideal)
     for name in ("variance", "acceptance"):
         mark_tuning(panels[name], n_tuning, label=name == "variance")
         panels[name].set_xlim(0, n)
         panels[name].xaxis.set_major_locator(MaxNLocator(5, integer=True))
         panels[name].legend(fontsize="x-small", ncols=2, loc="upper right", borderpad=0.3)
-
-    lengths = [stays(chain[n_tuning:]) for chain in draws]
-    longest = max(int(found.max()) for found in lengths)
-    grid = np.arange(1, longest + 1)
-    shares = np.array([[found[found >= k].sum() / found.sum() for k in grid] for found in lengths])
-    for chain in range(n_chains):
-        panels["stays"].step(
-            grid, shares[chain], where="mid", color=f"C{chain % 10}", label=f"chain {chain}"
-        )
-    panels["stays"].axvline(LONG_STAY, color="tab:red", ls="--", lw=1, label="too long")
-    panels["stays"].set(xscale="log", ylim=(0, 1.03), xlabel="length of stay (iterations)")
-    panels["stays"].set_ylabel("draws in stays at least as long (share)")
-    panels["stays"].set_title("Stays at one place", fontsize="medium")
-    panels["stays"].legend(fontsize="small")
-
+    _draw_stays(panels["stays"], grid, shares)
     chains = np.arange(n_chains)
     panels.show("variance", ("chain", "iteration"), variance, chain=chains)
     panels.show("acceptance", ("chain", "interval"), real, chain=chains)
     panels.show("stays", ("chain", "length"), shares, chain=chains, length=grid)
     return panels.result()
+
+
+def _draw_variance(ax, variance, n_tuning):
+    iterations = np.arange(1, variance.shape[1] + 1)
+    for chain, values in enumerate(variance):
+        ax.plot(iterations, values, label=f"chain {chain}", color=f"C{chain % 10}", lw=1.5)
+    ax.axhspan(*BEST, color="tab:green", alpha=0.2, lw=0, label="best use of cost")
+    ax.axhline(TOO_NOISY, color="tab:red", ls="--", lw=1, label="chains stick")
+    top = 1.8 * max(TOO_NOISY, np.nanmax(variance[:, n_tuning:]))
+    ax.set(ylim=(0, top), ylabel="variance (nats²)")
+    ax.set_title("Noise of log estimates", fontsize="medium")
+
+
+def _draw_acceptance(ax, centres, real, ideal):
+    iterations = np.arange(1, ideal.shape[1] + 1)
+    for chain, (own, best) in enumerate(zip(real, ideal, strict=True)):
+        color, is_first = f"C{chain % 10}", chain == 0
+        ax.plot(centres, own, color=color, lw=1.5, label="real" if is_first else None)
+        ax.plot(iterations, best, color=color, ls=":", lw=2, label="ideal" if is_first else None)
+    ax.set(ylim=(0, 1.03), ylabel="probability", xlabel="iteration")
+    ax.set_title("Acceptance, real and ideal", fontsize="medium")
+
+
+def _draw_stays(ax, grid, shares):
+    for chain, share in enumerate(shares):
+        ax.step(grid, share, where="mid", color=f"C{chain % 10}", label=f"chain {chain}")
+    ax.axvline(LONG_STAY, color="tab:red", ls="--", lw=1, label="too long")
+    ax.set(xscale="log", ylim=(0, 1.03), xlabel="length of stay (iterations)")
+    ax.set_ylabel("draws in stays at least as long (share)")
+    ax.set_title("Stays at one place", fontsize="medium")
+    ax.legend(fontsize="small")
 
 
 def stays(draws):

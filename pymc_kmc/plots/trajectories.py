@@ -117,12 +117,7 @@ def plot_trajectories(
     d = surrogate.n_features_in_
     is_step = isinstance(source, AdaptiveStep)
     if log_density is None:
-        if not is_step:
-            raise ValueError(
-                "log_density is missing: a surrogate doesn't know its target. Pass the target's "
-                "log density as a function of a position, or the step that sampled."
-            )
-        log_density = _log_density_of(source.target)
+        log_density = _log_density_of(source)
     if on_target is None:
         on_target = not (is_step and source.target.is_noisy)
     elements = elements_of(source, d)
@@ -130,20 +125,10 @@ def plot_trajectories(
     draws = positions_of(source, idata, d)
     covariance = shrunk_covariance(draws)
     target = Target(log_density, DIFFERENCE * np.sqrt(np.diag(covariance)))
-
-    rng = check_rng(random_seed, "random_seed")
-    metric = Metric(covariance)
-    starts = draws[spread_out(draws[:, pair], n_trajectories)]
-    momenta = [metric.draw_momentum(rng) for _ in starts]
     followed = {"surrogate": surrogate} | ({"target": target} if on_target else {})
-    found = {
-        name: [
-            _trajectory(function, target, metric, start, momentum, step_size, n_steps)
-            for start, momentum in zip(starts, momenta, strict=True)
-        ]
-        for name, function in followed.items()
-    }
-
+    starts = draws[spread_out(draws[:, pair], n_trajectories)]
+    rng = check_rng(random_seed, "random_seed")
+    found = _trajectories(followed, target, Metric(covariance), starts, rng, step_size, n_steps)
     panels = Panels(
         ("trajectories", "acceptance"), [["trajectories", "acceptance"]], figsize or (9, 4.2), ax
     )
@@ -159,14 +144,32 @@ def plot_trajectories(
     return panels.result()
 
 
-def _log_density_of(target):
+def _log_density_of(step):
     """Return a step's log density as a function of a position alone."""
+    if not isinstance(step, AdaptiveStep):
+        raise ValueError(
+            "log_density is missing: a surrogate doesn't know its target. Pass the target's "
+            "log density as a function of a position, or the step that sampled."
+        )
+    target = step.target
     noise = target.noise if target.is_noisy else ()
 
     def log_density(position):
         return target.evaluate(position, noise).log_density
 
     return log_density
+
+
+def _trajectories(followed, target, metric, starts, rng, step_size, n_steps):
+    """Return a list of :func:`_trajectory` for each of the functions `followed`, by name."""
+    momenta = [metric.draw_momentum(rng) for _ in starts]
+    return {
+        name: [
+            _trajectory(function, target, metric, start, momentum, step_size, n_steps)
+            for start, momentum in zip(starts, momenta, strict=True)
+        ]
+        for name, function in followed.items()
+    }
 
 
 def _trajectory(function, target, metric, start, momentum, step_size, n_steps):

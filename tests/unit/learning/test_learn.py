@@ -24,7 +24,6 @@ from pymc_kmc.learning.composite import (
     potential_scale_reduction,
 )
 from pymc_kmc.learning.display import Display, can_be_renewed
-from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.steps.kmc import SETTLING_TUNE
@@ -90,11 +89,11 @@ def test_learning_goes_on_where_the_last_fit_was_not_checked(learned, monkeypatc
     """A last fit with mass that no evaluation has checked is told a round more, once."""
     asked = []
 
-    def unchecked(rounds, draws, evaluations):
+    def unchecked(draws, evaluations, model):
         asked.append(len(evaluations))
         return np.full(len(draws.X), len(asked) == 1)
 
-    monkeypatch.setattr(Rounds, "unchecked", unchecked)
+    monkeypatch.setattr(import_module("pymc_kmc.learning.learn"), "unchecked", unchecked)
     checked = kmc.learn(curve(), progressbar=False)
     assert checked.has_converged
     assert asked[0] == learned.n_evaluations < asked[1] == checked.n_evaluations

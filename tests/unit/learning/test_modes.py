@@ -10,12 +10,12 @@ import pytest
 import pymc_kmc as kmc
 from pymc_kmc.learning.averages import INEFFICIENCY, inefficiency, one_turn
 from pymc_kmc.learning.composite import MIXED, Values, drawn
-from pymc_kmc.learning.learn import of_searches
 from pymc_kmc.learning.modes import (
     LearnedMode,
     Mode,
     covariance_of,
     maxima,
+    of_searches,
     sentences,
     unseen_share,
 )

@@ -11,10 +11,10 @@ import pymc_kmc as kmc
 from pymc_kmc.learning import convergence
 from pymc_kmc.learning import rounds as rounds_module
 from pymc_kmc.learning.composite import Draws, Values
-from pymc_kmc.learning.convergence import Round, begin
+from pymc_kmc.learning.convergence import Round, begin, unchecked, without_refuted
 from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
 from pymc_kmc.learning.modes import Mode
-from pymc_kmc.learning.placing import OptimisticDraws
+from pymc_kmc.learning.placing import OptimisticDraws, new_places, starts_of
 from pymc_kmc.learning.rounds import (
     COOLING,
     LARGEST_BATCH,
@@ -66,28 +66,31 @@ def new_starts(known, terms, temperature, is_first=False, is_sum=True):
     """Starts of chains at points 0, 1, 2, ... with these parts of their log densities."""
     draws = 100.0 + np.arange(32.0)[:, None]
 
-    def composite(X, T, penalty):
-        np.testing.assert_array_equal(X, draws)
-        return SimpleNamespace(penalised=KNOWN + TERMS / T, mean=KNOWN + TERMS)
-
     def log_density(X, outputs):
         return KNOWN + outputs.sum(axis=1), None, None
 
     model = SimpleNamespace(
         nodes=[TERM],
-        n_dimensions=1,
-        has_small_nodes=False,
         is_sum=is_sum,
         log_density=log_density,
         emulated=lambda returned: returned,
     )
+
+    class Known:
+        def __init__(self):
+            self.model = model
+
+        def __call__(self, X, T, penalty):
+            np.testing.assert_array_equal(X, draws)
+            return SimpleNamespace(penalised=KNOWN + TERMS / T, mean=KNOWN + TERMS)
+
     X = np.arange(float(len(known)))[:, None]
     outputs = np.array(terms)[:, None]
     evaluations = evaluations_of(X, outputs, np.array(known) + np.array(terms))
     state = begin(evaluations, draws, np.eye(1), temperature)
     if not is_first:
         state = state._replace(composite=object())
-    starts = Rounds(model, None, 0.3, np.random.default_rng(0))._starts(state, composite)[:, 0]
+    starts = starts_of(state, Known(), 32, np.random.default_rng(0))[:, 0]
     assert len(starts) == 32
     kept = starts[starts >= 100]
     assert len(np.unique(kept)) == len(kept)
@@ -390,15 +393,13 @@ def test_draws_are_left_out_where_mass_was_refuted():
     def composite(X, T):
         return SimpleNamespace(penalised=-0.5 * X[:, 0] ** 2)
 
-    model = SimpleNamespace(nodes=[TERM], n_dimensions=1, has_small_nodes=False)
-    rounds = Rounds(model, None, 0.3, None)
     state = begin(None, draws, np.eye(1), 1.0)
-    assert len(rounds._without_refuted(state, composite).draws) == 41  # nothing was drawn yet
+    assert len(without_refuted(state, composite, 16).draws) == 41  # nothing was drawn yet
     state = state._replace(composite=object())
-    assert rounds._without_refuted(state, composite).draws.max() == 1.0
+    assert without_refuted(state, composite, 16).draws.max() == 1.0
     # Most are far down: they are on their way.
     state = state._replace(draws=np.append(50.0 + np.arange(30.0), 0.0)[:, None])
-    assert len(rounds._without_refuted(state, composite).draws) == 31
+    assert len(without_refuted(state, composite, 16).draws) == 31
 
 
 def test_draws_far_from_all_that_was_evaluated_are_unchecked():
@@ -408,10 +409,8 @@ def test_draws_far_from_all_that_was_evaluated_are_unchecked():
     values = Values(heights, np.zeros_like(draws), heights, np.zeros(100), np.zeros(100))
     places, log_densities = np.array([[-0.9], [0.2], [0.9], [-8.0]]), np.array([-0.4, 0, -0.4, -50])
     evaluations = SimpleNamespace(X=places, log_densities=log_densities)
-    rounds = SimpleNamespace(
-        model=SimpleNamespace(periods=np.array([np.inf]), has_small_nodes=False)
-    )
-    found = Rounds.unchecked(rounds, Draws(draws, values, 1.0), evaluations)
+    model = SimpleNamespace(periods=np.array([np.inf]), has_small_nodes=False)
+    found = unchecked(Draws(draws, values, 1.0), evaluations, model)
     assert found.sum() == 5 and found[-5:].all()
 
 
@@ -452,11 +451,11 @@ def test_fits_that_lose_the_mass_of_an_evaluation_are_told():
 def test_a_place_that_is_known_is_not_evaluated_again(known):
     rounds, state = known
     X, new = state.evaluations.X, np.array([[7.0, 7.0]])
-    places, n_fresh = rounds._new(np.vstack([X[:2], new, X[:1], new]), 3, state)
+    places, n_fresh = new_places(np.vstack([X[:2], new, X[:1], new]), 3, state, rounds.rng)
     np.testing.assert_array_equal(places, new)
     assert n_fresh == 1
     # Where no chain has moved, all are new, and none is a draw.
-    moved, n_fresh = rounds._new(X[:3], 2, state)
+    moved, n_fresh = new_places(X[:3], 2, state, rounds.rng)
     assert (state.evaluations.rows(moved) == -1).all()
     assert n_fresh == 0
 
@@ -464,11 +463,12 @@ def test_a_place_that_is_known_is_not_evaluated_again(known):
 def test_chains_that_have_not_moved_tell_of_no_error(monkeypatch, known):
     """Errors at known places are 0, and learning would end."""
     rounds, state = known
+    composite = rounds.fit(state.evaluations, state.draws)
     stuck = Draws(state.evaluations.X, None, 0.5)
     monkeypatch.setattr(rounds_module, "draw", lambda composite, starts, *_, **__: stuck)
     monkeypatch.setattr(Draws, "rows", lambda self, rows: self)
     monkeypatch.setattr(rounds_module, "in_place", lambda draws, n: draws.X)
-    assert len(rounds._draw(state, lambda X: None).fresh) == 0
+    assert len(rounds._draw(state, composite).fresh) == 0
 
 
 def test_there_is_no_mass_farther_from_the_prior_than_it_is_wide(known):
