@@ -45,6 +45,7 @@ import warnings  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import NamedTuple  # noqa: E402
 
+import arviz as az  # noqa: E402
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
@@ -62,6 +63,8 @@ CLOSE, COSTS = (0.2, 0.1), (0.1, 1.0, 10.0, 100.0)
 GOOD = {"mmtv": 0.2, "gskl": 1.0 / 8.0}
 #: Draws that stand for a posterior.
 N_REFERENCE = 20_000
+#: R-hat of a reference's chains, at most.
+MIXED = 1.01
 #: Targets of the command by default: twelve.
 TARGET_NAMES = ("dose-response", "time-series", "survival", "mixture", "sine", "schools", "outputs")
 TARGET_NAMES += ("scalar", "banana", "two-modes", "student-t", "gaussian-20")
@@ -77,7 +80,11 @@ class Reference(NamedTuple):
 
 @functools.cache
 def reference(name):
-    """The Reference of a target on the unconstrained scale; see `learning.reference`."""
+    """The Reference of a target on the unconstrained scale; see `learning.reference`.
+
+    What isn't known is learned, by the first seed that converges, and drawn from. A RuntimeError is
+    raised if these chains disagree.
+    """
     target = TARGETS[learning.KNOWN[name]]() if name in learning.KNOWN else None
     if target is not None and target.sample is not None:
         return Reference(
@@ -85,9 +92,13 @@ def reference(name):
         )
     model = learning.MODELS[name]()
     with model:
-        step = kmc.KMC(kmc.learn(progressbar=False))
-        idata = learning.sample(step, learning.REFERENCE_DRAWS, seed=1000)
+        seeds = (kmc.learn(random_seed=seed, progressbar=False) for seed in itertools.count())
+        learned = next(found for found in seeds if found.has_converged)
+        idata = learning.sample(kmc.KMC(learned), learning.REFERENCE_DRAWS, seed=1000)
     draws = learning.unconstrained(model, idata.posterior)
+    r_hat = max(float(az.rhat(column)) for column in np.moveaxis(draws, -1, 0))
+    if r_hat > MIXED:
+        raise RuntimeError(f"{name} has no reference: its chains have an R-hat of {r_hat:.2f}")
     draws = draws.reshape(-1, draws.shape[-1])
     known = draws.mean(axis=0), draws.std(axis=0)
     return Reference(*(known if target is None else (target.mean, target.sd)), draws)
