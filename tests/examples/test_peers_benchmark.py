@@ -1,5 +1,7 @@
 """The benchmark of peers counts every evaluation, and compares what each knew by then."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -107,3 +109,22 @@ def test_what_a_peer_raises_is_its_result(monkeypatch):
     (found,) = peers.run("dose-response", "SMC", 0, 100, 0)
     assert found["failed"] == "ZeroDivisionError: in its depths"
     assert found["evaluations"] == 1 and found["mean"] == np.inf
+
+
+def test_a_reference_is_of_learning_that_converged_and_of_chains_that_agree(monkeypatch):
+    draws, seeds = np.random.default_rng(0).standard_normal((4, 500, 3)), []
+
+    def learn(random_seed, progressbar):
+        seeds.append(random_seed)
+        return SimpleNamespace(has_converged=random_seed == 2)
+
+    monkeypatch.setattr(peers.kmc, "learn", learn)
+    monkeypatch.setattr(peers.kmc, "KMC", lambda learned: learned)
+    monkeypatch.setattr(learning, "sample", lambda *_, **__: SimpleNamespace(posterior=None))
+    monkeypatch.setattr(learning, "unconstrained", lambda *_: draws)
+    found = peers.reference.__wrapped__("dose-response")
+    assert seeds == [0, 1, 2]
+    np.testing.assert_array_equal(found.mean, draws.reshape(-1, 3).mean(axis=0))
+    draws[0] += 1.0
+    with pytest.raises(RuntimeError, match="no reference: its chains have an R-hat of 1"):
+        peers.reference.__wrapped__("dose-response")
