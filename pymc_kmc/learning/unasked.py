@@ -37,12 +37,12 @@ CALLER = 7
 AS_THEY_ARE = "each chain learns by itself, from these evaluations and its own"
 
 
-def learn_unasked(model, variables, rng, executor=None):
+def learn_unasked(model, variables, rng, executor=None, n_parallel=None):
     """Learn a model's posterior for a step of these variables, where that is safe.
 
     Return the LearnedPosterior, None where chains can't start from one, and all Evaluations, None
     where none were made. `executor`, a LazyExecutor, runs evaluations of functions that have none
-    of their own.
+    of their own, `n_parallel` of them at once.
 
     A line of the log says why nothing was learned, or why chains can't start from the result. A
     failure of learning is no failure of the step; one of a black box is.
@@ -54,7 +54,9 @@ def learn_unasked(model, variables, rng, executor=None):
     opaque = None
     try:
         if why is None and d <= MOST_OF_SMALL_NODES:
-            opaque = OpaqueModel(variables, model, rng.spawn(1)[0], executor)
+            opaque = OpaqueModel(
+                variables, model, rng.spawn(1)[0], executor, n_parallel=n_parallel
+            )
         if why is None:
             why = why_too_large(d, opaque)
         if why is None:

@@ -122,11 +122,11 @@ class KMC(SurrogateStep):
         Runs evaluations of black boxes and noisy likelihoods that have no executor of their own: a
         pool, Dask's client, or a function that returns one, which each process calls for itself.
     n_parallel : int, optional
-        Number of places that a chain has evaluated at once, as soon as its surrogate is fixed.
-        Draws depend on it, and neither on the executor nor on its workers. By default the number of
-        workers, those of an executor that the model brings included; 1, one proposal at a time,
-        without an executor, with correlated noise, and where the learned posterior depends on other
-        steps' variables.
+        Number of places that are evaluated at once: by a chain, as soon as its surrogate is fixed,
+        and by :func:`~pymc_kmc.learn`. Draws depend on it, and neither on the executor nor on its
+        workers. By default the number of workers, those of an executor that the model brings
+        included. A chain has 1, one proposal at a time, without an executor, with correlated noise,
+        and where the learned posterior depends on other steps' variables.
         Beside other steps see ``docs/on_a_cluster.md``.
     surrogate : Surrogate, optional
         A fitted surrogate to use as it is, in the unconstrained raveled coordinates of `vars`;
@@ -193,6 +193,8 @@ class KMC(SurrogateStep):
         self.learns_first = check_flag(learn, "learn")
         check_executor(executor, None)
         self.executor = LazyExecutor.of(executor)
+        # What the user asks for also learns.
+        self.n_parallel = n_parallel
         if n_parallel is not None:
             check_count(n_parallel, "n_parallel")
         if isinstance(vars, LearnedPosterior):
@@ -245,7 +247,9 @@ class KMC(SurrogateStep):
             check_same_variables(self.posterior, self.target, model)
         elif self.learns_first and self.given_surrogate is None and self.adaptation == "tuning":
             rng = self.rng.spawn(1)[0] if self._is_seeded else np.random.default_rng(0)
-            self.posterior, self.evaluations = learn_unasked(model, self.vars, rng, self.executor)
+            self.posterior, self.evaluations = learn_unasked(
+                model, self.vars, rng, self.executor, self.n_parallel
+            )
         self._learned_before = None
         if self.posterior is not None:
             self._learned_before = on_emulators(self.posterior, model)

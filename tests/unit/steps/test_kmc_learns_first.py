@@ -1,6 +1,7 @@
 """KMC() calls learn() where that is safe, and nowhere else."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -45,6 +46,19 @@ def test_it_is_learned_where_the_step_is_made(caplog):
     copy = cloudpickle.loads(cloudpickle.dumps(step))
     np.testing.assert_array_equal(copy.posterior.positions, step.posterior.positions)
     assert function.n_calls == step.posterior.n_evaluations
+
+
+@pytest.mark.one_line
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_what_is_learned_depends_on_n_parallel_not_on_workers(n_workers):
+    options = {"n_landmarks": 50, "n_parallel": 16}
+    with curve() as model, ThreadPoolExecutor(n_workers) as pool:
+        alone = kmc.KMC(**options).posterior
+        step = kmc.KMC(executor=pool, **options)
+        few = kmc.KMC(model=model, n_landmarks=50, executor=pool).posterior
+    np.testing.assert_array_equal(step.posterior.evaluations.X, alone.evaluations.X)
+    assert step.n_parallel == 16
+    assert few.n_evaluations < alone.n_evaluations  # fewer at once
 
 
 @pytest.mark.one_line
