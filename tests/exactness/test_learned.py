@@ -1,6 +1,10 @@
-"""Chains that start from a learned posterior sample the model's, whatever was learned."""
+"""Chains that start from a learned posterior sample the model's, whatever was learned.
+
+So do chains whose places are evaluated at once, on an executor.
+"""
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
@@ -66,13 +70,16 @@ def posteriors():
     }
 
 
-@pytest.mark.parametrize("kind", ["good", "bad"])
-def test_draws_are_the_posteriors(posteriors, kind):
-    # 16 shares, each of 80 batches: |z| > 4.5 has a false-alarm rate of 3e-4 by Student's t. The
+@pytest.mark.parametrize(
+    ("kind", "n_parallel"), [("good", 1), ("bad", 1), ("good", 8), ("bad", 32)]
+)
+def test_draws_are_the_posteriors(posteriors, kind, n_parallel):
+    # 32 shares, each of 80 batches: |z| > 4.5 has a false-alarm rate of 6e-4 by Student's t. The
     # bad posterior alone, without an accept step, has shares that are .3 off.
     posterior = posteriors[kind]
-    with model():
-        draws = np.log(sample("rate", lambda: kmc.KMC(posterior), 60, DRAWS))
+    with model(), ThreadPoolExecutor(2) as pool:
+        options = {"executor": pool, "n_parallel": n_parallel} if n_parallel > 1 else {}
+        draws = np.log(sample("rate", lambda: kmc.KMC(posterior, **options), 60, DRAWS))
     scores = shares_scores(draws)
     assert np.abs(scores).max() < 4.5
     if kind == "bad":
@@ -129,21 +136,28 @@ def rough_model(kind, observed, error):
     return model
 
 
-def test_modes_have_their_shares():
-    # Chains that don't jump stay in the mode where they begin: the shares are those of the starts.
+@pytest.fixture(scope="module")
+def two_modes():
+    """A model of two modes, the black box's observed outputs, and what is learned of it."""
     observed = 1.0 - 0.3 * LINE + 0.1 * np.random.default_rng(0).standard_normal(8)
     with pm.Model() as modes:
         x = pm.Normal("x", [0.3, 0.0], 0.8, shape=2)
         outputs = kmc.BlackBox("outputs", ROUGH["a kink between two modes"], x, shape=(8,))
         pm.Normal("y", outputs, 0.2, observed=observed)
-    learned = kmc.learn(modes, progressbar=False)
+    return modes, observed, kmc.learn(modes, progressbar=False)
+
+
+@pytest.mark.parametrize("n_parallel", [1, 32])
+def test_modes_have_their_shares(two_modes, n_parallel):
+    # Chains that don't jump stay in the mode where they begin: the shares are those of the starts.
+    modes, observed, learned = two_modes
     with modes:
-        draws = sample("x", lambda: kmc.KMC(learned), 60, 4000)
+        draws = sample("x", lambda: kmc.KMC(learned, n_parallel=n_parallel), 60, 4000)
     grid, weights = on_grid(ROUGH["a kink between two modes"], observed, 0.3, 0.8)
     share = weights[grid[:, 0] > 0].sum()
     assert 0.65 < share < 0.85
     is_positive = draws[:, :, 0] > 0
-    # A z-score by 32 batches: a false-alarm rate of 1e-4. The learned share has five standard
+    # A z-score by 32 batches: a false-alarm rate of 1e-4 each. The learned share has five standard
     # errors of 256 chains.
     assert abs(is_positive.mean() - share) < 4.5 * monte_carlo_error(is_positive, 500)
     assert monte_carlo_error(is_positive, 500) < 0.01

@@ -60,6 +60,8 @@ def error(posterior):
         ("wrong", NO_NOISE, 4),
         ("good", NOISE, 32),
         ("one nat off", NOISE, 4),
+        ("good", GROWING_NOISE, 32),
+        ("one nat off", GROWING_NOISE, 4),
         ("wrong", GROWING_NOISE, 1),
         ("wrong", GROWING_NOISE, 4),
         ("wrong", GROWING_NOISE, 32),

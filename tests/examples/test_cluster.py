@@ -1,0 +1,107 @@
+"""The example of a cluster: it draws what one process does, by MPI, by Slurm's jobs, by a pool."""
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache, partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kmc as kmc
+from examples import cluster
+
+pytestmark = pytest.mark.documentation
+
+ROOT, HERE = Path(__file__).parents[2], Path(sys.executable).parent
+N_DRAWS, N_WORKERS = "20", "2"
+PYTHON, EXAMPLE = (sys.executable, "-W", "ignore"), "examples/cluster.py"
+#: What Open MPI wants to be told besides: in a container, and by mpi4py's wheel.
+OPEN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+OPEN["MPI4PY_MPIABI"] = "openmpi"
+#: Names of mpiexec, where it is looked for, options and environment: PyPI's MPICH, and Debian's.
+MPI = {
+    "mpich": ("mpiexec", HERE, (), {}),
+    "openmpi": ("mpiexec.openmpi", None, ("--oversubscribe",), OPEN),
+}
+
+
+def printed(*command, **environment):
+    done = subprocess.run(
+        [*map(str, command), "--draws", N_DRAWS],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-3:]
+
+
+@cache
+def printed_by_one_process():
+    return printed(*PYTHON, EXAMPLE, "none", "--workers", N_WORKERS)
+
+
+@pytest.mark.parametrize("kind", MPI)
+def test_on_mpi(kind):
+    pytest.importorskip("mpi4py")
+    name, folder, options, environment = MPI[kind]
+    if (mpiexec := shutil.which(name, path=folder)) is None:
+        pytest.skip(f"There is no {name}.")
+    job = (mpiexec, *options, "-n", 1 + int(N_WORKERS), *PYTHON, "-m", "mpi4py.futures", EXAMPLE)
+    found = printed(*job, "mpi", **environment)
+    assert found == printed_by_one_process()
+
+
+def test_on_slurm(monkeypatch, capsys):
+    """Its jobs are workers of this computer."""
+    distributed = pytest.importorskip("distributed")
+    asked = []
+
+    def jobs(**options):
+        asked.append(options)
+        here = {"n_workers": 0, "threads_per_worker": 1, "processes": False}
+        return distributed.LocalCluster(**here, dashboard_address=None)
+
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", SimpleNamespace(SLURMCluster=jobs))
+    found = []
+    for pool in ("slurm", "none"):
+        cluster.main([pool, "--workers", N_WORKERS, "--draws", N_DRAWS])
+        found.append(capsys.readouterr().out)
+    assert asked == [{"cores": 1, "memory": "4GB", "walltime": "08:00:00"}]
+    assert found[0] == found[1] != ""
+
+
+def test_chains_in_processes_with_a_client_each():
+    """All of them ask one cluster's workers."""
+    distributed = pytest.importorskip("distributed")
+    here = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    quiet = {"random_seed": 1, "progressbar": False, "compute_convergence_checks": False}
+    found = []
+    with distributed.LocalCluster(**here, protocol="tcp", host="127.0.0.1") as workers:
+        client = partial(distributed.Client, workers.scheduler_address)
+        with cluster.build_model():
+            learned = kmc.learn(n_parallel=2, random_seed=1, progressbar=False)
+            for way in (
+                {"cores": 1},
+                {"cores": 2, "mp_ctx": "fork"},
+                {"cores": 2, "mp_ctx": "spawn"},
+            ):
+                step = kmc.KMC(learned, executor=client if way["cores"] > 1 else None, n_parallel=2)
+                idata = pm.sample(step=step, tune=10, draws=10, chains=2, **quiet, **way)
+                found.append(idata.posterior["size"].values)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
+def test_the_number_of_workers_is_asked_for(capsys):
+    with pytest.raises(SystemExit):
+        cluster.main(["slurm"])
+    assert "slurm needs --workers" in capsys.readouterr().err
