@@ -1,5 +1,7 @@
-"""docs/evidence.md is what its command writes, and pages still say what it says that they claim."""
+"""docs/evidence.md is what its command writes, and pages say what it claims and what runs say."""
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from examples.benchmarks import evidence
@@ -22,3 +24,36 @@ def test_a_claim_that_its_page_no_longer_makes_is_named(tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text("Once tuned, it gives some effective draws.")
     with pytest.raises(ValueError, match="README.md no longer says '611 to 911"):
         evidence.claims()
+
+
+def test_a_claim_that_the_runs_do_not_bear_out_is_named(monkeypatch):
+    computed = evidence.of_peers()
+    monkeypatch.setattr(evidence, "of_peers", lambda: computed | {"fewest of draws": "6"})
+    with pytest.raises(ValueError, match=r"learn\+KMC`, .*: 5 is 6 by peers.csv"):
+        evidence.claims()
+
+
+@pytest.mark.parametrize(
+    ("cells", "others"),
+    [
+        ("(? / 300 / 700)", "(? / 300 / 500)"),  # evaluations
+        ("9.7 / 7.7 / 28", "9.7 / 7.7 / 27"),  # seconds
+        ("46 / - / - | 1000 / 1500 / 5000", "46 / - / - | 1000 / 1500 / -"),  # noise of two
+    ],
+)
+def test_a_row_of_the_tables_that_the_runs_do_not_bear_out_is_named(
+    cells, others, tmp_path, monkeypatch
+):
+    text = evidence.TABLES.read_text()
+    assert text.count(cells) == 1
+    monkeypatch.setattr(evidence, "TABLES", tmp_path / "README.md")
+    evidence.TABLES.write_text(text)
+    evidence.compare_tables()
+    evidence.TABLES.write_text(text.replace(cells, others))
+    with pytest.raises(ValueError, match="other figures than peers.csv: (dose-response|mixture)"):
+        evidence.compare_tables()
+
+
+def test_about_the_fewest_is_finite_and_at_most_a_fifth_more():
+    others = pd.DataFrame({"a": [10.0, 10.0, np.inf, np.inf], "b": [20.0, 20.0, np.inf, np.inf]})
+    assert evidence.n_about_fewest(pd.Series([12.0, 13.0, 99.0, np.inf]), others) == 2
