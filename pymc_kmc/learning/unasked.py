@@ -54,9 +54,7 @@ def learn_unasked(model, variables, rng, executor=None, n_parallel=None):
     opaque = None
     try:
         if why is None and d <= MOST_OF_SMALL_NODES:
-            opaque = OpaqueModel(
-                variables, model, rng.spawn(1)[0], executor, n_parallel=n_parallel
-            )
+            opaque = OpaqueModel(variables, model, rng.spawn(1)[0], executor, n_parallel=n_parallel)
         if why is None:
             why = why_too_large(d, opaque)
         if why is None:
