@@ -62,6 +62,7 @@ from pymc_kmc.moves.base import MoveMixture, Row
 from pymc_kmc.moves.partners import NearPartner, Partner
 from pymc_kmc.numerics.checks import check_count, check_flag
 from pymc_kmc.steps.kmc_adaptation import KMCAdaptation
+from pymc_kmc.steps.messages import of_disagreement
 from pymc_kmc.steps.surrogate import SurrogateStep
 
 # Share of random walks while tuning.
@@ -263,6 +264,11 @@ class KMC(SurrogateStep):
         """
         if self.posterior is not None and self.posterior.is_close:
             return SETTLING_TUNE
+        return self._tune_steps_alone
+
+    @property
+    def _tune_steps_alone(self):
+        """Iterations of tuning of a chain that learns by itself."""
         d = self.n_dimensions
         return int(np.ceil((2000 + 80 * d) / 100) * 100)
 
@@ -297,7 +303,12 @@ class KMC(SurrogateStep):
             self._learned_before.surrogate.follow(point)
         if self.progress.n_iterations == 0 and self._is_settling and self.n_parallel > 1:
             self._begin_at_once(point)
-        return super()._prepare(point)
+        messages = super()._prepare(point)
+        if (disagreement := self.adapted.disagreement) is not None:
+            # It now needs what a chain needs that learns by itself.
+            n_tune = self._before_chain["kmc_default_tune"] = self._tune_steps_alone
+            messages.append(("learned", of_disagreement(disagreement, n_tune)))
+        return messages
 
     def _begin_at_once(self, point):
         """Evaluate the start, the learned draw that follows it, and partners together."""

@@ -1,5 +1,7 @@
 """What KMC learns while tuning, and a chain's start from a posterior learned before it."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from pymc_kmc.adaptation.fit_to_values import first_fit
@@ -57,7 +59,8 @@ class KMCAdaptation(SurrogateAdaptation):
 
     `modes` are moves between modes that were learned before the chain, empty where there is one
     mode. `settling` is the chain's start from a posterior learned before it; None without one, and
-    where that failed. `sweeps` are the Sweeps of a chain with partners, once they have begun.
+    where that failed. `disagreement` is what was seen where it was wrong, else None. `sweeps` are
+    the Sweeps of a chain with partners, once they have begun.
     """
 
     def __init__(self, n_dimensions, fits, is_noisy):
@@ -70,7 +73,7 @@ class KMCAdaptation(SurrogateAdaptation):
         self.tempered = SurrogateTransition(TEMPERED, is_noisy, TEMPERATURE)
         self.auxiliary = AuxiliaryChain(random_walk(), is_noisy, TEMPERATURE)
         self.active_learning = ActiveLearning(is_noisy)
-        self.settling = None
+        self.settling = self.disagreement = None
         self.modes = ()
         self.sweeps = None
         self.n_dimensions, self.is_noisy = n_dimensions, is_noisy
@@ -114,7 +117,10 @@ class KMCAdaptation(SurrogateAdaptation):
             settling.n_evaluations += 1
             if outcome.proposal.move.kind == MoveKind.EXCHANGE:
                 self._recent.append(outcome.acceptance_rate)
-            if not settling.is_over or not settling.has_failed(self._recent, noise):
+            if not settling.is_over:
+                return
+            self.disagreement = settling.disagreement(self._recent, noise)
+            if settling.is_close and self.disagreement is None:
                 return
             self.settling = self.sweeps = None
             if isinstance(self.fitted.surrogate, EmulatedDensity):
@@ -269,14 +275,31 @@ class Settling:
     def is_over(self):
         return self.n_evaluations >= self.most
 
-    def has_failed(self, recent, noise):
-        """Return whether the posterior is of little use to the chain.
+    def disagreement(self, recent, noise):
+        """Return a Disagreement where the posterior is of little use to the chain, else None.
 
         `recent` are acceptance rates of moves on it, `noise` is a NoiseProbe.
         """
-        if not self.is_close:
-            return True
         # A few estimates say little about their noise.
         ideal = min(noise.ideal_acceptance, ideal_acceptance(self.noise_variance))
-        is_refused = np.mean(recent or [0.0]) < TROUBLE_ACCEPTANCE * ideal
-        return is_refused or self.error > FAILED + np.sqrt(np.nan_to_num(noise.variance.value))
+        noise_sd = float(np.sqrt(np.nan_to_num(noise.variance.value)))
+        acceptance = float(np.mean(recent or [0.0]))
+        is_refused = acceptance < TROUBLE_ACCEPTANCE * ideal
+        if not is_refused and self.error <= FAILED + noise_sd:
+            return None
+        return Disagreement(self.n_evaluations, self.error, noise_sd, acceptance, ideal)
+
+
+class Disagreement(NamedTuple):
+    """What a chain saw of a posterior learned before it that is of little use to it.
+
+    `error` is that of predictions, in nats, infinite where no evaluation was finite; `noise_sd` the
+    part of it that is the values' noise. `acceptance` is the rate of moves on what was learned,
+    `ideal_acceptance` that of perfect ones.
+    """
+
+    n_evaluations: int
+    error: float
+    noise_sd: float
+    acceptance: float
+    ideal_acceptance: float

@@ -80,6 +80,28 @@ def of_no_tuning(instead):
     )
 
 
+def of_disagreement(seen, n_tune):
+    """Return a message about what was learned before a chain and is wrong there.
+
+    `seen` is the chain's Disagreement, `n_tune` the tuning of a chain that learns by itself.
+    """
+    found = "weren't finite"
+    if np.isfinite(seen.error):
+        found = f"had errors of {seen.error:.2g} nats"
+        if seen.noise_sd > 0.0:
+            found += f", {seen.noise_sd:.2g} of them noise"
+    share = f"{100 * seen.acceptance:.0f} % of proposals"
+    if seen.ideal_acceptance < 1.0:
+        share += f", where {100 * seen.ideal_acceptance:.0f} % are possible under the noise,"
+    return (
+        "What was learned before this chain is wrong where the chain is: its first "
+        f"{seen.n_evaluations} evaluations {found}, and {share} were accepted. The chain goes on "
+        "learning by itself for the rest of its tuning, and draws stay exact; that takes some "
+        f"{n_tune} iterations: pm.sample(tune={n_tune}). Or learn more beforehand: "
+        "kmc.KMC(kmc.learn(evaluations=step.evaluations, max_evaluations=...))."
+    )
+
+
 def of_evaluations(target, noise):
     """Return keys and messages about evaluations that failed, and the noise of a NoiseProbe."""
     messages = []

@@ -418,18 +418,21 @@ def change_point(calls):
     return model
 
 
-def failing_half(calls, kind):
-    """A log likelihood that fails where a + b > 2, next to which a quarter of the mass is."""
+def failing_half(calls, kind, on_error=None):
+    """A log likelihood that fails where a + b > 2, next to which a quarter of the mass is.
+
+    `on_error` is "reject" by default where it must be for learning to go on.
+    """
 
     def log_likelihood(a, b):
         calls.append((a, b))
         if a + b > 2:
             if kind == "raise":
                 raise FloatingPointError("no solution")
-            return -np.inf
+            return np.nan if kind == "nan" else -np.inf
         return -0.5 * ((a - 1) / 0.3) ** 2 - 0.5 * ((b - a + 0.25) / 0.2) ** 2
 
-    on_error = "reject" if kind == "raise" else "raise"
+    on_error = on_error or ("raise" if kind == "-inf" else "reject")
     with pm.Model() as model:
         a, b = pm.Normal("a", 0, 1), pm.Normal("b", 0, 1)
         pm.Potential("l", kmc.BlackBox("l", log_likelihood, a, b, on_error=on_error))
@@ -459,7 +462,7 @@ def test_outputs_that_jump_are_left_to_the_chains():
 
 
 @pytest.mark.one_line
-@pytest.mark.parametrize("kind", ["-inf", "raise"])
+@pytest.mark.parametrize("kind", ["-inf", "raise", "nan"])
 def test_draws_end_where_a_model_fails(kind):
     """An edge through the mass is known from fewer than 200 evaluations, most of them near it."""
     model, beyond = failing_half([], kind), []
@@ -483,7 +486,7 @@ def test_draws_end_where_a_model_fails(kind):
         assert abs(np.log(draws.std() / sd)) < 0.15
 
 
-@pytest.mark.parametrize("kind", ["-inf", "raise"])
+@pytest.mark.parametrize("kind", ["-inf", "raise", "nan"])
 def test_a_step_has_all_evaluations(kind, monkeypatch):
     """Learning ends at its limit, which is lower here than it is unasked."""
     monkeypatch.setattr(unasked, "most_evaluations", lambda *arguments: 96)
@@ -494,6 +497,17 @@ def test_a_step_has_all_evaluations(kind, monkeypatch):
         warnings.simplefilter("ignore")
         step = kmc.KMC()
     assert_keeps_all(step, model, calls)
+
+
+def test_a_model_that_fails_says_that_it_can_be_cut_off_there():
+    calls = []
+    with failing_half(calls, "nan", on_error="raise"):
+        with pytest.raises(
+            kmc.BlackBoxError, match=r"returned nan(.|\n)*on_error='reject'"
+        ) as error:
+            kmc.KMC()
+    # What it was called at before isn't lost.
+    assert N_TRIALS + len(error.value.evaluations) >= len(calls) - 1
 
 
 @pytest.mark.parametrize("records", [True, False])

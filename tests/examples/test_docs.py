@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import logging
 import re
 import sys
 from pathlib import Path
@@ -96,6 +97,37 @@ def test_code_runs_as_printed(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages write files
     quicker = QUICKER.get(page.name, ())
     run_quickly(python_blocks(page), page.name, quicker)
+
+
+def without_numbers(lines):
+    return [re.sub(r"\d+([_,.:]\d+)*", "#", line) for line in lines]
+
+
+@pytest.mark.documentation
+@pytest.mark.one_line
+def test_a_run_says_what_its_page_says(capsys):
+    """The model of one page, the lines of its run on another."""
+    outputs = re.findall(r"^```\n(.*?)^```", text("what_kmc_does.md"), flags=re.DOTALL | re.M)
+    logged, diagnosed = map(str.splitlines, outputs)
+    before, learns, _ = python_blocks(DOCS / "learning.md")[0].partition("    learned = kmc.learn(")
+    assert learns
+    model = run_quickly([before], "learning.md")["model"]
+    # What is logged and what is printed, in the order in which a user sees it.
+    handler = logging.StreamHandler(sys.stdout)
+    logging.getLogger("pymc").addHandler(handler)
+    try:
+        with model:
+            step = kmc.KMC()
+            options = {"chains": 4, "cores": 1, "random_seed": 1, "progressbar": False}
+            idata = pm.sample(step=step, tune=100, draws=250, **options)
+    finally:
+        logging.getLogger("pymc").removeHandler(handler)
+    said = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert without_numbers(said) == without_numbers(logged)
+    assert without_numbers(str(kmc.diagnose(idata)).splitlines()[:2]) == without_numbers(diagnosed)
+    # Roundings decide about a batch or two.
+    (learned,) = re.findall(r"Learned (\d+) ev", "\n".join(logged))
+    assert abs(step.posterior.n_evaluations - int(learned)) <= 15
 
 
 def test_blocks_are_found_and_run(tmp_path):

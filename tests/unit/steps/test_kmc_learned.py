@@ -1,5 +1,6 @@
 """KMC(learned): what a chain does with a posterior that was learned before it."""
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -9,7 +10,10 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.moves.base import MoveKind
-from pymc_kmc.steps.kmc_adaptation import SETTLING
+from pymc_kmc.steps.kmc import SETTLING_TUNE
+from pymc_kmc.steps.kmc_adaptation import SETTLING, Disagreement
+from pymc_kmc.steps.messages import of_disagreement
+from tests.chains import run
 
 
 def model(error=0.0):
@@ -95,6 +99,49 @@ def test_a_surrogate_that_fails_is_given_up(learned):
     warmup = idata["warmup_sample_stats"]
     assert np.all(warmup["kmc_n_evaluations"].sum("draw") > 200)
     assert np.all(warmup["kmc_n_fits"][:, -1] > 1)
+
+
+def told(learned, error, n=60):
+    """What a chain that tunes says of what was learned, and the tuning that it then asks for."""
+    with model(error) as m:
+        step = kmc.KMC(learned)
+    step.set_rng(np.random.default_rng(2))
+    _, statistics = run(step, m.initial_point(), n)
+    messages = [s["warning"].message for s in statistics if s["warning"] is not None]
+    messages = [message for message in messages if "What was learned" in message]
+    return messages, statistics[-1]["kmc_default_tune"]
+
+
+@pytest.mark.one_line
+def test_a_chain_says_that_what_was_learned_is_wrong(learned):
+    """Once, with the error that it found and the tuning that it now needs."""
+    (message,), asked = told(learned, error=8.0)
+    found = re.search(r"first 8 evaluations had errors of (\S+) nats, and (\d+) % of", message)
+    # An output that is 8 smaller, of standard deviation .5: the log density's slope changes by 32.
+    assert 2.0 < float(found[1]) < 200.0
+    assert 0 <= int(found[2]) <= 100
+    assert "pm.sample(tune=2200)" in message
+    assert asked == 2200
+    assert "kmc.learn(evaluations=step.evaluations, max_evaluations=...)" in message
+
+
+@pytest.mark.one_line
+def test_a_chain_that_agrees_with_what_was_learned_says_nothing(learned):
+    assert told(learned, error=0.0) == ([], SETTLING_TUNE)
+    # That learning ended early is told when it ends.
+    messages, _ = told(replace(learned, has_converged=False, is_close=False), error=0.0)
+    assert messages == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        ((8, np.inf, 0.0, 0.0, 1.0), "8 evaluations weren't finite, and 0 % of proposals"),
+        ((15, 5.25, 1.5, 0.04, 0.3), "5.2 nats, 1.5 of them noise, and 4 % of proposals, where 30"),
+    ],
+)
+def test_what_a_chain_says_of_what_was_learned(seen, words):
+    assert words in of_disagreement(Disagreement(*seen), 2200)
 
 
 def test_draws_do_not_depend_on_processes(learned):
