@@ -21,13 +21,14 @@ if TYPE_CHECKING:
         sample_posterior_predictive,
         with_extras,
     )
-    from pymc_kmc.learning import LearnedMode, LearnedPosterior, LogEvidence, learn
+    from pymc_kmc.learning import LearnedMode, LearnedPosterior, LogEvidence, Round, learn
     from pymc_kmc.likelihoods import (
         ABCPotential,
         BlackBox,
         BlackBoxError,
         EstimatorError,
         EvaluationStore,
+        FunctionEvaluations,
         PseudoMarginalPotential,
         SyntheticLikelihoodPotential,
         black_boxes,
@@ -54,6 +55,7 @@ _MODULES = {
     "EvaluationCounts": "findings",
     "EvaluationStore": "likelihoods",
     "Evaluations": "model.evaluations",
+    "FunctionEvaluations": "likelihoods",
     "GadMALA": "steps",
     "GadRWM": "steps",
     "KMCFinite": "steps",
@@ -64,6 +66,7 @@ _MODULES = {
     "NoiseEstimate": "advice",
     "PartialPosteriors": "partial",
     "PseudoMarginalPotential": "likelihoods",
+    "Round": "learning",
     "SyntheticLikelihoodPotential": "likelihoods",
     "black_boxes": "likelihoods",
     "command": "likelihoods",

@@ -25,7 +25,13 @@ import numpy as np
 import pandas as pd
 
 from pymc_kmc import findings, notebook
-from pymc_kmc.findings import LARGEST_R_HAT, Effective, EvaluationCounts, enough_effective, verdict
+from pymc_kmc.findings import (
+    R_HAT_OF_CONVERGED,
+    Effective,
+    EvaluationCounts,
+    enough_effective,
+    verdict,
+)
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.runs import Phase, Run
 
@@ -100,7 +106,7 @@ class Diagnosis:
     def _figures(self) -> Iterator[tuple[str, str, bool]]:
         """Yield each figure's number, its label and whether it is good."""
         checks = {
-            "r_hat": ("largest R-hat", self.posterior["r_hat"] <= LARGEST_R_HAT),
+            "r_hat": ("largest R-hat", self.posterior["r_hat"] <= R_HAT_OF_CONVERGED),
             "ess_bulk": ("fewest effective draws", self._is_enough("ess_bulk")),
             "ess_tail": ("fewest in the tails", self._is_enough("ess_tail")),
         }

@@ -29,7 +29,7 @@ from pymc_kmc.moves.noise_probe import TOO_NOISY
 from pymc_kmc.runs import Phase, Run
 
 # Vehtari et al. (2021): R-hat below 1.01, 400 effective draws of four chains, 100 of each.
-LARGEST_R_HAT = 1.01
+R_HAT_OF_CONVERGED = 1.01
 FEWEST_EFFECTIVE, FEWEST_A_CHAIN = 400, 100
 
 
@@ -82,7 +82,6 @@ def _variable_of_least(values: pd.Series) -> str | None:
 
 
 def _varies(values: np.ndarray) -> bool:
-    """Return whether any element of a variable's draws (chain, draw, ...) changes."""
     return bool(np.any(values != values[:1, :1]))
 
 
@@ -133,7 +132,6 @@ class EvaluationCounts:
 
 
 def _last(phase: Phase, name: str) -> np.ndarray:
-    """Return a statistic's last value, (chain, step)."""
     return phase.values(name)[:, -1]
 
 
@@ -155,8 +153,8 @@ def verdict(
     r_hat, bulk, tail = (figures[name] for name in ("r_hat", "ess_bulk", "ess_tail"))
     fewest, where = (tail, " in its tails") if tail < bulk else (bulk, "")
     missing = []
-    if r_hat > LARGEST_R_HAT:
-        missing.append(f"R-hat is {r_hat:.3f}, above {LARGEST_R_HAT}")
+    if r_hat > R_HAT_OF_CONVERGED:
+        missing.append(f"R-hat is {r_hat:.3f}, above {R_HAT_OF_CONVERGED}")
     if not fewest >= (enough := enough_effective(n_chains)):
         missing.append(f"{slowest!r} has {fewest:.0f} effective draws{where}, fewer than {enough}")
     if missing:
@@ -208,7 +206,7 @@ MOST_OWN_TIME = 0.8
 
 def doubts(chains: pd.DataFrame, effective: Effective) -> Iterator[str]:
     """Yield reasons for doubt about the chains' figures, each with a remedy."""
-    if effective.summary["r_hat"] > LARGEST_R_HAT:
+    if effective.summary["r_hat"] > R_HAT_OF_CONVERGED:
         yield (
             "Chains disagree about the posterior: tune for longer and draw more; where they stay "
             "apart, some are confined to a part of it, and their effective sample sizes mean "

@@ -67,13 +67,14 @@ TOPICS = (
             "SyntheticLikelihoodPotential",
             "EstimatorError",
             "EvaluationStore",
+            "FunctionEvaluations",
         ),
     ),
     Topic(
         "learning",
         "Learning before sampling",
         "What is opaque in a model, learned once for all chains. See [Learn once](../learning.md).",
-        names=("learn", "LearnedPosterior", "Evaluations", "LearnedMode", "LogEvidence"),
+        names=("learn", "LearnedPosterior", "Evaluations", "LearnedMode", "Round", "LogEvidence"),
     ),
     Topic(
         "before_and_after",

@@ -52,6 +52,18 @@ def code(text, without):
     return lines - without
 
 
+def too_long(tree, lines):
+    """Return (node, length) of each function and class that has too many of these lines of code."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            most = LONGEST_CLASS if isinstance(node, ast.ClassDef) else LONGEST_FUNCTION
+            length = len(lines.intersection(range(node.lineno, node.end_lineno + 1)))
+            if length > most:
+                found.append((node, length))
+    return found
+
+
 def is_number(node):
     """Say whether an expression is made of numbers."""
     if isinstance(node, ast.Constant):
@@ -89,12 +101,8 @@ def of_file(path):
     lines = code(text, said)
     figures = Counter(files=1, code=len(lines), docstrings=len(said))
     figures["constants"] = len(constants(tree))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            is_class = isinstance(node, ast.ClassDef)
-            n_lines = len(lines & set(range(node.lineno, node.end_lineno + 1)))
-            figures["functions > 50"] += not is_class and n_lines > LONGEST_FUNCTION
-            figures["classes > 250"] += is_class and n_lines > LONGEST_CLASS
+    for node, _ in too_long(tree, lines):
+        figures["classes > 250" if isinstance(node, ast.ClassDef) else "functions > 50"] += 1
     return figures
 
 

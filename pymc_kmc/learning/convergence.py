@@ -49,10 +49,21 @@ NOISE_SDS = 2.0
 class Round(NamedTuple):
     """The record of a round.
 
-    `error` is that of predictions at the `n_fresh` fresh draws, the round's first evaluations, in
-    nats and with the noise; `uncertain_error` is that elsewhere, where log densities much deeper
-    than draws count as equally deep. The log densities `predicted` (k,) before they were evaluated
-    have a `variance` (k,) without noise. `n_evaluations` counts all until its end.
+    Attributes
+    ----------
+    n_evaluations : int
+        Number of all evaluations until its end.
+    temperature : float
+        That of the emulated posterior whose draws were evaluated.
+    error : float
+        That of predictions at the fresh draws, in nats, with the noise.
+    uncertain_error : float
+        That elsewhere, where log densities much deeper than draws count as equally deep.
+    n_fresh : int
+        Number of fresh draws, the round's first evaluations.
+    predicted, variance : ndarray, shape (k,)
+        Log densities at the round's evaluations as predicted before, with their variance without
+        noise.
     """
 
     n_evaluations: int

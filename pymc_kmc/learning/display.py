@@ -20,7 +20,6 @@ def can_be_renewed():
 
 
 def _line(shows, **options):
-    """Return a one-line progress bar: a spinner, the phase, figures and the time so far."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

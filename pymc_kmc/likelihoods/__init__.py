@@ -6,7 +6,7 @@ from pymc_kmc.likelihoods.black_box_op import BlackBoxError, BlackBoxOp
 from pymc_kmc.likelihoods.commands import command
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.likelihoods.pseudo_marginal import PseudoMarginalPotential
-from pymc_kmc.likelihoods.store import EvaluationStore
+from pymc_kmc.likelihoods.store import EvaluationStore, FunctionEvaluations
 from pymc_kmc.likelihoods.synthetic import SyntheticLikelihoodPotential
 from pymc_kmc.likelihoods.um_bridge import umbridge
 
@@ -17,6 +17,7 @@ __all__ = [
     "BlackBoxOp",
     "EstimatorError",
     "EvaluationStore",
+    "FunctionEvaluations",
     "PseudoMarginalPotential",
     "SyntheticLikelihoodPotential",
     "black_boxes",

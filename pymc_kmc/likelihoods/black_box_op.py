@@ -146,7 +146,6 @@ class BlackBoxOp(UserFunctionOp):
 
     @property
     def _function_parameters(self):
-        """Names of the function's arguments."""
         return self.parameter_names[: -1 if self.takes_shape else None]
 
     def __str__(self):

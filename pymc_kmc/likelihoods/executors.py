@@ -169,7 +169,6 @@ def _tell(arrived, call, future):
 
 
 def _key(task, call):
-    """Return a key that identifies a task's call."""
     return id(task), pickle.dumps(call)
 
 

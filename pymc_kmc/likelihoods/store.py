@@ -64,8 +64,16 @@ class StoredFailure(WrongResult):
 class FunctionEvaluations(NamedTuple):
     """The evaluations of one function in a store.
 
-    `kind` says what is stored, `parameters` has a pair of name and shape for each parameter, and
-    `shape` is that of a result, of one replicate for an estimate. None is any length.
+    Attributes
+    ----------
+    name, version, kind : str
+        Its name, its version if one was given, and what is stored of it.
+    parameters : tuple
+        A pair of name and shape for each parameter. A length None in a shape is any.
+    shape : tuple
+        That of a result, of one replicate for an estimate.
+    n_evaluations, n_failed, seconds : int, int, float
+        The number of all evaluations and of those that failed, and the seconds that all took.
     """
 
     name: str

@@ -24,7 +24,7 @@ says so.
 
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby, islice, tee
+from itertools import groupby
 from time import perf_counter
 
 import numpy as np
@@ -32,13 +32,13 @@ import pytensor.tensor as pt
 from pytensor.gradient import grad
 from pytensor.graph.replace import clone_replace
 
-from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
 from pymc_kmc.model import structure as graph
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.log_density import LogDensity
-from pymc_kmc.model.rows import Columns, function, of_rows, with_slices
+from pymc_kmc.model.part_evaluator import PartEvaluator
+from pymc_kmc.model.rows import Columns, Stacked, of_rows, with_slices
 from pymc_kmc.model.structure import OpaquePart, Structure, StructureError, spread_out
 from pymc_kmc.model.unconstrained import UnconstrainedModel
 
@@ -97,7 +97,7 @@ class OpaqueModel(UnconstrainedModel):
             log_density = graph.with_coarse(log_density)
         super().__init__(variables, model, others)
         self._executor = LazyExecutor.of(executor)
-        self.rng, self.n_evaluations, self._n_parallel = rng, 0, n_parallel
+        self._rng, self.n_evaluations, self._n_parallel = rng, 0, n_parallel
         self.why_whole, parts = None, []
         try:
             parts = graph.opaque_parts(log_density, self.variables)
@@ -127,26 +127,22 @@ class OpaqueModel(UnconstrainedModel):
         return [OpaquePart("log density", log_density, self.variables, target)]
 
     def _compile(self, log_density, parts):
-        variables, self._parts_found = self.variables, parts
+        variables, columns, self._parts_found = self.variables, self._columns, parts
         self.is_whole = isinstance(parts[0].source, LogDensity)
-        inputs = [v for part in parts for v in part.inputs]
-        self._part_inputs = of_rows(variables, inputs)
-        # A node that feeds another is evaluated with it, once.
-        chained = any(part.is_fed for part in parts)
-        self._together = [p for p in parts if not p.is_alone or (chained and not p.is_noisy)]
-        self._part_outputs = function(variables, [part.output for part in self._together])
-        start = np.concatenate([np.ravel(self.initial_point[v.name]) for v in variables])
-        self._holes = Columns([tuple(map(int, shape)) for shape in self._output_shapes(start)])
-        rows = self._part_inputs(*self._columns.split(start[None]))
-        self._arguments = Columns([row.shape[1:] for row in rows])
+        self._evaluator = PartEvaluator(variables, columns, parts, self._executor, self._rng)
+        start = self._vector(self.initial_point)
+        shapes, n_evaluations = self._evaluator.output_shapes(start)
+        self.n_evaluations += n_evaluations
+        self._holes = Columns([tuple(map(int, shape)) for shape in shapes])
+        arguments = self._evaluator.arguments(start[None])
+        self._arguments = Columns([array.shape[1:] for array in arguments])
         self._families = graph.families(parts, self._holes.shapes, self._arguments.shapes)
-        for cached in ("_pull", "_emulated_inputs"):
-            self.__dict__.pop(cached, None)
+        self._inputs = Stacked(variables, columns, [f.inputs for f in self._families])
         self._family_holes = Columns([family.shape for family in self._families])
         holes = [pt.tensor(dtype="float64", shape=shape) for shape in self._family_holes.shapes]
-        self._graph = log_density
-        pairs = zip(holes, self._families, strict=True)
-        filled = [v for hole, f in pairs for v in graph.entries(hole, len(f.parts))]
+        filled, self._graph = [], log_density
+        for hole, family in zip(holes, self._families, strict=True):
+            filled += graph.entries(hole, len(family.parts))
         log_density = with_slices(clone_replace(log_density, self._fillings(filled)))
         gradients = grad(log_density, [*variables, *holes], disconnected_inputs="ignore")
         self._log_density = of_rows([*variables, *holes], [log_density, *gradients])
@@ -191,29 +187,6 @@ class OpaqueModel(UnconstrainedModel):
         log_density = clone_replace(self._graph, self._fillings(outputs))
         return with_slices(clone_replace(log_density, self._pieces(x)).astype("float64"))
 
-    @cached_property
-    def _pull(self):
-        """The compiled function of :meth:`pull`, which not all emulators need."""
-        variables, inputs = self.variables, [family.inputs for family in self._families]
-        weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in inputs]
-        weighted = sum((v * w).sum() for v, w in zip(inputs, weights, strict=True))
-        pulled = grad(weighted, variables, disconnected_inputs="ignore")
-        return of_rows([*variables, *weights], pulled)
-
-    @cached_property
-    def _emulated_inputs(self):
-        """The compiled function of :meth:`inputs`."""
-        return of_rows(self.variables, [family.inputs for family in self._families])
-
-    def _output_shapes(self, start):
-        """Return the shapes of the parts' outputs; an evaluation finds those that types lack."""
-        shapes = [part.output.type.shape for part in self._parts_found]
-        if any(n is None for shape in shapes for n in shape):
-            self.n_evaluations += 1
-            for part, value in zip(self._together, self._outputs_at(start), strict=True):
-                shapes[self._parts_found.index(part)] = np.shape(value)
-        return shapes
-
     def _describe(self, weights):
         """Make the nodes, given the weights of terms."""
         self.nodes = graph.described_nodes(
@@ -238,19 +211,14 @@ class OpaqueModel(UnconstrainedModel):
             self._family_holes.join(by_holes),
         )
 
-    def _outputs_at(self, x):
-        """Return the outputs at a point (d,) of the parts that are evaluated together."""
-        return self._part_outputs(*[row[0] for row in self._columns.split(x[None])])
-
     @property
     def why_not_coarse(self):
         """Why the model has no coarse version, or None where it has one; "" if none was given."""
         parts = self._parts_found
-        have = [getattr(part.source, "coarse", None) is not None for part in parts]
-        lacking = [p.name for p, has in zip(parts, have, strict=True) if not has]
-        if not any(have) or not lacking:
-            return "" if lacking else None
-        return f"{', '.join(lacking)} has none"
+        lacking = [part.name for part in parts if getattr(part.source, "coarse", None) is None]
+        if not lacking:
+            return None
+        return "" if len(lacking) == len(parts) else f"{', '.join(lacking)} has none"
 
     @property
     def structure(self):
@@ -277,14 +245,11 @@ class OpaqueModel(UnconstrainedModel):
         """Return the opaque inputs (n, k) at unconstrained points (n, d)."""
         if self.is_whole:  # as the graph says, in no time
             return X
-        arrays = self._emulated_inputs(*self._columns.split(X))
-        return np.hstack([array.reshape(len(X), -1) for array in arrays])
+        return self._inputs(X)
 
     def pull(self, X, weights):
         """Return the derivative (n, d) of sum(weights * inputs(X)) by X, for weights (n, k)."""
-        weights = Columns([f.inputs.type.shape for f in self._families]).split(weights)
-        pulled = self._pull(*self._columns.split(X), *weights)
-        return self._columns.join(pulled)
+        return self._inputs.pull(X, weights)
 
     @np.errstate(all="ignore")
     def log_density(self, X, outputs):
@@ -414,31 +379,21 @@ class OpaqueModel(UnconstrainedModel):
     @cached_property
     def n_parallel(self):
         """Number of evaluations that run at once; 1 without an executor."""
-        return self._n_parallel or min(map(self._n_workers, self._parts_found))
-
-    def _n_workers(self, part):
-        if self.is_whole or part in self._together:
-            return 1
-        try:
-            return getattr(part.source, "op", part.source).n_workers(self._executor) or 1
-        except ValueError:  # it has no workers
-            raise
-        except Exception:  # it recurs at the first task, where it is explained
-            return 1
+        return self._n_parallel or self._evaluator.n_workers
 
     @property
     def runs_ahead(self):
         """Whether evaluations can begin before :meth:`evaluate`, beside others."""
-        source = self._parts_found[0].source
-        if len(self._parts_found) > 1 or self._together or not isinstance(source, BlackBoxOp):
-            return False
-        return source.runs_ahead(self._executor)
+        return self._evaluator.runs_ahead
 
     def begin(self, X):
         """Let the executor begin with X (n, d), all places of a later call of :meth:`evaluate`."""
         if len(new := self._unknown(X)):
-            arrays = self._part_inputs(*self._columns.split(new))
-            self._parts_found[0].source.begin(arrays, self._executor)
+            self._evaluator.begin(new)
+
+    def end(self):
+        """End the workers of an executor made here, and evaluations that are no longer needed."""
+        self._evaluator.end()
 
     def _evaluate(self, X):
         """Evaluate at points (n, d), and record the evaluations made before an error too."""
@@ -446,9 +401,9 @@ class OpaqueModel(UnconstrainedModel):
         outputs = np.full((len(X), self.nodes[-1].returned.stop), np.nan)
         begin, done = perf_counter(), np.zeros(len(X), dtype=bool)
         try:
-            for i, node, row in self._rows(X):
-                outputs[i, node.returned] = np.ravel(row)
-                done[i] = node is self.nodes[-1]
+            for i, k, row in self._evaluator.rows(X):
+                outputs[i, self.nodes[k].returned] = np.ravel(row)
+                done[i] = k == len(self.nodes) - 1
         finally:
             self._record(X[done], outputs[done], (perf_counter() - begin) / max(done.sum(), 1))
 
@@ -457,34 +412,3 @@ class OpaqueModel(UnconstrainedModel):
         if len(X):
             columns = self.inputs(X), outputs, self.values(X, outputs), np.full(len(X), seconds)
             self.evaluations = self.evaluations.joined(Evaluations(self.names, X, *columns))
-
-    def _rows(self, X):
-        """Yield the index of a point, a node and its output there, as soon as it is available."""
-        arrays = iter(self._part_inputs(*self._columns.split(X)))
-        together = enumerate(tee((self._outputs_at(x) for x in X), len(self._together)))
-        for node, part in zip(self.nodes, self._parts_found, strict=True):
-            arguments, source = list(islice(arrays, len(part.inputs))), part.source
-            if self.is_whole:
-                sources = [*source.likelihoods, *source.simulators]
-                rows = (source.evaluate(x, self._noise(sources)).log_density for x in X)
-            elif part.is_noisy:
-                # Each estimate is under noise of its own.
-                calls = [(self._noise([source])[0], row) for row in zip(*arguments, strict=True)]
-                rows = source.op.each(calls, self._executor)
-            elif part not in self._together:
-                rows = source.each(arguments, self._executor)
-            else:
-                k, found = next(together)
-                rows = (outputs[k] for outputs in found)
-            for i, row in enumerate(rows):
-                yield i, node, row
-
-    def end(self):
-        """End the workers of an executor made here, and evaluations that are no longer needed."""
-        if self.runs_ahead:
-            self._parts_found[0].source.abandon()
-        if self._executor is not None:
-            self._executor.forget()
-
-    def _noise(self, sources):
-        return tuple(source.scheme.draw(source.n_start, self.rng) for source in sources)

@@ -5,7 +5,7 @@ two and its arithmetic. PyTensor's own linker for Python checks shapes, dtypes a
 each node, which takes some 15 microseconds.
 """
 
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from operator import itemgetter, methodcaller
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytensor.tensor as pt
 from pymc.logprob.utils import local_check_parameter_to_ninf_switch
 from pytensor.compile.mode import Mode
 from pytensor.compile.ops import DeepCopyOp
+from pytensor.gradient import grad
 from pytensor.graph.basic import Constant
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import vectorize_graph
@@ -222,6 +223,38 @@ class Columns:
         """Return the matrix (n, k) of arrays (n, ...)."""
         rows = [np.reshape(a, (len(a), k)) for a, k in zip(arrays, self.sizes, strict=True)]
         return np.hstack(rows).astype(float, copy=False)
+
+
+class Stacked:
+    """Graphs of variables as the columns of one matrix, at many points, with its derivatives.
+
+    `columns` are the Columns of the variables. Each of the two functions is compiled when it is
+    first called: not all callers need both.
+    """
+
+    def __init__(self, variables, columns, graphs):
+        self._variables, self._columns, self._graphs = variables, columns, graphs
+
+    def __call__(self, X):
+        """Return the matrix (n, k) at points (n, d)."""
+        arrays = self._values(*self._columns.split(X))
+        return np.hstack([array.reshape(len(X), -1) for array in arrays])
+
+    def pull(self, X, weights):
+        """Return the derivative (n, d) by X of the matrix's sum, weighted by `weights` (n, k)."""
+        weights = Columns([v.type.shape for v in self._graphs]).split(weights)
+        return self._columns.join(self._pulled(*self._columns.split(X), *weights))
+
+    @cached_property
+    def _values(self):
+        return of_rows(self._variables, self._graphs)
+
+    @cached_property
+    def _pulled(self):
+        weights = [pt.tensor(dtype="float64", shape=v.type.shape) for v in self._graphs]
+        weighted = sum((v * w).sum() for v, w in zip(self._graphs, weights, strict=True))
+        pulled = grad(weighted, self._variables, disconnected_inputs="ignore")
+        return of_rows([*self._variables, *weights], pulled)
 
 
 class NumPyLinker(JITLinker):

@@ -439,7 +439,6 @@ def described_nodes(parts, input_sizes, holes, depends, weights):
 
 
 def _after(last, n):
-    """Return the slice of n values after another slice."""
     return slice(last.stop, last.stop + n)
 
 

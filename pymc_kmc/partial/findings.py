@@ -3,7 +3,7 @@
 import numpy as np
 
 # R-hat of two or more chains that agree, with 50 effective draws or more, is below it.
-LARGEST_R_HAT = 1.05
+R_HAT_OF_SHORT_RUNS = 1.05
 # Monte-Carlo error adds a share 1 / ESS to the variance of phi_t: 2 %.
 FEWEST_EFFECTIVE = 50
 # Share of all runs, and of one level's runs, that may be suspect before it is worth a word.
@@ -24,7 +24,7 @@ MOST_DIVERGENT = 0.01
 
 def is_suspect(r_hat, ess):
     """Return whether a run's chains disagree or are too short; false where that isn't known."""
-    return (r_hat > LARGEST_R_HAT) | (ess < FEWEST_EFFECTIVE)
+    return (r_hat > R_HAT_OF_SHORT_RUNS) | (ess < FEWEST_EFFECTIVE)
 
 
 def findings_of(result):
@@ -88,9 +88,9 @@ def _runs(result):
         sizes = ", ".join(f"{result.schedule.sizes[level]:,}" for level in levels)
         yield (
             f"Chains are too short: {len(marked)} of {len(runs)} runs have R-hat above "
-            f"{LARGEST_R_HAT} or fewer than {FEWEST_EFFECTIVE} effective draws (largest R-hat "
-            f"{runs['r_hat'].max():.3g}, smallest ESS {runs['ess'].min():.3g}), on subsets of "
-            f"{sizes} data; .runs marks them. Draw or tune more (sample={{'draws': ..., 'tune': "
+            f"{R_HAT_OF_SHORT_RUNS} or fewer than {FEWEST_EFFECTIVE} effective draws (largest "
+            f"R-hat {runs['r_hat'].max():.3g}, smallest ESS {runs['ess'].min():.3g}), on subsets "
+            f"of {sizes} data; .runs marks them. Draw or tune more (sample={{'draws': ..., 'tune': "
             "...}), or use another step: what biases chains on large subsets biases the estimate."
         )
     divergent = runs["divergences"].sum()

@@ -69,7 +69,7 @@ def plot_surrogate(
     d = surrogate.n_features_in_
     check_count(grid, "grid")
     is_step = isinstance(source, AdaptiveStep)
-    evaluated = source.evaluations_[0] if is_step and len(source.evaluations_[0]) else None
+    evaluated = source.history_[0] if is_step and len(source.history_[0]) else None
     if idata is None and evaluated is None:
         raise ValueError("idata is missing: pass what pm.sample returned, to say where to look.")
     draws = None if idata is None else positions_of(source, idata, d)
@@ -84,7 +84,7 @@ def plot_surrogate(
             "choose at most 4."
         )
     # Of the evaluations, those near the mass: a chain's way from its start is of no interest.
-    where = draws if draws is not None else _upper_half(*source.evaluations_)
+    where = draws if draws is not None else _upper_half(*source.history_)
     has_std = callable(getattr(surrogate, "predict", None))
 
     names = [[f"log density of {elements[i].label} and {elements[j].label}"] for i, j in pairs]

@@ -9,7 +9,6 @@ With an estimated likelihood some iterations probe noise (:mod:`pymc_kmc.moves.n
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from math import isfinite
 from os import getpid
 from threading import get_ident
 from time import perf_counter
@@ -22,14 +21,13 @@ from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 
-from pymc_kmc.adaptation.first_shape import first_shape
+from pymc_kmc.adaptation.first_shape import shape_around
 from pymc_kmc.likelihoods.checks import (
     check_compile_kwargs,
     check_initial_point,
     check_model,
     check_variables,
 )
-from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.model.log_density import EXTRA
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.base import Outcome
@@ -41,10 +39,6 @@ from pymc_kmc.steps.own_checks import OwnChecks
 
 # Number of iterations that the acceptance rate of the progress bar looks back.
 N_SHOWN = 100
-
-# Fresh estimates at a chain's start, whose spread says how far to look for a noisy target's scales:
-# with 8 and its own it is known to a quarter.
-N_STARTS = 8
 
 
 @dataclass
@@ -62,6 +56,50 @@ class ChainProgress:
     checks: OwnChecks = field(default_factory=OwnChecks)
     # Whether tuning ended before the first iteration.
     is_untuned: bool = False
+
+    def count(self, outcome, n_evaluations, is_tuning):
+        """Count an iteration's :class:`Outcome`, and the evaluations of the target in it."""
+        self.n_iterations += 1
+        if is_tuning:
+            self.n_tuned += 1
+            self.n_tuning_evaluations += n_evaluations
+        self.checks.observe(outcome.end.position, is_tuning)
+        if outcome.proposal.is_draw:
+            self.steps_since_accept = 0 if outcome.accepted else self.steps_since_accept + 1
+            weight = max(1.0 / self.n_iterations, 1.0 / N_SHOWN)
+            self.recent_acceptance += weight * (outcome.acceptance_rate - self.recent_acceptance)
+
+    def statistics(self):
+        """Return the statistics that are counters, and those of the noise."""
+        noise = self.noise.variance
+        return {
+            "kmc_ideal_acceptance": noise.ideal_acceptance,
+            "kmc_n_invalid": self.n_invalid,
+            "kmc_n_tuned": self.n_tuned,
+            "kmc_n_tuning_evaluations": self.n_tuning_evaluations,
+            "kmc_noise_variance": noise.value,
+            "kmc_recent_acceptance": self.recent_acceptance,
+            "kmc_steps_since_accept": self.steps_since_accept,
+            "kmc_zero_share": noise.zero_share,
+        }
+
+
+class ChainThread:
+    """The process and the thread in which a step's chain runs: those of its first iteration."""
+
+    def __init__(self):
+        self._first = None
+
+    def check(self, step):
+        """Raise a RuntimeError where another thread of this process has gone on with a chain."""
+        here = getpid(), get_ident()
+        process, thread = self._first or here
+        self._first = here
+        if thread != here[1] and process == here[0]:
+            raise RuntimeError(
+                f"this {type(step).__name__} samples in another thread too: a step has one chain "
+                "at a time. Make a step for each pm.sample, or run one after the other."
+            )
 
 
 @dataclass_state
@@ -178,8 +216,6 @@ class AdaptiveStep(BlockedStep):
         self.target = self._make_target(model, initial_point, compile_kwargs)
         self._declare_extras()
         self._learn_first(model)
-        # Process and thread in which its chain runs.
-        self._place = None
         self._reset_chain()
 
     @property
@@ -272,10 +308,10 @@ class AdaptiveStep(BlockedStep):
         self.rng = get_random_generator(rng, copy=False)
         # PyMC resets this for a step of its own, not for one inside a CompoundStep.
         self.tune = self._adapts
-        self._place = None
         self._reset_chain()
 
     def _reset_chain(self):
+        self._thread = ChainThread()
         self.progress = ChainProgress(NoiseProbe(self.target.is_noisy))
         self.target.start_chain(self.rng)
         self.adapted = self._start_chain()
@@ -297,20 +333,9 @@ class AdaptiveStep(BlockedStep):
 
     def step(self, point):
         """Do one iteration from PyMC's `point`."""
-        self._check_place()
+        self._thread.check(self)
         with interruptible():
             return self._iterate(point)
-
-    def _check_place(self):
-        """Raise a RuntimeError where another thread of this process has gone on with a chain."""
-        here = getpid(), get_ident()
-        process, thread = self._place or here
-        self._place = here
-        if thread != here[1] and process == here[0]:
-            raise RuntimeError(
-                f"this {type(self).__name__} samples in another thread too: a step has one chain "
-                "at a time. Make a step for each pm.sample, or run one after the other."
-            )
 
     def _iterate(self, point):
         """Propose, evaluate the target once, accept or reject, learn and report."""
@@ -343,7 +368,7 @@ class AdaptiveStep(BlockedStep):
         else:
             self._conclude(outcome)
         n_evaluations = target.n_evaluations - n_before
-        self._count(outcome, n_evaluations)
+        self.progress.count(outcome, n_evaluations, self.tune)
         statistics |= self._report(outcome, seconds, n_evaluations, messages)
         if target.keeping:
             kept = target.extras_of(end)
@@ -367,8 +392,8 @@ class AdaptiveStep(BlockedStep):
 
     def _report(self, outcome, seconds, n_evaluations, messages):
         """Return the statistics that all steps have."""
-        target, progress, noise = self.target, self.progress, self.progress.noise.variance
-        return self._before_chain | {
+        target = self.target
+        of_iteration = {
             "acceptance_rate": outcome.acceptance_rate,
             "model_logp": outcome.end.log_density,
             "kmc_accepted": outcome.accepted,
@@ -376,19 +401,12 @@ class AdaptiveStep(BlockedStep):
             "kmc_move": int(outcome.proposal.move.kind),
             "kmc_evaluation_time": seconds,
             "kmc_failed_share": target.failed_share,
-            "kmc_ideal_acceptance": noise.ideal_acceptance,
             "kmc_n_evaluations": n_evaluations,
-            "kmc_n_invalid": progress.n_invalid,
             "kmc_n_replicates": target.n_replicates,
-            "kmc_n_tuned": progress.n_tuned,
-            "kmc_n_tuning_evaluations": progress.n_tuning_evaluations,
-            "kmc_noise_variance": noise.value,
-            "kmc_recent_acceptance": progress.recent_acceptance,
-            "kmc_steps_since_accept": progress.steps_since_accept,
-            "kmc_zero_share": noise.zero_share,
             "tune": self.tune,
             "warning": self._warning(messages),
         }
+        return self._before_chain | self.progress.statistics() | of_iteration
 
     def _prepare(self, point):
         """Check the chain's start, choose numbers of replicates; return messages about both."""
@@ -398,7 +416,8 @@ class AdaptiveStep(BlockedStep):
             target.check_start(point)
             messages.append(("start", tell.of_start(target, target.current(point))))
             if self._wants_shape and self.is_learning:
-                factor = self._first_shape(target.current(point))
+                start = target.current(point)
+                factor = shape_around(target, start, self.rng, self._observe)
                 self.adapted.random_walk.adaptation.set_shape(factor)
         if progress.is_untuned and not self.is_learning:
             messages.append(("untuned", tell.of_no_tuning(self._instead_of_tuning)))
@@ -408,43 +427,8 @@ class AdaptiveStep(BlockedStep):
                 messages.insert(0, ("replicates", choice))
         return messages
 
-    def _first_shape(self, start):
-        """Return a factor of a first covariance (d, d), from evaluations around a chain's start."""
-        target, values = self.target, [start.log_density]
-        if target.is_noisy and start.log_density > -np.inf:
-            values += filter(isfinite, [self._look_at(start.position) for _ in range(N_STARTS)])
-        mean, sd = float(np.mean(values)), 0.0
-        if len(values) > 1:
-            sd = float(np.std(values, ddof=1))
-        place = start.position, mean, sd
-        return first_shape(self._look_at, *place, target.is_free, target.precision)
-
-    def _look_at(self, position):
-        """Return the log density at a position that isn't a proposal; NaN where it has none."""
-        try:
-            evaluation = self.target.propose(position, self.rng)
-        except EstimatorError as error:
-            if error.of_executor:
-                raise
-            return np.nan  # the chain may never come to where the user's function fails
-        self._observe(evaluation)
-        return evaluation.log_density
-
     # Whether a chain's random walk begins with scales and correlations found around its start.
     _wants_shape = False
-
-    def _count(self, outcome, n_evaluations):
-        progress = self.progress
-        progress.n_iterations += 1
-        if self.tune:
-            progress.n_tuned += 1
-            progress.n_tuning_evaluations += n_evaluations
-        progress.checks.observe(outcome.end.position, self.tune)
-        if outcome.proposal.is_draw:
-            progress.steps_since_accept = 0 if outcome.accepted else progress.steps_since_accept + 1
-            weight = max(1.0 / progress.n_iterations, 1.0 / N_SHOWN)
-            change = outcome.acceptance_rate - progress.recent_acceptance
-            progress.recent_acceptance += weight * change
 
     def _warning(self, messages):
         """Return a warning of the first message that this chain has not given yet, or None."""

@@ -105,8 +105,6 @@ class KMC(SurrogateStep):
         :func:`~pymc_kmc.learn` for all of them: ``KMC(learned)``. Chains then begin at its draws
         and evaluate the target 8 times while tuning, a noisy one 15 times, however many iterations
         that has; where its surrogate turns out to be wrong they learn as without it.
-    posterior : LearnedPosterior, optional
-        The result of :func:`~pymc_kmc.learn`, as a keyword.
     learn : bool
         Whether the step calls :func:`~pymc_kmc.learn` when it is made, where that is safe: black
         boxes depend on the step's variables alone, and either return outputs, with 50 values of the
@@ -168,8 +166,9 @@ class KMC(SurrogateStep):
         if (executor := kwargs.get("executor")) is not None:
             check_executor(executor, None)
             kwargs["executor"] = LazyExecutor.of(executor)
-        posterior = args[0] if args else kwargs.get("vars")
-        if not isinstance(posterior, LearnedPosterior):
+        if "posterior" in kwargs:
+            raise TypeError("posterior= is no argument: write KMC(learned), learned=kmc.learn().")
+        if not isinstance(args[0] if args else kwargs.get("vars"), LearnedPosterior):
             return super().__new__(cls, *args, **kwargs)
         if kwargs.get("surrogate") is not None or kwargs.get("blocked") is False:
             raise ValueError(
@@ -177,13 +176,12 @@ class KMC(SurrogateStep):
                 "blocked=False out."
             )
         kwargs.pop("vars", None)
-        return super().__new__(cls, *args[1:], posterior=posterior, **kwargs)
+        return super().__new__(cls, *args[1:], **kwargs)
 
     def __init__(
         self,
         vars=None,
         *,
-        posterior=None,
         n_landmarks=300,
         learn=True,
         executor=None,
@@ -198,13 +196,10 @@ class KMC(SurrogateStep):
         self.n_parallel = n_parallel
         if n_parallel is not None:
             check_count(n_parallel, "n_parallel")
+        self.posterior = self.evaluations = None
         if isinstance(vars, LearnedPosterior):
-            vars, posterior = None, vars
-        if not isinstance(posterior, LearnedPosterior | None):
-            raise TypeError(f"posterior={posterior!r} must be what kmc.learn() has returned")
-        if posterior is not None and vars is None:
-            vars = variables_of(posterior, check_model(kwargs.get("model")))
-        self.posterior, self.evaluations = posterior, getattr(posterior, "evaluations", None)
+            self.posterior, self.evaluations = vars, vars.evaluations
+            vars = variables_of(vars, check_model(kwargs.get("model")))
         # PyMC seeds a step when it samples, after it was made.
         self._is_seeded = kwargs.get("rng") is not None
         super().__init__(vars, **kwargs)

@@ -11,7 +11,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_kmc.moves.base import MoveKind
-from pymc_kmc.steps.own_checks import LARGEST_R_HAT
+from pymc_kmc.steps.own_checks import R_HAT_OF_DIFFERENT_PARTS
 
 # Number of iterations without an accepted proposal that is worth a warning. A chain that moves at
 # all under noise of variance 3 in its log likelihood hardly ever stays longer.
@@ -137,8 +137,8 @@ def of_own_checks(target, checks, is_local):
         )
     r_hat = checks.r_hat()
     largest = np.nanmax(r_hat, initial=0.0)
-    if largest > LARGEST_R_HAT:
-        names = target.names_of(np.flatnonzero(r_hat > LARGEST_R_HAT))
+    if largest > R_HAT_OF_DIFFERENT_PARTS:
+        names = target.names_of(np.flatnonzero(r_hat > R_HAT_OF_DIFFERENT_PARTS))
         return "parts", (
             f"Eight parts of this chain's {checks.n_draws} draws differ from each other along "
             f"{', '.join(names)} (R-hat of the parts {largest:.2f}): it has not "

@@ -21,7 +21,7 @@ N_PARTS = 8
 # R-hat of the parts, of ranks, above which they differ: their means spread as much as the draws
 # within them. By chance a coordinate with 25 effective draws has it in .5 % of cases, one with 40
 # in less than .02 %.
-LARGEST_R_HAT = 1.45
+R_HAT_OF_DIFFERENT_PARTS = 1.45
 # Growth of a chain's interquartile range since its first 256 iterations that says that nothing
 # holds it back, where its parts differ and where they don't: an adaptive step goes on growing on
 # an improper posterior, and a proper one's scale is found before the first iteration.
@@ -81,7 +81,7 @@ class OwnChecks:
             return np.flatnonzero(far)
         with np.errstate(all="ignore"):
             growth = interquartile_range(states[len(states) // 2 :]) / self._first_range
-            parts_differ = self.r_hat() > LARGEST_R_HAT
+            parts_differ = self.r_hat() > R_HAT_OF_DIFFERENT_PARTS
         grows = (growth > DRIFT) | ((growth > DRIFT_OF_PARTS) & parts_differ)
         grows &= self._first_range > 0
         return np.flatnonzero(far | grows | ~np.isfinite(states[-1]))

@@ -120,7 +120,7 @@ class SurrogateStep(AdaptiveStep):
         return fitted.warp
 
     @property
-    def evaluations_(self):
+    def history_(self):
         """Evaluations from which the last chain of this process has learned.
 
         They are points (n, d) in the coordinates of :attr:`surrogate_`, and their finite log
@@ -141,7 +141,6 @@ class SurrogateStep(AdaptiveStep):
         """Return the moves in the order in which they are tried, and their probabilities."""
 
     def _random_walk_probability(self, state):
-        """Return the random walk's probability at a state, an :class:`Evaluation`."""
         return self.adapted.fitted.random_walk_share(self.random_walk_probability, state)
 
     def _observe(self, evaluation):

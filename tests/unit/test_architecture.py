@@ -1,4 +1,4 @@
-"""Imports run downwards only, and files stay readable: what CONTRIBUTING.md says of the house."""
+"""Imports run downwards only, functions and classes are short: CONTRIBUTING.md's house."""
 
 import ast
 from graphlib import CycleError, TopologicalSorter
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import pymc_kmc
+from examples.benchmarks.size import code, docstrings, too_long
 
 PACKAGE = Path(pymc_kmc.__file__).parent
 # From top to bottom; what stands in one line may import each other's modules, but not in circles.
@@ -35,7 +36,6 @@ ROOMS = (
     ("_compat", "datasets", "notebook"),
 )
 DEPTH = {room: depth for depth, rooms in enumerate(ROOMS) for room in rooms}
-MOST_LINES = 500
 DIARY = "What was tried"
 COMPILERS = {"jit", "njit"}
 DECORATORS = COMPILERS | {"evaluation", "overload"}
@@ -115,9 +115,13 @@ class _Imports(ast.NodeVisitor):
             self.generic_visit(node)
 
 
-def long_files(tree):
-    lengths = {name: len(source.splitlines()) for name, source in tree.sources.items()}
-    return [f"{tree.paths[name]}: {n} lines" for name, n in lengths.items() if n > MOST_LINES]
+def long_functions_and_classes(tree):
+    found = []
+    for name, module in tree.nodes.items():
+        lines = code(tree.sources[name], docstrings(module))
+        for node, n in too_long(module, lines):
+            found.append(f"{tree.paths[name]}:{node.lineno}: {node.name} has {n} lines of code")
+    return found
 
 
 def homeless_modules(tree):
@@ -192,7 +196,7 @@ def is_compiled(function):
 
 
 CHECKS = (
-    long_files,
+    long_functions_and_classes,
     homeless_modules,
     upward_imports,
     import_circles,
@@ -219,6 +223,11 @@ def test_the_package_is_read(package):
     assert {"notebook", "runs"} <= {t for _, t in package.imports("diagnostics")}
 
 
+def of_length(head, n):
+    """Return source whose first line, `head`, has n - 1 more lines of code."""
+    return head + "    x = 0\n" * (n - 1)
+
+
 # A package without fault, and one change to it at a time.
 GOOD = {
     "__init__.py": "from pymc_kmc import datasets\nfrom pymc_kmc.steps import KMC\n",
@@ -233,7 +242,8 @@ GOOD = {
     "numerics/__init__.py": "",
     "numerics/jit.py": "import numba\n\ndef njit(f):\n    return numba.njit(cache=True)(f)\n",
     "datasets/__init__.py": "from ._glass import load\n",
-    "datasets/_glass.py": "\n" * 499,
+    "datasets/_glass.py": of_length("def load():\n    'Return it.'\n\n", 50)
+    + of_length("class Glass:\n", 250),
 }
 
 
@@ -254,7 +264,18 @@ def test_a_good_package_passes(tmp_path):
 @pytest.mark.parametrize(
     ("check", "name", "source", "found"),
     [
-        (long_files, "steps/base.py", "\n" * 501, "steps/base.py: 501 lines"),
+        (
+            long_functions_and_classes,
+            "steps/base.py",
+            of_length("class A:\n    def f(self):\n        pass\n\n", 249),
+            "steps/base.py:1: A has 251 lines of code",
+        ),
+        (
+            long_functions_and_classes,
+            "steps/base.py",
+            "import numpy\n\n" + of_length("def f():\n", 51),
+            "steps/base.py:3: f has 51 lines of code",
+        ),
         (homeless_modules, "helpers.py", "", "helpers.py"),
         (homeless_modules, "attic/box.py", "", "attic/box.py"),
         (

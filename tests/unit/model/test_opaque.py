@@ -276,7 +276,7 @@ def test_the_graph_of_many_groups_has_no_node_for_each():
     for n in (3, 27):
         opaque = take_apart(groups_model(n))
         opaque.pull(np.zeros((1, 3 * n)), np.zeros((1, 3 * n)))
-        functions = opaque._log_density, opaque._emulated_inputs, opaque._pull
+        functions = opaque._log_density, opaque._inputs._values, opaque._inputs._pulled
         counts.append([len(each.maker.fgraph.apply_nodes) for each in functions])
     few, many = np.array(counts)
     assert np.all(many < few + 20)

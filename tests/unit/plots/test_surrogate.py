@@ -86,7 +86,7 @@ def test_dots_of_a_step(curved):
     draws = idata.posterior
     expected = draws["x"].values.ravel(), np.log(draws["s"].values.ravel())
     np.testing.assert_allclose(line(left, "draws"), expected)
-    evaluated = step.evaluations_[0]
+    evaluated = step.history_[0]
     np.testing.assert_array_equal(line(right, "evaluations"), evaluated[:, [0, 2]].T)
     assert labels(left)[1:] == ["x", "s (log)"]
 

@@ -165,6 +165,12 @@ def test_it_is_one_surrogate_of_all(learned, arguments):
 
 
 @pytest.mark.one_line
+def test_it_is_no_keyword(learned):
+    with model(), pytest.raises(TypeError, match=r"write KMC\(learned\)"):
+        kmc.KMC(posterior=learned)
+
+
+@pytest.mark.one_line
 def test_a_learned_posterior_that_did_not_converge_is_learned_on():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -90,7 +90,7 @@ def test_a_log_likelihood_that_is_not_learned_is_left_to_the_chains(caplog, monk
     assert "each chain learns by itself, from these evaluations and its own" in caplog.text
     n = len(step.evaluations)
     assert n >= 30
-    np.testing.assert_array_equal(step.evaluations_[0], step.evaluations.X)
+    np.testing.assert_array_equal(step.history_[0], step.evaluations.X)
 
 
 @pytest.mark.parametrize(

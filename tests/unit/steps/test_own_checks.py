@@ -241,7 +241,7 @@ def test_what_is_seen_around_the_start_is_learned():
         step = kmc.KMC()
     step.set_rng(np.random.default_rng(0))
     _, (statistics,) = step.step(model.initial_point())
-    places, values = step.evaluations_
+    places, values = step.history_
     n = statistics["kmc_n_evaluations"]
     assert n > 6 and len(values) == n - 1  # less that of the start
     np.testing.assert_allclose(values, model_values(model, places))

@@ -197,7 +197,7 @@ def test_the_surrogate_is_a_function_of_the_steps_coordinates(sampled):
 
 def test_evaluations_are_those_of_tuning(sampled):
     idata, step = sampled
-    X, values = step.evaluations_
+    X, values = step.history_
     n = int(idata.warmup_sample_stats["kmc_n_evaluations"].sum())
     # The first iteration pays for the start too, which isn't learned from.
     assert n - 6 <= len(values) <= n
@@ -228,4 +228,4 @@ def test_nothing_is_shown_before_it_is_learned():
         step = kmc.KMC()
     with pytest.raises(NotFittedError, match="cores=1"):
         step.surrogate_  # noqa: B018
-    assert step.evaluations_[0].shape == (0, 1)
+    assert step.history_[0].shape == (0, 1)
