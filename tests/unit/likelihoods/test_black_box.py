@@ -340,9 +340,7 @@ def test_minus_infinity_is_a_log_density():
 def test_a_number_that_is_not_finite(value):
     model, _ = model_of(lambda x: 0.0 if x < 1 else value, shape=(), potential=True)
     remedy = "on_error='reject' rejects points where the function fails"
-    with pytest.raises(
-        kmc.BlackBoxError, match=f"returned {value}.\nParameters: x=2.\n.*{remedy}"
-    ):
+    with pytest.raises(kmc.BlackBoxError, match=f"returned {value}.\nParameters: x=2.\n.*{remedy}"):
         log_density(model)(2.0)
 
 
