@@ -37,8 +37,8 @@ from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 # PyMC's logger has a handler, and its level.
 log = logging.getLogger("pymc.pymc_kmc")
 
-# Default most evaluations: of ten runs of a scalar in eight dimensions seven have converged by
-# then, and two are close.
+# Default most evaluations: of ten runs of a scalar in eight dimensions four have converged by then,
+# and all are in the right mode.
 MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
 # The same, in units of it, where noise is to be averaged. Four chains that went on learning, each
 # by itself, took .8 more. A log likelihood in eight dimensions had errors of .7 nats after 1000, .4

@@ -132,8 +132,12 @@ class KMCAdaptation(SurrogateAdaptation):
     def finalize(self, state, noise, rng):
         """Fit a last time, to all values, unless the surrogate in use is clearly better.
 
-        `state` is the Evaluation of the chain's state.
+        `state` is the Evaluation of the chain's state. Where tuning was short, half of the usual
+        evaluations tell whether a posterior learned before the chain is of use.
         """
+        settling = self.settling
+        if settling is not None and settling.most <= 2 * settling.n_evaluations < 2 * settling.most:
+            self.disagreement = settling.disagreement(self._recent, noise)
         if not self.can_explore or self.fitted is None:
             return
         last, transitions = self.fitted, self.transitions

@@ -102,11 +102,13 @@ def test_a_surrogate_that_fails_is_given_up(learned):
 
 
 def told(learned, error, n=60):
-    """What a chain that tunes says of what was learned, and the tuning that it then asks for."""
+    """What a chain says of what was learned, and the tuning that it asks for, after n of tuning."""
     with model(error) as m:
         step = kmc.KMC(learned)
     step.set_rng(np.random.default_rng(2))
-    _, statistics = run(step, m.initial_point(), n)
+    point, statistics = run(step, m.initial_point(), n)
+    step.stop_tuning()
+    statistics += run(step, point, 2)[1]
     messages = [s["warning"].message for s in statistics if s["warning"] is not None]
     messages = [message for message in messages if "What was learned" in message]
     return messages, statistics[-1]["kmc_default_tune"]
@@ -123,6 +125,13 @@ def test_a_chain_says_that_what_was_learned_is_wrong(learned):
     assert "pm.sample(tune=2200)" in message
     assert asked == 2200
     assert "kmc.learn(evaluations=step.evaluations, max_evaluations=...)" in message
+
+
+@pytest.mark.one_line
+def test_it_does_so_after_little_tuning(learned):
+    (message,), asked = told(learned, error=8.0, n=5)
+    assert "its first 5 evaluations" in message and asked == 2200
+    assert told(learned, error=0.0, n=5)[0] == told(learned, error=8.0, n=1)[0] == []
 
 
 @pytest.mark.one_line
