@@ -139,7 +139,7 @@ def test_a_step_says_why_it_does_not_start_there_and_its_chains_have_all_evaluat
     for seed in (0, 1):  # chains of one step, one after another
         step.set_rng(np.random.default_rng(seed))
         run(step, model.initial_point(), 70)
-        X, values = step.evaluations_
+        X, values = step.history_
         np.testing.assert_array_equal(X[: len(known)], known)
         np.testing.assert_array_equal(values[: len(known)], step.evaluations.log_densities)
         assert step.adapted.fits.n_fits > 0
