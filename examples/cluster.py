@@ -31,7 +31,7 @@ def solver(size, rate):
     return size * np.exp(-rate * TIMES)
 
 
-def build_model():
+def build_model(solver=solver):
     with pm.Model() as model:
         size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
         curve = kmc.BlackBox("curve", solver, size, rate, shape=5)

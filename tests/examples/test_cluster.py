@@ -101,6 +101,28 @@ def test_chains_in_processes_with_a_client_each():
     np.testing.assert_array_equal(found[2], found[0])
 
 
+def test_a_worker_of_dask_that_dies_costs_no_draws(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    parent, has_died = os.getpid(), tmp_path / "died"
+
+    def deadly(size, rate):
+        if os.getpid() != parent and not has_died.exists():
+            has_died.touch()
+            os._exit(1)
+        return cluster.solver(size, rate)
+
+    quiet = {"random_seed": 1, "progressbar": False, "compute_convergence_checks": False}
+    with cluster.build_model(deadly):
+        learned = kmc.learn(n_parallel=4, random_seed=1, progressbar=False)
+        run = partial(pm.sample, tune=10, draws=20, chains=1, cores=1, **quiet)
+        here = run(step=kmc.KMC(learned, n_parallel=4))
+        workers = distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None)
+        with workers, distributed.Client(workers) as client:
+            there = run(step=kmc.KMC(learned, executor=client, n_parallel=4))
+    assert has_died.exists()
+    np.testing.assert_array_equal(there.posterior["size"], here.posterior["size"])
+
+
 def test_the_number_of_workers_is_asked_for(capsys):
     with pytest.raises(SystemExit):
         cluster.main(["slurm"])
