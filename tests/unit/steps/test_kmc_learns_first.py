@@ -49,16 +49,22 @@ def test_it_is_learned_where_the_step_is_made(caplog):
 
 
 @pytest.mark.one_line
-@pytest.mark.parametrize("n_workers", [1, 3])
-def test_what_is_learned_depends_on_n_parallel_not_on_workers(n_workers):
-    options = {"n_landmarks": 50, "n_parallel": 16}
-    with curve() as model, ThreadPoolExecutor(n_workers) as pool:
-        alone = kmc.KMC(**options).posterior
-        step = kmc.KMC(executor=pool, **options)
-        few = kmc.KMC(model=model, n_landmarks=50, executor=pool).posterior
-    np.testing.assert_array_equal(step.posterior.evaluations.X, alone.evaluations.X)
-    assert step.n_parallel == 16
-    assert few.n_evaluations < alone.n_evaluations  # fewer at once
+def test_learning_has_the_step_s_n_parallel_and_else_the_number_of_workers(monkeypatch):
+    found = []
+
+    def learned_by(opaque, rng):
+        found.append(opaque.n_parallel)
+        return None, None
+
+    monkeypatch.setattr(learning, "_unasked", learned_by)
+    with curve(), ThreadPoolExecutor(3) as pool:
+        for options in (
+            {"n_parallel": 16},
+            {"n_parallel": 16, "executor": pool},
+            {"executor": pool},
+        ):
+            kmc.KMC(n_landmarks=50, **options)
+    assert found == [16, 16, 3]
 
 
 @pytest.mark.one_line
