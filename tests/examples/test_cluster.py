@@ -15,7 +15,7 @@ import pytest
 import pymc_kmc as kmc
 from examples import cluster
 
-pytestmark = pytest.mark.documentation
+pytestmark = [pytest.mark.documentation, pytest.mark.one_line]
 
 ROOT, HERE = Path(__file__).parents[2], Path(sys.executable).parent
 N_DRAWS, N_WORKERS = "20", "2"
