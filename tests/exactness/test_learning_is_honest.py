@@ -345,6 +345,7 @@ def noisy_banana(x, rng):
     return -0.5 * (0.01 * x[0] ** 2 + bent**2 + np.sum(x[2:] ** 2)) + rng.normal(-0.5, 1.0)
 
 
+@pytest.mark.one_line
 def test_a_banana_s_arms_are_learned_under_noise():
     """Log standard deviations of -.15, -.26 and -.08; without the front -.66, -.26 and -.54."""
     spreads = []
@@ -372,6 +373,7 @@ def moons():
     return model
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize("seed", [0, 1, 4])
 def test_a_second_search_is_not_drawn_to_the_mode_of_the_first(seed):
     """With each of these seeds all searches ended in one moon, and nothing was said."""

@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import pytest
 from pytensor.graph.op import Op
 from scipy.special import logsumexp
 from scipy.stats import multivariate_t
@@ -109,6 +110,7 @@ def exact():
     return Exact(mean, np.sqrt(np.diag(covariance)), float(log_evidence))
 
 
+@pytest.mark.one_line
 def test_learning_is_right_or_says_that_it_has_not_converged():
     model, _ = legacy()
     assert silent_error(model, exact(), random_seed=0, max_evaluations=FEW) == ""

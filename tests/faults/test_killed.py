@@ -51,6 +51,7 @@ def kill_after(process, folder, n):
 
 
 # Lost evaluations a kill: those under way, and on a cluster as many whose results are on their way.
+@pytest.mark.one_line
 @pytest.mark.parametrize(
     ("kind", "n_lost"), [("black_box", 1), ("estimate", 2), ("on_dask", 2 * N_WORKERS)]
 )
@@ -75,6 +76,7 @@ def test_a_killed_run_goes_on(kind, n_lost, tmp_path):
     assert abs(n_kept - n_whole) <= n_begun
 
 
+@pytest.mark.one_line
 def test_two_scripts_write_at_once(tmp_path):
     together = [start("black_box", tmp_path / "two", seed) for seed in (1, 2)]
     found = [draws(process) for process in together]
