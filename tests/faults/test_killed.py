@@ -51,9 +51,13 @@ def kill_after(process, folder, n):
 
 
 # Lost evaluations a kill: those under way, and on a cluster as many whose results are on their way.
-@pytest.mark.one_line
 @pytest.mark.parametrize(
-    ("kind", "n_lost"), [("black_box", 1), ("estimate", 2), ("on_dask", 2 * N_WORKERS)]
+    ("kind", "n_lost"),
+    [
+        pytest.param("black_box", 1, marks=pytest.mark.one_line),
+        ("estimate", 2),
+        pytest.param("on_dask", 2 * N_WORKERS, marks=pytest.mark.one_line),
+    ],
 )
 def test_a_killed_run_goes_on(kind, n_lost, tmp_path):
     if kind == "on_dask":
