@@ -49,6 +49,7 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pymc as pm  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
+from pymc.step_methods.hmc.quadpotential import QuadPotentialDiag  # noqa: E402
 
 import pymc_kmc as kmc  # noqa: E402
 from examples.benchmarks.cold_start import effective_sizes  # noqa: E402
@@ -65,7 +66,18 @@ LENGTHS = {
 OURS = (2000, 10_000)
 #: To reach: ratios of ESS a second on the regressions and on Neal's Gaussian, and a step's cost.
 NUTS_RATIO, NUTPIE_RATIO, NEAL_RATIO, STEP_COST = 2.0, 1.0, 0.5, 1.3
+
+
+def mala():
+    """Langevin proposals of one step size, which tuning drives to an acceptance of .574."""
+    potential = QuadPotentialDiag(np.ones(pm.modelcontext(None).initial_point()["x"].size))
+    rule = {"max_steps": 1, "target_accept": 0.574, "step_rand": None}
+    return pm.HamiltonianMC(potential=potential, **rule)
+
+
 VARIANTS = {
+    "AdaptiveMetropolis": kmc.AdaptiveMetropolis,
+    "MALA": mala,
     "GadMALA": kmc.GadMALA,
     "GadMALA-multiplicative": lambda: kmc.GadMALA(update="multiplicative"),
     "GadMALA-exact": lambda: kmc.GadMALA(update="multiplicative", variant="exact"),

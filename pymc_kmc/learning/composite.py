@@ -322,7 +322,7 @@ def on_circles(X, periods):
     return np.concatenate([X[..., ~angles], np.cos(turns), np.sin(turns)], axis=-1)
 
 
-class Drawn(NamedTuple):
+class FinalDraws(NamedTuple):
     """Draws from a composite: successive Draws `parts` of all chains.
 
     The metric is `factor` (d, d). Chains jumped between `modes` by `maps`; `r_hat` is their
@@ -374,7 +374,7 @@ def jumped(composite, draws, jumps, n, rng) -> Draws:
     return Draws(X, values, step_size)
 
 
-def drawn(composite, state, rng, prior) -> Drawn:
+def drawn(composite, state, rng, prior) -> FinalDraws:
     """Return many chains' draws from a composite.
 
     Chains that have not mixed, or whose averages still drift, as along a curved ridge, go on with
@@ -407,7 +407,7 @@ def drawn(composite, state, rng, prior) -> Drawn:
             if len(found) > 1:
                 modes, maps = found, ModeMaps.between(found, X.reshape(-1, X.shape[2]))
         factor = cholesky_factor(shrunk(X.reshape(-1, X.shape[2])))
-    return Drawn(parts, factor, modes, maps, r_hat)
+    return FinalDraws(parts, factor, modes, maps, r_hat)
 
 
 def _finite(composite, state):

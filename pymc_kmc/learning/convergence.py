@@ -146,7 +146,7 @@ class Limits(NamedTuple):
         return np.sqrt(max(error**2 - may_be_noise, 0.0))
 
 
-class Plan(NamedTuple):
+class RoundPlan(NamedTuple):
     """Places (n, d) of a round's evaluations: fresh draws, then distant ones, then uncertain ones.
 
     `is_sure` says whether the emulators are sure of the draws at temperature 1; `n_gaps` counts the
@@ -194,7 +194,7 @@ def judge(limits, plan, values, predicted, heights, compression, last_errors):
     Parameters
     ----------
     limits : Limits
-    plan : Plan
+    plan : RoundPlan
     values, predicted : ndarray, shape (n,)
         Log densities at the plan's places, and their predictions.
     heights : ndarray, shape (k,)

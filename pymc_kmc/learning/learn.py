@@ -184,16 +184,16 @@ def learn(
     elif opaque.why_whole:
         log.info(f"The whole log density is learned as one number: {opaque.why_whole}.")
     limits = limits_by_default(max_evaluations, opaque) if most is None else (most, most)
-    run = Run(opaque, *limits, batch_size, starts, tolerance, rng)
+    run = LearningRun(opaque, *limits, batch_size, starts, tolerance, rng)
     if evaluations is not None:
         run.begin_with(evaluations)
     learned = learned_by(run, progressbar)
-    for text in doubts(learned, run, tolerance):
+    for text in warnings_about(learned, run, tolerance):
         warnings.warn(text, stacklevel=2)
     return learned
 
 
-def doubts(learned, run, tolerance):
+def warnings_about(learned, run, tolerance):
     """Return the warnings of what was learned, a list of strings."""
     warned = [of_limit(learned, tolerance)]
     if (why := why_doubtful(learned, run.opaque)) is not None:
@@ -263,7 +263,7 @@ def why_doubtful(learned, opaque):
     return None
 
 
-class Run:
+class LearningRun:
     """One call of :func:`learn`."""
 
     def __init__(self, opaque, most, most_in_noise, batch_size, n_starts, tolerance, rng):
@@ -378,7 +378,9 @@ class Run:
             self._coarse = OpaqueModel(opaque.variables, opaque.model, of_model, is_coarse=True)
             batch_size, tolerance, _ = self._settings
             n_starts = len(self.multistart.starts)
-            run = Run(self._coarse, self.most, self.most, batch_size, n_starts, tolerance, rng)
+            run = LearningRun(
+                self._coarse, self.most, self.most, batch_size, n_starts, tolerance, rng
+            )
             run.is_asked = run._tries_coarse = False
             with Display(False, run) as silent:
                 coarse = Coarse(run)

@@ -27,8 +27,8 @@ from pymc_kmc.learning.composite import Composite, Draws, draw
 from pymc_kmc.learning.convergence import (
     LearningState,
     Limits,
-    Plan,
     Round,
+    RoundPlan,
     in_place,
     without_refuted,
 )
@@ -116,7 +116,7 @@ MOST_FITS = 4
 METRIC_MEMORY = 0.5
 
 
-class Drawn(NamedTuple):
+class RoundDraws(NamedTuple):
     """What chains have drawn in a round.
 
     `draws` are those at its temperature; `in_place` (n, d) are their ends and those of the chains
@@ -295,10 +295,10 @@ class Rounds:
             explore = state.factor, draws.step_size, N_EXPLORING_TRANSITIONS, rng, exploring, maps
             wide = draw(composite, draws.X, *explore)
             optimistic = draw(partial(composite, penalty=0.0), draws.X, *explore)
-        return Drawn(draws, in_place(found, n), n_new, fresh, wide, optimistic)
+        return RoundDraws(draws, in_place(found, n), n_new, fresh, wide, optimistic)
 
     def _plan(self, state, composite, drawn):
-        """Return the :class:`Plan` of where to evaluate."""
+        """Return the :class:`RoundPlan` of where to evaluate."""
         draws, n_gaps, pace = drawn.draws, state.n_gaps, pace_of(drawn.n_new, self.model)
         front, distant, unseen = None, draws.X[:0], draws.X[:0]
         own = np.sqrt(np.mean(draws.values.doubt))
@@ -319,7 +319,7 @@ class Rounds:
         places, n_fresh = self._places(drawn, front, distant, unseen, n_gaps)
         if not self.model.is_noisy:
             places, n_fresh = new_places(places, n_fresh, state, self.rng)
-        return Plan(places, n_fresh, len(distant), is_sure, n_gaps, unseen)
+        return RoundPlan(places, n_fresh, len(distant), is_sure, n_gaps, unseen)
 
     def is_close(self, state, composite, draws, factor):
         """Say whether the result is good enough for chains, given its draws and their metric."""

@@ -6,7 +6,7 @@ import warnings
 from pymc_kmc.learning.learn import (
     N_STARTS,
     TOLERANCE,
-    Run,
+    LearningRun,
     dimensions,
     learned_by,
     limits_by_default,
@@ -88,7 +88,7 @@ def _unasked(opaque, rng):
     names = ", ".join(node.name for node in opaque.nodes)
     log.info(f"KMC: learning {names} for all chains")
     limits = limits_by_default(most_evaluations(opaque.n_dimensions), opaque)
-    run = Run(opaque, *limits, None, N_STARTS, TOLERANCE, rng)
+    run = LearningRun(opaque, *limits, None, N_STARTS, TOLERANCE, rng)
     run.is_asked = False
     learned = learned_by(run, True)
     why = why_not_trusted(learned, run)

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pymc_kmc.numerics.checks import check_flag
 from pymc_kmc.partial.levels import Functional, Sampler
-from pymc_kmc.partial.paths import Plan, RunPath, follow, n_rows
+from pymc_kmc.partial.paths import Replication, RunPath, follow, n_rows
 from pymc_kmc.partial.result import PartialPosteriors
 from pymc_kmc.partial.schedule import Schedule
 
@@ -168,7 +168,7 @@ def _plan(schedule, seed):
     of_level, of_permutation, of_runs = seed.spawn(3)
     level = schedule.draw(np.random.default_rng(of_level))
     seeds = [int(child.generate_state(1)[0]) for child in of_runs.spawn(level + 1)]
-    return Plan(schedule.sizes[: level + 1].tolist(), of_permutation, seeds)
+    return Replication(schedule.sizes[: level + 1].tolist(), of_permutation, seeds)
 
 
 class AlikeCheck:

@@ -80,7 +80,7 @@ MOST_CHECKED = 20
 FEWEST_DRAWS = 4
 
 
-class Run(NamedTuple):
+class SubsetRun(NamedTuple):
     """The result of a run on one subset.
 
     Attributes
@@ -170,7 +170,7 @@ def _has_gradient(model):
 
 
 def run_level(build, sample, functional, subset, random_seed):
-    """Return the :class:`Run` of one level: build the model, sample it, evaluate the functional."""
+    """Return a level's :class:`SubsetRun`: build the model, sample it, evaluate the functional."""
     begin = perf_counter()
     model = build(subset)
     if not isinstance(model, pm.Model):
@@ -180,7 +180,7 @@ def run_level(build, sample, functional, subset, random_seed):
     variables = tuple(variable.name for variable in model.free_RVs)
     r_hat, ess, spread = _checked(result, variables)
     evaluations, divergences = _statistics(result)
-    return Run(
+    return SubsetRun(
         value,
         shape,
         labels,

@@ -28,7 +28,7 @@ MOST_WAITING = 32
 LOOK_EVERY = 0.01
 
 
-class Plan(NamedTuple):
+class Replication(NamedTuple):
     """Everything random about one replication.
 
     `sizes` are those of its T + 1 subsets, `permutation` the SeedSequence of their rows, `seeds`

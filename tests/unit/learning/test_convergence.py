@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.learning.convergence import Limits, Plan, errors_in_reach, judge
+from pymc_kmc.learning.convergence import Limits, RoundPlan, errors_in_reach, judge
 from pymc_kmc.learning.outputs import Compression
 
 LIMITS = Limits(0.3, 0.0)
@@ -15,7 +15,7 @@ VALUES = np.array([-1.0, -2.0, -3.0, -4.0])
 
 def judgement(errors, n_distant=1, is_sure=True, n_gaps=0, last_errors=(), limits=LIMITS):
     """Judge a round whose predictions were off by these errors (4,)."""
-    plan = Plan(np.zeros((4, 1)), 2, n_distant, is_sure, n_gaps, np.zeros((0, 1)))
+    plan = RoundPlan(np.zeros((4, 1)), 2, n_distant, is_sure, n_gaps, np.zeros((0, 1)))
     return judge(limits, plan, VALUES, VALUES - errors, HEIGHTS, COMPRESSION, last_errors)
 
 
@@ -62,7 +62,7 @@ def test_where_all_other_places_are_distant_they_count():
 def test_a_log_density_that_is_not_finite_is_no_error(failed, expected):
     values = VALUES.copy()
     values[failed] = -np.inf
-    plan = Plan(np.zeros((4, 1)), 2, 1, True, 0, np.zeros((0, 1)))
+    plan = RoundPlan(np.zeros((4, 1)), 2, 1, True, 0, np.zeros((0, 1)))
     judged = judge(LIMITS, plan, values, VALUES, HEIGHTS, COMPRESSION, ())
     assert (judged.is_right, judged.is_confirmed) == expected
     assert len(judged.errors) == 2 - len({0, 1} & set(failed))

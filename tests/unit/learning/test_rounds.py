@@ -494,7 +494,7 @@ def test_a_model_may_raise_where_nobody_has_looked(known):
 
     rounds.model = SimpleNamespace(evaluate=evaluate)
     X = np.array([[0.5, 0.5], [4.0, 0.0], [1.0, 0.0]])
-    plan, new = rounds._evaluated(convergence.Plan(X, 1, 0, True, 0, X[1:2]))
+    plan, new = rounds._evaluated(convergence.RoundPlan(X, 1, 0, True, 0, X[1:2]))
     np.testing.assert_array_equal(plan.X, X[[0, 2]])
     assert new == 2
     with pytest.raises(ZeroDivisionError, match="too steep"):
