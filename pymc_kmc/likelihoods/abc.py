@@ -5,8 +5,8 @@ With a simulator of data sets y given parameters :math:`\theta`, summary statist
 
 .. math:: L_\epsilon(\theta) = E\left[K(\rho(s(y), s(y^*)) / \epsilon) \mid \theta\right].
 
-A simulation that fails, whose distance is NaN or infinite, has K = 0. With the probability
-:math:`p(\theta)` that a simulation succeeds,
+A simulation fails if its distance is NaN or infinite; its K is 0. If simulations succeed with
+probability :math:`p(\theta)`,
 
 .. math:: L_\epsilon(\theta) = p(\theta)\, E\left[K(\rho(s(y), s(y^*)) / \epsilon) \mid \theta,
     \text{success}\right].
@@ -15,14 +15,6 @@ The average of K over n simulated data sets is an unbiased estimate of it, for a
 keep the estimate of their state therefore have the ABC posterior as their distribution (Andrieu and
 Roberts, 2009; Marjoram et al., 2003, is the case n = 1 with the uniform kernel). As epsilon goes to
 0 the ABC posterior becomes the posterior given :math:`s(y^*)`.
-
-References
-----------
-Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficient Monte Carlo
-computations. *Annals of Statistics* 37, 697-725.
-
-Marjoram, P., Molitor, J., Plagnol, V. and Tavaré, S. (2003). Markov chain Monte Carlo without
-likelihoods. *PNAS* 100, 15324-15328.
 """
 
 import numbers
@@ -76,12 +68,10 @@ def ABCPotential(  # noqa: N802
     number makes them mix better. A step of this package must sample at least one of the model's
     variables.
 
-    A simulation fails if its distance from the observed data is NaN or infinite: with the default
-    distance, if a summary statistic is. It is infinitely far, its weight is 0, and an estimate
-    whose simulations all fail is 0. The ABC likelihood of parameters at which simulations succeed
-    with probability p therefore has p as a factor. Return NaN where a simulation fails.
-    ``kmc_failed_share`` in the sample statistics is the share that failed; a chain warns where it
-    is notable.
+    A simulation fails if its distance from the observed data is NaN or infinite (with the default
+    distance: if a summary statistic is). Return NaN where a simulation fails. Its weight is 0, so
+    that the ABC likelihood has the probability of success as a factor. ``kmc_failed_share`` in the
+    sample statistics is the share that failed; a chain warns if it is notable.
 
     Parameters
     ----------
@@ -89,59 +79,55 @@ def ABCPotential(  # noqa: N802
         Name of the potential.
     simulator : callable
         ``simulator(*param_values, rng=numpy.random.Generator)`` returns one data set. If it takes
-        ``size=`` too, it returns `size` data sets, along the first axis of an array: all data
-        sets of an estimate in one call. Everything random in it must come from `rng`.
+        ``size=`` too, it returns an array of `size` data sets along the first axis: all those of an
+        estimate. Everything random in it must come from `rng`.
     *params : TensorVariable
-        Arguments of the simulator, in this order: the model's variables or expressions of them.
-        It gets their values on the natural (constrained) scale with their shapes, scalars as
-        numbers.
+        Arguments of the simulator, in order: the model's variables or expressions of them. It gets
+        values of their shapes on the natural (constrained) scale, scalars as numbers.
     observed : array_like or object
-        The observed data set: an array of the shape that is simulated, or the argument that
-        `summary` takes.
+        The observed data set: an array shaped like a simulated one, or the argument of `summary`.
     epsilon : float
         Bandwidth of the kernel, in units of `distance`.
     summary : callable, optional
-        ``summary(data)`` returns summary statistics, an array of one shape for all data, for the
-        simulated and the observed data. By default the data are their own summary. With a
-        simulator that takes ``size=`` it gets all data sets together, with their first axis, which
-        it must keep, and the observed data as an array with a first axis of length 1.
+        ``summary(data)`` returns an array of summary statistics, of one shape for all data. By
+        default the data are their own summary. With ``size=`` it gets all data sets together and
+        must keep their first axis; the observed data then have a first axis of length 1.
     kernel : {"gaussian", "uniform", "epanechnikov"}
         Weight of a data set as a function of r = distance / epsilon: exp(-r^2 / 2); 1 if r <= 1,
         else 0; max(0, 1 - r^2). The constant factors of densities are left out.
     distance : callable, optional
         ``distance(simulated_summary, observed_summary)`` returns a float of at least 0, by default
-        the Euclidean norm of the difference; NaN or infinity for a simulation that failed. With a
-        simulator that takes ``size=`` it gets arrays with a first axis, of length 1 for the
-        observed summary, and returns an array of distances.
+        the Euclidean norm of the difference; NaN or infinity for a failed simulation. With
+        ``size=`` it gets arrays with a first axis, of length 1 for the observed summary, and
+        returns an array of distances.
     n_simulations : int or "auto"
         Number of data sets an estimate. "auto" finds the number, up to 1000, while tuning, such
-        that the log of the estimate has variance `target_variance` at the chain's state. It is
-        fixed after tuning, and reported as ``kmc_n_replicates`` in the sample statistics.
+        that the log estimate has variance `target_variance` at the chain's state. The sample
+        statistics have it as ``kmc_n_replicates``.
     target_variance : float
         Variance of the log estimate for "auto", by default 2.
     n_normals : int, optional
-        Number of independent standard normal numbers a data set. The simulator then gets them as
-        ``u=``, a vector, instead of `rng`. A proposal's vectors are correlated with the chain's.
-        Not with ``size=``.
+        Number of standard normal numbers a data set. The simulator gets them as a vector ``u=``
+        instead of `rng`; a proposal's are correlated with the chain's. Not with ``size=``.
     correlation : float, optional
         Correlation of a proposal's `u` with the chain's, in [0, 1), by default .95. Without
         `n_normals`, share of the data sets whose seeds a proposal keeps, by default 0. Not with
         ``size=``.
     executor : concurrent.futures.Executor or callable, optional
-        Executor that runs the simulations, or a function that returns one; the draws don't depend
-        on it. :func:`pymc_kmc.PseudoMarginalPotential` has the details. Not with ``size=``.
+        Executor that runs the simulations, or a function that returns one; see
+        :func:`pymc_kmc.PseudoMarginalPotential`. Not with ``size=``.
     timeout : float, optional
         Seconds that the executor has for one estimate; then an error is raised.
     store : str, os.PathLike or EvaluationStore, optional
         File that keeps the distances of every estimate, or an :class:`EvaluationStore` for several
-        functions. What is in it is never computed again; `epsilon` and `kernel` may change.
+        functions. Stored distances aren't computed again; `epsilon` and `kernel` may change.
     extras : dict of str to int, str or tuple, optional
-        What the simulator returns beside its value, kept with the accepted evaluation: the shape of
-        each extra by its name, lengths or names of the model's dims, e.g. ``{"path": (100,)}``.
-        The simulator then returns ``data, {"path": array}``. :func:`extras` finds them in the
-        result. Of several data sets one's are kept, chosen with probability
-        proportional to its weight: extras that are the data are draws of the posterior
-        predictive given ABC's acceptance. With ``size=`` each has a first axis.
+        Shapes, by name, of arrays that the simulator returns beside its data and that the accepted
+        evaluation keeps: lengths or names of the model's dims, e.g. ``{"path": (100,)}``. The
+        simulator then returns ``data, {"path": array}``, with ``size=`` with a first axis;
+        :func:`extras` finds them in the result. Of several data sets one's are kept, with
+        probability proportional to its weight: extras that are the data are posterior predictive
+        draws given ABC's acceptance.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -154,8 +140,8 @@ def ABCPotential(  # noqa: N802
     ------
     TypeError
         If `simulator` isn't callable or doesn't take ``rng=`` (``u=`` with `n_normals`), or if
-        `observed`, or the data simulated at the model's initial point, are masked or aren't an
-        array of real numbers of the right shape.
+        observed data, or those simulated at the initial point, aren't a real, unmasked array of the
+        right shape.
     ValueError
         If there are no `params`, `observed` is empty or has NaN or infinite values, `summary`
         raises on it, an argument is out of its range, or the store has another function of this
@@ -163,14 +149,13 @@ def ABCPotential(  # noqa: N802
     OSError
         If the store can't be used.
     EstimatorError
-        If the simulator raises, at the model's initial point or later while sampling, or if data
-        simulated later aren't an array of the right shape. The message has the parameters and the
-        seed.
+        If the simulator raises, or later data aren't an array of the right shape. The message has
+        the parameters and the seed.
 
     Warns
     -----
     UserWarning
-        If the simulator seems to be constant: ten data sets at the model's initial point are equal.
+        If ten data sets at the model's initial point are equal: the simulator seems constant.
 
     See Also
     --------
@@ -180,6 +165,9 @@ def ABCPotential(  # noqa: N802
     ----------
     Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficient Monte Carlo
     computations. *Annals of Statistics* 37, 697-725.
+
+    Marjoram, P., Molitor, J., Plagnol, V. and Tavaré, S. (2003). Markov chain Monte Carlo without
+    likelihoods. *PNAS* 100, 15324-15328.
 
     Examples
     --------
@@ -226,10 +214,7 @@ def ABCPotential(  # noqa: N802
 
 
 class Distance:
-    """The task of a replicate: simulates data and returns their distance from the observed data.
-
-    With `distance` None that is the Euclidean norm of the difference of summaries.
-    """
+    """Simulates data for a replicate; returns their distance, by default the Euclidean norm."""
 
     def __init__(self, summaries, distance):
         self.summaries = summaries
@@ -240,7 +225,7 @@ class Distance:
         return joined(self.between(simulated), extras)
 
     def between(self, simulated):
-        """Return the distance of a data set's summary, or of each of many, from the observed."""
+        """Return the distance of a summary from the observed one, or an array for many."""
         observed, is_joint = self.summaries.observed, self.summaries.is_joint
         if self.distance is None:
             axes = tuple(range(int(is_joint), simulated.ndim))
@@ -284,8 +269,7 @@ LOG_KERNELS = {
 class KernelAverage(Combination):
     """Log of the average kernel weight of distances; a failed simulation's weight is 0.
 
-    `kernel` is a key of `LOG_KERNELS`, `epsilon` its bandwidth. `smallest` records the smallest
-    distance since :meth:`forget`.
+    `kernel` is a key of `LOG_KERNELS`; `smallest` is the smallest distance since :meth:`forget`.
     """
 
     smallest: float
@@ -309,7 +293,6 @@ class KernelAverage(Combination):
         self.smallest = np.inf
 
     def explain(self):
-        """Return why a chain may not move: failed simulations, or a small epsilon."""
         return " ".join(filter(None, (self.failures(), self._explain_epsilon())))
 
     def _explain_epsilon(self):

@@ -3,9 +3,9 @@ r"""A Python function without a gradient as a tensor of a PyMC model.
 With ``on_error="reject"`` a model is conditioned on the event that its evaluation succeeds. Let
 :math:`S` be the set of parameters where it does. An observed Bernoulli variable with success
 probability :math:`1_S(\theta)` and value 1 gives the posterior :math:`\pi(\theta) 1_S(\theta)
-L(\theta) / Z`: the prior is cut off to S. Where the evaluation failed, the tensor in the graph of
-the log density is replaced by its value at the initial point, lest NaN meets -inf. In a forward
-draw the Bernoulli variable is 0 there, and the tensor is NaN.
+L(\theta) / Z`: the prior is cut off to S. Where the evaluation fails, the log density uses the
+tensor's value at the initial point, lest NaN meets -inf. In a forward draw the Bernoulli variable
+is 0 there, and the tensor is NaN.
 """
 
 import numbers
@@ -75,48 +75,46 @@ def BlackBox(  # noqa: N802
         deterministic; an *estimated* log likelihood belongs in a :func:`PseudoMarginalPotential`.
         An array's entries may be ``-inf``, as log likelihoods of impossible parameters are.
     *params : TensorVariable
-        Arguments of the function, in this order: the model's variables or expressions of them. It
-        gets their values on the natural (constrained) scale with their shapes, scalars as numbers.
+        Arguments of the function, in order: the model's variables or expressions of them. It gets
+        values of their shapes on the natural (constrained) scale, scalars as numbers.
     shape : int, tuple of int, or TensorVariable
-        Shape of the function's result, by default a number. Lengths that depend on the data are
-        tensors of integers: ``shape=x.shape`` or ``shape=(x.shape[0], 2)`` of an ``x = pm.Data``,
-        whose length `pymc.set_data` may change.
+        Shape of the function's result, by default a number. Lengths that depend on data are tensors
+        of integers, such as ``(x.shape[0], 2)`` of an ``x = pm.Data`` that `pymc.set_data` may
+        change.
     executor : concurrent.futures.Executor or callable, optional
-        Executor that runs the function, or a function that returns one, which is called once in
-        each process that needs it. With a process pool use ``pm.sample(cores=1)``: PyMC's own
-        processes can't start others. Needed for `timeout`; batches of points are evaluated in
-        parallel. The function travels by `cloudpickle` with every task.
+        Executor that runs the function, or a function that returns one, called once in each process
+        that needs it. With a process pool use ``pm.sample(cores=1)``: PyMC's own processes can't
+        start others. Needed for `timeout`; batches of points run in parallel. The function travels
+        by `cloudpickle` with every task.
     timeout : float, optional
         Seconds that the executor has for one call; then the call fails. Worker processes are
         stopped if `executor` was given as a function; threads can't be.
     on_error : {"raise", "reject"}
-        The treatment of points where the function raises, returns NaN or infinity, returns the
-        wrong shape, takes longer than `timeout` or ends its worker again and again. "raise", the
-        default, ends the sampling with an error that has the parameters; ``-inf`` is passed on.
-        "reject" makes the model's log density ``-inf`` there. This changes the model: the prior is
-        cut off to the parameters where the function succeeds. It adds an observed variable,
-        "<name>_succeeded". Choose `timeout` far above the usual time then, or the posterior depends
-        on the machine's speed.
+        The treatment of points where the function raises, returns NaN, infinity or the wrong shape,
+        takes longer than `timeout` or ends its worker again and again. "raise" ends the sampling
+        with an error that has the parameters; ``-inf`` is passed on. "reject" makes the model's log
+        density ``-inf`` there. This changes the model: the prior is cut off to the parameters where
+        the function succeeds, by an observed variable "<name>_succeeded". Choose `timeout` far
+        above the usual time then, or the posterior depends on the machine's speed.
     vectorized : bool
-        Whether the function evaluates many points in one call: it gets each parameter with a
-        leading axis of n points and returns an array of shape ``(n, *shape)``. It is for functions
-        to which n points cost hardly more than one (NumPy, JAX, a GPU). Batches come from
-        ``evaluate_many`` of the Op; a chain alone asks for one point at a time, n = 1.
+        Whether one call evaluates many points: the function gets each parameter with a leading axis
+        of n points and returns an array of shape ``(n, *shape)``. For functions to which n points
+        cost hardly more than one (NumPy, JAX, a GPU). ``evaluate_many`` of the Op makes batches; a
+        chain alone asks for one point at a time.
     store : str, os.PathLike or EvaluationStore, optional
-        File that keeps every evaluation, or an :class:`EvaluationStore` for several functions. What
-        is in it is never computed again; after a kill the same script makes the same draws. With
-        ``on_error="reject"`` it keeps failures too; a call that was stopped is made again where
-        `timeout` is longer.
+        File that keeps every evaluation, or an :class:`EvaluationStore` for several functions.
+        Stored evaluations aren't computed again; after a kill the same script makes the same draws.
+        With ``on_error="reject"`` it keeps failures too; a timed-out call is made again under a
+        longer `timeout`.
     extras : dict of str to int, str or tuple, optional
-        What the function returns beside its result, kept with the accepted evaluation: the shape
-        of each extra by its name, lengths or names of the model's dims. The function then returns
-        ``result, {"name": array, ...}``. :func:`extras` finds them in what `pymc.sample` returned.
+        Shapes, by name, of arrays that the function returns beside its result and that the accepted
+        evaluation keeps: lengths or names of the model's dims. The function then returns ``result,
+        {"name": array, ...}``; :func:`extras` finds them in what `pymc.sample` returned.
     coarse : callable, optional
-        A cheap approximation of `function`, on a coarse grid for instance, called in the same way
-        and with a result of the same shape. :func:`learn` and ``KMC()`` call it as often as they
-        like, in this process and without storing, and learn only the difference from few calls of
-        `function`. The posterior is that of `function`. One that explains too little of it isn't
-        used; the log says so.
+        A cheap approximation of `function` with the same arguments and shape, on a coarse grid for
+        instance. :func:`learn` and ``KMC()`` call it freely, in this process and without storing,
+        and learn only the difference, from few calls of `function`. The posterior is that of
+        `function`. An approximation that explains too little isn't used; the log says so.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -138,7 +136,7 @@ def BlackBox(  # noqa: N802
     OSError
         If the store can't be used.
     BlackBoxError
-        If the function fails: at the initial point, or later while sampling.
+        If the function fails.
 
     See Also
     --------
@@ -201,7 +199,7 @@ def _or_rejected(name, value, succeeded, stand_in):
 
 
 def coarse_of(op, function, values):
-    """Return the tried out BlackBoxOp of a coarse version of another one."""
+    """Return a BlackBoxOp of the coarse function of another BlackBoxOp, after a trial call."""
     name, on_error = f"{op.name}, coarse", "reject" if op.rejects else "raise"
     check_callable(name, "coarse", function, len(values) - op.takes_shape)
     shape, names = op.shape, op.parameter_names
@@ -221,9 +219,9 @@ def black_boxes(model: pm.Model | None = None) -> list[BlackBoxOp]:
     Returns
     -------
     list of BlackBoxOp
-        Attributes of each: `n_evaluations`, `n_rejected`, `reasons` (a count of each kind of
-        failure) and `rejections` (the last 100: parameters and reason). They are of this process:
-        chains in processes of their own (``cores=2``) count for themselves.
+        Attributes: `n_evaluations`, `n_rejected`, `reasons` (a count of each kind of failure) and
+        `rejections` (the last 100: parameters and reason), all of this process: chains in processes
+        of their own (``cores=2``) count for themselves.
     """
     model = check_model(model)
     return black_box_ops([*model.basic_RVs, *model.potentials, *model.deterministics])
@@ -232,8 +230,8 @@ def black_boxes(model: pm.Model | None = None) -> list[BlackBoxOp]:
 def as_shape(name, shape):
     """Return a shape as a tuple of int, None where the model's data determine a length.
 
-    The second value returned is the lengths as a vector of int64, None if all are known. Raises a
-    ValueError that names the black box if it isn't a shape.
+    Also return the lengths as a vector of int64, None if all are known. Raises a ValueError if
+    `shape` is invalid.
     """
     lengths = [shape] if isinstance(shape, numbers.Integral) else shape
     if isinstance(shape, TensorVariable):
@@ -249,7 +247,7 @@ def as_shape(name, shape):
 
 
 def _entries(shape):
-    """Return the entries of a number or of a vector of static length; None of another tensor."""
+    """Return the entries of a scalar or of a vector of static length; None for other tensors."""
     if shape.ndim == 0:
         return [shape]
     if shape.ndim > 1 or shape.type.shape[0] is None:
@@ -258,7 +256,7 @@ def _entries(shape):
 
 
 def _folded(length):
-    """Return a length as a number, or as a function of data alone, where it is one."""
+    """Return a length as an int if it is constant, as a function of data alone if it is one."""
     (folded,) = constant_fold([length], raise_not_constant=False)
     if not isinstance(folded, Variable):
         return int(folded)
@@ -272,7 +270,7 @@ def _is_length(length):
 
 
 def _repeated(values, lengths):
-    """Return values repeated until they fill an array of a shape (ndim,)."""
+    """Return an array of shape `lengths` that repeats the values in turn."""
     places = pt.arange(pt.prod(lengths)) % values.size
     return values.ravel()[places].reshape(lengths, ndim=values.ndim)
 
@@ -282,10 +280,7 @@ def _value(result):
 
 
 def try_out(op, values):
-    """Return the outputs at the initial point; raise an error unless finite and repeatable.
-
-    What the store has there was tried out before.
-    """
+    """Return the outputs at the initial point, known or from two calls that must agree."""
     known = _value(op.known(values))
     if isinstance(known, np.ndarray) and np.isfinite(known).all():
         return known

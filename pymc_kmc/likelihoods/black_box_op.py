@@ -45,14 +45,14 @@ class BlackBoxError(RuntimeError):
 
 
 class Rejection(NamedTuple):
-    """A point where a black box failed: its parameters on their natural scale, and the reason."""
+    """A point where a black box failed: parameters on their natural scale, and the reason."""
 
     parameters: dict
     reason: str
 
 
 class RealArray:
-    """The task of a black box: calls the user's function and makes an array of its result."""
+    """Calls the user's function and makes an array of its result."""
 
     def __init__(self, function, extras=None, vectorized=False):
         self.function, self.extras, self.vectorized = function, extras, vectorized
@@ -69,13 +69,13 @@ class RealArray:
 
 
 class ResultsAtDraws(NamedTuple):
-    """Results at n points, whose parameters, raveled, are `rows` (n, k)."""
+    """Results at n points, whose raveled parameters are `rows` (n, k)."""
 
     rows: np.ndarray
     results: list
 
     def find(self, values):
-        """Return the result at the parameters, or None: graphs may round them otherwise."""
+        """Return the result at parameters equal up to rounding, or None."""
         row = np.concatenate([np.ravel(value) for value in values])
         if len(row) != self.rows.shape[1]:
             return None
@@ -86,19 +86,17 @@ class ResultsAtDraws(NamedTuple):
 class BlackBoxOp(UserFunctionOp):
     """A deterministic function that has values only, no gradient; see :func:`BlackBox`.
 
-    It has one output, a tensor. With ``on_error="reject"`` it has a second, 1. where the evaluation
-    succeeded and 0. where it failed; there the first is NaN. With `extras`, Extras, the last are
-    these, raveled. Two instances are never equal. `shape`
-    has None for lengths that the data determine; the last parameter is then the whole shape, a
-    vector of integers, which the function doesn't get.
+    The first output is the result, NaN at a failure. With ``on_error="reject"`` the second is 1.0
+    at a success, 0.0 at a failure. With `extras` the last is these, raveled. `shape` has None for
+    lengths that the data determine; the last parameter is then the whole shape, a vector of
+    integers, which the function doesn't get. Two instances are never equal.
 
     Attributes
     ----------
     rejects : bool
         Whether a failing evaluation rejects the point.
     n_evaluations, n_rejected : int
-        Number of points evaluated in this process, those found in a store too, and of those
-        rejected among them.
+        Number of points evaluated in this process, stored ones included, and of rejected ones.
     reasons : collections.Counter
         Number of rejections by the kind of failure.
     rejections : collections.deque of Rejection
@@ -179,7 +177,6 @@ class BlackBoxOp(UserFunctionOp):
             storage[0] = value
 
     def _of_node(self, outputs, succeeded, extras):
-        """Return the values of a node's outputs."""
         values = [outputs]
         if self.rejects:
             values.append(np.array(float(succeeded)))
@@ -201,8 +198,7 @@ class BlackBoxOp(UserFunctionOp):
     def evaluate(self, *values):
         """Return the outputs at one point, and whether it succeeded; the last few are remembered.
 
-        Values are on their natural scale; outputs are NaN where the evaluation failed. Raises a
-        BlackBoxError as :meth:`evaluate_many` does.
+        Values are on their natural scale. NaN and errors are as of :meth:`evaluate_many`.
         """
         return self._at(values)[:2]
 
@@ -218,10 +214,7 @@ class BlackBoxOp(UserFunctionOp):
         return copied(*self._cache.find(key_of(values), evaluate) if found is None else found)
 
     def values_of_node(self, inputs, executor=None):
-        """Return the values of a node's outputs at each of n points, a list of lists.
-
-        Arguments and errors are those of :meth:`each`. All results are remembered.
-        """
+        """Return and remember a node's outputs at n points, with arguments of :meth:`each`."""
         points = list(zip(*inputs, strict=True))
 
         def evaluate(rows):
@@ -232,10 +225,9 @@ class BlackBoxOp(UserFunctionOp):
 
     @contextmanager
     def knowing(self, inputs, outputs=None, executor=None):
-        """Know the results at n points while the context lasts.
+        """Know the results at n points, an array of values for each parameter, within the context.
 
-        `inputs` has an array of n values for each parameter. Where `outputs` (n, ...) are None the
-        points are evaluated now, each once, in a batch.
+        Without `outputs` (n, ...) the distinct points are evaluated now, in a batch.
         """
         rows = np.column_stack([np.reshape(values, (len(values), -1)) for values in inputs])
         if outputs is None:
@@ -254,8 +246,7 @@ class BlackBoxOp(UserFunctionOp):
     def evaluate_many(self, inputs):
         """Return the outputs at n points, (n, ...), and whether each succeeded, bool (n,).
 
-        They are evaluated on the executor, or by one call if vectorized. Outputs are NaN where an
-        evaluation failed.
+        The executor evaluates them, or one call if vectorized. Outputs are NaN at failures.
 
         Parameters
         ----------
@@ -277,11 +268,10 @@ class BlackBoxOp(UserFunctionOp):
         return outputs, succeeded
 
     def each(self, inputs, executor=None):
-        """Return an iterator of the outputs at several points, each as soon as it is computed.
+        """Return an iterator of the outputs at n points, each as soon as it is computed.
 
-        Arguments and errors are those of :meth:`evaluate_many`; a rejected point's outputs are NaN.
-        Outputs yielded before an error aren't lost. `executor`, a LazyExecutor, is used by a black
-        box that has none of its own.
+        Arguments and errors are as of :meth:`evaluate_many`; `executor`, a LazyExecutor, is a
+        fallback.
         """
         return (outputs for outputs, *_ in self._results(inputs, executor))
 
@@ -294,7 +284,7 @@ class BlackBoxOp(UserFunctionOp):
         return (self.executor or executor) is not None and not self.vectorized
 
     def begin(self, inputs, executor=None):
-        """Let an executor begin what will be asked for with these arguments, unless it is known."""
+        """Begin evaluations on an executor that :meth:`each` will ask for, except known ones."""
         inputs, shape = self._arguments(inputs)
         missing = [
             i
@@ -305,7 +295,7 @@ class BlackBoxOp(UserFunctionOp):
         (self.executor or executor).begin(self._call, calls, self._keeper)
 
     def abandon(self, executor=None, most=0):
-        """Cancel what has begun on an executor and was not asked for, if it is more than `most`."""
+        """Cancel begun evaluations that nothing asked for, if there are more than `most`."""
         if (executor := self.executor or executor) is not None:
             executor.abandon(most)
 
@@ -323,7 +313,7 @@ class BlackBoxOp(UserFunctionOp):
         return inputs, tuple(inputs[-1].max(axis=0, initial=0).tolist())  # all rows are equal
 
     def _calls(self, inputs, shape, at_once=False):
-        """Return the arguments of calls at n points one by one, or of one call `at_once`."""
+        """Return the arguments of a call for each of n points, or of one call for all `at_once`."""
         arguments, n = inputs[: -1 if self.takes_shape else None], len(inputs[0])
         if at_once:
             return [(arguments, {"shape": (n, *shape)})]
@@ -332,10 +322,7 @@ class BlackBoxOp(UserFunctionOp):
         return [([v[i] for v in arguments], {"shape": shape}) for i in range(n)]
 
     def _results(self, inputs, executor=None):
-        """Yield the outputs at n points, whether the evaluation succeeded, and raveled extras.
-
-        The outputs and extras are NaN where it failed; without extras the last is None.
-        """
+        """Yield outputs (NaN at a failure), success and raveled extras (or None) for n points."""
         inputs, shape = self._arguments(inputs)
         points = list(zip(*inputs, strict=True))
 
@@ -355,7 +342,7 @@ class BlackBoxOp(UserFunctionOp):
             yield outputs, not failed, extras
 
     def _computed(self, inputs, shape, executor):
-        """Yield an array or a :class:`Failure` for each of n points, computed now and timed."""
+        """Yield a :class:`Timed` array or :class:`Failure` for each of n points."""
         executor, n = self.executor or executor, len(inputs[0])
         if self.vectorized and n > 1:
             ((together, seconds),) = self._run(self._calls(inputs, shape, at_once=True), executor)
@@ -367,7 +354,6 @@ class BlackBoxOp(UserFunctionOp):
         yield from self._run(self._calls(inputs, shape), executor)
 
     def _shaped(self, result, shape):
-        """Return a result of one point without the first axis that it may have."""
         if isinstance(result, Failure):
             return result
         if self.extras is None:
@@ -375,14 +361,13 @@ class BlackBoxOp(UserFunctionOp):
         return WithExtras(result.value.reshape(shape), result.extras.ravel())
 
     def _checked(self, result):
-        """Return a result, or the :class:`Failure` that it means, which depends on `rejects`."""
+        """Return a result, or a :class:`Failure` if its outputs aren't finite."""
         if isinstance(result, Failure):
             return result
         outputs = result if self.extras is None else result.value
         return fault_of(outputs, self.rejects) or result
 
     def _run(self, calls, executor):
-        """Yield an array or a :class:`Failure` for each of some calls, timed."""
         n_done, results = 0, (timed(self._call, *call) for call in calls)
         if executor is not None:
             results = executor.each(self._call, calls, self.timeout, self._keeper)
@@ -400,11 +385,7 @@ class BlackBoxOp(UserFunctionOp):
 
     @property
     def _keeper(self):
-        """What an executor tells of a result before it is asked for; None if that is of no use.
-
-        A call of a vectorized function may be of many points, and that of a function that is given
-        its shape lacks that parameter.
-        """
+        """Callback that stores early results, None where it can't."""
         is_whole = self.stored is not None and not (self.vectorized or self.takes_shape)
         return self._keep_early if is_whole else None
 
@@ -416,8 +397,8 @@ class BlackBoxOp(UserFunctionOp):
     def try_out(self, values):
         """Return the result at one point, by a call in this process that isn't remembered.
 
-        Raises a BlackBoxError if the function raises, whatever `on_error`, with its exception as
-        ``__cause__``, and a TypeError if the result isn't real numbers of the right shape.
+        Raises a BlackBoxError if the function raises, whatever `on_error`, and a TypeError if the
+        result isn't real numbers of the right shape.
         """
         self.n_evaluations += 1
         inputs, shape = self._arguments([value[None] for value in values])
@@ -433,7 +414,6 @@ class BlackBoxOp(UserFunctionOp):
     # Failures
 
     def _fail(self, failure, values):
-        """Raise the error of a failing evaluation, or count and keep the rejection."""
         if not self.rejects:
             raise self._error(failure, values) from failure.cause
         error = failure.error
@@ -466,12 +446,12 @@ def key_of(values):
 
 
 def copied(outputs, succeeded, extras):
-    """Return a result that PyTensor may write into."""
+    """Return a copy that PyTensor may write into."""
     return np.array(outputs), succeeded, None if extras is None else extras.copy()
 
 
 def black_box_ops(graphs):
-    """Return the :class:`BlackBoxOp` s of graphs, in the order of their names."""
+    """Return the :class:`BlackBoxOp` s of graphs, sorted by name."""
     found = {
         variable.owner.op
         for variable in ancestors(graphs)

@@ -49,7 +49,7 @@ def as_real_array(value, shape):
 
 
 def check_model(model):
-    """Return `model`, or the model of the context if None; raise a TypeError without a model."""
+    """Return `model`, by default the context's; raise a TypeError without one."""
     if model is not None and not isinstance(model, pm.Model):
         raise TypeError(
             f"model={model!r} must be a pymc.Model; pass one, or leave it out inside of a "
@@ -59,7 +59,7 @@ def check_model(model):
 
 
 def check_name(name):
-    """Raise a TypeError unless a likelihood's or black box's name is a string that isn't empty."""
+    """Raise a TypeError unless a name is a string that isn't empty."""
     if not isinstance(name, str) or not name:
         raise TypeError(f"name={name!r} must be a string; pass it first, e.g. 'likelihood'.")
 
@@ -75,15 +75,14 @@ def check_n_replicates(name, n_replicates, argument="n_replicates"):
 
 
 def is_positive_integer(value):
-    """Return whether `value` is a positive whole number, of Python's or NumPy's."""
+    """Return whether a value is a positive whole number of Python or NumPy."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1
 
 
 def check_callable(name, what, function, n_params, noise=None):
-    """Raise a TypeError unless a user's function takes the parameters and the noise.
+    """Raise a TypeError unless a function, `what` of `name` in messages, takes its arguments.
 
-    Parameters are given by position, the inputs of `noise`, a Noise, by keyword. `name` is the
-    potential's and `what` the argument's name in messages.
+    These are `n_params` parameters by position, and the inputs of `noise`, a Noise, by keyword.
     """
     random = {} if noise is None else noise.inputs(noise.draw(1, np.random.default_rng(0))[0])
     keywords = "".join(f", {keyword}=" for keyword in random)
@@ -108,8 +107,8 @@ def check_callable(name, what, function, n_params, noise=None):
 def check_variables(variables, model):
     """Return the value variables of a step's argument `vars`, all continuous ones for None.
 
-    Raises a TypeError unless it is a variable or a list or tuple of them, and a ValueError if there
-    are none, one is given twice, or one isn't a free variable of the model.
+    Raises a TypeError unless it has variables, and a ValueError if it is empty, repeats a variable
+    or has one that isn't free in the model.
     """
     if variables is None:
         return list(model.continuous_value_vars)
@@ -139,11 +138,7 @@ def check_variables(variables, model):
 
 
 def check_initial_point(initial_point, model):
-    """Return a point with an array for each of the model's variables; None means the model's own.
-
-    Raises a TypeError if it isn't a dict, and a ValueError if a variable is missing, or its value
-    isn't an array of numbers with its dimensions.
-    """
+    """Return a point with an array for each value variable, the model's own for None; or raise."""
     if initial_point is None:
         return model.initial_point()
     if not isinstance(initial_point, Mapping):
@@ -175,7 +170,7 @@ def check_initial_point(initial_point, model):
 
 
 def check_compile_kwargs(compile_kwargs):
-    """Return the argument as a dict, empty for None, or raise a TypeError that names it."""
+    """Return the argument as a dict, empty for None; raise a TypeError for others."""
     if compile_kwargs is not None and not isinstance(compile_kwargs, Mapping):
         raise TypeError(
             f"compile_kwargs={compile_kwargs!r} must be a dict of arguments of pytensor.function, "

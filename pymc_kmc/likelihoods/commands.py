@@ -1,8 +1,7 @@
 """Programs that read files and write files, as functions of parameters.
 
-Templates are those of :class:`string.Template`. In a template ``$rate`` is a value and everything
-else stays as it is: braces, which formats of Python would take for their own, are frequent in input
-files (JSON, namelists, C), and dollars are rare.
+Templates are those of :class:`string.Template`, where ``$rate`` is a value: input files (JSON,
+namelists, C) often have the braces of Python's formats, and rarely dollars.
 """
 
 import os
@@ -45,33 +44,31 @@ def command(
     """Make a function of a command line: a compiled program, a script, in any language.
 
     It is the function of a :func:`BlackBox`, or with ``$seed`` the estimator or simulator of a
-    noisy likelihood. Each call has a new directory of its own, in which `files` are written, the
-    program runs and its output is read. The directory is removed then. Where the call fails it is
-    kept and the error has its path; the last 20 of a process are kept.
+    noisy likelihood. Each call writes `files` into a new directory, runs the program there and
+    reads its output. Then the directory is removed. If the call fails the error has its path; the
+    last 20 are kept.
 
     Parameters
     ----------
     arguments : str or sequence of str
-        The program and its arguments, templates. A string is split as a shell does; there is no
-        shell. The program is looked for as a shell does, when the function is made. Other relative
-        paths are those of the call's directory: give absolute ones to files of yours.
+        The program and its arguments, templates. A string is split as by a shell, but none runs.
+        The program is looked up when the function is made. Other relative paths start at the call's
+        directory: give absolute ones to files of yours.
     parameters : sequence of str
         Names of the function's parameters, in their order. ``$name`` in a template is the value,
         with all digits; entries of an array are separated by spaces, rows by line feeds. ``$$`` is
         a dollar. ``$seed`` is a whole number below 2^31, drawn from ``rng=``.
     files : dict of str to str or os.PathLike, optional
-        Templates of the files that the program reads, by their names in the directory: a text, or
-        the `pathlib.Path` of a file that has it.
+        Templates of the files that the program reads, by name: a text or its `pathlib.Path`.
     output : str, optional
         Name of the file that the program writes, by default what it prints.
     parse : callable
-        ``parse(path) -> array_like`` reads the output; by default `numpy.loadtxt`. Others of the
-        directory's files are beside it, ``path.parent / "log"``.
+        ``parse(path) -> array_like`` reads the output, by default `numpy.loadtxt`. Other files of
+        the call are beside it, as ``path.parent / "log"``.
     shape : int or tuple of int, optional
-        Shape of what `parse` must return. With it a result of another shape is a failure of the
-        call, whose directory is kept.
+        Shape that `parse` must return. A result of another shape is a failure.
     timeout : float, optional
-        Seconds that the program may take. It is killed then, with all that it has started.
+        Seconds after which the program is killed, with all processes that it has started.
     folder : str or os.PathLike, optional
         Folder of the directories, by default that of temporary files.
 
@@ -155,7 +152,7 @@ class Command:
         return result
 
     def _result(self, status, directory):
-        """Return what the output has, or raise the error of a failed call."""
+        """Return the parsed output, or raise the error of a failed call."""
         if status in (-signal.SIGTERM, -getattr(signal, "SIGKILL", signal.SIGTERM)):
             # By someone, or by the system for want of memory: no matter of the parameters.
             raise self._failed(Unavailable, "was killed from outside.", directory)
@@ -177,7 +174,7 @@ class Command:
         return result
 
     def _failed(self, kind, text, directory):
-        """Keep a directory; return the error that has its path and the end of what was printed."""
+        """Keep a directory; return an error with its path and the end of the program's log."""
         _kept.append(directory)
         while len(_kept) > MOST_KEPT:
             shutil.rmtree(_kept.popleft(), ignore_errors=True)
@@ -192,10 +189,7 @@ class Command:
 
 
 def _run(arguments, directory, seconds):
-    """Run a program in a directory; return its exit status.
-
-    It has a group of processes of its own, which is killed when its time is up and on Ctrl-C.
-    """
+    """Run a program; return its status. Kill its process group after `seconds` and on Ctrl-C."""
     with open(directory / STDOUT, "wb") as out, open(directory / STDERR, "wb") as err:
         process = subprocess.Popen(
             arguments,
@@ -217,7 +211,7 @@ def _run(arguments, directory, seconds):
 
 
 def _executable(program):
-    """Return the absolute path of a program; raise an error if it isn't one."""
+    """Return the absolute path of an executable program, or raise an error."""
     found = shutil.which(program)
     if found is not None:
         return os.path.abspath(found)
@@ -229,7 +223,7 @@ def _executable(program):
 
 
 def _check_names(templates, parameters):
-    """Raise a ValueError unless the templates have the parameters; return whether $seed too."""
+    """Return whether templates have $seed; raise a ValueError unless they have the parameters."""
     if isinstance(parameters, str):
         raise ValueError(f"parameters={parameters!r} must be a list of names, {[parameters]}.")
     names: set = set()
@@ -250,6 +244,6 @@ def _check_names(templates, parameters):
 
 
 def _text(value):
-    """Return a value as a program reads it: all digits, a line for each row of an array."""
+    """Return a value as text, with all digits and a line for each row."""
     rows = np.atleast_2d(value)
     return "\n".join(" ".join(map(repr, row)) for row in rows.reshape(-1, rows.shape[-1]).tolist())

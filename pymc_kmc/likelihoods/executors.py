@@ -1,4 +1,4 @@
-"""Calls of a user's functions on an executor: what comes back, and what fails."""
+"""Calls of a user's functions on an executor: results, failures, time limits, dying workers."""
 
 import numbers
 import os
@@ -20,30 +20,27 @@ MOST_DEATHS = 2
 
 
 class ExecutorError(RuntimeError):
-    """An executor failed to run the replicates of an estimate."""
+    """An executor failed to run calls."""
 
 
 class TimeLimitError(ExecutorError):
-    """An executor's time was up."""
+    """A call or an estimate took longer than its time limit."""
 
 
 class WorkerDied(ExecutorError):
-    """A call ended the process that it ran in, again and again."""
+    """A call ended its worker process repeatedly."""
 
 
 class Unavailable(ExecutorError):
-    """A function could not be run, whatever its parameters: a server is down, a disk is full.
-
-    The function raises it. It is never a rejection.
-    """
+    """A function can't run, whatever its parameters (a server is down): never a rejection."""
 
 
 class Failure(NamedTuple):
-    """The exception that a replicate raised.
+    """The exception that a call raised.
 
-    `row` is the row of its noise, a slice of all rows if one call makes all replicates. An `error`
-    that can't be pickled is replaced by a RuntimeError with its message. `frames` is the traceback
-    in the user's code, as text: tracebacks don't travel between processes.
+    `row` is the row of a replicate's noise, a slice of all rows if one call makes all replicates.
+    `frames` is the traceback in the user's code as text, since tracebacks don't pickle. An `error`
+    that doesn't pickle travels as a RuntimeError with its message.
     """
 
     row: int | slice
@@ -55,14 +52,14 @@ class Failure(NamedTuple):
 
     @property
     def cause(self):
-        """The exception behind an error: the user's, or an executor's."""
+        """The original exception, None for a wrong result."""
         if isinstance(self.error, WrongResult):
             return None
         return self.error.__cause__ if isinstance(self.error, ExecutorError) else self.error
 
 
 class Timed(NamedTuple):
-    """A call's result, and the seconds that the call took where it ran."""
+    """A call's result, and the seconds that it took in its process."""
 
     result: object
     seconds: float
@@ -71,15 +68,14 @@ class Timed(NamedTuple):
 def timed(task, *call, serial=0):
     """Return a task's result as :class:`Timed`.
 
-    Dask takes calls with equal arguments for one, which stays cancelled once it was. `serial` tells
-    them apart.
+    Dask identifies calls with equal arguments, once cancelled for ever; `serial` tells them apart.
     """
     begin = perf_counter()
     return Timed(task(*call), perf_counter() - begin)
 
 
 def picklable(error):
-    """Return `error`, or a RuntimeError with its message if it can't be pickled."""
+    """Return `error`, or a RuntimeError with its message if it doesn't pickle."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -88,7 +84,7 @@ def picklable(error):
 
 
 def check_executor(executor, timeout):
-    """Raise an error unless an executor and a time limit are valid arguments of the potentials."""
+    """Raise an error unless `executor` and `timeout` are valid arguments of potentials."""
     if executor is not None and not (hasattr(executor, "submit") or callable(executor)):
         raise TypeError(
             "executor must have the interface of concurrent.futures.Executor, or be a function "
@@ -102,13 +98,12 @@ def check_executor(executor, timeout):
 
 
 def check_time_limit(timeout):
-    """Raise a ValueError unless a time limit is a positive number of seconds, or None."""
     if timeout is not None and not (isinstance(timeout, numbers.Real) and 0 < timeout < np.inf):
         raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
 
 
 def cancel(futures):
-    """Cancel all futures; those that already run continue."""
+    """Cancel futures; running ones continue."""
     for future in futures:
         future.cancel()
 
@@ -116,7 +111,7 @@ def cancel(futures):
 def explain(error, is_replaced=True):
     """Return the message of an executor's exception, with its likely cause and a remedy.
 
-    `is_replaced` says whether an executor that breaks is made anew.
+    `is_replaced` says whether a broken executor is made anew.
     """
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, BrokenExecutor):
@@ -137,10 +132,9 @@ def explain(error, is_replaced=True):
 
 
 def kill_at_exit(executor, futures):
-    """Make Python kill a pool's processes when it ends, if these futures still run.
+    """Kill a pool's processes when Python ends, if these futures still run.
 
-    The standard library waits for all processes of a pool, without limit, before functions of
-    :mod:`atexit` are called: hanging processes would keep Python from ending.
+    The standard library waits for them without limit, before it calls functions of :mod:`atexit`.
     """
 
     def kill():
@@ -161,7 +155,7 @@ def has_result(future):
 
 
 def _tell(arrived, call, future):
-    """Tell of a future's result, if it has one; `is_kept` is False meanwhile, True then."""
+    """Call `arrived` with a future's result, if any; `is_kept` turns from False to True."""
     if has_result(future):
         future.is_kept = False
         arrived(call, *future.result())
@@ -173,16 +167,15 @@ def _key(task, call):
 
 
 class LazyExecutor:
-    """An executor that is made anew in each process that submits a task.
+    """An executor that each process makes for itself at its first task.
 
-    Threads and connections of a pool don't survive a fork, and pools can't be pickled. The function
-    that makes the executor travels instead. Given an executor in place of a function, it is for
-    this process alone.
+    Pools don't pickle, and their threads and connections don't survive a fork: the function that
+    makes the executor travels. An executor given in place of a function serves this process alone.
     """
 
     @classmethod
     def of(cls, executor):
-        """Return the LazyExecutor of an argument, which may be one already, or None."""
+        """Return the LazyExecutor of an executor or function; a LazyExecutor or None as it is."""
         return executor if isinstance(executor, cls | None) else cls(executor)
 
     def __init__(self, executor):
@@ -196,7 +189,6 @@ class LazyExecutor:
         self._n_submitted = 0
 
     def submit(self, *task):
-        """Submit a function with its arguments; return the future."""
         executor = self._here()
         try:
             return executor.submit(*task)
@@ -207,7 +199,6 @@ class LazyExecutor:
             ) from error
 
     def _here(self):
-        """Return the executor of this process."""
         executor = self._executors.get(os.getpid())
         if executor is None:
             executor = self._executors[os.getpid()] = self._made()
@@ -215,7 +206,7 @@ class LazyExecutor:
 
     @property
     def n_workers(self):
-        """Number of workers now, None where the executor doesn't say; a ValueError without any."""
+        """Number of workers now, None if unknown; a ValueError if there are none."""
         if (found := self._n_workers) == 0:
             raise ValueError("executor has no workers: pass n_parallel=, or wait for its workers.")
         return found
@@ -230,10 +221,9 @@ class LazyExecutor:
         return sum(executor.ncores().values()) if hasattr(executor, "ncores") else None  # Dask
 
     def begin(self, task, calls, arrived=None):
-        """Submit calls, tuples of arguments, whose results :meth:`results` will return later.
+        """Submit calls, tuples of arguments, whose results :meth:`results` returns later.
 
-        `arrived` is that of :meth:`results`. A failure here is not raised: it recurs there, where
-        it is explained.
+        `arrived` is that of :meth:`results`, which meets, and explains, errors of submitting again.
         """
         for call in calls:
             try:
@@ -250,15 +240,14 @@ class LazyExecutor:
         return future
 
     def _taken(self, key):
-        """Return the future of a call that has begun, and no longer keep it; None without one."""
+        """Return and forget the future of a begun call, None without one."""
         begun = self._begun.get(key)
         return begun.pop(0) if begun else None
 
     def abandon(self, most=0):
-        """Cancel calls that have begun and were not asked for, if they are more than `most`.
+        """Cancel begun calls that nothing asked for, if more than `most` of them aren't stored.
 
-        What a store keeps no longer counts: it is found there. What workers may be at is let end:
-        nothing stops it, and a store keeps what it returns.
+        As many as there are workers may already run: these end, and a store keeps their results.
         """
         for key, futures in list(self._begun.items()):
             self._begun[key] = [each for each in futures if not getattr(each, "is_kept", False)]
@@ -271,10 +260,9 @@ class LazyExecutor:
             cancel(waiting[self._n_workers or 0 :] if waiting else [])
 
     def each(self, task, calls, seconds, arrived=None):
-        """Yield the results of calls, :class:`Failure` s of those that are given up.
+        """Yield the results of calls, a :class:`Failure` if one is too slow or ends its worker.
 
-        These take longer than `seconds`, or end their worker. A call counts as begun when all
-        before it have ended. Arguments and errors are otherwise those of :meth:`results`.
+        Each call has `seconds`, from the end of all before it. Otherwise like :meth:`results`.
         """
         n_done = 0
         while n_done < len(calls):
@@ -287,22 +275,16 @@ class LazyExecutor:
                 yield Timed(Failure(0, error, ""), seconds or 0.0)
 
     def results(self, task, calls, seconds=None, each=False, arrived=None, firsts=(0,)):
-        """Yield the results of a task, :class:`Timed`, in the order of its calls.
+        """Yield the results of a task, :class:`Timed`, in the order of its calls' arguments.
 
-        `calls` are tuples of arguments. `seconds` is a time limit, for the calls from one of
-        `firsts`, indices, to the next, or with `each` for each call.
-        ``arrived(call, result, seconds)`` is called as soon as a result is there, in whatever
-        thread and order.
+        The time limit `seconds` holds for each call with `each`, else for the calls from one of the
+        indices `firsts` to the next. ``arrived(call, result, seconds)`` is called as soon as a
+        result is there, in any thread and order.
 
-        An executor that breaks, since a worker died, is made anew if a function makes it, and the
-        calls that were lost are made again: all at once, but after `MOST_DEATHS` one at a time. One
-        that then ends its worker twice is to blame.
-
-        Raises
-        ------
-        ExecutorError
-            If the executor fails, the time is up, or a call ends its worker. Workers are then
-            stopped as far as they can be.
+        If a worker dies and a function makes the executor, it is made anew and lost calls are
+        repeated: all at once, after `MOST_DEATHS` deaths one at a time. A call that then ends its
+        worker twice is to blame. Raises an ExecutorError if the executor fails, the time is up, or
+        a call ends its worker; workers are then stopped as far as they can be.
         """
         n_done = n_deaths = 0
         while n_done < len(calls):
@@ -324,7 +306,7 @@ class LazyExecutor:
                     )
 
     def _try_out(self, error):
-        """Raise the error of a broken executor if one that is made anew is broken as well."""
+        """Raise `error` if the new executor is broken as well."""
         try:
             self.submit(os.getpid).result()
         except Exception:
@@ -332,7 +314,7 @@ class LazyExecutor:
             raise error from error.__cause__
 
     def _results(self, task, calls, seconds, each, arrived, firsts):
-        """Yield what :meth:`results` does, without another attempt."""
+        """Yield :meth:`results`, without another attempt."""
         waiting: deque = deque()
         deadline = np.inf
         try:
@@ -374,15 +356,14 @@ class LazyExecutor:
 
     @property
     def is_made(self):
-        """Whether a function makes the executor, which can make it anew."""
         return self._make is not None
 
     def is_replaced(self, error):
-        """Return whether an executor that has broken is made anew."""
+        """Return whether an error is a broken executor's, which is then made anew."""
         return self.is_made and isinstance(error, BrokenExecutor)
 
     def _keep_results(self, waiting):
-        """Keep results that are there, of pairs of key and future, for when they are asked for."""
+        """Keep the futures that have results, of pairs of key and future, for a later attempt."""
         for key, future in waiting:
             self._begun.setdefault(key, []).append(future)
         for futures in self._begun.values():
@@ -404,10 +385,7 @@ class LazyExecutor:
         return executor
 
     def forget(self):
-        """Drop this process's executor if it was made here; the next task gets a new one.
-
-        Its worker processes are killed.
-        """
+        """Drop this process's executor if it was made here, and kill its worker processes."""
         executor = self._executors.get(os.getpid())
         if self._make is not None and isinstance(executor, ProcessPoolExecutor):
             self._begun = {}  # they all fail with its processes; a cancelled one would fail visibly
@@ -427,16 +405,15 @@ class LazyExecutor:
             process.kill()
 
     def _ends_with(self, executor, error):
-        """Return whether a pool of processes ends with an error, with all its futures failing.
+        """Return whether an error ends a pool of processes, which then fails all its futures.
 
-        A thread of the pool marks the futures as failed. It fails itself, visibly, at one that was
-        cancelled.
+        The pool's thread itself fails, visibly, at a cancelled future.
         """
         is_broken = self._make is not None or isinstance(error, BrokenExecutor)
         return is_broken and isinstance(executor, ProcessPoolExecutor)
 
     def _leave_behind(self, executor, futures):
-        """Return a message about workers that are busy beyond their time; see to their end."""
+        """Return a message about workers still busy after a time limit; kill a pool's at exit."""
         busy = [future for future in futures if not future.done()]
         if isinstance(executor, ThreadPoolExecutor):
             return (

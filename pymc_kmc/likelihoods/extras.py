@@ -1,14 +1,13 @@
 r"""Extras: what a user's function returns beside its value, kept with the accepted evaluation.
 
-The latent path that a particle filter draws together with its estimate is, at the chain's states,
-an exact draw of the path's posterior (Andrieu, Doucet and Holenstein, 2010): parameters, random
-numbers and path are one state, which is accepted or rejected as a whole. Run again at the draws,
-the filter would draw other random numbers, of another law than the accepted ones'.
+The latent path that a particle filter draws with its estimate is, at the chain's states, an exact
+draw of the path's posterior (Andrieu, Doucet and Holenstein, 2010): parameters, random numbers and
+path are one state. A filter run again at the draws has other random numbers, of another law.
 
 An average of N estimates has the extras of one of them, chosen with probability proportional to its
 weight. With weights :math:`L_k = L(\theta, u_k)` the chain's density is proportional to
-:math:`\pi(\theta) \prod_j q(u_j) \sum_k L_k / N`; that of the parameters and the chosen
-:math:`u_k` is then :math:`\pi(\theta) q(u_k) L_k`, as if there were one replicate alone.
+:math:`\pi(\theta) \prod_j q(u_j) \sum_k L_k / N`; that of the parameters and the chosen :math:`u_k`
+is then :math:`\pi(\theta) q(u_k) L_k`, as if there were one replicate alone.
 
 References
 ----------
@@ -35,15 +34,10 @@ class WithExtras(NamedTuple):
 
 
 class Extras:
-    """Names, shapes and dimensions of a function's extras, from the user's argument.
+    """Names, shapes and dimensions of a function's extras, from the user's argument `wanted`.
 
-    `subject` is the function in messages, its lengths may be names of the model's dimensions.
-    Raises a TypeError or ValueError if `wanted` isn't a dict of shapes.
-
-    Attributes
-    ----------
-    shapes, dims : dict of str to tuple
-        Shape of each, and the names of its dimensions, None without one.
+    `shapes` and `dims` are dicts of tuples by name; a dimension without a name is None. `subject`
+    is the function in messages. Raises a TypeError or ValueError if `wanted` is invalid.
     """
 
     def __init__(self, subject, wanted, model):
@@ -80,13 +74,13 @@ class Extras:
 
     @property
     def missing(self):
-        """Raveled extras of an evaluation without any, (k,)."""
+        """Raveled extras (k,) of a failed evaluation, NaN."""
         return np.full(self._ends[-1], np.nan)
 
     def apart(self, found, *first):
-        """Return a function's value, and its extras raveled, (*first, k).
+        """Return a function's value, and its extras raveled, (*first, k); raise a WrongResult.
 
-        A WrongResult says what is wrong with them; `first` is the length of a first axis, if any.
+        `first` is the length of a first axis, if any.
         """
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
             raise WrongResult(
@@ -112,7 +106,7 @@ class Extras:
         return value, np.concatenate(parts, axis=-1)
 
     def split(self, raveled):
-        """Return a dict of arrays (..., *shape) of raveled extras (..., k)."""
+        """Return a dict of arrays (..., *shape) from raveled extras (..., k)."""
         return {
             key: raveled[..., begin:end].reshape((*raveled.shape[:-1], *shape))
             for (key, shape), begin, end in zip(
@@ -122,20 +116,20 @@ class Extras:
 
 
 def apart(extras, found, *first):
-    """Return :meth:`Extras.apart`, or the result itself and None where `extras` is None."""
+    """Return :meth:`Extras.apart`, or the result and None if `extras` is None."""
     return (found, None) if extras is None else extras.apart(found, *first)
 
 
 def joined(value, extras):
-    """Return a result with its extras, or alone where they are None."""
+    """Return a result with its extras, or alone if they are None."""
     return value if extras is None else WithExtras(value, extras)
 
 
 def chosen(log_weights, noise):
     """Return the index of one of n replicates, with probability proportional to its weight.
 
-    The choice is a function of the noise, as the estimate is: a state evaluated again has the same
-    extras. The noise's digest is the seed, so that the choice is independent of the estimates.
+    The seed is a digest of the noise: a state evaluated again has the same extras, and the choice
+    is independent of the estimates.
     """
     log_weights = np.asarray(log_weights, dtype=float)
     largest = log_weights.max()

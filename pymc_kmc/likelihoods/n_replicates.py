@@ -1,16 +1,16 @@
-r"""Averages of independent replicates of an estimate, and their number.
+"""Averages of independent replicates of an estimate, and their number.
 
 N replicates cost N times as much as one and make the variance of the estimate N times smaller. If
 the variance of the *log* estimate falls as 1 / N too, the plain pseudo-marginal method makes the
-most of a given number of particles at a variance between 1 and 2 or so: 1 to 2.9, depending on how
-good the proposals would be without noise (Doucet, Pitt, Deligiannidis and Kohn, 2015); 3.3 for
-random walks in many dimensions (Sherlock, Thiery, Roberts and Rosenthal, 2015).
+most of a given number of particles at a variance of 1 to 2.9, depending on how good the proposals
+would be without noise (Doucet, Pitt, Deligiannidis and Kohn, 2015), or 3.3 for random walks in many
+dimensions (Sherlock, Thiery, Roberts and Rosenthal, 2015).
 
 The log variance of averages of few heavy-tailed estimates falls more slowly. If replicates are the
 whole cost of an iteration, N = 1 is then often best, with the longest stays at one place (Sherlock,
-Thiery and Lee, 2017). The target variance of 2 is a compromise between that and chains that move:
-1.5 took up to twice the best number of replicates (examples/benchmarks/README.md, "Replicates and
-correlated noise").
+Thiery and Lee, 2017). The target variance of 2 is a compromise with chains that move: 1.5 took up
+to twice the best number of replicates (examples/benchmarks/README.md, "Replicates and correlated
+noise").
 
 References
 ----------
@@ -46,7 +46,7 @@ MOST_TIMES = 1000  # largest factor named in advice: beyond, zeros are as good a
 def remedy_of_zeros(share, n_times=None):
     """Return advice that makes a share of zeros among estimates a tenth at most.
 
-    `n_times` is the factor on the number of replicates that was found to do so.
+    `n_times` is the factor on the number of replicates that does so, if it is known.
     """
     if n_times is not None and np.isfinite(n_times) and n_times > 1:
         n_times = min(MOST_TIMES, int(np.ceil(n_times)))
@@ -76,15 +76,13 @@ def log_mean_exp(log_estimates):
 def choose_n_replicates(log_estimates, start, target_variance, fewest=1, is_allowed=None):
     """Return the number of replicates whose log estimate has a given variance, and its variance.
 
-    The variance of the log of an average may fall more slowly than 1 / N, and that of a synthetic
-    likelihood falls faster. The search therefore takes several rounds. Each starts from the last
-    variance found, and halves the interval between a number that is too small and one that is too
-    large, on the log scale, where the rule 1 / N leads out of it.
+    The variance of the log of an average may fall more slowly than 1 / N, that of a synthetic
+    likelihood faster. Each round of the search extrapolates by 1 / N from the last variance, or
+    bisects the bracket on the log scale if that leads out of it.
 
-    ``log_estimates(n)`` is an unlimited generator of log estimates of n replicates at one point,
-    each with the noise of the one before, renewed. `start` is the first number tried, `fewest` the
-    smallest allowed. The first number for which ``is_allowed(n)`` is false is returned untried,
-    with the variance NaN.
+    ``log_estimates(n)`` generates log estimates of n replicates at one point without end, each with
+    the renewed noise of the one before. Numbers are at least `fewest`, the first is `start`. The
+    first number for which ``is_allowed(n)`` is false is returned untried, with the variance NaN.
     """
     n, tried = start, {}
     for _ in range(MOST_ROUNDS):
@@ -113,8 +111,8 @@ def choose_n_replicates(log_estimates, start, target_variance, fewest=1, is_allo
 def log_variance(log_estimates):
     """Return half the mean squared difference of successive log estimates.
 
-    For independent estimates it is their variance, for correlated ones the part of the variance
-    that matters to acceptance. It is infinite if more than a tenth of the estimates are not finite.
+    This is the variance of independent estimates; of correlated ones it is the part that matters to
+    acceptance. It is infinite if more than a tenth of the estimates are not finite.
     """
     log_estimates = np.asarray(log_estimates)
     finite = log_estimates[np.isfinite(log_estimates)]

@@ -1,11 +1,10 @@
 r"""The random numbers behind an estimate: drawn for a chain's start, renewed with every proposal.
 
-An estimate is an average of replicates. The random numbers of one replicate are a row of an array:
-a seed, or standard normal numbers. The array u is part of the chain's state (Andrieu and Roberts,
-2009). A scheme of noise, a :class:`Noise`, says which law q the array has and how a proposal's
-array u' is drawn given the chain's array u. That kernel is reversible with respect to q, so that
-the density of the noise cancels from the acceptance ratio. The proposal's noise may be independent
-of the chain's. Correlated noise makes the errors of the two estimates nearly cancel:
+The random numbers of each averaged replicate are a row of an array u: a seed, or standard normal
+numbers. The array is part of the chain's state (Andrieu and Roberts, 2009). A :class:`Noise` has
+the law q of u and the kernel that draws a proposal's u' given u, reversible with respect to q: the
+density of the noise cancels from the acceptance ratio. Correlated noise makes the errors of the two
+estimates nearly cancel:
 
 - Normal numbers: :math:`u' = \rho u + \sqrt{1 - \rho^2}\, \xi` with :math:`\xi \sim N(0, I)`
   (Deligiannidis, Doucet and Pitt, 2018, equation 7).
@@ -41,13 +40,12 @@ LONGEST_DESCRIPTION = 20  # numbers a row: messages quote rows up to this length
 
 
 class Noise(ABC):
-    """A scheme of noise: the law of the random numbers behind an estimate, and their renewal.
+    """The law of the random numbers behind an estimate, and their renewal.
 
-    Noise is an array with a row for each replicate. Given its row and the parameters, a replicate
-    is deterministic. A subclass gives the four methods. Chains are exact if
+    Noise is an array with a row for each replicate, which is deterministic given its row and the
+    parameters. Chains are exact if
 
-    - the estimate is unbiased where its rows come from :meth:`draw`: they are independent and have
-      one law q;
+    - the estimate is unbiased where its rows come from :meth:`draw`: independent, of one law q;
     - :meth:`renew` is a Markov kernel K that is reversible with respect to the law of arrays from
       :meth:`draw`: :math:`q(u) K(u, u') = q(u') K(u', u)`;
     - everything random in these two comes from `rng`.
@@ -57,8 +55,7 @@ class Noise(ABC):
     Attributes
     ----------
     correlation : float
-        Correlation of a proposal's noise with the chain's, in [0, 1). At 0 :meth:`renew` is
-        independent of the noise that it gets.
+        Correlation of a proposal's noise with the chain's, in [0, 1); 0 means independent.
     is_joint : bool
         Whether one call of the user's function makes all replicates. :meth:`inputs` and
         :meth:`describe` then get the whole array in place of a row.
@@ -69,26 +66,26 @@ class Noise(ABC):
 
     @abstractmethod
     def draw(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw the noise (n, ...) of n replicates for a chain's start."""
+        """Return new noise (n, ...) of n replicates."""
 
     @abstractmethod
     def renew(self, noise: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw a proposal's noise, a new array, given the chain's: the reversible kernel."""
+        """Return a proposal's noise, a new array, given the chain's."""
 
     @abstractmethod
     def inputs(self, row: np.ndarray) -> dict[str, object]:
-        """Return the random arguments of the user's function, by keyword, for a replicate's noise.
+        """Return the random arguments of the user's function, by keyword, for a row of noise.
 
         The user's function may write into them, not into `row`.
         """
 
     @abstractmethod
     def describe(self, row: np.ndarray) -> str:
-        """Return source code of :meth:`inputs`, for messages on how to repeat a call."""
+        """Return source code of :meth:`inputs`, for messages."""
 
 
 class Seeds(Noise):
-    """A seed for each replicate. The user's function gets its generator as ``rng``.
+    """A seed for each replicate; the user's function gets its generator as ``rng``.
 
     `correlation` is the share of the seeds that a proposal keeps; at least one is drawn anew.
     """
@@ -100,7 +97,6 @@ class Seeds(Noise):
         return rng.integers(MAX_SEED, size=n)
 
     def renew(self, noise, rng):
-        """Return a copy in which some of the seeds, chosen at random, are drawn anew."""
         n = len(noise)
         n_new = max(1, n - round(self.correlation * n))
         if n_new == n:
@@ -117,7 +113,7 @@ class Seeds(Noise):
 
 
 class JointSeeds(Seeds):
-    """Seeds for a function that makes all replicates in one call.
+    """Seeds of a function that makes all replicates in one call.
 
     It gets one generator as ``rng``, which depends on all seeds, and their number as ``size``.
     """
@@ -125,7 +121,6 @@ class JointSeeds(Seeds):
     is_joint = True
 
     def inputs(self, row):
-        """Return ``rng`` and ``size`` for an array of seeds, or for one seed."""
         return super().inputs(joint_seed(row)) | {"size": np.size(row)}
 
     def describe(self, row):
@@ -133,7 +128,7 @@ class JointSeeds(Seeds):
 
 
 def joint_seed(seeds):
-    """Return the seeds' bitwise sum: uniform like each of them, and new if one of them is."""
+    """Return the bitwise sum of seeds: uniform like each of them, and new if one of them is."""
     return np.bitwise_xor.reduce(np.atleast_1d(seeds))
 
 
@@ -148,7 +143,7 @@ class Normals(Noise):
         return rng.standard_normal((n, self.size))
 
     def renew(self, noise, rng):
-        """Do one step of an autoregression that leaves the standard normal law invariant."""
+        """Do an autoregressive step that leaves the standard normal law invariant."""
         rho = self.correlation
         return rho * noise + np.sqrt(1.0 - rho**2) * self.draw(len(noise), rng)
 
@@ -156,7 +151,6 @@ class Normals(Noise):
         return {"u": row.copy()}
 
     def describe(self, row):
-        """Return source code of :meth:`inputs`, or a reference to the numbers if there are many."""
         if len(row) > LONGEST_DESCRIPTION:
             return f"u=error.noise, the {len(row)} numbers that this exception has as `noise`"
         return f"u=numpy.array({row.tolist()})"
@@ -165,10 +159,10 @@ class Normals(Noise):
 def choose_noise(
     name, n_replicates, number="n_replicates", *, is_joint=False, n_normals=None, correlation=None
 ):
-    """Return the scheme of noise for a potential's arguments, or raise a ValueError.
+    """Return the Noise for a potential's arguments, or raise a ValueError.
 
-    `number` is the name of the argument `n_replicates` in messages. `is_joint` says that one call
-    of the user's function makes all replicates.
+    `number` is the name of the argument `n_replicates` in messages; `is_joint` is that of
+    :class:`Noise`.
     """
     if n_normals is not None and not is_positive_integer(n_normals):
         raise ValueError(

@@ -32,16 +32,15 @@ FROZEN_EVALUATIONS = 2000
 class EstimatorError(RuntimeError):
     """A user's estimator or simulator raised, or returned something of the wrong type.
 
-    The message has the parameter values and the seed that reproduce the call. In the process
-    where it happened ``__cause__`` is the original exception.
+    The message has the parameters and the seed that reproduce the call. In the process where it
+    happened ``__cause__`` is the original exception.
 
     Attributes
     ----------
     noise : ndarray or None
-        The seed of that call, or its normal numbers. If an executor failed, a row for each call
-        of the estimate.
+        The seed or normal numbers of that call; if an executor failed, a row for each call.
     of_executor : bool
-        Whether an executor failed, and not the function.
+        Whether an executor failed instead of the function.
     """
 
     noise: np.ndarray | None = None
@@ -51,22 +50,21 @@ class EstimatorError(RuntimeError):
 class NoisyLogLikelihood(UserFunctionOp):
     """Log of an unbiased likelihood estimate: a function of parameters and of frozen noise.
 
-    Two instances are never equal, and the noise must be a shared variable. PyTensor would otherwise
-    merge equal nodes, and fold a node whose inputs are all constant.
+    Two instances are never equal, lest PyTensor merge them; the noise must be a shared variable,
+    lest PyTensor fold a node of constants.
 
     `replicates` run the user's function, `what` in messages, for each row of noise; `names` are
-    those of its parameters;
-    ``combine(results) -> float`` makes the log estimate of their results. A
-    :class:`~pymc_kmc.likelihoods.simulations.Combination` also keeps a record of a chain's
-    simulations. With `n_replicates` "auto" the step chooses the number while tuning, such that the
-    log estimate has the `target_variance`; `combine` takes `fewest` at least.
+    those of its parameters; ``combine(results) -> float`` makes the log estimate. A
+    :class:`~pymc_kmc.likelihoods.simulations.Combination` also records a chain's simulations. With
+    `n_replicates` "auto" the step tunes the number, at least `fewest`, to the `target_variance` of
+    the log estimate.
 
     Attributes
     ----------
     noise : Noise
         Scheme of noise.
     is_auto : bool
-        Whether the number of replicates is chosen while tuning.
+        Whether the number of replicates is tuned.
     n_start : int
         Number of replicates at a chain's start.
     n_calls : int
@@ -107,22 +105,21 @@ class NoisyLogLikelihood(UserFunctionOp):
     def evaluate(self, noise, *parameters):
         """Return the log estimate at `parameters`, on their natural scale, under noise (n, ...).
 
-        The last few values are remembered. The estimate is a deterministic function under one
-        noise, so that steps that don't move these parameters cost no evaluation. NaN and infinite
-        values are passed on to the step. Raises an EstimatorError if the user's function raises or
-        returns something of the wrong type, or an executor fails.
+        The last few values are remembered, so that steps that move other parameters cost no
+        evaluation. NaN and infinite values are returned. Raises an EstimatorError if the user's
+        function or an executor fails.
         """
         return self.evaluate_with_extras(noise, *parameters)[0]
 
     def evaluate_with_extras(self, noise, *parameters):
-        """Return :meth:`evaluate`, and raveled extras of the estimate, None without any."""
+        """Return :meth:`evaluate`, and raveled extras, None without any."""
         values = [np.asarray(value) for value in parameters]
         return self._cache.find(
             key_of(noise, values), lambda: next(self._estimates([(noise, values)]))
         )
 
     def all_with_extras(self, calls, executor=None):
-        """Return :meth:`evaluate_with_extras` of calls, with arguments of :meth:`each`."""
+        """Return :meth:`evaluate_with_extras` of many calls, as of :meth:`each`."""
 
         def evaluate(rows):
             return self._estimates([calls[i] for i in rows], executor)
@@ -130,10 +127,10 @@ class NoisyLogLikelihood(UserFunctionOp):
         return self._cache.find_all([key_of(*call) for call in calls], evaluate)
 
     def each(self, calls, executor=None):
-        """Yield the log estimates of calls, pairs of noise and parameter values.
+        """Yield the log estimates of calls, pairs of noise and parameters, and don't remember them.
 
-        They aren't remembered. `executor`, a LazyExecutor, runs the calls all at once, if the
-        replicates have no executor of their own. Raises an EstimatorError as :meth:`evaluate` does.
+        `executor`, a LazyExecutor, runs all calls at once if the replicates have none of their own.
+        Errors are those of :meth:`evaluate`.
         """
         return (estimate for estimate, _ in self._estimates(calls, executor))
 
@@ -143,7 +140,7 @@ class NoisyLogLikelihood(UserFunctionOp):
         return executor.n_workers if is_used else 1
 
     def _estimates(self, calls, executor=None):
-        """Yield the log estimates of :meth:`each` with their extras."""
+        """Yield pairs of log estimate and extras of calls."""
         calls = [(noise, [np.asarray(value) for value in values]) for noise, values in calls]
 
         def compute(missing):
@@ -161,10 +158,9 @@ class NoisyLogLikelihood(UserFunctionOp):
             yield self._combined(found, noise, parameters)
 
     def simulated(self, inputs, rng, executor=None):
-        """Yield a new data set of the simulator at each of n points, an array.
+        """Yield a simulated data set at each of n points; `inputs` has n values of each parameter.
 
-        `inputs` has an array of n values for each parameter. `executor`, a LazyExecutor, is used if
-        the potential has none.
+        `executor`, a LazyExecutor, is used if the potential has none.
         """
         simulate = Replicates(self.summaries.data, self.noise)
         calls = [(self.noise.draw(1, rng), row) for row in zip(*inputs, strict=True)]
@@ -175,25 +171,21 @@ class NoisyLogLikelihood(UserFunctionOp):
             yield found[0]
 
     def refresh(self, noise):
-        """Make values under `noise`, the chain's current one, the last to be forgotten."""
+        """Make values under the chain's current noise the last to be forgotten."""
         noise = noise.tobytes()
         self._cache.refresh(lambda key: key[0] == noise)
 
     @property
     def simulations(self):
-        """Record of the chain's simulations; None if the results aren't those of simulations."""
+        """Record of the chain's simulations, None without a simulator."""
         return self.combine if isinstance(self.combine, Combination) else None
 
     def start_chain(self):
-        """Drop the record of the last chain."""
         if self.simulations is not None:
             self.simulations.forget()
 
     def choose_n_replicates(self, start, parameters, rng):
-        """Return the number of replicates for the target variance, and its variance.
-
-        Estimates are made at `parameters`; `start` is the first number tried.
-        """
+        """Return the number of replicates for the target variance, and their variance."""
 
         def log_estimates(n):
             noise = self.noise.draw(n, rng)
@@ -204,7 +196,7 @@ class NoisyLogLikelihood(UserFunctionOp):
         return choose_n_replicates(log_estimates, start, self.target_variance, self.fewest)
 
     def try_out(self, noise, parameters):
-        """Make one estimate in this process; raise the exceptions of :meth:`evaluate`."""
+        """Make one estimate in this process, with errors of :meth:`evaluate`."""
         self.n_calls += 1
 
         def compute(missing):
@@ -214,7 +206,7 @@ class NoisyLogLikelihood(UserFunctionOp):
         return self._combined(found, noise, parameters)
 
     def _arrived(self, call, result, seconds):
-        """Keep an estimate before it is asked for: a run that is killed meanwhile has it."""
+        """Store an estimate before it is asked for, in case the run is killed meanwhile."""
         noise, parameters = call
         self.keep(parameters, (noise,), self._checked(result), seconds, replace=False)
 
@@ -222,17 +214,14 @@ class NoisyLogLikelihood(UserFunctionOp):
         return next(self.each([(noise, parameters)]))
 
     def _checked(self, results):
-        """Return results with the extras of all replicates together, (n, k)."""
+        """Return results, the extras of all replicates stacked (n, k)."""
         if self.extras is None or isinstance(results, Failure | WithExtras):
             return results
         values, extras = zip(*results, strict=True)
         return WithExtras(np.array(values), np.stack(extras))
 
     def _combined(self, results, noise, parameters):
-        """Return the log estimate of results and the extras of a replicate, None without any.
-
-        Raises the error of a :class:`Failure`.
-        """
+        """Return the log estimate and one replicate's extras (or None); raise a failure's error."""
         if isinstance(results, WithExtras):
             log_weights = results.value
             if self.simulations is not None:
@@ -251,7 +240,7 @@ class NoisyLogLikelihood(UserFunctionOp):
         raise raised from results.cause
 
     def _watch_for_frozen_noise(self, noise):
-        """Warn if the noise is never renewed: the chain would see one realisation of it."""
+        """Warn if nothing renews the noise: the chain then follows one realisation of it."""
         same = self._last_noise is not None and np.array_equal(noise, self._last_noise)
         self._n_under_noise = self._n_under_noise + 1 if same else 0
         self._last_noise = noise
@@ -291,19 +280,10 @@ def add_potential(
 ):
     """Add a noisy log likelihood to a model, after one estimate at the initial point; return it.
 
-    Arguments are those of :class:`NoisyLogLikelihood`. `summaries` are the
-    :class:`~pymc_kmc.likelihoods.simulations.Summaries` of a simulator. `store` is a path or an
-    EvaluationStore; it keeps the `results` of replicates, so named in messages, of this `shape`.
-    `extras` are the Extras that the replicates return.
-
-    Raises
-    ------
-    TypeError
-        If the user's function returns something of the wrong type.
-    ValueError
-        If there are no `params`, or `target_variance` isn't positive.
-    EstimatorError
-        If the user's function raises.
+    Arguments are those of :class:`NoisyLogLikelihood`, the Summaries of a simulator, and a `store`
+    of the `results` of replicates (a noun for messages) of this `shape`. Raises a TypeError if the
+    user's function returns something of the wrong type, a ValueError for no `params` or a
+    `target_variance` that isn't positive, and an EstimatorError if the function raises.
     """
     model, what = check_model(model), "estimator" if summaries is None else "simulator"
     check_name(name)

@@ -1,19 +1,15 @@
 r"""Likelihoods that can only be estimated, as potentials of a PyMC model.
 
 Let :math:`\hat L(\theta, u) \ge 0` be an estimate of the likelihood computed with random numbers
-:math:`u \sim q`, with :math:`E_q \hat L(\theta, u) = L(\theta)`. A Markov chain on
-:math:`(\theta, u)` with stationary density proportional to :math:`\pi(\theta) \hat L(\theta, u)
-q(u)` has the exact posterior as its marginal in :math:`\theta` (Andrieu and Roberts, 2009),
-provided that the estimate at the current state is *kept*, not drawn again. Here :math:`u` is an
-array with a row of seeds or normal numbers (:mod:`.noise_schemes`) for each of the replicates that
-are averaged (:mod:`.n_replicates`). It is part of the model's graph. For a fixed u the model's log
-density is an ordinary deterministic function: any step method may move :math:`\theta` under a fixed
-u. The steps of this package move :math:`\theta` and u together.
+:math:`u \sim q`, with :math:`E_q \hat L(\theta, u) = L(\theta)`. A Markov chain on :math:`(\theta,
+u)` with stationary density proportional to :math:`\pi(\theta) \hat L(\theta, u) q(u)` has the exact
+posterior as its marginal in :math:`\theta` (Andrieu and Roberts, 2009), provided that the estimate
+at the current state is *kept*, not drawn again.
 
-References
-----------
-Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficient Monte Carlo
-computations. *Annals of Statistics* 37, 697-725.
+The array :math:`u` has a row of seeds or normal numbers (:mod:`.noise_schemes`) for each averaged
+replicate (:mod:`.n_replicates`) and is part of the model's graph. Under a fixed u the log density
+is deterministic, and any step method may move :math:`\theta`. The steps of this package move
+:math:`\theta` and u together.
 """
 
 from collections.abc import Callable
@@ -39,7 +35,7 @@ from pymc_kmc.likelihoods.store import StoreLike
 
 
 class LogEstimate:
-    """The task of a replicate: calls the user's estimator and checks that it returns a float."""
+    """Calls the user's estimator for a replicate and checks that it returns a float."""
 
     def __init__(self, estimator, extras=None):
         self.estimator, self.extras = estimator, extras
@@ -71,9 +67,9 @@ def PseudoMarginalPotential(  # noqa: N802
     r"""Add the log of an unbiased likelihood estimate to a model.
 
     The steps of this package then sample the exact posterior, however noisy the estimate: it is
-    drawn once for every proposal and kept for as long as the proposal is the chain's state (Andrieu
-    and Roberts, 2009). A step of this package must sample at least one of the model's variables,
-    whichever: it renews the noise. PyMC's own steps may sample the others.
+    drawn once for every proposal and kept while the proposal is the chain's state (Andrieu and
+    Roberts, 2009). A step of this package must sample at least one variable, to renew the noise;
+    PyMC's own steps may sample the others.
 
     Parameters
     ----------
@@ -83,29 +79,27 @@ def PseudoMarginalPotential(  # noqa: N802
         ``estimator(*param_values, rng=numpy.random.Generator) -> float``, the log of an unbiased,
         non-negative estimate of the likelihood. Everything random in it must come from `rng`.
         ``-inf`` is an estimate of zero, a legal value. NaN and ``+inf`` reject the proposal and are
-        reported: their meaning isn't known.
+        reported.
     *params : TensorVariable
-        Arguments of the estimator, in this order: the model's variables or expressions of them.
-        It gets their values on the natural (constrained) scale with their shapes, scalars as
-        numbers.
+        Arguments of the estimator, in order: the model's variables or expressions of them. It gets
+        values of their shapes on the natural (constrained) scale, scalars as numbers.
     n_replicates : int or "auto"
-        Number of independent estimates that are averaged. ``-inf`` of one counts as zero in the
-        average. NaN of one makes the average NaN, so that the draws would depend on
-        `n_replicates`: return ``-inf`` where an estimate is zero, as where all particles of a
-        particle filter have died. "auto" finds the number, up to 1000, while tuning, such that the
-        log of the average has variance `target_variance` at the chain's state. It is fixed after
-        tuning, and reported as ``kmc_n_replicates`` in the sample statistics. With `correlation`
-        the variance is half the mean squared difference between the log estimates of a proposal and
-        of the chain's state.
+        Number of independent estimates that are averaged. ``-inf`` of one counts as zero; NaN of
+        one makes the average NaN, so that the draws would depend on `n_replicates`: return ``-inf``
+        where an estimate is zero, as where all particles of a particle filter have died. "auto"
+        finds the number, up to 1000, while tuning, such that the log of the average has variance
+        `target_variance` at the chain's state (with `correlation`: half the mean squared difference
+        between the log estimates of a proposal and of the state). The sample statistics have it as
+        ``kmc_n_replicates``.
     target_variance : float
         Variance of the log estimate for "auto", by default 2: chains move, and fewer replicates
         would hardly give more draws for each (Doucet et al., 2015; Sherlock, Thiery and Lee, 2017).
     n_normals : int, optional
-        Number of independent standard normal numbers. The estimator then gets them as ``u=``, a
-        vector, instead of `rng`, and must have no other randomness. A proposal's vector is
-        correlated with the chain's, which makes the errors of the two estimates nearly cancel
-        (Deligiannidis, Doucet and Pitt, 2018). For this the log estimate must depend on `u`
-        smoothly: sort a particle filter's particles before resampling.
+        Number of standard normal numbers. The estimator then gets them as a vector ``u=`` instead
+        of `rng`, and must have no other randomness. A proposal's vector is correlated with the
+        chain's, so that the errors of the two estimates nearly cancel (Deligiannidis, Doucet and
+        Pitt, 2018), if the log estimate is smooth in `u`: sort a particle filter's particles before
+        resampling.
     correlation : float, optional
         Correlation of a proposal's `u` with the chain's, in [0, 1), by default .95. Without
         `n_normals`, share of the replicates whose seeds a proposal keeps, by default 0 (Tran et
@@ -115,22 +109,20 @@ def PseudoMarginalPotential(  # noqa: N802
         ``mpi4py.futures.MPIPoolExecutor()``, or a function that returns one, which is called once
         in each process that needs it. The draws don't depend on it, given `n_parallel` of
         :class:`KMC`, which follows its workers by default. With a process pool use
-        ``pm.sample(cores=1)``: PyMC's own processes can't start others. Only ``submit`` is used,
-        and ``result`` and ``cancel`` of the futures. The estimator travels by `cloudpickle` with
-        every task: let it load large data where it runs.
+        ``pm.sample(cores=1)``: PyMC's own processes can't start others. The estimator travels by
+        `cloudpickle` with every task: let it load large data where it runs.
     timeout : float, optional
         Seconds that the executor has for one estimate; then an error is raised. Worker processes
         are stopped if `executor` was given as a function; threads can't be.
     store : str, os.PathLike or EvaluationStore, optional
         File that keeps every estimate with its noise, or an :class:`EvaluationStore` for several
-        functions. What is in it is never computed again; after a kill the same script makes the
+        functions. Stored estimates aren't computed again; after a kill the same script makes the
         same draws.
     extras : dict of str to int, str or tuple, optional
-        What the estimator returns beside its value, kept with the accepted evaluation: the shape of
-        each extra by its name, lengths or names of the model's dims, e.g. ``{"path": (100,)}``.
-        The estimator then returns ``log_estimate, {"path": array}``. :func:`extras` finds them in
-        the result. Of several replicates one's are kept, chosen with probability proportional to
-        its estimate.
+        Shapes, by name, of arrays that the estimator returns beside its value and that the accepted
+        evaluation keeps: lengths or names of the model's dims, e.g. ``{"path": (100,)}``. The
+        estimator then returns ``log_estimate, {"path": array}``; :func:`extras` finds them in the
+        result. Of several replicates one's are kept, with probability proportional to its estimate.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -150,8 +142,7 @@ def PseudoMarginalPotential(  # noqa: N802
     OSError
         If the store can't be used.
     EstimatorError
-        If the estimator raises: at the model's initial point, or later while sampling. The message
-        has the parameters and the seed.
+        If the estimator raises. The message has the parameters and the seed.
 
     References
     ----------

@@ -1,7 +1,4 @@
-"""Replicates of an estimate, run in this process or on an executor.
-
-Neither the random numbers of a replicate nor the draws depend on where it runs.
-"""
+"""Replicates of an estimate, run in this process or on an executor, with the same draws."""
 
 from itertools import pairwise
 
@@ -21,11 +18,9 @@ class Replicates:
     """Runs a task for each row of noise, in this process or on an executor.
 
     ``task(*arguments, **random)``, with `random` from :meth:`Noise.inputs`, returns the result of
-    one replicate; if the noise is joint, the sequence of all results. `executor` is None, an
-    executor, or a function that returns one, called once in each process that needs it; joint noise
-    takes none. Methods used are ``submit``, those of :class:`concurrent.futures.Future`, and after
-    an error ``shutdown`` of an executor that the function made. `timeout` is in seconds, for all
-    replicates of an estimate.
+    one replicate, or the sequence of all if the noise is joint. `executor` is None, an executor, or
+    a function that returns one; joint noise takes none. `timeout` is in seconds, for all replicates
+    of an estimate.
     """
 
     def __init__(self, task, noise, executor=None, timeout=None):
@@ -38,18 +33,16 @@ class Replicates:
     def __call__(self, rows, arguments):
         """Return the results for rows of noise (n, ...), one a row, or the first :class:`Failure`.
 
-        Raises an ExecutorError if the executor fails or its time is up; the task's own exceptions
-        are returned.
+        Raises an ExecutorError if the executor fails or its time is up.
         """
         return next(self.each([(rows, arguments)])).result
 
     def each(self, calls, executor=None, arrived=None):
-        """Return an iterator of the results of estimates, :class:`Timed`.
+        """Return an iterator of the results of estimates, :class:`Timed`, until a :class:`Failure`.
 
-        Each is as :meth:`__call__` returns it. `calls` has the rows and arguments of each. All run
-        at once: on the replicates' own executor or, an estimate a task, on `executor`, a
-        LazyExecutor; `arrived` is then that of :meth:`LazyExecutor.results`. An estimate's time
-        limit begins when all before it have ended. After a :class:`Failure` there are no more.
+        `calls` are pairs of rows and arguments. All run at once on the own executor, else one a
+        task on `executor`, a LazyExecutor, with `arrived` of :meth:`LazyExecutor.results`. The time
+        limit of an estimate begins when all before it have ended.
         """
         if self.executor is not None:
             return self._on_own(calls)
@@ -58,7 +51,7 @@ class Replicates:
         return (timed(self.here, *call) for call in calls)
 
     def _on_own(self, calls):
-        """Yield the results of estimates, whose replicates are submitted all at once."""
+        """Yield the results of estimates whose replicates are all submitted at once."""
         tasks, firsts = [], []
         for rows, arguments in calls:
             firsts.append(len(tasks))
@@ -82,5 +75,5 @@ class Replicates:
         return Timed(results, total)
 
     def here(self, rows, arguments):
-        """Return the results of :meth:`__call__`, run in this process."""
+        """Return results as :meth:`__call__` does, run in this process."""
         return self._run_rows(rows, arguments)

@@ -1,4 +1,4 @@
-"""Tasks that travel to the workers of an executor, and how they are called there."""
+"""Tasks that travel to the workers of an executor."""
 
 import pickle
 import traceback
@@ -13,10 +13,7 @@ MOST_PAYLOADS = 8  # unpacked tasks that a worker keeps, one a potential: they m
 
 
 class Shipped:
-    """An object that travels between processes by `cloudpickle`: closures and lambdas may.
-
-    It is packed once in this process, and unpacked once in each worker.
-    """
+    """An object, closures too, that `cloudpickle` packs once and each worker unpacks once."""
 
     def __init__(self, content):
         self._content = content
@@ -39,7 +36,7 @@ class Shipped:
 
 
 def call(task, arguments, random, row=0):
-    """Return a task's result, or the :class:`Failure` of a row of noise, in this process."""
+    """Return a task's result, or the :class:`Failure` of a row of noise."""
     try:
         # [()] makes numbers of 0-d arrays. Copies: the task may write into its arguments.
         return task(*[value.copy()[()] for value in arguments], **random)
@@ -51,14 +48,14 @@ def call(task, arguments, random, row=0):
 
 
 class RunOnce(Shipped):
-    """Runs a task once, in the process that it is called in; see :func:`call`."""
+    """Runs a task once; see :func:`call`."""
 
     def __call__(self, arguments, random):
         return call(self.content, arguments, random)
 
 
 class RunRows(Shipped):
-    """Runs a task for rows of noise, in the process that it is called in."""
+    """Runs a task for rows of noise."""
 
     def __init__(self, task, noise):
         super().__init__((task, noise))
@@ -77,7 +74,7 @@ class RunRows(Shipped):
 
 
 class Payload:
-    """Bytes that are compared by their digest, as keys of a cache."""
+    """Bytes with their digest as the key of a cache."""
 
     def __init__(self, content):
         self.content = content
@@ -92,5 +89,5 @@ class Payload:
 
 @lru_cache(maxsize=MOST_PAYLOADS)
 def unpack(payload):
-    """Return the content of a payload; unpacked once for all tasks of a worker."""
+    """Return the content of a payload, unpacked once for all tasks of a worker."""
     return pickle.loads(payload.content)

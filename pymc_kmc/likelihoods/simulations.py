@@ -1,10 +1,8 @@
 """Simulated data sets and their summary statistics, for likelihoods made of simulations.
 
-A simulator makes one data set in a call. If it takes ``size=``, it makes `size` data sets, along a
-first axis; all of them then go through the summary and the distance together.
-
-A simulation fails where its result, a summary or a distance, is NaN or infinite. Observed data are
-finite: a failed simulation is infinitely far from them, and its weight in an estimate is 0.
+A simulator makes one data set in a call; with ``size=`` it makes `size` data sets along a first
+axis, which go through the summary and the distance together. A simulation fails if its result, a
+summary or a distance, is NaN or infinite. Its weight in an estimate is 0.
 """
 
 import inspect
@@ -37,13 +35,12 @@ MEANING_OF_FAILURES = (
 
 
 class Summaries:
-    """The task of a replicate: simulates data and returns their summary statistics.
+    """Simulates data for a replicate and returns their summary statistics, by default the data.
 
-    With `summary` None the data are their own summary. `is_joint` says that the simulator takes
-    ``size=``; the observed summary then has a first axis of length 1. `shape` is that of one data
-    set's summary, `extras` are the simulator's Extras.
-    Raises a TypeError if the observed summary isn't an array of real numbers, and a
-    ValueError if it is empty or not finite, or if `summary` raises.
+    `is_joint` says that the simulator takes ``size=``; the observed summary then has a first axis
+    of length 1. `shape` is that of one data set's summary. Raises a TypeError if the observed
+    summary isn't an array of real numbers, and a ValueError if it is empty or not finite, or if
+    `summary` raises.
     """
 
     def __init__(self, name, simulator, summary, observed, is_joint, extras=None):
@@ -89,13 +86,12 @@ class Summaries:
         return self.with_extras(*arguments, **random)[0]
 
     def data(self, *arguments, **random):
-        """Return simulated data, an array of floats."""
         first = [random["size"]] if self.is_joint else []
         data, _ = apart(self.extras, self.simulator(*arguments, **random), *first)
         return as_floats(data, "is")
 
     def with_extras(self, *arguments, **random):
-        """Return summaries of simulated data, and the raveled extras, None without any."""
+        """Return summaries of simulated data, and raveled extras, None without any."""
         first = [random["size"]] if self.is_joint else []
         data, extras = apart(self.extras, self.simulator(*arguments, **random), *first)
         try:
@@ -114,7 +110,7 @@ class Summaries:
         return summary, extras
 
     def _of_observed(self, data):
-        """Return the summary of the observed data, or raise an error if `summary` does."""
+        """Return the summary of the observed data; raise a ValueError if `summary` raises."""
         if self.summary is None:
             return self._summarise(data)
         try:
@@ -127,7 +123,7 @@ class Summaries:
         return as_floats(summary, "has as its summary")
 
     def warn_if_constant(self, noise, values):
-        """Warn if data sets simulated with different random numbers have the same summary."""
+        """Warn if data sets simulated from different noise have the same summary."""
         rows = noise.draw(ALL_EQUAL, np.random.default_rng(1))
         simulate = Replicates(self, noise).here
         for some in (rows[:2], rows):
@@ -147,17 +143,14 @@ class Summaries:
         )
 
     def _summarise(self, data):
-        """Return the summary of data, an array of floats.
-
-        The message of a TypeError is the end of a sentence about the data.
-        """
+        """Return a summary as floats; a TypeError's message ends a sentence about the data."""
         if self.summary is None:
             return as_floats(data, "is")
         return as_floats(self.summary(data), "has as its summary")
 
 
 class Combination(ABC):
-    """Makes the log estimate of an estimate's simulations, and counts a chain's failed ones.
+    """Makes the log estimate of results of simulations, and counts a chain's failed ones.
 
     `n_simulations` and `n_failed` count since :meth:`forget`.
     """
@@ -203,19 +196,18 @@ class Combination(ABC):
         return self.failures()
 
     def warn(self):
-        """Return a warning of failed simulations if they are many, else an empty string."""
+        """Return a warning if many simulations failed, else an empty string."""
         if self.n_failed < ENOUGH_FAILURES or not self.has_many_failures:
             return ""
         return f"{self.failures()} {MEANING_OF_FAILURES}"
 
 
 def is_notable(n_failed, n):
-    """Return whether a share of failures is worth mentioning."""
     return 0 < n_failed >= MANY_FAILURES * n
 
 
 def check_data(data):
-    """Raise a TypeError unless `data` may be a data set, whatever the summary."""
+    """Raise a TypeError if `data` is None or masked."""
     if data is None:
         raise TypeError("is None")
     if is_masked(data):
@@ -242,11 +234,10 @@ def is_masked(value):
 def noise_of_simulator(
     name, simulator, n_params, n_simulations, n_normals, correlation, executor, timeout
 ):
-    """Return the scheme of noise for a simulator, joint if it takes ``size=``.
+    """Return the Noise of a simulator, joint if it takes ``size=``.
 
-    Other arguments are those of the potential. Raises a TypeError if the simulator can't be called,
-    and a ValueError if an argument is out of its range, or doesn't go with a simulator that takes
-    ``size=``.
+    Raises a TypeError if the simulator can't be called, and a ValueError if an argument is out of
+    its range or excluded by ``size=``.
     """
     check_n_replicates(name, n_simulations, "n_simulations")
     is_joint = makes_many(simulator, n_params)

@@ -1,14 +1,13 @@
 """Every evaluation in an SQLite file: what was computed once is never computed again.
 
-An evaluation is found by its *key*, a digest of its parameters and of its noise, bit for bit. A run
-with the same seed asks for the same keys: after a kill it makes the same draws, without an
-evaluation, until where it was.
+The *key* of an evaluation is a digest of its parameters and noise, bit for bit. A run with the same
+seed asks for the same keys: after a kill it makes the same draws, without evaluations, up to where
+it was.
 
-Several processes write at once: the file has a write-ahead log (WAL), in which a writer waits for
-the other and readers wait for none. Each evaluation is committed by itself. With
-``synchronous=NORMAL`` a commit isn't flushed to the disk, which would take milliseconds: a process
-that dies loses nothing that was committed, a power failure some of the last evaluations, and
-neither damages the file.
+The file has a write-ahead log (WAL): writers wait for each other, readers for none. Each evaluation
+is committed by itself, with ``synchronous=NORMAL``, which spares the milliseconds of a flush to the
+disk: a dying process loses nothing, a power failure the last evaluations, and neither damages the
+file.
 """
 
 import atexit
@@ -54,7 +53,7 @@ _given_up: set = set()
 
 
 class StoredFailure(WrongResult):
-    """A failure of an earlier run: its `kind`, as it is counted, the message and the seconds."""
+    """A failure of an earlier run: its `kind` for counts, the message and the seconds."""
 
     def __init__(self, kind, message, seconds):
         super().__init__(message)
@@ -69,11 +68,11 @@ class FunctionEvaluations(NamedTuple):
     name, version, kind : str
         Its name, its version if one was given, and what is stored of it.
     parameters : tuple
-        A pair of name and shape for each parameter. A length None in a shape is any.
+        A pair of name and shape for each parameter; None in a shape is any length.
     shape : tuple
-        That of a result, of one replicate for an estimate.
+        Shape of a result, for an estimate of one replicate's.
     n_evaluations, n_failed, seconds : int, int, float
-        The number of all evaluations and of those that failed, and the seconds that all took.
+        Number of evaluations, of failed ones among them, and seconds that all took.
     """
 
     name: str
@@ -91,7 +90,7 @@ class FunctionEvaluations(NamedTuple):
         return f"{self.kind} of shape {self.shape}, of {names}, {version}"
 
     def fits(self, other):
-        """Return whether two are the same function, as far as their shapes and version say."""
+        """Return whether two have the same version and kind, and fitting shapes."""
         shapes = [[each.shape, *(s for _, s in each.parameters)] for each in (self, other)]
         same = (self.version, self.kind) == (other.version, other.kind)
         return same and len(shapes[0]) == len(shapes[1]) and all(map(_fit, *shapes))
@@ -105,22 +104,21 @@ def _fit(first, second):
 class EvaluationStore:
     """A file that keeps every evaluation of black boxes and noisy likelihoods.
 
-    Given as ``store=`` to :func:`BlackBox` and to the potentials, one store to as many as you like.
-    What is in it is never computed again: a run that was killed is resumed by running the same
-    script again, with the same draws as without the kill.
+    Give it as ``store=`` to any number of :func:`BlackBox` and potentials. What is in it is never
+    computed again: the same script resumes a killed run, with the same draws as without the kill.
 
-    Processes, chains and scripts of one machine may write at once. Evaluations on an executor are
-    written by the process that asked for them.
+    Processes of one machine may write at once. Evaluations on an executor are written by the
+    process that asked for them.
 
     Parameters
     ----------
     path : str or os.PathLike
-        The file, on a local disk; it is made if it doesn't exist, its folder too. It is an SQLite
-        database. While it is in use, files of the same name with "-wal" and "-shm" are part of it.
+        The file, an SQLite database on a local disk; it is made if needed, its folder too. While in
+        use, files of the same name with "-wal" and "-shm" are part of it.
     version : str or int, optional
-        Version of the functions. Raise it, and take another file, when a function computes
-        something else: a store knows a function by its name and the shapes of its parameters
-        and of its result, not by its code. A file with another version is refused.
+        Version of the functions. Raise it, and take another file, when a function's code changes: a
+        store knows a function by its name and the shapes of its parameters and result. A file with
+        another version is refused.
 
     Raises
     ------
@@ -163,7 +161,7 @@ class EvaluationStore:
 
     @property
     def functions(self) -> list:
-        """One FunctionEvaluations a function: its name, version, shapes and counts."""
+        """List of FunctionEvaluations, one a function."""
         statement = (
             "SELECT f.*, count(key), count(failure), total(seconds) FROM functions f"
             " LEFT JOIN evaluations USING (name) GROUP BY f.name ORDER BY f.rowid"
@@ -178,16 +176,15 @@ class EvaluationStore:
         name : str
             Name of the black box.
         parameters : dict of str to array_like, shape (n, ...), or pandas.DataFrame
-            The values of each of its parameters, in their order, on their natural scale. They are
-            found again where they are equal to the last bit, as 64-bit floats.
+            Values of its parameters, in order, on their natural scale. They are found again if
+            equal to the last bit, as 64-bit floats.
         outputs : array_like, shape (n, ...)
-            What the function returns there.
+            Results of the function.
 
         Raises
         ------
         TypeError, ValueError
-            If the arguments aren't real numbers with n rows each, or if the store has another
-            function of that name.
+            If the arguments aren't real with n rows each, or the store's function is another.
         """
         check_name(name)
         try:
@@ -211,7 +208,7 @@ class EvaluationStore:
                 function.insert(row, (), value, None)
 
     def merge(self, other) -> None:
-        """Take over the evaluations of another store, those that this one doesn't have.
+        """Add the evaluations of another store that this one doesn't have.
 
         Parameters
         ----------
@@ -223,7 +220,7 @@ class EvaluationStore:
         FileNotFoundError
             If there is no such file.
         ValueError
-            If both have a function of one name that isn't the same, or in other versions.
+            If both have a function of one name that differs, or of another version.
         """
         path = other.path if isinstance(other, EvaluationStore) else os.fspath(other)
         if not os.path.exists(path):
@@ -243,14 +240,13 @@ class EvaluationStore:
         Parameters
         ----------
         name : str
-            Its name.
+            Name of the function.
 
         Returns
         -------
         xarray.Dataset
-            Its parameters by their names, and `outputs`, `seconds` and `failure`, along the
-            dimension "evaluation". Outputs are those of replicates where a likelihood is estimated;
-            they are NaN where the function failed.
+            Its parameters by name, and `outputs`, `seconds` and `failure`, along the dimension
+            "evaluation". Outputs are those of replicates for an estimate, NaN for a failure.
         """
         import xarray as xr
 
@@ -262,8 +258,8 @@ class EvaluationStore:
     def to_pandas(self, name):
         """Return the evaluations of a function as a `pandas.DataFrame`, in the order of writing.
 
-        The arguments and columns are those of :meth:`to_xarray`; entries of arrays are columns
-        such as ``rates[0]``.
+        Arguments and columns are as of :meth:`to_xarray`; array entries are columns like
+        ``rates[0]``.
         """
         import pandas as pd
 
@@ -277,8 +273,8 @@ class EvaluationStore:
     def rows(self, name):
         """Yield (parameters, noise, outputs, seconds, failure) of a function's evaluations.
 
-        `parameters` and `noise` are lists of arrays, of a black box `noise` is empty. `outputs`,
-        an array, is None where it failed; `failure` then says why, as (kind, message).
+        `parameters` and `noise` are lists of arrays, `noise` empty for a black box. For a failure
+        the array `outputs` is None and `failure` is (kind, message).
         """
         for parameters, noise, outputs, seconds, failure in self._execute(
             "SELECT parameters, noise, outputs, seconds, failure FROM evaluations WHERE name = ?"
@@ -308,7 +304,7 @@ class EvaluationStore:
             return _connection(self.path).execute(statement, values)
 
     def _register(self, new):
-        """Enter FunctionEvaluations, or raise a ValueError if the name is another function's."""
+        """Enter FunctionEvaluations; raise a ValueError if the name is another function's."""
         row = *new[:3], json.dumps(new.parameters), json.dumps(new.shape)
         self._execute("INSERT OR IGNORE INTO functions VALUES (?, ?, ?, ?, ?)", row)
         found = self._execute("SELECT * FROM functions WHERE name = ?", (new.name,)).fetchone()
@@ -326,8 +322,8 @@ class StoredFunction:
     """A function in a store, for the Op that calls it.
 
     Arguments but the first are those of :class:`FunctionEvaluations`; a ValueError says that the
-    store has another function of that name. A fault of the file while a chain runs is no fault of
-    the chain: it is told once, and nothing is stored any more.
+    store has another function of that name. While a chain runs, a fault of the file ends the
+    storing, with a warning, not the chain.
     """
 
     def __init__(self, store, name, kind, params, shape):
@@ -342,10 +338,7 @@ class StoredFunction:
         store._register(new)
 
     def find(self, parameters, noise):
-        """Return a list of the outputs at parameters and of what was kept with them.
-
-        A Failure where the function failed; None if the parameters are new.
-        """
+        """Return the stored outputs with their extras, a list, or a Failure; None if not stored."""
         try:
             row = self._execute(
                 "SELECT outputs, seconds, failure FROM evaluations WHERE name = ? AND key = ?",
@@ -360,7 +353,7 @@ class StoredFunction:
             return None
 
     def write(self, *row, **options):
-        """Do :meth:`insert`; after a fault of the file, warn once and write no more."""
+        """Do :meth:`insert`; warn of a fault of the file once and write no more."""
         if self.path not in _given_up:
             try:
                 self.insert(*row, **options)
@@ -368,9 +361,9 @@ class StoredFunction:
                 self._give_up(error)
 
     def insert(self, parameters, noise, outputs, seconds, failure=None, extras=(), replace=True):
-        """Keep outputs and arrays that go with them, or a failure: its kind and its message.
+        """Store outputs and arrays `extras`, or a failure (kind, message); raise the file's faults.
 
-        Without `replace` what is kept for these parameters stays. Raises a fault of the file.
+        Without `replace` what is stored for these parameters stays.
         """
         parameters, noise = pack(parameters), pack(noise)
         values = None if failure is not None else pack([outputs, *extras])
@@ -418,14 +411,14 @@ def _key(parameters, noise):
 
 
 def _described(row):
-    """Return the FunctionEvaluations of a row of the table of functions, and counts."""
+    """Return the FunctionEvaluations of a row of the table of functions and counts."""
     name, version, kind, parameters, shape, *counts = row
     pairs = tuple((key, tuple(lengths)) for key, lengths in json.loads(parameters))
     return FunctionEvaluations(name, version, kind, pairs, tuple(json.loads(shape)), *counts)
 
 
 def _padded(arrays):
-    """Return arrays, None among them, as one of floats; NaN fills up the shorter ones."""
+    """Return arrays (or None) as one of floats, padded with NaN."""
     shapes = [array.shape for array in arrays if array is not None]
     full = np.full((len(arrays), *map(max, zip(*shapes, strict=True))), np.nan)
     for i, array in enumerate(arrays):
@@ -449,7 +442,6 @@ def _explained(path):
 
 
 def _connection(path):
-    """Return this thread's connection to a store."""
     key = path, os.getpid(), threading.get_ident()
     if key not in _connections:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -466,7 +458,7 @@ def _connection(path):
 
 
 def _open(connection, path):
-    """Make the tables of a new file, and a log; raise a ValueError if it is no store."""
+    """Make the tables and the log of a new file; raise a ValueError if it is no store."""
     # In this order: another process may make the tables meanwhile.
     is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
     (mark,) = connection.execute("PRAGMA application_id").fetchone()

@@ -2,8 +2,7 @@ r"""Synthetic likelihood: summary statistics taken to be Gaussian, with moments 
 
 With the mean :math:`\mu(\theta)` and the covariance :math:`\Sigma(\theta)` of a p-vector of summary
 statistics s, the synthetic likelihood (Wood, 2010) is the density of :math:`N(\mu(\theta),
-\Sigma(\theta))` at the observed s. Its posterior differs from that of ABC: it has no epsilon, and
-takes the summaries to be Gaussian.
+\Sigma(\theta))` at the observed s.
 
 From n simulations, with sample mean :math:`\hat\mu` and :math:`M = \sum_i (s_i - \hat\mu)(s_i -
 \hat\mu)'`, the density has an unbiased estimate for Gaussian summaries (Ghurye and Olkin, 1969,
@@ -18,23 +17,12 @@ section 3.3; Price et al., 2018, section 2.2): with :math:`d = s - \hat\mu` and 
 where :math:`|A|_+` is the determinant of A if it is positive definite, else 0. Plugging
 :math:`\hat\mu` and :math:`M / (n - 1)` into the Gaussian density is biased.
 
-A simulation that fails, with NaN or infinite summaries, is no value of a Gaussian. Summaries are
-taken to be Gaussian *given* success, which has probability :math:`p(\theta)`. The observed data
-are no failure: their likelihood is :math:`p(\theta)` times the Gaussian density. If k of n
-simulations succeed, k / n times the estimate of the density from these k is unbiased for it, given
-that k > p + 3. With fewer the estimate is 0. Without the factor, parameters at which nearly all
-simulations fail would be as good as others: that is the likelihood given success.
-
-References
-----------
-Ghurye, S. G. and Olkin, I. (1969). Unbiased estimation of some multivariate probability densities
-and related functions. *Annals of Mathematical Statistics* 40, 1261-1271.
-
-Price, L. F., Drovandi, C. C., Lee, A. and Nott, D. J. (2018). Bayesian synthetic likelihood.
-*Journal of Computational and Graphical Statistics* 27, 1-11.
-
-Wood, S. N. (2010). Statistical inference for noisy nonlinear ecological dynamic systems. *Nature*
-466, 1102-1104.
+A simulation fails if its summaries are NaN or infinite. Summaries are taken to be Gaussian *given*
+success, which has probability :math:`p(\theta)`; the likelihood of the observed data is
+:math:`p(\theta)` times the Gaussian density. If k of n simulations succeed, k / n times the
+estimate of the density from these k is unbiased for it, given that k > p + 3. With fewer the
+estimate is 0. Without the factor, parameters at which nearly all simulations fail would be as good
+as others: that is the likelihood given success.
 """
 
 from collections.abc import Callable
@@ -87,16 +75,15 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     (``examples/lognormal_abc.py`` shows both).
 
     With ``density="unbiased"`` and Gaussian summaries the chains sample the posterior given the
-    summaries exactly, whatever `n_simulations`. If the summaries aren't Gaussian, their
-    distribution is an approximation that depends a little on `n_simulations`. With
-    ``density="plugin"`` it depends on `n_simulations` in any case.
+    summaries exactly, whatever `n_simulations`. If the summaries aren't Gaussian, the chains'
+    distribution depends a little on `n_simulations`; with ``density="plugin"`` it always does.
 
     A simulation fails if one of its summary statistics is NaN or infinite. The moments are those of
-    the simulations that succeed, and the estimate gets their share as a factor: the likelihood is
-    the probability of success times the density of the summaries given success. Where fewer than
-    p + 4 succeed the estimate is 0, so that the posterior depends on `n_simulations` if that
-    happens often. ``kmc_failed_share`` in the sample statistics is the share that failed; a chain
-    warns where it is notable, and says how many estimates had too few.
+    the simulations that succeed, whose share is a factor of the estimate: the likelihood is the
+    probability of success times the density given success. If fewer than p + 4 succeed the estimate
+    is 0; if that is frequent the posterior depends on `n_simulations`. ``kmc_failed_share`` in the
+    sample statistics is the share that failed; a chain warns if it is notable, and says how many
+    estimates had too few.
 
     Parameters
     ----------
@@ -104,46 +91,41 @@ def SyntheticLikelihoodPotential(  # noqa: N802
         Name of the potential.
     simulator : callable
         ``simulator(*param_values, rng=numpy.random.Generator)`` returns one data set. If it takes
-        ``size=`` too, it returns `size` data sets, along the first axis of an array: all data
-        sets of an estimate in one call. Everything random in it must come from `rng`.
+        ``size=`` too, it returns an array of `size` data sets along the first axis: all those of an
+        estimate. Everything random in it must come from `rng`.
     *params : TensorVariable
-        Arguments of the simulator, in this order: the model's variables or expressions of them.
-        It gets their values on the natural (constrained) scale with their shapes, scalars as
-        numbers.
+        Arguments of the simulator, in order: the model's variables or expressions of them. It gets
+        values of their shapes on the natural (constrained) scale, scalars as numbers.
     observed : array_like or object
-        The observed data set: an array of the shape that is simulated, or the argument that
-        `summary` takes.
+        The observed data set: an array shaped like a simulated one, or the argument of `summary`.
     summary : callable, optional
-        ``summary(data)`` returns the p summary statistics, an array of one shape for all data, for
-        the simulated and the observed data. By default the data are their own summary. With a
-        simulator that takes ``size=`` it gets all data sets together, with their first axis, which
-        it must keep, and the observed data as an array with a first axis of length 1.
+        ``summary(data)`` returns an array of the p summary statistics, of one shape for all data.
+        By default the data are their own summary. With ``size=`` it gets all data sets together and
+        must keep their first axis; the observed data then have a first axis of length 1.
     density : {"unbiased", "plugin"}
         The unbiased estimate of a Gaussian density (Ghurye and Olkin, 1969; Price et al., 2018), or
         the density of the Gaussian with the estimated moments (Wood, 2010).
     n_simulations : int or "auto"
         Number of data sets an estimate, at least p + 4. "auto" finds the number, up to 1000, while
-        tuning, such that the log of the estimate has variance `target_variance` at the chain's
-        state. It is fixed after tuning, and reported as ``kmc_n_replicates`` in the sample
-        statistics.
+        tuning, such that the log estimate has variance `target_variance` at the chain's state. The
+        sample statistics have it as ``kmc_n_replicates``.
     target_variance : float
         Variance of the log estimate for "auto", by default 2.
     n_normals : int, optional
-        Number of independent standard normal numbers a data set. The simulator then gets them as
-        ``u=``, a vector, instead of `rng`. A proposal's vectors are correlated with the chain's.
-        Not with ``size=``.
+        Number of standard normal numbers a data set. The simulator gets them as a vector ``u=``
+        instead of `rng`; a proposal's are correlated with the chain's. Not with ``size=``.
     correlation : float, optional
         Correlation of a proposal's `u` with the chain's, in [0, 1), by default .95. Without
         `n_normals`, share of the data sets whose seeds a proposal keeps, by default 0. Not with
         ``size=``.
     executor : concurrent.futures.Executor or callable, optional
-        Executor that runs the simulations, or a function that returns one; the draws don't depend
-        on it. :func:`pymc_kmc.PseudoMarginalPotential` has the details. Not with ``size=``.
+        Executor that runs the simulations, or a function that returns one; see
+        :func:`pymc_kmc.PseudoMarginalPotential`. Not with ``size=``.
     timeout : float, optional
         Seconds that the executor has for one estimate; then an error is raised.
     store : str, os.PathLike or EvaluationStore, optional
         File that keeps the summaries of every estimate, or an :class:`EvaluationStore` for several
-        functions. What is in it is never computed again; `density` and the data may change.
+        functions. Stored summaries aren't computed again; `density` and the data may change.
     model : pymc.Model, optional
         The model, by default the one of the context.
 
@@ -156,8 +138,8 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     ------
     TypeError
         If `simulator` isn't callable or doesn't take ``rng=`` (``u=`` with `n_normals`), or if
-        `observed`, or the data simulated at the model's initial point, are masked or aren't an
-        array of real numbers of the right shape.
+        observed data, or those simulated at the initial point, aren't an unmasked real array of the
+        right shape.
     ValueError
         If there are no `params`, `observed` is empty or has NaN or infinite values, `summary`
         raises on it, `n_simulations` is too small, an argument is out of its range, or the store
@@ -165,15 +147,14 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     OSError
         If the store can't be used.
     EstimatorError
-        If the simulator raises, at the model's initial point or later while sampling, or if data
-        simulated later aren't an array of the right shape. The message has the parameters and the
-        seed. A proposal whose simulated summaries have a covariance that isn't positive definite is
-        rejected, counted and reported.
+        If the simulator raises, or later data aren't an array of the right shape. The message has
+        the parameters and the seed. A proposal whose simulated summaries have a covariance that
+        isn't positive definite is rejected, counted and reported.
 
     Warns
     -----
     UserWarning
-        If the simulator seems to be constant: ten data sets at the model's initial point are equal.
+        If ten data sets at the model's initial point are equal: the simulator seems constant.
 
     See Also
     --------
@@ -229,8 +210,8 @@ class SyntheticLogDensity(Combination):
     """Log density of the observed summary (p,) under a Gaussian fitted to simulated summaries.
 
     The log of the share of simulations that succeeded is added. `density` is a key of
-    `LOG_DENSITIES`. `n_estimates` counts since :meth:`forget`; `n_too_few` are those that are 0
-    because too few simulations succeeded.
+    `LOG_DENSITIES`. Since :meth:`forget`, `n_estimates` counts estimates and `n_too_few` those that
+    are 0 because too few simulations succeeded.
     """
 
     n_estimates: int
@@ -256,7 +237,7 @@ class SyntheticLogDensity(Combination):
 
     @property
     def has_many_failures(self):
-        """Whether a notable share of simulations failed, or of estimates for that reason."""
+        """Whether many simulations failed, or many estimates had too few successful ones."""
         return super().has_many_failures or is_notable(self.n_too_few, self.n_estimates)
 
     def failures(self):
@@ -288,9 +269,9 @@ class SyntheticLogDensity(Combination):
 
 
 def log_unbiased_density(n, log_determinant, mahalanobis, p):
-    """Return the log of the unbiased estimate of a Gaussian density; the module has the formula.
+    """Return the log of the unbiased density estimate (formula in the module) from n simulations.
 
-    It is of n simulations of p summaries; `log_determinant` is log |M|, `mahalanobis` d' M^-1 d.
+    `log_determinant` is log |M|, `mahalanobis` d' M^-1 d, `p` the number of summaries.
     """
     # |M - d d' / (1 - 1/n)| = |M| (1 - d' M^-1 d / (1 - 1/n)): the powers of |M| leave -1/2.
     rest = 1.0 - mahalanobis / (1.0 - 1.0 / n)
@@ -312,10 +293,7 @@ def log_c(k, v):
 
 
 def log_plugin_density(n, log_determinant, mahalanobis, p):
-    """Return the log density of N(mean, M / (n - 1)) at the observed summary.
-
-    Arguments are those of :func:`log_unbiased_density`.
-    """
+    """Return log N(s; mean, M / (n - 1)), with arguments of :func:`log_unbiased_density`."""
     return float(
         -0.5 * (p * LOG_2_PI + log_determinant - p * np.log(n - 1) + (n - 1) * mahalanobis)
     )

@@ -1,8 +1,7 @@
 """Models behind UM-Bridge servers, in any language, as black boxes.
 
 A model of the UM-Bridge protocol takes and returns lists of vectors, here called blocks, over HTTP.
-The client is that of the package umbridge. It has no time limit, and leaves what it meets as it is;
-both are added here.
+This module adds a time limit and explained errors to the client of the package umbridge.
 """
 
 import json
@@ -40,9 +39,8 @@ def umbridge(
 ) -> TensorVariable:
     """Make a tensor of a model behind a UM-Bridge server: any language, any machine, a cluster.
 
-    It is a :func:`BlackBox` whose sizes the server is asked for when the model is built. Needs the
-    package umbridge: ``pip install 'pymc-kmc[umbridge]'``. Gradients that a server may have are
-    not used.
+    It is a :func:`BlackBox` with the sizes that the server reports when the model is built;
+    gradients of the server are not used. Needs umbridge: ``pip install 'pymc-kmc[umbridge]'``.
 
     Parameters
     ----------
@@ -51,21 +49,21 @@ def umbridge(
     model_name : str
         Name of a model that it serves.
     *params : TensorVariable
-        The model's variables or expressions of them. Their values fill the input blocks in their
-        order. A block may take several of them; none may be parted between two blocks.
+        The model's variables or expressions of them, which fill the input blocks in order. A block
+        may take several; none may be split between blocks.
     config : dict, optional
         The configuration that the model is called with.
     name : str, optional
         Name of the black box, by default `model_name`.
     timeout : float, optional
-        Seconds that the server has for an answer, by default any. Then the sampling ends with an
-        error, whatever `on_error`: the server is still busy, and the next call would wait for it.
+        Seconds for an answer, by default any. Then an error ends the sampling, whatever `on_error`:
+        the server is still busy, and the next call would wait for it.
     executor : concurrent.futures.Executor or callable, optional
-        Executor whose workers ask the server, for batches of points: as many threads as it has
-        workers, ``executor=lambda: ThreadPoolExecutor(16)``.
+        Executor that asks the server for batches of points, with a thread for each of its workers:
+        ``executor=lambda: ThreadPoolExecutor(16)``.
     on_error : {"raise", "reject"}
-        The treatment of points where the model fails; see :func:`BlackBox`. A server that can't be
-        reached is no reason to reject a point: it always ends the sampling.
+        The treatment of points where the model fails; see :func:`BlackBox`. An unreachable server
+        always ends the sampling.
     store : str, os.PathLike or EvaluationStore, optional
         File that keeps every evaluation; see :func:`BlackBox`.
     model : pymc.Model, optional
@@ -87,7 +85,7 @@ def umbridge(
     TypeError
         If the params don't fill the input blocks, or `config` isn't a dict of what JSON has.
     BlackBoxError
-        If the model fails: at the initial point, or later while sampling.
+        If the model fails.
 
     Examples
     --------
@@ -152,10 +150,7 @@ class ServerModel:
         return np.concatenate([np.asarray(block, dtype=float) for block in outputs])
 
     def _asked(self, function, *arguments):
-        """Return what a function of the client returns, or raise an error that names the server.
-
-        It is an Unavailable where the server is to blame, else a RuntimeError.
-        """
+        """Call the client; raise Unavailable if the server is to blame, else RuntimeError."""
         server = f"the model {self.model_name!r} of the UM-Bridge server {self.url!r}"
         try:
             return within(self.timeout, function, *arguments)
@@ -173,7 +168,7 @@ class ServerModel:
             raise RuntimeError(f"{server} failed: {error}") from error
 
     def _outputs_of(self, answer, server):
-        """Return the outputs of an answer that isn't JSON: infinite or NaN, as Python writes it."""
+        """Return the outputs of an answer with Python's inf or nan, which JSON lacks, or raise."""
         if answer.startswith('{"output"'):
             written = re.sub(r"\b(nan|inf)\b", lambda found: NUMBERS[found[0]], answer)
             return json.loads(written)["output"]
@@ -183,10 +178,7 @@ class ServerModel:
 
 
 def within(seconds, function, *arguments):
-    """Return a function's result; raise a TimeoutError after some seconds, None for any number.
-
-    The call then goes on in a thread, which doesn't keep Python from ending.
-    """
+    """Return a function's result, or raise a TimeoutError and leave the call to a daemon thread."""
     if seconds is None:
         return function(*arguments)
     future: Future = Future()
@@ -202,7 +194,7 @@ def within(seconds, function, *arguments):
 
 
 def checked_config(config):
-    """Return a configuration as a dict; raise a TypeError unless JSON has all that is in it."""
+    """Return a configuration as a dict; raise a TypeError if JSON can't express it."""
     config = {} if config is None else config
     try:
         return dict(json.loads(json.dumps(config)))

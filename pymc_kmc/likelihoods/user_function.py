@@ -34,10 +34,7 @@ class NotFinite(WrongResult):
 
 
 class Cache:
-    """The last few results by their arguments; the one used last is forgotten last.
-
-    Chains in other threads may use it too.
-    """
+    """The last few results by their arguments (least recently used ones leave); thread-safe."""
 
     def __init__(self):
         self._results = {}
@@ -47,7 +44,7 @@ class Cache:
         return key in self._results
 
     def find(self, key, evaluate):
-        """Return the result of `key`, from ``evaluate()`` where it isn't remembered."""
+        """Return the result of `key`, remembered or from ``evaluate()``."""
         result = self._results.pop(key, None)
         if result is None:
             result = evaluate()
@@ -59,7 +56,7 @@ class Cache:
     def find_all(self, keys, evaluate):
         """Return the results of `keys`; ``evaluate(rows)`` yields those that aren't remembered.
 
-        From then on so many more are.
+        The cache grows to hold them all.
         """
         self._size = max(self._size, CACHE_SIZE + len(keys))
         found = {key: self._results.get(key) for key in keys}
@@ -71,7 +68,7 @@ class Cache:
         return [self.find(key, partial(found.get, key)) for key in keys]
 
     def refresh(self, is_current):
-        """Make results the last used whose keys are current."""
+        """Make results whose keys are current the most recently used."""
         for key in filter(is_current, list(self._results)):
             result = self._results.pop(key, None)
             if result is not None:
@@ -84,9 +81,9 @@ class Cache:
 class UserFunctionOp(Op):
     """A user's function of parameters without a gradient; its last few results are remembered.
 
-    Two instances are never equal. `subject` stands for it in messages. `stored` is its
-    StoredFunction, None without a store. `rejects` says whether a failure is a result. `extras` are
-    the function's Extras, None without any; its results are then :class:`WithExtras`.
+    Two instances are never equal. `subject` is its name in messages, `stored` its StoredFunction or
+    None; `rejects` says whether a failure is a result. Results are :class:`WithExtras` if it has
+    `extras`, Extras.
     """
 
     stored: StoredFunction | None = None
@@ -100,17 +97,17 @@ class UserFunctionOp(Op):
         self._cache = Cache()
 
     def keep_in(self, store, kind, params, shape):
-        """Keep evaluations in a store, if one is given; see :class:`StoredFunction`."""
+        """Keep evaluations in a store, if any; see :class:`StoredFunction`."""
         if store is not None:
             shapes = [param.type.shape for param in params]
             pairs = zip(self.parameter_names, shapes, strict=True)
             self.stored = StoredFunction(store, self.name, kind, pairs, shape)
 
     def known(self, parameters, noise: Sequence = ()):
-        """Return what the store has at parameters, a result or a :class:`Failure`; else None.
+        """Return the stored result or :class:`Failure` at parameters, else None.
 
-        What would end a run isn't taken from it: the cause may have been mended. An evaluation
-        without the function's extras, or with others, is none.
+        Failures that would end a run aren't used, since their cause may have been mended, nor
+        evaluations without the function's extras.
         """
         found = None if self.stored is None else self.stored.find(parameters, noise)
         if found is None:
@@ -126,9 +123,9 @@ class UserFunctionOp(Op):
         return found if self.rejects and not is_short else None
 
     def keep(self, parameters, noise: Sequence, result, seconds, replace=True):
-        """Write a result or a :class:`Failure` into the store, if there is one.
+        """Store a result, or a :class:`Failure` that doesn't end the run, if there is a store.
 
-        What ends a run isn't kept. Without `replace` what the store has by now stays.
+        Without `replace` what is stored by now stays.
         """
         if self.stored is None:
             return
@@ -145,10 +142,10 @@ class UserFunctionOp(Op):
             self.stored.write(parameters, noise, None, seconds, failure, replace=replace)
 
     def _results_of(self, calls, compute):
-        """Yield the result of each call: the store's, or the next one of ``compute(missing)``.
+        """Yield the result of each call: the store's, or the next of ``compute(missing)``, Timed.
 
         Calls are pairs of parameters and noise, two sequences of arrays; `missing` are the indices
-        of those that the store doesn't have, None for all. What is computed is :class:`Timed`.
+        of those that aren't stored, None without a store.
         """
         if self.stored is None:
             yield from (self._checked(result) for result, _ in compute(None))
@@ -192,14 +189,14 @@ KINDS = {
 
 
 def kind(error):
-    """Return the kind of a failure's error, for counts."""
+    """Return the kind of an error, for counts."""
     if isinstance(error, StoredFailure):
         return error.kind
     return KINDS.get(type(error), type(error).__name__)
 
 
 def happened(failure):
-    """Return the failure as the end of a sentence whose subject is the function."""
+    """Return a failure as the end of a sentence whose subject is the function."""
     error = failure.error
     if isinstance(error, WrongResult):
         return str(error)
@@ -213,10 +210,7 @@ def happened(failure):
 
 
 def with_values(names, values):
-    """Return parameters as ``"rate=0.3, size=[1., 2.]"``, with the digits that reproduce them.
-
-    Names beyond the values are left out.
-    """
+    """Return ``"rate=0.3, size=[1., 2.]"`` with reproducible digits; spare names are left out."""
     form = {"separator": ", ", "floatmode": "unique", "max_line_width": np.inf}
     return ", ".join(
         f"{name}={np.array2string(np.asarray(value), **form)}"
@@ -225,9 +219,9 @@ def with_values(names, values):
 
 
 def as_tensors(name, params, what):
-    """Return the parameters of a user's function, named `what` in messages, as tensors.
+    """Return the parameters of a user's function, `what` in messages, as tensors.
 
-    Raises a ValueError if there are none, and a TypeError if one is neither a tensor nor numbers.
+    Raises a ValueError if there are none, a TypeError if one is neither a tensor nor numbers.
     """
     if not params:
         raise ValueError(
@@ -250,14 +244,13 @@ def as_tensors(name, params, what):
 
 
 def names_of(params):
-    """Return the names of parameters, for messages."""
     return [param.name or f"params[{i}]" for i, param in enumerate(params)]
 
 
 def evaluate_at_initial_point(params, model):
     """Return the values of `params` at the model's initial point, on their natural scale.
 
-    Raises a ValueError if one depends on a variable that isn't the model's.
+    Raises a ValueError if one depends on another model's variable.
     """
     values = model.replace_rvs_by_values(params)
     for param, value in zip(names_of(params), values, strict=True):
@@ -287,10 +280,7 @@ def is_free(variable):
 
 
 def fault_of(outputs, may_reject):
-    """Return the :class:`Failure` of outputs that aren't finite, else None.
-
-    -inf is a failure where the function `may_reject` parameters.
-    """
+    """Return a :class:`Failure` if outputs aren't finite (-inf only if `may_reject`), else None."""
     if np.isfinite(outputs).all():
         return None
     bad = ~np.isfinite(outputs)

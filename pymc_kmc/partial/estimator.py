@@ -35,16 +35,15 @@ def partial_posteriors(
     :math:`\varphi^* = \sum_{t \le T} (\varphi_t - \varphi_{t-1}) / P(T \ge t)`. The mean of the
     replications is the estimate. Level t_max has all data.
 
-    *Unbiased* refers to the subsets: the estimate's expectation is that of the functional in a run
-    on all data with the same settings. A bias of chains of finite length on all data stays. So does
-    the bias of a functional that isn't an average of draws, such as a standard deviation.
+    *Unbiased* refers to the subsets: the estimate has the expectation of a run on all data with the
+    same settings. The bias of finite chains on all data stays, as does that of a functional that
+    isn't an average of draws, such as a standard deviation.
 
     *alpha trades variance for cost.* The mean cost grows as :math:`N^{1 - \alpha}`. The variance is
-    bounded, however many data there are, for alpha below the rate at which
-    :math:`E|\varphi_t - \varphi|^2` falls with the size; that is 1 for the posterior means of most
-    models. The rate is estimated from the replications, and a finding reports an alpha that is too
-    large for it. A chain on all data, where it is affordable, is always more exact: partial
-    posteriors are for data where it is not.
+    bounded, however many data there are, for alpha below the rate at which :math:`E|\varphi_t -
+    \varphi|^2` falls with the size; that is 1 for the posterior means of most models. The
+    replications give an estimate of the rate, and a finding reports an alpha that is too large for
+    it. A chain on all data, where affordable, is always more exact.
 
     Parameters
     ----------
@@ -54,9 +53,9 @@ def partial_posteriors(
     data : array, data frame, or tuple or dict of such
         One row a datum, in all parts.
     functional : callable, str or sequence of str
-        A function of the result of `sample` (by default an InferenceData on PyMC 5, a DataTree on
-        PyMC 6) that returns a number or an array; or names of variables, for the means and standard
-        deviations of their elements.
+        A function of the result of `sample` (by default PyMC 5's InferenceData or PyMC 6's
+        DataTree) that returns a number or an array; or names of variables, for their elements'
+        means and standard deviations.
     first_size : int
         Size of the first subset. Its posterior must be proper, and chains must find it.
     alpha : float
@@ -64,16 +63,16 @@ def partial_posteriors(
     n_replications : int
         Number of replications.
     sample : dict or callable, optional
-        Arguments of `pm.sample` in place of the defaults (2 chains of 500 draws after 500
-        iterations of tuning, by the steps that PyMC assigns, or by `KMC` where there are no
-        gradients); ``"step"`` is a class or a function that makes the step. Or a function
-        ``sample(model, random_seed)`` that returns what `pm.sample` does, or a dictionary of draws
-        of shape (chains, draws, ...). Evaluations are counted by the steps' statistics, else as
-        one a draw; ``posterior.attrs["n_evaluations"]`` overrides both.
+        Arguments of `pm.sample` in place of the defaults (2 chains of 500 draws after 500 of
+        tuning, by PyMC's steps, or by `KMC` without gradients); ``"step"`` is a class or a function
+        that makes the step. Or a function ``sample(model, random_seed)`` that returns what
+        `pm.sample` does, or a dictionary of draws of shape (chains, draws, ...). Evaluations are
+        counted by the steps' statistics, else as one a draw; ``posterior.attrs["n_evaluations"]``
+        overrides both.
     executor : concurrent.futures.Executor or callable, optional
         Executor that runs the replications, or a function that makes it, such as ``lambda:
-        ProcessPoolExecutor(8)``. The estimate doesn't depend on it. What a function makes is made
-        anew when a worker dies, and the replications that were lost are run again.
+        ProcessPoolExecutor(8)``. The estimate doesn't depend on it. If a worker dies, the function
+        makes a new one, and lost replications are run again.
     random_seed : int, sequence of int, numpy.random.SeedSequence or Generator, optional
         The same seed gives the same estimate; a generator draws one.
     progressbar : bool
@@ -81,14 +80,13 @@ def partial_posteriors(
     Returns
     -------
     PartialPosteriors
-        Prints as estimate, standard error, cost and findings. An interrupt (Ctrl-C) gives the
-        replications that have ended.
+        Prints estimate, standard error, cost and findings. Ctrl-C gives the replications that have
+        ended.
 
     Raises
     ------
     ValueError
-        If an argument is out of its range, or if models of different subsets have different
-        variables.
+        If an argument is out of its range, or models of subsets have different variables.
     TypeError
         If an argument is of the wrong type, or `build` returns no model.
     ExecutorError
@@ -172,7 +170,7 @@ def _plan(schedule, seed):
 
 
 class AlikeCheck:
-    """Refuses models of different variables, and functionals of different shapes."""
+    """Refuses runs of different variables or different shapes of the functional."""
 
     def __init__(self):
         self.first = None
@@ -194,7 +192,7 @@ class AlikeCheck:
 
 
 def _dataset(paths, n_levels, attributes):
-    """Return the replications that have ended, in their order, as a dataset."""
+    """Return the ended replications, in order, as a dataset."""
     ended = [paths[index] for index in sorted(paths)]
     first = ended[0][0]
     checked = max(len(run.spread) for runs in ended for run in runs)
@@ -225,7 +223,7 @@ def _dataset(paths, n_levels, attributes):
 
 @contextmanager
 def _progress(n_replications, shown):
-    """Yield a function that advances a progress bar by a replication of so many runs."""
+    """Yield a function that advances a progress bar by one replication of `n_runs` runs."""
     bar = Progress(
         TextColumn("Replications"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""Problems of an estimate from partial posteriors, in words."""
+"""Findings: problems of an estimate from partial posteriors, with their remedies."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ MOST_DIVERGENT = 0.01
 
 
 def is_suspect(r_hat, ess):
-    """Return whether a run's chains disagree or are too short; false where that isn't known."""
+    """Return whether a run's chains disagree or are too short; False if unknown (NaN)."""
     return (r_hat > R_HAT_OF_SHORT_RUNS) | (ess < FEWEST_EFFECTIVE)
 
 
@@ -163,7 +163,7 @@ def _rate(result):
 
 
 def _unseen(result):
-    """Yield a finding if most of the variance is of levels that few replications reached."""
+    """Yield a finding if levels that few replications reached have most of the variance."""
     reached = np.array([np.sum(result.levels >= t) for t in range(len(result.schedule.sizes))])
     terms = (result.rate.mean_squares / result.schedule.reach[:, None])[1:]
     rare = reached[1:] < FEWEST_AT_A_LEVEL

@@ -12,7 +12,7 @@ from pymc_kmc.steps import KMC
 
 
 def draws_of(result, name):
-    """Return a variable's draws (chains, draws, ...), of InferenceData, a DataTree or a mapping."""
+    """Return a variable's draws (chains, draws, ...) of InferenceData, a DataTree or a dict."""
     posterior = getattr(result, "posterior", result)
     if name not in posterior:
         raise ValueError(f"The draws have no variable {name!r}, they have {sorted(posterior)}.")
@@ -25,8 +25,7 @@ def draws_of(result, name):
 class Functional:
     """An expectation of the posterior, as a vector with labels.
 
-    `functional` is a function of the draws that returns a number or an array; or names of
-    variables, for the mean and the standard deviation of each of their elements.
+    `functional` is a function of the draws, or names of variables, for their elements' mean and sd.
     """
 
     def __init__(self, functional):
@@ -89,8 +88,8 @@ class SubsetRun(NamedTuple):
         The functional; its `shape` and `labels` are those of :class:`Functional`.
     variables : tuple of str
         Names of the model's free variables.
-    evaluations : int
-        Evaluations of the likelihood or its gradient, those of tuning included.
+    evaluations, divergences : int
+        Evaluations of the likelihood or its gradient, with tuning's; divergent draws, without.
     seconds : float
         Time for building, sampling and the functional.
     r_hat, ess : float
@@ -112,11 +111,7 @@ class SubsetRun(NamedTuple):
 
 
 class Sampler:
-    """Samples a model by `pm.sample` or by a user's function.
-
-    `sample` is that function, a dictionary of arguments of `pm.sample`, or None, as in
-    :func:`partial_posteriors`.
-    """
+    """Samples a model according to the argument `sample` of :func:`partial_posteriors`."""
 
     def __init__(self, sample=None):
         if not (sample is None or isinstance(sample, dict) or callable(sample)):
@@ -170,7 +165,7 @@ def _has_gradient(model):
 
 
 def run_level(build, sample, functional, subset, random_seed):
-    """Return a level's :class:`SubsetRun`: build the model, sample it, evaluate the functional."""
+    """Build a level's model, sample it, evaluate the functional; return a :class:`SubsetRun`."""
     begin = perf_counter()
     model = build(subset)
     if not isinstance(model, pm.Model):

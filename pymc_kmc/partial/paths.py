@@ -31,8 +31,7 @@ LOOK_EVERY = 0.01
 class Replication(NamedTuple):
     """Everything random about one replication.
 
-    `sizes` are those of its T + 1 subsets, `permutation` the SeedSequence of their rows, `seeds`
-    one for each run.
+    `sizes` are those of its T + 1 subsets, `permutation` the seed of their rows, `seeds` the runs'.
     """
 
     sizes: list
@@ -40,18 +39,14 @@ class Replication(NamedTuple):
     seeds: list
 
     def subset(self, data, n_data):
-        """Return the rows of the largest subset in random order; the others are its beginnings."""
+        """Return the rows of the largest subset in random order; it begins with the others."""
         rng = np.random.default_rng(self.permutation)
         indices = rng.choice(n_data, self.sizes[-1], replace=False)
         return take(data, indices)
 
 
 class PathFailure(NamedTuple):
-    """The exception that a level raised.
-
-    `frames` is its traceback as text, if it was raised in another process: a traceback does not
-    travel.
-    """
+    """The exception that a level raised; `frames` is another process's traceback, as text."""
 
     level: int
     error: Exception
@@ -63,13 +58,13 @@ class PathFailure(NamedTuple):
 
 
 class RunPath(Shipped):
-    """Runs the levels of a replication. It travels to other processes with closures and lambdas."""
+    """Runs the levels of a replication."""
 
     def __init__(self, build, sample, functional):
         super().__init__((build, sample, functional))
 
     def __call__(self, subset, sizes, seeds):
-        """Return a list of :class:`Run`, or a :class:`PathFailure`."""
+        """Return a list of :class:`~.levels.SubsetRun`, or a :class:`PathFailure`."""
         runs = []
         with single_threaded_blas():
             for level, (size, seed) in enumerate(zip(sizes, seeds, strict=True)):
@@ -81,11 +76,11 @@ class RunPath(Shipped):
 
 
 def follow(plans, run_path, subset_of, executor=None, report=lambda runs: None):
-    """Return the runs of all replications by number; not of all after an interrupt.
+    """Return the runs of the replications by number: of those that ended, after an interrupt.
 
     `subset_of` returns a plan's largest subset. `executor`, or a function that returns one, runs
-    the replications; None runs them here. `report` is called with the runs of each replication that
-    has ended. Raises a KeyboardInterrupt if none has ended.
+    the replications; None runs them here. `report` is called with the runs of each ended
+    replication. Raises a KeyboardInterrupt if none has ended.
     """
     paths = {}
 
@@ -114,7 +109,7 @@ def follow(plans, run_path, subset_of, executor=None, report=lambda runs: None):
 
 
 def _on_executor(plans, run_path, subset_of, executor, keep):
-    """Run all replications; what a dying worker takes along is run again where that can be."""
+    """Run all replications, those lost with a dying worker again if that can be."""
     waiting, todo, n_deaths = {}, list(enumerate(plans))[::-1], 0
     try:
         while waiting or todo:
@@ -154,7 +149,7 @@ def _submitted(executor, run_path, plan, subset):
 
 
 def failure(index, plan, outcome):
-    """Return the exception that a level raised, with a note on the place."""
+    """Return the exception that a level raised, with notes on the place."""
     size = plan.sizes[outcome.level]
     error = outcome.error
     error.add_note(
@@ -173,7 +168,7 @@ def failure(index, plan, outcome):
 
 @contextmanager
 def noticed_interrupts():
-    """Yield a list that is no longer empty after Ctrl-C; the signal's own handler is called too."""
+    """Yield a list that isn't empty after Ctrl-C; the signal's own handler is called too."""
     seen = []
     if threading.current_thread() is not threading.main_thread():
         yield seen
@@ -195,10 +190,7 @@ def noticed_interrupts():
 
 
 def n_rows(data):
-    """Return the number of data.
-
-    Raises a TypeError if `data` has no rows, and a ValueError if its parts have different numbers.
-    """
+    """Return the number of data; raise a TypeError without rows, a ValueError if parts differ."""
     if isinstance(data, tuple | dict):
         parts = data.values() if isinstance(data, dict) else data
         numbers = [n_rows(part) for part in parts]

@@ -1,4 +1,4 @@
-"""The result of :func:`partial_posteriors`: replications, and everything that follows from them."""
+"""The result of :func:`partial_posteriors`: replications, and what follows from them."""
 
 import json
 from functools import cached_property
@@ -16,8 +16,8 @@ from pymc_kmc.partial.schedule import Schedule, convergence_rate
 class PartialPosteriors:
     """Debiased estimates from partial posteriors.
 
-    Objects are made by :func:`partial_posteriors`, by :meth:`from_netcdf`, and by ``first +
-    second``, which joins replications of two seeds.
+    Made by :func:`partial_posteriors`, :meth:`from_netcdf`, and ``first + second``, which joins
+    replications of two seeds.
 
     Parameters
     ----------
@@ -27,9 +27,9 @@ class PartialPosteriors:
     Attributes
     ----------
     replications : xarray.Dataset
-        Everything else follows from it. Variables over `replication` and `level`, NaN or 0 beyond a
-        path's end: `value` (and `element`), `evaluations`, `seconds`, `r_hat`, `ess`,
-        `divergences`, `spread` (and `checked`).
+        Variables over `replication` and `level`, NaN or 0 beyond a path's end: `value` (and
+        `element`), `evaluations`, `seconds`, `r_hat`, `ess`, `divergences`, `spread` (and
+        `checked`).
     """
 
     def __init__(self, replications):
@@ -79,10 +79,10 @@ class PartialPosteriors:
 
     @property
     def standard_error(self):
-        """Standard error of the estimate, from the spread of the replications.
+        """Standard error of the estimate, from the spread of the replications; NaN with one.
 
-        It contains Monte-Carlo errors of the chains, and no part from levels that no replication
-        has reached. NaN with one replication.
+        It contains the chains' Monte-Carlo errors, and nothing of levels that no replication
+        reached.
         """
         if self.n_replications < 2:
             return np.full(self._shape, np.nan)[()]
@@ -107,10 +107,7 @@ class PartialPosteriors:
 
     @property
     def summary(self):
-        """Estimates, standard errors, 90 % intervals and rates, pandas.DataFrame.
-
-        `rate` is beta in E(phi_t - phi_{t-1})^2 ~ n^-beta.
-        """
+        """DataFrame of estimates, standard errors, 90 % intervals and rates (see :attr:`rate`)."""
         low, high = self.interval(0.9)
         return pd.DataFrame(
             {
@@ -150,12 +147,12 @@ class PartialPosteriors:
 
     @cached_property
     def rate(self):
-        """Rate of convergence for each element of the functional, with its standard error."""
+        """Rate beta in E(phi_t - phi_{t-1})^2 ~ n^-beta of each element, and its standard error."""
         return convergence_rate(self._values, self.schedule.sizes)
 
     @property
     def runs(self):
-        """One row a run, pandas.DataFrame.
+        """DataFrame with one row a run.
 
         Columns: `size`, `evaluations`, `cost`, `seconds`, `r_hat`, `ess`, `divergences`, and
         `suspect`, whether the chains were too short or didn't agree.

@@ -1,4 +1,4 @@
-r"""Sizes of the subsets, the probabilities with which they are reached, and what these lead to.
+r"""Sizes of the subsets, the probabilities with which they are reached, and their consequences.
 
 Level t has :math:`n_t = \min(a 2^t, N)` data, t = 0 ... t_max, where t_max is the first level with
 all N of them. The truncation level has the geometric distribution restricted to these levels,
@@ -6,15 +6,13 @@ all N of them. The truncation level has the geometric distribution restricted to
 .. math:: P(T = t) = \frac{2^{-\alpha t}}{\sum_{s=0}^{t_{max}} 2^{-\alpha s}},
           \qquad t = 0, \dots, t_{max} .
 
-Finite data truncate the distribution, not the sum: every level up to the full data has a positive
-:math:`P(T \ge t)`, and beyond the full data there is nothing to add. Therefore
-:math:`E \varphi^* = \sum_{t=0}^{t_{max}} E(\varphi_t - \varphi_{t-1}) = E \varphi_{t_{max}}`
-exactly, as long as the law of :math:`\varphi_t` doesn't depend on T: settings of the sampler may
-depend on the level, never on T.
+Every level up to the full data has a positive :math:`P(T \ge t)`. Therefore :math:`E \varphi^* =
+\sum_{t=0}^{t_{max}} E(\varphi_t - \varphi_{t-1}) = E \varphi_{t_{max}}` exactly, as long as the law
+of :math:`\varphi_t` doesn't depend on T: settings of the sampler may depend on the level, never on
+T.
 
-*Rate of convergence.* If :math:`E|\varphi_t - \varphi_{t_{max}}|^2` falls as
-:math:`n_t^{-\beta}`, so do the mean squared differences of successive levels, which the
-replications show. Then
+*Rate of convergence.* If :math:`E|\varphi_t - \varphi_{t_{max}}|^2` falls as :math:`n_t^{-\beta}`,
+so do the mean squared differences of successive levels, which the replications show. Then
 
 - the variance of :math:`\varphi^*`, a sum of terms :math:`2^{(\alpha - \beta) t}`, is bounded
   however many data there are where :math:`\alpha < \beta`;
@@ -34,8 +32,8 @@ from scipy.special import digamma, polygamma
 class Schedule:
     """Nested subsets whose `sizes` double from `first_size` to `n_data`.
 
-    `alpha` is the decay of the distribution of the last one: large values make far levels rare.
-    `reach` has the probabilities P(T >= t) of all levels.
+    `alpha` is the decay of the truncation level's distribution, `reach` has P(T >= t) of all
+    levels.
     """
 
     def __init__(self, n_data, first_size, alpha):
@@ -93,8 +91,8 @@ class Rate(NamedTuple):
     exponent, standard_error : ndarray, shape (k,)
         beta for each element of the functional; NaN where fewer than two levels are known.
     mean_squares : ndarray, shape (t_max + 1, k)
-        Of the differences to the level before, extrapolated from the fit for levels that few
-        replications have reached. Row 0 is NaN: there is no level before.
+        Mean squared differences to the level before, extrapolated from the fit for levels that few
+        replications have reached. Row 0 is NaN.
     """
 
     exponent: np.ndarray
