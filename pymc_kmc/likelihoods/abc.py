@@ -65,8 +65,7 @@ def ABCPotential(  # noqa: N802
 
     The estimate is the average of kernel weights over `n_simulations` simulated data sets. The
     steps of this package sample the ABC posterior exactly, whatever `n_simulations`; a larger
-    number makes them mix better. A step of this package must sample at least one of the model's
-    variables.
+    number makes them mix better. A step of this package must sample at least one variable.
 
     A simulation fails if its distance from the observed data is NaN or infinite (with the default
     distance: if a summary statistic is). Return NaN where a simulation fails. Its weight is 0, so
@@ -111,8 +110,7 @@ def ABCPotential(  # noqa: N802
         instead of `rng`; a proposal's are correlated with the chain's. Not with ``size=``.
     correlation : float, optional
         Correlation of a proposal's `u` with the chain's, in [0, 1), by default .95. Without
-        `n_normals`, share of the data sets whose seeds a proposal keeps, by default 0. Not with
-        ``size=``.
+        `n_normals`, share of seeds that a proposal keeps, by default 0. Not with ``size=``.
     executor : concurrent.futures.Executor or callable, optional
         Executor that runs the simulations, or a function that returns one; see
         :func:`pymc_kmc.PseudoMarginalPotential`. Not with ``size=``.
@@ -140,12 +138,10 @@ def ABCPotential(  # noqa: N802
     ------
     TypeError
         If `simulator` isn't callable or doesn't take ``rng=`` (``u=`` with `n_normals`), or if
-        observed data, or those simulated at the initial point, aren't a real, unmasked array of the
-        right shape.
+        observed or first simulated data aren't a real, unmasked array of the right shape.
     ValueError
         If there are no `params`, `observed` is empty or has NaN or infinite values, `summary`
-        raises on it, an argument is out of its range, or the store has another function of this
-        name, or other data.
+        raises, an argument is out of its range, or the store has another function or data so named.
     OSError
         If the store can't be used.
     EstimatorError

@@ -37,12 +37,11 @@ from pymc_kmc.likelihoods.user_function import (
 )
 from pymc_kmc.numerics.checks import check_choice, check_flag
 
-# Relative difference of two calls with the same parameters that rounding may explain, as where
-# threads add in a different order. An estimate differs by more.
+# Largest relative difference of two calls with the same parameters that counts as rounding, as of
+# threads that add in another order. An estimate differs by more.
 ROUNDING = 1e-6
 
-# Names of each model's black boxes that are in a store. Two of one name would find each other's
-# evaluations there.
+# Names of each model's stored black boxes: two of one name would find each other's evaluations.
 _stored_names: WeakKeyDictionary = WeakKeyDictionary()
 
 
@@ -78,9 +77,8 @@ def BlackBox(  # noqa: N802
         Arguments of the function, in order: the model's variables or expressions of them. It gets
         values of their shapes on the natural (constrained) scale, scalars as numbers.
     shape : int, tuple of int, or TensorVariable
-        Shape of the function's result, by default a number. Lengths that depend on data are tensors
-        of integers, such as ``(x.shape[0], 2)`` of an ``x = pm.Data`` that `pymc.set_data` may
-        change.
+        Shape of the function's result, by default a number. Lengths that depend on data are
+        tensors: ``(x.shape[0], 2)`` of an ``x = pm.Data``, which `pymc.set_data` may change.
     executor : concurrent.futures.Executor or callable, optional
         Executor that runs the function, or a function that returns one, called once in each process
         that needs it. With a process pool use ``pm.sample(cores=1)``: PyMC's own processes can't
@@ -104,8 +102,7 @@ def BlackBox(  # noqa: N802
     store : str, os.PathLike or EvaluationStore, optional
         File that keeps every evaluation, or an :class:`EvaluationStore` for several functions.
         Stored evaluations aren't computed again; after a kill the same script makes the same draws.
-        With ``on_error="reject"`` it keeps failures too; a timed-out call is made again under a
-        longer `timeout`.
+        With ``on_error="reject"`` it keeps failures too, timeouts until `timeout` is longer.
     extras : dict of str to int, str or tuple, optional
         Shapes, by name, of arrays that the function returns beside its result and that the accepted
         evaluation keeps: lengths or names of the model's dims. The function then returns ``result,
@@ -126,13 +123,11 @@ def BlackBox(  # noqa: N802
     Raises
     ------
     TypeError
-        If `function` isn't callable with the params, or doesn't return real numbers of shape
-        `shape` at the model's initial point, where it is called twice. All of this holds for
-        `coarse` too.
+        If `function` or `coarse` isn't callable with the params, or doesn't return real numbers of
+        shape `shape` at the model's initial point, where each is called twice.
     ValueError
-        If the function isn't finite at the initial point, or returns different values for the same
-        parameters; if there are no `params`, or an argument is out of its range; if the store has
-        another function of this name.
+        If the function isn't finite or repeatable at the initial point, there are no `params`, an
+        argument is out of its range, or the store has another function of this name.
     OSError
         If the store can't be used.
     BlackBoxError

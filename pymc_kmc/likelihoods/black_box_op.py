@@ -32,8 +32,8 @@ from pymc_kmc.likelihoods.user_function import (
     with_values,
 )
 
-MOST_REJECTIONS = 100  # rejected points kept to look at; all are counted
-ROUNDING = 1e-10  # relative difference of parameters that two graphs may compute from one draw
+MOST_REJECTIONS = 100  # rejected points kept for inspection; all are counted
+ROUNDING = 1e-10  # relative difference of one draw's parameters as two graphs compute them
 
 
 class BlackBoxError(RuntimeError):
@@ -270,8 +270,7 @@ class BlackBoxOp(UserFunctionOp):
     def each(self, inputs, executor=None):
         """Return an iterator of the outputs at n points, each as soon as it is computed.
 
-        Arguments and errors are as of :meth:`evaluate_many`; `executor`, a LazyExecutor, is a
-        fallback.
+        Arguments and errors are as of :meth:`evaluate_many`; a LazyExecutor is a fallback.
         """
         return (outputs for outputs, *_ in self._results(inputs, executor))
 

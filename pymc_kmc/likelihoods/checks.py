@@ -12,10 +12,7 @@ from pytensor.graph.basic import Variable
 
 
 class WrongResult(TypeError):
-    """A user's function returned something of the wrong type or shape.
-
-    The message is the end of a sentence whose subject is the function.
-    """
+    """A user's function returned a wrong type or shape; the message ends a sentence on it."""
 
 
 def as_real_scalar(value):

@@ -22,9 +22,9 @@ import numpy as np
 from pymc_kmc.likelihoods.executors import Unavailable, check_time_limit
 
 STDOUT, STDERR = "stdout.txt", "stderr.txt"  # what the program prints, in its directory
-MOST_SEED = 2**31  # seeds are below: programs read signed integers of 32 bits
-LINES_OF_LOG = 10  # last lines of what a failing program printed, in messages
-MOST_KEPT = 20  # directories of failed calls that a process keeps: rejections may be thousands
+MOST_SEED = 2**31  # bound of seeds: programs read signed 32-bit integers
+LINES_OF_LOG = 10  # last lines of a failing program's output that a message quotes
+MOST_KEPT = 20  # failed calls whose directories a process keeps: there may be thousands of rejections
 
 # Directories of this process's failed calls, the oldest first.
 _kept: deque = deque()
@@ -44,9 +44,9 @@ def command(
     """Make a function of a command line: a compiled program, a script, in any language.
 
     It is the function of a :func:`BlackBox`, or with ``$seed`` the estimator or simulator of a
-    noisy likelihood. Each call writes `files` into a new directory, runs the program there and
-    reads its output. Then the directory is removed. If the call fails the error has its path; the
-    last 20 are kept.
+    noisy likelihood. Each call writes `files` into a new directory, runs the program there, reads
+    its output and removes the directory. The directories of the last 20 failures stay; errors have
+    their paths.
 
     Parameters
     ----------

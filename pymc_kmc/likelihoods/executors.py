@@ -14,8 +14,8 @@ import numpy as np
 
 from pymc_kmc.likelihoods.checks import WrongResult
 
-# Deaths of workers after which calls are made one at a time. The first may be the machine's; the
-# second shows that a call is to blame, or that the machine is short of something.
+# Deaths of workers after which calls run one at a time. One death may be an accident of the machine;
+# a second points to a call, or to a lack of memory.
 MOST_DEATHS = 2
 
 
@@ -66,10 +66,7 @@ class Timed(NamedTuple):
 
 
 def timed(task, *call, serial=0):
-    """Return a task's result as :class:`Timed`.
-
-    Dask identifies calls with equal arguments, once cancelled for ever; `serial` tells them apart.
-    """
+    """Return a :class:`Timed` result; `serial` tells equal calls apart, which Dask would merge."""
     begin = perf_counter()
     return Timed(task(*call), perf_counter() - begin)
 
@@ -109,10 +106,7 @@ def cancel(futures):
 
 
 def explain(error, is_replaced=True):
-    """Return the message of an executor's exception, with its likely cause and a remedy.
-
-    `is_replaced` says whether a broken executor is made anew.
-    """
+    """Return the message of an executor's exception, with its likely cause and a remedy."""
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, BrokenExecutor):
         message += " That is most often a crash in compiled code, or too little memory."
@@ -405,10 +399,7 @@ class LazyExecutor:
             process.kill()
 
     def _ends_with(self, executor, error):
-        """Return whether an error ends a pool of processes, which then fails all its futures.
-
-        The pool's thread itself fails, visibly, at a cancelled future.
-        """
+        """Return whether an error ends a process pool, whose thread fails at cancelled futures."""
         is_broken = self._make is not None or isinstance(error, BrokenExecutor)
         return is_broken and isinstance(executor, ProcessPoolExecutor)
 

@@ -78,10 +78,7 @@ class Extras:
         return np.full(self._ends[-1], np.nan)
 
     def apart(self, found, *first):
-        """Return a function's value, and its extras raveled, (*first, k); raise a WrongResult.
-
-        `first` is the length of a first axis, if any.
-        """
+        """Return a function's value and its extras, raveled (*first, k); raise a WrongResult."""
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
             raise WrongResult(
                 f"must return its value and a dict of {list(self.shapes)}, as extras= says; it "

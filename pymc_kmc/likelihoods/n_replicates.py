@@ -9,8 +9,7 @@ dimensions (Sherlock, Thiery, Roberts and Rosenthal, 2015).
 The log variance of averages of few heavy-tailed estimates falls more slowly. If replicates are the
 whole cost of an iteration, N = 1 is then often best, with the longest stays at one place (Sherlock,
 Thiery and Lee, 2017). The target variance of 2 is a compromise with chains that move: 1.5 took up
-to twice the best number of replicates (examples/benchmarks/README.md, "Replicates and correlated
-noise").
+to twice the best number (examples/benchmarks/README.md, "Replicates and correlated noise").
 
 References
 ----------
@@ -29,18 +28,18 @@ from itertools import islice
 import numpy as np
 
 TARGET_VARIANCE = 2.0  # of the log estimate; the module's docstring says why
-N_ESTIMATES = 30  # log estimates a variance: its relative sd is .32, which costs little efficiency
+N_ESTIMATES = 30  # log estimates for a variance, whose relative sd is then .32: little efficiency lost
 LEAST_FINITE = 0.9  # share of finite log estimates; with fewer, the variance counts as infinite
-NEAR_ENOUGH = 1.6  # factor from the target at which the search ends: two sd of N_ESTIMATES
-LARGEST_FACTOR = 16  # of the number of replicates in one round: variances at few replicates mislead
-MOST_ROUNDS = 6  # of the search; three take it from 1 to MOST_REPLICATES
-MOST_REPLICATES = 1000  # each is a call of a Python function: beyond, a better estimator is needed
+NEAR_ENOUGH = 1.6  # factor from the target at which the search ends: two sds of a variance
+LARGEST_FACTOR = 16  # of change in a round: variances at few replicates mislead
+MOST_ROUNDS = 6  # rounds of the search; three lead from 1 to MOST_REPLICATES
+MOST_REPLICATES = 1000  # Python calls an estimate: beyond, a better estimator is needed
 TINY = 1e-6  # variance that counts as no noise
-# Acceptance rate of perfect proposals that is enough for a chain, whatever the variance: that of
-# Gaussian noise of variance 1.4. A few outliers make a large variance and do no harm.
+# Acceptance rate of perfect proposals that suffices whatever the variance, which a few harmless
+# outliers can make large. Gaussian noise of variance 1.4 has this rate.
 ENOUGH_ACCEPTANCE = 0.4
-MANY_ZEROS = 0.3  # share of zeros among estimates from which on they hold a chain up
-MOST_TIMES = 1000  # largest factor named in advice: beyond, zeros are as good as certain
+MANY_ZEROS = 0.3  # share of zero estimates that slows a chain down
+MOST_TIMES = 1000  # largest factor in advice: where more is needed, zeros are all but certain
 
 
 def remedy_of_zeros(share, n_times=None):

@@ -30,13 +30,12 @@ import numpy as np
 
 from pymc_kmc.likelihoods.checks import is_positive_integer
 
-MAX_SEED = 2**63  # seeds are non-negative 64-bit integers
-# Correlation of normal numbers if the user gives none. The noise is part of the state and must mix
-# too: on random effects .9 gave KMC 85 effective draws and .99 gave 23
-# (examples/benchmarks/README.md). Estimates of larger variance need more: Deligiannidis, Doucet and
-# Pitt (2018) use .98 to .9995 for long series.
+MAX_SEED = 2**63  # bound of seeds, which are non-negative 64-bit integers
+# Default correlation of normal numbers. The noise must mix too: on random effects .9 gave KMC 85
+# effective draws, .99 gave 23 (examples/benchmarks/README.md). Deligiannidis, Doucet and Pitt (2018)
+# use .98 to .9995 for the larger variance of long series.
 DEFAULT_CORRELATION = 0.95
-LONGEST_DESCRIPTION = 20  # numbers a row: messages quote rows up to this length
+LONGEST_DESCRIPTION = 20  # numbers of the longest row of noise that messages quote
 
 
 class Noise(ABC):
@@ -159,11 +158,7 @@ class Normals(Noise):
 def choose_noise(
     name, n_replicates, number="n_replicates", *, is_joint=False, n_normals=None, correlation=None
 ):
-    """Return the Noise for a potential's arguments, or raise a ValueError.
-
-    `number` is the name of the argument `n_replicates` in messages; `is_joint` is that of
-    :class:`Noise`.
-    """
+    """Return the Noise of a potential, or raise a ValueError (`number` names `n_replicates`)."""
     if n_normals is not None and not is_positive_integer(n_normals):
         raise ValueError(
             f"n_normals of {name!r} must be a positive whole number, got {n_normals!r}."

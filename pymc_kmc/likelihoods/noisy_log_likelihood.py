@@ -24,8 +24,8 @@ from pymc_kmc.likelihoods.user_function import (
     names_of,
 )
 
-# Evaluations under one noise after which nothing seems to renew it. A Slice step makes tens of them
-# an iteration, a NUTS tree at most 1023.
+# Evaluations under the same noise after which a chain warns that no step renews it. A Slice step
+# makes tens an iteration, a NUTS tree at most 1023.
 FROZEN_EVALUATIONS = 2000
 
 
@@ -56,8 +56,7 @@ class NoisyLogLikelihood(UserFunctionOp):
     `replicates` run the user's function, `what` in messages, for each row of noise; `names` are
     those of its parameters; ``combine(results) -> float`` makes the log estimate. A
     :class:`~pymc_kmc.likelihoods.simulations.Combination` also records a chain's simulations. With
-    `n_replicates` "auto" the step tunes the number, at least `fewest`, to the `target_variance` of
-    the log estimate.
+    `n_replicates` "auto" the step tunes it, from `fewest` up, to the `target_variance`.
 
     Attributes
     ----------
@@ -129,8 +128,7 @@ class NoisyLogLikelihood(UserFunctionOp):
     def each(self, calls, executor=None):
         """Yield the log estimates of calls, pairs of noise and parameters, and don't remember them.
 
-        `executor`, a LazyExecutor, runs all calls at once if the replicates have none of their own.
-        Errors are those of :meth:`evaluate`.
+        The replicates' own executor, else `executor`, a LazyExecutor, runs all calls at once.
         """
         return (estimate for estimate, _ in self._estimates(calls, executor))
 
@@ -280,10 +278,10 @@ def add_potential(
 ):
     """Add a noisy log likelihood to a model, after one estimate at the initial point; return it.
 
-    Arguments are those of :class:`NoisyLogLikelihood`, the Summaries of a simulator, and a `store`
-    of the `results` of replicates (a noun for messages) of this `shape`. Raises a TypeError if the
-    user's function returns something of the wrong type, a ValueError for no `params` or a
-    `target_variance` that isn't positive, and an EstimatorError if the function raises.
+    Arguments are those of :class:`NoisyLogLikelihood`; `summaries` are a simulator's. A `store`
+    keeps the `results` of replicates, so named in messages, of this `shape`. Raises a TypeError for
+    a result of the wrong type, a ValueError for no `params` or a `target_variance` that isn't
+    positive, and an EstimatorError if the user's function raises.
     """
     model, what = check_model(model), "estimator" if summaries is None else "simulator"
     check_name(name)

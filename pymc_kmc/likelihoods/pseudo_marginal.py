@@ -78,18 +78,17 @@ def PseudoMarginalPotential(  # noqa: N802
     estimator : callable
         ``estimator(*param_values, rng=numpy.random.Generator) -> float``, the log of an unbiased,
         non-negative estimate of the likelihood. Everything random in it must come from `rng`.
-        ``-inf`` is an estimate of zero, a legal value. NaN and ``+inf`` reject the proposal and are
-        reported.
+        ``-inf`` is a legal estimate of zero. NaN and ``+inf`` reject the proposal and are reported.
     *params : TensorVariable
         Arguments of the estimator, in order: the model's variables or expressions of them. It gets
         values of their shapes on the natural (constrained) scale, scalars as numbers.
     n_replicates : int or "auto"
         Number of independent estimates that are averaged. ``-inf`` of one counts as zero; NaN of
         one makes the average NaN, so that the draws would depend on `n_replicates`: return ``-inf``
-        where an estimate is zero, as where all particles of a particle filter have died. "auto"
-        finds the number, up to 1000, while tuning, such that the log of the average has variance
+        where an estimate is zero, as where all particles of a filter have died. "auto" finds the
+        number, up to 1000, while tuning, such that the log of the average has variance
         `target_variance` at the chain's state (with `correlation`: half the mean squared difference
-        between the log estimates of a proposal and of the state). The sample statistics have it as
+        of a proposal's log estimate from the state's). The sample statistics have it as
         ``kmc_n_replicates``.
     target_variance : float
         Variance of the log estimate for "auto", by default 2: chains move, and fewer replicates
@@ -98,26 +97,23 @@ def PseudoMarginalPotential(  # noqa: N802
         Number of standard normal numbers. The estimator then gets them as a vector ``u=`` instead
         of `rng`, and must have no other randomness. A proposal's vector is correlated with the
         chain's, so that the errors of the two estimates nearly cancel (Deligiannidis, Doucet and
-        Pitt, 2018), if the log estimate is smooth in `u`: sort a particle filter's particles before
-        resampling.
+        Pitt, 2018), if the log estimate is smooth in `u`: sort particles before resampling.
     correlation : float, optional
         Correlation of a proposal's `u` with the chain's, in [0, 1), by default .95. Without
-        `n_normals`, share of the replicates whose seeds a proposal keeps, by default 0 (Tran et
-        al., 2016).
+        `n_normals`, share of seeds that a proposal keeps, by default 0 (Tran et al., 2016).
     executor : concurrent.futures.Executor or callable, optional
         Executor that runs the replicates: a process pool, ``distributed.Client().get_executor()``,
-        ``mpi4py.futures.MPIPoolExecutor()``, or a function that returns one, which is called once
-        in each process that needs it. The draws don't depend on it, given `n_parallel` of
-        :class:`KMC`, which follows its workers by default. With a process pool use
-        ``pm.sample(cores=1)``: PyMC's own processes can't start others. The estimator travels by
-        `cloudpickle` with every task: let it load large data where it runs.
+        ``mpi4py.futures.MPIPoolExecutor()``, or a function that returns one, called once in each
+        process that needs it. The draws don't depend on it, given `n_parallel` of :class:`KMC`,
+        which follows its workers by default. With a process pool use ``pm.sample(cores=1)``: PyMC's
+        own processes can't start others. The estimator travels by `cloudpickle` with every task:
+        let it load large data where it runs.
     timeout : float, optional
         Seconds that the executor has for one estimate; then an error is raised. Worker processes
         are stopped if `executor` was given as a function; threads can't be.
     store : str, os.PathLike or EvaluationStore, optional
-        File that keeps every estimate with its noise, or an :class:`EvaluationStore` for several
-        functions. Stored estimates aren't computed again; after a kill the same script makes the
-        same draws.
+        File that keeps every estimate, or an :class:`EvaluationStore` for several functions. Stored
+        estimates aren't computed again; after a kill the same script makes the same draws.
     extras : dict of str to int, str or tuple, optional
         Shapes, by name, of arrays that the estimator returns beside its value and that the accepted
         evaluation keeps: lengths or names of the model's dims, e.g. ``{"path": (100,)}``. The

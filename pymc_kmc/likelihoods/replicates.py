@@ -11,7 +11,7 @@ from pymc_kmc.likelihoods.executors import (
 )
 from pymc_kmc.likelihoods.shipped import RunRows
 
-MOST_TASKS = 64  # tasks of an executor an estimate: each costs some 0.1 to 1 ms
+MOST_TASKS = 64  # tasks an estimate on an executor: each costs 0.1 to 1 ms
 
 
 class Replicates:
@@ -19,8 +19,7 @@ class Replicates:
 
     ``task(*arguments, **random)``, with `random` from :meth:`Noise.inputs`, returns the result of
     one replicate, or the sequence of all if the noise is joint. `executor` is None, an executor, or
-    a function that returns one; joint noise takes none. `timeout` is in seconds, for all replicates
-    of an estimate.
+    a function that returns one; joint noise takes none. `timeout` is in seconds, for one estimate.
     """
 
     def __init__(self, task, noise, executor=None, timeout=None):
@@ -31,18 +30,15 @@ class Replicates:
         self.executor = LazyExecutor.of(executor)
 
     def __call__(self, rows, arguments):
-        """Return the results for rows of noise (n, ...), one a row, or the first :class:`Failure`.
-
-        Raises an ExecutorError if the executor fails or its time is up.
-        """
+        """Return the results for rows of noise (n, ...), one a row, or a :class:`Failure`."""
         return next(self.each([(rows, arguments)])).result
 
     def each(self, calls, executor=None, arrived=None):
         """Return an iterator of the results of estimates, :class:`Timed`, until a :class:`Failure`.
 
-        `calls` are pairs of rows and arguments. All run at once on the own executor, else one a
-        task on `executor`, a LazyExecutor, with `arrived` of :meth:`LazyExecutor.results`. The time
-        limit of an estimate begins when all before it have ended.
+        `calls` are pairs of rows and arguments. They run here, or all at once on the replicates'
+        own executor, else a call a task on `executor`, a LazyExecutor, with `arrived` of
+        :meth:`LazyExecutor.results`. A time limit begins when all estimates before have ended.
         """
         if self.executor is not None:
             return self._on_own(calls)

@@ -9,7 +9,7 @@ import cloudpickle
 
 from pymc_kmc.likelihoods.executors import Failure
 
-MOST_PAYLOADS = 8  # unpacked tasks that a worker keeps, one a potential: they may hold large data
+MOST_PAYLOADS = 8  # unpacked tasks that a worker keeps, one a potential: some hold large data
 
 
 class Shipped:
@@ -74,7 +74,7 @@ class RunRows(Shipped):
 
 
 class Payload:
-    """Bytes with their digest as the key of a cache."""
+    """Bytes that a cache compares by their digest."""
 
     def __init__(self, content):
         self.content = content

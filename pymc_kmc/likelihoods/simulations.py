@@ -17,16 +17,16 @@ from pymc_kmc.likelihoods.extras import apart
 from pymc_kmc.likelihoods.noise_schemes import choose_noise
 from pymc_kmc.likelihoods.replicates import Replicates
 
-# Number of data sets at the initial point, all of them equal, from which on a simulator seems to be
-# constant: a rare event may be missed in two.
+# Equal data sets at the initial point that make a simulator seem constant: two may both lack a rare
+# event.
 ALL_EQUAL = 10
-# Share of failed simulations from which on a chain's user is told. Where fewer fail, the likelihood
-# changes by a factor of .95 to 1.
+# Share of failed simulations that is reported. If fewer fail, the likelihood changes by a factor of
+# .95 to 1.
 MANY_FAILURES = 0.05
-# Failed simulations of a chain from which on their share is known well enough for a warning: its
-# relative standard error is a third.
+# Failed simulations of a chain before a warning: their share then has a relative standard error of a
+# third.
 ENOUGH_FAILURES = 10
-# What failed simulations mean, and what can be done about them; for warnings and `diagnose`.
+# Consequence of failed simulations and remedy, for warnings and `diagnose`.
 MEANING_OF_FAILURES = (
     "They count as infinitely far from the data: the likelihood of parameters has the share of "
     "simulations that succeed there as a factor. If failures are the simulator's fault and no part "
@@ -39,8 +39,7 @@ class Summaries:
 
     `is_joint` says that the simulator takes ``size=``; the observed summary then has a first axis
     of length 1. `shape` is that of one data set's summary. Raises a TypeError if the observed
-    summary isn't an array of real numbers, and a ValueError if it is empty or not finite, or if
-    `summary` raises.
+    summary isn't a real array, a ValueError if it is empty or not finite, or `summary` raises.
     """
 
     def __init__(self, name, simulator, summary, observed, is_joint, extras=None):
@@ -236,8 +235,7 @@ def noise_of_simulator(
 ):
     """Return the Noise of a simulator, joint if it takes ``size=``.
 
-    Raises a TypeError if the simulator can't be called, and a ValueError if an argument is out of
-    its range or excluded by ``size=``.
+    Raises a TypeError if the simulator can't be called, a ValueError if an argument is invalid.
     """
     check_n_replicates(name, n_simulations, "n_simulations")
     is_joint = makes_many(simulator, n_params)

@@ -1,13 +1,11 @@
 """Every evaluation in an SQLite file: what was computed once is never computed again.
 
 The *key* of an evaluation is a digest of its parameters and noise, bit for bit. A run with the same
-seed asks for the same keys: after a kill it makes the same draws, without evaluations, up to where
-it was.
+seed asks for the same keys: after a kill it repeats the same draws without evaluations.
 
 The file has a write-ahead log (WAL): writers wait for each other, readers for none. Each evaluation
-is committed by itself, with ``synchronous=NORMAL``, which spares the milliseconds of a flush to the
-disk: a dying process loses nothing, a power failure the last evaluations, and neither damages the
-file.
+is committed by itself. ``synchronous=NORMAL`` spares the flush to the disk, of milliseconds: a
+dying process loses nothing, a power failure the last evaluations, and neither damages the file.
 """
 
 import atexit
@@ -26,10 +24,10 @@ import numpy as np
 from pymc_kmc.likelihoods.checks import WrongResult, as_real_array, check_name
 from pymc_kmc.likelihoods.executors import Failure
 
-FORM = 1  # of the file; it rises with every change of its tables
-MARK = 0x4B4D4345  # SQLite's application_id, "KMCE", by which a store is told from other files
-PATIENCE = 60.0  # seconds that another writer is waited for: a merge of 10^6 rows takes ten
-PAUSE = 0.01  # seconds between attempts to begin a log, which SQLite doesn't wait for by itself
+FORM = 1  # version of the file's tables
+MARK = 0x4B4D4345  # SQLite's application_id of a store, "KMCE"
+PATIENCE = 60.0  # seconds to wait for another writer: a merge of 10^6 rows takes ten
+PAUSE = 0.01  # seconds between attempts to begin a log: here SQLite itself doesn't wait
 DIGEST_SIZE = 16  # bytes of a key: two of 10^6 are equal with probability 10^-27
 SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -45,10 +43,10 @@ COMMIT;
 
 BLACK_BOX = "results"  # what a black box's evaluations are called; a likelihood's have other names
 
-# By path, process and thread: SQLite's connections survive no fork. Those of a parent are kept in
-# its children, where closing them would release the parent's locks.
+# By path, process and thread: SQLite's connections survive no fork. Children keep their parent's,
+# since closing them would release the parent's locks.
 _connections: dict = {}
-# Paths of stores into which this process writes no more.
+# Paths of stores that failed: this process no longer writes into them.
 _given_up: set = set()
 
 
@@ -70,7 +68,7 @@ class FunctionEvaluations(NamedTuple):
     parameters : tuple
         A pair of name and shape for each parameter; None in a shape is any length.
     shape : tuple
-        Shape of a result, for an estimate of one replicate's.
+        Shape of a result, or of one replicate's result for an estimate.
     n_evaluations, n_failed, seconds : int, int, float
         Number of evaluations, of failed ones among them, and seconds that all took.
     """
@@ -116,9 +114,9 @@ class EvaluationStore:
         The file, an SQLite database on a local disk; it is made if needed, its folder too. While in
         use, files of the same name with "-wal" and "-shm" are part of it.
     version : str or int, optional
-        Version of the functions. Raise it, and take another file, when a function's code changes: a
-        store knows a function by its name and the shapes of its parameters and result. A file with
-        another version is refused.
+        Version of the functions. Raise it, and take another file, when a function's results change:
+        a store knows a function by its name and the shapes of its parameters and result. A file
+        with another version is refused.
 
     Raises
     ------
@@ -258,8 +256,7 @@ class EvaluationStore:
     def to_pandas(self, name):
         """Return the evaluations of a function as a `pandas.DataFrame`, in the order of writing.
 
-        Arguments and columns are as of :meth:`to_xarray`; array entries are columns like
-        ``rates[0]``.
+        Arguments and columns are as of :meth:`to_xarray`; array entries are columns, ``rates[0]``.
         """
         import pandas as pd
 
@@ -321,9 +318,8 @@ StoreLike = EvaluationStore | str | os.PathLike
 class StoredFunction:
     """A function in a store, for the Op that calls it.
 
-    Arguments but the first are those of :class:`FunctionEvaluations`; a ValueError says that the
-    store has another function of that name. While a chain runs, a fault of the file ends the
-    storing, with a warning, not the chain.
+    Arguments but the first are those of :class:`FunctionEvaluations`. Raises a ValueError if the
+    store has another function of that name. A later fault of the file ends storing only.
     """
 
     def __init__(self, store, name, kind, params, shape):

@@ -48,7 +48,7 @@ from pymc_kmc.likelihoods.store import StoreLike
 from pymc_kmc.numerics.checks import check_choice
 
 LOG_2_PI = float(np.log(2.0 * np.pi))
-MORE_THAN_SUMMARIES = 4  # simulations beyond the p summaries: the estimate needs more than p + 3
+MORE_THAN_SUMMARIES = 4  # fewest simulations minus p summaries: the estimate needs n > p + 3
 
 
 def SyntheticLikelihoodPotential(  # noqa: N802
@@ -81,9 +81,8 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     A simulation fails if one of its summary statistics is NaN or infinite. The moments are those of
     the simulations that succeed, whose share is a factor of the estimate: the likelihood is the
     probability of success times the density given success. If fewer than p + 4 succeed the estimate
-    is 0; if that is frequent the posterior depends on `n_simulations`. ``kmc_failed_share`` in the
-    sample statistics is the share that failed; a chain warns if it is notable, and says how many
-    estimates had too few.
+    is 0; if often, the posterior depends on `n_simulations`. ``kmc_failed_share`` in the sample
+    statistics is the share that failed; a chain warns if it is notable, or many estimates are 0.
 
     Parameters
     ----------
@@ -116,8 +115,7 @@ def SyntheticLikelihoodPotential(  # noqa: N802
         instead of `rng`; a proposal's are correlated with the chain's. Not with ``size=``.
     correlation : float, optional
         Correlation of a proposal's `u` with the chain's, in [0, 1), by default .95. Without
-        `n_normals`, share of the data sets whose seeds a proposal keeps, by default 0. Not with
-        ``size=``.
+        `n_normals`, share of seeds that a proposal keeps, by default 0. Not with ``size=``.
     executor : concurrent.futures.Executor or callable, optional
         Executor that runs the simulations, or a function that returns one; see
         :func:`pymc_kmc.PseudoMarginalPotential`. Not with ``size=``.
@@ -138,12 +136,10 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     ------
     TypeError
         If `simulator` isn't callable or doesn't take ``rng=`` (``u=`` with `n_normals`), or if
-        observed data, or those simulated at the initial point, aren't an unmasked real array of the
-        right shape.
+        observed or first simulated data aren't a real, unmasked array of the right shape.
     ValueError
         If there are no `params`, `observed` is empty or has NaN or infinite values, `summary`
-        raises on it, `n_simulations` is too small, an argument is out of its range, or the store
-        has another function of this name.
+        raises, an argument is out of its range, or the store has another function of this name.
     OSError
         If the store can't be used.
     EstimatorError

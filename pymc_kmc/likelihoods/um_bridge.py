@@ -20,7 +20,7 @@ from pymc_kmc.likelihoods.checks import WrongResult
 from pymc_kmc.likelihoods.executors import Unavailable, check_time_limit
 from pymc_kmc.likelihoods.store import StoreLike
 
-LONGEST_ANSWER = 200  # characters of a server's answer in messages: an HTML page has thousands
+LONGEST_ANSWER = 200  # characters of an answer that messages quote: an HTML page has thousands
 # Python's servers write these numbers as Python does, which isn't JSON.
 NUMBERS = {"nan": "NaN", "inf": "Infinity"}
 

@@ -24,8 +24,8 @@ from pymc_kmc.likelihoods.executors import (
 from pymc_kmc.likelihoods.extras import Extras, WithExtras
 from pymc_kmc.likelihoods.store import StoredFailure, StoredFunction
 
-# Results remembered. A Metropolis step of another variable asks for two in turn; Slice and NUTS
-# come back to their starting point after a few more, and one graph may be compiled for two steps.
+# Results remembered. A Metropolis step of another variable needs two in turn; Slice and NUTS return
+# to their start after a few more, and two steps may compile the same graph.
 CACHE_SIZE = 8
 
 
@@ -54,10 +54,7 @@ class Cache:
         return result
 
     def find_all(self, keys, evaluate):
-        """Return the results of `keys`; ``evaluate(rows)`` yields those that aren't remembered.
-
-        The cache grows to hold them all.
-        """
+        """Return the results of `keys`, new ones by ``evaluate(rows)``; the cache grows to fit."""
         self._size = max(self._size, CACHE_SIZE + len(keys))
         found = {key: self._results.get(key) for key in keys}
         first = {key: row for row, key in reversed(list(enumerate(keys)))}
@@ -82,8 +79,7 @@ class UserFunctionOp(Op):
     """A user's function of parameters without a gradient; its last few results are remembered.
 
     Two instances are never equal. `subject` is its name in messages, `stored` its StoredFunction or
-    None; `rejects` says whether a failure is a result. Results are :class:`WithExtras` if it has
-    `extras`, Extras.
+    None, `rejects` whether a failure is a result. With `extras` results are :class:`WithExtras`.
     """
 
     stored: StoredFunction | None = None

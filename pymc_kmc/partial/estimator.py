@@ -42,8 +42,8 @@ def partial_posteriors(
     *alpha trades variance for cost.* The mean cost grows as :math:`N^{1 - \alpha}`. The variance is
     bounded, however many data there are, for alpha below the rate at which :math:`E|\varphi_t -
     \varphi|^2` falls with the size; that is 1 for the posterior means of most models. The
-    replications give an estimate of the rate, and a finding reports an alpha that is too large for
-    it. A chain on all data, where affordable, is always more exact.
+    replications give an estimate of the rate, and a finding reports too large an alpha. A chain on
+    all data, where affordable, is always more exact.
 
     Parameters
     ----------
@@ -53,9 +53,8 @@ def partial_posteriors(
     data : array, data frame, or tuple or dict of such
         One row a datum, in all parts.
     functional : callable, str or sequence of str
-        A function of the result of `sample` (by default PyMC 5's InferenceData or PyMC 6's
-        DataTree) that returns a number or an array; or names of variables, for their elements'
-        means and standard deviations.
+        A function of the result of `sample` (by default InferenceData, on PyMC 6 a DataTree) that
+        returns a number or an array; or names of variables, for their means and sds.
     first_size : int
         Size of the first subset. Its posterior must be proper, and chains must find it.
     alpha : float
@@ -66,9 +65,8 @@ def partial_posteriors(
         Arguments of `pm.sample` in place of the defaults (2 chains of 500 draws after 500 of
         tuning, by PyMC's steps, or by `KMC` without gradients); ``"step"`` is a class or a function
         that makes the step. Or a function ``sample(model, random_seed)`` that returns what
-        `pm.sample` does, or a dictionary of draws of shape (chains, draws, ...). Evaluations are
-        counted by the steps' statistics, else as one a draw; ``posterior.attrs["n_evaluations"]``
-        overrides both.
+        `pm.sample` does, or a dictionary of draws (chains, draws, ...). Evaluations are counted by
+        the steps, else as one a draw; ``posterior.attrs["n_evaluations"]`` overrides both.
     executor : concurrent.futures.Executor or callable, optional
         Executor that runs the replications, or a function that makes it, such as ``lambda:
         ProcessPoolExecutor(8)``. The estimate doesn't depend on it. If a worker dies, the function
@@ -80,8 +78,7 @@ def partial_posteriors(
     Returns
     -------
     PartialPosteriors
-        Prints estimate, standard error, cost and findings. Ctrl-C gives the replications that have
-        ended.
+        Prints estimate, standard error, cost and findings; after Ctrl-C of the ended replications.
 
     Raises
     ------

@@ -2,23 +2,23 @@
 
 import numpy as np
 
-# R-hat of two or more chains that agree, with 50 effective draws or more, is below it.
+# Chains that agree, with 50 effective draws or more, have an R-hat below it.
 R_HAT_OF_SHORT_RUNS = 1.05
-# Monte-Carlo error adds a share 1 / ESS to the variance of phi_t: 2 %.
+# Smallest ESS of a run: Monte-Carlo error adds a share 1 / ESS to the variance of phi_t, here 2 %.
 FEWEST_EFFECTIVE = 50
-# Share of all runs, and of one level's runs, that may be suspect before it is worth a word.
+# Shares of suspect runs, of all and of a level's, above which there is a finding.
 MOST_SUSPECT, MOST_AT_A_LEVEL = 0.05, 0.5
-# The standard error of so many replications has itself a relative error of a fifth.
+# Replications whose standard error has itself a relative error of a fifth; fewer are a finding.
 FEWEST_REPLICATIONS = 12
-# A replication that has more than this share of the squared deviations decides the standard error.
+# Share of the squared deviations above which one replication decides the standard error.
 LARGEST_SHARE = 0.5
-# Standard errors of the rate that make a difference.
+# Standard errors by which a rate must differ from a value: 95 % of a normal law.
 CLEAR = 2.0
-# Replications that a level needs for the standard error to know its variance.
+# Fewest replications at a level for the standard error to contain its variance.
 FEWEST_AT_A_LEVEL = 3
-# Interquartile ranges of regular posteriors fall by 1.4 from one level to the next.
+# Ratio of successive interquartile ranges of an improper posterior; regular ones have 1.4.
 IMPROPER_FACTOR = 100.0
-# Share of divergent draws that is worth a word.
+# Share of divergent draws above which there is a finding.
 MOST_DIVERGENT = 0.01
 
 

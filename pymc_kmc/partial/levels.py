@@ -70,12 +70,12 @@ def _elements(name, shape):
     return [f"{name}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)]
 
 
-# pm.sample's settings by default. Monte-Carlo error adds a share 1 / ESS to a path's variance:
-# several hundred effective draws make it negligible.
+# Defaults of pm.sample. Monte-Carlo error adds a share 1 / ESS to a path's variance: negligible with
+# several hundred effective draws.
 DRAWS, TUNE, CHAINS = 500, 500, 2
-# Elements of a model's free variables whose R-hat and ESS are looked at: each takes milliseconds.
+# Elements of a model's free variables whose R-hat and ESS are computed: each takes milliseconds.
 MOST_CHECKED = 20
-# Draws that a half of a chain needs for R-hat and ESS.
+# Fewest draws of a chain (half a single one) for R-hat and ESS.
 FEWEST_DRAWS = 4
 
 

@@ -22,9 +22,9 @@ from pymc_kmc.likelihoods.shipped import Shipped
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.partial.levels import run_level
 
-# Replications that wait on an executor, with their subsets in memory.
+# Replications submitted to an executor at once: their subsets are in memory.
 MOST_WAITING = 32
-# Seconds between two looks at the executor's futures.
+# Seconds between polls of the executor's futures: a run takes longer.
 LOOK_EVERY = 0.01
 
 

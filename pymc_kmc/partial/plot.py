@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
 
-# Levels with a number below the axis.
+# Labelled ticks of the size axis: more would overlap.
 MOST_TICKS = 8
 
 

@@ -27,9 +27,8 @@ class PartialPosteriors:
     Attributes
     ----------
     replications : xarray.Dataset
-        Variables over `replication` and `level`, NaN or 0 beyond a path's end: `value` (and
-        `element`), `evaluations`, `seconds`, `r_hat`, `ess`, `divergences`, `spread` (and
-        `checked`).
+        Variables over `replication` and `level`, NaN or 0 past the end: `value` (and `element`),
+        `evaluations`, `seconds`, `r_hat`, `ess`, `divergences`, `spread` (and `checked`).
     """
 
     def __init__(self, replications):
@@ -81,8 +80,7 @@ class PartialPosteriors:
     def standard_error(self):
         """Standard error of the estimate, from the spread of the replications; NaN with one.
 
-        It contains the chains' Monte-Carlo errors, and nothing of levels that no replication
-        reached.
+        It has the Monte-Carlo errors of chains, and nothing of levels that no replication reached.
         """
         if self.n_replications < 2:
             return np.full(self._shape, np.nan)[()]

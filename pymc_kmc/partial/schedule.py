@@ -8,8 +8,7 @@ all N of them. The truncation level has the geometric distribution restricted to
 
 Every level up to the full data has a positive :math:`P(T \ge t)`. Therefore :math:`E \varphi^* =
 \sum_{t=0}^{t_{max}} E(\varphi_t - \varphi_{t-1}) = E \varphi_{t_{max}}` exactly, as long as the law
-of :math:`\varphi_t` doesn't depend on T: settings of the sampler may depend on the level, never on
-T.
+of :math:`\varphi_t` doesn't depend on T: settings of the sampler may depend on t alone.
 
 *Rate of convergence.* If :math:`E|\varphi_t - \varphi_{t_{max}}|^2` falls as :math:`n_t^{-\beta}`,
 so do the mean squared differences of successive levels, which the replications show. Then
@@ -32,8 +31,7 @@ from scipy.special import digamma, polygamma
 class Schedule:
     """Nested subsets whose `sizes` double from `first_size` to `n_data`.
 
-    `alpha` is the decay of the truncation level's distribution, `reach` has P(T >= t) of all
-    levels.
+    `alpha` is the decay of the truncation level's distribution, `reach` has P(T >= t) of all t.
     """
 
     def __init__(self, n_data, first_size, alpha):
@@ -73,13 +71,13 @@ class Schedule:
         return float(self.sizes @ self.reach)
 
 
-# Differences of a level from which a mean square is worth fitting.
+# Fewest differences of a level whose mean square enters the fit.
 FEWEST_DIFFERENCES = 2
-# Where the rate is badly known, levels that weren't seen are guessed with that of most posterior
-# means, 1, as if it had been seen with this standard error.
+# Prior mean and standard error of the rate that extrapolates to levels with too few differences: most
+# posterior means have rate 1.
 USUAL_RATE, USUAL_ERROR = 1.0, 0.5
-# The last level may have fewer than twice as many data as the one before: with less than this
-# factor its difference isn't one of the others' kind.
+# Smallest ratio of successive sizes whose difference enters the fit: the others double, the last may
+# grow by less.
 LEAST_GROWTH = 1.9
 
 
