@@ -24,7 +24,7 @@ from pymc_kmc.likelihoods.executors import Unavailable, check_time_limit
 STDOUT, STDERR = "stdout.txt", "stderr.txt"  # what the program prints, in its directory
 MOST_SEED = 2**31  # bound of seeds: programs read signed 32-bit integers
 LINES_OF_LOG = 10  # last lines of a failing program's output that a message quotes
-MOST_KEPT = 20  # failed calls whose directories a process keeps: there may be thousands of rejections
+MOST_KEPT = 20  # failed calls whose directories a process keeps: rejections may be thousands
 
 # Directories of this process's failed calls, the oldest first.
 _kept: deque = deque()
@@ -45,8 +45,8 @@ def command(
 
     It is the function of a :func:`BlackBox`, or with ``$seed`` the estimator or simulator of a
     noisy likelihood. Each call writes `files` into a new directory, runs the program there, reads
-    its output and removes the directory. The directories of the last 20 failures stay; errors have
-    their paths.
+    its output and removes the directory. Those of the last 20 failures stay; their errors name
+    them.
 
     Parameters
     ----------

@@ -14,8 +14,8 @@ import numpy as np
 
 from pymc_kmc.likelihoods.checks import WrongResult
 
-# Deaths of workers after which calls run one at a time. One death may be an accident of the machine;
-# a second points to a call, or to a lack of memory.
+# Deaths of workers after which calls run one at a time. One death may be an accident; a second
+# points to a call, or to a lack of memory.
 MOST_DEATHS = 2
 
 

@@ -28,7 +28,7 @@ from itertools import islice
 import numpy as np
 
 TARGET_VARIANCE = 2.0  # of the log estimate; the module's docstring says why
-N_ESTIMATES = 30  # log estimates for a variance, whose relative sd is then .32: little efficiency lost
+N_ESTIMATES = 30  # log estimates for a variance: its relative sd of .32 costs little efficiency
 LEAST_FINITE = 0.9  # share of finite log estimates; with fewer, the variance counts as infinite
 NEAR_ENOUGH = 1.6  # factor from the target at which the search ends: two sds of a variance
 LARGEST_FACTOR = 16  # of change in a round: variances at few replicates mislead

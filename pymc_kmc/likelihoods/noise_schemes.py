@@ -32,8 +32,8 @@ from pymc_kmc.likelihoods.checks import is_positive_integer
 
 MAX_SEED = 2**63  # bound of seeds, which are non-negative 64-bit integers
 # Default correlation of normal numbers. The noise must mix too: on random effects .9 gave KMC 85
-# effective draws, .99 gave 23 (examples/benchmarks/README.md). Deligiannidis, Doucet and Pitt (2018)
-# use .98 to .9995 for the larger variance of long series.
+# effective draws, .99 gave 23 (examples/benchmarks/README.md). Deligiannidis, Doucet and Pitt
+# (2018) use .98 to .9995 for the larger variance of long series.
 DEFAULT_CORRELATION = 0.95
 LONGEST_DESCRIPTION = 20  # numbers of the longest row of noise that messages quote
 

@@ -20,11 +20,11 @@ from pymc_kmc.likelihoods.replicates import Replicates
 # Equal data sets at the initial point that make a simulator seem constant: two may both lack a rare
 # event.
 ALL_EQUAL = 10
-# Share of failed simulations that is reported. If fewer fail, the likelihood changes by a factor of
-# .95 to 1.
+# Share of failed simulations that is reported. If fewer fail, the likelihood changes by a factor
+# of .95 to 1.
 MANY_FAILURES = 0.05
-# Failed simulations of a chain before a warning: their share then has a relative standard error of a
-# third.
+# Failed simulations of a chain before a warning: their share then has a relative standard error
+# of a third.
 ENOUGH_FAILURES = 10
 # Consequence of failed simulations and remedy, for warnings and `diagnose`.
 MEANING_OF_FAILURES = (

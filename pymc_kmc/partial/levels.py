@@ -70,8 +70,8 @@ def _elements(name, shape):
     return [f"{name}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)]
 
 
-# Defaults of pm.sample. Monte-Carlo error adds a share 1 / ESS to a path's variance: negligible with
-# several hundred effective draws.
+# Defaults of pm.sample. Monte-Carlo error adds a share 1 / ESS to a path's variance, negligible
+# with several hundred effective draws.
 DRAWS, TUNE, CHAINS = 500, 500, 2
 # Elements of a model's free variables whose R-hat and ESS are computed: each takes milliseconds.
 MOST_CHECKED = 20

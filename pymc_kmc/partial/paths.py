@@ -24,7 +24,7 @@ from pymc_kmc.partial.levels import run_level
 
 # Replications submitted to an executor at once: their subsets are in memory.
 MOST_WAITING = 32
-# Seconds between polls of the executor's futures: a run takes longer.
+# Seconds between polls of the executor's futures.
 LOOK_EVERY = 0.01
 
 

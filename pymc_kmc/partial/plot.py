@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
 
-# Labelled ticks of the size axis: more would overlap.
+# Most labelled ticks of the axis of sizes.
 MOST_TICKS = 8
 
 

@@ -73,11 +73,11 @@ class Schedule:
 
 # Fewest differences of a level whose mean square enters the fit.
 FEWEST_DIFFERENCES = 2
-# Prior mean and standard error of the rate that extrapolates to levels with too few differences: most
-# posterior means have rate 1.
+# Prior mean and standard error of the rate that extrapolates to levels with too few differences:
+# most posterior means have rate 1.
 USUAL_RATE, USUAL_ERROR = 1.0, 0.5
-# Smallest ratio of successive sizes whose difference enters the fit: the others double, the last may
-# grow by less.
+# Smallest ratio of successive sizes whose difference enters the fit: sizes double, but the last
+# may grow by less.
 LEAST_GROWTH = 1.9
 
 
