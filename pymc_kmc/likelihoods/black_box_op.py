@@ -270,7 +270,7 @@ class BlackBoxOp(UserFunctionOp):
     def each(self, inputs, executor=None):
         """Return an iterator of the outputs at n points, each as soon as it is computed.
 
-        Arguments and errors are as of :meth:`evaluate_many`; a LazyExecutor is a fallback.
+        Arguments and errors are as of :meth:`evaluate_many`; `executor` is a fallback LazyExecutor.
         """
         return (outputs for outputs, *_ in self._results(inputs, executor))
 
@@ -385,6 +385,7 @@ class BlackBoxOp(UserFunctionOp):
     @property
     def _keeper(self):
         """Callback that stores early results, None where it can't."""
+        # A vectorized call may be of many points; a call with a shape lacks that parameter.
         is_whole = self.stored is not None and not (self.vectorized or self.takes_shape)
         return self._keep_early if is_whole else None
 

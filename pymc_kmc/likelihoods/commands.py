@@ -45,8 +45,8 @@ def command(
 
     It is the function of a :func:`BlackBox`, or with ``$seed`` the estimator or simulator of a
     noisy likelihood. Each call writes `files` into a new directory, runs the program there, reads
-    its output and removes the directory. Those of the last 20 failures stay; their errors name
-    them.
+    its output and removes the directory. After a failure it stays (the last 20 do), and the error
+    has its path.
 
     Parameters
     ----------

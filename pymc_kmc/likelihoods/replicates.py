@@ -36,9 +36,10 @@ class Replicates:
     def each(self, calls, executor=None, arrived=None):
         """Return an iterator of the results of estimates, :class:`Timed`, until a :class:`Failure`.
 
-        `calls` are pairs of rows and arguments. They run here, or all at once on the replicates'
-        own executor, else a call a task on `executor`, a LazyExecutor, with `arrived` of
-        :meth:`LazyExecutor.results`. A time limit begins when all estimates before have ended.
+        `calls` are pairs of rows and arguments. All run at once on the replicates' own executor or,
+        a call a task, on `executor`, a LazyExecutor; without either they run here in turn.
+        `arrived` is that of :meth:`LazyExecutor.results`. A time limit begins when all estimates
+        before have ended.
         """
         if self.executor is not None:
             return self._on_own(calls)
