@@ -329,7 +329,7 @@ class LogEvidence(NamedTuple):
 
 
 def of_emulated(composite, draws, values, rng) -> LogEvidence:
-    """Return an emulated density's LogEvidence, given Values at draws (n, d) of the penalised one."""
+    """Return an emulated density's LogEvidence, given Values at draws (n, d) of the penalised."""
     found, inside = of_penalised(composite, draws, values.penalised, rng)
     taken_off = log_mean(PENALTY * values.variance[inside])
     error = np.hypot(found.error, taken_off.error)

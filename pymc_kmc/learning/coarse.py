@@ -14,6 +14,7 @@ import numpy as np
 
 from pymc_kmc.learning.composite import N_BURNED, draw, joined
 from pymc_kmc.learning.convergence import begin
+from pymc_kmc.learning.multistart import N_DRAWS
 from pymc_kmc.learning.placing import uncertain
 from pymc_kmc.numerics.samples import shrunk, spread_out
 
@@ -22,8 +23,6 @@ log = logging.getLogger("pymc.pymc_kmc")
 
 # Temperature of the coarse posterior whose draws are the first evaluations of the fine version.
 FIRST_SPREAD = 2.0
-# Draws that rounds begin with.
-N_DRAWS = 256
 # Number of rounds after which a coarse version is dropped if the error at draws is larger than the
 # limit at uncertain places. That of a useful one is a tenth of the limit by then.
 PATIENCE = 3

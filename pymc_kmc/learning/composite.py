@@ -129,7 +129,7 @@ class Composite:
         return [*self._together, *bases, *([] if self.region is None else [self.region])]
 
     def __call__(self, X, temperature=1.0, penalty=PENALTY) -> Values:
-        """Return :class:`Values` at X (n, d); without a penalty they are those for chains' moves."""
+        """Return :class:`Values` at X (n, d); with no `penalty` the region is that for moves."""
         weight = -penalty / temperature**2
 
         def penalised(variance):
@@ -156,7 +156,7 @@ class Composite:
 
     @np.errstate(all="ignore")
     def sampled(self, X, n, rng):
-        """Return n draws of the log density at each of k points, (n, k), from draws of the outputs."""
+        """Return n draws of the log density at each of k points, (n, k), by draws of outputs."""
         inputs = self.model.inputs(X)
         predictions = [emulator.predict(X, inputs) for emulator in self._together]
         values = np.empty((n, len(X)))
@@ -395,7 +395,7 @@ def drawn(composite, state, rng, prior) -> FinalDraws:
 
 
 def _finite(composite, state):
-    """Return the state's draws where the composite is finite, or else the best evaluation (1, d)."""
+    """Return the state's draws where the composite is finite, or else the best evaluation."""
     values = composite(state.draws)
     usable = np.isfinite(values.penalised) & np.isfinite(values.gradient).all(axis=1)
     if usable.any():
@@ -419,7 +419,7 @@ def potential_scale_reduction(X):
 
 
 def drift(X):
-    """Return the largest change, in standard errors, of a mean or variance between draws' halves."""
+    """Return the largest change, in standard errors, of a mean or variance between two halves."""
     of_both = np.concatenate([X, (X - X.mean(axis=(0, 1))) ** 2], axis=-1)
     half = len(X) // 2
     moves = of_both[half:].mean(axis=0) - of_both[:half].mean(axis=0)

@@ -252,7 +252,7 @@ def unchecked(draws, evaluations, model):
 
 
 def without_refuted(state, composite, fewest):
-    """Return the state without draws where the new fit has no mass, if at least `fewest` are left."""
+    """Return the state without draws that the new fit finds too deep, if `fewest` are left."""
     heights = composite(state.draws, state.temperature).penalised
     keep = are_high(heights, state.draws.shape[1])
     if state.composite is None or keep.sum() < fewest:

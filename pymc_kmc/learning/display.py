@@ -31,7 +31,7 @@ def _line(shows, **options):
 
 
 class Display:
-    """The progress line of learning: phase, evaluations, best log density, error and time so far."""
+    """The progress line of learning: phase, evaluations, best log density, error and time."""
 
     def __init__(self, shows, run):
         self.progress, self.run = _line(shows), run

@@ -25,6 +25,7 @@ from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.display import Compiling
 from pymc_kmc.learning.emulator import NodeEmulator, shrunk
 from pymc_kmc.learning.region import FeasibleRegion, log_probability_graph
+from pymc_kmc.learning.resuming import ROUNDING
 from pymc_kmc.model.differentiable import CompiledDensity, density_at
 from pymc_kmc.model.log_density import compile_function
 from pymc_kmc.model.opaque import OpaqueModel
@@ -56,8 +57,8 @@ OVERHEAD, OVERHEAD_OF_ONE = 12e3, 4e3
 FEWEST_GRADIENTS = 100
 # More emulators than this have fewer gradients at least: a trajectory or two, 20 ms on a hundred.
 MANY, FEWEST_OF_MANY = 10, 20
-# Evaluations that are compared with the model, and the relative error that rounding may explain.
-N_COMPARED, ROUNDING = 8, 1e-6
+# Number of the best evaluations that are compared with the model.
+N_COMPARED = 8
 # Last rounds whose evaluations weigh the surrogate by its errors.
 N_WEIGHED = 2
 

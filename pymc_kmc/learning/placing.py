@@ -176,7 +176,7 @@ def new_places(places, n_fresh, state, rng):
 
 
 def starts_of(state, composite, n, rng):
-    """Return the starts (n, d) of a round's chains: half last draws, half evaluations by density."""
+    """Return the starts (n, d) of a round's chains, half last draws, half evaluated points."""
     evaluations, T, model = state.evaluations, state.temperature, composite.model
     values = evaluations.log_densities
     tempered = values / T

@@ -69,7 +69,7 @@ class FeasibleRegion:
         return self.process, np.ones(1), np.ones(1), False
 
     def log_probability(self, X, n_sds=0.0):
-        """Return log probabilities (k,) at X (k, d), `n_sds` farther inside, and gradients (k, d)."""
+        """Return log probabilities (k,) and gradients (k, d) at X, `n_sds` optimistic."""
         predicted = self.process.predict(X)
         variance = SMOOTHING**2 + predicted.variance
         ratio = (1.0 + predicted.mean[:, 0]) / np.sqrt(variance)
@@ -80,7 +80,7 @@ class FeasibleRegion:
         return -np.logaddexp(0.0, -logit), pulled
 
     def for_moves(self, X):
-        """Return the same for chains' moves, without the process's variance and with a lower bound."""
+        """Return the same for chains' moves, without the variance and with a lower bound."""
         predicted = self.process.predict(X)
         p = expit(STEEPNESS / SMOOTHING * (1.0 + predicted.mean[:, 0]))
         floored = LEAST + (1.0 - LEAST) * p
@@ -89,5 +89,5 @@ class FeasibleRegion:
 
 
 def log_probability_graph(mean):
-    """Return the graph of the log probability for moves, given that of the predictive mean less 1."""
+    """Return the graph of the log probability for moves, given that of the predictive mean."""
     return pt.log(LEAST + (1.0 - LEAST) * pt.sigmoid(STEEPNESS / SMOOTHING * mean))

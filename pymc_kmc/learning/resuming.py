@@ -9,7 +9,7 @@ from pymc_kmc.learning.rounds import BATCH_SIZE
 from pymc_kmc.likelihoods.store import EvaluationStore
 from pymc_kmc.model.evaluations import Evaluations
 
-# Largest relative difference, at one place, that rounding on another machine may explain.
+# Largest relative difference of outputs, or of log densities, that rounding may explain.
 ROUNDING = 1e-6
 
 
@@ -121,7 +121,7 @@ def _check(earlier, opaque):
 
 
 def _try_out(earlier, opaque):
-    """Raise a ValueError unless the best place still has the same outputs, if these aren't noisy."""
+    """Raise a ValueError if the best place now has other outputs; noisy ones aren't compared."""
     if opaque.is_noisy:
         return
     best = earlier[[int(np.argmax(earlier.log_densities))]]

@@ -30,7 +30,7 @@ from pymc_kmc.learning.convergence import (
     in_place,
     without_refuted,
 )
-from pymc_kmc.learning.emulator import NodeEmulator, noise_of, shrunk
+from pymc_kmc.learning.emulator import MOST_FITS, NodeEmulator, noise_of, shrunk
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, Compression
 from pymc_kmc.learning.placing import (
     bounds_of,
@@ -106,8 +106,6 @@ CLOSE = 2.0
 # Number of rounds after which outputs are given up if errors were too large in the last half of
 # them, as where outputs jump: smooth ones have small errors from the third to sixth round on.
 PATIENCE = 8
-# Most fits of a round, each without errors of the deep values that the last had taken for mass.
-MOST_FITS = 4
 # Weight of the last metric in the next.
 METRIC_MEMORY = 0.5
 
@@ -341,7 +339,7 @@ class Rounds:
 
     @property
     def is_hopeless(self):
-        """Whether predictions stay wrong, as where outputs jump."""
+        """Whether predictions (of small nodes those at draws) stay wrong, as where outputs jump."""
         if not self.model.returns_outputs or len(self.history) < PATIENCE:
             return False
         late, share = self.history[-PATIENCE // 2 :], 1.0 / convergence.UNCERTAIN_TOLERANCE
@@ -377,8 +375,8 @@ class Rounds:
     def _places(self, drawn, front, distant, unseen, n_gaps):
         """Return the places (n, d) to evaluate, fresh draws first, and the number of these.
 
-        `front` are Draws where mass can't be excluded, None while draws are uncertain; with
-        `n_gaps` all places but fresh ones are there, half of them under noise. `distant` and
+        `front` are Draws where mass can't be excluded, None while draws are uncertain. With
+        `n_gaps` all but fresh places are from it; of places for noisy terms half are. `distant` and
         `unseen` are included.
         """
         n, fresh, wide, at = drawn.n_new, drawn.fresh, drawn.wide, self.model.inputs

@@ -181,7 +181,7 @@ def are_constant(outputs):
 
 
 def _beside(x, moves, radii, rng):
-    """Return a point at `radii` (d,) from x (d,), in a random direction of the variables `moves`."""
+    """Return a point at `radii` (d,) from x (d,), in a random direction of variables `moves`."""
     direction = rng.standard_normal(len(moves))
     point = x.copy()
     point[moves] += radii[moves] * direction / np.linalg.norm(direction)

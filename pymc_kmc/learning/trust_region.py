@@ -244,7 +244,7 @@ class TrustRegion:
         return Step(X, composite(X).mean, rises, is_flat)
 
     def learn(self, step, evaluations, log_densities, row):
-        """Learn from a step's log densities (n,), rows of all evaluations from `row` on, in place."""
+        """Learn, in place, from a step's log densities (n,), rows `row` on of all evaluations."""
         n, n_rises, predicted = len(log_densities), len(step.rises), step.predicted
         self.n_evaluations += n
         self.own += range(row, row + n)

@@ -94,7 +94,7 @@ class Proposal(NamedTuple):
         return self.move.is_draw
 
     def acceptance_rate(self, start, end):
-        """Return the probability of accepting `end`, the target at the proposal or None."""
+        """Return the probability of accepting `end`; 0 for None, no draw, or an undefined ratio."""
         if not self.is_draw or end is None or not -np.inf < end.log_density < np.inf:
             return 0.0
         log_ratio = end.log_density - start.log_density + self.log_ratio
@@ -102,7 +102,7 @@ class Proposal(NamedTuple):
         return exp(min(0.0, log_ratio)) if log_ratio == log_ratio else 0.0
 
     def log_choice_ratio(self, end):
-        """Return the log ratio of this move's probabilities at `end`, the proposal, and at the state."""
+        """Return the log ratio of the move's choice probabilities at `end` and at the state."""
         if self.choice is None:
             return 0.0
         probability = self.choice.mixture.probability(self.choice.row, end)
@@ -180,7 +180,7 @@ class WarpedMove(Move):
 
 
 class Choice(NamedTuple):
-    """A mixture's choice of the move in a row; `probability` lacks factors that all states share."""
+    """A mixture's choice of a row's move; `probability` lacks factors that all states share."""
 
     mixture: "MoveMixture"
     row: int
@@ -281,7 +281,7 @@ class OneOf:
             self._update()
 
     def renewed(self, jumps):
-        """Return the choice on a new surrogate, given its squared jumps, 1 for independent draws."""
+        """Return the choice on a new surrogate, given squared jumps, 1 for independent draws."""
         renewed = OneOf(self.moves)
         renewed.jumps = np.asarray(jumps)
         renewed.counts = self.REFIT_MEMORY * self.counts

@@ -84,7 +84,7 @@ class ActiveLearning(Move):
         return None if place is None else Proposal(fitted.warp.backward(place), self)
 
     def compare(self, comparison, surrogate):
-        """Update the search error, in place, from the `comparison` of a LogDensityGP's prediction."""
+        """Update the search error in place, by the `comparison` of a prediction by `surrogate`."""
         excess = comparison.error - self.USUAL_ERROR * np.sqrt(surrogate.variance_)
         error = min(1.0, max(0.0, excess))
         self.search_error += (error - self.search_error) / self.N_SEARCHES

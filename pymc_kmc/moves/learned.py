@@ -85,7 +85,7 @@ class ModeTransition(SurrogateTransition):
 
 
 class LearnedDraw(Move):
-    """A move to a draw of the learned posterior at a temperature above 1; always accepted.
+    """A move to a draw of the learned posterior at a temperature above 1, accepted if finite.
 
     `positions` (n, d) are dispersed, so that chains don't agree by construction. `ready` is the
     next Proposal if it was evaluated with others.
@@ -104,7 +104,7 @@ class LearnedDraw(Move):
 
 
 class Stay(Move):
-    """A move that leaves a tuning chain in place, at no cost, when there is nothing more to learn."""
+    """A move that leaves a tuning chain in place, at no cost, when nothing is left to learn."""
 
     kind = MoveKind.STAY
     is_draw = False

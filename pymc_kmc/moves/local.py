@@ -107,7 +107,7 @@ def _covariance(x, points, sigma, gamma2, nu2):
 
 @njit(error_model="numpy")
 def _factor(covariance, gamma2):
-    """Return the lower Cholesky factor, of pivots gamma2 at least: smaller ones are rounding errors."""
+    """Return the lower Cholesky factor; pivots below gamma2, by rounding, are lifted to it."""
     d = len(covariance)
     factor = np.zeros((d, d))
     for a in range(d):

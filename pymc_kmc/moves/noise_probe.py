@@ -101,7 +101,7 @@ class NoiseProbe(Move):
         return not self._has_chosen  # tuning was shorter
 
     def choose(self, target, point, rng):
-        """Let likelihoods choose numbers of replicates; return a warning's text if most aren't enough."""
+        """Let likelihoods choose numbers of replicates; return a warning's text or None."""
         self._has_chosen = True
         self.variance.forget()
         self.first = None
@@ -172,7 +172,7 @@ class NoiseVariance:
         self.zero_share = last + weight * ((fresh.log_likelihood_estimate == -np.inf) - last)
 
     def compare(self, kept, fresh):
-        """Update the acceptance rate of perfect proposals, from `kept` to `fresh`, its noise renewed."""
+        """Update the acceptance rate of perfect proposals; `fresh` renews the noise of `kept`."""
         change = fresh.log_likelihood_estimate - kept.log_likelihood_estimate
         if kept.log_likelihood_estimate == -np.inf or np.isnan(change):
             return

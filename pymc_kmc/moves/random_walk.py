@@ -51,7 +51,8 @@ class RandomWalk(WarpedMove):
     def around(self, current, n, fitted, rng):
         """Return n proposals, exchangeable with the chain's state, around a centre near it.
 
-        The centre and each proposal are half a step's variance away from it.
+        The centre is half a step's variance from the state, and each proposal as far from the
+        centre.
         """
         factor, warp = self._factor(fitted, rng), fitted.warp
         centre = warp.forward(current.position) + SQRT_HALF * self._step(factor, rng)
