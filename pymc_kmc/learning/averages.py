@@ -179,7 +179,7 @@ class Averages:
         return controls if is_zero else controls[:, :0]
 
     def surrogate_variance(self, influences):
-        """Return the functionals' variances (q,) due to the surrogate, given influences (n, q)."""
+        """Return the variances (q,) of functionals with influences (n, q), due to the surrogate."""
         h = influences[: len(self._first)]
         parts = self._first[:, None] * (h - self._first @ h)
         known = np.einsum("ia,ij,ja->a", parts, self._covariance, parts)
@@ -348,9 +348,7 @@ def of_penalised(composite, draws, penalised, rng):
 
 
 def one_turn(draws, periods):
-    """Return a function: mask of points (n, d) in one turn of each angle, those of finite `periods`
-    (d,).
-    """
+    """Return a function: the mask of points (n, d) in one turn of all angles (finite `periods`)."""
     angles = np.flatnonzero(np.isfinite(periods))
     X, turns = draws[:, angles], periods[angles]
     directions = np.exp(2j * np.pi * X / turns).mean(axis=0)

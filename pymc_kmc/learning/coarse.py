@@ -1,4 +1,4 @@
-"""A coarse version of a model's black boxes, learned first because its evaluations are not counted.
+"""A coarse version of a model's black boxes, learned first because its evaluations are free.
 
 Its posterior is learned as any other (:mod:`pymc_kmc.learning.learn`). The fine version is then
 evaluated at draws of that posterior, and an emulator of the coarse version is the base of its
@@ -54,9 +54,7 @@ class Coarse:
         self.composite, self.drawn = self.run.drawn(state)
 
     def begin(self, opaque, rounds, rng, evaluations=None):
-        """Return the LearningState after fine evaluations, new ones if none are given; may be
-        Unusable.
-        """
+        """Return the LearningState after fine evaluations, new ones by default; may be Unusable."""
         found, last = self.drawn, self.drawn.parts[-1]
         settings = found.factor, last.step_size, N_BURNED, rng, FIRST_SPREAD, found.maps
         if evaluations is None:

@@ -293,9 +293,7 @@ def draw(
 
 
 def _accepted(X, values, new_X, new_values, log_ratio, rng):
-    """Accept or reject proposals; return places (n, d), their Values, and acceptance probabilities
-    (n,).
-    """
+    """Accept or reject proposals; return places, Values and acceptance probabilities (n,)."""
     probability = np.exp(np.minimum(np.where(np.isfinite(log_ratio), log_ratio, -np.inf), 0.0))
     accepted = rng.random(len(X)) < probability
     pairs = zip((new_X, *new_values), (X, *values), strict=True)
@@ -325,9 +323,7 @@ class FinalDraws(NamedTuple):
 
 
 class FromPrior:
-    """Independence proposals from a kernel density estimate of the prior's draws, with Scott's
-    bandwidth.
-    """
+    """Independence proposals from a kernel density estimate of the prior, by Scott's bandwidth."""
 
     def __init__(self, draws):
         n, d = draws.shape

@@ -236,8 +236,7 @@ def errors_in_reach(values, predicted, heights):
 
 
 def unchecked(draws, evaluations, model):
-    """Return the mask (n,) of draws far from all evaluations with mass, where no prediction was
-    checked.
+    """Return a mask (n,) of draws far from evaluations with mass, where nothing was predicted.
 
     Many small nodes have none: a place that is far for the whole is near for each of them.
     """

@@ -50,12 +50,14 @@ MOST_DECORRELATION = 3.0
 # own. One budget takes two ms, a fifth of an evaluation of ten ms; twelve emulators share two (16
 # ms on a slow machine).
 BUDGET, MOST_BUDGETS = 12e6, 2
-# Operations of a gradient besides emulators (two microseconds), and besides each emulator's (.7).
+# Operations of a gradient besides emulators (two microseconds), and besides each emulator's (two
+# thirds of one).
 OVERHEAD, OVERHEAD_OF_ONE = 12e3, 4e3
 # Fewest gradients of a proposal, some twelve trajectories. Glass has an ESS of 560 with 200, 520
 # with 100, 440 with 60, 300 with 30.
 FEWEST_GRADIENTS = 100
-# More emulators than this have fewer gradients at least: a trajectory or two, 20 ms on a hundred.
+# Number of emulators above which this is the fewest gradients: a trajectory or two, 20 ms on a
+# hundred.
 MANY, FEWEST_OF_MANY = 10, 20
 # Number of the best evaluations that are compared with the model.
 N_COMPARED = 8
@@ -101,9 +103,7 @@ class EmulatedDensity:
 
     @property
     def packed(self):
-        """The emulators' :class:`Packed`; other processes get it, for theirs might be rounded
-        otherwise.
-        """
+        """The emulators' :class:`Packed`, pickled too: another process might round otherwise."""
         if self._packed is None:
             self._packed = packed([part.packable for part in self.composite.parts])
         return self._packed

@@ -29,8 +29,8 @@ from pymc_kmc.surrogates.exact_gp import SIMPLEST, ExactGP
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 
 # Largest depth of a noisy term's values that are fitted, in compression depths, and fewest values,
-# in coefficients of a quadratic: noise hides that deeper ones bend the process. In eight dimensions
-# errors at draws were .7 nats with all 1070 values, .6 with the 674 within two depths.
+# in coefficients of a quadratic: deeper ones bend the process at draws, which noise hides. In eight
+# dimensions errors at draws were .7 nats with all 1070 values, .6 with the 674 within two depths.
 SHALLOW, FEWEST_FITTED = 2.0, 4
 # Most successive fits, each of which corrects the deep values that the last one overrated.
 MOST_FITS = 4
@@ -48,7 +48,8 @@ MANY, SEARCH_AGAIN = 300, 1.15
 # and 1.0 at 1100; radial terms gain 3.7 for a Student t at 250.
 FEWEST_EXTENDED, EXTENSION_GAIN = 100, 0.5
 # Most coordinates and most outputs of an extension. 2000 values in 50 coordinates take a second for
-# each trial of the additive kernel's parameters; its cost grows with the square of the knots.
+# each trial of the additive kernel's parameters. On moves each output takes a square of all its
+# knots.
 MOST_EXTENDED = {"additive": (20, 1), "radial": (1000, 1000)}
 # Weight of the last covariance in that of a space's coordinates, if fits follow each other.
 COVARIANCE_MEMORY = 0.5
@@ -80,10 +81,10 @@ class EmulatedOutputs(NamedTuple):
         return self.prediction.mean * self.emulator.scales + self.emulator.offset
 
     def scale(self, by_outputs):
-        """Return factors (k,) from variances to the log density's, and its slopes (k, m) by the
-        process.
+        """Return factors (k,) from variances to the log density's, and its slopes (k, m).
 
-        `by_outputs` are the log density's derivatives by all nodes' outputs.
+        `by_outputs` are the log density's derivatives by all nodes' outputs, slopes those by the
+        process's.
         """
         own = by_outputs[:, self.emulator.outputs].reshape(self.outputs.shape)
         slopes = self.emulator.slopes(own, self.outputs)

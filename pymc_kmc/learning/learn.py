@@ -39,8 +39,7 @@ log = logging.getLogger("pymc.pymc_kmc")
 # dimensions four converge by then, and all are in the right mode.
 MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
 # Factor on the limit where noise is averaged. A log likelihood in eight dimensions had errors of .7
-# nats after 1000 evaluations, .4 after 1250 to 1500; four chains that went on learning took .8
-# more.
+# nats after 1000 evaluations, .4 after 1250 to 1500. Four chains, learning on, took .8 more.
 MORE_IN_NOISE = 1.8
 # Factor on the limit where more evaluations run at once than a round has: fewer batches take more.
 MORE_AT_ONCE = 2.0
@@ -143,10 +142,14 @@ def learn(
 
     Examples
     --------
-    >>> import numpy as np, pymc as pm, pymc_kmc as kmc >>> with pm.Model(): ...     rate =
-    pm.LogNormal("rate", 0, 1) ...     curve = kmc.BlackBox("decay", lambda r: np.exp(-r *
-    np.arange(5)), rate, shape=(5,)) ...     y = pm.Normal("y", curve, 0.1, observed=[1.0, 0.6, 0.4,
-    0.2, 0.1]) ...     learned = kmc.learn(progressbar=False) >>> learned.n_evaluations < 100 True
+    >>> import numpy as np, pymc as pm, pymc_kmc as kmc
+    >>> with pm.Model():
+    ...     rate = pm.LogNormal("rate", 0, 1)
+    ...     curve = kmc.BlackBox("decay", lambda r: np.exp(-r * np.arange(5)), rate, shape=(5,))
+    ...     y = pm.Normal("y", curve, 0.1, observed=[1.0, 0.6, 0.4, 0.2, 0.1])
+    ...     learned = kmc.learn(progressbar=False)
+    >>> learned.n_evaluations < 100
+    True
     """
     model = check_model(model)
     variables = check_variables(vars, model)

@@ -1,4 +1,4 @@
-"""Maxima of a log density: searches by draws of emulators, comparison, records and warnings."""
+"""Maxima of a log density: found from draws of emulators, compared, recorded and reported."""
 
 from functools import partial
 from typing import NamedTuple

@@ -42,7 +42,8 @@ from pymc_kmc.numerics.samples import far_from, spread_out
 # Draws of the prior, which cost nothing, and the number of them, evenly spread, that are evaluated
 # for log densities alone.
 N_POOL, N_PRIOR = 256, 16
-# Largest distance of a start from the prior's median, in its scales: a search moves one at a time.
+# Largest distance of a start from the prior's median, in its scales: a search moves one scale a
+# step.
 FARTHEST = 5.0
 # Fewest searches by outputs, fewest and most by numbers. Of Lotka-Volterra's one in eight ends in a
 # local maximum with outputs, six in ten with numbers, and one in five of those that are repelled.
@@ -55,8 +56,8 @@ FEW_DIMENSIONS = 6
 # alike, and under noise. Half of Lotka-Volterra's that climb alone end in its local mode: six all
 # did on one seed of 18, eight that are repelled on one seed of ten.
 FEWEST_APART, FEWEST_ALIKE, FEWEST_IN_NOISE = 4, 6, 8
-# Number of repelled searches after those that climb alone, if all ended alike: on that seed the
-# first one found the higher mode.
+# Number of repelled searches after those that climb alone, if all ended alike: on the seed above
+# the first one found the higher mode.
 N_KEPT_AWAY = 2
 # Number of searches under noise if all end alike; those after the fewest climb alone. On 25 seeds
 # of Lotka-Volterra with noise of one nat eight searches missed the right mode twice, twelve once.
@@ -71,8 +72,7 @@ N_STOOD = 2
 # Evaluations a dimension for which a search is repelled from known modes: by then it is in the
 # basin of another one, if there is one.
 REPELLED = 1
-# Largest share of all evaluations that one search, and all searches, may take: rounds need the
-# rest.
+# Largest share of the evaluations for one search, and for all searches: rounds need the rest.
 SEARCH_SHARE, SEARCHES_SHARE = 0.25, 0.75
 # Evaluations a dimension that a search by numbers may take anyway: one of Lotka-Volterra's to the
 # right basin takes some 190.
@@ -235,9 +235,7 @@ class MultiStart:
             self._climb_on()
 
     def _n_at_once(self, n_before):
-        """Return the number of searches to run at once; under noise each is repelled from those
-        before.
-        """
+        """Return how many searches run at once; under noise each is repelled from those before."""
         if self.n_parallel == 1 or self._is_hidden:
             return 1
         if n_before:
@@ -336,9 +334,7 @@ class MultiStart:
             self.noise = going[-1].noise
 
     def _end(self, region, highest):
-        """Return an ended search's mode and whether it stalled, else None; `highest` is the others'
-        best.
-        """
+        """Return an ended search's mode and whether it stalled, or None; `highest` is of others."""
         left = int(SEARCHES_SHARE * self.most) - len(self.evaluations)
         left = min(left, self._most_by_numbers - region.n_evaluations)
         known = self._known(region)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Depth below the best log density, in nats a dimension, of which two are counted at least, from
-# which on it is compressed: draws at temperature 2 are hardly deeper.
+# Depth below the best log density, in nats a dimension, beyond which it is compressed, and fewest
+# dimensions that are counted: draws at temperature 2 are hardly deeper.
 COMPRESSION_DEPTH, FEWEST_DIMENSIONS = 3.0, 2
 # Standard deviation of a deep value's error, as a share of its depth beyond. With .1 noisy deep
 # values bent the process at draws: learning took 400 evaluations in place of 280.

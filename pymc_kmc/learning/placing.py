@@ -137,7 +137,7 @@ def conditioned(covariance, i, noise):
 
 
 def unseen(prior, known, n):
-    """Return at most n of the prior's draws (k, d) far, in ranks among these, from known (m, d).
+    """Return at most n of the prior's draws (k, d), far in ranks from known places (m, d).
 
     Ranks fill a cube evenly. Draws with an extreme value are left out.
     """
@@ -164,9 +164,7 @@ def bounds_of(prior, evaluations):
 
 
 def new_places(places, n_fresh, state, rng):
-    """Return the unknown places (k, d), each once, or else steps from them, and the number of fresh
-    ones.
-    """
+    """Return the unknown places (k, d), else steps from these, and the number of fresh ones."""
     _, first = np.unique(places, axis=0, return_index=True)
     new = np.sort(first)
     new = new[state.evaluations.rows(places[new]) < 0]

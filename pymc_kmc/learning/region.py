@@ -40,9 +40,7 @@ class FeasibleRegion:
 
     @classmethod
     def of(cls, evaluations, draws, last=None):
-        """Return the region by evaluations, in coordinates of draws (n, d), or `last` if all are
-        finite.
-        """
+        """Return the region, in coordinates of draws (n, d), or `last` if all values are finite."""
         is_finite = np.isfinite(evaluations.log_densities)
         if is_finite.all() or not is_finite.any():
             return last

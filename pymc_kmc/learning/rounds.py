@@ -70,8 +70,7 @@ FEWEST_TRIED = 8
 # foresee a jump. Without them a fifth of the prior wasn't seen, and 14 % of the mass missed.
 N_LOOKED = 4
 # Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
-# that aren't compressed, and at most. Where hundreds determine a quadratic, eight more change
-# little.
+# that aren't compressed, and at most. After hundreds, eight more change a quadratic little.
 BATCH_SIZE, BATCH_A_DIMENSION, BATCH_A_NODE = 8, 0.5, 0.5
 BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
 # Evaluations a round for small nodes: each node is evaluated at all of them.
@@ -97,8 +96,8 @@ N_EXPLORING_TRANSITIONS = 10
 # Bounds of the temperature's change, a factor, in a round.
 COOLING = (0.4, 1.6)
 # Consecutive rounds with gaps, of usual size, after which the most uncertain places are evaluated:
-# a polynomial may bend up there in every round. A time series took 293 evaluations for 536; after
-# two gaps bananas took 197 for 167.
+# a polynomial may bend up there in every round. A time series took 293 evaluations in place of 536;
+# from the second gap on bananas took 197 in place of 167.
 MANY_GAPS = 6
 # Errors at which chains may start, in units of those at convergence. "scalar" had an ESS of 604
 # then; three bananas of 12 with arms cut short had such errors at draws, but larger ones elsewhere.
@@ -349,9 +348,7 @@ class Rounds:
         return bool(min(errors) > self.limits.error)
 
     def not_excluded(self, composite, draws, n):
-        """Return at most n of the prior's draws that may be as high as draws, the most uncertain
-        first.
-        """
+        """Return at most n of the prior's draws that may be as high as draws, uncertain first."""
         if not len(self.prior):
             return self.prior
         values = composite.sampled(self.prior, N_SAMPLED, self.rng)

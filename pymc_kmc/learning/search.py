@@ -36,13 +36,13 @@ POINTS_PER_VARIABLE = 1.6
 GOOD, BAD = 0.7, 0.2
 # Predicted rise, in nats, below which a search ends.
 LAST_RISE = 0.15
-# Ridge penalty of the regression, in units of one point's weight.
+# Ridge of the regression: a step of so many scales along each variable, without a change.
 RIDGE = 1e-4
-# Half width of the region for variables that outputs don't depend on; their rise is exact.
+# Half width of the region for variables that outputs don't depend on: the model is exact there.
 FREE = 3.0
 # Most iterations of the maximisation of the linear model.
 N_ITERATIONS = 60
-# Step of the differences for curvatures, in scales: outputs are linear.
+# Step of the differences for curvatures, in the variables' scales.
 CURVATURE_STEP = 1e-4
 # Steps while all outputs are equal: beyond four scales hardly any prior has mass.
 STEPS_OUT = (1.0, -1.0, 2.0, -2.0, 4.0, -4.0)

@@ -7,11 +7,11 @@ around the best point. The box's axes are those of the emulated curvature, its s
 well the last rise was predicted (a trust region; Nocedal and Wright, 2006, section 4.1; with
 Gaussian processes, Eriksson et al., 2019).
 
-If no rise is predicted, or the last predicted evaluations brought none, a place in the direction of
-largest uncertainty is evaluated, as a check. The search ends after two consecutive checks that were
-predicted: a Gaussian process of few values has the curvature of its initial coordinates in unknown
-directions, and takes a rising ridge for a maximum. Under noise the best point is the one with the
-largest predicted mean.
+If no rise is predicted, or the last evaluations were predicted and brought none, a place in the
+direction of largest uncertainty is evaluated, as a check. The search ends after two consecutive
+checks that were predicted. Without checks it would stop early: a Gaussian process of few values has
+the curvature of its initial coordinates in unknown directions, and takes a rising ridge for a
+maximum. Under noise the best point is the one with the largest predicted mean.
 
 References
 ----------
@@ -40,8 +40,7 @@ FEWEST_NEAR, NEAR_A_DIMENSION = 110, 6
 FIRST_RADIUS, LAST_RADIUS = 0.5, 2.0
 # Half width at which a search gives up.
 SMALLEST_RADIUS = 1e-4
-# Shares of the predicted rise above which the box grows, and below which it shrinks, and the
-# factors.
+# Shares of the predicted rise above which the box grows, and below which it shrinks; the factors.
 GOOD, BAD, GROWTH, SHRINKAGE = 0.5, 0.1, 1.7, 0.6
 # Half widths of the boxes of a step of several places, in units of the search's.
 RADII = (1.0, 4.0, 0.25)
@@ -55,8 +54,7 @@ CURVATURES = (1e-2, 1e4)
 CURVATURE_STEP = 0.05
 # Smallest optimistic rise, in nats, that counts as one.
 SMALLEST_RISE = 0.5
-# Largest error of a passed check, in nats and as a share of the depth, and checks in a row at the
-# end.
+# Largest error of a passed check, in nats and as a share of the depth; checks in a row at the end.
 CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
 # Consecutive predicted evaluations after which an ascent on the emulator is trusted.
 N_PREDICTED = 2
@@ -145,9 +143,7 @@ def agrees(predicted, value, highest, noise=0.0):
 
 
 class Rise(NamedTuple):
-    """The best place x (d,) in a box of half width `radius`; rises of mean and optimistic one, in
-    nats.
-    """
+    """The best place x (d,) in a box of half width `radius`, and rises to it, in nats."""
 
     x: np.ndarray
     mean: float

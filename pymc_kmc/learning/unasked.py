@@ -122,7 +122,7 @@ def why_not_trusted(learned, run):
 
 
 def why_searches_disagree(learned):
-    """Return why searches disagree about the best maximum, or None."""
+    """Return why searches don't confirm the best maximum, or None; None too without searches."""
     if not any(mode.n_searches for mode in learned.modes):
         return None
     best, *others = sorted(learned.modes, key=lambda mode: -mode.log_density)

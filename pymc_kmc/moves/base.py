@@ -140,14 +140,14 @@ class Move(ABC):
 
     @abstractmethod
     def propose(self, current, fitted, rng):
-        """Make a proposal from `current`, the :class:`Evaluation` of the chain's state, or return
-        None.
+        """Make a proposal from `current`, the :class:`Evaluation` of the chain's state, or none.
 
-        `fitted` is the step's FittedSurrogate, or None; it is not changed.
+        `fitted` is the step's FittedSurrogate, or None; it is not changed. A move with nothing to
+        propose returns None, and another move then makes a proposal.
         """
 
     def learn(self, outcome, rng):  # noqa: B027  (some moves learn nothing)
-        """Learn from the :class:`Outcome` of a proposal of its own, while tuning."""
+        """Learn from the :class:`Outcome` of a proposal of its own, while adaptation lasts."""
 
 
 class WarpedMove(Move):
@@ -236,18 +236,18 @@ class MoveMixture:
 class OneOf:
     """A choice among moves, by acceptance on the target and squared jumps on the surrogate.
 
-    While tuning, the `probabilities` (n_moves,) follow a power of each move's expected squared
-    jump: jump times acceptance probability (Pasarica and Gelman, 2010). Squared jumps on the target
-    are more informative, but too variable under noise. The mixture leaves the target invariant at
-    any fixed probabilities. `recent` lists the acceptance probabilities since the last fit began.
+    While tuning, the `probabilities` (n_moves,) follow a power of each move's expected squared jump
+    an evaluation: jump times acceptance probability (Pasarica and Gelman, 2010). Squared jumps on
+    the target are more informative, but too variable under noise. The mixture leaves the target
+    invariant at any fixed probabilities. `recent` lists the acceptance probabilities since the last
+    fit began.
     """
 
     # Power of the expected jump: moves differ little where the surrogate is exact.
     POWER = 12.0
     # Smallest probability of a move, so that one that becomes good is noticed.
     SMALLEST = 0.005
-    # Squared jump, in units of independent draws', above which more makes draws no more
-    # independent.
+    # Upper bound of squared jumps, 1 for independent draws: more makes draws no more independent.
     INDEPENDENT_JUMP = 0.97
     # Lower bound of squared jumps.
     LEAST = 1e-3

@@ -1,9 +1,9 @@
 r"""Active learning at a surrogate's frontier: evaluations where the surrogate learns most.
 
 A chain on a surrogate goes where the surrogate leads, and the surrogate is accurate only where the
-chain has been. Beyond, it is tens of nats too low, and its predictive variance shows that. While a
-chain tunes, some evaluations are for learning alone. Candidates are steps of all lengths from
-places in the bulk, outwards and sidewards. The acquisition function
+chain has been. Beyond, it is mostly tens of nats too low, which its predictive variance shows.
+While a chain tunes, some evaluations are for learning alone. Candidates are steps of all lengths
+from places in the bulk, outwards and sidewards. The acquisition function
 
 .. math:: \min\left(s \left(1 - \frac{\sigma}{\sqrt{s^2 + \sigma^2}}\right), c\right)\,
           \Phi\left(\frac{f - t}{s}\right)
@@ -11,9 +11,9 @@ places in the bulk, outwards and sidewards. The acquisition function
 is the reduction of the prediction's standard deviation s by a value of noise :math:`\sigma`, at
 most c, times the probability that the log density, predicted as f, is above t. At the bulk's edge t
 is a low quantile of predictions at the chain's states; inside, t is the prediction at a random
-state, so that places count by their mass. No place is chosen if all gains are small. The
-acquisition is like expected improvement (Jones, Schonlau and Welch, 1998), but for all places with
-usual values, not for the largest.
+state, so that places count by their mass. No place is chosen if all gains are small. This is like
+expected improvement (Jones, Schonlau and Welch, 1998), but the aim is all places with usual values,
+not the largest value.
 
 References
 ----------

@@ -50,8 +50,8 @@ class Langevin(Move):
     """
 
     kind = MoveKind.LANGEVIN
-    # Bounds of the uniform jitter of the step size: a constant one can resonate with the target
-    # (Neal, 2011, section 3.2).
+    # Bounds of the uniform jitter of the step size of several steps: a constant one can resonate
+    # with the target (Neal, 2011, section 3.2).
     STEP_SIZE_JITTER = (0.85, 1.15)
 
     def __init__(self, preconditioner):

@@ -150,10 +150,11 @@ class LocalDistribution:
     r"""The proposal distribution of one sub-sample `states` (n, d), in standardised coordinates.
 
     `kernel` is "gaussian" or "linear". :math:`\gamma` is in units of the random walk's optimal
-    scale in the narrowest direction. `basis` (d, d), lower triangular, is a factor of the
-    covariance that becomes the identity; by default coordinates are the states' own. They are
-    divided by standard deviations. `points` (d, n) is the sub-sample in the coordinates. At `nu2` M
-    H M' is as large as an optimal random walk's covariance, on average over the sub-sample.
+    scale in the narrowest direction. `basis` (d, d), lower triangular, defines the coordinates: a
+    factor of the covariance that becomes the identity, by default the identity itself. Units are
+    the states' standard deviations. `points` (d, n) is the sub-sample in the coordinates. `nu2` is
+    for a scale of 1: M H M' is then as large as an optimal random walk's covariance, on average
+    over the sub-sample.
     """
 
     def __init__(self, states, kernel, gamma, rng, basis=None):

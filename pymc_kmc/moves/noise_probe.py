@@ -33,9 +33,9 @@ ENOUGH_ESTIMATES = 16
 REPLICATES_CHOSEN_AFTER = (25, 100, 400)
 # Number of the last pairs that count: the noise depends on the place.
 RECENT_PAIRS = 40
-# Number of different kept estimates above which the mean acceptance rate is used, with a standard
-# error of .18 at most; 1000 tuning iterations make 9. With fewer the noise is taken for Gaussian: a
-# chain that stays at one estimate measures its luck.
+# Fewest different kept estimates for a mean acceptance rate, with a standard error of .18 at most;
+# 1000 tuning iterations make 9. With fewer the noise is taken for Gaussian: a chain that stays at
+# one estimate measures its luck.
 ENOUGH_COMPARISONS = 8
 # Weight of a variance that is known beforehand, in pairs: the noise depends on the place.
 EXPECTED_PAIRS = 8
@@ -183,9 +183,7 @@ class NoiseVariance:
         self._acceptance += (rate - self._acceptance) / min(self.n_comparisons, RECENT_PAIRS)
 
     def learn(self, first, second):
-        """Update the variance with two fresh evaluations, if finite and of equal parameters and
-        places.
-        """
+        """Update the variance with two fresh evaluations, if finite and of the same parameters."""
         estimates = first.log_likelihood_estimate, second.log_likelihood_estimate
         if first.parameters != second.parameters or not np.isfinite(estimates).all():
             return

@@ -121,9 +121,7 @@ class Sweeps:
         return self._positions
 
     def _around(self, current, sizes, jumps, fitted, rng):
-        """Return the partners that depend on x, near ones or a jump; `sizes` (3,) are updated in
-        place.
-        """
+        """Return the partners that depend on x, near ones or a jump; update `sizes` (3,)."""
         if sizes[0]:
             return list(map(NearPartner, self.random_walk.around(current, sizes[0], fitted, rng)))
         if self.jump is None or sizes[2] == 0 or rng.uniform() >= jumps * sizes.sum():
