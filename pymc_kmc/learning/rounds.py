@@ -85,8 +85,8 @@ LARGEST_TEMPERATURE = 50.0
 # Largest temperature in more than so many dimensions: draws are some T d / 2 nats deep, and
 # compressed values determine a quadratic badly.
 FEW_DIMENSIONS, LARGEST_OF_MANY = 10, 2.0 * COMPRESSION_DEPTH
-# Largest temperature after searches have found modes: without a limit errors and temperature drove
-# each other up, and draws left the modes for good.
+# Largest temperature after searches have found modes: errors and temperature raise each other, and
+# without a limit draws left such modes for good.
 LARGEST_AT_MODES = 3.0
 # Exploring temperature under noise: distant places determine slopes. With 150 draws in four
 # dimensions, noise of 1 nat, means were off by .22 sds at temperature 1, .12 at 2, .16 at 3.
