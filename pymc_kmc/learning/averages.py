@@ -1,41 +1,35 @@
-r"""Averages over a learned posterior and its log evidence, with errors that cover the truth.
+r"""Averages over a learned posterior and its log evidence, with standard errors.
 
-They stand on the emulators' predictions, as arrays: at draws, and at evaluations, each from all
-others.
-
-Draws of an emulator are of :math:`e^{f - V/2}` (:mod:`pymc_kmc.learning.composite`). Weights
+Draws of an emulator are of :math:`e^{f - V/2}` (:mod:`pymc_kmc.learning.composite`); weights
 :math:`e^{V/2}` turn averages over them into averages over :math:`e^f`. With the influence h of a
-functional (for a mean: x less its mean), two errors are left.
+functional (for a mean: x less its mean), two errors remain.
 
 *The surrogate's error.* An error e of the log density moves the functional by
 :math:`\mathrm{Cov}(e, h)`, to first order. Under the Gaussian processes e has mean zero and
-covariance C, so that the functional's variance is
+covariance C, and the functional has the variance
 
 .. math:: \sigma^2 = \kappa^2 \iint h(x)\, C(x, x')\, h(x')\, \pi(x)\, \pi(x')\, dx\, dx'
 
 (Bayesian quadrature; O'Hagan, 1991). The calibration :math:`\kappa \ge 1` is the root mean square
-of the standardised errors of evaluations that are predicted from all others (leave one out;
-Rasmussen and Williams, 2006, equation 5.12). Where learning has not converged, the error measured
-at fresh draws, times the standard deviation of h, is added: the largest covariance there can be.
+of the standardised leave-one-out errors (Rasmussen and Williams, 2006, equation 5.12). If learning
+has not converged, the error measured at fresh draws times the standard deviation of h is added, the
+largest possible covariance.
 
 *The Monte Carlo error.* The functions of Stein's identity have mean zero and are control variates,
 
 .. math:: \Delta P + \nabla P \cdot \nabla f, \qquad P = x_j, \; x_j x_k.
 
-Near a Gaussian the regression of h on them takes most of this error away (Mira, Solgi and
-Imparato, 2013). Where the log density jumps their means are not zero, and they are left out:
-jumps are looked for on lines between draws. Means that small ones move are within their errors.
+Near a Gaussian the regression of h on them removes most of this error (Mira, Solgi and Imparato,
+2013). If the log density jumps between draws their means are not zero, and they are left out.
 
-*The log evidence* is found by bridge sampling. The proposal q is normalised: a Student t fitted to
-half of the draws, which are from the density :math:`\tilde\pi`. Then
+*The log evidence* is found by bridge sampling. The proposal q is a Student t fitted to half of the
+draws of the density :math:`\tilde\pi`. Then
 
 .. math:: Z = \frac{E_q[h \tilde\pi]}{E_\pi[h q]}, \qquad h \propto \frac{1}{\tilde\pi + Z q},
 
-is iterated until Z stays, with as many draws from :math:`\pi` as from q (Meng and Wong, 1996). The
-error is that of the two means. The mean of :math:`e^{V/2}` over the draws leads to the integral of
-:math:`e^f`. A noisy likelihood's estimates are right in the mean, their logarithms are not: with
-Gaussian noise of variance :math:`s^2`, to whose mean the emulator is fitted, they are
-:math:`s^2 / 2` too low.
+is iterated until Z converges, with as many draws from :math:`\pi` as from q (Meng and Wong, 1996).
+The mean of :math:`e^{V/2}` over the draws converts Z to the integral of :math:`e^f`. Gaussian noise
+of variance :math:`s^2` in the logarithm lowers log estimates by :math:`s^2 / 2` on average.
 
 References
 ----------
@@ -61,47 +55,48 @@ from scipy.stats import multivariate_t
 
 from pymc_kmc.learning.composite import PENALTY
 
-# Powers of the weights that are tried, and the smallest share of draws that they must be worth:
-# where an emulator knows little, its variances say nothing of the density.
+# Powers of the weights, tried in turn, and the smallest effective share of draws that is accepted:
+# where an emulator knows little, its variance says nothing about the density.
 POWERS, SMALLEST_SHARE = (1.0, 0.5, 0.25, 0.0), 0.5
-# Largest share of one draw in an average: one of 2048, far out in a tail of which nothing was
-# known, counted for forty, and a standard deviation was .83 +- .02 for .61.
+# Largest weight of one draw. One of 2048 draws, in a tail that the emulator didn't know, counted
+# for forty: a standard deviation was .83 +- .02 in place of .61.
 LARGEST_SHARE = 0.01
-# Number of evaluations that the calibration's prior, a calibrated emulator, counts for.
+# Weight of the calibration's prior, a calibrated emulator, in evaluations.
 PRIOR_EVALUATIONS = 4.0
-# Number of draws that one independent draw is worth, where chains have mixed.
+# Number of draws that one independent draw is worth, if chains have mixed.
 INEFFICIENCY = 1.25
-# Size of a control variate's mean, in standard errors, from which on it isn't zero: by chance one
-# of 65 is so far off in four cases of a thousand, which then have larger standard errors.
+# Standard errors above which a control variate's mean isn't zero. By chance one of 65 is above in
+# .4 % of cases; these have larger standard errors.
 NOT_ZERO = 4.0
-# Lines between draws on which jumps are looked for, intervals of each, and halvings of those that
-# derivatives don't explain. On 64 a jump with 2 % of the mass beyond is seen nine times in ten.
+# Lines between draws that are searched for jumps, intervals of each, and most halvings of an
+# interval that derivatives don't explain. 64 lines detect a jump with 2 % of the mass beyond in 90
+# % of cases.
 N_LINES, N_INTERVALS, N_HALVINGS = 64, 16, 20
-# Most intervals that derivatives don't explain: if more, they are wrong, and tell no averages.
+# Number of intervals that derivatives don't explain above which the derivatives are wrong.
 MOST_UNEXPLAINED = 4096
-# Smallest jump, in nats, and depth below draws from which on there is none: without mass.
+# Smallest jump, in nats, and depth below the draws' median, in nats, below which there is no mass.
 SMALLEST_JUMP, NO_MASS = 0.01, 10.0
-# Draws for each control variate, at least: a regression on more of them fits noise.
+# Fewest draws for each control variate: with fewer the regression fits noise.
 DRAWS_PER_CONTROL = 20
-# Half the width, in probability, of the interval that a quantile's density is taken from.
+# Half the width, in probability, of the interval that gives the density at a quantile.
 HALF_WIDTH = 0.05
-# Degrees of freedom of the bridge's proposal: its tails are heavier than most posteriors'.
+# Degrees of freedom of the bridge's Student t: its tails are heavier than most posteriors'.
 DEGREES = 5
-# Largest number of iterations, and the change of log Z at which they end.
+# Most iterations of the bridge, and the change of log Z, in nats, at which it ends.
 N_ITERATIONS, CHANGE = 200, 1e-8
-# Draws at which outputs and the covariance of errors are kept.
+# Number of draws at which outputs and the covariance of the log density's errors are kept.
 N_DRAWS = 256
-# Outputs of a node that are kept, evenly spaced: what a picture can show.
+# Most outputs of a node that are kept, evenly spaced: as many as a plot can show.
 MOST_OUTPUTS = 400
 
 
 class EmulatedNode(NamedTuple):
-    """An emulated node and the predictions of its outputs; their `shape` is () for a term.
+    """An emulated node and the predictions of its outputs; `shape` is () for a term.
 
-    `columns` (m,) are the raveled outputs that are kept. `evaluated` (n, m) are their values,
-    `held_out` and `held_out_sd` (n, m) the prediction of each from all others and its standard
-    deviation, NaN where the evaluation failed; a term's depths are compressed as in the emulator.
-    `outputs` and `sd` (k, m) are the prediction at the first k draws and its standard deviation.
+    `columns` (m,) are the indices of the outputs that are kept. `evaluated` (n, m) are their
+    values. `held_out` and `held_out_sd` (n, m) are leave-one-out predictions and standard
+    deviations, NaN where an evaluation failed; a term's depths are compressed. `outputs` and `sd`
+    (k, m) are predictions and standard deviations at the first k draws.
     """
 
     name: str
@@ -118,9 +113,9 @@ class EmulatedNode(NamedTuple):
 class Emulated(NamedTuple):
     """The emulators' predictions, with one EmulatedNode a node.
 
-    `held_out` and `held_out_sd` (n,) are the log density at each evaluation, predicted from all
-    others, and its standard deviation; `covariance` (k, k) is that of its errors at the first k
-    draws.
+    `held_out` and `held_out_sd` (n,) are the leave-one-out log densities of the evaluations and
+    their standard deviations. `covariance` (k, k) is that of the log density's errors at the first
+    k draws.
     """
 
     nodes: tuple
@@ -162,10 +157,10 @@ def emulated(composite, evaluations, draws) -> Emulated:
 class Averages:
     """Averages over n draws of an emulated posterior.
 
-    `variances` (n,) are the log density's, `controls` (n, c) control variates of mean zero, and
-    `covariance` (k, k) that of the log density's errors at the first k draws. `calibration` is the
-    ratio of actual errors to the emulators' standard deviations, `unknown` the standard deviation
-    of an additional error. One independent draw is worth `inefficiency` draws.
+    `variances` (n,) are the log density's, `controls` (n, c) are control variates of mean zero.
+    `covariance` (k, k) is that of the log density's errors at the first k draws. `calibration` is
+    the ratio of errors to predicted standard deviations. `unknown` is the standard deviation of a
+    further error. One independent draw is worth `inefficiency` draws.
     """
 
     def __init__(
@@ -178,14 +173,13 @@ class Averages:
         self._covariance = calibration**2 * covariance
 
     def _of_mean_zero(self, controls):
-        """Return the control variates; none if their means over the draws differ from zero."""
         means = self.weights @ controls
         variances = self._inefficiency * (self.weights**2 @ (controls - means) ** 2)
         is_zero = np.all(means**2 <= NOT_ZERO**2 * variances)
         return controls if is_zero else controls[:, :0]
 
     def surrogate_variance(self, influences):
-        """Return the surrogate's part (q,) of functionals' variances, given influences (n, q)."""
+        """Return the variances (q,) of functionals with influences (n, q), due to the surrogate."""
         h = influences[: len(self._first)]
         parts = self._first[:, None] * (h - self._first @ h)
         known = np.einsum("ia,ij,ja->a", parts, self._covariance, parts)
@@ -196,12 +190,12 @@ class Averages:
 
     @property
     def constant_error(self):
-        """Standard deviation of the log density's mean error: that of a log evidence."""
+        """Standard deviation of the log density's mean error, an error of the log evidence."""
         known = max(self._first @ self._covariance @ self._first, 0.0)
         return float(np.hypot(np.sqrt(known), self._unknown))
 
     def controlled(self, influences):
-        """Return control variates' corrections (q,) to subtract, and standard errors (q,)."""
+        """Return corrections (q,) by control variates, to be subtracted, and standard errors."""
         roots = np.sqrt(self.weights)[:, None]
         means = self.weights @ self._controls
         centred = self._controls - means
@@ -210,7 +204,7 @@ class Averages:
         return means @ slopes, np.sqrt(self.surrogate_variance(influences) + sampling)
 
     def table(self, values, labels, quantiles):
-        """Return estimates with standard errors, a DataFrame with a row for each of p columns."""
+        """Return estimates and standard errors of the p columns (n, p), a DataFrame with p rows."""
         means = self.weights @ values
         deviations = values - means
         sds = np.sqrt(self.weights @ deviations**2)
@@ -225,7 +219,6 @@ class Averages:
         return pd.DataFrame(columns | errors, index=labels)
 
     def _quantile(self, values, p):
-        """Return quantiles of columns (n, p), and the draws' influences on them."""
         half = min(HALF_WIDTH, 0.5 * p, 0.5 * (1.0 - p))
         low, found, high = (self._inverse(values, level) for level in (p - half, p, p + half))
         below = values <= found
@@ -252,10 +245,7 @@ def _weights(variances):
 
 
 def control_variates(X, gradients):
-    """Return functions of mean zero (n, c) at draws X (n, d), given gradients of the log density.
-
-    They belong to second-order polynomials; with many coordinates to squares, or to first order.
-    """
+    """Return control variates (n, c) of draws X (n, d), of lower order where draws are few."""
     n, d = X.shape
     most = n // DRAWS_PER_CONTROL
     if d > most:
@@ -270,11 +260,7 @@ def control_variates(X, gradients):
 
 @np.errstate(all="ignore")
 def jumps(composite, draws, rng):
-    """Say whether a composite's log density jumps between draws (n, d) of it.
-
-    The trapezoidal rule for its derivative is off by a jump in however small an interval. So it is
-    everywhere if the derivative is wrong.
-    """
+    """Say whether a composite's log density jumps on lines between draws (n, d) of it."""
     starts, ends = draws[rng.integers(len(draws), size=(2, N_LINES))]
     # Half as far beyond both: draws may end at an edge.
     starts, ends = 1.5 * starts - 0.5 * ends, 1.5 * ends - 0.5 * starts
@@ -302,16 +288,13 @@ def jumps(composite, draws, rng):
 
 
 def inefficiency(r_hat, n):
-    """Return the number of draws that one independent draw is worth, 1.25 at least.
-
-    `r_hat` is the potential scale reduction of chains of n draws; n, where each chain never moves.
-    """
+    """Return the number of draws per independent draw, for chains of n draws with R-hat `r_hat`."""
     between = max(r_hat**2 - (n - 1.0) / n, 0.0)  # variance of chains' means, in that within
     return max(INEFFICIENCY, n * between / ((n - 1.0) / n + between))
 
 
 def calibration(errors, sds):
-    """Return the ratio of errors (n,) to their predicted standard deviations (n,), 1 at least."""
+    """Return the ratio, at least 1, of errors (n,) to their predicted standard deviations (n,)."""
     usable = np.isfinite(errors) & np.isfinite(sds) & (sds > 0)
     squares = (errors[usable] / sds[usable]) ** 2
     ratio = (PRIOR_EVALUATIONS + squares.sum()) / (PRIOR_EVALUATIONS + len(squares))
@@ -319,7 +302,7 @@ def calibration(errors, sds):
 
 
 def flattened(variables):
-    """Return variables (n, ...) as columns (n, p), and the columns' names."""
+    """Return variables (n, ...) as columns (n, p), and the columns' labels."""
     columns, labels = [], []
     for name, values in variables.items():
         columns.append(values.reshape(len(values), -1))
@@ -346,10 +329,7 @@ class LogEvidence(NamedTuple):
 
 
 def of_emulated(composite, draws, values, rng) -> LogEvidence:
-    """Return the log integral, a LogEvidence, of an emulated density over one turn of each angle.
-
-    `values` are the composite's at the draws (n, d), which are from its penalised log density.
-    """
+    """Return an emulated density's LogEvidence, given Values at draws (n, d) of the penalised."""
     found, inside = of_penalised(composite, draws, values.penalised, rng)
     taken_off = log_mean(PENALTY * values.variance[inside])
     error = np.hypot(found.error, taken_off.error)
@@ -357,7 +337,7 @@ def of_emulated(composite, draws, values, rng) -> LogEvidence:
 
 
 def of_penalised(composite, draws, penalised, rng):
-    """Return the LogEvidence of the density that the draws are from, and which are in one turn."""
+    """Return the LogEvidence of the penalised density, and a mask (n,) of the draws in one turn."""
     is_inside = one_turn(draws, composite.model.periods)
     inside = is_inside(draws)
 
@@ -368,11 +348,7 @@ def of_penalised(composite, draws, penalised, rng):
 
 
 def one_turn(draws, periods):
-    """Return a function that says which points (n, d) lie within one turn of all angles.
-
-    It is the turn about the draws' mean direction with most draws (n, d). `periods` (d,) are
-    infinite where a coordinate is no angle.
-    """
+    """Return a function: the mask of points (n, d) in one turn of all angles (finite `periods`)."""
     angles = np.flatnonzero(np.isfinite(periods))
     X, turns = draws[:, angles], periods[angles]
     directions = np.exp(2j * np.pi * X / turns).mean(axis=0)
@@ -386,18 +362,14 @@ def one_turn(draws, periods):
 
 
 def without_noise(evidence, noise, n) -> LogEvidence:
-    """Return a log evidence corrected for noise, the standard deviation of n log estimates."""
+    """Return a LogEvidence corrected for n noisy log estimates of standard deviation `noise`."""
     value, error = evidence
     half = 0.5 * noise**2
     return LogEvidence(value + half, float(np.hypot(error, half * np.sqrt(2.0 / n))))
 
 
 def bridge(draws, log_densities, log_density, rng) -> LogEvidence:
-    """Return the log integral of a density as a LogEvidence.
-
-    The draws (n, d) from it are nearly independent and have `log_densities` (n,); the function
-    `log_density` returns these (n,) at other points (n, d).
-    """
+    """Return a density's LogEvidence by bridge sampling, given nearly independent draws (n, d)."""
     half = len(draws) // 2
     d = draws.shape[1]
     covariance = np.cov(draws[:half].T).reshape(d, d)

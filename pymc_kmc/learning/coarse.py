@@ -1,11 +1,10 @@
-"""A coarse version of a model's black boxes: learned first, because it may be evaluated freely.
+"""A coarse version of a model's black boxes, learned first because its evaluations are free.
 
-Its posterior is learned as any other is (:mod:`pymc_kmc.learning.learn`), from searches over the
-whole prior. The fine version is then evaluated where that posterior is, and only the difference is
-left to be learned: an emulator's base is that of the coarse version
-(:mod:`pymc_kmc.learning.emulator`). The emulated coarse version, not the coarse version itself, is
-what evaluations are compared with: what it has wrong is a part of the difference. Where the fine
-posterior turns out to be elsewhere, the coarse version is evaluated there too.
+Its posterior is learned as any other (:mod:`pymc_kmc.learning.learn`). The fine version is then
+evaluated at draws of that posterior, and an emulator of the coarse version is the base of its
+emulator, which learns the difference only (:mod:`pymc_kmc.learning.emulator`). The difference
+includes the errors of the emulated coarse version. If the fine posterior turns out to be elsewhere,
+the coarse version is evaluated there too.
 """
 
 import logging
@@ -15,36 +14,34 @@ import numpy as np
 
 from pymc_kmc.learning.composite import N_BURNED, draw, joined
 from pymc_kmc.learning.convergence import begin
+from pymc_kmc.learning.multistart import N_DRAWS
 from pymc_kmc.learning.placing import uncertain
 from pymc_kmc.numerics.samples import shrunk, spread_out
 
 # PyMC's logger has a handler, and its level.
 log = logging.getLogger("pymc.pymc_kmc")
 
-# Temperature of the coarse version's posterior at which the fine one is evaluated first.
+# Temperature of the coarse posterior whose draws are the first evaluations of the fine version.
 FIRST_SPREAD = 2.0
-# Draws that rounds begin with.
-N_DRAWS = 256
-# Number of rounds after which a coarse version is given up if the error at draws is larger than one
-# at uncertain places may be: with a useful one it is a tenth of that by then, with one of another
-# posterior it grows.
+# Number of rounds after which a coarse version is dropped if the error at draws is larger than the
+# limit at uncertain places. That of a useful one is a tenth of the limit by then.
 PATIENCE = 3
-# Coarse evaluations added at once and in all: with more of them a process takes its own seconds.
+# Coarse evaluations added at once, and most in all: fitting more of them takes seconds.
 N_MORE, MOST = 32, 400
 
 
 class Unusable(Exception):
-    """The coarse version is of no use; the message says why."""
+    """The coarse version can't be used; the message says why."""
 
 
 class Coarse:
-    """What is learned of the coarse version, by the `run` of its OpaqueModel."""
+    """The emulated coarse version, learned by `run`, the LearningRun of its OpaqueModel."""
 
     def __init__(self, run):
         self.run, self.opaque = run, run.opaque
 
     def learn(self, display):
-        """Learn the coarse version's posterior; Unusable where that doesn't succeed."""
+        """Learn the coarse version's posterior, in place; raise Unusable if learning fails."""
         state = self.run.learn(display)
         if not state.has_converged:
             n = len(state.evaluations)
@@ -57,11 +54,7 @@ class Coarse:
         self.composite, self.drawn = self.run.drawn(state)
 
     def begin(self, opaque, rounds, rng, evaluations=None):
-        """Return the LearningState after first fine evaluations; Unusable if it explains nothing.
-
-        They are the earlier `evaluations` if there are any. From now on `rounds` learn the
-        difference.
-        """
+        """Return the LearningState after fine evaluations, new ones by default; may be Unusable."""
         found, last = self.drawn, self.drawn.parts[-1]
         settings = found.factor, last.step_size, N_BURNED, rng, FIRST_SPREAD, found.maps
         if evaluations is None:
@@ -77,12 +70,12 @@ class Coarse:
         return begin(evaluations, draws, shrunk(draws), 1.0, modes)
 
     def misleads(self, rounds):
-        """Say whether the first rounds haven't come to be right."""
+        """Say whether errors of the first rounds have stayed too large."""
         is_last, largest = len(rounds.history) == PATIENCE, rounds.limits.uncertain_error
         return rounds.is_hopeless or (is_last and rounds.history[-1].error > largest)
 
     def follow(self, draws, composite):
-        """Evaluate the coarse version at draws (n, d) of the fine `composite` where it's unsure."""
+        """Evaluate the coarse version at uncertain draws (n, d) of the fine `composite`."""
         while len(self.evaluations) < MOST:
             doubt = self.composite(draws).doubt
             if np.sqrt(np.mean(doubt)) <= self.run.rounds.limits.own:

@@ -1,21 +1,20 @@
 r"""The log density with emulated outputs, and draws from it.
 
 With outputs :math:`\mu(x)` and their covariance :math:`v(x) S` from the emulators, the log
-density's own variance is :math:`V(x) = v(x)\, g^\top S g`, where g are its derivatives by the
-outputs. Draws at temperature T are from
+density's variance is :math:`V(x) = v(x)\, g^\top S g`, where g are its derivatives by the outputs.
+Draws at temperature T are from
 
-.. math:: \exp\left(\frac{L(x, \mu(x))}{T} - \frac{V(x)}{2 T^2}\right).
+.. math:: \exp\left(\frac{L(x, \mu(x))}{T} - \frac{V(x)}{2 T^2}\right),
 
-Where the model fails now and then, the probability that it doesn't is a factor
-(:mod:`pymc_kmc.learning.region`).
+times the probability that the model doesn't fail at x (:mod:`pymc_kmc.learning.region`).
 
-Half the variance is subtracted: draws stay where outputs are known, and the known region grows. An
-error does not matter where it is small against T. Where L is a sum of the exact prior and of opaque
-terms, only the terms are divided by T: draws stay where the prior has mass.
+The penalty V/2 keeps draws where outputs are known, and the known region grows. Errors that are
+small against T don't matter. If L is a sum of the exact prior and of opaque terms, only the terms
+are divided by T: draws stay where the prior has mass.
 
-The gradient treats g as constant in V. That is allowed: leapfrog steps with any field of forces
-preserve volume and can be reversed (Neal, 2011, section 5.5), and the accept step uses the density
-itself.
+The gradient treats g as constant in V. The chain is still exact: leapfrog steps with any field of
+forces preserve volume and are reversible (Neal, 2011, section 5.5), and the accept step uses the
+density.
 
 References
 ----------
@@ -34,56 +33,56 @@ from pymc_kmc.numerics.coordinates import ModeMaps
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.samples import shrunk
 
-# Most leapfrog steps of a transition; their number is uniform from 1.
+# Most leapfrog steps of a transition; the number is uniform from 1.
 MOST_STEPS = 10
-# Acceptance rate that the step size is driven to, the gain in its logarithm, and its bounds: on a
-# Gaussian leapfrog steps are unstable from 2 on, and hardly worse than short ones at 1.
+# Target acceptance rate of the step size, gain of its logarithm, and bounds. Leapfrog steps on a
+# unit Gaussian are unstable from 2 on, and 1 is hardly worse than shorter ones.
 ACCEPTANCE, GAIN, STEP_SIZES = 0.75, 0.15, (1e-3, 1.2)
-# Factors on each chain's step size, and their probabilities: in a banana's arms the step size that
-# is right in the middle is hardly accepted.
+# Factors of the step size, drawn for each chain, and their probabilities: the step size that is
+# right in the middle of a banana is hardly accepted in its arms.
 STEP_FACTORS, STEP_PROBABILITIES = (1.0, 0.35), (0.75, 0.25)
-# Bounds of a transition's step size, in units of the learned one.
+# Bounds of the uniform jitter of a transition's step size, in learned step sizes.
 JITTER = (0.7, 1.3)
-# Weight of the variance.
+# Weight of the variance V in the log density that is drawn from.
 PENALTY = 0.5
-# Smallest variance whose root is differentiated, in squared nats.
+# Lower bound, in squared nats, of a variance whose square root is differentiated.
 SMALLEST_VARIANCE = 1e-12
-# Standard deviation of a log density that is finite with probability one half, in nats: the density
-# is none then, or twice its mean.
+# Standard deviation, in nats, of a log density that is finite with probability one half: the
+# density is either zero or twice its mean.
 DOUBT = np.log(2.0)
-# Smallest scale of the prior's draws: those of a variable may all be the same.
+# Lower bound of a scale of the prior's draws: those of a variable may all be equal.
 SMALLEST = 1e-12
-# Draws of what was learned: chains at most, draws a chain.
+# Most chains that make the final draws, and draws of each.
 N_CHAINS, N_EACH = 256, 8
-# Nodes' outputs that are predicted at once, over all chains, of many nodes; fewest chains of these.
-# With 256 chains thirty boxes took four minutes.
+# Most nodes predicted at once, over all chains, and fewest chains: 256 chains of thirty boxes took
+# four minutes.
 MOST_AT_ONCE, FEWEST_CHAINS = 4096, 32
-# Transitions between draws, and their most leapfrog steps, until chains have mixed. Along a
-# banana four times as long trajectories have an R-hat of 1.04 where four times as many have 1.09;
-# with draws kept from before its log sds were off by .12 in place of .05.
+# Stages until chains have mixed: transitions between draws and most leapfrog steps of each. Along a
+# banana four times as long trajectories gave an R-hat of 1.04, four times as many 1.09. Keeping the
+# draws of earlier stages gave errors of its log sds of .12 in place of .05.
 BETWEEN = (8, MOST_STEPS), (8, 4 * MOST_STEPS), (16, 4 * MOST_STEPS), (32, 4 * MOST_STEPS)
-# Potential scale reduction below which chains have mixed.
+# Potential scale reduction (R-hat) below which chains have mixed.
 MIXED = 1.03
-# Drift of chains' averages, in standard errors, above which they still remember their starts: of a
-# hundred averages that don't drift, one is above it in 1 of 150 calls.
+# Drift of averages, in standard errors, above which chains still depend on their starts: of a
+# hundred averages without drift, one is above it in 1 of 150 calls.
 DRIFT = 4.0
-# Transitions that chains begin with.
+# Number of transitions of burn-in.
 N_BURNED = 16
-# Proposals of draws of the prior between draws: a plateau with 3 % of the mass, 8 nats below a
-# narrow mode, had .5 % without. They take a seventh of the time.
+# Proposals from the prior between two draws. Without them a plateau with 3 % of the mass, 8 nats
+# below a narrow mode, had .5 %. They take a seventh of the time.
 N_FROM_PRIOR = 8
-# Standard deviation of the log density, in nats, up to which they lead to a place, and from it.
+# Largest standard deviation of the log density, in nats, at both ends of a proposal from the prior.
 # Mass that emulators suppose where they know nothing cost rounds that found none.
 SURE = 0.1
 
 
 class Values(NamedTuple):
-    """The composite log density at points.
+    """The composite log density at n points.
 
-    `penalised` (n,) is the log density at the temperature, less the penalty for its variance, and
-    `gradient` (n, d) is its gradient. `mean` (n,) is the log density with the predicted outputs,
-    `variance` (n,) its variance. `log_feasible` (n,) is the log probability that the log density
-    is finite there, a part of the first.
+    `penalised` (n,) is the log density at the temperature, less the penalty and plus the log
+    probability of feasibility, and `gradient` (n, d) is its gradient. `mean` and `variance` (n,)
+    are those of the log density at temperature 1. `log_feasible` (n,) is the log probability that
+    it is finite.
     """
 
     penalised: np.ndarray
@@ -94,12 +93,12 @@ class Values(NamedTuple):
 
     @property
     def own(self):
-        """The log density (n,) at temperature 1, less the penalty."""
+        """Log density (n,) at temperature 1, less the penalty."""
         return self.mean - PENALTY * self.variance + self.log_feasible
 
     @property
     def doubt(self):
-        """The variance (n,), that of whether a point is feasible included."""
+        """Variance (n,) of the log density, including that of uncertain feasibility."""
         p = np.exp(self.log_feasible)
         return self.variance + 4.0 * p * (1.0 - p) * DOUBT**2
 
@@ -108,10 +107,10 @@ class Values(NamedTuple):
 
 
 class Composite:
-    """The log density of an OpaqueModel, with fitted emulators in place of its opaque nodes.
+    """The log density of an OpaqueModel with fitted emulators in place of its opaque nodes.
 
-    `region` is the FeasibleRegion; None where the log density is finite everywhere. There is no
-    mass beyond the `bounds`, a lowest and a highest place (d,), if there are any.
+    `region` is the FeasibleRegion, None if all log densities are finite. Beyond `bounds`, a lowest
+    and a highest place (d,), the density is zero.
     """
 
     def __init__(self, model, emulators, region=None, bounds=None):
@@ -125,18 +124,12 @@ class Composite:
 
     @property
     def parts(self):
-        """All that has a process: emulators, their bases, and the region, in this order.
-
-        Emulators of successive nodes of one function are one.
-        """
+        """Emulators, one for successive nodes of a function, their bases, and the region."""
         bases = [emulator.base for emulator in self._together if emulator.is_corrected]
         return [*self._together, *bases, *([] if self.region is None else [self.region])]
 
     def __call__(self, X, temperature=1.0, penalty=PENALTY) -> Values:
-        """Return :class:`Values` at X (n, d) for a temperature; `penalty` weighs the variance.
-
-        With a penalty of zero the feasible region is that for chains' moves.
-        """
+        """Return :class:`Values` at X (n, d); with no `penalty` the region is that for moves."""
         weight = -penalty / temperature**2
 
         def penalised(variance):
@@ -145,12 +138,12 @@ class Composite:
         return self._values(X, temperature, penalised, is_for_moves=penalty == 0.0)
 
     def slopes(self, X, temperature):
-        """Return the gradient (n, d) of the log density without the penalty for its variance."""
+        """Return the gradient (n, d) of the log density without the penalty."""
         none = np.zeros(len(X))
         return self._values(X, temperature, lambda _: (none, none), is_certain=True).gradient
 
     def optimistic(self, X, most=None) -> Values:
-        """Return :class:`Values` with a standard deviation added, at most `most` nats."""
+        """Return :class:`Values` plus a standard deviation, `most` nats at most."""
 
         def bonus(variance):  # with .3 standard deviations searches ended early
             sd = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
@@ -163,10 +156,7 @@ class Composite:
 
     @np.errstate(all="ignore")
     def sampled(self, X, n, rng):
-        """Return n possible log densities of each of k points, (n, k).
-
-        Outputs are drawn, not log densities: far away these are no linear function of outputs.
-        """
+        """Return n draws of the log density at each of k points, (n, k), by draws of outputs."""
         inputs = self.model.inputs(X)
         predictions = [emulator.predict(X, inputs) for emulator in self._together]
         values = np.empty((n, len(X)))
@@ -181,11 +171,7 @@ class Composite:
 
     @np.errstate(all="ignore")  # outputs far away, as of a first design
     def _values(self, X, temperature, of_variance, n_sds=0.0, is_for_moves=False, is_certain=False):
-        """Return :class:`Values` plus a function of the variance; it returns its derivative too.
-
-        The feasible region is `n_sds` standard deviations wider. There is no variance if all
-        `is_certain`.
-        """
+        """Return :class:`Values` plus `of_variance(variance)`; no variance if `is_certain`."""
         model = self.model
         uses_inputs = any(emulator.uses_inputs for emulator in self._together)
         inputs = model.inputs(X) if uses_inputs else X[:, :0]
@@ -229,7 +215,7 @@ class Composite:
 
 
 class Draws(NamedTuple):
-    """Draws X (n, d) from a composite, their :class:`Values`, and the step size that made them."""
+    """Draws X (n, d) of a composite, their :class:`Values`, and the step size that made them."""
 
     X: np.ndarray
     values: Values
@@ -258,13 +244,13 @@ def draw(
     n_steering=None,
     most_steps=MOST_STEPS,
 ) -> Draws:
-    """Return the draws of Hamiltonian Monte Carlo chains after n transitions.
+    """Return the draws of Hamiltonian Monte Carlo chains after n transitions from `starts` (k, d).
 
-    Each begins at one of `starts` (k, d). The metric is `factor` (d, d), a factor of the draws'
-    covariance. With `maps` each transition is followed by a jump between modes. The acceptance of
-    the first `n_steering` chains, by default of all, sets the step size: chains that begin where
-    the density is steep would make it too small. Transitions have `most_steps` leapfrog steps at
-    most; if these are many, trajectories don't follow the penalty.
+    The metric is given by `factor` (d, d), a factor of the draws' covariance. With `maps` a jump
+    between modes follows each transition. The acceptance of the first `n_steering` chains, by
+    default of all, adapts the step size: chains that start in steep places would make it too small.
+    If `most_steps`, the most leapfrog steps of a transition, is large, trajectories ignore the
+    penalty.
     """
     X, values, slopes = starts.copy(), composite(starts, temperature), None
     if most_steps > MOST_STEPS:
@@ -307,7 +293,7 @@ def draw(
 
 
 def _accepted(X, values, new_X, new_values, log_ratio, rng):
-    """Accept or reject proposals; return the places, their values and the probabilities."""
+    """Accept or reject proposals; return places, Values and acceptance probabilities (n,)."""
     probability = np.exp(np.minimum(np.where(np.isfinite(log_ratio), log_ratio, -np.inf), 0.0))
     accepted = rng.random(len(X)) < probability
     pairs = zip((new_X, *new_values), (X, *values), strict=True)
@@ -316,17 +302,17 @@ def _accepted(X, values, new_X, new_values, log_ratio, rng):
 
 
 def on_circles(X, periods):
-    """Return draws (n, c, d) with each angle as a point on the unit circle."""
+    """Return draws (n, c, d) with each angle replaced by a point on the unit circle."""
     angles = np.isfinite(periods)
     turns = 2.0 * np.pi * X[..., angles] / periods[angles]
     return np.concatenate([X[..., ~angles], np.cos(turns), np.sin(turns)], axis=-1)
 
 
 class FinalDraws(NamedTuple):
-    """Draws from a composite: successive Draws `parts` of all chains.
+    """The final draws: a list `parts` of successive Draws of all chains.
 
-    The metric is `factor` (d, d). Chains jumped between `modes` by `maps`; `r_hat` is their
-    potential scale reduction.
+    The metric is given by `factor` (d, d). Chains jumped between `modes` by `maps`. `r_hat` is
+    their potential scale reduction.
     """
 
     parts: list
@@ -337,11 +323,7 @@ class FinalDraws(NamedTuple):
 
 
 class FromPrior:
-    """Proposals that don't depend on a chain's place: about draws of the prior (n, d).
-
-    A wide plateau far below a narrow mode may have mass, and trajectories hardly come there. The
-    proposals' density is a kernel density estimate, with Scott's bandwidth.
-    """
+    """Independence proposals from a kernel density estimate of the prior, by Scott's bandwidth."""
 
     def __init__(self, draws):
         n, d = draws.shape
@@ -349,12 +331,11 @@ class FromPrior:
         self.centres, self.scales = draws, n ** (-1.0 / (d + 4)) * np.maximum(spread, SMALLEST)
 
     def log_density(self, X):
-        """Return the log density (k,) at points (k, d), up to a constant."""
         squares = cdist(X / self.scales, self.centres / self.scales, "sqeuclidean")
         return logsumexp(-0.5 * squares, axis=1)
 
     def jump(self, X, rng):
-        """Return proposals (k, d), and what their log acceptance ratios (k,) have besides f."""
+        """Return proposals (k, d), and log q(x) - log q(x') (k,)."""
         centres = self.centres[rng.integers(len(self.centres), size=len(X))]
         new = centres + self.scales * rng.standard_normal(X.shape)
         return new, self.log_density(X) - self.log_density(new)
@@ -362,7 +343,7 @@ class FromPrior:
 
 @np.errstate(all="ignore")
 def jumped(composite, draws, jumps, n, rng) -> Draws:
-    """Return Draws, at temperature 1, after n `jumps` between places that emulators know."""
+    """Return Draws after n proposals of `jumps` between places where emulators are certain."""
     X, values, step_size = draws
     for _ in range(n):
         new_X, log_ratio = jumps.jump(X, rng)
@@ -375,12 +356,11 @@ def jumped(composite, draws, jumps, n, rng) -> Draws:
 
 
 def drawn(composite, state, rng, prior) -> FinalDraws:
-    """Return many chains' draws from a composite.
+    """Return the :class:`FinalDraws` of many chains on a composite.
 
-    Chains that have not mixed, or whose averages still drift, as along a curved ridge, go on with
-    longer trajectories and then more of them, if learning has converged. Where the emulators have
-    several maxima above the draws, chains jump between these. Between draws they are proposed draws
-    of the `prior` (n, d), if there are any.
+    If learning has converged, chains that have not mixed, or whose averages drift, go on with
+    longer and then more trajectories, and jump between several maxima. Between draws they are
+    proposed draws of the `prior` (n, d), if there are any.
     """
     from_prior = FromPrior(prior) if len(prior) else None
     starts = _finite(composite, state)
@@ -411,10 +391,7 @@ def drawn(composite, state, rng, prior) -> FinalDraws:
 
 
 def _finite(composite, state):
-    """Return the state's draws where the composite is finite, or else the best evaluation.
-
-    A search's Gaussian may reach places where outputs overflow, and a chain would stay there.
-    """
+    """Return the state's draws where the composite is finite, or else the best evaluation."""
     values = composite(state.draws)
     usable = np.isfinite(values.penalised) & np.isfinite(values.gradient).all(axis=1)
     if usable.any():
@@ -438,10 +415,7 @@ def potential_scale_reduction(X):
 
 
 def drift(X):
-    """Return the largest move of an average from the first to the second half of draws X (n, c, d).
-
-    It is in standard errors, over means and mean squared deviations of all coordinates of c chains.
-    """
+    """Return the largest change, in standard errors, of a mean or variance between two halves."""
     of_both = np.concatenate([X, (X - X.mean(axis=(0, 1))) ** 2], axis=-1)
     half = len(X) // 2
     moves = of_both[half:].mean(axis=0) - of_both[:half].mean(axis=0)

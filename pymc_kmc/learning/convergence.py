@@ -1,4 +1,4 @@
-"""The state of learning, and when what was learned is right: small errors, sure draws, no gaps."""
+"""The state of learning, and its convergence: small errors, certain draws, no missing mass."""
 
 from typing import NamedTuple
 
@@ -11,38 +11,33 @@ from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.numerics.coordinates import ModeMaps
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
-# Number of rounds in a row with a small error. With two a dose-response model had an ESS of 817
-# (250) after 76 evaluations, with three 842 (586) after 84: a tail was unknown.
+# Consecutive rounds with small errors at convergence. With two a dose-response model had an ESS of
+# 817 (250) after 76 evaluations, with three 842 (586) after 84: two had missed a tail.
 N_CONVERGED_ROUNDS = 3
-# First step size at dimension 1; it falls with the fourth root of the dimension.
+# First step size in one dimension; it falls with the fourth root of the dimension.
 FIRST_STEP_SIZE = 0.5
-# Temperature of the places that are evaluated because they are uncertain, at least: posterior draws
-# of an emulator that is wrong outside of them are not dispersed enough to find that out.
+# Lowest temperature of the draws among which uncertain places are chosen: posterior draws of a
+# wrong emulator don't reach the places where it is wrong.
 EXPLORING = 1.7
-# Error at all other places that is small enough, in tolerances: a surrogate that is right where it
-# draws may know nothing of mass beyond. Half of it took 500 to 1000 evaluations of Student's t.
+# Largest error at other places than draws, in tolerances: a surrogate that is right at its draws
+# may miss mass beyond. Half of it took 500 to 1000 evaluations of Student's t.
 UNCERTAIN_TOLERANCE = 3.0
-# Share of the draws that are deeper than what counts there, if these are as much deeper as at the
-# exploring temperature: a place that is known to be deep may be anything below. With the draws' own
-# depth tails were unknown: a time series had an ESS of 81 in place of 800.
+# Quantile of the draws' log densities whose depth, scaled to the exploring temperature, bounds the
+# depth that counts. With the draws' largest depth a time series had an ESS of 81 in place of 800.
 DEEP_SHARE = 0.01
-# Standard deviation of the log density at draws, as the emulators see it, that is small enough, in
-# tolerances, or in standard deviations of the noise. Half the variance is taken off the density
-# that is drawn from: where that is much, mass beyond is missing, however well the places are
-# predicted that are drawn. With two tolerances Student's t had an ESS of 630 (407) after 167
-# evaluations, with one 727 (650) after 266; Glass ended at .44 nats once, after 451 evaluations,
-# with an ESS of 114.
+# Largest standard deviation of the log density at draws, in tolerances and in standard deviations
+# of the noise: the penalty of a larger one hides mass. With one tolerance Student's t had an ESS of
+# 727 (650) after 266 evaluations, with two 630 (407) after 167, and Glass ended once at .44 nats,
+# after 451 evaluations, with an ESS of 114.
 OWN_TOLERANCE, OWN_NOISE = 1.0, 2.0 / 3.0
-# Largest difference between draws and those that emulators can't exclude, of a mean in standard
-# deviations or of a log standard deviation: a number, and so many times what the emulators are off
-# by at draws, in nats. The first is what errors may be. Bananas whose arms weren't known mostly had
-# .3 to 7, and 2 to 20 times; one ended at .17 with a log standard deviation off by .86. Student's t
-# in eight dimensions has .3 to .8, up to 1.6 times, when it is learned; others hardly .1, unless
-# there is a region of which nothing is known.
+# Largest difference of moments (a mean in sds, or a log sd) between draws and optimistic draws: at
+# least, and per nat of the emulators' own sd. Learned models have hardly .1, Student's t in eight
+# dimensions .3 to .8 (up to 1.6 per nat), bananas with unknown arms .3 to 7 (2 to 20 per nat); one
+# at .17 had a log sd off by .86.
 LARGEST_GAP, GAP_OF_OWN = 0.1, 1.5
-# Draws of a round that may turn out not to be feasible: a number, and a share of all.
+# Draws of a round that may be infeasible: a number, and a share of all.
 FEW_FAILED, MOST_FAILED = 1, 0.1
-# Noise, in standard deviations of its mean square, that is not taken for an error.
+# Standard errors of the noise's mean square that aren't counted as an error.
 NOISE_SDS = 2.0
 
 
@@ -52,18 +47,17 @@ class Round(NamedTuple):
     Attributes
     ----------
     n_evaluations : int
-        Number of all evaluations until its end.
+        Number of all evaluations at its end.
     temperature : float
-        That of the emulated posterior whose draws were evaluated.
+        Temperature of the emulated posterior whose draws were evaluated.
     error : float
-        That of predictions at the fresh draws, in nats, with the noise.
+        Error of predictions at the fresh draws, in nats, with the noise.
     uncertain_error : float
-        That elsewhere, where log densities much deeper than draws count as equally deep.
+        Error elsewhere, in nats; log densities much deeper than draws count as equally deep.
     n_fresh : int
         Number of fresh draws, the round's first evaluations.
     predicted, variance : ndarray, shape (k,)
-        Log densities at the round's evaluations as predicted before, with their variance without
-        noise.
+        Predicted log densities of the round's evaluations, and variances without noise.
     """
 
     n_evaluations: int
@@ -78,12 +72,12 @@ class Round(NamedTuple):
 class LearningState(NamedTuple):
     """The state of learning after a round.
 
-    The `composite` is fitted to all evaluations but the last round's. `draws` (n, d) are the last
+    `composite` is fitted to all evaluations but the last round's. `draws` (n, d) are the last
     round's, with `factor` (d, d) of their covariance; `temperature` is the next round's. `error` is
-    that of predictions at fresh draws, in nats, and `errors` has those of each round.
-    `n_converged_rounds` in a row had a small error at temperature 1. `modes` have mass; empty where
-    no search was needed. In the last `n_gaps` rounds the emulators could not exclude mass
-    elsewhere.
+    the root mean square error at fresh draws, in nats; `errors` lists all errors of each round.
+    `n_converged_rounds` is the number of consecutive rounds with small errors at temperature 1,
+    `n_gaps` of those whose optimistic draws found more mass. `modes` are those with mass, if there
+    were searches.
     """
 
     evaluations: Evaluations
@@ -108,7 +102,7 @@ class LearningState(NamedTuple):
 
 
 def begin(evaluations, draws, covariance, temperature, modes=()):
-    """Return the state before the first round, for a surrogate that is good at draws (n, d)."""
+    """Return the state before the first round, for a surrogate around draws (n, d)."""
     step_size = FIRST_STEP_SIZE * draws.shape[1] ** -0.25
     factor = cholesky_factor(covariance)
     start = evaluations, None, draws, factor, temperature, np.inf, 0, step_size, ()
@@ -116,42 +110,41 @@ def begin(evaluations, draws, covariance, temperature, modes=()):
 
 
 class Limits(NamedTuple):
-    """Errors that are small enough, in nats, given the aim and the noise's standard deviation."""
+    """Largest errors at convergence, in nats, given the tolerance and the noise's sd."""
 
     tolerance: float
     noise: float
 
     @property
     def error(self):
-        """Largest error at draws: a third of the noise is small enough."""
+        """Largest error at draws; a third of the noise is negligible."""
         return max(self.tolerance, self.noise / 3.0)
 
     @property
     def uncertain_error(self):
-        """Largest error at all other places."""
         return UNCERTAIN_TOLERANCE * self.error
 
     @property
     def own(self):
-        """Largest standard deviation of the log density at draws, as the emulators state it."""
+        """Largest standard deviation of the log density at draws, as the emulators predict it."""
         return max(OWN_TOLERANCE * self.tolerance, OWN_NOISE * self.noise)
 
     def gap(self, own):
-        """Largest difference of moments, given the emulators' own standard deviation at draws."""
+        """Return the largest difference of moments, given the standard deviation `own` at draws."""
         return max(LARGEST_GAP, GAP_OF_OWN * own)
 
     def excess(self, error, n):
-        """Return an error of n values without the part that may be noise."""
+        """Return an error of n values without the part that noise may explain."""
         may_be_noise = self.noise**2 * (1.0 + NOISE_SDS * np.sqrt(2.0 / max(n, 1)))
         return np.sqrt(max(error**2 - may_be_noise, 0.0))
 
 
 class RoundPlan(NamedTuple):
-    """Places (n, d) of a round's evaluations: fresh draws, then distant ones, then uncertain ones.
+    """Places (n, d) to evaluate in a round: fresh draws, then distant places, then uncertain ones.
 
-    `is_sure` says whether the emulators are sure of the draws at temperature 1; `n_gaps` counts the
-    rounds in a row in which they couldn't exclude mass elsewhere. `unseen` (k, d) are those of the
-    last kind that are evaluated because nobody has looked there.
+    `is_sure` says whether the emulators are certain at their draws at temperature 1. `n_gaps`
+    counts consecutive rounds with possible mass elsewhere. `unseen` (k, d) are places far from all
+    evaluations.
     """
 
     X: np.ndarray
@@ -163,21 +156,20 @@ class RoundPlan(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """Errors of a round's predictions, in nats, and what follows from them.
+    """Errors of a round's predictions, in nats, and whether they are small enough.
 
     Attributes
     ----------
     errors : ndarray, shape (n_fresh,)
         At fresh draws.
     error, excess : float
-        Their root mean square, and that without the part that may be noise.
+        Root mean square about the median, with and without the part that noise may explain.
     uncertain_error : float
-        Root mean square at all other places but distant ones; all that is much deeper than draws
-        counts as equally deep.
+        Root mean square at uncertain places; values much deeper than draws count as equally deep.
     is_right : bool
-        Whether draws are sure, and errors small wherever mass is.
+        Whether emulators are certain at draws, and errors are small wherever there is mass.
     is_confirmed : bool
-        Whether nothing says that mass is missing.
+        Whether no mass seems to be missing.
     """
 
     errors: np.ndarray
@@ -189,19 +181,11 @@ class Judgement(NamedTuple):
 
 
 def judge(limits, plan, values, predicted, heights, compression, last_errors):
-    """Return the :class:`Judgement` of a round.
+    """Return the :class:`Judgement` of a round, given :class:`Limits` and its :class:`RoundPlan`.
 
-    Parameters
-    ----------
-    limits : Limits
-    plan : RoundPlan
-    values, predicted : ndarray, shape (n,)
-        Log densities at the plan's places, and their predictions.
-    heights : ndarray, shape (k,)
-        Predicted log densities of the draws.
-    compression : Compression
-    last_errors : sequence of ndarray
-        Errors at fresh draws of the round before, if there was one.
+    `values` and `predicted` (n,) are log densities at the plan's places and their predictions,
+    `heights` (k,) the draws' predicted log densities, `last_errors` the errors of the last round, a
+    list of one array or none.
     """
     # A log density that isn't finite is no error of the emulators.
     is_finite, end = np.isfinite(values), plan.n_fresh + plan.n_distant
@@ -227,15 +211,11 @@ def judge(limits, plan, values, predicted, heights, compression, last_errors):
 
 
 def root_mean_square(errors):
-    """Return the root mean square of errors (n,), a float; infinite of none."""
     return float(np.sqrt(np.mean(errors**2))) if len(errors) else np.inf
 
 
 def error_about_median(errors, others=()):
-    """Return the root mean square of errors (n,) about their median and others' (k arrays).
-
-    Infinite of none. A constant offset of a log density is no error.
-    """
+    """Return the root mean square of errors about their median; infinite of no errors."""
     if not len(errors):
         return np.inf
     return root_mean_square(errors - np.median(np.concatenate([*others, errors])))
@@ -248,10 +228,9 @@ def lowest_of_mass(heights):
 
 
 def errors_in_reach(values, predicted, heights):
-    """Return the errors (n,) of predictions, and those (n,) of them that mass depends on.
+    """Return prediction errors (n,), and those at places with mass, zero elsewhere.
 
-    All log densities much deeper than those of draws, `heights` (k,), count as equally deep. No
-    mass is missing where a place was predicted to be higher than that and isn't.
+    Log densities much deeper than those of draws, `heights` (k,), count as equally deep.
     """
     floor = lowest_of_mass(heights)
     errors = np.fmax(values, floor) - np.fmax(predicted, floor)
@@ -259,10 +238,9 @@ def errors_in_reach(values, predicted, heights):
 
 
 def unchecked(draws, evaluations, model):
-    """Return the mask (n,) of draws, at temperature 1, far from all evaluated places with mass.
+    """Return a mask (n,) of draws far from evaluations with mass, where nothing was predicted.
 
-    The last fit may see mass where earlier ones saw none: no prediction was checked there.
-    Places that are few for all values are many for each of small nodes.
+    Many small nodes have none: a place that is far for the whole is near for each of them.
     """
     if model.has_small_nodes:
         return np.zeros(len(draws.X), dtype=bool)
@@ -275,10 +253,7 @@ def unchecked(draws, evaluations, model):
 
 
 def without_refuted(state, composite, fewest):
-    """Return the state without draws where the last evaluations have refuted that there is mass.
-
-    As it is if fewer than the `fewest` would be left.
-    """
+    """Return the state without draws that the new fit finds too deep, if `fewest` are left."""
     heights = composite(state.draws, state.temperature).penalised
     keep = are_high(heights, state.draws.shape[1])
     if state.composite is None or keep.sum() < fewest:
@@ -287,16 +262,13 @@ def without_refuted(state, composite, fewest):
 
 
 def are_high(heights, n_dimensions):
-    """Return the mask of log densities (k,) not deeper below the highest than mass is.
-
-    A chain that is stuck far down is no measure of that depth.
-    """
+    """Return the mask (k,) of log densities less deep below the highest than mass may be."""
     highest = np.nanmax(np.where(np.isfinite(heights), heights, np.nan))
     return np.isfinite(heights) & (heights >= highest - SHALLOW * COMPRESSION_DEPTH * n_dimensions)
 
 
 def in_place(draws, n):
-    """Return the places of the first n draws, and of others that are as high."""
+    """Return the places of the first n draws, and of others as high as these."""
     heights = draws.values.penalised
     usual = heights[:n][np.isfinite(heights[:n])]
     keep = np.arange(len(heights)) < n

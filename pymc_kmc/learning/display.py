@@ -1,4 +1,4 @@
-"""The progress line of learning, and the line that names functions being compiled."""
+"""The progress line of learning, and the line that names functions while they are compiled."""
 
 from contextlib import suppress
 from importlib.util import find_spec
@@ -10,12 +10,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pymc_kmc.numerics.jit import is_announced
 
-# What it says last.
+# The last phase.
 DONE = "Learned"
 
 
 def can_be_renewed():
-    """Say whether an output line can be updated: rich warns in notebooks without ipywidgets."""
+    """Say whether an output line can be updated; in notebooks rich needs ipywidgets."""
     return not get_console().is_jupyter or find_spec("ipywidgets") is not None
 
 
@@ -31,11 +31,7 @@ def _line(shows, **options):
 
 
 class Display:
-    """The line of learning: phase, evaluations, best log density, error, and the time so far.
-
-    The remaining time is not predictable, and therefore not shown. Short enough for 80 characters.
-    `run` has the `limit` of all evaluations.
-    """
+    """The progress line of learning: phase, evaluations, best log density, error and time."""
 
     def __init__(self, shows, run):
         self.progress, self.run = _line(shows), run
@@ -49,7 +45,6 @@ class Display:
         self.progress.stop()
 
     def say(self, phase, evaluations=None, error=None):
-        """Show a phase of learning, the evaluations so far, and the error at new draws in nats."""
         figures = ""
         if evaluations is not None:
             most = "" if phase == DONE else f" of max {self.run.limit}"
@@ -65,10 +60,9 @@ class Display:
 
 
 class Compiling(event.Listener):
-    """A temporary line that names the function being compiled.
+    """A temporary line with the function being compiled and the number of those before.
 
-    The number of functions to come is unknown: numba finds the next one while it compiles, and
-    those that are cached on disk take no time. `n_compiled` counts the functions so far.
+    The total is unknown: numba finds functions while it compiles, and cached ones take no time.
     """
 
     def __init__(self):

@@ -1,9 +1,8 @@
 """The emulated log density as the surrogate that chains move on.
 
-It is the model's own graph with emulators in place of its opaque nodes. Prior, transforms and the
-likelihood around opaque nodes are exact, and the values of other steps' variables are followed.
-Value and gradient are one compiled function that
-trajectories call without Python.
+It is the model's graph with emulators in place of its opaque nodes. Prior, transforms and
+likelihood are exact and follow other steps' variables. Value and gradient are one compiled
+function, which compiled trajectories call.
 """
 
 import logging
@@ -26,6 +25,7 @@ from pymc_kmc.learning.composite import Composite
 from pymc_kmc.learning.display import Compiling
 from pymc_kmc.learning.emulator import NodeEmulator, shrunk
 from pymc_kmc.learning.region import FeasibleRegion, log_probability_graph
+from pymc_kmc.learning.resuming import ROUNDING
 from pymc_kmc.model.differentiable import CompiledDensity, density_at
 from pymc_kmc.model.log_density import compile_function
 from pymc_kmc.model.opaque import OpaqueModel
@@ -43,32 +43,33 @@ from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at_all, packed, pull
 
 log = logging.getLogger("pymc.pymc_kmc")
 
-# Minus the logarithm of the correlation of starts and ends at which sequences end. With 6 they take
-# .8 to 1.2 ms in three and four dimensions, with 3 .5 to .7; the effective sample size is the same.
+# Minus the log correlation of starts and ends at which sequences end. With 6 they take .8 to 1.2 ms
+# in three and four dimensions, with 3 .5 to .7, at the same effective sample size.
 MOST_DECORRELATION = 3.0
-# Operations that the gradients of a proposal may take for each emulator: two milliseconds, a fifth
-# of an evaluation of ten. Of more emulators than these all share the budget of so many: twelve
-# take 16 milliseconds on a slow machine.
+# Operations of a proposal's gradients for each emulator, and most emulators with a budget of their
+# own. One budget takes two ms, a fifth of an evaluation of ten ms; twelve emulators share two (16
+# ms on a slow machine).
 BUDGET, MOST_BUDGETS = 12e6, 2
-# Operations of a gradient besides the emulators', and besides those of each emulator: two
-# microseconds, and two thirds of one.
+# Operations of a gradient besides emulators (two microseconds), and besides each emulator's (two
+# thirds of one).
 OVERHEAD, OVERHEAD_OF_ONE = 12e3, 4e3
-# Gradients of a proposal, at least: some twelve trajectories. Glass has an ESS of 560 with 200, 520
+# Fewest gradients of a proposal, some twelve trajectories. Glass has an ESS of 560 with 200, 520
 # with 100, 440 with 60, 300 with 30.
 FEWEST_GRADIENTS = 100
-# The same of more emulators than ten: a trajectory or two, 20 ms on a hundred by what twelve take.
+# Number of emulators above which this is the fewest gradients: a trajectory or two, 20 ms on a
+# hundred.
 MANY, FEWEST_OF_MANY = 10, 20
-# Evaluations that tell whether the model is the learned one, and their relative rounding error.
-N_COMPARED, ROUNDING = 8, 1e-6
-# Rounds whose evaluations tell how far the target is from what was learned.
+# Number of the best evaluations that are compared with the model.
+N_COMPARED = 8
+# Last rounds whose evaluations weigh the surrogate by its errors.
 N_WEIGHED = 2
 
 
 class EmulatedDensity:
-    """A log density with emulated outputs, given the values of other variables; a `Surrogate`.
+    """A `Surrogate`: the log density with emulated outputs, given the values of other variables.
 
-    The LearnedPosterior `learned` has its emulators. In `coordinates` the density has about unit
-    curvature, for moves on it.
+    The emulators are those of the LearnedPosterior `learned`. In `coordinates` the density has
+    about unit curvature.
     """
 
     constant_ = 0.0
@@ -102,17 +103,14 @@ class EmulatedDensity:
 
     @property
     def packed(self):
-        """The emulators' :class:`Packed`, which goes with the density to other processes.
-
-        Computed anew there, it might be rounded otherwise.
-        """
+        """The emulators' :class:`Packed`, pickled too: another process might round otherwise."""
         if self._packed is None:
             self._packed = packed([part.packable for part in self.composite.parts])
         return self._packed
 
     @property
     def operations(self):
-        """Numbers (n,) of operations for the value and gradient of each emulated node."""
+        """Numbers (n,) of operations of each emulator's value and gradient."""
         counts = [len(getattr(part, "nodes", [part])) for part in self.composite.parts]
         return np.repeat(self.packed.operations, counts)
 
@@ -122,7 +120,7 @@ class EmulatedDensity:
 
     @property
     def parameters(self):
-        """The parameters for evaluation, compiled in each process, or else PythonParameters."""
+        """Parameters for evaluation, compiled once a process, or else PythonParameters."""
         if self._compiled is None:
             self._compile()
         if not self._compiled:
@@ -149,7 +147,6 @@ class EmulatedDensity:
 
     @property
     def _shared(self):
-        """Values of the shared variables: the emulators' and other steps' variables'."""
         return tuple([storage[0] for storage in self._function.vm.inputs[1:]])
 
     def __getstate__(self):
@@ -163,7 +160,7 @@ class EmulatedDensity:
         return self
 
     def follow(self, point):
-        """Take the values of the other variables from PyMC's `point`."""
+        """Set the other variables to their values in PyMC's `point`."""
         self._point = {name: np.array(point[name]) for name in self.composite.model.others}
         self.composite.model.follow(self._point)
         self._last = None, None
@@ -224,10 +221,7 @@ class InCoordinates:
 
 
 def on_emulators(posterior, model) -> FittedSurrogate:
-    """Return the FittedSurrogate of a LearnedPosterior: its emulated log density, with moves on it.
-
-    `model` is the one that was learned.
-    """
+    """Return the FittedSurrogate of a LearnedPosterior of this model: its emulated log density."""
     X = posterior.positions
     with single_threaded_blas(), Compiling():
         covariance = shrunk(X)
@@ -270,7 +264,7 @@ def _check_same_model(density, evaluations):
 
 
 def n_gradients(operations):
-    """Return how many gradients a proposal may take, given each emulator's operations (n,)."""
+    """Return the number of gradients of a proposal, given each emulator's operations (n,)."""
     n = len(operations)
     total = OVERHEAD + n * OVERHEAD_OF_ONE + np.sum(operations)
     fewest = FEWEST_OF_MANY if n > MANY else FEWEST_GRADIENTS
@@ -283,9 +277,9 @@ def n_gradients(operations):
 class EmulatorOp(Op):
     """The outputs of an emulator at points of its space.
 
-    Inputs: the points (c, k), numbers and layout of
-    :class:`~pymc_kmc.surrogates.exact_gp_evaluation.Packed`, and the emulator's place among those
-    packed. Outputs: those of c nodes (c, m), raveled, and a matrix that the gradient needs.
+    Inputs: points (c, k), numbers and layout of
+    :class:`~pymc_kmc.surrogates.exact_gp_evaluation.Packed`, and the emulator's index in it.
+    Outputs: those of c nodes (c, m), and a matrix for the gradient.
     """
 
     __props__ = ("n_outputs",)
@@ -317,7 +311,7 @@ class EmulatorOp(Op):
 
 
 class EmulatorPullOp(Op):
-    """The derivatives of an emulator's weighted outputs by the points."""
+    """The gradients, by the points (c, k), of an emulator's weighted outputs."""
 
     __props__ = ()
 
@@ -354,10 +348,7 @@ def _funcify_pull(op, **kwargs):
 
 
 def emulated_graph(composite, packed):
-    """Return graphs of x (d,), of a Composite's log density and of its gradient.
-
-    `packed` has its parts.
-    """
+    """Return x (d,), and graphs of a Composite's log density and gradient."""
     opaque, parts = composite.model, composite.parts
     numbers, layout = map(pytensor.shared, packed)
     x = pt.tensor("x", dtype="float64", shape=(opaque.n_dimensions,))
@@ -389,7 +380,7 @@ class EmulatedParameters(NamedTuple):
     """A compiled log density with its gradient, in coordinates u: x = origin + inverse @ u.
 
     `address` is that of a :class:`~pymc_kmc.model.differentiable.CompiledDensity` in this process,
-    `shared` are the arrays that it takes besides x. `origin` is (d,), `inverse` (d, d).
+    `shared` are its arrays besides x. `origin` is (d,), `inverse` (d, d).
     """
 
     address: int

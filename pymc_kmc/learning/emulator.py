@@ -1,13 +1,12 @@
-r"""An opaque node's outputs as a function of its inputs, with their uncertainty.
+"""An opaque node's outputs as a function of its inputs, with their uncertainty.
 
-A node is emulated in one of two spaces, by the larger marginal likelihood: of its own inputs, or of
-the unconstrained variables above them. Nodes of one function have one process, of their inputs. A
-term of the log density is one number. Values are transformed for their process
-(:mod:`pymc_kmc.learning.outputs`).
+A node is emulated as a function of its inputs or of the unconstrained variables above them, by the
+larger marginal likelihood. Nodes of one function share a process of their inputs. A term of the log
+density has one output. Outputs are transformed (:mod:`pymc_kmc.learning.outputs`).
 
-Where the node has a coarse version, the emulator of that one may be the process's mean function,
-its *base*: the process is then of the difference, or of the logarithm of the ratio (Kennedy and
-O'Hagan, 2000, with a factor of one). By marginal likelihood too: a bad coarse version is left out.
+The emulator of the node's coarse version may be the mean function of the process, its *base*. The
+process is then of the difference, or of the logarithm of the ratio (Kennedy and O'Hagan, 2000, with
+a factor of one). The marginal likelihood decides whether it is used.
 
 References
 ----------
@@ -29,47 +28,44 @@ from pymc_kmc.surrogates.covariance import EXTENSIONS, Hyperparameters
 from pymc_kmc.surrogates.exact_gp import SIMPLEST, ExactGP
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 
-# Largest depth of a noisy term's values that are fitted where noise is to be averaged, in the same;
-# so many times a quadratic's coefficients are, however deep. Deeper ones bend the process where
-# draws are, as noise hides what these say against it: with all 1070 values of a log likelihood in
-# eight dimensions errors at draws were .7 nats, .6 with the 674 within two of them.
+# Largest depth of a noisy term's values that are fitted, in compression depths, and fewest values,
+# in coefficients of a quadratic: deeper ones bend the process at draws, which noise hides. In eight
+# dimensions errors at draws were .7 nats with all 1070 values, .6 with the 674 within two depths.
 SHALLOW, FEWEST_FITTED = 2.0, 4
-# Most fits, each to the values left out that the last was wrong about too.
+# Most successive fits, each of which corrects the deep values that the last one overrated.
 MOST_FITS = 4
-# Growth of the number of values after which spaces and transforms compete again: with 1.5 a
-# transform that was wrong was kept for 150 evaluations.
+# Growth of the number of values after which spaces and transforms are compared again. With 1.5 a
+# wrong transform was kept for 150 evaluations.
 COMPETE_AGAIN = 1.2
-# Most values that they compete on, or one a coefficient of a quadratic: a search for the parameters
-# of 800 takes eight times as long as for those of 400, which tell as much of them.
+# Most values of this comparison, or a quadratic's number of coefficients: a search for
+# hyperparameters takes eight times as long with 800 values as with 400, and tells no more.
 MOST_COMPARED = 400
-# Number of values from which on parameters are kept until the number has grown by this factor: a
-# search for them takes some 15 times as long as a fit with those that are known.
+# Number of values from which on hyperparameters are kept until the number has grown by this factor:
+# a search takes some 15 times as long as a fit.
 MANY, SEARCH_AGAIN = 300, 1.15
-# Number of values from which on the covariance may be extended, and what that must gain in log
-# evidence, in nats a value: where it gains less than .3 predictions are as good without. Functions
-# of few coordinates gain .8 for Glass at 250 values and 1.0 at 1100, of which 400 then tell as much
-# as all, and radial terms 3.7 for a Student t at 250.
+# Fewest values for an extended covariance, and its least gain of log evidence, in nats a value;
+# below .3 predictions don't improve. Functions of few coordinates gain .8 for Glass at 250 values
+# and 1.0 at 1100; radial terms gain 3.7 for a Student t at 250.
 FEWEST_EXTENDED, EXTENSION_GAIN = 100, 0.5
-# Most coordinates of an extension: 2000 values in 50 take a second for each trial of the additive
-# kernel's parameters. Most outputs: where moves are made, each takes a square of all knots with the
-# additive kernel.
+# Most coordinates and most outputs of an extension. 2000 values in 50 coordinates take a second for
+# each trial of the additive kernel's parameters. On moves each output takes a square of all its
+# knots.
 MOST_EXTENDED = {"additive": (20, 1), "radial": (1000, 1000)}
-# Weight of the last covariance in that of a space's coordinates, where draws go on from the last.
+# Weight of the last covariance in that of a space's coordinates, if fits follow each other.
 COVARIANCE_MEMORY = 0.5
-# Most values of nodes of one function that are fitted, in coefficients of a quadratic of its
-# inputs, and one a node, for their errors add up. A concentration's hundred values in two leave a
-# likelihood errors of .05 nats, sixty .1; of a hundred nodes they were not enough.
+# Most values of a function's nodes that are fitted, in coefficients of a quadratic of its inputs,
+# besides one a node. A hundred values in two dimensions gave errors of .05 nats, sixty .1.
 MOST_ALIKE = 16
 # Largest output, and reciprocal of the smallest input with a logarithm: its square is finite.
 LARGEST_OUTPUT = 1e150
-# What a process may be of: outputs, or their logarithms; terms, deep ones compressed or not.
+# Transforms of values: of outputs, and of terms (True).
 TRANSFORMS = {False: ("none", "log"), True: ("compressed", "none")}
 
 
 class EmulatedOutputs(NamedTuple):
-    """An emulator's prediction at k points, those of one place's nodes together.
+    """An emulator's predictions at k points.
 
-    `outputs` are (k, m); `variance` (k,) is the factor of the covariance of the outputs, or of
+    `outputs` are (k, m). `variance` (k,) is the factor of the outputs' covariance, or of that of
     their logarithms. `base` is the prediction of the emulator's base, or None.
     """
 
@@ -81,14 +77,14 @@ class EmulatedOutputs(NamedTuple):
 
     @property
     def latent(self):
-        """The outputs (k, m), or their logarithms, without the base's part."""
+        """Outputs (k, m), or their logarithms, without the base's."""
         return self.prediction.mean * self.emulator.scales + self.emulator.offset
 
     def scale(self, by_outputs):
-        """Return the factors (k,) from variances to the log density's, and its slopes (k, m).
+        """Return factors (k,) from variances to the log density's, and its slopes (k, m).
 
-        `by_outputs` are its derivatives by all nodes' outputs at all places, slopes those by the
-        process's own.
+        `by_outputs` are the log density's derivatives by all nodes' outputs, slopes those by the
+        process's.
         """
         own = by_outputs[:, self.emulator.outputs].reshape(self.outputs.shape)
         slopes = self.emulator.slopes(own, self.outputs)
@@ -105,10 +101,10 @@ class EmulatedOutputs(NamedTuple):
 
 
 class ProcessState(NamedTuple):
-    """The arrays of a fitted process, enough to build it again.
+    """The arrays of a fitted process, from which it can be restored.
 
-    It has coordinates by `centre` (k,) and `whitening` (k, k), data `Z` (n, k), `Y` (n, m) and
-    `noise` (n,), packed `parameters` of its covariance and that one's `extension` or None.
+    They are `centre` (k,) and `whitening` (k, k) of its coordinates, data `Z` (n, k), `Y` (n, m)
+    and `noise` (n,), and packed hyperparameters of the covariance, whose `extension` may be None.
     """
 
     centre: np.ndarray
@@ -131,10 +127,10 @@ class ProcessState(NamedTuple):
 
 
 class EmulatorState(NamedTuple):
-    """The arrays of a fitted emulator, enough to build it again.
+    """The arrays of a fitted emulator, from which it can be restored.
 
-    `space` is the kind of its points, `varying` are the node's inputs that vary. The outputs have a
-    `transform`, `offset` (m,) and `scales` (m,). `base` is the EmulatorState of its base or None.
+    `space` is the kind of its points, `varying` are the indices of inputs that vary. The outputs
+    have a `transform`, `offset` (m,) and `scales` (m,). `base` is the base's EmulatorState or None.
     """
 
     space: str
@@ -147,12 +143,11 @@ class EmulatorState(NamedTuple):
 
 
 class NodeEmulator:
-    """Emulator of one OpaqueNode, fitted to the values of all nodes of its function.
+    """Emulator of one OpaqueNode, fitted to the values of all nodes of its function, `alike`.
 
-    `alike` are these; by default the node itself. What is fitted then holds for all of them. With
-    `grows` each fit is to the values of the last one and more: the last covariance counts in that
-    of a space's coordinates, and parameters of many values are kept for some fits. `base` is the
-    emulator of the node's coarse version, if there is one; the fit may make no use of it.
+    With `grows` each fit is to the last values and more: coordinates keep a part of the last
+    covariance, and hyperparameters of many values are kept for some fits. `base` is the emulator of
+    the node's coarse version or None; the fit may leave it out.
     """
 
     base = None
@@ -172,7 +167,7 @@ class NodeEmulator:
 
     @classmethod
     def restored(cls, node, state):
-        """Return the emulator of a node from a state, for predictions."""
+        """Return the emulator of a node, for predictions, from its EmulatorState."""
         emulator = cls(node)
         emulator.base = state.base and cls.restored(node, state.base)
         emulator.space = state.space, state.transform, state.base is not None
@@ -181,12 +176,11 @@ class NodeEmulator:
         return emulator
 
     def fit(self, evaluations, draws, draws_inputs, top=None, averages=False, firm=False):
-        """Fit to evaluations, for a surrogate that is good at `draws` (n', d) with inputs (n', k).
+        """Fit to evaluations, for predictions around `draws` (n', d) with inputs (n', k).
 
-        The highest log density counts as the best, or that of evaluation `top`: for a search that
-        is below other searches' maxima. With `averages` a noisy term's noise is averaged: deep
-        values are left out, except those that the fit overrates. Deep values have errors, but for
-        those of the mask `firm` (n,).
+        The best log density is the highest, or that of evaluation `top`, for a search below other
+        maxima. With `averages` deep values of a noisy term are left out unless the fit overrates
+        them. Deep values have errors except for the mask `firm` (n,).
         """
         node, n = self.node, len(self.alike)
         X, inputs, log_densities = evaluations.X, evaluations.inputs, evaluations.log_densities
@@ -232,19 +226,14 @@ class NodeEmulator:
         return self
 
     def _rows(self, inputs):
-        """Return the inputs (n * k, q) of all k nodes alike, given all opaque inputs (n, ...)."""
         return _stacked([inputs[:, each.inputs] for each in self.alike])
 
     def _base_rows(self, evaluations):
-        """Return the base's outputs (n * k, m), or their logarithms, for all k nodes alike."""
         X, inputs = evaluations.X, evaluations.inputs
         return _stacked([self.base.shared(each).predict(X, inputs).latent for each in self.alike])
 
     def shared(self, node, *more):
-        """Return the emulator of another node of the same function, with what is fitted.
-
-        With more nodes, successive ones, it predicts them all.
-        """
+        """Return the emulator of another node of the function, or of successive ones at once."""
         other = copy(self)
         other.node, other.nodes = node, (node, *more)
         other.base = self.base and self.base.shared(node, *more)
@@ -252,7 +241,6 @@ class NodeEmulator:
 
     @property
     def outputs(self):
-        """The slice of the nodes' outputs among all emulated outputs."""
         return slice(self.nodes[0].outputs.start, self.nodes[-1].outputs.stop)
 
     def _floor(self, heights):
@@ -315,7 +303,7 @@ class NodeEmulator:
         return self
 
     def _kept(self, usable, outputs, spaces):
-        """Keep the last fit; without one, predict the outputs (m,) everywhere."""
+        """Keep the last fit, or predict the outputs (m,) everywhere if there is none."""
         if self.process is not None:
             self.usable = np.pad(self.usable, (0, max(len(usable) - len(self.usable), 0)))
             return self
@@ -371,7 +359,7 @@ class NodeEmulator:
 
     @property
     def noise(self):
-        """Variance of the noise that all values share, in the process's units."""
+        """Variance of the noise, in the process's units."""
         return np.exp(self.process.hyperparameters_.log_noise)
 
     @property
@@ -380,7 +368,6 @@ class NodeEmulator:
 
     @property
     def is_corrected(self):
-        """Whether the process is of the difference from the base."""
         return self.space is not None and self.space[2]
 
     @property
@@ -388,21 +375,20 @@ class NodeEmulator:
         return self.space[0] != "variables" or (self.is_corrected and self.base.uses_inputs)
 
     def predict(self, X, U, with_variance=True):
-        """Return :class:`EmulatedOutputs` at places X (k, d) with opaque inputs U."""
+        """Return :class:`EmulatedOutputs` at X (k, d) with opaque inputs U."""
         prediction = self.process.predict(self._points(X, U), with_variance)
         base = self.base.predict(X, U, with_variance) if self.is_corrected else None
         outputs = self.outputs_of(prediction.mean, 0.0 if base is None else base.latent)
         return EmulatedOutputs(outputs, prediction.variance, prediction, self, base)
 
     def outputs_of(self, mean, base):
-        """Return outputs (k, m), given the process's mean and the base's outputs."""
         outputs = mean * self.scales + self.offset + base
         return np.exp(np.minimum(outputs, LARGEST_LOG)) if self.is_log else outputs
 
     def leave_one_out(self, evaluations=None):
-        """Return predictions (n, m) and variances (n,), each from all others; NaN if not usable.
+        """Return leave-one-out predictions (n, m) and variance factors (n,), NaN if unusable.
 
-        Of several nodes alike, values that the fit doesn't need are among the `evaluations`.
+        Values that a fit of nodes alike has left out are predicted at the `evaluations`.
         """
         mean, factors = self.process.leave_one_out()
         outputs = np.full((len(self.usable), mean.shape[1]), np.nan)
@@ -417,12 +403,10 @@ class NodeEmulator:
         return outputs, variance
 
     def standard_deviations(self, outputs, variance):
-        """Return the outputs' standard deviations (k, m), given their variance factor (k,)."""
         factors = np.outer(variance, np.sum(self.process.output_factor_**2, axis=0))
         return np.sqrt(factors) * self.slopes(np.ones_like(outputs), np.abs(outputs))
 
     def covariance(self, X, U):
-        """Return the covariance (k, k) of an output at points X (k, d) with opaque inputs U."""
         return self.process.covariance(self._points(X, U))
 
     def slopes(self, by_outputs, outputs):
@@ -440,14 +424,14 @@ class NodeEmulator:
         return self.process, self.scales, self.offset, self.is_log
 
     def points(self, x, inputs):
-        """Return the points (c, q) of the c nodes as a graph of `x` (d,) and of inputs (c, k)."""
+        """Return the graph of the c nodes' points (c, q), given `x` (d,) and inputs (c, k)."""
         if self.space[0] == "variables":
             return x[np.array([node.moves_with for node in self.nodes])]
         own = inputs[:, self.varying]
         return own if self.space[0] == "inputs" else pt.log(pt.maximum(own, 1.0 / LARGEST_OUTPUT))
 
     def add_pull(self, gradient, by_inputs, pulled, inputs):
-        """Add derivatives by the emulator's space to those by variables or by opaque inputs."""
+        """Add derivatives by the emulator's space, in place, to those by variables or inputs."""
         pulled = pulled.reshape(len(gradient), len(self.nodes), -1)
         for i, node in enumerate(self.nodes):
             if self.space[0] == "variables":
@@ -461,34 +445,33 @@ class NodeEmulator:
 
 
 def process_about(draws, covariance, deterministic):
-    """Return an ExactGP in coordinates in which draws (n, d), of a covariance, are standardised."""
+    """Return an unfitted ExactGP in coordinates that whiten draws (n, d) of this covariance."""
     whitening = np.linalg.inv(cholesky_factor(covariance))
     return ExactGP(whitening, draws.mean(axis=0), deterministic)
 
 
 def _stacked(arrays):
-    """Return the rows (n * k, q) of k arrays (n, q), those of one place together."""
+    """Return the rows (n * k, q) of k arrays (n, q), interleaved."""
     if len(arrays) == 1:
         return arrays[0]
     return np.stack(arrays, axis=1).reshape(len(arrays) * len(arrays[0]), -1)
 
 
 def noise_of(emulators):
-    """Return the standard deviation of the noise in a sum of fitted emulators' outputs."""
+    """Return the standard deviation of the noise of a sum of emulators."""
     return float(np.sqrt(sum(emulator.noise for emulator in emulators if emulator.node.is_noisy)))
 
 
 def at_all_heights(heights, n):
-    """Return n of the rows, evenly from the highest to the lowest."""
+    """Return n row indices, evenly spaced in the order of heights."""
     every = np.linspace(0, len(heights) - 1, n).astype(int)
     return np.argsort(-heights, kind="stable")[every]
 
 
 def _extended(found, best):
-    """Return the best fit with an extension if it gains enough, or else the one without.
+    """Return the best fit with an extended covariance if it gains enough, else `found`.
 
-    `found` is the best candidate without extension, and its fit. `best` returns such a pair, given
-    candidates and an extension.
+    `found` and results of ``best(candidates, extension)`` are pairs of a candidate and its fit.
     """
     (space, _), (evidence, process, *_) = found
     sizes = process.Z_.shape[1], process.Y_.shape[1]

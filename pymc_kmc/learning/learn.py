@@ -1,12 +1,10 @@
 """Learn a posterior once, for all chains, from few evaluations.
 
-1. *Find the opaque nodes* (:mod:`pymc_kmc.model.opaque`): only those nodes of the model's graph
-   that have no gradient are emulated; prior and likelihood around them stay exact.
-2. *Search* (:mod:`pymc_kmc.learning.multistart`): searches from dispersed starts, until some agree
-   on the best maximum; all maxima with mass are learned (:mod:`pymc_kmc.learning.modes`).
+1. *Find the opaque nodes* (:mod:`pymc_kmc.model.opaque`): the nodes without a gradient are
+   emulated; prior and likelihood around them stay exact.
+2. *Search* for maxima from dispersed starts (:mod:`pymc_kmc.learning.multistart`); all maxima with
+   mass are learned (:mod:`pymc_kmc.learning.modes`).
 3. *Learn* (:mod:`pymc_kmc.learning.rounds`): draw, predict, evaluate, until predictions are right.
-
-Chains move on the learned posterior (:mod:`pymc_kmc.learning.emulated_density`).
 """
 
 import logging
@@ -37,26 +35,25 @@ from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 # PyMC's logger has a handler, and its level.
 log = logging.getLogger("pymc.pymc_kmc")
 
-# Default most evaluations: of ten runs of a scalar in eight dimensions four have converged by then,
-# and all are in the right mode.
+# Default limit of evaluations, and its growth with each dimension: of ten runs of a scalar in eight
+# dimensions four converge by then, and all are in the right mode.
 MOST_EVALUATIONS, MOST_A_DIMENSION = 200, 100
-# The same, in units of it, where noise is to be averaged. Four chains that went on learning, each
-# by itself, took .8 more. A log likelihood in eight dimensions had errors of .7 nats after 1000, .4
-# after 1250 to 1500.
+# Factor on the limit where noise is averaged. A log likelihood in eight dimensions had errors of .7
+# nats after 1000 evaluations, .4 after 1250 to 1500. Four chains, learning on, took .8 more.
 MORE_IN_NOISE = 1.8
-# The same, where more run at once than a round has otherwise: fewer batches take more.
+# Factor on the limit where more evaluations run at once than a round has: fewer batches take more.
 MORE_AT_ONCE = 2.0
 # Error of the log density at new draws at which learning ends, in nats.
 TOLERANCE = 0.3
-# Dispersed starts.
+# Number of dispersed starts.
 N_STARTS = 4
-# Share of the last fit's draws that may be where nothing was evaluated that has mass: tails.
+# Largest share of the last fit's draws far from all evaluations with mass: tails.
 MOST_UNCHECKED = 0.02
-# R-hat of draws of what was learned above which weights between maxima are unknown.
+# R-hat of the final draws above which the weights of maxima are unknown.
 UNMIXED = 1.1
-# Temperature of dispersed draws.
+# Temperature of the dispersed draws at which chains begin.
 DISPERSED = 2.0
-# What is said of a model that needn't be learned.
+# Message for a model that has a gradient.
 HAS_GRADIENT = (
     "This model's log density has a gradient: pm.NUTS() or kmc.GadMALA() may need fewer "
     "evaluations. The whole density is learned."
@@ -79,9 +76,9 @@ def learn(
 ) -> LearnedPosterior:
     """Learn a model's posterior from few evaluations of its opaque nodes.
 
-    The variables are learned together. A black box that returns many outputs, such as an ODE's
-    solution or a simulator's mean, needs some hundred evaluations; one that returns a log
-    likelihood needs some hundreds.
+    The variables are learned together. A black box with many outputs, such as an ODE's solution or
+    a simulator's mean, needs some hundred evaluations; one that returns a log likelihood needs some
+    hundreds.
 
     Parameters
     ----------
@@ -90,26 +87,25 @@ def learn(
     vars : list of TensorVariable, optional
         Continuous variables to learn, by default all. Others, discrete ones or those of other
         steps, are held at their initial values; nothing opaque may depend on them. A chain of
-        ``KMC(learned)`` beside steps that move them follows their values: the emulators hold for
-        all of these.
+        ``KMC(learned)`` beside steps that move them follows their values, for which the emulators
+        hold too.
     max_evaluations : int, optional
         Most evaluations of the model, 16 and `starts` at least; by default 200 and 100 a dimension,
-        1.8 as many where noise is larger than the tolerance, twice with more than 8 workers. A
-        round, or a search for outputs, that has begun is completed.
+        1.8 as many if noise is larger than the tolerance, twice with more than 8 workers. A round,
+        or a search for outputs, that has begun is completed.
     executor : concurrent.futures.Executor or callable, optional
         Runs the evaluations of a batch at once, on processes, threads or a cluster; or a function
         that returns such an executor. The result depends on `n_parallel` alone. Black boxes and
         noisy likelihoods that have an executor use their own; other Ops run in this process.
     batch_size : int, optional
-        Evaluations a round, those that can run at once. By default 8, and up to 32 where an
-        opaque node has more than 16 parameters, where there are more than 16 opaque nodes, or more
-        than 256 evaluations.
+        Evaluations a round, those that can run at once. By default 8, and up to 32 with more than
+        16 parameters of an opaque node, 16 opaque nodes, or 256 evaluations.
     n_parallel : int, optional
-        Number of evaluations that run at once, by default that of the executor's workers, as far as
-        it tells. Up to 8 it changes nothing. With more, searches are made at the same time, each
-        asks for several places a step, and rounds are as large: fewer batches in sequence, and more
-        evaluations. The same `random_seed` and `n_parallel` give the same result on any executor;
-        a batch is waited for before the next is chosen.
+        Number of evaluations that run at once, by default that of the executor's workers, if known.
+        Up to 8 it changes nothing. With more, searches run at the same time, each asks for several
+        places a step, and rounds are as large: fewer batches in sequence, more evaluations. The
+        same `random_seed` and `n_parallel` give the same result on any executor; a batch is waited
+        for before the next is chosen.
     starts : int
         Number of dispersed starting points: in turn one of PyMC's jittered ones and a draw of the
         prior.
@@ -117,14 +113,13 @@ def learn(
         Error of the log density at new draws at which learning ends, in nats.
     evaluations : LearnedPosterior, Evaluations or EvaluationStore, optional
         Earlier evaluations of the same black boxes, also under another prior, other data or another
-        likelihood around them: a result of this function, or the attribute
-        `evaluations` of a result, of an exception that this function has raised, or of a step.
-        They are not repeated, except for the best place of a learned posterior: another value there
-        belongs to another model. Where they know the posterior already, by predictions of each
-        from all others, nothing is evaluated. With the same arguments learning goes on from where
-        they ended. Of
-        a store, those of the model's one black box or noisy likelihood, whose parameters must be
-        variables of the model: the best and others, half of `max_evaluations` at most.
+        likelihood around them: a result of this function, or the attribute `evaluations` of a
+        result, of an exception that this function has raised, or of a step. They are not repeated,
+        except for the best place of a learned posterior: another value there belongs to another
+        model. If leave-one-out predictions show that they suffice, nothing is evaluated. With the
+        same arguments learning continues where they ended. From a store those of the model's one
+        black box or noisy likelihood are taken, whose parameters must be variables of the model:
+        the best and others, half of `max_evaluations` at most.
     random_seed : None, int or numpy.random.Generator
     progressbar : bool
 
@@ -143,7 +138,7 @@ def learn(
     Notes
     -----
     An interruption (Ctrl-C) ends learning; the posterior learned so far is returned. An exception,
-    a black box's for instance, loses no evaluation: it carries all of them, and says so.
+    such as a black box's, carries all evaluations and says so.
 
     Examples
     --------
@@ -194,7 +189,7 @@ def learn(
 
 
 def warnings_about(learned, run, tolerance):
-    """Return the warnings of what was learned, a list of strings."""
+    """Return the warnings about a learned posterior, a list of strings."""
     warned = [of_limit(learned, tolerance)]
     if (why := why_doubtful(learned, run.opaque)) is not None:
         warned.append(f"What was learned may be wrong: {why}.")
@@ -213,7 +208,7 @@ def most_evaluations(n_dimensions):
 
 
 def limits_by_default(most, opaque):
-    """Return most evaluations without and with noise to be averaged, given `most` one by one."""
+    """Return the limits of evaluations without noise and with it, given `most` for one worker."""
     if opaque.n_parallel > BATCH_SIZE:
         most = int(MORE_AT_ONCE * most)
     return most, int(MORE_IN_NOISE * most)
@@ -237,7 +232,7 @@ def learned_by(run, progressbar):
 
 
 def of_limit(learned, tolerance):
-    """Return the warning of learning that has not converged, or None."""
+    """Return the warning about learning that has not converged, or None."""
     if learned.has_converged:
         return None
     then = "draw from it" if learned.is_close else "go on learning"
@@ -285,7 +280,7 @@ class LearningRun:
         self.rounds = Rounds(self.opaque, *self._settings, self.multistart.prior)
 
     def begin_with(self, evaluations):
-        """Remember earlier evaluations, in place; see :func:`learn`."""
+        """Use earlier evaluations, as of :func:`learn`, in place."""
         try:
             self.evaluations = remember(
                 evaluations, self.opaque, self.multistart.starts, self.limit
@@ -299,7 +294,7 @@ class LearningRun:
 
     @property
     def limit(self):
-        """Most evaluations, by the noise seen so far."""
+        """Largest number of evaluations, given the noise seen so far."""
         noise = max(self.rounds.noise, self.multistart.noise)
         return self.most_in_noise if noise > self.rounds.tolerance else self.most
 
@@ -351,7 +346,7 @@ class LearningRun:
         return state
 
     def _by_coarse(self, display):
-        """Return the state where black boxes have a useful coarse version, else None."""
+        """Return the state after learning a useful coarse version of the black boxes, else None."""
         opaque, tries, self._tries_coarse = self.opaque, self._tries_coarse, False
         if not tries or (why := opaque.why_not_coarse) == "":
             return None
@@ -372,7 +367,7 @@ class LearningRun:
         self.multistart.begin_again()
 
     def _learned_coarse(self):
-        """Return the :class:`Coarse` version, learned; Unusable whatever goes wrong."""
+        """Return the learned :class:`Coarse` version; raise Unusable after any error."""
         opaque, (of_model, rng) = self.opaque, self.rng.spawn(2)
         try:
             self._coarse = OpaqueModel(opaque.variables, opaque.model, of_model, is_coarse=True)
@@ -394,7 +389,7 @@ class LearningRun:
         return coarse
 
     def _if_known(self, state):
-        """Return the state, converged where earlier evaluations already know the posterior."""
+        """Return the state, converged if earlier evaluations already determine the posterior."""
         (rng,), (batch_size, tolerance, _) = self.rng.spawn(1), self._settings
         rounds = Rounds(self.opaque, batch_size, tolerance, rng, self.multistart.prior)
         rounds.coarse = self.rounds.coarse
@@ -410,7 +405,7 @@ class LearningRun:
         return known._replace(error=error)
 
     def _checked(self, state):
-        """Return the state, not converged where the last fit has unchecked mass, or loses some."""
+        """Return the state, not converged if the last fit has unchecked mass or has lost some."""
         _, found = self.drawn(state)
         draws = joined(found.parts)
         is_far = unchecked(draws, state.evaluations, self.opaque)
@@ -423,7 +418,7 @@ class LearningRun:
         return state._replace(draws=draws.X[some], n_converged_rounds=N_CONVERGED_ROUNDS - 1)
 
     def drawn(self, state):
-        """Return the composite of all evaluations, and its :func:`drawn` draws."""
+        """Return the composite of all evaluations, and its FinalDraws."""
         if self._drawn is None or self._drawn[0] is not state:
             composite = self.rounds.fit(state.evaluations, state.draws)
             found = drawn(composite, state, self.rng, self.rounds.prior)
@@ -432,7 +427,6 @@ class LearningRun:
 
 
 def _posterior(run, state):
-    """Return the :class:`LearnedPosterior` of a run, with draws."""
     rng, rounds, opaque = run.rng, run.rounds, run.opaque
     composite, found = run.drawn(state)
     last, factor = found.parts[-1], found.factor
@@ -473,6 +467,6 @@ def _posterior(run, state):
 
 
 def _are_alike(structure, other):
-    """Say whether two Structures have the same terms, of nodes that move with the same values."""
+    """Say whether two Structures have the same terms and dependences."""
     moves = zip(structure.moves_with, other.moves_with, strict=True)
     return structure[:2] == other[:2] and all(np.array_equal(*pair) for pair in moves)

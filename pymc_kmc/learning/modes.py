@@ -1,4 +1,4 @@
-"""Maxima of a log density: found from draws of emulators, compared, kept as values, told of."""
+"""Maxima of a log density: found from draws of emulators, compared, recorded and reported."""
 
 from functools import partial
 from typing import NamedTuple
@@ -9,25 +9,25 @@ from scipy.optimize import minimize
 from pymc_kmc.numerics.linear_algebra import symmetric
 from pymc_kmc.numerics.samples import far_apart
 
-# Number of draws that are climbed from, far apart from each other.
+# Number of draws, far apart, from which maxima are climbed to.
 N_CLIMBS = 16
-# Most iterations of a climb, and its loss where a density has no value.
+# Most iterations of a climb, and its loss where the density has no value.
 N_ITERATIONS, NO_LOSS = 100, 1e10
-# Step of the differences that give curvatures, and the smallest one, in units of the draws' scales.
+# Step of the differences for curvatures, and the smallest curvature, in units of the draws' scales.
 CURVATURE_STEP, SMALLEST_CURVATURE = 1e-3, 1e-2
-# The smallest as a share of the largest: a covariance with a smaller one can't be inverted.
+# Smallest curvature as a share of the largest, for an invertible covariance.
 ROUNDING = 1e-12
-# Difference of logarithms of masses from which on the smaller maximum is left out.
+# Difference of log masses from which on the smaller maximum is left out.
 NEGLIGIBLE_MASS = 7.0
-# A point that is less deep than this, in nats, belongs to a mode whose Gaussian says so within an
-# error and a share of the depth.
+# Largest depth of a point, in nats, that may belong to a mode, and the tolerance of the depth that
+# the mode's Gaussian predicts: in nats, and as a share of the depth.
 DEEPEST_MEMBER, MEMBER_ERROR, MEMBER_SHARE = 10.0, 1.0, 0.25
-# Most variables, and elements of each, that a sentence has.
+# Most variables, and elements of each, in a sentence.
 MOST_NAMED, MOST_ELEMENTS = 4, 4
 
 
 class Mode(NamedTuple):
-    """A maximum x (d,) of the log density, with the covariance (d, d) of the Gaussian about it."""
+    """A maximum x (d,) of the log density, with the covariance (d, d) of the Gaussian around it."""
 
     x: np.ndarray
     log_density: float
@@ -40,10 +40,7 @@ class Mode(NamedTuple):
 
 
 def explains(mode, x, log_density, nearest_copy):
-    """Say whether a log density at a point is about that of a mode's Gaussian there.
-
-    `nearest_copy` is OpaqueModel's, for angles.
-    """
+    """Say whether a mode's Gaussian about predicts a point's log density, on the nearest copy."""
     away = nearest_copy(x, mode.x) - mode.x
     predicted = 0.5 * away @ np.linalg.solve(mode.covariance, away)
     depth = mode.log_density - log_density
@@ -53,7 +50,7 @@ def explains(mode, x, log_density, nearest_copy):
 
 
 def maxima(composite, X):
-    """Return the maxima with mass, Modes, of an emulated log density above draws (n, d)."""
+    """Return the Modes with mass of an emulated log density, found by climbs from draws (n, d)."""
     scales = np.where((spread := X.std(axis=0)) > 0, spread, 1.0)
     found: list[Mode] = []
     for x in X[far_apart(X / scales, N_CLIMBS)]:
@@ -75,11 +72,11 @@ def is_new(mode, modes, nearest_copy):
 
 
 def climb(density, x, factor, start, n_iterations, bounds=None):
-    """Maximise a density at x + factor z, from z = `start` (d,).
+    """Maximise a density at x + factor z by L-BFGS-B, from z = `start` (d,).
 
-    ``density(X)`` returns log densities (n,) and gradients (n, d) at places (n, d), and may return
-    more. `factor` is (d, d), `bounds` are those of z. SciPy's result is returned: `x` is z, `fun`
-    the negative log density.
+    ``density(X)`` returns log densities (n,) and gradients (n, d) at places (n, d). `factor` is (d,
+    d), `bounds` are those of z. SciPy's result is returned: `x` is z, `fun` the negative log
+    density.
     """
 
     @np.errstate(all="ignore")  # without bounds a line search may leave the numbers
@@ -95,7 +92,7 @@ def climb(density, x, factor, start, n_iterations, bounds=None):
 
 
 def _climb(composite, x, scales):
-    """Return the :class:`Mode` above a point (d,); None where the log density is not finite."""
+    """Return the :class:`Mode` above x (d,), or None where the log density is not finite."""
     density, factor = partial(composite, penalty=0.0), np.diag(scales)
     found = climb(density, x, factor, np.zeros(len(x)), N_ITERATIONS)
     if not found.fun < NO_LOSS:
@@ -109,7 +106,7 @@ def _climb(composite, x, scales):
 
 
 def covariance_of(curvature, scales):
-    """Return the covariance (d, d) of a Gaussian, given its curvature in units of scales (d,)."""
+    """Return a Gaussian's covariance (d, d), given its curvature in units of scales (d,)."""
     values, vectors = np.linalg.eigh(curvature)
     values = np.maximum(values, max(SMALLEST_CURVATURE, ROUNDING * values.max()))
     covariance = (vectors / values) @ vectors.T
@@ -122,7 +119,7 @@ class LearnedMode(NamedTuple):
     Attributes
     ----------
     x : ndarray, shape (d,)
-        Unconstrained; the best place that was evaluated there.
+        The best place that was evaluated there, unconstrained.
     log_density : float
     covariance : ndarray, shape (d, d)
         Of the Gaussian with the log density's curvature there.
@@ -131,7 +128,7 @@ class LearnedMode(NamedTuple):
     log_mass : float
         Logarithm of the integral of that Gaussian.
     was_left_out : bool
-        Whether its mass is too small beside another's to be learned.
+        Whether its mass is too small, compared with another's, to be learned.
     variables : dict of str to ndarray
         Its place on the natural scale of the model's free variables.
     """
@@ -153,9 +150,9 @@ def learned_mode(mode, opaque, n_searches=0, was_left_out=False) -> LearnedMode:
 
 
 def unseen_share(modes):
-    """Return the estimated share of searches that would end at maxima not found yet.
+    """Return the estimated share of searches that would end at unknown maxima, 0 without any.
 
-    It is the share of searches whose maximum no other one has found (Good, 1953): 0 without any.
+    It is the share of searches whose maximum no other search has found (Good, 1953).
 
     References
     ----------
@@ -167,10 +164,9 @@ def unseen_share(modes):
 
 
 def of_searches(modes, multistart):
-    """Return the warning of searches that may have missed the highest maximum, or None.
+    """Return the warning about searches that may have missed the highest maximum, or None.
 
-    One search at most has ended at it, or under noise all ended alike. Maxima that draws have
-    found without a search say nothing of searches.
+    At most one search has ended at it, or under noise all have ended alike.
     """
     n_searches = sum(mode.n_searches for mode in modes)
     if not n_searches:
@@ -196,7 +192,7 @@ def of_searches(modes, multistart):
 
 
 def sentences(modes):
-    """Return the sentences about modes that were left out, and about those that may be unseen."""
+    """Return sentences about modes that were left out, and about modes that may be unknown."""
     out = [mode for mode in modes if mode.was_left_out]
     return [*(_of_left_out(modes, out) if out else []), _of_unseen(modes)]
 

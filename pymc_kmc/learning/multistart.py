@@ -1,31 +1,24 @@
-"""Find the posterior's mass: searches from several starts, until some agree.
+"""Searches for the posterior's mass from several starts, until some agree.
 
-Many outputs a node make a least-squares problem (:mod:`pymc_kmc.learning.search`). Log densities
-alone are first evaluated at dispersed starts and at draws of the prior. Where these are no deeper
-than a posterior's draws are, nothing else is needed; elsewhere searches go on from the best of them
-(:mod:`pymc_kmc.learning.trust_region`). Later searches are cheap. One that comes to an earlier
-search's end is stopped. One whose evaluations are predicted is stopped once the emulated log
-density leads to such an end.
+Outputs make a least-squares problem (:mod:`pymc_kmc.learning.search`). Log densities alone
+("numbers") are first evaluated at dispersed starts and at draws of the prior. If these are no
+deeper than posterior draws, no search is needed. Otherwise searches start from the best of them
+(:mod:`pymc_kmc.learning.trust_region`). A search ends when its evaluations, or an ascent of the
+emulated log density, lead to the end of an earlier search. Many nodes with few inputs each, such as
+a box for each group, need no search: draws of the prior fill the space of each.
 
-With more workers than a round has evaluations searches by numbers are made at the same time, and
-each step is one batch of them all. A search that will not come as high as another is given up.
+With more workers than a round has evaluations, searches by numbers run at the same time. Each step
+is one batch of them all. A search that will not come as high as another is given up.
 
-Where each of several nodes has few inputs, as a box for each group of a hierarchy has, no search is
-needed: a few of the prior's draws are many places for each node, whose emulator is right between
-them.
-
-Every second search may end in a local maximum: there are several searches, and two of them must
-agree on the best maximum. Where a log density depends on many parameters all may end in the same
-local one, because a search that uses the others' evaluations is led to their ends. There each
-search climbs by its own evaluations. The others' evaluations only show whether it is on the way to
-a known mode.
-
-Where all of these end alike, two more are kept from what they found (below).
+A search may end in a local maximum; two must agree on the best one. Where a log density depends on
+many parameters, a search that uses others' evaluations is led to their ends. There each search
+climbs by its own evaluations, and others' only show whether it approaches a known mode. If all of
+these end alike, two more are repelled from what they found.
 
 Under noise climbing alone takes more evaluations. Searches after the first then begin far from
 known modes, and a repulsive potential around these (deflation; Farrell et al., 2015) is subtracted
-from the log density at first. Where all of them end alike, some more climb alone from such places.
-The best maximum must have stood for two more searches.
+from the log density at first. If all of them end alike, some more climb alone. The best maximum
+must have stood for two more searches.
 
 References
 ----------
@@ -46,57 +39,54 @@ from pymc_kmc.learning.search import search, side_by_side
 from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, SAME, Repulsion, TrustRegion
 from pymc_kmc.numerics.samples import far_from, spread_out
 
-# Draws of the prior, which cost nothing, and how many of them are evaluated where outputs are
-# numbers: those that fill the prior evenly.
+# Draws of the prior, which cost nothing, and the number of them, evenly spread, that are evaluated
+# for log densities alone.
 N_POOL, N_PRIOR = 256, 16
-# Largest distance of a start from the prior's median, in its scales: a search goes one at a time.
+# Largest distance of a start from the prior's median, in its scales: a search moves one scale a
+# step.
 FARTHEST = 5.0
-# Fewest searches. One in eight of Lotka-Volterra's ends in a local maximum with outputs, where two
-# may agree on it. With numbers six in ten do, and one in five of those that are kept from it.
+# Fewest searches by outputs, fewest and most by numbers. Of Lotka-Volterra's one in eight ends in a
+# local maximum with outputs, six in ten with numbers, and one in five of those that are repelled.
 FEWEST_SEARCHES, FEWEST_BY_NUMBERS, MOST_BY_NUMBERS = 4, 6, 10
-# Number of searches by numbers after which one that stalls is the last: others would end as early.
+# Number of searches by numbers after which one that stalls is the last: others would stall too.
 FEWEST_STALLED = 3
-# Numbers that something opaque depends on above which searches may all miss its best mode.
+# Largest number of inputs of a node up to which searches aren't expected to miss its best mode.
 FEW_DIMENSIONS = 6
-# There searches climb by their own evaluations, and under noise they are kept from known modes.
-# Their least number, where some end far below the best, where all ends are alike, and under noise.
-# Half of Lotka-Volterra's that climb alone end in its local mode: six all did on one seed of 18. Of
-# eight that are kept away all did on one seed of ten.
+# Fewest searches by numbers beyond these dimensions: if some end far below the best, if all end
+# alike, and under noise. Half of Lotka-Volterra's that climb alone end in its local mode: six all
+# did on one seed of 18, eight that are repelled on one seed of ten.
 FEWEST_APART, FEWEST_ALIKE, FEWEST_IN_NOISE = 4, 6, 8
-# Number of them that are kept away after those that climb alone, if all maxima are alike: on that
-# seed the first one came to the higher mode.
+# Number of repelled searches after those that climb alone, if all ended alike: on the seed above
+# the first one found the higher mode.
 N_KEPT_AWAY = 2
-# Their number under noise where all maxima are alike: those after the fewest climb alone. Of 25
-# seeds of Lotka-Volterra with noise of one nat eight searches missed the right mode on two, these
-# on one.
+# Number of searches under noise if all end alike; those after the fewest climb alone. On 25 seeds
+# of Lotka-Volterra with noise of one nat eight searches missed the right mode twice, twelve once.
 MOST_IN_NOISE = 12
 # Standard deviation of the noise, in nats, above which it hides slopes.
 HIDING_NOISE = 0.3
-# Checks a dimension that the highest maximum has to pass at last there. With three in all, six of
-# ten of Lotka-Volterra's with noise of one nat were on a ridge 5 to 25 nats below their maximum.
+# Checks a dimension that the highest maximum has to pass under noise. With three in all, six of ten
+# of Lotka-Volterra's with noise of one nat were on a ridge 5 to 25 nats below their maximum.
 CHECKS_A_DIMENSION = 1
-# Number of later ones that have found nothing above the best maximum.
+# Number of later searches that the best maximum has to stand for.
 N_STOOD = 2
-# Evaluations a dimension for which a search is kept from the modes that are known: it is in another
-# one's basin then, if there is one. From starts far from them alone fewer searches are.
+# Evaluations a dimension for which a search is repelled from known modes: by then it is in the
+# basin of another one, if there is one.
 REPELLED = 1
-# Shares of the evaluations that a search may take, and all of them: rounds need the rest.
+# Largest share of the evaluations for one search, and for all searches: rounds need the rest.
 SEARCH_SHARE, SEARCHES_SHARE = 0.25, 0.75
-# Evaluations a dimension that a search by numbers may take anyway: one of Lotka-Volterra's that
-# comes to the right basin takes some 190.
+# Evaluations a dimension that a search by numbers may take anyway: one of Lotka-Volterra's to the
+# right basin takes some 190.
 LEAST_A_SEARCH = 24
-# Largest scale, in each unconstrained value, of a search that begins at one of PyMC's jittered
-# points: they are a unit about a point that the model's author may have set. With the scale of
-# priors that are far too wide the first steps leave it, and a regression's seven parameters were
-# still a hundred nats below their maximum after 250 evaluations.
+# Largest scale, in unconstrained units, of a search from one of PyMC's jittered points, which are a
+# unit around a point that the user may have set. With the scales of far too wide priors a
+# regression's seven parameters were a hundred nats below their maximum after 250 evaluations.
 JITTER = 1.0
 # Spread of the first places around a maximum, in standard deviations of the linear model's
 # posterior, and temperature of the first round there.
 FIRST_SPREAD, FIRST_TEMPERATURE = 1.5, 2.0
-# Number of draws around the modes that rounds begin with.
+# Number of draws that rounds begin with.
 N_DRAWS = 256
-# Places of the first design of small nodes, in coefficients of a quadratic of their inputs: rounds
-# add those that the posterior needs.
+# Places of the first design of small nodes, in coefficients of a quadratic of their inputs.
 DESIGN = 2
 
 
@@ -106,11 +96,10 @@ class FoundMode(NamedTuple):
 
 
 class MultiStart:
-    """Searches for the places where learning begins.
+    """Searches from `n_starts` dispersed starts; learning takes `most` evaluations at most.
 
-    `n_starts` is the number of dispersed starts, `most` that of all learning's evaluations. The
-    attribute `starts` (n_starts, d) has PyMC's jittered initial points and draws of the prior in
-    turn, `found` a FoundMode for each mode, in the order of their discovery.
+    `starts` (n_starts, d) are PyMC's jittered initial points and draws of the prior in turn.
+    `found` is a list of a FoundMode for each mode, in the order of discovery.
     """
 
     def __init__(self, opaque, n_starts, most, rng):
@@ -143,7 +132,7 @@ class MultiStart:
         self.n_searches = self.n_dispersed = 0
 
     def state(self, evaluations, say):
-        """Return the LearningState before round one; earlier evaluations make searches needless."""
+        """Return the LearningState before round one; earlier evaluations replace searches."""
         self.say = say
         if evaluations is not None:
             self.evaluations = evaluations
@@ -192,13 +181,13 @@ class MultiStart:
 
     @property
     def _have_agreed(self):
-        """Whether enough searches for outputs have ended, two of them at the best maximum."""
+        """Whether enough searches by outputs have ended, two of them at the best maximum."""
         if self.n_searches < FEWEST_SEARCHES or not self.found:
             return False
         return max(self.found, key=lambda found: found.mode.log_density).n_searches > 1
 
     def _search_by_outputs(self, start, rng):
-        """Make one search, a generator like :func:`search`, and note its mode."""
+        """Make one search, a generator like :func:`search`, and record its mode."""
         opaque = self.opaque
         most = max(int(SEARCH_SHARE * self.most), 2 * opaque.n_dimensions)
         limits = most, self._is_known
@@ -246,10 +235,7 @@ class MultiStart:
             self._climb_on()
 
     def _n_at_once(self, n_before):
-        """Return the number of searches that are made at the same time, after so many.
-
-        Under noise later ones are kept from what earlier ones found.
-        """
+        """Return how many searches run at once; under noise each is repelled from those before."""
         if self.n_parallel == 1 or self._is_hidden:
             return 1
         if n_before:
@@ -257,7 +243,7 @@ class MultiStart:
         return FEWEST_APART if self.may_hide_modes else FEWEST_BY_NUMBERS
 
     def _start(self, dispersed, left, n_before):
-        """Return a search from one of the places `left`, a mask, after so many."""
+        """Return a search, the one after `n_before`, from one of the places `left`, a mask."""
         repulsion, heights = None, dispersed.log_densities
         alone = self._climbs_alone(n_before)
         if n_before and (self._is_hidden or (self.may_hide_modes and n_before >= FEWEST_ALIKE)):
@@ -283,7 +269,7 @@ class MultiStart:
         return TrustRegion(self.opaque, place, self.rng, n_checks, repulsion, n_shared)
 
     def _climb_on(self):
-        """Go on from the highest maximum until it passes more checks: noise hides rises."""
+        """Continue at the highest maximum until it passes more checks: noise hides rises."""
         d, n = self.opaque.n_dimensions, len(self.evaluations)
         i = int(np.argmax([mode.log_density for mode, _ in self.found]))
         mode, n_searches = self.found.pop(i)
@@ -294,12 +280,12 @@ class MultiStart:
         self._note(region.mode, n_searches)
 
     def _climbs_alone(self, n_before):
-        """Say whether a search, after so many, climbs by its own evaluations alone.
+        """Say whether the search after `n_before` uses its own evaluations only.
 
-        The second does in few dimensions under noise, if it comes after the first. Wherever others
-        begin, all evaluations draw them to the mode that the first has found: with "two moons", two
-        narrow modes, six of eight seeds saw one of them, and none with this. Without noise rounds
-        find the other one all the same, and two modes take a quarter more evaluations with it.
+        In few dimensions under noise the second one does: all evaluations draw searches to the
+        first mode. On "two moons", two narrow modes, six of eight seeds missed one otherwise, and
+        none with this. Without noise rounds find the other mode, and this takes a quarter more
+        evaluations.
         """
         if not self.may_hide_modes:
             return n_before == 1 and self.n_parallel == 1 and self.opaque.is_noisy
@@ -328,16 +314,13 @@ class MultiStart:
 
     @property
     def may_have_missed(self):
-        """Whether all maxima are alike where noise hides slopes: a higher one may be elsewhere."""
+        """Whether searches under noise all found about the same height; a higher mode may exist."""
         if not (self.found and self.is_blurred):
             return False
         return self._are_alike([mode for mode, _ in self.found])
 
     def _search(self, regions):
-        """Make searches at once; each step is a batch.
-
-        Return the mode that each leads to, which is noted, and whether it stalled.
-        """
+        """Run searches, a batch each step; return each one's mode and whether it stalled."""
         ends: list = [None] * len(regions)
         while True:
             # One that will not come as high as another one is hopeless before that has ended.
@@ -351,10 +334,7 @@ class MultiStart:
             self.noise = going[-1].noise
 
     def _end(self, region, highest):
-        """Return the mode of a search that has ended, noted, and whether it stalled; else None.
-
-        `highest` is the best log density of those beside it.
-        """
+        """Return an ended search's mode and whether it stalled, or None; `highest` is of others."""
         left = int(SEARCHES_SHARE * self.most) - len(self.evaluations)
         left = min(left, self._most_by_numbers - region.n_evaluations)
         known = self._known(region)
@@ -370,7 +350,6 @@ class MultiStart:
         return mode, region.has_stalled
 
     def _step(self, regions):
-        """Let searches evaluate their next places, in one batch."""
         before = self.evaluations
         n = min(max(self.n_parallel // len(regions), 1), 1 + self.opaque.n_dimensions)
         steps = [region.next(before, n) for region in regions]
@@ -396,7 +375,7 @@ class MultiStart:
         return None
 
     def _note(self, mode, n_searches=1):
-        """Add a mode, or count searches that ended at the same one."""
+        """Record a mode, or count searches that ended at a known one."""
         for i, (known, n) in enumerate(self.found):
             if is_same(mode, known, self.opaque.nearest_copy):
                 better = max(known, mode, key=lambda m: m.log_density)
@@ -453,7 +432,7 @@ def check_finite(evaluations):
 
 
 def are_near(evaluations, opaque):
-    """Say whether half of the dispersed places are no deeper than draws of a posterior are."""
+    """Say whether half of the dispersed places are no deeper than posterior draws."""
     values = evaluations.log_densities
     if opaque.is_sum:
         terms = opaque.emulated(evaluations.outputs).sum(axis=1)
@@ -463,13 +442,13 @@ def are_near(evaluations, opaque):
 
 
 def have_agreed(modes):
-    """Say whether enough searches by log densities have ended, two of them at the best maximum."""
+    """Say whether enough searches by numbers have ended, two of them at the best maximum."""
     values = np.array([mode.log_density for mode in modes])
     return len(modes) >= FEWEST_BY_NUMBERS and np.sum(values > values.max() - SAME) > 1
 
 
 def has_stood(modes, fewest):
-    """Say whether the best maximum, after the fewest searches, has stood for some more."""
+    """Say whether at least `fewest` have ended, and none of the last few above the best maximum."""
     values = np.array([mode.log_density for mode in modes])
     first = int(np.argmax(values > values.max() - SAME))
     return len(modes) >= fewest and len(modes) - 1 - first >= N_STOOD

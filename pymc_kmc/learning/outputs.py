@@ -1,42 +1,38 @@
-r"""Transforms of what opaque nodes return, into values that a Gaussian process is fitted to.
+r"""Transforms of opaque nodes' outputs into targets of a Gaussian process.
 
-Where a posterior has no mass only the fact that it is low matters: depths below the best value
-count less beyond a depth k. They may be compressed there to
-:math:`k (1 + \log(\text{depth} / k))`, for a kernel whose length scale is of the posterior's size,
-or be left as they are, for a polynomial. Other outputs are scaled to unit standard deviation where
-the log density is high, or positive ones emulated by their logarithms: by marginal likelihood too.
+The depths of a term below its best value count less beyond a depth k. They may be compressed there
+to :math:`k (1 + \log(\text{depth} / k))`, for a kernel whose length scale is that of the posterior,
+or left as they are, for a polynomial. Other outputs are scaled to unit standard deviation where the
+log density is high; positive ones may be emulated by their logarithms.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-# Depth of a log density below its best, in nats a dimension, from which on it is compressed: draws
-# at temperature 2 are hardly deeper, if one dimension counts for two.
+# Depth below the best log density, in nats a dimension, beyond which it is compressed, and fewest
+# dimensions that are counted: draws at temperature 2 are hardly deeper.
 COMPRESSION_DEPTH, FEWEST_DIMENSIONS = 3.0, 2
-# Standard deviation of a deep value's error, as a share of what is beyond that depth. With .1 noisy
-# values' deep ones bent the process where draws are: 400 evaluations in place of 280.
+# Standard deviation of a deep value's error, as a share of its depth beyond. With .1 noisy deep
+# values bent the process at draws: learning took 400 evaluations in place of 280.
 DEEP_ERROR = 0.25
-# Largest depth of a value that isn't compressed, in depths of compression.
+# Largest depth of a value that isn't compressed, in compression depths.
 DEEPEST_PLAIN = 1e4
-# Depth of a value that is -inf, in units of the deepest finite one.
+# Depth of a value of -inf, in units of the deepest finite one.
 INFINITE = 2.0
-# Depth of values that are -inf or NaN, in nats, where nothing else is known.
+# Depth, in nats, of values that are -inf or NaN, where no other is known.
 DEEPEST = 1e6
 
 
 class Compression(NamedTuple):
-    """Compression of log densities that are deeper than `depth` below the `best` one."""
+    """Compression of log densities more than `depth` below the `best` one."""
 
     best: float
     depth: float
 
     @classmethod
     def of(cls, values, n_dimensions):
-        """Return the compression for log densities (n,), some of them finite.
-
-        Where the best ones lie deep apart, far from a maximum, their median depth is used.
-        """
+        """Return the compression for log densities (n,), deeper if the best ones are far apart."""
         depths = np.sort(values[np.isfinite(values)].max() - values)
         usual = np.median(depths[: 4 * n_dimensions])
         if not np.isfinite(usual):
@@ -51,18 +47,18 @@ class Compression(NamedTuple):
         return self.best - np.where(depths > self.depth, deep, depths)
 
     def error(self, values):
-        """Return the standard deviation of the errors that values, compressed or not, may have."""
+        """Return standard deviations of errors of values, compressed or not."""
         return DEEP_ERROR * np.maximum(self.best - values - self.depth, 0.0)
 
     def log_slopes(self, values):
-        """Return the sum of the logarithms of the compression's derivatives at finite values."""
+        """Return the log Jacobian of the compression at finite values."""
         return np.log(self.depth / np.maximum(self.best - values, self.depth)).sum()
 
 
 def of_term(Y, log_densities, highest, d, transform, base=None):
-    """Return a process's targets (n, 1), their noise (n,), offset, scale and log Jacobian.
+    """Return a process's targets (n, 1), noise (n,), offset, scale and log Jacobian.
 
-    They are of a term's values Y (n, 1) as functions of d coordinates, less the `base` (n, 1).
+    They are of a term's values Y (n, 1), less `base` (n, 1), in d coordinates.
     """
     values, jacobian = Y[:, 0], 0.0
     compression = Compression.of(np.minimum(values, highest), d)
@@ -82,10 +78,7 @@ def of_term(Y, log_densities, highest, d, transform, base=None):
 
 
 def of_outputs(Y, log_densities, highest, d, transform, base=None):
-    """Return the same of outputs Y (n, m), which are positive where the transform is "log".
-
-    The `base` (n, m) is in the transform's units.
-    """
+    """Return the same of outputs Y (n, m); `base` (n, m) is in the transform's units."""
     compression = Compression.of(np.minimum(log_densities, highest), d)
     finite = np.where(np.isfinite(log_densities), log_densities, compression.best - 1e6)
     # The error of an output is of no interest where the log density is that low.

@@ -1,21 +1,20 @@
 r"""The places that a round evaluates.
 
-*Without noise* an evaluation determines the log density at its place: places are chosen where the
-log density is most uncertain. *With noise* one evaluation says little, and the most uncertain
-places are corners that no draw depends on. There the places are those most informative about the
-draws. One after another, each reduces the summed variance of the log density at draws x most,
+*Without noise* places are chosen where the log density is most uncertain. *With noise* one
+evaluation says little, and the most uncertain places are corners that no draw depends on. There the
+acquisition is the reduction of the log density's summed variance at draws x,
 
 .. math:: \sum_x \frac{c(x, z)^2}{c(z, z) + \sigma^2},
 
-with c the emulator's covariance, given all before, less its mean over draws: a constant does not
-matter (Järvenpää et al., 2021, use the expected loss of a posterior instead).
+with c the emulator's covariance, given all places before, less its mean over draws (Järvenpää et
+al., 2021, use the expected loss of a posterior instead).
 
-*Beyond the known region*: an emulator may be right wherever it draws, and wrong about where mass
-ends. Its variance shows that. With half of the variance subtracted, draws stay where the emulator
-is sure; with a standard deviation added, they go wherever mass can't be excluded. If the moments of
-the two differ by more than the emulator's error at its own draws may explain, the posterior isn't
-known. Then places on the way there are evaluated. Under noise half of the places are there as soon
-as the draws are known: those that tell most of the draws don't lead along a banana's arms.
+*Optimistic draws*: an emulator may be right at its draws, and wrong about where mass ends. With
+half of the variance subtracted draws stay where the emulator is certain; with a standard deviation
+added, they go wherever mass can't be excluded. If the moments of the two differ by more than the
+emulator's error at its own draws explains, places between the two are evaluated. Under noise half
+of all places are there as soon as the draws are known: informative places don't lead along a
+banana's arms.
 
 References
 ----------
@@ -30,29 +29,28 @@ import numpy as np
 from pymc_kmc.learning.composite import Draws, draw, joined
 from pymc_kmc.numerics.samples import far_apart
 
-# A standard deviation counts at most so many nats: with no bound draws leave for places of which
-# nothing is known, ever farther.
+# Largest standard deviation, in nats, that is added: without a limit draws leave for ever farther
+# places.
 MOST_OPTIMISM = 2.0
-# Optimistic draws are made in stretches of so many transitions; the first half leads
-# there. Fifty transitions hardly come along a banana's arms.
+# Stretches of optimistic draws, the first half of them burn-in, and transitions of each: fifty
+# transitions hardly come along a banana's arms.
 N_STRETCHES, N_TRANSITIONS = 10, 10
-# Places with a larger standard deviation, in nats, are not on the way. A polynomial that bends up
-# far away leads draws there: what is found, thousands of nats down, tells nothing of where mass
-# ends. With no bound one banana of ten had its arms cut off; 3 and 10 cost other models the same.
+# Largest standard deviation, in nats, of an optimistic draw that is used: beyond, a polynomial that
+# bends up may lead thousands of nats down. Without a limit one banana of ten had its arms cut off;
+# 3 and 10 cost other models the same.
 MOST_UNCERTAIN = 5.0
-# Share of each value's draws of the prior, at either end, that isn't looked at unasked: there many
-# a simulator fails, or takes minutes. With .05 a jump at the prior's 90 % quantile wasn't seen.
+# Share of each value's prior draws, at either end, that are never looked at: many a simulator fails
+# there, or takes minutes. With .05 a jump at the prior's 90 % quantile wasn't seen.
 END = 0.01
 
 
 class OptimisticDraws(NamedTuple):
     """Draws from the region in which the emulators can't exclude mass.
 
-    `draws` are on the way from the emulators' own to those from the log density with its standard
-    deviation added, where it is certain enough for an evaluation to show where mass ends. `beyond`
-    (k, d) are the places too uncertain for that, in falling order of their log density. `gap` is
-    the largest change, from the draws' own density to the optimistic one, of a mean, in standard
-    deviations, or of a log standard deviation.
+    `draws` are between the emulators' own and the optimistic ones, where they are certain enough.
+    `beyond` (k, d) are places too uncertain for that, in falling order of their log density. `gap`
+    is the largest difference between the two of a mean, in standard deviations, or of a log
+    standard deviation.
     """
 
     draws: Draws
@@ -61,7 +59,7 @@ class OptimisticDraws(NamedTuple):
 
 
 def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraws:
-    """Draw as far as the emulators can't exclude mass, from their draws at temperature 1."""
+    """Return the :class:`OptimisticDraws` of a composite, from its draws at temperature 1."""
 
     def density(X, temperature):
         return composite.optimistic(X, MOST_OPTIMISM)
@@ -89,10 +87,10 @@ def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraw
 
 
 def uncertain(emulators, inputs_at, X, variance, picked, n):
-    """Return n of places X (k, d) with the most uncertain log densities, of `variance` (k,).
+    """Return n of the places X (k, d), those of the largest `variance` (k,) of the log density.
 
-    With one emulator they are chosen one after another, as if those before, and the `picked` places
-    (k, d), were evaluated already. `inputs_at` returns the opaque inputs at points.
+    With one emulator they are chosen in turn, given those before and the `picked` (k, d).
+    `inputs_at(X)` returns opaque inputs.
     """
     if len(emulators) > 1:
         return X[np.argsort(-variance, kind="stable")[:n]]
@@ -113,7 +111,7 @@ def uncertain(emulators, inputs_at, X, variance, picked, n):
 
 
 def informative(emulators, inputs_at, draws, places, n):
-    """Return n of the places (k, d), the most informative on noisy terms at draws (n', d)."""
+    """Return n of the places (k, d), the most informative ones on noisy terms at draws (n', d)."""
     X = np.vstack([draws, places])
     inputs, first = inputs_at(X), len(draws)
     known = [(emulator.covariance(X, inputs), emulator.noise) for emulator in emulators]
@@ -126,7 +124,7 @@ def informative(emulators, inputs_at, draws, places, n):
 
 
 def _gain(covariance, noise, first):
-    """Return by how much each place's evaluation reduces the summed variance at draws."""
+    """Return the reduction of the summed variance at draws by each place's evaluation."""
     to_draws = covariance[:first, first:]
     to_draws = to_draws - to_draws.mean(axis=0)
     return np.sum(to_draws**2, axis=0) / (np.diag(covariance)[first:] + noise)
@@ -139,10 +137,9 @@ def conditioned(covariance, i, noise):
 
 
 def unseen(prior, known, n):
-    """Return n of the prior's middle draws (k, d) at most, far from known places (m, d).
+    """Return at most n of the prior's draws (k, d), far in ranks from known places (m, d).
 
-    They are far in each value's ranks among the draws, which fill a cube evenly: a transform's ends
-    are no farther than any other place, and the largest share of the prior is looked at.
+    Ranks fill a cube evenly. Draws with an extreme value are left out.
     """
     middle = ranks(prior, prior)
     middle, X = middle[chosen := np.abs(middle - 0.5).max(axis=1) <= 0.5 - END], prior[chosen]
@@ -150,17 +147,16 @@ def unseen(prior, known, n):
 
 
 def ranks(X, among):
-    """Return the values' ranks (n, d), from 0 to 1, among those of draws (k, d)."""
+    """Return the ranks (n, d) of values among those of draws (k, d), from 0 to 1."""
     levels = (np.arange(len(among)) + 0.5) / len(among)
     columns = zip(X.T, np.sort(among, axis=0).T, strict=True)
     return np.stack([np.interp(x, each, levels) for x, each in columns], axis=1)
 
 
 def bounds_of(prior, evaluations):
-    """Return the lowest and highest places (d,) where mass may be, given draws (k, d) of the prior.
+    """Return the lowest and highest place (d,) of mass, by draws (k, d) of the prior.
 
-    A prior has none farther away from its draws than these are from each other. Emulators may
-    see some there: one value at 1e9 and they are wrong everywhere.
+    Emulators may predict mass farther away: after one value of 1e9 they are wrong everywhere.
     """
     best = evaluations.X[[np.argmax(evaluations.log_densities)]]
     width, known = np.ptp(prior, axis=0), np.vstack([prior, best])
@@ -168,10 +164,7 @@ def bounds_of(prior, evaluations):
 
 
 def new_places(places, n_fresh, state, rng):
-    """Return the places (k, d) that aren't known, each once, and the number of fresh ones.
-
-    Where no chain has moved from known places, new ones are a step of the metric away.
-    """
+    """Return the unknown places (k, d), else steps from these, and the number of fresh ones."""
     _, first = np.unique(places, axis=0, return_index=True)
     new = np.sort(first)
     new = new[state.evaluations.rows(places[new]) < 0]
@@ -181,10 +174,7 @@ def new_places(places, n_fresh, state, rng):
 
 
 def starts_of(state, composite, n, rng):
-    """Return the starts (n, d) of a round's chains, given the LearningState before it.
-
-    Half are the last draws; others are evaluated points, chosen by their density.
-    """
+    """Return the starts (n, d) of a round's chains, half last draws, half evaluated points."""
     evaluations, T, model = state.evaluations, state.temperature, composite.model
     values = evaluations.log_densities
     tempered = values / T
@@ -206,11 +196,10 @@ def starts_of(state, composite, n, rng):
 
 
 def exceed_by_prior(known, terms, draws, composite, T):
-    """Return a mask (n,) of points that are higher than all draws because of the prior.
+    """Return a mask (n,) of points above all draws because of the prior (a funnel's neck).
 
-    A funnel's neck is such a place, with hardly any mass; a mode that draws have missed is high
-    because of its terms. `known` (n,) are the points' log priors, `terms` (n,) their opaque terms,
-    which T divides.
+    `known` (n,) are log priors, `terms` (n,) are opaque terms, which T divides. A mode that draws
+    have missed is high because of its terms.
     """
     values, model = composite(draws, T, penalty=0.0), composite.model
     no_terms = np.zeros((len(draws), sum(node.n_outputs for node in model.nodes)))

@@ -17,7 +17,7 @@ from pymc_kmc.notebook import figures, paragraph, result
 from pymc_kmc.numerics.checks import check_count, check_rng
 from pymc_kmc.numerics.coordinates import ModeMaps
 
-# Highest temperature of the rounds whose evaluations tell how well the emulators are calibrated.
+# Highest temperature of the rounds whose evaluations calibrate the emulators' standard deviations.
 HIGHEST_TEMPERATURE = 2.0
 
 
@@ -31,57 +31,55 @@ class LearnedPosterior:
     Attributes
     ----------
     opaque : tuple of str
-        Names of the emulated nodes, and how many outputs each has.
+        Names of the emulated nodes, with their numbers of outputs.
     evaluations : Evaluations
-        All evaluations that it was learned from: places, outputs of the opaque nodes, log
-        densities, seconds. Another call of :func:`learn` can start from them.
+        All evaluations: places, outputs of the opaque nodes, log densities, seconds. Another call
+        of :func:`learn` can start from them.
     n_evaluations : int
-        Number of evaluations of the model that this call paid for, trials left out.
+        Number of evaluations of the model by this call, trials left out.
     error : float
         Standard deviation of the log density's error at draws that had not been evaluated, in nats.
     has_converged : bool
         Whether the error became small before `max_evaluations`.
     is_close : bool
-        Whether the error is small enough for chains, converged or up to twice as large: they go on
-        learning otherwise.
+        Whether the error is small enough for chains, at most twice that at convergence; otherwise
+        they go on learning.
     rounds : tuple of Round
-        Results of each round: `n_evaluations` so far, `temperature`, `error`, and `predicted`, the
-        log densities of its evaluations predicted before these were made.
+        The record of each round.
     modes : tuple of LearnedMode
-        Maxima that the searches at the beginning have found. Each has `x` (d,), unconstrained,
-        `log_density`, `covariance` (d, d) by the curvature, `n_searches` that ended there,
-        `log_mass` of the Gaussian with these, `was_left_out`, whether that is too small beside
-        another's to be learned, and `variables`, the place on the natural scale. Empty where no
-        search was needed.
+        Maxima that searches, or draws of the emulators, have found. Empty if no search was needed.
     positions : ndarray, shape (n', d)
         Draws of the learned posterior on the unconstrained scale.
     wide_positions : ndarray, shape (n'', d)
-        Draws at a temperature of 2, dispersed, at which chains begin.
+        Draws at a temperature of 2, at which chains begin.
     log_densities, variances : ndarray, shape (n',)
         Emulated log density at `positions`, and its variance.
     gradients : ndarray, shape (n', d)
         Of the emulated log density at `positions`.
     jumps : bool
-        Whether the emulated log density jumps between these: gradients then tell no averages.
+        Whether the emulated log density jumps between these: there are no control variates then.
+    variables : dict of str to ndarray
+        The model's free variables at `positions`, on their natural scale.
     emulated : Emulated
-        The emulators' predictions at evaluations, each from all others, and at draws.
+        The emulators' predictions at draws and, leave-one-out, at evaluations.
+    emulated_log_evidence : LogEvidence
+        Log evidence of the emulated density, without the emulators' error.
     emulators : tuple of EmulatorState
     region : ProcessState or None
-        Where the log density is finite; None where it was at all evaluations.
+        Where the log density is finite; None if it was at all evaluations.
     structure : Structure
         Which opaque nodes are terms of a sum, and which values their inputs depend on.
     step_size : float
-        Of the transitions that made the draws, in coordinates in which these have unit covariance.
+        Of the transitions that made the draws, in units in which these have unit covariance.
     r_hat : float
-        Potential scale reduction of the chains that drew: above 1.03 they haven't mixed, and
-        averages are as uncertain as their standard errors say.
+        Potential scale reduction of the chains that made the draws; above 1.03 they haven't mixed.
     noise : float
         Standard deviation of the values' noise, in nats.
     given : dict of str to ndarray
-        Values of the variables that were not learned, other steps' or discrete ones, by the names
-        of their value variables: draws and averages are given these, the emulators are not.
+        Values of variables that were not learned, by the names of their value variables. Draws and
+        averages are given these, the emulators are not.
     n_coarse_evaluations : int
-        Number of evaluations of the coarse version, where black boxes have one.
+        Number of evaluations of the black boxes' coarse version.
     """
 
     opaque: tuple
@@ -127,12 +125,12 @@ class LearnedPosterior:
 
     @property
     def mode_maps(self):
-        """Maps between the modes that were learned, ModeMaps, or None where there is only one."""
+        """ModeMaps between the modes that were learned, or None if there is only one."""
         modes = [mode for mode in self.modes if not mode.was_left_out]
         return ModeMaps.between(modes, self.positions)
 
     def draws(self, n=1000, *, random_seed=None):
-        """Return draws of the learned posterior; they are approximate.
+        """Return approximate draws, those of the learned posterior.
 
         Parameters
         ----------
@@ -143,8 +141,8 @@ class LearnedPosterior:
         Returns
         -------
         xarray.Dataset
-            The model's free variables on their natural scale, with dimensions chain and draw;
-            functions of ArviZ take it.
+            The model's free variables on their natural scale, with dimensions chain and draw, as
+            ArviZ takes them.
         """
         check_count(n, "n")
         rng = check_rng(random_seed, "random_seed")
@@ -160,9 +158,8 @@ class LearnedPosterior:
     def summary(self, quantiles=(0.05, 0.5, 0.95)):
         """Return means, standard deviations and quantiles, each with a standard error.
 
-        They are averages over many draws of the learned posterior. The standard errors have a part
-        from the emulators' uncertainty and a part from the number of draws. Where learning has not
-        converged they are wide: the log density's error may be in the direction that matters.
+        The standard errors have a part from the emulators' uncertainty and a part from the number
+        of draws. They are wide if learning has not converged.
 
         Parameters
         ----------
@@ -188,11 +185,10 @@ class LearnedPosterior:
 
     @property
     def log_evidence(self):
-        """The log marginal likelihood and its standard error, a `LogEvidence`.
+        """The log marginal likelihood and its standard error, a `LogEvidence`; approximate.
 
-        Natural logarithm, with all constants of the model's log density. Approximate, as `summary`
-        is. Of a noisy likelihood it is that of the likelihood without noise, if the noise in the
-        logarithm is Gaussian.
+        Natural logarithm, with all constants of the model's log density. Of a noisy likelihood it
+        is that of the likelihood without noise, if the logarithm's noise is Gaussian.
         """
         value, error = self.emulated_log_evidence
         return LogEvidence(value, float(np.hypot(error, self._averages.constant_error)))
@@ -251,7 +247,6 @@ class LearnedPosterior:
 
     @property
     def _n_in_all(self):
-        """Number of evaluations, earlier ones included."""
         return max(self.n_evaluations, len(self.evaluations))
 
     @property
@@ -296,7 +291,6 @@ class LearnedPosterior:
 
 
 def _duration(seconds):
-    """Return a duration as text, with its unit."""
     if seconds < 1.0:
         return f"{1e3 * seconds:.2g} ms"
     return f"{seconds:.3g} s" if seconds < 600.0 else f"{seconds / 60.0:.0f} min"

@@ -1,14 +1,13 @@
 r"""The feasible region: where a model's log density is finite.
 
-Evaluations have the labels 1 and -1, finite or not, which are values of a Gaussian process of mean
-1: whatever isn't near a failure is feasible. With its predictive mean m and variance v, a point is
+Evaluations have the label 1 if finite and -1 if not. The labels are values of a Gaussian process of
+mean 1: places far from failures are feasible. With its predictive mean m and variance v, a point is
 feasible with probability
 
 .. math:: \Phi\left(\frac{m(x)}{\sqrt{v(x) + s^2}}\right)
 
-(least-squares classification; Rasmussen and Williams, 2006, section 6.5), here with a logistic
-function in place of the Gaussian one. Draws of what was learned are weighted with it, emulators
-are fitted to finite values alone: none has to bend to a cliff.
+(least-squares classification; Rasmussen and Williams, 2006, section 6.5), approximated by a
+logistic function. The density is multiplied by it, and emulators are fitted to finite values only.
 
 References
 ----------
@@ -24,12 +23,12 @@ from scipy.special import expit
 from pymc_kmc.learning.emulator import ProcessState, process_about, shrunk
 
 # Standard deviation s, in labels: the probability's slope is finite for trajectories, and a label
-# is sure to five of them.
+# is five of them from zero.
 SMOOTHING = 0.2
-# Least probability for chains' moves: one that comes where the region is wrong stays for some
-# twenty iterations at most. With none one chain of four had 1.2 times the standard deviation.
+# Least probability for chains' moves: where the region is wrong a chain stays for some twenty
+# iterations at most. Without it one chain of four had 1.2 times the standard deviation.
 LEAST = 0.05
-# Slope of the logistic function that is the standard Gaussian's distribution function to .01.
+# Slope of the logistic function that approximates the Gaussian distribution function within .01.
 STEEPNESS = 1.702
 
 
@@ -41,10 +40,7 @@ class FeasibleRegion:
 
     @classmethod
     def of(cls, evaluations, draws, last=None):
-        """Return the region that evaluations show, or None where all log densities are finite.
-
-        Its coordinates are those of draws (n, d); `last` is an earlier region.
-        """
+        """Return the region, in coordinates of draws (n, d), or `last` if all values are finite."""
         is_finite = np.isfinite(evaluations.log_densities)
         if is_finite.all() or not is_finite.any():
             return last
@@ -63,7 +59,6 @@ class FeasibleRegion:
 
     @property
     def state(self):
-        """The :class:`~pymc_kmc.learning.emulator.ProcessState`, enough to build it again."""
         return ProcessState.of(self.process)
 
     @property
@@ -72,10 +67,7 @@ class FeasibleRegion:
         return self.process, np.ones(1), np.ones(1), False
 
     def log_probability(self, X, n_sds=0.0):
-        """Return logarithms of probabilities (k,) at points (k, d), and their gradients (k, d).
-
-        With `n_sds` the margin to the region's edge is so many standard deviations wider.
-        """
+        """Return log probabilities (k,) and gradients (k, d) at X, `n_sds` optimistic."""
         predicted = self.process.predict(X)
         variance = SMOOTHING**2 + predicted.variance
         ratio = (1.0 + predicted.mean[:, 0]) / np.sqrt(variance)
@@ -86,7 +78,7 @@ class FeasibleRegion:
         return -np.logaddexp(0.0, -logit), pulled
 
     def for_moves(self, X):
-        """Return the same for chains' moves: without the process's variance, and with a floor."""
+        """Return the same for chains' moves, without the variance and with a lower bound."""
         predicted = self.process.predict(X)
         p = expit(STEEPNESS / SMOOTHING * (1.0 + predicted.mean[:, 0]))
         floored = LEAST + (1.0 - LEAST) * p

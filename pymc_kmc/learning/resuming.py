@@ -1,4 +1,4 @@
-"""Earlier evaluations: kept where learning fails, and a starting point for another call."""
+"""Earlier evaluations: attached to exceptions, and reused by another call."""
 
 import numpy as np
 
@@ -9,19 +9,16 @@ from pymc_kmc.learning.rounds import BATCH_SIZE
 from pymc_kmc.likelihoods.store import EvaluationStore
 from pymc_kmc.model.evaluations import Evaluations
 
-# Relative difference of outputs at one place that rounding on another machine may explain.
+# Largest relative difference of outputs, or of log densities, that rounding may explain.
 ROUNDING = 1e-6
 
 
-# Earlier evaluations among the draws that may take the place of rounds: as many as three have.
+# Fewest earlier evaluations near draws that may replace rounds: as many as three rounds have.
 FEWEST_KNOWN = N_CONVERGED_ROUNDS * BATCH_SIZE // 2
 
 
 def known_error(rounds, state, composite, draws):
-    """Return the error that earlier evaluations show, where they know all draws; else infinity.
-
-    Each of them where draws are is predicted from all others, in place of rounds.
-    """
+    """Return the leave-one-out error of earlier evaluations if they suffice, else infinity."""
     evaluations, own = state.evaluations, np.sqrt(np.mean(draws.values.doubt))
     if rounds.is_noisy or rounds.loses_mass or not own <= rounds.limits.own:
         return np.inf
@@ -40,7 +37,7 @@ def known_error(rounds, state, composite, draws):
 
 
 def keep(error, opaque):
-    """Attach all evaluations to an exception, as its attribute `evaluations`, with a note."""
+    """Attach all evaluations to an exception, with a note."""
     if not len(opaque.evaluations):
         return
     error.evaluations = opaque.evaluations
@@ -52,12 +49,10 @@ def keep(error, opaque):
 
 
 def remember(earlier, opaque, starts, most):
-    """Let an :class:`OpaqueModel` remember earlier evaluations; return learning's first ones.
+    """Let an :class:`OpaqueModel` remember earlier evaluations; return those to begin with.
 
-    Of an EvaluationStore half of `most` at most.
-
-    None where the first of `starts` (n, d) is among the remembered places of evaluations other than
-    a LearnedPosterior's: learning then repeats the same way without paying again.
+    None is returned if they have the first of `starts` (n, d), except of a LearnedPosterior:
+    learning then repeats the same way without evaluating again.
     """
     if isinstance(earlier, EvaluationStore):
         earlier = of_store(earlier, opaque, most // 2)
@@ -72,10 +67,7 @@ def remember(earlier, opaque, starts, most):
 
 
 def of_store(store, opaque, most):
-    """Return evaluations of a store, `most` at most, as :class:`Evaluations` of this model.
-
-    Where there are more, half of them are the best, the others are evenly spaced in the store.
-    """
+    """Return at most `most` of a store's evaluations of this model: best and evenly spaced ones."""
     if (op := opaque.stored_op) is None:
         raise ValueError(
             f"evaluations={store!r} needs a model with one opaque node that is a black box or a "
@@ -112,7 +104,7 @@ def of_store(store, opaque, most):
 
 
 def _check(earlier, opaque):
-    """Raise unless earlier evaluations are :class:`Evaluations` of the same model."""
+    """Raise unless `earlier` are :class:`Evaluations` of the same model."""
     if not isinstance(earlier, Evaluations):
         raise TypeError(
             f"evaluations={earlier!r} must be what kmc.learn() has returned, or the attribute "
@@ -129,11 +121,7 @@ def _check(earlier, opaque):
 
 
 def _try_out(earlier, opaque):
-    """Raise a ValueError unless a learned posterior's best place still has the same outputs.
-
-    It may come from a file, and the functions may have changed since. Noisy estimates always differ
-    and are not compared.
-    """
+    """Raise a ValueError if the best place now has other outputs; noisy ones aren't compared."""
     if opaque.is_noisy:
         return
     best = earlier[[int(np.argmax(earlier.log_densities))]]

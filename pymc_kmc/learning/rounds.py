@@ -1,18 +1,16 @@
 """Learn in rounds: draw from the emulators, evaluate some places, fit again.
 
 A round fits the emulators to all evaluations, draws from the composite at temperature T, and
-evaluates a batch: draws chosen at random, and draws whose log density is most uncertain. The former
-are predicted first, which gives an honest error. Half the variance is subtracted from the density
-that is drawn from. A quarter of the batch is from draws without that subtraction: a posterior's
-arms may be rightly continued and still uncertain. T follows the error: where predictions are off by
-ten nats, a density ten times flatter is drawn from. The posterior is learned at T = 1, with an
-error below the tolerance in three rounds running, and emulators that are sure of the draws.
+evaluates a batch: random draws, and draws whose log density is most uncertain. The random draws are
+predicted before, which measures the error. A quarter of the batch is from draws without the
+penalty: a posterior's arms may be rightly predicted and still uncertain. T follows the error: at
+errors of ten nats a ten times flatter density is drawn from. The posterior is learned at T = 1,
+with an error below the tolerance in three rounds running, and emulators that are certain at draws.
 
-Some chains begin at draws of the prior in every round: a chain that comes to places as high as the
-draws stays. A mode that the emulators already predict is so found without an evaluation. Where they
-can't decide whether a draw of the prior is as high, two such places a round are evaluated, without
-noise; in the first rounds that seem right four others, far from all evaluations, because emulators
-that are sure don't foresee a jump. Far beyond the prior's draws emulators have no mass.
+In every round some chains start at draws of the prior; one that comes as high as the draws is kept.
+They find predicted modes without an evaluation. Draws of the prior that may be as high are
+evaluated, two a round, without noise. In the first rounds that seem right four others, far from all
+evaluations, are evaluated: certain emulators don't foresee a jump.
 """
 
 import logging
@@ -32,7 +30,7 @@ from pymc_kmc.learning.convergence import (
     in_place,
     without_refuted,
 )
-from pymc_kmc.learning.emulator import NodeEmulator, noise_of, shrunk
+from pymc_kmc.learning.emulator import MOST_FITS, NodeEmulator, noise_of, shrunk
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, Compression
 from pymc_kmc.learning.placing import (
     bounds_of,
@@ -52,76 +50,71 @@ log = logging.getLogger("pymc.pymc_kmc")
 # Number of chains that draw, at least and a dimension.
 N_CHAINS, CHAINS_A_DIMENSION = 32, 2
 # Number of their transitions in a round, at least and a dimension. With 25 in 44 dimensions chains
-# that began in a funnel's neck, where a search had ended, were there when learning ended.
+# that began in a funnel's neck, where a search had ended, were still there at the end of learning.
 N_TRANSITIONS, TRANSITIONS_A_DIMENSION = 25, 1
-# Dimensions that count for both where nodes are small: groups are many problems beside each other,
-# and a hundred of them with four hundred chains would take an hour.
+# Dimensions counted for both if nodes are small: with a hundred groups four hundred chains would
+# take an hour.
 MOST_OF_SMALL = 32
-# Number of chains that begin at draws of the prior, as a share of the others.
+# Number of chains that start at draws of the prior, as a share of the others.
 SCOUTS = 0.25
-# Number of draws from what emulators say of a place: it isn't possible below some 5 % probability.
+# Number of log densities sampled at a place: one that none of them makes as high as draws has a
+# probability below some 5 %.
 N_SAMPLED = 16
-# Number of draws of the prior that are evaluated in a round, if the emulators can't exclude mass:
-# with one, two modes of a number came out as one on a seed of eight.
+# Number of the prior's draws with possible mass that are evaluated in a round. With one, two modes
+# of a number were taken for one on a seed of eight.
 N_NOT_EXCLUDED = 2
-# Number of them, in all, before which no round that has some is confirmed: emulators may be falsely
-# sure of most. One value with a second mode lost it on 4 seeds of 20 without, and on 2 with 8.
+# Number of them, in all, before which a round with some isn't confirmed: emulators may be falsely
+# certain. One value with a second mode lost it on 4 seeds of 20 without, and on 2 with 8.
 FEWEST_TRIED = 8
-# Number of the prior's draws, far from all that was evaluated, that are evaluated anyway: emulators
-# that are sure don't foresee that outputs jump there. With none a fifth of the prior wasn't seen,
-# and 14 % of the mass missed.
+# Number of the prior's draws, far from all evaluations, that are evaluated: certain emulators don't
+# foresee a jump. Without them a fifth of the prior wasn't seen, and 14 % of the mass missed.
 N_LOOKED = 4
 # Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
-# that aren't compressed, and at most. Where hundreds tell a quadratic's coefficients, eight more
-# change little of what the next would be; a search's deep ones tell little of them.
+# that aren't compressed, and at most. After hundreds, eight more change a quadratic little.
 BATCH_SIZE, BATCH_A_DIMENSION, BATCH_A_NODE = 8, 0.5, 0.5
 BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
-# The same of small nodes: each is evaluated at all of them.
+# Evaluations a round for small nodes: each node is evaluated at all of them.
 SMALL_BATCH = 4
-# Most evaluations a round as a share of all before, where as many run at once. With an eighth eight
+# Most evaluations a round as a share of all before, if as many run at once. With an eighth eight
 # schools took nine batches, with half seven.
 SHARE_AT_ONCE = 1 / 2
-# Most rounds that a large one counts for when it is right: a fit is to be right twice.
+# Most rounds that a large one counts for: a fit has to be right twice.
 MOST_CONFIRMED = 2
-# Largest temperature: where nothing is known, the first.
+# Largest temperature, the first where nothing is known.
 LARGEST_TEMPERATURE = 50.0
-# The largest in more than so many dimensions: draws at temperature T are some T d / 2 nats deep,
-# and those that are compressed count too little to tell a quadratic's coefficients.
+# Largest temperature in more than so many dimensions: draws are some T d / 2 nats deep, and
+# compressed values determine a quadratic badly.
 FEW_DIMENSIONS, LARGEST_OF_MANY = 10, 2.0 * COMPRESSION_DEPTH
-# The largest where searches have found modes. Errors grow with the temperature, and it with errors:
-# without a bound draws left modes for good that searches had found.
+# Largest temperature after searches have found modes: errors and temperature raise each other, and
+# without a limit draws left such modes for good.
 LARGEST_AT_MODES = 3.0
-# The same under noise: slopes are told by places far apart. Of 150 independent draws in four
+# Exploring temperature under noise: distant places determine slopes. With 150 draws in four
 # dimensions, noise of 1 nat, means were off by .22 sds at temperature 1, .12 at 2, .16 at 3.
 EXPLORING_NOISE = 2.5
-# Number of transitions at these temperatures, from the draws.
+# Number of transitions from the draws to those at the exploring temperature.
 N_EXPLORING_TRANSITIONS = 10
-# Bounds of the temperature's factor from one round to the next.
+# Bounds of the temperature's change, a factor, in a round.
 COOLING = (0.4, 1.6)
-# Number of such gaps in a row from which on one of the places is evaluated that are too uncertain
-# to be on the way: a polynomial bends up there, round after round if nothing is known of it. A time
-# series took 293 evaluations for 536; from the second gap on bananas took 197 for 167. Rounds that
-# stand for many count as so many gaps: a time series had six rounds for fourteen.
+# Consecutive rounds with gaps, of usual size, after which the most uncertain places are evaluated:
+# a polynomial may bend up there in every round. A time series took 293 evaluations in place of 536;
+# from the second gap on bananas took 197 in place of 167.
 MANY_GAPS = 6
-# Errors up to so many times what is small enough are small enough for chains, if learning ended by
-# its limit: "scalar" had an ESS of 604 then. Three bananas of 12 whose arms were cut short had such
-# errors at draws, and larger ones at uncertain places.
+# Errors at which chains may start, in units of those at convergence. "scalar" had an ESS of 604
+# then; three bananas of 12 with arms cut short had such errors at draws, but larger ones elsewhere.
 CLOSE = 2.0
-# Number of rounds after which outputs are given up if all errors of the last half of these are too
-# large, as where outputs jump: smooth ones have small errors from the third to sixth round on.
+# Number of rounds after which outputs are given up if errors were too large in the last half of
+# them, as where outputs jump: smooth ones have small errors from the third to sixth round on.
 PATIENCE = 8
-# Most fits of a round, each without errors of the deep values that the last had taken for mass.
-MOST_FITS = 4
 # Weight of the last metric in the next.
 METRIC_MEMORY = 0.5
 
 
 class RoundDraws(NamedTuple):
-    """What chains have drawn in a round.
+    """The chains' draws in a round.
 
-    `draws` are those at its temperature; `in_place` (n, d) are their ends and those of the chains
-    from the prior that came as high; `fresh` (k, d) are evaluated, of `n_new` places in all; `wide`
-    and `optimistic` are draws at the exploring temperature, with and without the penalty.
+    `draws` are those at its temperature. `in_place` (n, d) are their ends, and those of chains from
+    the prior that came as high. `fresh` (k, d) of the `n_new` places are evaluated. `wide` and
+    `optimistic` are draws at the exploring temperature, with and without the penalty.
     """
 
     draws: Draws
@@ -135,9 +128,8 @@ class RoundDraws(NamedTuple):
 class Rounds:
     """Rounds of learning of an OpaqueModel.
 
-    `batch_size` is the number of evaluations a round; None for a number that grows with dimensions
-    and evaluations. `tolerance` is the error that is small enough, in nats, and `prior` (n, d) has
-    draws of the prior.
+    `batch_size` is the number of evaluations a round, None for one that grows with dimensions and
+    evaluations. `tolerance` is in nats; `prior` (n, d) has draws of the prior.
     """
 
     def __init__(self, model, batch_size, tolerance, rng, prior=None):
@@ -212,7 +204,7 @@ class Rounds:
         return composite
 
     def _misjudged(self, evaluations, composite, draws):
-        """Return the mask (n,) of deep evaluations with mass for emulators, and if any is lost."""
+        """Return a mask (n,) of overrated deep evaluations, and whether others lost their mass."""
         values = evaluations.log_densities
         if self.is_noisy or self.model.has_small_nodes:
             return np.zeros(len(values), dtype=bool), False
@@ -225,7 +217,7 @@ class Rounds:
         return np.isfinite(values) & overrated, bool(lost.any())
 
     def next(self, state):
-        """Return the :class:`LearningState` after one round more."""
+        """Return the :class:`LearningState` after one more round."""
         composite = self.fit(state.evaluations, state.draws)
         state = without_refuted(state, composite, self.n_chains // 2)
         T = state.temperature
@@ -269,7 +261,7 @@ class Rounds:
             return plan, evaluations
 
     def _draw(self, state, composite):
-        """Return the draws of a round at the state's temperature, and at the exploring one."""
+        """Return the :class:`RoundDraws`, at the state's temperature and at the exploring one."""
         rng, T, maps = self.rng, state.temperature, state.maps
         starts = starts_of(state, composite, self.n_chains, rng)
         n, n_scouts = len(starts), min(int(SCOUTS * self.n_chains), len(self.prior))
@@ -298,7 +290,6 @@ class Rounds:
         return RoundDraws(draws, in_place(found, n), n_new, fresh, wide, optimistic)
 
     def _plan(self, state, composite, drawn):
-        """Return the :class:`RoundPlan` of where to evaluate."""
         draws, n_gaps, pace = drawn.draws, state.n_gaps, pace_of(drawn.n_new, self.model)
         front, distant, unseen = None, draws.X[:0], draws.X[:0]
         own = np.sqrt(np.mean(draws.values.doubt))
@@ -347,10 +338,7 @@ class Rounds:
 
     @property
     def is_hopeless(self):
-        """Whether outputs can't be learned, as where they jump: predictions at draws stay wrong.
-
-        Those at uncertain places too, but for many small nodes, of which the worst is looked for.
-        """
+        """Whether predictions (of small nodes those at draws) stay wrong, as where outputs jump."""
         if not self.model.returns_outputs or len(self.history) < PATIENCE:
             return False
         late, share = self.history[-PATIENCE // 2 :], 1.0 / convergence.UNCERTAIN_TOLERANCE
@@ -360,11 +348,7 @@ class Rounds:
         return bool(min(errors) > self.limits.error)
 
     def not_excluded(self, composite, draws, n):
-        """Return n draws of the prior at most that may be as high as draws, what they'd tell first.
-
-        They tell by the standard deviation of the log density, all that is deep counted alike:
-        where emulators are sure there is nothing to be found out.
-        """
+        """Return at most n of the prior's draws that may be as high as draws, uncertain first."""
         if not len(self.prior):
             return self.prior
         values = composite.sampled(self.prior, N_SAMPLED, self.rng)
@@ -377,7 +361,7 @@ class Rounds:
         return uncertain(self.emulators, self.model.inputs, candidates, variance[unsure], none, n)
 
     def unseen(self, evaluations, n):
-        """Return n of the prior's draws at most that are far from all evaluations."""
+        """Return at most n of the prior's draws far from all evaluations."""
         n = min(n, N_LOOKED - self.n_looked)
         if n <= 0 or not len(self.prior):
             return self.prior[:0]
@@ -386,11 +370,11 @@ class Rounds:
         return places
 
     def _places(self, drawn, front, distant, unseen, n_gaps):
-        """Return the places (n, d) to evaluate, and the number of fresh draws, which come first.
+        """Return the places (n, d) to evaluate, fresh draws first, and the number of these.
 
-        `front` are Draws where mass can't be excluded, None while the draws themselves are unsure;
-        `distant` and `unseen` (k, d) are evaluated in any case. With `n_gaps` all that isn't at
-        fresh draws is at the front. Of noisy terms half is, once there is one.
+        `front` are Draws where mass can't be excluded, None while draws are uncertain. With
+        `n_gaps` all but fresh places are from it; of places for noisy terms half are. `distant` and
+        `unseen` are included.
         """
         n, fresh, wide, at = drawn.n_new, drawn.fresh, drawn.wide, self.model.inputs
         optimistic = front or drawn.optimistic
@@ -416,22 +400,21 @@ class Rounds:
 
     @property
     def noise(self):
-        """Standard deviation of the values' noise, in nats, as the emulators see it."""
+        """Standard deviation of the values' noise, in nats, by the emulators."""
         return noise_of([e for e in self.emulators if e.process is not None])
 
     @property
     def is_noisy(self):
-        """Whether the noise is larger than the tolerance, and hides such errors."""
+        """Whether the noise is larger than the tolerance."""
         return self.noise > self.tolerance
 
     @property
     def _is_average(self):
-        """Whether places are informative together, not each by itself."""
+        """Whether places are chosen by their information on noisy terms."""
         return self.is_noisy and self.model.is_sum
 
     @property
     def limits(self):
-        """Errors that are small enough."""
         return Limits(self.tolerance, self.noise)
 
 

@@ -1,14 +1,13 @@
 """A derivative-free Gauss-Newton search for a maximum of the log density.
 
-Around the best point so far the opaque outputs, or their logarithms, are treated as linear in the
-variables, by weighted regression on the nearest evaluated points; the model's own prior and
-likelihood around them are exact. The resulting log density is maximised in a box, whose size
-follows from how well its last rise was predicted (a trust region; Nocedal and Wright, 2006, section
-4.1; for least squares without derivatives, Cartis and Roberts, 2019). A step costs one evaluation
-and yields as many numbers as there are outputs. Where all outputs stay the same no regression is
-possible: the search steps out, ever farther. Searches from several starts are made side by side: a
-batch of evaluations has one of each. Where as many run at once, a step has three radii, and places
-beside the best, up to one a variable: outputs' slopes are then known, and fewer steps are needed.
+Around the best point the opaque outputs, or their logarithms, are linear in the variables, by
+weighted regression on the nearest evaluations; the model's prior and likelihood are exact. The
+resulting log density is maximised in a box, whose size follows from how well its last rise was
+predicted (a trust region; Nocedal and Wright, 2006, section 4.1; for least squares without
+derivatives, Cartis and Roberts, 2019). A step costs one evaluation. While all outputs are equal the
+search steps out, ever farther. Searches from several starts run side by side, with one place of
+each in a batch. If more evaluations run at once, a step has three radii, and places beside the best
+one for the regression.
 
 References
 ----------
@@ -26,35 +25,34 @@ from pymc_kmc.learning.modes import climb, covariance_of
 from pymc_kmc.numerics.linear_algebra import symmetric
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 
-# The trust region's half width at first, at most, and where a search gives up; as all lengths here
+# The trust region's half width at first, at most, and where a search gives up; all lengths here are
 # in units of the variables' scales.
 FIRST_RADIUS, LARGEST_RADIUS, SMALLEST_RADIUS = 0.3, 1.0, 1e-3
 # Length of the first steps along each variable.
 FIRST_STEP = 0.1
-# Points a variable, besides one, that the regression is on.
+# Points of the regression for each variable, besides one.
 POINTS_PER_VARIABLE = 1.6
-# Shares of the predicted rise from which on the region grows, and below which it shrinks.
+# Shares of the predicted rise above which the region grows, and below which it shrinks.
 GOOD, BAD = 0.7, 0.2
-# Predicted rise, in nats, at which a search has arrived.
+# Predicted rise, in nats, below which a search ends.
 LAST_RISE = 0.15
-# Ridge of the regression.
+# Ridge of the regression: a step of so many scales along each variable, without a change.
 RIDGE = 1e-4
-# Half width of the region of variables that the outputs don't depend on: they cost nothing.
+# Half width of the region for variables that outputs don't depend on: the model is exact there.
 FREE = 3.0
-# Most iterations of the maximisation on the linear model.
+# Most iterations of the maximisation of the linear model.
 N_ITERATIONS = 60
-# Step of the differences that give curvatures, in units of the variables' scales.
+# Step of the differences for curvatures, in the variables' scales.
 CURVATURE_STEP = 1e-4
-# Steps of a search whose outputs all stay the same: beyond four scales hardly a prior has mass.
+# Steps while all outputs are equal: beyond four scales hardly any prior has mass.
 STEPS_OUT = (1.0, -1.0, 2.0, -2.0, 4.0, -4.0)
 
 
 class LinearModel(NamedTuple):
     """The log density with outputs that are linear around a point x (d,).
 
-    `moves` are the positions of the variables that the outputs depend on. Where `is_log` (m,), the
-    logarithms are linear. `outputs` (m,), or their logarithms, are those at x; `jacobian` (m, k)
-    are their derivatives by the variables of `moves`.
+    Outputs depend on the variables `moves`; logarithms are linear where `is_log` (m,). `outputs`
+    (m,), or their logarithms, are those at x, `jacobian` (m, k) their derivatives by `moves`.
     """
 
     model: object
@@ -65,7 +63,6 @@ class LinearModel(NamedTuple):
     jacobian: np.ndarray
 
     def __call__(self, X):
-        """Return log densities (n,) and gradients (n, d) at X (n, d)."""
         linear = self.outputs + (X - self.x)[:, self.moves] @ self.jacobian.T
         exponential = np.exp(np.minimum(np.where(self.is_log, linear, 0.0), LARGEST_LOG))
         outputs = np.where(self.is_log, exponential, linear)
@@ -76,7 +73,7 @@ class LinearModel(NamedTuple):
         return value, gradient
 
     def maximum(self, radius, scales):
-        """Return the maximum's place in the region around x, and the log density there."""
+        """Return the place of the maximum within a radius of x, and its log density."""
         size = np.full(len(self.x), FREE)
         size[self.moves] = radius
         start, bounds = np.zeros(len(self.x)), np.column_stack([-size, size])
@@ -84,7 +81,7 @@ class LinearModel(NamedTuple):
         return self.x + found.x * scales, -found.fun
 
     def covariance(self, x, scales):
-        """Return the covariance (d, d) of the Gaussian about a maximum x (d,)."""
+        """Return the covariance (d, d) of the Gaussian at a maximum x (d,)."""
         steps = CURVATURE_STEP * np.diag(scales)
         ahead, behind = self(x + steps)[1], self(x - steps)[1]
         H = -(ahead - behind) / (2.0 * CURVATURE_STEP * scales[:, None])
@@ -112,15 +109,14 @@ def linear_model(model, moves, X, outputs, best, radius, scales):
 
 
 def search(model, start, scales, rng, most, is_known=lambda x, value: False):
-    """Search for a maximum of the log density: a generator.
+    """Search for a maximum of the log density, a generator, from `start` (d,) in `scales` (d,).
 
-    It yields the points (k, d) to be evaluated next. It is sent their outputs (k, m), and how many
-    points more than one it may ask for, so that a batch has several. It makes about `most`
-    evaluations at most, from `start` (d,), in `scales` (d,) of the variables, and ends where
-    ``is_known(x, log_density)``: at a known maximum. The nodes of the OpaqueModel are no terms.
+    It yields the points (k, d) to evaluate next, about `most` in all, and is sent their outputs (k,
+    m) and the number of points beyond one that it may ask for. It ends at a known maximum, where
+    ``is_known(x, log_density)``. The OpaqueModel's nodes are no terms.
 
     It returns all places (n, d), their outputs (n, m), and the LinearModel around the best point:
-    None where the log density was nowhere finite, or the outputs were the same everywhere.
+    None if no log density was finite, or all outputs were equal.
     """
     moves = np.unique(np.concatenate([node.moves_with for node in model.nodes]))
     X = np.tile(start, (1 + len(moves), 1))
@@ -171,7 +167,7 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
 
 
 def _radii(radius, n_more, was_bad):
-    """Return a list of the radii of a step, which may have so many points more than one."""
+    """Return the radii of a step that may have `n_more` points beyond one."""
     radii = [radius]
     if n_more > 1 or (n_more == 1 and not was_bad):
         radii.append(2.0 * radius if 2.0 * radius <= LARGEST_RADIUS else 0.5 * radius)
@@ -185,11 +181,7 @@ def are_constant(outputs):
 
 
 def _beside(x, moves, radii, rng):
-    """Return a point in a random direction from x (d,), `radii` (d,) away along each variable.
-
-    Points in few directions make a bad regression. `moves` are the positions of variables that
-    move.
-    """
+    """Return a point at `radii` (d,) from x (d,), in a random direction of variables `moves`."""
     direction = rng.standard_normal(len(moves))
     point = x.copy()
     point[moves] += radii[moves] * direction / np.linalg.norm(direction)
@@ -199,10 +191,9 @@ def _beside(x, moves, radii, rng):
 def side_by_side(searches, evaluate, begin=None, n_parallel=1):
     """Run generators of :func:`search` at the same time; return the list of their results.
 
-    Each batch has points of all: `n_parallel` if they ask for so many, two at least of one alone.
-    `evaluate` returns the outputs (n, m) at points (n, d). With `begin` an executor starts on
-    points (n, d) early, and no search waits for the others' outputs; the same evaluations are made,
-    in the same order.
+    A batch has `n_parallel` points if searches ask for so many. ``evaluate(X)`` returns outputs (n,
+    m). With `begin` an executor starts on points (n, d) early, and no search waits for others'
+    outputs; the evaluations and their order are the same.
     """
     found = [None] * len(searches)
     wanted = {i: next(one) for i, one in enumerate(searches)}

@@ -13,11 +13,11 @@ from pymc_kmc.learning.modes import LearnedMode
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 
-# Number of the file's form. It rises with every change.
+# Number of the file's form, which rises with every change.
 FORM = 11
-# The attribute that marks a file, and the one that has the skeleton.
+# Attributes of the file: the one that marks it, and the one with the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
-# What has fields: results, and the states of what is fitted.
+# Classes with fields that are stored: results, and states of fitted parts.
 RESULTS = Emulated, EmulatedNode, Evaluations, LearnedMode, LogEvidence, Round
 KINDS = {kind.__name__: kind for kind in (*RESULTS, EmulatorState, ProcessState, Structure)}
 
@@ -57,7 +57,7 @@ def fields_of(kind):
 
 
 def _packed(value, name, arrays):
-    """Return a value in the form of JSON, and put its arrays into `arrays`."""
+    """Return a value as JSON takes it, and put its arrays into `arrays`."""
     if isinstance(value, np.ndarray):
         arrays[name] = value
         return {"array": name}

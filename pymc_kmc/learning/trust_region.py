@@ -1,17 +1,17 @@
 """A trust-region search for a maximum of a log density whose evaluations are one number each.
 
-Around the best point so far the opaque terms are emulated from the nearest evaluations, by Gaussian
-processes with a quadratic trend (:mod:`pymc_kmc.surrogates.exact_gp`); the prior and all other
-terms stay exact. The next evaluation is where the log density plus its standard deviation is
-largest, in a box about the best point. The box's axes are those of the emulated log density's
-curvature, its size follows from how well the last rise was predicted (a trust region; Nocedal and
-Wright, 2006, section 4.1; with Gaussian processes, Eriksson et al., 2019).
+Around the best point the opaque terms are emulated from the nearest evaluations, by Gaussian
+processes with a quadratic trend (:mod:`pymc_kmc.surrogates.exact_gp`); prior and other terms are
+exact. The next evaluation is where the log density plus its standard deviation is largest, in a box
+around the best point. The box's axes are those of the emulated curvature, its size follows from how
+well the last rise was predicted (a trust region; Nocedal and Wright, 2006, section 4.1; with
+Gaussian processes, Eriksson et al., 2019).
 
-Where no rise is predicted, or the last evaluations were predicted and brought none, a check is
-made: a place in the direction of largest uncertainty is evaluated. The search has ended if two
-checks in a row were predicted too. A Gaussian process of few values is too sure of itself: in
-directions without values it has the curvature of its initial coordinates, and takes a ridge that
-still rises for a maximum. Under noise the best point is the one with the largest predicted mean.
+If no rise is predicted, or the last evaluations were predicted and brought none, a place in the
+direction of largest uncertainty is evaluated, as a check. The search ends after two consecutive
+checks that were predicted. Without checks it would stop early: a Gaussian process of few values has
+the curvature of its initial coordinates in unknown directions, and takes a rising ridge for a
+maximum. Under noise the best point is the one with the largest predicted mean.
 
 References
 ----------
@@ -32,65 +32,62 @@ from pymc_kmc.learning.modes import Mode, climb
 from pymc_kmc.learning.placing import uncertain
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, symmetric
 
-# Number of nearest evaluations that are emulated: at least, and per dimension. With 30 at least,
-# later searches saw less of what earlier ones had found, and took twice as many.
+# Number of nearest evaluations that are emulated: at least, and a dimension. With 30 at least later
+# searches saw less of what earlier ones had found, and took twice as many.
 FEWEST_NEAR, NEAR_A_DIMENSION = 110, 6
-# Half width of the box at first, in the variables' scales, and the one at which a search may end,
-# in those of the curvature: 2 are two standard deviations of a Gaussian posterior.
+# Half width of the box at first, in the variables' scales, and at which a search may end, in those
+# of the curvature: two standard deviations of a Gaussian posterior.
 FIRST_RADIUS, LAST_RADIUS = 0.5, 2.0
 # Half width at which a search gives up.
 SMALLEST_RADIUS = 1e-4
-# Shares of the predicted rise from which on the box grows, and below which it shrinks; by how much.
+# Shares of the predicted rise above which the box grows, and below which it shrinks; the factors.
 GOOD, BAD, GROWTH, SHRINKAGE = 0.5, 0.1, 1.7, 0.6
 # Half widths of the boxes of a step of several places, in units of the search's.
 RADII = (1.0, 4.0, 0.25)
 # Share of the optimistic rise that counts as predicted.
 OPTIMISM_SHARE = 0.3
-# Evaluations after which the curvature is renewed; the first needs some a dimension.
+# Evaluations between updates of the curvature, and before the first, a dimension.
 RENEWAL, FIRST_RENEWAL = 6, 2
 # Bounds of curvatures, in squared inverse units of the last ones.
 CURVATURES = (1e-2, 1e4)
-# Step of the differences that give curvatures, in units of the last ones.
+# Step of the differences for curvatures, in units of the last ones.
 CURVATURE_STEP = 0.05
-# Optimistic rise, in nats, below which there is none.
+# Smallest optimistic rise, in nats, that counts as one.
 SMALLEST_RISE = 0.5
-# A check is passed with an error below this, in nats, and this share of the depth; number of checks
-# in a row.
+# Largest error of a passed check, in nats and as a share of the depth; checks in a row at the end.
 CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
-# Number of evaluations in a row that were predicted, after which an ascent is believed.
+# Consecutive predicted evaluations after which an ascent on the emulator is trusted.
 N_PREDICTED = 2
-# Distance of a check, in standard deviations: one away, no curvature is half a nat from the usual
-# one, within a check's error. Number of directions from which the one that is known least is taken.
+# Distance of a check, in standard deviations: at one, a wrong curvature causes half a nat, within a
+# check's error. Number of random directions, of which the least known is taken.
 CHECK_DISTANCE, N_DIRECTIONS = 2.5, 128
-# Evaluations a dimension that tell a search's last way. Of more checks than those the first is on
-# its way ahead: along a narrow ridge emulators see a maximum where it only bends. Of five seeds of
-# Lotka-Volterra's number three ended 18 to 32 nats below the maximum without, and none with it.
+# Evaluations a dimension that give a search's last direction, in which the first of additional
+# checks is: a narrow ridge that bends looks like a maximum. Of five seeds of Lotka-Volterra's
+# number three ended 18 to 32 nats below the maximum without it, and none with it.
 WAY = 2
-# Number of evaluations in a row that were predicted and no rise, after which checks begin: optimism
-# sees rises for long where a kernel's variance is that of far and deep values.
+# Consecutive predicted evaluations without a rise after which checks begin: optimistic rises
+# persist if the kernel's variance is that of deep values.
 N_FLAT = 2
-# In more dimensions than this a search ends with so many evaluations a dimension that have brought
-# less than this, in nats a dimension: a posterior's draws are half a nat a dimension deep, and
-# rounds learn a quadratic's coefficients faster.
+# In more dimensions a search ends if so many evaluations a dimension gain less than this, in nats a
+# dimension: rounds learn a quadratic's coefficients faster.
 FEW_DIMENSIONS, STALLING, STALLED = 10, 2, 0.1
-# Nats a dimension below a known maximum from which on a search is given up that at its late rate
-# would not come there; number of evaluations that tell the rate, at least and a dimension.
+# A search is given up if it is so many nats a dimension below a known maximum and too slow;
+# evaluations that give its rate, at least and a dimension.
 FAR_BELOW, LATE, LATE_A_DIMENSION = 3.0, 24, 3
-# Number of draws that tell an emulator its coordinates.
+# Number of draws that determine an emulator's coordinates.
 N_DRAWS = 256
 # Most iterations of a maximisation.
 N_ITERATIONS = 40
-# Where a second maximisation begins: anywhere in this share of the box.
+# Share of the box in which the second start of a maximisation is random.
 INSIDE = 0.7
-# Two searches have found the same maximum if their log densities differ by less, in nats.
+# Largest difference of log densities, in nats, of two searches that have found the same maximum.
 SAME = 2.0
 
 
 class Repulsion(NamedTuple):
     """A repulsive potential around known modes: Gaussians that are subtracted from the log density.
 
-    It is `height` nats high at a centre, of `centres` (k, d); its standard deviation is `width`
-    times the variables' `scales` (d,).
+    They have `centres` (k, d), a `height` in nats, and a `width` in the variables' `scales` (d,).
     """
 
     centres: np.ndarray
@@ -102,7 +99,7 @@ class Repulsion(NamedTuple):
     def of(cls, modes, places, log_densities, scales):
         """Return the potential around modes, as wide as they are far from dispersed places (n, d).
 
-        It is as high as they are above the median of finite `log_densities` (k,).
+        It is as high as the best one is above the median of finite `log_densities` (k,).
         """
         centres = np.array([mode.x for mode in modes])
         best = max(mode.log_density for mode in modes)
@@ -112,7 +109,7 @@ class Repulsion(NamedTuple):
         return cls(centres, scales, max(height, SAME), width)
 
     def __call__(self, X):
-        """Return the potential at points (n, d), shape (n,), and its gradient (n, d)."""
+        """Return the potential (n,) at points (n, d), and its gradient (n, d)."""
         away = (X[:, None] - self.centres) / self.scales
         parts = self.height * np.exp(-0.5 * (away**2).sum(axis=2) / self.width**2)
         gradient = -(parts[:, :, None] * away).sum(axis=1) / (self.scales * self.width**2)
@@ -146,10 +143,7 @@ def agrees(predicted, value, highest, noise=0.0):
 
 
 class Rise(NamedTuple):
-    """The best place x (d,) in a box of half width `radius`.
-
-    Expected rises of the `mean` log density, and of the `optimistic` one, are in nats.
-    """
+    """The best place x (d,) in a box of half width `radius`, and rises to it, in nats."""
 
     x: np.ndarray
     mean: float
@@ -158,10 +152,7 @@ class Rise(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Places X (n, d) to be evaluated, with `predicted` (n,) log densities.
-
-    The first are those of `rises`, the others are uncertain. `is_flat` says that no rise is seen.
-    """
+    """Places X (n, d) to evaluate, those of `rises`, then checks, and `predicted` (n,) values."""
 
     X: np.ndarray
     predicted: np.ndarray
@@ -170,11 +161,11 @@ class Step(NamedTuple):
 
 
 class TrustRegion:
-    """A search from one `start`, an evaluated point with the first box's covariance: a Mode.
+    """A search from one `start`, a Mode: an evaluated point with the first box's covariance.
 
-    `n_checks` passed in a row end the search. A `repulsion` from known modes is subtracted until
-    its release. The search climbs by the first `n_shared` of all evaluations, by default all, and
-    by its own; others only show whether it is on the way to another search's mode.
+    It ends after `n_checks` consecutive passed checks. A `repulsion` from known modes is subtracted
+    until its release. The search uses the first `n_shared` evaluations, by default all, and its
+    own; others only show whether it approaches a known mode.
     """
 
     def __init__(self, model, start, rng, n_checks=N_CHECKS, repulsion=None, n_shared=None):
@@ -249,10 +240,7 @@ class TrustRegion:
         return Step(X, composite(X).mean, rises, is_flat)
 
     def learn(self, step, evaluations, log_densities, row):
-        """Learn from a step's log densities (n,).
-
-        They become rows of all evaluations from `row` on; `evaluations` are those before the step.
-        """
+        """Learn, in place, from a step's log densities (n,), rows `row` on of all evaluations."""
         n, n_rises, predicted = len(log_densities), len(step.rises), step.predicted
         self.n_evaluations += n
         self.own += range(row, row + n)
@@ -283,7 +271,7 @@ class TrustRegion:
         self.path += n * [self.x]
 
     def _ahead(self):
-        """Return a list of the place at a check's distance ahead on the last way, if there is."""
+        """Return a list of the place ahead at a check's distance, empty without a direction."""
         way = self.x - self.path[max(len(self.path) - WAY * len(self.x), 0)]
         length = np.linalg.norm(np.linalg.solve(cholesky_factor(self.covariance), way))
         return [self.x + CHECK_DISTANCE / length * way] if length > 0.0 else []
@@ -297,11 +285,10 @@ class TrustRegion:
         return uncertain(self.emulators, self.model.inputs, places, variance, picked, n)
 
     def ascent(self, evaluations):
-        """Return the end of an ascent of the emulated log density from here, and its value there.
+        """Return the end of an ascent of the emulated log density and its value, or None.
 
-        With a repulsion the ascent begins at the end of the repelled ascent: it leads back to a
-        known mode if there is no other one. None where the last evaluations were not predicted: the
-        emulator cannot be trusted then.
+        None if the last evaluations were not predicted. A repelled search climbs the repelled
+        density first; without another mode the ascent leads back to a known one.
         """
         if self.n_predicted < N_PREDICTED:
             return None
@@ -324,19 +311,18 @@ class TrustRegion:
         return np.zeros(len(X)) if self.repulsion is None else self.repulsion(X)[0]
 
     def _seen(self, evaluations):
-        """Return the composite to climb, less the repulsion."""
+        """Return the composite to climb, with the repulsion."""
         composite = self._fit(evaluations)
         return composite if self.repulsion is None else Repelled(composite, self.repulsion)
 
     def _climbs_by_all(self, evaluations):
-        """Say whether all evaluations are the search's own or shared."""
+        """Say whether the search may use all evaluations."""
         if self.n_shared is None:
             return True
         n = len(evaluations)
         return n <= self.n_shared + sum(self.n_shared <= i < n for i in self.own)
 
     def _fit_to_all(self, evaluations):
-        """Return the composite of the nearest evaluations of all searches."""
         if self._climbs_by_all(evaluations):
             return self._fit(evaluations)
         return self._nearest(evaluations, np.arange(len(evaluations)), self.emulators_of_all)[0]
@@ -374,10 +360,7 @@ class TrustRegion:
         return composite
 
     def _renew(self, composite):
-        """Compute the covariance from the curvature; the box keeps its volume.
-
-        The last covariance stays where the emulators' curvature gives none.
-        """
+        """Update the covariance from the curvature, if finite; the box keeps its volume."""
         self.n_renewed = self.n_evaluations
         factor = cholesky_factor(self.covariance)
         steps = CURVATURE_STEP * factor.T

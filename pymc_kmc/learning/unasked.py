@@ -1,4 +1,4 @@
-"""Learning by a step before its chains, and the decision whether they can start from the result."""
+"""Learning by a step before its chains, and whether chains can start from the result."""
 
 import logging
 import warnings
@@ -24,27 +24,24 @@ from pymc_kmc.model.structure import why_not_learned
 # PyMC's logger has a handler, and its level.
 log = logging.getLogger("pymc.pymc_kmc")
 
-# Largest number of dimensions in which a step learns unasked, outputs or numbers: one that depends
-# on 20 takes some 300 evaluations and 22 seconds, on fifty 2000 and 1000 seconds. Of outputs 29
-# dimensions were tried at most.
+# Most dimensions in which a step learns unasked, by outputs and by numbers. A number of 20 takes
+# some 300 evaluations and 22 seconds, of fifty 2000 and 1000 seconds. Outputs were tried up to 29.
 MOST_DIMENSIONS, MOST_BY_NUMBERS = 50, 20
-# The same where each of many nodes depends on few values, as a box for each group: a hundred boxes,
-# 205 values, took ten minutes of a processor and 40 evaluations of each.
+# The same with many small nodes, as a box for each group: a hundred boxes, 205 values, took ten
+# minutes of a processor and 40 evaluations of each.
 MOST_OF_SMALL_NODES = 250
-# Stack level of a step's constructor's caller, of a warning by _unasked.
+# Stack level, from _unasked, of the caller of a step's constructor.
 CALLER = 7
-# What becomes of what isn't trusted.
+# What happens if the result isn't trusted.
 AS_THEY_ARE = "each chain learns by itself, from these evaluations and its own"
 
 
 def learn_unasked(model, variables, rng, executor=None, n_parallel=None):
     """Learn a model's posterior for a step of these variables, where that is safe.
 
-    Return the LearnedPosterior, None where chains can't start from one, and all Evaluations, None
-    where none were made. `executor`, a LazyExecutor, runs evaluations of functions that have none
-    of their own, `n_parallel` of them at once.
-
-    A line of the log says why nothing was learned, or why chains can't start from the result. A
+    Return the LearnedPosterior, None if chains can't start from one, and all Evaluations, None if
+    there are none. `executor`, a LazyExecutor, runs evaluations of functions without their own,
+    `n_parallel` at once. The log says why nothing was learned, or why the result isn't used. A
     failure of learning is no failure of the step; one of a black box is.
     """
     why = why_not_learned(model, variables)
@@ -106,7 +103,7 @@ def _unasked(opaque, rng):
 
 
 def why_not_trusted(learned, run):
-    """Return why chains can't start from a learned posterior, or None where they can."""
+    """Return why chains can't start from a learned posterior, or None if they can."""
     if run.rounds.is_hopeless:
         return "predictions didn't improve, as where outputs jump"
     if (why := why_doubtful(learned, run.opaque)) is not None:
@@ -125,10 +122,7 @@ def why_not_trusted(learned, run):
 
 
 def why_searches_disagree(learned):
-    """Return None if two searches have found the best maximum, and rounds nothing far above it.
-
-    None too where no search was needed.
-    """
+    """Return why searches don't confirm the best maximum, or None; None too without searches."""
     if not any(mode.n_searches for mode in learned.modes):
         return None
     best, *others = sorted(learned.modes, key=lambda mode: -mode.log_density)

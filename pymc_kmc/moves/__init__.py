@@ -1,1 +1,1 @@
-"""Moves of a chain, one file for each: a move proposes, and learns from its proposals' outcomes."""
+"""Moves of a chain, one file each: a move proposes, and learns from its proposals' outcomes."""

@@ -1,8 +1,7 @@
 r"""An auxiliary chain on a power of the target, :math:`\pi^{1/T}`, T > 1.
 
-Its states are never draws. Its evaluations teach a surrogate beyond the places where the chain has
-been. Without them the surrogate of a strongly curved target is exact inside, and falls by tens of
-nats beyond the farthest state.
+Its states are never draws. Its evaluations teach a surrogate the tails, where the surrogate of a
+strongly curved target is tens of nats too low.
 """
 
 import numpy as np
@@ -15,13 +14,13 @@ from pymc_kmc.moves.transitions import FEW, SHORT, SurrogateTransition
 class AuxiliaryChain(WarpedMove):
     """One iteration of the auxiliary chain, by a random walk or a sequence on the surrogate.
 
-    The random walk's scale is updated in place by :meth:`learn`. `temperature` is T. `state` is the
-    auxiliary chain's :class:`Evaluation`, None before :meth:`begin`.
+    `temperature` is T. `state` is the auxiliary chain's :class:`Evaluation`, None before
+    :meth:`begin`.
     """
 
     kind = MoveKind.AUXILIARY
     is_draw = False
-    # Share of random walks: they don't depend on the surrogate that is to be learned.
+    # Share of random walks, which don't depend on the surrogate.
     RANDOM_WALKS = 0.3
 
     def __init__(self, random_walk: RandomWalk, is_noisy, temperature):
@@ -32,7 +31,7 @@ class AuxiliaryChain(WarpedMove):
         self.state = None
 
     def begin(self, state):
-        """Start the auxiliary chain at an :class:`Evaluation`, unless it has begun."""
+        """Start the auxiliary chain at an :class:`Evaluation`, unless it has started."""
         if self.state is None:
             self.state = state
 
@@ -48,7 +47,7 @@ class AuxiliaryChain(WarpedMove):
         return proposal._replace(move=self, details=(move, proposal.details))
 
     def learn(self, outcome, rng):
-        """Accept or reject for the auxiliary chain, and learn its random walk's scale."""
+        """Accept or reject for the auxiliary chain, and adapt the random walk's scale in place."""
         evaluation, proposal = outcome.evaluation, outcome.proposal
         acceptance_rate = 0.0
         if evaluation is not None and evaluation.log_density < np.inf:

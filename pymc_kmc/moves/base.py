@@ -1,11 +1,10 @@
 r"""Moves, their proposals, and mixtures of moves.
 
-A move proposes the chain's next position. Each move that may make draws satisfies detailed balance
-by itself: accepted with probability :math:`\min(1, \pi(x') / \pi(x) \cdot e^{r})`, where r is the
-proposal's `log_ratio`, it leaves the target invariant. A mixture of such moves with fixed
-probabilities leaves the target invariant too. Where a probability p depends on the state, the
-acceptance ratio has the additional factor p(x') / p(x), with which each move is still in detailed
-balance (Green, 1995, section 4.1, moves attempted with probabilities that depend on the state).
+A move proposes the chain's next position. A move that makes draws satisfies detailed balance:
+accepted with probability :math:`\min(1, \pi(x') / \pi(x) \cdot e^{r})`, where r is the proposal's
+`log_ratio`, it leaves the target invariant. So does a mixture of such moves with fixed
+probabilities. If a probability p depends on the state, the acceptance ratio has the additional
+factor p(x') / p(x), and detailed balance still holds (Green, 1995, section 4.1).
 
 References
 ----------
@@ -28,7 +27,7 @@ from pymc_kmc.model.log_density import Evaluation
 
 
 class MoveKind(IntEnum):
-    """The kinds of moves, with the numbers that the statistic `kmc_move` reports in every step."""
+    """The kinds of moves, with the numbers of the statistic `kmc_move`."""
 
     RANDOM_WALK = 0
     TEMPERED_TRANSITION = 1
@@ -59,20 +58,20 @@ class Proposal(NamedTuple):
     move : Move
         The move that made the proposal.
     log_ratio : float
-        Log of everything in the move's acceptance ratio besides pi(x') / pi(x): a Hastings ratio,
-        or the change of kinetic energy. ``-inf`` rejects without an evaluation.
+        Log of the acceptance ratio without pi(x') / pi(x), a Hastings ratio or the change of
+        kinetic energy. ``-inf`` rejects without an evaluation.
     evaluation : Evaluation or None
-        The target at the proposal, if making the proposal has evaluated it.
+        The target at the proposal, if it is evaluated already.
     details : object
         Data that the move will learn from.
     choice : Choice or None
-        The mixture's choice of this move, where its probability depends on the state.
+        The mixture's choice of this move, if its probability depends on the state.
     renewed : Evaluation or None
-        The one whose noise the proposal's renews; by default that of the chain's state.
+        The evaluation whose noise is renewed; by default that of the chain's state.
     step_size, n_steps, n_transitions, kinetic_energy, diverging, seconds
-        For the statistics only: leapfrog step size or a random walk's scale, numbers of leapfrog
-        steps and of transitions on the surrogate, kinetic energy of the drawn momentum, whether the
-        trajectory left the finite numbers, and the time that making the proposal took.
+        Statistics: leapfrog step size or a random walk's scale, numbers of leapfrog steps and of
+        transitions on the surrogate, kinetic energy of the drawn momentum, whether the trajectory
+        left the finite numbers, and the proposal's time.
     """
 
     position: np.ndarray
@@ -91,14 +90,11 @@ class Proposal(NamedTuple):
 
     @property
     def is_draw(self):
-        """Whether the chain may accept it. Other proposals are evaluated to learn from them."""
+        """Whether the chain may accept it; other proposals are evaluated to learn from them."""
         return self.move.is_draw
 
     def acceptance_rate(self, start, end):
-        """Return the probability of accepting `end`, the target at the proposal, or None.
-
-        It is 0 without a number for the acceptance ratio, and where the proposal is no draw.
-        """
+        """Return the probability of accepting `end`; 0 for None, no draw, or an undefined ratio."""
         if not self.is_draw or end is None or not -np.inf < end.log_density < np.inf:
             return 0.0
         log_ratio = end.log_density - start.log_density + self.log_ratio
@@ -106,7 +102,7 @@ class Proposal(NamedTuple):
         return exp(min(0.0, log_ratio)) if log_ratio == log_ratio else 0.0
 
     def log_choice_ratio(self, end):
-        """Return the log ratio of this move's probabilities at the proposal, `end`, and state."""
+        """Return the log ratio of the move's choice probabilities at `end` and at the state."""
         if self.choice is None:
             return 0.0
         probability = self.choice.mixture.probability(self.choice.row, end)
@@ -116,7 +112,7 @@ class Proposal(NamedTuple):
 class Outcome(NamedTuple):
     """The outcome of a proposal.
 
-    `evaluation` is the target at the proposal, None for a rejection without an evaluation. The
+    `evaluation` is the target at the proposal, None if it was rejected without an evaluation.
     `acceptance_rate` is 0 for proposals that can't be draws. `start` and `end` are the target at
     the chain's state before and after.
     """
@@ -129,16 +125,14 @@ class Outcome(NamedTuple):
 
     @property
     def accepted(self):
-        """Whether the proposal became the chain's state."""
         return self.end is not self.start
 
 
 class Move(ABC):
     """One way to move a chain.
 
-    A move is part of a step's learned state: a new chain gets new moves. Only its own `learn`
-    changes it during an iteration. `is_draw` is whether the chain may accept its proposals; the
-    others are evaluated to learn from them.
+    A move is part of a step's learned state, changed only by its own `learn` during an iteration; a
+    new chain gets new moves. `is_draw` is whether the chain may accept its proposals.
     """
 
     kind: MoveKind
@@ -146,10 +140,10 @@ class Move(ABC):
 
     @abstractmethod
     def propose(self, current, fitted, rng):
-        """Make a proposal from `current`, the :class:`Evaluation` of the chain's state.
+        """Make a proposal from `current`, the :class:`Evaluation` of the chain's state, or none.
 
-        `fitted` is the FittedSurrogate that the step has learned, or None; it is not changed. A
-        move with nothing to propose returns None, and another move then makes a proposal.
+        `fitted` is the step's FittedSurrogate, or None; it is not changed. A move with nothing to
+        propose returns None, and another move then makes a proposal.
         """
 
     def learn(self, outcome, rng):  # noqa: B027  (some moves learn nothing)
@@ -157,10 +151,7 @@ class Move(ABC):
 
 
 class WarpedMove(Move):
-    """A move in the coordinates that were learned with the surrogate.
-
-    A proposal x' = T(y') has the ratio of volumes, |T'(y')| / |T'(y)|, in its acceptance ratio.
-    """
+    """A move in the learned coordinates; x' = T(y') has the ratio |T'(y')| / |T'(y)| of volumes."""
 
     def propose(self, current, fitted, rng):
         origin = self._origin(current)
@@ -176,7 +167,7 @@ class WarpedMove(Move):
             log_ratio=proposal.log_ratio + change / self._temperature,
         )
 
-    # Power of the target, as its inverse, that the proposal is accepted with.
+    # Inverse of the power of the target that accepts the proposal.
     _temperature = 1.0
 
     def _origin(self, current):
@@ -189,11 +180,7 @@ class WarpedMove(Move):
 
 
 class Choice(NamedTuple):
-    """A mixture's choice of the move in a row.
-
-    `probability` is the row's at the chain's state, without factors that are the same at every
-    state.
-    """
+    """A mixture's choice of a row's move; `probability` lacks factors that all states share."""
 
     mixture: "MoveMixture"
     row: int
@@ -203,7 +190,7 @@ class Choice(NamedTuple):
 class Row(NamedTuple):
     """A move of a mixture, or a OneOf, with its share.
 
-    The share is the move's probability where no row before it was chosen, or a function of an
+    The share is the move's probability if no row before was chosen, or a function of an
     :class:`Evaluation` that returns it. At 1 no random number is drawn.
     """
 
@@ -218,7 +205,7 @@ class MoveMixture:
         self.rows = rows
 
     def propose(self, current, fitted, rng):
-        """Choose a move and return its proposal; arguments as of :meth:`Move.propose`."""
+        """Return the proposal of a chosen move; arguments as of :meth:`Move.propose`."""
         probability, depends_on_state = 1.0, False
         for i, (move, share) in enumerate(self.rows):
             if callable(share):
@@ -238,7 +225,7 @@ class MoveMixture:
         raise RuntimeError("no move of the mixture has made a proposal")
 
     def probability(self, row, state):
-        """Return a row's probability at a state, without factors that all states have in common."""
+        """Return a row's probability at a state, without factors that all states share."""
         probability = 1.0
         for i, (_, share) in enumerate(self.rows[: row + 1]):
             if callable(share):
@@ -249,23 +236,22 @@ class MoveMixture:
 class OneOf:
     """A choice among moves, by acceptance on the target and squared jumps on the surrogate.
 
-    A mixture of moves that leave the target invariant leaves it invariant whatever its fixed
-    probabilities are. While tuning, the `probabilities` (n_moves,) follow a power of each move's
-    expected squared jump an evaluation: jump times acceptance probability (Pasarica and Gelman,
-    2010). A move twice as good is chosen many times as often. Squared jumps on the target are more
-    informative, but vary so much under noise that the choice would be random. `recent` lists the
-    acceptance probabilities since the last fit was begun.
+    While tuning, the `probabilities` (n_moves,) follow a power of each move's expected squared jump
+    an evaluation: jump times acceptance probability (Pasarica and Gelman, 2010). Squared jumps on
+    the target are more informative, but too variable under noise. The mixture leaves the target
+    invariant at any fixed probabilities. `recent` lists the acceptance probabilities since the last
+    fit began.
     """
 
-    # Power of the expected jump: moves differ by little where the surrogate is exact.
+    # Power of the expected jump: moves differ little where the surrogate is exact.
     POWER = 12.0
-    # Smallest probability of a move: one that becomes good is noticed.
+    # Smallest probability of a move, so that one that becomes good is noticed.
     SMALLEST = 0.005
-    # Beyond this squared jump more of it makes draws no more independent.
+    # Upper bound of squared jumps, 1 for independent draws: more makes draws no more independent.
     INDEPENDENT_JUMP = 0.97
-    # Squared jumps below this are all the same.
+    # Lower bound of squared jumps.
     LEAST = 1e-3
-    # Weight, after a refit, of what was seen before it: the moves have changed.
+    # Weight, after a refit, of counts before it: the moves have changed.
     REFIT_MEMORY = 0.3
 
     def __init__(self, moves):
@@ -281,13 +267,12 @@ class OneOf:
         self.probabilities = self.SMALLEST + free * shares / shares.sum()
 
     def propose(self, current, fitted, rng):
-        """Choose a move and return its proposal; arguments as of :meth:`Move.propose`."""
         cumulative = np.cumsum(self.probabilities)
         drawn = np.searchsorted(cumulative[:-1], rng.uniform() * cumulative[-1], side="right")
         return self.moves[drawn].propose(current, fitted, rng)
 
     def learn(self, outcome):
-        """Learn, in place, from an outcome, if one of the moves made it."""
+        """Learn from an outcome, in place, if one of the moves made it."""
         if outcome.proposal.move in self.moves:
             move = self.moves.index(outcome.proposal.move)
             self.counts[move] += 1.0
@@ -296,7 +281,7 @@ class OneOf:
             self._update()
 
     def renewed(self, jumps):
-        """Return the choice on a new surrogate, given its squared jumps, 1 under independence."""
+        """Return the choice on a new surrogate, given squared jumps, 1 for independent draws."""
         renewed = OneOf(self.moves)
         renewed.jumps = np.asarray(jumps)
         renewed.counts = self.REFIT_MEMORY * self.counts

@@ -1,20 +1,19 @@
 r"""Active learning at a surrogate's frontier: evaluations where the surrogate learns most.
 
 A chain on a surrogate goes where the surrogate leads, and the surrogate is accurate only where the
-chain has been. Beyond the farthest evaluations it is off by tens of nats, mostly downwards, and its
-predictive variance shows that. While a chain tunes, some evaluations are spent on learning alone.
-The candidates are steps of all lengths from places in the bulk, outwards and sidewards. The
-acquisition function
+chain has been. Beyond, it is mostly tens of nats too low, which its predictive variance shows.
+While a chain tunes, some evaluations are for learning alone. Candidates are steps of all lengths
+from places in the bulk, outwards and sidewards. The acquisition function
 
 .. math:: \min\left(s \left(1 - \frac{\sigma}{\sqrt{s^2 + \sigma^2}}\right), c\right)\,
           \Phi\left(\frac{f - t}{s}\right)
 
-chooses among them. It is the reduction of the prediction's standard deviation s by a value of noise
-:math:`\sigma`, up to c, times the probability that the place is above t. At the bulk's edge t is a
-level that the chain's predicted log densities hardly ever fall below. Inside, t is the prediction
-at a random state, so that places count by their mass. No place is chosen where all gains are small.
-This is Bayesian optimisation's expected improvement (Jones, Schonlau and Welch, 1998) with another
-aim: not the largest value, but all places with usual values.
+is the reduction of the prediction's standard deviation s by a value of noise :math:`\sigma`, at
+most c, times the probability that the log density, predicted as f, is above t. At the bulk's edge t
+is a low quantile of predictions at the chain's states; inside, t is the prediction at a random
+state, so that places count by their mass. No place is chosen if all gains are small. This is like
+expected improvement (Jones, Schonlau and Welch, 1998), but the aim is all places with usual values,
+not the largest value.
 
 References
 ----------
@@ -33,27 +32,22 @@ from pymc_kmc.numerics.samples import shrunk_covariance, thinned
 class ActiveLearning(Move):
     """An evaluation where the surrogate learns most; never a draw.
 
-    Attributes
-    ----------
-    frontier : Frontier or None
-        That of the surrogate in use; None where there is nothing to search.
-    search_error : float
-        Average error, between 0 and 1, of the last predictions at places that were searched for.
-    share : float
-        Share of the iterations that is worth spending; 0 where nothing can be learned.
+    `frontier` is the Frontier of the surrogate in use, or None. `search_error` is the average
+    error, 0 to 1, of the last predictions at places that were searched for. `share` is the share of
+    iterations that are spent.
     """
 
     kind = MoveKind.ACTIVE_LEARNING
     is_draw = False
     # Share of the iterations, times the search error.
     SHARE = 0.2
-    # Share of the iterations where the target is noisy: a value teaches less there.
+    # Share of the iterations under noise, where a value teaches less.
     NOISY_SHARE = 0.4
-    # Smallest search error that the share is multiplied by.
+    # Smallest search error that multiplies the share.
     SMALLEST_ERROR = 0.2
-    # Number of searches that the search error is averaged over.
+    # Number of searches over which the search error is averaged.
     N_SEARCHES = 20
-    # Error of a usual prediction, in residual standard deviations: it doesn't count.
+    # Error, in residual standard deviations, that doesn't count.
     USUAL_ERROR = 2.0
 
     def __init__(self, is_noisy):
@@ -71,8 +65,7 @@ class ActiveLearning(Move):
     def begin(self, fitted, states, evaluated):
         """Start to search with a new FittedSurrogate, in place.
 
-        `states` (n, d) are the chain's without burn-in, `evaluated` (n', d) are places where the
-        target has been evaluated.
+        `states` (n, d) are the chain's without burn-in, `evaluated` (n', d) all evaluated places.
         """
         self.end()
         if fitted.surrogate.kernel_ is None:  # a quadratic has no bends to find
@@ -82,7 +75,6 @@ class ActiveLearning(Move):
             self.frontier = Frontier(fitted.surrogate, forward(states), forward(evaluated))
 
     def end(self):
-        """Stop learning, in place."""
         self.frontier = None
 
     def propose(self, current, fitted, rng):
@@ -92,10 +84,7 @@ class ActiveLearning(Move):
         return None if place is None else Proposal(fitted.warp.backward(place), self)
 
     def compare(self, comparison, surrogate):
-        """Learn from the error of a prediction at a place that was searched for, in place.
-
-        `surrogate` is the LogDensityGP that made the prediction in `comparison`.
-        """
+        """Update the search error in place, by the `comparison` of a prediction by `surrogate`."""
         excess = comparison.error - self.USUAL_ERROR * np.sqrt(surrogate.variance_)
         error = min(1.0, max(0.0, excess))
         self.search_error += (error - self.search_error) / self.N_SEARCHES
@@ -104,28 +93,27 @@ class ActiveLearning(Move):
 class Frontier:
     """Places in a LogDensityGP's bulk, and a search around them.
 
-    `states` (n, d) are the chain's without burn-in, `evaluated` (n', d) are places where the target
-    has been evaluated. `threshold` is the predicted log density that the chain's states hardly ever
-    fall below.
+    `states` (n, d) are the chain's without burn-in, `evaluated` (n', d) all evaluated places. The
+    bulk has predictions above `threshold`, which those of states are hardly ever below.
     """
 
-    # Largest number of states that are looked at.
+    # Most states whose predictions are used.
     N_STATES = 500
     # Share of the states below the bulk.
     BELOW = 0.01
-    # Number of places that a search starts from, half of them among the outermost.
+    # Number of places that a search starts from, half of them outermost.
     N_ORIGINS = 20
     # Share of the places that are outermost.
     OUTERMOST = 0.1
-    # Number of candidates that a search compares.
+    # Number of candidates of a search.
     N_CANDIDATES = 160
     # Longest steps, in standard deviations of the neighbourhood and in distances from its mean.
     LONGEST = 3.0
-    # Smallest gain that is worth an evaluation, in nats.
+    # Smallest gain, in nats, that is worth an evaluation.
     WORTH = 0.1
     # Largest gain that counts, in nats.
     LARGEST_GAIN = 3.0
-    # Number of searches in vain after which there is nothing to learn until the next fit.
+    # Number of searches in vain after which none is made until the next fit.
     PATIENCE = 30
 
     def __init__(self, surrogate, states, evaluated):
@@ -150,8 +138,7 @@ class Frontier:
     def search(self, surrogate, rng, edge=1.0):
         """Return a place (d,) that is worth an evaluation, or None; searches in vain are counted.
 
-        `surrogate` is the one of the frontier, or has learned more since. `edge` is the probability
-        that all of the bulk counts alike, not by its density.
+        `edge` is the probability of a search at the bulk's edge. `surrogate` may have learned more.
         """
         points, d = self._points, self._points.shape[1]
         if len(points) < 2 * d + 2 or self._n_in_vain >= self.PATIENCE:
@@ -173,8 +160,8 @@ class Frontier:
     def _candidates(self, points, along_coordinates, rng):
         """Return steps outwards and sidewards from places in the bulk, shape (N_CANDIDATES, d).
 
-        With `along_coordinates` half of them change one coordinate, and move the others as the
-        neighbourhood's covariance does: corners in which chains stick are far off in a single one.
+        With `along_coordinates` half of them change one coordinate, and move the others by the
+        neighbourhood's covariance: corners in which chains stick are far off in a single one.
         """
         n, d = points.shape
         squares = np.einsum("nd,nd->n", points, points)

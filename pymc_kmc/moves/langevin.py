@@ -1,17 +1,14 @@
 r"""Langevin proposals and random walks in the coordinates of a learned factor L.
 
-A Langevin proposal from x is a number of leapfrog steps with the target's own gradient, from a
-momentum :math:`\epsilon \sim N(0, I)`, in the coordinates that L defines. One step of unit size is
+A Langevin proposal from x is a number of leapfrog steps with the target's gradient, from a momentum
+:math:`\epsilon \sim N(0, I)`, in the coordinates of L. One step of unit size is
 
 .. math:: y = x + L h, \quad h = \tfrac12 L^\top \nabla \log \pi(x) + \epsilon
 
-(Titsias and Dellaportas, 2019). The leapfrog map is volume-preserving and, with the momentum turned
-round, its own inverse. The acceptance ratio therefore has the change of
-:math:`\frac12 |\epsilon|^2`.
-
-A :class:`~pymc_kmc.model.differentiable.DifferentiableTarget` takes the place of the fitted
-surrogate in other moves. PyTensor compiles its density, and the loop of leapfrog steps calls that
-by its address.
+(Titsias and Dellaportas, 2019). The leapfrog map preserves volume and, with the momentum reversed,
+is its own inverse: the acceptance ratio has the change of :math:`\frac12 |\epsilon|^2`. A
+:class:`~pymc_kmc.model.differentiable.DifferentiableTarget` takes the place of the fitted
+surrogate. The compiled leapfrog steps call its compiled density by address.
 
 References
 ----------
@@ -47,15 +44,14 @@ class FactorRandomWalk(Move):
 
 
 class Langevin(Move):
-    """Leapfrog steps on the target.
+    """Leapfrog steps on the target, by the factor L, step size and number of a preconditioner.
 
-    The preconditioner, a SpeedMeasure or DrawsAndGradients, has the factor L, the step size and the
-    number of steps.
+    The preconditioner is a SpeedMeasure or DrawsAndGradients.
     """
 
     kind = MoveKind.LANGEVIN
-    # Bounds of a uniform factor on the step size of several steps: one that is always the same can
-    # resonate with the target (Neal, 2011, section 3.2).
+    # Bounds of the uniform jitter of the step size of several steps: a constant one can resonate
+    # with the target (Neal, 2011, section 3.2).
     STEP_SIZE_JITTER = (0.85, 1.15)
 
     def __init__(self, preconditioner):
@@ -83,10 +79,7 @@ class Langevin(Move):
 
 
 def trajectory(target, current, factor, step_size, n_steps, noise):
-    """Follow a DifferentiableTarget's dynamics from an Evaluation; counts the evaluations.
-
-    The other arguments and the result are those of :func:`leapfrog`.
-    """
+    """Return :func:`leapfrog`'s results for a DifferentiableTarget; count its evaluations."""
     target.n_evaluations += n_steps
     arguments = current.position, current.gradient, factor, step_size, n_steps, noise
     compiled, shared = target.compiled()
@@ -99,10 +92,10 @@ def trajectory(target, current, factor, step_size, n_steps, noise):
 def leapfrog(density, shared, position, gradient, factor, step_size, n_steps, noise):
     """Follow the dynamics in the coordinates of a factor L (d, d), from a momentum `noise` (d,).
 
-    `density` returns the log density and the gradient of the tuple ``(position, *shared)``. The
-    start is `position` and its `gradient`, both (d,), `n_steps` is at least one, and the mass
-    matrix is (L L')^-1. The result is the last position, its log density and gradient, and the log
-    ratio: log N(momentum; 0, I) at the end less that at the start.
+    ``density((position, *shared))`` returns the log density and its gradient. The start is
+    `position` and its `gradient`, both (d,), `n_steps` is at least one, and the mass matrix is (L
+    L')^-1. Returns the last position, its log density and gradient, and log N(momentum; 0, I) at
+    the end less that at the start.
     """
     momentum = noise + 0.5 * step_size * np.dot(factor.T, gradient)
     for i in range(n_steps):
@@ -117,6 +110,6 @@ def leapfrog(density, shared, position, gradient, factor, step_size, n_steps, no
 
 @njit
 def compiled_leapfrog(address, shared, position, gradient, factor, step_size, n_steps, noise):
-    """Return :func:`leapfrog`'s results for the density at an address (:func:`density_at`)."""
+    """Return :func:`leapfrog`'s results for the density at an address."""
     density = density_at(address, position, shared)
     return leapfrog(density, shared, position, gradient, factor, step_size, n_steps, noise)

@@ -1,10 +1,7 @@
 r"""Moves by a posterior that was learned before the chain: to its draws, and between its modes.
 
-A tuning chain begins at a dispersed draw, and stays in place when there is nothing more to learn.
-
-Trajectories don't pass from one mode to another. Without jumps a chain would stay in its first
-mode, and the modes' shares would be those of the starts. A jump takes a point from its place in one
-mode to the same place in another, in units of the modes' covariances,
+Without jumps between modes a chain would stay in its first one, and the modes' shares would be
+those of the starts. A jump maps a point of mode i to mode j, in units of the modes' covariances,
 
 .. math:: T_{ij}(x) = m_j + L_j L_i^{-1} (x - m_i) .
 
@@ -16,9 +13,8 @@ any other one. Accepted with probability
     \min\left(1, \frac{\pi(x')}{\pi(x)} \frac{r_j(x')}{r_i(x)} \frac{|L_j|}{|L_i|}\right),
 
 x' = T_ij(x), the jump is in detailed balance, because T_ji is its inverse (Tjelmeland and Hegstad,
-2001, jump between modes by deterministic maps; the ratio is that of Green, 1995). With the
-surrogate in place of the target the jump is one more transition of a sequence, and costs no
-evaluation.
+2001; the ratio is that of Green, 1995). On the surrogate a jump is one more transition of a
+sequence, and costs no evaluation.
 
 References
 ----------
@@ -35,12 +31,12 @@ from pymc_kmc.dynamics import SequenceEnd
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
 from pymc_kmc.moves.transitions import SequenceSize, SurrogateTransition
 
-# A sequence before and after a jump: they are a longest one together.
+# A sequence before and after a jump: the two have the longest one's length together.
 HALF = SequenceSize(MoveKind.MODE_TRANSITION, 0.5, 1.0)
 
 
 class ModeJump(Move):
-    """A jump to another mode of the posterior that was learned before the chain, by ModeMaps."""
+    """A jump to another mode of the learned posterior, by ModeMaps."""
 
     kind = MoveKind.MODE_JUMP
 
@@ -55,8 +51,8 @@ class ModeJump(Move):
 class ModeTransition(SurrogateTransition):
     """Two sequences on the surrogate with a jump between them, accepted by the surrogate.
 
-    Each of the three leaves the surrogate's density invariant and is reversible, and the two
-    sequences are alike. The whole is therefore reversible too.
+    Each leaves the surrogate's density invariant and is reversible. The sequences are alike, so
+    that the whole is reversible too.
     """
 
     def __init__(self, maps, is_noisy):
@@ -78,7 +74,7 @@ class ModeTransition(SurrogateTransition):
         )
 
     def _jump(self, place, fitted, rng):
-        """Return the place after a jump, and minus the change of the surrogate."""
+        """Return the place (d,) after a jump, and minus the change of the surrogate."""
         warp = fitted.warp
         position, log_ratio = self.maps.jump(warp.backward(place)[None], rng)
         end = warp.forward(position[0])
@@ -89,10 +85,10 @@ class ModeTransition(SurrogateTransition):
 
 
 class LearnedDraw(Move):
-    """A move to a dispersed draw of the learned posterior, whatever the target is there.
+    """A move to a draw of the learned posterior at a temperature above 1, accepted if finite.
 
-    `positions` (n, d) are draws at a temperature above 1, so that the chains' agreement is learned,
-    not built in. `ready` is the Proposal to be made next where it was evaluated with others.
+    `positions` (n, d) are dispersed, so that chains don't agree by construction. `ready` is the
+    next Proposal if it was evaluated with others.
     """
 
     kind = MoveKind.LEARNED_DRAW
@@ -108,7 +104,7 @@ class LearnedDraw(Move):
 
 
 class Stay(Move):
-    """A move that leaves the chain in place, at no cost, when there is nothing more to learn."""
+    """A move that leaves a tuning chain in place, at no cost, when nothing is left to learn."""
 
     kind = MoveKind.STAY
     is_draw = False

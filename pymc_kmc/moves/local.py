@@ -6,8 +6,8 @@ With a kernel k and a sub-sample z_1, ..., z_n of the history, a proposal from x
           M_x = 2 \, [\nabla_x k(x, z_1), \dots, \nabla_x k(x, z_n)], \quad
           H = I - \tfrac1n \mathbf 1 \mathbf 1^\top
 
-(Sejdinovic et al., 2014, Proposition 1). The covariance depends on the place, and the ratio
-q(x | x') / q(x' | x) is therefore part of the acceptance ratio.
+(Sejdinovic et al., 2014, Proposition 1). The covariance depends on x, and the ratio q(x | x') /
+q(x' | x) is therefore part of the acceptance ratio.
 
 References
 ----------
@@ -29,9 +29,9 @@ from pymc_kmc.numerics.samples import shrunk_covariance, thinned
 from pymc_kmc.surrogates.kernels import median_squared_distance
 
 # Bandwidth in median squared distances of the sub-sample: the paper's 1 does as well, .25 and 1.5
-# don't.
+# do worse.
 BANDWIDTH = 0.5
-# Points at which the size of M H M' is averaged.
+# Number of points over which the size of M H M' is averaged.
 SIZE_POINTS = 100
 LINEAR = np.inf  # as a bandwidth: the linear kernel, which has none
 
@@ -70,7 +70,7 @@ def proposal_covariance(x, Z, sigma, gamma2, nu2):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _covariance(x, points, sigma, gamma2, nu2):
-    """Return the same for `points` (d, n), unchecked; `sigma` is LINEAR for the linear kernel."""
+    """Return the same for `points` (d, n), unchecked; `sigma` may be LINEAR."""
     d, n = points.shape
     columns = np.empty((d, n))  # of M, then of M H
     if sigma == LINEAR:
@@ -107,10 +107,7 @@ def _covariance(x, points, sigma, gamma2, nu2):
 
 @njit(error_model="numpy")
 def _factor(covariance, gamma2):
-    """Return the lower Cholesky factor of gamma2 I plus a positive semi-definite matrix.
-
-    No exact pivot is below gamma2: a pivot that rounding has made smaller is lifted to it.
-    """
+    """Return the lower Cholesky factor; pivots below gamma2, by rounding, are lifted to it."""
     d = len(covariance)
     factor = np.zeros((d, d))
     for a in range(d):
@@ -124,7 +121,6 @@ def _factor(covariance, gamma2):
 
 @njit(error_model="numpy")
 def _log_normal_density(displacement, factor):
-    """Return the log density of N(0, factor factor') at `displacement` (d,)."""
     d = len(displacement)
     standard = np.empty(d)
     value = -0.5 * d * np.log(2.0 * np.pi)
@@ -154,19 +150,11 @@ class LocalDistribution:
     r"""The proposal distribution of one sub-sample `states` (n, d), in standardised coordinates.
 
     `kernel` is "gaussian" or "linear". :math:`\gamma` is in units of the random walk's optimal
-    scale in the narrowest direction.
-
-    Attributes
-    ----------
-    basis : ndarray, shape (d, d)
-        Lower triangular basis of the coordinates, their units included. A given basis is a factor
-        of the covariance that becomes the identity, up to these units. By default the coordinates
-        are the states' own, in units of their standard deviations.
-    points : ndarray, shape (d, n)
-        The sub-sample in the coordinates.
-    sigma, gamma2, nu2 : float
-        The last one for a scale of 1: M H M' is then as large as an optimal random walk's
-        covariance, on average over the sub-sample.
+    scale in the narrowest direction. `basis` (d, d), lower triangular, defines the coordinates: a
+    factor of the covariance that becomes the identity, by default the identity itself. Units are
+    the states' standard deviations. `points` (d, n) is the sub-sample in the coordinates. `nu2` is
+    for a scale of 1: M H M' is then as large as an optimal random walk's covariance, on average
+    over the sub-sample.
     """
 
     def __init__(self, states, kernel, gamma, rng, basis=None):
@@ -196,7 +184,7 @@ class LocalDistribution:
         return self.basis @ covariance @ self.basis.T
 
     def propose(self, position, scale, rng):
-        """Draw a proposal (d,) at a factor on nu; return it and log q(x | x') - log q(x' | x)."""
+        """Return a proposal (d,) at a factor on nu, and log q(x | x') - log q(x' | x)."""
         end, log_ratio = _propose(
             self._inverse @ position,
             rng.standard_normal(len(position)),
@@ -211,9 +199,8 @@ class LocalDistribution:
 class LocalRandomWalk(Move):
     """A random walk along the directions in which the chain's history varies near the state.
 
-    The step replaces `distribution` when it draws a new sub-sample; it is None before the first
-    one. The scale is a factor on nu, which :meth:`learn` drives to the `target_acceptance` in
-    place.
+    The step replaces `distribution`, None at first, when it draws a new sub-sample. The scale, a
+    factor on nu, is adapted to the `target_acceptance` in place.
     """
 
     kind = MoveKind.LOCAL_RANDOM_WALK

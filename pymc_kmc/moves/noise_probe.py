@@ -1,14 +1,10 @@
 """The noise of a chain's likelihood, learned while tuning.
 
-- The noise at the chain's place, for statistics and warnings: now and then the chain's state is
-  evaluated twice, in place of two iterations, under noise that is renewed each time.
-- The numbers of replicates, where a likelihood asks for their choice
-  (:mod:`pymc_kmc.likelihoods.n_replicates`): after 25, 100 and 400 iterations.
-
-Two fresh estimates give the noise's variance. A fresh estimate beside the one that the chain keeps
-gives the acceptance probability of a proposal that changes nothing but the noise. That is the
-acceptance rate of perfect proposals, whatever the law of the noise. Some fresh estimates may be
-zero.
+Now and then the chain's state is evaluated twice, in place of two iterations, under noise that is
+renewed each time. Two fresh estimates give the noise's variance. A fresh estimate and the chain's
+own give the acceptance rate of perfect proposals, which change nothing but the noise, whatever its
+distribution. Likelihoods that ask for it choose their numbers of replicates
+(:mod:`pymc_kmc.likelihoods.n_replicates`) after 25, 100 and 400 iterations.
 """
 
 from typing import NamedTuple
@@ -25,28 +21,28 @@ from pymc_kmc.likelihoods.n_replicates import (
 )
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
 
-# Number of iterations of tuning from one pair of probes to the next.
+# Number of tuning iterations between pairs of probes.
 PROBE_EVERY = 100
 # Variance of the log estimate above which a chain sticks.
 TOO_NOISY = 3.0
-# Acceptance rate of perfect proposals below which measurements can't tell it from 0.
+# Acceptance rate of perfect proposals below which it can't be told from 0.
 SMALLEST_IDEAL = 0.02
-# Number of fresh estimates, two a pair, that a warning asks for.
+# Fewest fresh estimates, two a pair, for a warning.
 ENOUGH_ESTIMATES = 16
-# Iterations of tuning after which numbers of replicates are chosen.
+# Tuning iterations after which numbers of replicates are chosen.
 REPLICATES_CHOSEN_AFTER = (25, 100, 400)
-# Number of the last pairs that count: noise depends on the place, and chains come from elsewhere.
+# Number of the last pairs that count: the noise depends on the place.
 RECENT_PAIRS = 40
-# Number of kept estimates, compared with fresh ones, from which on the comparisons' mean counts.
-# Its standard error is .18 at most, and a tuning of 1000 iterations makes 9. With fewer, noise is
-# taken for Gaussian: a chain that rests at one estimate compares its luck again and again.
+# Fewest different kept estimates for a mean acceptance rate, with a standard error of .18 at most;
+# 1000 tuning iterations make 9. With fewer the noise is taken for Gaussian: a chain that stays at
+# one estimate measures its luck.
 ENOUGH_COMPARISONS = 8
-# Number of pairs that a variance known beforehand counts as: noise depends on the place.
+# Weight of a variance that is known beforehand, in pairs: the noise depends on the place.
 EXPECTED_PAIRS = 8
 
 
 class NoNoise(NamedTuple):
-    """The noise of a log density that isn't estimated; see :class:`NoiseVariance`."""
+    """The noise of an exact log density, in place of a :class:`NoiseVariance`."""
 
     value: float = 0.0
     ideal_acceptance: float = 1.0
@@ -56,8 +52,8 @@ class NoNoise(NamedTuple):
 class NoiseProbe(Move):
     """An evaluation of the chain's state under renewed noise; never a draw.
 
-    `variance` is what is known of the noise: a :class:`NoiseVariance`, updated in place, or
-    :class:`NoNoise`. `first` is the first probe of a pair until the second is made.
+    `variance` is a :class:`NoiseVariance`, updated in place, or :class:`NoNoise`. `first` is the
+    first probe of a pair until the second is made.
     """
 
     kind = MoveKind.NOISE_PROBE
@@ -71,7 +67,7 @@ class NoiseProbe(Move):
         self._has_chosen = False
 
     def is_due(self, n_iterations):
-        """Return whether a tuning iteration is to be a probe, after so many; plan the next pair."""
+        """Say whether a tuning iteration is to be a probe; plan the next pair."""
         if self.first is None:
             if not self.is_noisy or n_iterations < self._next_pair:
                 return False
@@ -82,7 +78,7 @@ class NoiseProbe(Move):
         return Proposal(current.position, self, renewed=self.first)
 
     def learn(self, outcome, rng):
-        """Learn from a fresh estimate beside the chain's own, or beside another fresh one."""
+        """Learn from a fresh estimate and the chain's own, or another fresh one."""
         fresh = outcome.evaluation
         self.variance.count(fresh)
         if self.first is None:
@@ -94,21 +90,18 @@ class NoiseProbe(Move):
 
     @property
     def ideal_acceptance(self):
-        """Acceptance rate of perfect proposals under the noise, as a yardstick; 1 if unknown."""
+        """Acceptance rate of perfect proposals under the noise; 1 if unknown."""
         ideal = self.variance.ideal_acceptance
         return 1.0 if np.isnan(ideal) else max(ideal, SMALLEST_IDEAL)
 
     def is_time_to_choose(self, n_iterations, is_tuning):
-        """Return whether an iteration begins with the choice of numbers of replicates."""
+        """Say whether an iteration begins with the choice of numbers of replicates."""
         if is_tuning:
             return n_iterations in REPLICATES_CHOSEN_AFTER
         return not self._has_chosen  # tuning was shorter
 
     def choose(self, target, point, rng):
-        """Let the target's likelihoods choose their numbers of replicates, and renew its noise.
-
-        Returns a warning's text where the largest number is not enough, else None.
-        """
+        """Let likelihoods choose numbers of replicates; return a warning's text or None."""
         self._has_chosen = True
         self.variance.forget()
         self.first = None
@@ -123,7 +116,7 @@ class NoiseProbe(Move):
 
     @property
     def complaint(self):
-        """A warning's text where the noise is too large for a chain, else None."""
+        """The text of the warning about noise that is too large for a chain, else None."""
         noise = self.variance
         if noise.n_estimates < ENOUGH_ESTIMATES:
             return None
@@ -149,15 +142,14 @@ class NoiseVariance:
     """Learns half the mean squared difference of two log estimates.
 
     If the second estimate's noise renews the first one's as a proposal's renews the chain's, this
-    is the variance that matters to acceptance, of correlated noise too. `zero_share` is the share
-    of fresh estimates that were zero, their log -inf; NaN before the first.
+    is the variance that matters to acceptance, also of correlated noise. `zero_share` is the share
+    of fresh estimates that were zero; NaN before the first.
     """
 
     def __init__(self):
         self.forget()
 
     def forget(self):
-        """Start anew, for another noise."""
         self._mean = self._acceptance = 0.0
         self.n_pairs = self.n_comparisons = self.n_kept = self.n_estimates = 0
         self.zero_share = np.nan
@@ -169,21 +161,18 @@ class NoiseVariance:
 
     @property
     def value(self):
-        """The variance; NaN without a pair and without an expected value."""
+        """The variance; NaN if nothing is known."""
         return self._mean if self.n_pairs + self._expected_pairs else np.nan
 
     def count(self, fresh):
-        """Update the share of zero estimates with an evaluation of the chain's place."""
+        """Update the share of zero estimates with an evaluation at the chain's state."""
         self.n_estimates += 1
         weight = 1.0 / min(self.n_estimates, 2 * RECENT_PAIRS)
         last = self.zero_share if self.n_estimates > 1 else 0.0
         self.zero_share = last + weight * ((fresh.log_likelihood_estimate == -np.inf) - last)
 
     def compare(self, kept, fresh):
-        """Update perfect proposals' acceptance rate with the chain's evaluation and a fresh one.
-
-        `fresh` is under the noise of `kept`, renewed.
-        """
+        """Update the acceptance rate of perfect proposals; `fresh` renews the noise of `kept`."""
         change = fresh.log_likelihood_estimate - kept.log_likelihood_estimate
         if kept.log_likelihood_estimate == -np.inf or np.isnan(change):
             return
@@ -194,11 +183,7 @@ class NoiseVariance:
         self._acceptance += (rate - self._acceptance) / min(self.n_comparisons, RECENT_PAIRS)
 
     def learn(self, first, second):
-        """Update the variance with two fresh evaluations, if they are a pair.
-
-        They are if both estimates are finite and the likelihood's parameters are the same: neither
-        the position nor another step's variables among them have moved.
-        """
+        """Update the variance with two fresh evaluations, if finite and of the same parameters."""
         estimates = first.log_likelihood_estimate, second.log_likelihood_estimate
         if first.parameters != second.parameters or not np.isfinite(estimates).all():
             return

@@ -1,10 +1,10 @@
 r"""Partners of a chain: places on the surrogate that are evaluated all at once.
 
-Beside the chain's state x there are places :math:`z_1, \dots, z_N` that move on the surrogate f
-alone. The joint target is :math:`\pi(x) \prod_j e^{f(z_j)}`. A sweep has three parts. Every
-:math:`z_j` makes its transitions (:mod:`pymc_kmc.moves.transitions`), which are reversible with
-respect to :math:`e^f` and evaluate nothing. The target is evaluated at all of them at once. Then x
-exchanges places with :math:`z_1`, :math:`z_2` and so on in turn, each with probability
+Beside the chain's state x, places :math:`z_1, \dots, z_N` move on the surrogate f. The joint target
+is :math:`\pi(x) \prod_j e^{f(z_j)}`. In a sweep every :math:`z_j` makes transitions
+(:mod:`pymc_kmc.moves.transitions`), which are reversible with respect to :math:`e^f` and evaluate
+nothing. The target is evaluated at all of them at once. Then x exchanges places with :math:`z_1`,
+:math:`z_2` and so on in turn, each with probability
 
 .. math:: \min\left(1, \frac{\pi(z_j)}{\pi(x)} e^{f(x) - f(z_j)}\right).
 
@@ -13,16 +13,16 @@ inverse. So x has the law :math:`\pi`, whatever f is. Under noise an estimate be
 the extended target is :math:`\pi(x) \hat L(x, u) q(u) \prod_j e^{f(z_j)} q(u_j)`, the noise
 :math:`u_j` is drawn anew when :math:`z_j` has moved, and x and u are exchanged together.
 
-Tempered partners live on f / T. Near ones make up for random walks: given a centre
-:math:`c \sim N(x, \Sigma / 2)`, the places :math:`y_k \sim N(c, \Sigma / 2)` and x have densities
-that are symmetric in x and :math:`y_k`, and the exchange has the ratio :math:`\pi(y_k) / \pi(x)`
-(Tjelmeland, 2004). The centre is forgotten after them. All this holds in the learned coordinates,
-whose volumes are in the ratios. Which slots of a sweep have which partner doesn't depend on x.
+Tempered partners move on f / T. Near partners replace random walks: given a centre :math:`c \sim
+N(x, \Sigma / 2)`, the places :math:`y_k \sim N(c, \Sigma / 2)` and x have densities that are
+symmetric in x and :math:`y_k`, and the exchange has the ratio :math:`\pi(y_k) / \pi(x)`
+(Tjelmeland, 2004). All this holds in the learned coordinates, whose volumes are in the ratios. The
+kinds of a sweep's partners don't depend on x.
 
-There are two groups of partners, which take turns: the target is evaluated at one's places while x
-exchanges with the other. So no worker waits for a sweep's slowest evaluation. Near ones depend on
-x: they begin a sweep, and are evaluated before the group that workers begin with then. Where there
-are several modes a jump from x to another one (:mod:`pymc_kmc.moves.learned`) may take their place.
+Two groups of partners take turns: workers evaluate one while x exchanges with the other, and none
+waits for a sweep's slowest evaluation. Near partners depend on x: they begin a sweep, and are
+evaluated before the other group. A jump to another mode (:mod:`pymc_kmc.moves.learned`) may take
+their place.
 
 References
 ----------
@@ -38,7 +38,7 @@ from pymc_kmc.moves.base import Move
 class Partner(Move):
     """A place on the surrogate f / T, and the exchange with the chain's; updated in place.
 
-    `kind` is that of the exchange, `temperature` is T, `last` the Proposal that it last went by,
+    `kind` is that of the exchange, `temperature` is T, `last` the last Proposal on the surrogate,
     and `evaluation` the target at its place.
     """
 
@@ -66,13 +66,12 @@ class Partner(Move):
         return fitted.log_density(position, self.temperature)
 
     def learn(self, outcome, rng):
-        """Take the chain's place in exchange."""
         if outcome.accepted:
             self.position = outcome.start.position
 
 
 class NearPartner(Partner):
-    """A place that depends on the chain's, the end of a random walk's Proposal."""
+    """A place near the chain's, the end of a random walk's Proposal."""
 
     def __init__(self, proposal):
         super().__init__(proposal.move.kind, proposal.position)
@@ -92,10 +91,9 @@ class JumpPartner(NearPartner):
 class Sweeps:
     """The partners of a chain, as many as are evaluated at once; updated in place.
 
-    `groups` are pairs of lists of n :class:`Partner` s each, usual and tempered, of which
-    one group waits while the others are evaluated. `moves` are the moves of either,
-    `random_walk` proposes near ones, and `jump` is a ModeJump or None. `waiting` are those whose
-    exchange is to come.
+    `groups` are pairs of lists of n :class:`Partner` s each, usual and tempered, which take turns.
+    `moves` are the moves of either, `random_walk` proposes near ones, and `jump` is a ModeJump or
+    None. `waiting` are those whose exchange is to come.
     """
 
     def __init__(self, groups, moves, random_walk, jump=None):
@@ -107,9 +105,9 @@ class Sweeps:
     def begin(self, current, fitted, shares, rng, ask=lambda position: None, jumps=0.0):
         """Begin a sweep; return the positions (d,) at which the target is to be evaluated.
 
-        `shares` are those of near, tempered and usual partners, and `jumps` is that of jumps, of
-        which a sweep has one at most. ``ask(position)`` is called as soon as a position is known,
-        which may be one of the next sweep.
+        `shares` are those of near, tempered and usual partners. `jumps` is that of jumps, at most
+        one a sweep. ``ask(position)`` is called as soon as a position is known, also of the next
+        sweep.
         """
         first = []
         while len(self.ahead) < len(self.groups):
@@ -123,10 +121,7 @@ class Sweeps:
         return self._positions
 
     def _around(self, current, sizes, jumps, fitted, rng):
-        """Return the partners that depend on the chain's place: near ones, or a jump.
-
-        `sizes` (3,) are changed in place: a jump is in a usual partner's stead.
-        """
+        """Return the partners that depend on x, near ones or a jump; update `sizes` (3,)."""
         if sizes[0]:
             return list(map(NearPartner, self.random_walk.around(current, sizes[0], fitted, rng)))
         if self.jump is None or sizes[2] == 0 or rng.uniform() >= jumps * sizes.sum():
@@ -135,7 +130,7 @@ class Sweeps:
         return [JumpPartner(self.jump.propose(current, fitted, rng))]
 
     def begin_first(self, n, fitted, rng, ask):
-        """Begin with a sweep of n usual partners, and with no next one; else as :meth:`begin`."""
+        """Begin with a sweep of n usual partners, and none ahead; else as :meth:`begin`."""
         self.waiting.extend(self._moved((0, n), fitted, rng, ask))
         return self._positions
 
@@ -161,10 +156,7 @@ class Sweeps:
             partner.evaluation = evaluation
 
     def next(self, target):
-        """Return the next partner, evaluated anew if another step has changed the target.
-
-        Its noise stays: it is part of its state.
-        """
+        """Return the next partner, evaluated anew, under its noise, if the target has changed."""
         partner = self.waiting.popleft()
         if self.conditions != target.conditions:
             evaluation = partner.evaluation

@@ -1,8 +1,8 @@
 r"""The random walk of adaptive Metropolis: :math:`x' \sim N(x, c^2 s^2 \frac{2.38^2}d \Sigma)`.
 
 Scale s and covariance :math:`\Sigma` are learned
-(:class:`~pymc_kmc.adaptation.random_walk.RandomWalkAdaptation`). The factor c is one, or a random
-choice from a few. The proposal is symmetric for each c.
+(:class:`~pymc_kmc.adaptation.random_walk.RandomWalkAdaptation`). The factor c is 1 or random. The
+proposal is symmetric for each c.
 """
 
 import numpy as np
@@ -10,16 +10,15 @@ import numpy as np
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.moves.base import MoveKind, Proposal, WarpedMove
 
-# Two steps of half the variance are one step.
+# Two steps of half the variance have that of one step.
 SQRT_HALF = 0.5**0.5
 
 
 class RandomWalk(WarpedMove):
     """A Gaussian random walk in the learned coordinates; :meth:`learn` updates its scale in place.
 
-    Once there is a surrogate one of `factors` is drawn with equal probability for the scale. With
-    `has_momentum` the energy of a momentum is drawn: the move doesn't need it, but beside
-    trajectories it keeps the statistics' energies comparable.
+    With a surrogate the scale has one of the `factors`, drawn uniformly. With `has_momentum` the
+    energy of a momentum is drawn, only for statistics comparable with trajectories'.
     """
 
     kind = MoveKind.RANDOM_WALK
@@ -50,10 +49,10 @@ class RandomWalk(WarpedMove):
         return factor * self.adaptation.optimal_scale * self.adaptation.scale * step
 
     def around(self, current, n, fitted, rng):
-        """Return n proposals around a centre near the chain's state, an Evaluation.
+        """Return n proposals, exchangeable with the chain's state, around a centre near it.
 
-        The centre and each proposal are half a step's variance away: as far from the state as a
-        step, and exchangeable with it.
+        The centre is half a step's variance from the state, and each proposal as far from the
+        centre.
         """
         factor, warp = self._factor(fitted, rng), fitted.warp
         centre = warp.forward(current.position) + SQRT_HALF * self._step(factor, rng)
@@ -62,6 +61,6 @@ class RandomWalk(WarpedMove):
         return [Proposal(warp.backward(end), self, step_size=size) for end in ends]
 
     def learn(self, outcome, rng):
-        """Learn the scale from proposals of the full scale."""
+        """Adapt the scale by proposals of the full scale."""
         if outcome.proposal.details == 1.0:
             self.adaptation.scale_adaptation.update(outcome.acceptance_rate)

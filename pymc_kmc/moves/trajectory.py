@@ -8,9 +8,9 @@ probability of x' is therefore
 .. math:: \min\left(1, \frac{\pi(x')}{\pi(x)}
           \exp\left(\tfrac12 p^\top M^{-1} p - \tfrac12 p'^\top M^{-1} p'\right)\right)
 
-(Neal, 2011, section 2.3; Strathmann et al., 2015, Algorithm 1). A trajectory whose own energy H
-changes by more than a thousand has diverged and is rejected without an evaluation of the target.
-The way back changes H by as much, so that this leaves the target as it is.
+(Neal, 2011, section 2.3; Strathmann et al., 2015, Algorithm 1). A trajectory whose energy H changes
+by more than a thousand has diverged and is rejected without an evaluation; the way back changes H
+by as much, so that the target stays invariant.
 
 References
 ----------
@@ -26,15 +26,15 @@ import numpy as np
 from pymc_kmc.dynamics import SHORTEST_SHARE, STEP_JITTER
 from pymc_kmc.moves.base import Move, Proposal
 
-# Change of energy, in nats, from which on a trajectory has diverged: that of PyMC's NUTS and Stan.
+# Change of energy, in nats, above which a trajectory has diverged, as in PyMC's NUTS and Stan.
 LARGEST_ENERGY_CHANGE = 1000.0
 
 
 class Trajectory(Move):
     """A trajectory on the surrogate, of a :class:`SequenceSize` of a single transition.
 
-    `step_size` and `n_steps` are uniform between given bounds (low, high), or, where these are
-    None, around the learned ones as in a sequence of transitions.
+    `step_size` and `n_steps` are uniform between bounds (low, high), by default around learned
+    ones.
     """
 
     def __init__(self, size, step_size=None, n_steps=None):

@@ -1,15 +1,14 @@
 r"""Moves by many transitions on a surrogate, for one evaluation of the target.
 
 A proposal is the end of a sequence of HMC transitions that leave :math:`e^{f(x) / T}` invariant
-(:func:`pymc_kmc.dynamics.transition_sequence`). The sequence is reversible. Its end point, accepted
-with probability
+(:func:`pymc_kmc.dynamics.transition_sequence`). The sequence is reversible. Its end, accepted with
+probability
 
 .. math:: \min\left(1, \frac{\pi(x')}{\pi(x)} \exp\left(\frac{f(x) - f(x')}T\right)\right),
 
 therefore leaves :math:`\pi` invariant. This is the surrogate transition method (Liu, 2001, section
 9.4.3), a delayed acceptance (Christen and Fox, 2005) with any number of first stages. At T = 1 only
-the surrogate's errors cause rejections. T > 1 has wider tails, which reach places where f is too
-low.
+the surrogate's errors cause rejections. T > 1 reaches tails where f is too low.
 
 References
 ----------
@@ -30,8 +29,8 @@ from pymc_kmc.moves.base import MoveKind, Proposal, WarpedMove
 class SequenceSize(NamedTuple):
     """The size of a sequence.
 
-    `share` is the number of transitions as a share of the longest sequence's, 0 for a single one.
-    `length` is the number of leapfrog steps as a share of a full trajectory's.
+    `share` is the number of transitions as a share of the longest sequence's, 0 for a single one,
+    `length` that of leapfrog steps as a share of a full trajectory's.
     """
 
     kind: MoveKind
@@ -59,8 +58,8 @@ KINDS = (
 class SurrogateTransition(WarpedMove):
     """A sequence of transitions on the surrogate f / T, whose temperature is T.
 
-    Where the target is noisy, a sequence that ends at its start is a new estimate at one place.
-    Without noise it is a rejection that costs nothing.
+    A sequence that ends at its start is a rejection that costs nothing, or under noise a new
+    estimate.
     """
 
     def __init__(self, size, is_noisy, temperature=1.0):
@@ -73,7 +72,6 @@ class SurrogateTransition(WarpedMove):
         return self._proposal(self._sequence(place, fitted, rng), fitted)
 
     def _sequence(self, place, fitted, rng):
-        """Return the :class:`SequenceEnd` of a new sequence from a place (d,)."""
         transitions = fitted.transitions
         numbers = self.size.numbers(transitions)
         return transition_sequence(
@@ -81,7 +79,6 @@ class SurrogateTransition(WarpedMove):
         )
 
     def _proposal(self, end, fitted):
-        """Return the proposal for a :class:`SequenceEnd`."""
         transitions = fitted.transitions
         is_evaluated = np.isfinite(end.log_ratio) and (end.moved or self.is_noisy)
         return Proposal(
