@@ -147,7 +147,7 @@ class KernelHMC(SurrogateStep):
 
     @abstractmethod
     def _template(self):
-        """Return an unfitted surrogate; `sigma` and `regularisation` of None are chosen at a fit."""
+        """Return an unfitted surrogate, which chooses `sigma` and `regularisation` if None."""
 
     def _start_chain(self):
         d, given = self.n_dimensions, (self.given_step_size, self.given_n_leapfrog)
