@@ -300,7 +300,6 @@ class LogEstimates:
 
     @classmethod
     def of(cls, term, n, rng):
-        """Return `n` new estimates of a :class:`NoisyTerm`."""
         noise = [term.noise.draw(term.n_replicates, rng) for _ in range(n)]
         begin = perf_counter()
         first = np.array([term.log_estimate(one) for one in noise])
@@ -366,7 +365,6 @@ class LogEstimates:
 
     @property
     def invalid(self):
-        """Share of estimates that are NaN or +inf."""
         return float(np.mean(np.isnan(self.first) | (self.first == np.inf)))
 
     @property
@@ -388,7 +386,6 @@ class LogEstimates:
 
 
 def advise(total: LogEstimates, factor: float, is_of_run: bool) -> Iterator[str]:
-    """Yield sentences about whether the noise limits a chain, and about remedies."""
     has_many_zeros = total.zero > 1.0 - LEAST_FINITE
     accepted = (
         f"perfect proposals would be accepted in {100 * total.ideal_acceptance:.0f} % of cases"

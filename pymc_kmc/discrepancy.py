@@ -180,7 +180,6 @@ class _Pairs:
         self.n, self.rows, self.squares = 0, np.zeros(len(X)), 0.0
 
     def grow(self, n):
-        """Add draws in place until there are `n`."""
         for first, last in _chunks(self.n, n, n):
             K = self.kernel(self.X[:last], self.X[first:last])
             diagonal = np.arange(last - first)

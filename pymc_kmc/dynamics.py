@@ -56,10 +56,7 @@ MEAN_LENGTH = (
 
 
 class Metric:
-    """A Gaussian momentum N(0, M), given by the inverse of M, (d, d), positive definite.
-
-    A good inverse of M resembles the target's covariance.
-    """
+    """A momentum N(0, M), given by M^-1 (d, d), which should resemble the target's covariance."""
 
     def __init__(self, inverse):
         self.inverse = np.ascontiguousarray(inverse, dtype=np.float64)
@@ -70,7 +67,6 @@ class Metric:
         return self.draw_momenta(rng, 1)[0]
 
     def draw_momenta(self, rng, n):
-        """Draw n momenta (n, d) from N(0, M)."""
         noise = rng.standard_normal((n, len(self.inverse)))
         if self.is_identity:
             return noise
@@ -199,7 +195,6 @@ def _interpreted(function):
 
 @njit
 def log_density(parameters, position):
-    """Return the surrogate's log density at a position (d,)."""
     return log_density_in(parameters, position, workspace(parameters))
 
 

@@ -225,7 +225,6 @@ def doubts(chains: pd.DataFrame, effective: Effective) -> Iterator[str]:
 
 
 def _of_stay(chains: pd.DataFrame) -> str:
-    """Return a sentence about the longest stay at one place, with a remedy."""
     noise = chains["noise variance"].max()
     reason = (
         "The target is far above its surrogate there: tune for longer, or take the scale out of "
@@ -341,7 +340,6 @@ def others(
 
 
 def _of_surrogate(chains: pd.DataFrame, others: frozenset[str]) -> str:
-    """Return a sentence about chains whose surrogate is poor."""
     ideal = chains["ideal"].min()
     facts = (
         f"its error at fresh values has standard deviation {chains['surrogate error'].max():.2g} "
@@ -367,18 +365,15 @@ def _of_surrogate(chains: pd.DataFrame, others: frozenset[str]) -> str:
 
 
 def _is_poor(chains: pd.DataFrame) -> pd.Series:
-    """Return for each chain whether its surrogate limits it: its error must exceed the noise.
-
-    Noise that was not measured, NaN, may be all of the error.
-    """
+    """Return for each chain whether its surrogate's error, more than the noise, limits it."""
     error, noise = chains["surrogate error"], chains["noise variance"]
     few = chains["acceptance"] < POOR_SHARE * chains["ideal"].fillna(1.0)
+    # Noise that was not measured, NaN, may be all of the error.
     is_wrong = (error > LARGE_ERROR) & (error**2 > noise)
     return chains["random walks"].notna() & is_wrong & (few | (error > USELESS_ERROR))
 
 
 def _is_tuned_too_little(chains: pd.DataFrame) -> pd.Series:
-    """Return for each chain whether it tuned less than its step asks for; False if unknown."""
     return chains["tuning"] < chains["tuning asked"]
 
 

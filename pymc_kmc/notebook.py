@@ -33,7 +33,6 @@ STYLE = """
 
 
 def result(*parts: str) -> str:
-    """Join parts one below the other, with the style of all results."""
     return f'<div class="kmc-result"><style>{STYLE}</style>{"".join(parts)}</div>'
 
 

@@ -98,7 +98,6 @@ class Run:
 
 
 def _phase(idata: Any, prefix: str) -> Phase | None:
-    """Return the phase with this prefix of its groups' names, or None."""
     statistics = getattr(idata, f"{prefix}sample_stats", None)
     posterior = getattr(idata, f"{prefix}posterior", None)
     if statistics is None or OURS not in statistics:
@@ -136,7 +135,6 @@ def _of_multitrace(trace: MultiTrace) -> Run:
 
 
 def _dataset(chains_by_name: dict[str, list], iterations: slice) -> xr.Dataset:
-    """Return a data set from lists of the chains' arrays by name."""
     variables = {}
     for name, chains in chains_by_name.items():
         # An interrupted run has a shorter last chain.

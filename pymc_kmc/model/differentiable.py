@@ -59,8 +59,6 @@ class CompiledDensity(NamedTuple):
 
 
 def _of_a_tuple(dispatcher, argument):
-    """Return a compiled function of a tuple from one of several arguments."""
-
     @numba.njit
     def density(arguments):
         return dispatcher(*arguments)

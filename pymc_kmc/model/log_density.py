@@ -148,7 +148,6 @@ class LogDensity:
         self._compile(*self._graph)
 
     def _compile(self, outputs, position, compile_kwargs):
-        """Compile the log density and the likelihoods' parameters; subclasses override it."""
         self._function = compile_function([position], outputs, compile_kwargs)
 
     @property
@@ -219,7 +218,6 @@ class LogDensity:
 
     @property
     def runs_on_executors(self):
-        """Whether anything in the model runs on an executor."""
         return bool(self.likelihoods or black_box_ops(self._graph[0]))
 
     @property
@@ -304,7 +302,6 @@ def nodes_with_extras(log_density):
 
 
 def check_names(ops):
-    """Raise a ValueError if two functions have extras of one name."""
     owner = {}
     for op in ops:
         for key in op.extras.shapes:
@@ -340,7 +337,6 @@ def check_proper(variables, model):
 
 
 def check_whole_model(names, model):
-    """Raise a ValueError unless a block has all variables of a model with a `pymc.Simulator`."""
     others = sorted({variable.name for variable in model.value_vars} - set(names))
     if others:
         raise ValueError(

@@ -68,10 +68,7 @@ class NoiseClaim:
         owner.last, owner.values = self.token, {}
 
     def was_taken(self, point):
-        """Return whether another chain's step took the noise since this step's last iteration.
-
-        `point` is this step's start of the iteration.
-        """
+        """Return whether another chain's step has taken the noise since this step's iteration."""
         owner = self.owner
         if owner.last == self.token:
             return False
@@ -150,7 +147,6 @@ class Simulator:
         self.rows = None
 
     def use(self, rows):
-        """Let the compiled density simulate with this noise."""
         self._generator.set_value(self.scheme.inputs(rows[0])["rng"], borrow=True)
 
 

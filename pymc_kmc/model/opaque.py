@@ -214,7 +214,6 @@ class OpaqueModel(UnconstrainedModel):
 
     @property
     def structure(self):
-        """The :class:`Structure` that no evaluation has refuted."""
         parts = [(node.is_term, node.moves_with) for node in self.nodes]
         return Structure(self.is_whole, *map(tuple, zip(*parts, strict=True)))
 
@@ -367,7 +366,6 @@ class OpaqueModel(UnconstrainedModel):
 
     @cached_property
     def n_parallel(self):
-        """Number of evaluations that run at once; 1 without an executor."""
         return self._n_parallel or self._evaluator.n_workers
 
     @property

@@ -31,10 +31,7 @@ class PartEvaluator:
         return self._arguments(*self._columns.split(X))
 
     def output_shapes(self, x):
-        """Return the shapes of all outputs, and the number of evaluations that this took: 0 or 1.
-
-        An evaluation, at x (d,), finds shapes that types lack.
-        """
+        """Return the shapes of all outputs, and the number of evaluations at x (d,) for them."""
         shapes = [part.output.type.shape for part in self._parts]
         if not any(n is None for shape in shapes for n in shape):
             return shapes, 0
@@ -43,7 +40,6 @@ class PartEvaluator:
         return shapes, 1
 
     def _outputs_at(self, x):
-        """Return the outputs at a point (d,) of the parts that are evaluated together."""
         return self._outputs(*[row[0] for row in self._columns.split(x[None])])
 
     def rows(self, X):

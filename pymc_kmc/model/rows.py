@@ -173,10 +173,8 @@ def of_rows(inputs, outputs):
 
 
 def _with_switches(outputs):
-    """Return outputs that are -inf if a check of a distribution's parameters fails.
-
-    PyTensor merges the checks of all rows into one: a failing row would make the others fail.
-    """
+    """Return outputs that are -inf if a check of a distribution's parameters fails."""
+    # PyTensor merges the checks of all rows into one: a failing row would make the others fail.
     # Shared variables, such as other steps' values and new data, are inputs too.
     graph = FunctionGraph(None, outputs, clone=True, copy_inputs=False)
     dfs_rewriter(local_check_parameter_to_ninf_switch).rewrite(graph)
@@ -365,7 +363,6 @@ def _split(node):
 
 
 def _performed(node):
-    """Return a function that calls the node's Op in Python."""
     sources, targets = [[None] for _ in node.inputs], [[None] for _ in node.outputs]
     storage = dict(zip([*node.inputs, *node.outputs], [*sources, *targets], strict=True))
     # The same variable twice has one storage.

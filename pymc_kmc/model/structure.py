@@ -89,11 +89,8 @@ def dependent(variables, log_density):
 
 
 def merged(log_density):
-    """Return a log density in which equal nodes are one.
-
-    PyMC copies nodes that several terms share. Each copy of a black box would be evaluated and
-    emulated.
-    """
+    """Return a log density in which equal nodes are one."""
+    # PyMC copies nodes that several terms share: each copy of a black box would be evaluated.
     graph = FunctionGraph(outputs=[log_density], copy_inputs=False)
     MergeOptimizer().rewrite(graph)
     return graph.outputs[0]
@@ -117,14 +114,12 @@ def opaque_nodes(log_density, variables):
 
 
 def _has_gradient(node, varying):
-    """Return whether a node's outputs can be differentiated by its inputs that vary.
-
-    The derivatives of integers are zero, and an Op has to declare that.
-    """
+    """Return whether a node's outputs can be differentiated by its inputs that vary."""
     outputs = [v for v in node.outputs if _is_number(v)]
     if not outputs:
         return True
     try:
+        # The derivatives of integers are zero, and an Op has to declare that.
         inputs, wanted = _differentiable(node.inputs, varying)
         if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
             outputs = [v for v in node.op.make_node(*inputs).outputs if _is_number(v)]
@@ -227,20 +222,14 @@ def _before(variables, behind, varying):
 
 
 def given_others(model, variables):
-    """Return a model's log density given its other variables, and a dict of these.
-
-    It maps each of the model's other value variables to the shared variable in its place.
-    """
+    """Return a model's log density given its other variables, and shared replacements of these."""
     log_density = merged(model.logp())
     others = make_shared_replacements(model.initial_point(0), variables, model)
     return (clone_replace(log_density, others) if others else log_density), others
 
 
 def others_behind(log_density, variables, others, is_whole=False):
-    """Return the names of the `others` that an opaque node depends on.
-
-    `variables` are to be learned; `is_whole` says whether the whole density is opaque.
-    """
+    """Return the names of `others` that an opaque node, or the density if whole, depends on."""
     if not others:
         return []
     names, shared = {s: v.name for v, s in others.items()}, set(others.values())
@@ -351,10 +340,7 @@ def term_weights(given, X, sizes):
 
 
 def dependence(inputs_at, X):
-    """Return the mask (d, k) of variables that opaque inputs move with, evaluated at X (n, d).
-
-    `inputs_at` returns the opaque inputs (n, k) at points (n, d).
-    """
+    """Return the mask (d, k) of variables that `inputs_at`, (n, k), moves with at X (n, d)."""
     inputs = inputs_at(X)
     depends = np.empty((X.shape[1], inputs.shape[1]), dtype=bool)
     for j in range(len(depends)):

@@ -111,7 +111,6 @@ class TargetDensity(LogDensity):
         return self.noise, None if claim is None else dict(vars(claim.owner))
 
     def give_back(self, borrowed):
-        """Restore the model's noise and owner."""
         self.noise, owner = borrowed
         if owner is not None:
             for name, value in owner.items():
@@ -223,7 +222,6 @@ class TargetDensity(LogDensity):
 
     @property
     def n_replicates(self):
-        """Number of replicates an evaluation, over all noisy likelihoods."""
         if not self.likelihoods:
             return 0
         return sum(len(rows) for rows in self._noise[: len(self.likelihoods)])

@@ -32,7 +32,6 @@ class UnconstrainedModel:
 
     @property
     def random_variables(self):
-        """The random variables of the value variables, in the model's order."""
         model = self.model
         return [v for v in model.free_RVs if model.rvs_to_values[v] in self.variables]
 
@@ -64,7 +63,6 @@ class UnconstrainedModel:
         return x
 
     def _pieces(self, x):
-        """Return the variables as parts of a vector x (d,)."""
         columns = self._columns
         parts = zip(self.variables, columns.ends[:-1], columns.sizes, columns.shapes, strict=True)
         pieces = {}

@@ -180,7 +180,6 @@ def _band(outputs, sd):
 
 
 def _label(shape, curve):
-    """Return the name of a curve along the outputs' first axis."""
     others = np.unravel_index(curve, shape[1:])
     return f"[:, {', '.join(str(int(k)) for k in others)}]"
 

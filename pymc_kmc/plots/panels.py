@@ -42,7 +42,6 @@ class Panels:
         return self.axes[name]
 
     def show(self, name, dims, values, **coords):
-        """Store a panel's values, a variable of the result's data."""
         self.data[name] = xr.DataArray(np.asarray(values), dims=dims, coords=coords)
 
     def result(self):
@@ -67,10 +66,7 @@ def check_step(run, step):
 
 
 def draws_of(run: Run, var_names=None, coords=None):
-    """Return the draws along the whole run, (chain, iteration, element), and the elements' names.
-
-    They are of all variables by default; `coords` restricts their coordinates.
-    """
+    """Return the run's draws (chain, iteration, element), tuning included, and elements' names."""
     names = [var_names] if isinstance(var_names, str) else var_names
     columns, labels = [], []
     available = list(run.sampling.posterior.data_vars)
@@ -199,7 +195,6 @@ def _thinned(rows):
 
 
 def _unconstrained(step, variable, draws: xr.Dataset):
-    """Return the draws (n, k) of a value variable."""
     model = step.target.model
     rv = model.values_to_rvs[variable]
     transform = model.rvs_to_transforms[rv]

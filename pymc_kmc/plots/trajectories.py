@@ -30,10 +30,7 @@ COLOURS = ("tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab
 
 
 class Target:
-    """The target as a surrogate, with gradients by central differences, 2 d evaluations.
-
-    `log_density` is a function of a position (d,), `steps` (d,) are those of the differences.
-    """
+    """The target as a surrogate, whose gradients are central differences of `steps` (d,)."""
 
     def __init__(self, log_density, steps):
         self._log_density, self.steps = log_density, np.diag(steps)
@@ -142,7 +139,6 @@ def plot_trajectories(
 
 
 def _log_density_of(step):
-    """Return a step's log density as a function of a position alone."""
     if not isinstance(step, AdaptiveStep):
         raise ValueError(
             "log_density is missing: a surrogate doesn't know its target. Pass the target's "
@@ -158,7 +154,6 @@ def _log_density_of(step):
 
 
 def _trajectories(followed, target, metric, starts, rng, step_size, n_steps):
-    """Return a list of :func:`_trajectory` for each of the functions `followed`, by name."""
     momenta = [metric.draw_momentum(rng) for _ in starts]
     return {
         name: [
@@ -187,7 +182,6 @@ def _trajectory(function, target, metric, start, momentum, step_size, n_steps):
 
 
 def _style(kind, i):
-    """Return the style of the i-th trajectory: a light band, and darker dashes over it."""
     colour = np.array(to_rgb(COLOURS[i % len(COLOURS)]))
     label = f"on the {kind}" if i == 0 else None
     if kind == "surrogate":

@@ -58,7 +58,6 @@ class ChainProgress:
     is_untuned: bool = False
 
     def count(self, outcome, n_evaluations, is_tuning):
-        """Count an iteration's :class:`Outcome` and its evaluations of the target."""
         self.n_iterations += 1
         if is_tuning:
             self.n_tuned += 1
@@ -70,7 +69,6 @@ class ChainProgress:
             self.recent_acceptance += weight * (outcome.acceptance_rate - self.recent_acceptance)
 
     def statistics(self):
-        """Return the counters and the figures of the noise as sample statistics."""
         noise = self.noise.variance
         return {
             "kmc_ideal_acceptance": noise.ideal_acceptance,
@@ -329,7 +327,6 @@ class AdaptiveStep(BlockedStep):
         self.tune = False
 
     def step(self, point):
-        """Do one iteration from PyMC's `point`."""
         self._thread.check(self)
         with interruptible():
             return self._iterate(point)

@@ -198,7 +198,6 @@ class KAMH(AdaptiveStep):
             self._renew()
 
     def _renew(self):
-        """Draw a new sub-sample and make its proposal distribution."""
         adapted = self.adapted
         states = adapted.states.recent(SUBSAMPLED_SHARE)
         states = states[has_moved(states)]

@@ -259,7 +259,6 @@ class KMC(SurrogateStep):
 
     @property
     def n_learning_evaluations(self):
-        """Number of evaluations made before the chains, once for all of them."""
         if self.posterior is not None:
             return self.posterior.n_evaluations
         return 0 if self.evaluations is None else len(self.evaluations)

@@ -145,10 +145,7 @@ class KMCAdaptation(SurrogateAdaptation):
         self.active_learning.end()
 
     def begin_sweeps(self, n, state, mode_share, rng):
-        """Begin sweeps of n partners at the chain's states, or at `state`, its one Evaluation.
-
-        `mode_share` is the share of transitions between modes among the partners' transitions.
-        """
+        """Begin sweeps of n partners at the chain's states, or at `state`, its one Evaluation."""
         states = self.history.states.recent(RECENT_SHARE)
         if not len(states):
             states = state.position[None]
@@ -185,7 +182,6 @@ class KMCAdaptation(SurrogateAdaptation):
 
     @property
     def _recent(self):
-        """Acceptance rates of surrogate moves since the last fit."""
         return self.transitions.recent
 
     def _learn_covariance(self):
@@ -193,7 +189,6 @@ class KMCAdaptation(SurrogateAdaptation):
         self.random_walk.adaptation.learn_covariance(self.history.states, warp)
 
     def _set_covariances(self):
-        """Set both random walks' covariance, in the surrogate's coordinates."""
         self._learn_covariance()
         random_walk = self.random_walk.adaptation
         auxiliary = self.auxiliary.random_walk.adaptation
@@ -270,10 +265,7 @@ class Settling:
         return self.n_evaluations >= self.most
 
     def disagreement(self, recent, noise):
-        """Return a Disagreement if the posterior is of little use to the chain, else None.
-
-        `recent` are acceptance rates of moves on it, `noise` is a NoiseProbe.
-        """
+        """Return a Disagreement, or None, given acceptance rates `recent` and a NoiseProbe."""
         # A few estimates say little about their noise.
         ideal = min(noise.ideal_acceptance, ideal_acceptance(self.noise_variance))
         noise_sd = float(np.sqrt(np.nan_to_num(noise.variance.value)))

@@ -48,7 +48,6 @@ def of_start(target, evaluation):
 
 
 def of_invalid(target, point, evaluation):
-    """Return a message about a log density of NaN or +inf at a proposal."""
     remedy = "Return -inf from the likelihood where a parameter is impossible"
     if target.likelihoods:
         remedy += ", and from an estimator whose estimate is zero"
@@ -114,11 +113,7 @@ def of_evaluations(target, noise):
 
 
 def of_own_checks(target, checks, is_local):
-    """Return a key and a message (or None) about drift, lack of convergence or heavy tails.
-
-    `is_local` says that no move is longer than the posterior's middle is wide: only then are heavy
-    tails reported.
-    """
+    """Return a key and a message, or None: drift, no convergence, heavy tails (if `is_local`)."""
     drifting = target.names_of(checks.drifting(target.is_free))
     if drifting:
         return "drift", (
@@ -168,7 +163,6 @@ def of_stillness(target, n_iterations):
 
 
 def joined(*sentences):
-    """Return the sentences that aren't empty, as one text."""
     return " ".join(filter(None, sentences))
 
 

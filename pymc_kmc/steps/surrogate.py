@@ -111,7 +111,6 @@ class SurrogateStep(AdaptiveStep):
         return (WarpedPredictor if knows_std else WarpedSurrogate)(surrogate, coordinates)
 
     def _coordinates(self, fitted):
-        """Return the coordinates in which a learned surrogate is a function."""
         return fitted.warp
 
     @property
