@@ -51,7 +51,7 @@ FEWEST = 100
 # Largest deviation of a log weight, in nats, at which the weights' tail doesn't matter: an exact
 # emulator's weights differ by rounding, which has heavy tails.
 FLAT = 0.1
-# Difference in nats, and relative, of one log density computed on two machines.
+# Largest difference, in nats and relative, of one log density computed on two machines.
 ROUNDING = 1e-3
 
 

@@ -28,7 +28,7 @@ from pymc_kmc.likelihoods.simulations import MANY_FAILURES, MEANING_OF_FAILURES
 from pymc_kmc.moves.noise_probe import TOO_NOISY
 from pymc_kmc.runs import Phase, Run
 
-# R-hat, effective draws and effective draws a chain of converged chains (Vehtari et al., 2021).
+# Largest R-hat, fewest effective draws, and fewest a chain, of convergence (Vehtari et al., 2021).
 R_HAT_OF_CONVERGED = 1.01
 FEWEST_EFFECTIVE, FEWEST_A_CHAIN = 400, 100
 

@@ -141,7 +141,7 @@ class AdaptiveStep(BlockedStep):
 
     name = "adaptive_step"
     default_blocked = True
-    # Whether no move is longer than the posterior's middle is wide: a chain warns of heavy tails.
+    # Whether no move is longer than the posterior's middle is wide: heavy tails get a warning.
     _is_local = True
     stats_dtypes_shapes = {  # noqa: RUF012
         "acceptance_rate": (np.float64, []),

@@ -30,6 +30,7 @@ leapfrog steps as make a quarter of a turn, whose end is nearly independent of i
 
 The chain is exact: L, step size and number of steps are fixed within an iteration and don't depend
 on x. The leapfrog map preserves volume, and with a flip of the momentum it is its own inverse.
+Adaptation ends with tuning, or dies out.
 
 References
 ----------
@@ -59,7 +60,7 @@ from pymc_kmc.steps.base import AdaptiveStep
 
 
 class GadAdaptation:
-    """What a chain of this module's steps learns.
+    """The adaptation of this module's steps.
 
     `preconditioner`, a SpeedMeasure or DrawsAndGradients, has the factor, the step size and the
     number of steps, updated in place; `move`, a FactorRandomWalk or Langevin, proposes with these.

@@ -23,9 +23,9 @@ With a kernel k and a sub-sample z_1, ..., z_n of the chain's history, an iterat
 :math:`M_x H` is M_x less the mean of its columns: a proposal costs O(n), in a compiled loop.
 
 The kernel acts on coordinates in units of the sub-sample's standard deviations. :math:`\gamma` is
-relative to the narrowest direction there. :math:`\nu` is 1 where M H M' is on average as large as
-the covariance of an optimal random walk, so that a new sub-sample can keep the learned scale. Until
-the first sub-sample a random walk moves the chain (:mod:`pymc_kmc.adaptation.random_walk`).
+relative to the narrowest direction there. :math:`\nu` is relative to the value at which M H M' is
+on average as large as the covariance of an optimal random walk: the learned scale holds for a new
+sub-sample too. Before the first one a random walk is made (:mod:`pymc_kmc.adaptation.random_walk`).
 
 References
 ----------

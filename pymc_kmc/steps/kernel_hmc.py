@@ -25,8 +25,9 @@ An iteration at x:
 The chain is exact: given f, M, the step size and the number of steps, the leapfrog map followed by
 a flip of the momentum is a volume-preserving involution whatever f is. Step 3 is therefore a
 Metropolis-Hastings step for :math:`\hat\pi(x) N(p; 0, M)` (Neal, 2011, section 2.3; with an
-estimated density for the extended target of Andrieu and Roberts, 2009). With
-``random_walk_probability=0`` there are no random walks after the first fit, as in the paper.
+estimated density for the extended target of Andrieu and Roberts, 2009). A mixture of kernels that
+leave the target invariant leaves it invariant too. With ``random_walk_probability=0`` there are no
+random walks after the first fit, as in the paper.
 
 References
 ----------

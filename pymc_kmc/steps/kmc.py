@@ -9,8 +9,8 @@ or rejects their end point. An iteration at x makes one of these moves:
    :math:`\min(1, e^{\log\hat\pi(x') - \log\hat\pi(x) - f(x') + f(x)})`.
 2. *Tempered transitions*: the same on f / T, whose wider tails reach places where f is too low.
 3. *Random walk* (:mod:`pymc_kmc.moves.random_walk`): moves the chain before the first fit, and out
-   of places where f is wrong. Its probability is .01 if f is exact, .03 otherwise, and up to .7
-   where the target is far above f (:mod:`pymc_kmc.steps.surrogate`).
+   of places where f is wrong. Its probability after tuning is .01 if f is exact, .03 otherwise, and
+   up to .7 where the target is far above f (:mod:`pymc_kmc.steps.surrogate`).
 4. *Jumps between modes* (:mod:`pymc_kmc.moves.learned`), alone or in the middle of a sequence on f,
    if :func:`~pymc_kmc.learn` has found several modes.
 
@@ -104,7 +104,7 @@ class KMC(SurrogateStep):
         Whether the step calls :func:`~pymc_kmc.learn` when it is made, if that is safe: black boxes
         depend on the step's variables alone. They return outputs, with at most 50 values of the
         variables, 250 if each box depends on few; or a log likelihood or an estimate of it, with at
-        most 20, on whose maximum searches agree (a warning says if they may not, above six).
+        most 20, on whose maximum searches agree (above six a warning says if they may disagree).
         `step.posterior` is the learned posterior, `step.evaluations` has the evaluations made for
         it. If false, or if the learned posterior can't be trusted, each chain learns by itself,
         from these evaluations too. Another seed learns anew: ``KMC(rng=2)``, since PyMC gives a
@@ -118,9 +118,9 @@ class KMC(SurrogateStep):
     n_parallel : int, optional
         Number of places that are evaluated at once, by a chain with a fixed surrogate and by
         :func:`~pymc_kmc.learn`. Draws depend on it, but not on the executor or its workers. By
-        default the number of workers of this executor or of the model's own ones. It is 1 without
-        an executor, with correlated noise, and if the learned posterior depends on other steps'
-        variables. Beside other steps see ``docs/on_a_cluster.md``.
+        default the number of workers of this executor or of the model's own ones; for a chain 1
+        without an executor, with correlated noise, and if the learned posterior depends on other
+        steps' variables. Beside other steps see ``docs/on_a_cluster.md``.
     surrogate : Surrogate, optional
         A fitted surrogate to use as it is, in the unconstrained raveled coordinates of `vars`;
         nothing is fitted then. Any of :mod:`pymc_kmc.surrogates`, or an object of your own with

@@ -1,8 +1,8 @@
 """A chain's warnings, each given at most once, and its activity in the progress bar.
 
-In 80 characters PyMC's own columns of the progress bar leave room for seven. While a chain tunes
-they name the activity that takes its time, which PyMC's estimate of the time left doesn't include;
-afterwards they show its acceptance rate.
+PyMC's own columns of the progress bar leave seven of 80 characters. While a chain tunes, this
+column names the activity that takes its time, which PyMC's estimate of the time left doesn't
+include; afterwards it shows the acceptance rate.
 """
 
 import numpy as np

@@ -29,7 +29,7 @@ LARGEST_LOG = 300.0
 # Range of the central 95 % of the draws, in interquartile ranges, above which tails are heavy:
 # Gaussian 2.9, Laplace 4.3, Cauchy 12.7. Found in 145 of 150 chains on a Cauchy, 4 on a Laplace.
 HEAVY_TAILS = 6.0
-# Number of draws from which on tails are checked: fewer correlated draws have any tails.
+# Number of draws from which on tails are checked: fewer correlated draws don't show them.
 FIRST_TAILS = 1000
 
 
@@ -56,7 +56,7 @@ class OwnChecks:
             self._draws.append(position)
 
     def is_due(self):
-        """Return whether a check is due, and schedule the next; the last draw is always checked."""
+        """Return whether a check is due (also at the last draw, if known); schedule the next one."""
         n = self.n_draws
         planned = (self.n_expected, FIRST_PARTS, FIRST_TAILS)
         if n < FIRST_CHECK or not (n >= self._next_check or n in planned):
