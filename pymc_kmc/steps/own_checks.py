@@ -56,7 +56,7 @@ class OwnChecks:
             self._draws.append(position)
 
     def is_due(self):
-        """Return whether a check is due (also at the last draw, if known); schedule the next one."""
+        """Return whether a check is due (the last draw, if known, has one); plan the next one."""
         n = self.n_draws
         planned = (self.n_expected, FIRST_PARTS, FIRST_TAILS)
         if n < FIRST_CHECK or not (n >= self._next_check or n in planned):
