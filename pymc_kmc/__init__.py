@@ -93,7 +93,6 @@ def __dir__():
 if not TYPE_CHECKING:  # a type checker would take every name for one that is there
 
     def __getattr__(name):
-        """Import a public name, or a module of the package."""
         module = f"{__name__}.{_MODULES.get(name, name)}"
         if find_spec(module) is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

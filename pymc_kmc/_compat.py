@@ -12,11 +12,8 @@ PYTENSOR_MAJOR = int(pytensor.__version__.split(".")[0])
 
 
 def expect_numba_fallback(op_type):
-    """Let numba call Ops of `op_type` in object mode without a warning at each compilation.
-
-    Numba is the default backend from PyTensor 3 on, and can't compile a user's Python function.
-    """
-    if PYTENSOR_MAJOR < 3:
+    """Let numba call Ops of `op_type` in object mode without a warning at each compilation."""
+    if PYTENSOR_MAJOR < 3:  # numba isn't the default backend
         return
     from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
 
@@ -31,8 +28,7 @@ def as_arviz_plot(figure, axes, data):
     """Return a figure as ArviZ's plots do in the installed version.
 
     `axes` has the panels by name, `data` one variable for each panel. On ArviZ 0.x the result is
-    one matplotlib Axes or an array of them. On 1.x it is a PlotCollection, whose ``get_viz("plot",
-    panel)`` are the axes.
+    one Axes or an array of them, on 1.x a PlotCollection with axes at ``get_viz("plot", panel)``.
     """
     if ARVIZ_MAJOR < 1:
         found = np.array(list(axes.values()), dtype=object)
@@ -46,7 +42,6 @@ def as_arviz_plot(figure, axes, data):
 
 
 def as_scalar(value):
-    """Return an array without dimensions that holds an object."""
     array = np.empty((), dtype=object)
     array[()] = value
     return array

@@ -1,10 +1,8 @@
 r"""Measurement of a likelihood's noise before sampling.
 
-Two figures decide whether a chain on a noisy likelihood moves, and at what cost: the variance of
-the log estimate, and the time of an estimate. Under Gaussian noise of variance s^2, perfect
-proposals are accepted at the rate :math:`2 \Phi(-s / \sqrt 2)` (Pitt, Silva, Giordani and Kohn,
-2012). A variance between 1 and 2 makes the best use of the simulations (Doucet, Pitt, Deligiannidis
-and Kohn, 2015).
+Under Gaussian noise of variance s^2 in the log estimate, perfect proposals are accepted at the rate
+:math:`2 \Phi(-s / \sqrt 2)` (Pitt, Silva, Giordani and Kohn, 2012). A variance between 1 and 2
+makes the best use of the simulations (Doucet, Pitt, Deligiannidis and Kohn, 2015).
 
 References
 ----------
@@ -43,10 +41,10 @@ from pymc_kmc.moves.noise_probe import ideal_acceptance
 from pymc_kmc.numerics.checks import check_rng
 from pymc_kmc.runs import Run
 
-# Number of draws at which noise is measured where a run is given.
+# Number of draws of a given run at which noise is measured.
 N_DRAWS = 10
-# Calls of the user's function that the search for numbers of replicates may take, as a multiple of
-# those of the measurement.
+# Calls of the user's function in the search for numbers of replicates, at most, as a multiple of
+# the measurement's.
 SEARCH_BUDGET = 20
 
 
@@ -57,17 +55,16 @@ class NoiseEstimate:
     Attributes
     ----------
     likelihoods : pandas.DataFrame
-        A row for each noisy likelihood and one, "total", for their sum.
-        :func:`pymc_kmc.estimate_noise` describes the columns.
+        A row for each noisy likelihood and one, "total", for their sum; see
+        :func:`pymc_kmc.estimate_noise` for the columns.
     variance : float
-        Variance of the sum of the log estimates that decides acceptance: `of proposals`, as
-        described at :func:`pymc_kmc.estimate_noise`.
+        The total of the column `of proposals`, which determines acceptance.
     ideal_acceptance : float
         Acceptance rate of perfect proposals under this noise.
     factor : float
         Factor on the number of simulations, particles or replicates that brings the variance to
-        about 2. It was tried out where replicates can be chosen. Elsewhere it assumes a variance
-        that falls as one over their number.
+        about 2. It is measured if replicates can be chosen; else the variance is assumed to be
+        inversely proportional to their number.
     advice : tuple of str
         Sentences about whether the noise limits a chain, and about remedies.
     """
@@ -103,15 +100,14 @@ def estimate_noise(
         Model with a :func:`pymc_kmc.PseudoMarginalPotential` or another noisy likelihood of this
         package, or a `pymc.Simulator`.
     at : dict of str to array_like, or a result of `pm.sample`, optional
-        Places at which the noise is measured. Noise depends on the place, and the noise at the
-        chain's states is the one that counts: give a run of this model, even a short one, and ten
-        of its draws are measured. Before the first run, give values of variables by name, as for
-        the `initvals` of `pymc.sample`, where the posterior has its mass. Variables left out are at
-        the model's initial point.
+        Places at which the noise is measured: ten draws of a run of this model, even a short one,
+        since the noise at the chain's states matters. Before the first run, values of variables by
+        name, as the `initvals` of `pymc.sample`, where the posterior has its mass; variables left
+        out are at the model's initial point.
     n : int
-        Number of estimates. Twice as many are made if noise is correlated. The search for the
-        number of replicates makes up to 20 times as many calls of the estimator. The relative
-        standard error of the variance is :math:`\sqrt{2 / n}`, .14 at 100.
+        Number of estimates, doubled with correlated noise. The search for the number of replicates
+        makes up to 20 times as many calls of the estimator. The relative standard error of the
+        variance is :math:`\sqrt{2 / n}`, .14 at 100.
     random_seed : numpy.random.Generator, int or None
         Generator or seed of the estimates' noise.
 
@@ -123,18 +119,16 @@ def estimate_noise(
         - `replicates`: number of replicates an estimate; "auto" begins with 1.
         - `variance`: variance of the log estimate under independent noise.
         - `of proposals`: half the mean squared difference between the log estimates of a proposal
-          and of the chain's state, both at one point. It equals `variance` unless noise is
-          correlated.
+          and of the chain's state at one point: `variance`, unless noise is correlated.
         - `ideal acceptance`: acceptance rate of perfect proposals.
         - `zero`, `invalid`: shares of estimates whose log is -inf, and whose log is NaN or +inf.
           The variances are those of the other estimates.
         - `seconds`: time of an estimate.
-        - `suggested replicates`: number of replicates that brings the total's `of proposals` to 2.
-          Numbers are tried out, because the variance may fall faster or more slowly than one over
-          their number. That rule is used beyond the search's budget and with a `pymc.Simulator`.
+        - `suggested replicates`: number of replicates that brings the total's `of proposals` to 2,
+          found by a search; beyond its budget and with a `pymc.Simulator` the variance is assumed
+          to be inversely proportional to the number.
 
-        The total variance is that of the sum. At draws of a run, variances and shares are means
-        over these draws.
+        At draws of a run, variances and shares are means over these draws.
 
     Raises
     ------
@@ -203,10 +197,7 @@ def estimate_noise(
 
 
 def points_of(model, at):
-    """Return the points for the measurement: a single one, or draws of a run.
-
-    A ValueError names variables that the run has no draws of.
-    """
+    """Return points for the measurement: one, or draws of a run, which must have all variables."""
     # A data tree is a mapping, too.
     if at is None or (isinstance(at, Mapping) and not hasattr(at, "posterior")):
         return [complete_point(model, at)]
@@ -238,8 +229,8 @@ def measured_at(points, target, n, rng):
 def suggested_number(term, measured, excess, rng):
     """Return the number of replicates of a NoisyTerm that brings the total's variance to about 2.
 
-    `measured` has the term's LogEstimates. `excess` is the total's variance over 2, infinite where
-    many estimates are zero. The result is NaN if there is no ground for a number.
+    `measured` has the term's LogEstimates. `excess` is the total's variance over 2, infinite if
+    many estimates are zero. The result is NaN if the variance is unknown.
     """
     n = term.n_replicates
     if np.isnan(excess):
@@ -272,7 +263,7 @@ def suggested_number(term, measured, excess, rng):
 
 
 def complete_point(model, point):
-    """Return the model's initial point with the values of `point`, on the unconstrained scale."""
+    """Return the model's initial point, unconstrained, with the values of `point`."""
     if point is None:
         return model.initial_point()
     shapes = model.eval_rv_shapes()
@@ -294,18 +285,11 @@ def complete_point(model, point):
 
 @dataclass
 class LogEstimates:
-    """Log estimates of one noisy term, or of a sum of terms, n at each of k points.
+    """Log estimates (k, n) of one noisy term, or of a sum of terms, n at each of k points.
 
-    Attributes
-    ----------
-    first, second : ndarray, shape (k, n)
-        Under independent noise, and under that noise renewed as in a proposal.
-    seconds : float
-        Time of an estimate.
-    n_replicates : int
-        Number of replicates in an estimate.
-    is_correlated : bool
-        Whether renewed noise depends on the noise before.
+    `first` are under independent noise, `second` under that noise renewed as in a proposal.
+    `seconds` and `n_replicates` are those of an estimate. `is_correlated` says whether renewed
+    noise depends on the noise before.
     """
 
     first: np.ndarray
@@ -316,7 +300,6 @@ class LogEstimates:
 
     @classmethod
     def of(cls, term, n, rng):
-        """Return `n` new estimates of a :class:`NoisyTerm`."""
         noise = [term.noise.draw(term.n_replicates, rng) for _ in range(n)]
         begin = perf_counter()
         first = np.array([term.log_estimate(one) for one in noise])
@@ -331,7 +314,6 @@ class LogEstimates:
 
     @classmethod
     def pooled(cls, parts):
-        """Join the estimates of one term at several points."""
         last = parts[-1]
         return cls(
             np.concatenate([part.first for part in parts]),
@@ -343,7 +325,6 @@ class LogEstimates:
 
     @classmethod
     def total(cls, terms):
-        """Return the sums of the log estimates of several terms."""
         with np.errstate(invalid="ignore"):  # inf - inf
             first = np.sum([term.first for term in terms], axis=0)
             second = np.sum([term.second for term in terms], axis=0)
@@ -373,19 +354,17 @@ class LogEstimates:
 
     @property
     def excess(self):
-        """The proposals' variance, infinite where more than a tenth of the estimates are zero."""
+        """The proposals' variance, infinite if more than a tenth of the estimates are zero."""
         if self.zero > 1.0 - LEAST_FINITE and self.zero < 1.0:
             return np.inf
         return self.proposal_variance
 
     @property
     def zero(self):
-        """Share of estimates whose log is -inf."""
         return float(np.mean(self.first == -np.inf))
 
     @property
     def invalid(self):
-        """Share of estimates that are NaN or +inf."""
         return float(np.mean(np.isnan(self.first) | (self.first == np.inf)))
 
     @property
@@ -394,7 +373,6 @@ class LogEstimates:
         return (1.0 - self.zero - self.invalid) * ideal_acceptance(self.proposal_variance)
 
     def row(self, suggested):
-        """Return the table's row as a dict, with the suggested number of replicates."""
         return {
             "replicates": self.n_replicates,
             "variance": self.variance,
@@ -408,7 +386,6 @@ class LogEstimates:
 
 
 def advise(total: LogEstimates, factor: float, is_of_run: bool) -> Iterator[str]:
-    """Yield sentences about whether the noise limits a chain, and about remedies."""
     has_many_zeros = total.zero > 1.0 - LEAST_FINITE
     accepted = (
         f"perfect proposals would be accepted in {100 * total.ideal_acceptance:.0f} % of cases"

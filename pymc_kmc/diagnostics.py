@@ -1,15 +1,10 @@
 r"""Diagnosis of a chain's limits: noise, the surrogate, tuning, length, or the model's cost.
 
-Effective sample size alone rewards a chain that is confined to half of the posterior. The diagnosis
-therefore looks, in this order, at:
-
-- agreement of the chains (R-hat), and long stays at one place;
-- the share of the likelihood's estimates that are zero, the noise of the others, and the acceptance
-  rate of perfect proposals, all measured where the chains were while tuning (the rate under
-  Gaussian noise is :math:`2 \Phi(-s / \sqrt 2)`: Pitt, Silva, Giordani and Kohn, 2012);
-- the distance of fresh values from the surrogate;
-- variables that other steps move;
-- the use of the time.
+A chain that is confined to half of the posterior may have many effective draws. The diagnosis
+therefore examines, in this order, the agreement of the chains (R-hat) and long stays at one place;
+the share of estimates of zero, the noise of the others, and the acceptance rate of perfect
+proposals, :math:`2 \Phi(-s / \sqrt 2)` under Gaussian noise (Pitt, Silva, Giordani and Kohn, 2012);
+the surrogate's errors at fresh values; variables that other steps move; and the use of time.
 
 References
 ----------
@@ -37,7 +32,7 @@ from pymc_kmc.runs import Phase, Run
 
 # Levels of the quantiles one standard deviation from a Gaussian's median.
 ONE_SD = (0.1587, 0.8413)
-# What the table's rows are called where they are shown.
+# Labels of the table's rows.
 LABELS = {
     "evaluations": "evaluations a draw",
     "acceptance": "share of proposals accepted",
@@ -56,7 +51,7 @@ LABELS = {
     "evaluation ms": "milliseconds an evaluation",
     "own share": "share of time besides evaluations",
 }
-# Rows that say nothing where the likelihood isn't noisy.
+# Rows that only a noisy likelihood has.
 OF_NOISE = ["ideal", "noise variance", "zero estimates", "failed simulations"]
 
 
@@ -67,8 +62,7 @@ class Diagnosis:
     Attributes
     ----------
     verdict : str
-        A sentence that begins with "Good", "In doubt" or "Not yet": whether the draws can be used,
-        and the reason if not.
+        Whether the draws can be used, "Good ...", "In doubt ..." or "Not yet ...", and why not.
     evaluations : EvaluationCounts
         Numbers of evaluations of the target by this package's steps: `learning`, before the chains,
         `tuning` and `drawing`; None where the run has no such number.
@@ -115,7 +109,7 @@ class Diagnosis:
                 yield f"{self.posterior[name]:.4g}", label, is_good
 
     def _table(self) -> pd.DataFrame:
-        """Return the table for display: rows have words, and empty ones are left out."""
+        """Return the table for display: rows with their labels, without empty ones."""
         chains = self.chains
         if not chains[[name for name in OF_NOISE if name != "ideal"]].any(axis=None):
             chains = chains.drop(columns=OF_NOISE)
@@ -154,12 +148,11 @@ def diagnose(idata: Any) -> Diagnosis:
         - `noise variance`: variance of the log estimate.
         - `zero estimates`: share of estimates that were zero where the chain was while tuning.
         - `failed simulations`: share of simulations with NaN or infinite results.
-        - `surrogate error`: standard deviation, in nats, of fresh values around the surrogate,
-          noise left out.
+        - `surrogate error`: standard deviation of fresh values around the surrogate, in nats,
+          without the noise's.
         - `longest stay`: most iterations at one place.
         - `invalid`: number of evaluations that were NaN or +inf.
-        - `tuning`, `tuning asked`: number of tuning iterations, and the number that the step asks
-          for.
+        - `tuning`, `tuning asked`: tuning iterations, and their number that the step asks for.
         - `fits`: number of fits of the surrogate, 0 where it was given.
         - `random walks`: their share of the moves.
         - `transitions`: number of transitions on the surrogate for each evaluation of the target.
@@ -199,7 +192,7 @@ def diagnose(idata: Any) -> Diagnosis:
 
 
 def _moved_by_others(sampling: Phase) -> frozenset[str]:
-    """Return the names of variables that changed where this package's steps rejected."""
+    """Return the names of variables that changed although this package's steps rejected."""
     accepted = np.asarray(sampling.values("kmc_accepted").astype(bool).any(axis=2))
     still = ~accepted[:, 1:]
     moved = set()
@@ -247,9 +240,8 @@ def _chains(sampling: Phase) -> pd.DataFrame:
 def _surrogate_errors(errors: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return the standard deviation (chain, step) of fresh values around the surrogate.
 
-    `errors` (chain, draw, step) is NaN where nothing was predicted. The noise's variance (chain,
-    step) is taken off; NaN counts as 0. The quantiles one standard deviation from the median give
-    the result, because single proposals may be far off.
+    `errors` (chain, draw, step) are NaN without a prediction. The `noise` variance (chain, step) is
+    subtracted, NaN as 0. Quantiles give the standard deviation: single proposals may be far off.
     """
     errors = np.where(np.isfinite(errors), errors, np.nan)
     found = np.full(noise.shape, np.nan)

@@ -1,16 +1,15 @@
-r"""Maximum mean discrepancy: the distance of draws from other draws, or from known moments.
+r"""Maximum mean discrepancy of draws from other draws, or from known moments.
 
 For a kernel k the squared discrepancy of distributions P and Q is
 
 .. math:: \mathrm{MMD}^2 = E\,k(x, x') - 2\,E\,k(x, y) + E\,k(y, y'),
 
-x, x' independent draws of P, y, y' of Q (Gretton et al., 2012, Lemma 6). With
+with independent draws x, x' of P and y, y' of Q (Gretton et al., 2012, Lemma 6). With the kernel
 :math:`k(x, y) = (1 + x^\top y)^p` it is a weighted sum of the squared differences of all mixed
-moments up to order p: with p = 3 the benchmark of the KMC and KAMH papers.
-
-The quadratic-time estimate uses all pairs of draws, the linear-time one n / 2 of them (Gretton et
-al., 2012, Lemmas 6 and 14). The block estimate uses the pairs within blocks (Zaremba et al., 2013).
-All three are unbiased for independent draws, and may thus be negative.
+moments up to order p; the KMC and KAMH papers have p = 3. The quadratic-time estimate uses all
+pairs of draws, the linear-time one n / 2 of them (Gretton et al., 2012, Lemmas 6 and 14), the block
+estimate the pairs within blocks (Zaremba et al., 2013). All three are unbiased for independent
+draws, and may therefore be negative.
 
 References
 ----------
@@ -39,7 +38,7 @@ import numpy as np
 
 from pymc_kmc.numerics.checks import CHUNK_ENTRIES, check_choice, check_count, check_points
 
-# Order of the moments that are compared by default: the papers'.
+# Largest order of the moments that are compared by default (the papers').
 DEGREE = 3
 
 
@@ -61,8 +60,8 @@ class MMD(NamedTuple):
 def mmd(x, y, *, estimate="quadratic", degree=DEGREE, kernel=None, block_size=None, at=None):
     r"""Estimate the squared maximum mean discrepancy of two sets of draws.
 
-    Moments are compared in the units of the draws: divide them by the reference's standard
-    deviations first where coordinates have different scales.
+    Moments are in the units of the draws: divide coordinates of different scales by the reference's
+    standard deviations first.
 
     Parameters
     ----------
@@ -74,25 +73,22 @@ def mmd(x, y, *, estimate="quadratic", degree=DEGREE, kernel=None, block_size=No
         order up to `degree`.
     estimate : {"quadratic", "linear", "block"}
         "quadratic" uses all pairs of draws, in time n^2, and is the most precise. "linear" uses
-        pairs of neighbours, in time n. "block" uses pairs within blocks, and lies in between. The
-        last two pair the draws up: they use the first min(n, m) of both.
+        pairs of neighbours, in time n, "block" pairs within blocks; both use the first min(n, m)
+        draws of x and y.
     degree : int
         Degree of the kernel :math:`(1 + x^\top y)^{degree}`: moments up to this order are compared.
     kernel : callable, optional
-        Another kernel: ``kernel(X, Y)`` returns the matrix of its values, (n, m), for the rows of
-        X (n, d) and Y (m, d).
+        Another kernel: ``kernel(X, Y)`` returns its values (n, m) for rows of X (n, d), Y (m, d).
     block_size : int, optional
         Number of draws in a block; by default the square root of the number of draws.
     at : sequence of int, optional
-        Numbers of draws of `x`, counted from its beginning. There is one estimate for each number:
-        the discrepancy over iterations.
+        Numbers of first draws of `x`, each with an estimate: the discrepancy over iterations.
 
     Returns
     -------
     MMD
-        The fields are `estimate` and `standard_error`. The standard error is for independent draws.
-        Draws of a chain depend on one another and have a larger one: thin them to their effective
-        sample size first.
+        The standard error is for independent draws: thin a chain's draws to their effective sample
+        size first.
 
     Raises
     ------
@@ -139,7 +135,7 @@ def mmd(x, y, *, estimate="quadratic", degree=DEGREE, kernel=None, block_size=No
 
 
 def _as_moments(y, d, degree):
-    """Return y as a list of moments (ValueError for wrong ones), or None where it has draws."""
+    """Return y as a list of moments (ValueError for wrong ones), or None if it has draws."""
     if not isinstance(y, list | tuple) or np.ndim(y[0] if len(y) else 0.0) != 1:
         return None
     shapes = [np.shape(moment) for moment in y]
@@ -159,7 +155,7 @@ def _as_moments(y, d, degree):
 
 
 def _ends(at, n):
-    """Return the numbers of draws after which to estimate, a list; ValueError for wrong ones."""
+    """Return the list of numbers of draws after which to estimate, or raise a ValueError."""
     ends = [n] if at is None else [check_count(end, "at") for end in at]
     if not ends or min(ends) < 2 or max(ends) > n:
         raise ValueError(f"at={at!r} must be numbers of draws from 2 to {n}; x and y have {n}")
@@ -173,10 +169,10 @@ def _ends(at, n):
 
 
 class _Pairs:
-    """Sums over the kernel's matrix of distinct draws, which grows by rows and columns.
+    """Sums over the kernel's matrix of the first `n` draws, which grows by rows and columns.
 
-    So far `n` draws are in. `rows` (n_all,) has each draw's sum over the others, and `squares` is
-    the sum of the squared kernel over all ordered pairs.
+    `rows` (n_all,) has each draw's sum over the others, `squares` the sum of the squared kernel
+    over all ordered pairs.
     """
 
     def __init__(self, X, kernel):
@@ -184,7 +180,6 @@ class _Pairs:
         self.n, self.rows, self.squares = 0, np.zeros(len(X)), 0.0
 
     def grow(self, n):
-        """Add draws in place until there are `n`."""
         for first, last in _chunks(self.n, n, n):
             K = self.kernel(self.X[:last], self.X[first:last])
             diagonal = np.arange(last - first)
@@ -209,7 +204,7 @@ def _chunks(first, last, width):
 
 
 def _of_all_pairs(x, y, ends, kernel):
-    """Return (estimate, standard error) after each number of draws of x, a list."""
+    """Return a list of (estimate, standard error) after each number of draws of x."""
     m = len(y)
     if m < 2:
         raise ValueError(f"y has {m} draw(s); pass at least 2")
@@ -244,7 +239,7 @@ def _of_all_pairs(x, y, ends, kernel):
 
 
 def _against_moments(x, moments, ends, kernel):
-    """Return (estimate, standard error) after each number of draws of x, for known moments."""
+    """Return a list of (estimate, standard error) after each number of draws of x."""
     degree = len(moments)
     rows, square_y = np.ones(len(x)), 1.0
     for order, moment in enumerate(moments, 1):

@@ -3,13 +3,12 @@ r"""Hamiltonian dynamics on a surrogate's log density.
 With the surrogate f and the kinetic energy :math:`K(p) = \frac12 p^\top M^{-1} p`, the leapfrog
 integrator follows :math:`H(x, p) = -f(x) + K(p)`. Whatever f is, a fixed number of leapfrog steps
 of a fixed size followed by a flip of the momentum is a volume-preserving involution (Neal, 2011,
-section 2.3). With the target's own log density in the acceptance ratio the proposal is exact, and
-f decides only the acceptance rate (Strathmann et al., 2015, Algorithm 1).
+section 2.3). With the target's own log density in the acceptance ratio the proposal is exact; f
+only affects the acceptance rate (Strathmann et al., 2015, Algorithm 1).
 
-A *sequence* consists of many short trajectories, each with a new momentum. The surrogate alone
-accepts or rejects each of them. Each of these transitions is reversible with respect to
-:math:`e^{f(x) / T}`, with a temperature T. Step sizes and numbers of steps are independent draws
-from one distribution. The whole sequence Q is therefore reversible too,
+A *sequence* consists of many short HMC transitions, each accepted or rejected on the surrogate
+alone and reversible with respect to :math:`e^{f(x) / T}`, with a temperature T. Step sizes and
+numbers of steps are independent draws from one distribution: the sequence Q is reversible too,
 :math:`e^{f(x)/T} Q(x, dx') = e^{f(x')/T} Q(x', dx)`.
 
 References
@@ -36,32 +35,28 @@ from pymc_kmc.numerics.evaluation import (
 )
 from pymc_kmc.numerics.jit import njit
 
-# Factors on the step size of a sequence's transitions. The small ones get through where the log
+# Factors on the step size of a sequence's transitions. Small steps are accepted where the log
 # density is most curved: with one step size the far arms of a strongly curved banana are missed.
 STEP_FACTORS = np.array([1.0, 0.35, 0.12])
 # Probabilities of these factors.
 STEP_PROBABILITIES = np.array([0.6, 0.25, 0.15])
 # Bounds of a uniform factor on each step size: fixed ones can resonate (Neal, 2011, section 3.2).
 STEP_JITTER = (0.8, 1.2)
-# Longest trajectory of a small step size, in numbers of steps of the full one.
+# Largest factor on the number of leapfrog steps of a small step size.
 LONGEST = 2.5
 # Smallest number of leapfrog steps, as a share of the largest: fixed ones can resonate too.
 SHORTEST_SHARE = 0.3
-# Step size of a compiled loop's first step, which goes nowhere and evaluates the surrogate at the
-# start. The surrogate's functions are inlined: a loop that calls each of them once, and not also
-# before it begins, compiles in half of the time.
+# Step size of a compiled loop's first step, which evaluates the surrogate at the start: a loop that
+# has the surrogate's inlined functions once, not also before it, compiles in half the time.
 NO_LENGTH = 0.0
-# Average number of steps of a trajectory, as a multiple of the number that is asked for.
+# Mean number of leapfrog steps of a trajectory, as a multiple of the largest at the full step size.
 MEAN_LENGTH = (
     0.5 * (1 + SHORTEST_SHARE) * float(STEP_PROBABILITIES @ np.minimum(LONGEST, 1 / STEP_FACTORS))
 )
 
 
 class Metric:
-    """A Gaussian momentum, N(0, M), given by the inverse of its covariance.
-
-    The inverse of M (d, d) is positive definite; a good one resembles the target's covariance.
-    """
+    """A momentum N(0, M), given by M^-1 (d, d), which should resemble the target's covariance."""
 
     def __init__(self, inverse):
         self.inverse = np.ascontiguousarray(inverse, dtype=np.float64)
@@ -69,11 +64,9 @@ class Metric:
         self.is_identity = np.array_equal(self.inverse, np.eye(len(self.inverse)))
 
     def draw_momentum(self, rng):
-        """Draw p from N(0, M), shape (d,)."""
         return self.draw_momenta(rng, 1)[0]
 
     def draw_momenta(self, rng, n):
-        """Draw n momenta from N(0, M), shape (n, d)."""
         noise = rng.standard_normal((n, len(self.inverse)))
         if self.is_identity:
             return noise
@@ -81,7 +74,7 @@ class Metric:
         return np.ascontiguousarray(dtrtrs(self._factor.T, noise.T)[0].T)
 
     def lengths(self, vectors):
-        """Return the norms (n,) of vectors (n, d) in the inverse metric's standard deviations."""
+        """Return the norms (n,) of vectors (n, d) in standard deviations of the inverse metric."""
         return np.linalg.norm(dtrtrs(self._factor, vectors.T, lower=1)[0].T, axis=1)
 
     def kinetic_energy(self, momentum):
@@ -92,10 +85,10 @@ class Metric:
 
 
 class SurrogateHamiltonian:
-    """A surrogate's log density, with a momentum, for trajectories in the surrogate's coordinates.
+    """A surrogate's log density with a momentum, in the surrogate's coordinates; never changed.
 
-    `parameters` come from :func:`~pymc_kmc.numerics.evaluation.evaluable`, `coordinates` are those
-    of the fit, and `metric` is the identity by default. Instances are never changed.
+    `parameters` come from :func:`~pymc_kmc.numerics.evaluation.evaluable`; `coordinates` are those
+    of the fit; `metric` is the identity by default.
     """
 
     def __init__(self, parameters, coordinates, metric=None):
@@ -104,7 +97,6 @@ class SurrogateHamiltonian:
         self.metric = metric or Metric(np.eye(len(coordinates.origin)))
 
     def following(self, parameters):
-        """Return the Hamiltonian of other parameters in the same coordinates."""
         return SurrogateHamiltonian(parameters, self.coordinates, self.metric)
 
     def log_density(self, position):
@@ -114,7 +106,7 @@ class SurrogateHamiltonian:
         )
 
     def trajectory(self, position, momentum, step_size, n_steps):
-        """Return a trajectory's last position (d,) and momentum (d,), not finite where it diverged.
+        """Return a trajectory's last position (d,) and momentum (d,), not finite if it diverged.
 
         Positions are in the step's coordinates, momenta in the surrogate's.
         """
@@ -129,10 +121,10 @@ class SurrogateHamiltonian:
         return self.coordinates.backward(position), momentum
 
     def path(self, position, momentum, step_size, n_steps):
-        """Return a trajectory's positions (n_steps, d) and changes of energy (n_steps,).
+        """Return a :meth:`trajectory`'s positions (n_steps, d) and changes of energy (n_steps,).
 
-        The arguments are those of :meth:`trajectory`. The energy is that on the surrogate, and its
-        change is NaN from the step on where the trajectory diverged.
+        The energy is the surrogate's; its change is NaN from the step on at which the trajectory
+        diverged.
         """
         positions, energies = runnable(leapfrog_path, self.parameters)(
             self.parameters,
@@ -148,15 +140,9 @@ class SurrogateHamiltonian:
 class SequenceEnd(NamedTuple):
     """The end of a sequence of transitions.
 
-    Attributes
-    ----------
-    position : ndarray, shape (d,)
-        The end point; the same array object as the start where no transition was accepted.
-    log_ratio : float
-        (f(x) - f(x')) / T: the surrogate's part of the log acceptance ratio.
-    n_steps : int
-        Number of leapfrog steps made.
-    moved : bool
+    `position` (d,) is the array object of the start if no transition was accepted (not `moved`).
+    `log_ratio` is (f(x) - f(x')) / T, the surrogate's part of the log acceptance ratio. `n_steps`
+    counts leapfrog steps.
     """
 
     position: np.ndarray
@@ -168,11 +154,10 @@ class SequenceEnd(NamedTuple):
 def transition_sequence(
     hamiltonian, position, step_size, n_transitions, n_steps, rng, temperature=1.0
 ):
-    """Make a sequence of HMC transitions with random step sizes and numbers of steps.
+    """Make HMC transitions with random step sizes and numbers of steps; return a SequenceEnd.
 
-    `position` (d,) is in the step's coordinates, `step_size` is the size before its random factors,
-    and `n_steps` is the longest number of leapfrog steps at this size. The result is a
-    :class:`SequenceEnd`.
+    `position` (d,) is in the step's coordinates, `step_size` the size before its random factors,
+    and `n_steps` the largest number of leapfrog steps at this size.
     """
     factors = rng.choice(STEP_FACTORS, size=n_transitions, p=STEP_PROBABILITIES)
     step_sizes = step_size * factors * rng.uniform(*STEP_JITTER, size=n_transitions)
@@ -196,16 +181,13 @@ def transition_sequence(
 
 
 def runnable(function, parameters):
-    """Return a compiled function of this module, or its Python source where `parameters` need it.
-
-    A surrogate of the user's own is Python, and numba can't compile a loop around it.
-    """
+    """Return a compiled function of this module, or its source for a surrogate in Python."""
     return function if is_compiled(parameters) else _interpreted(function)
 
 
 @cache
 def _interpreted(function):
-    """Return a compiled function's source as a Python function, with those that it calls."""
+    """Return a compiled function, and those that it calls, as a Python function."""
     names = globals()
     sources = {name: value.py_func for name, value in names.items() if hasattr(value, "py_func")}
     return FunctionType(function.py_func.__code__, names | sources)
@@ -213,18 +195,16 @@ def _interpreted(function):
 
 @njit
 def log_density(parameters, position):
-    """Return the surrogate's log density at a position (d,)."""
     return log_density_in(parameters, position, workspace(parameters))
 
 
 @njit(inline="always")
 def leapfrog_step(parameters, position, momentum, gradient, inverse_metric, step, kick, space):
-    """Move the position, evaluate the gradient there and kick the momentum; all three in place.
+    """Move the position, evaluate the gradient there and kick the momentum, (d,); all in place.
 
-    Position, momentum and gradient have shape (d,); `inverse_metric` (d, d) is None for the
-    identity. `kick` is the factor on the gradient: half of `step` where the momentum at this place
-    is needed, the whole `step` where this kick and the next step's first one are made together.
-    `space` is the surrogate's workspace.
+    `inverse_metric` (d, d) is None for the identity. `kick` is the factor on the gradient: half of
+    `step` if the momentum at this place is needed, `step` if this kick and the next step's first
+    one are made together. `space` is the surrogate's workspace.
     """
     for i in range(len(position)):
         position[i] += step * velocity(momentum, inverse_metric, i)
@@ -235,11 +215,10 @@ def leapfrog_step(parameters, position, momentum, gradient, inverse_metric, step
 
 @njit
 def leapfrog(parameters, position, momentum, inverse_metric, step_size, n_steps):
-    """Follow the surrogate's dynamics for a number of leapfrog steps from a position and momentum.
+    """Return the end point (d,) and momentum (d,) of `n_steps` leapfrog steps.
 
-    The arguments' arrays are not written to. The result is the end point and its momentum, both
-    (d,). A trajectory that leaves the finite numbers can't come back: it is cut short and its end
-    is NaN. Nothing else ends a trajectory early.
+    Arguments aren't written to. A trajectory that leaves the finite numbers can't come back: it is
+    cut short, and its end is NaN. Nothing else ends a trajectory early.
     """
     position = position.copy()
     momentum = momentum.copy()
@@ -257,10 +236,9 @@ def leapfrog(parameters, position, momentum, inverse_metric, step_size, n_steps)
 
 @njit
 def leapfrog_path(parameters, position, momentum, inverse_metric, step_size, n_steps):
-    """Follow the surrogate's dynamics as :func:`leapfrog` does and keep every point.
+    """Return the positions (n_steps, d) and energies (n_steps + 1,) of :func:`leapfrog`.
 
-    The result is the positions (n_steps, d) and the energies -f(x) + p' M^-1 p / 2 (n_steps + 1,),
-    the start's first. Both are NaN from the step on where the trajectory diverged.
+    The energies -f(x) + p' M^-1 p / 2 include the start's. Both are NaN from a divergence on.
     """
     position = position.copy()
     momentum = momentum.copy()
@@ -296,13 +274,12 @@ def transitions(
 ):
     """Make k HMC transitions that leave a surrogate's density, to a power, invariant.
 
-    Each transition is accepted or rejected by its own change of energy: it is accepted where its
-    number in `uniforms` (k,) is below the acceptance probability. `inverse_temperature` is the
-    power. The start `position` (d,) is not written to. `momenta` (k, d) are draws from N(0, M);
-    `inverse_metric` (d, d) is None for the identity. `step_sizes` and `n_steps` have shape (k,).
+    A transition is accepted on the surrogate if its number in `uniforms` (k,) is below the
+    acceptance probability. `inverse_temperature` is the power. The start `position` (d,) isn't
+    written to. `momenta` (k, d) are draws from N(0, M); `inverse_metric` (d, d) is None for the
+    identity. `step_sizes` and `n_steps` have shape (k,).
 
-    The result is the end point (d,), the change of f from start to end, and the transitions' mean
-    acceptance probability.
+    The result is the end point (d,), the change of f, and the mean acceptance probability.
     """
     n_transitions, d = momenta.shape
     position = position.copy()

@@ -1,4 +1,4 @@
-r"""The log evidence of a model, from a chain's own draws and what was learned before it.
+r"""The log evidence of a model, from a chain's draws and the posterior learned before it.
 
 Let g be the learned density, normalised, and :math:`\pi(\theta) L(\theta)` prior and likelihood
 with the integral Z. Over draws of the posterior
@@ -6,16 +6,16 @@ with the integral Z. Over draws of the posterior
 .. math:: E\left[\frac{g(\theta)}{\pi(\theta) L(\theta)}\right] = \frac{1}{Z}
 
 (Gelfand and Dey, 1994). The chain has evaluated the denominator at its draws: nothing is evaluated
-again. The ratio is nearly constant where g was learned well, and g falls off faster than the
-posterior where it isn't known. The constant of g is found by bridge sampling, on emulators alone.
+again. The ratio is nearly constant where g was learned well; elsewhere g falls off faster than the
+posterior. Bridge sampling on emulators gives the constant of g.
 
 With an unbiased estimate :math:`\hat L(\theta, u) > 0` a chain's draws are from the density
 :math:`\pi(\theta) \hat L(\theta, u) q(u) / Z`, and with the kept estimates in the denominator
 
 .. math:: \iint \frac{g(\theta)}{\pi(\theta) \hat L(\theta, u)}
-    \frac{\pi(\theta) \hat L(\theta, u) q(u)}{Z} \, du \, d\theta = \frac{1}{Z}
+    \frac{\pi(\theta) \hat L(\theta, u) q(u)}{Z} \, du \, d\theta = \frac{1}{Z}.
 
-holds as it does without noise. Estimates of zero, at which no chain ever is, would be missing.
+No chain is at an estimate of zero: with such estimates the evidence would be too large.
 
 References
 ----------
@@ -43,15 +43,15 @@ from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.runs import Run
 
-# Pareto k from which on a mean of weights and its error can't be relied on (Vehtari et al., 2024).
+# Largest Pareto k with which the weights' mean and its error are reliable (Vehtari et al., 2024).
 LARGEST_PARETO_K = 0.7
-# Effective draws of the weights, at least: of fewer, neither their tail nor their mean's error is
-# known. A chain that sits on a lucky estimate repeats a weight.
+# Fewest effective draws of the weights from which their tail and their mean's error are known: a
+# chain at a lucky estimate repeats a weight.
 FEWEST = 100
-# Nats that all log weights are within, from their mean, where their tail doesn't matter: an
-# emulator that is exact has weights that differ by rounding, and rounding has heavy tails.
+# Largest deviation of a log weight, in nats, at which the weights' tail doesn't matter: an exact
+# emulator's weights differ by rounding, which has heavy tails.
 FLAT = 0.1
-# Nats that log densities may differ at what was learned, by rounding on another machine.
+# Largest difference, in nats and relative, of one log density computed on two machines.
 ROUNDING = 1e-3
 
 
@@ -60,8 +60,8 @@ def log_evidence(
 ) -> LogEvidence:
     """Return the log marginal likelihood of a model, from exact draws, without an evaluation.
 
-    The exact draws correct the learned posterior's :attr:`~LearnedPosterior.log_evidence`, of which
-    a bias may be left. A noisy likelihood's is right too: that of its unbiased estimate.
+    The exact draws correct a bias of the learned posterior's
+    :attr:`~LearnedPosterior.log_evidence`, also with an unbiased estimate of the likelihood.
 
     Parameters
     ----------
@@ -86,9 +86,8 @@ def log_evidence(
         If `learned` isn't a LearnedPosterior.
     ValueError
         If the result isn't one step's of all variables, if estimates of the likelihood were zero,
-        if `learned` is of another model, or if the Pareto k of the weights is above 0.7: what was
-        learned is too far from the posterior, or the noise is too large; also if the weights have
-        fewer than 100 effective draws.
+        if `learned` is of another model, if the weights have fewer than 100 effective draws or a
+        Pareto k above 0.7: `learned` is too far from the posterior, or the noise is too large.
 
     Examples
     --------
@@ -144,7 +143,7 @@ def log_evidence(
 
 
 def _check(run, learned, model):
-    """Raise a ValueError where draws and what was learned can't have an evidence."""
+    """Raise a ValueError unless the run and the learned posterior can have an evidence."""
     n_steps = run.sampling.shape[2]
     names = {variable.name for variable in model.value_vars}
     if n_steps > 1 or learned.given or set(learned.names) != names:

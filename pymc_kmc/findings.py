@@ -1,6 +1,6 @@
-"""What the figures of a run say: limits and their remedies, and whether draws are enough.
+"""A run's limits and their remedies as sentences, and whether its draws are enough.
 
-Of a sentence the part up to its first colon or full stop names the fault; the remedy follows.
+The part of a sentence up to its first colon or full stop names the fault; the remedy follows.
 
 References
 ----------
@@ -28,13 +28,13 @@ from pymc_kmc.likelihoods.simulations import MANY_FAILURES, MEANING_OF_FAILURES
 from pymc_kmc.moves.noise_probe import TOO_NOISY
 from pymc_kmc.runs import Phase, Run
 
-# Vehtari et al. (2021): R-hat below 1.01, 400 effective draws of four chains, 100 of each.
+# Largest R-hat, fewest effective draws, and fewest a chain, of convergence (Vehtari et al., 2021).
 R_HAT_OF_CONVERGED = 1.01
 FEWEST_EFFECTIVE, FEWEST_A_CHAIN = 400, 100
 
 
 def enough_effective(n_chains: int) -> int:
-    """Return the number of effective draws, of all chains, from which on figures are reliable."""
+    """Return the number of effective draws of all chains from which on figures are reliable."""
     return max(FEWEST_EFFECTIVE, FEWEST_A_CHAIN * n_chains)
 
 
@@ -42,8 +42,8 @@ def enough_effective(n_chains: int) -> int:
 class Effective:
     """Convergence figures over all variables, with the names of the worst variables.
 
-    `summary` has `r_hat`, `ess_bulk` and `ess_tail`. The variables with the fewest effective draws
-    overall and in the tails are `slowest` and `thinnest`, None if all are constant.
+    `summary` has `r_hat`, `ess_bulk` and `ess_tail`. `slowest` has the fewest effective draws,
+    `thinnest` the fewest in the tails; both are None if all variables are constant.
     """
 
     summary: dict[str, float]
@@ -52,7 +52,6 @@ class Effective:
 
     @classmethod
     def of(cls, draws: xr.Dataset) -> "Effective":
-        """Compute the figures of draws with dimensions chain and draw."""
         # A constant has no R-hat, and as many effective draws as draws; ArviZ warns of it.
         varying = {
             name: values
@@ -77,7 +76,7 @@ class Effective:
 
 
 def _variable_of_least(values: pd.Series) -> str | None:
-    """Return the name of the variable with the least of elements' values; None if all are NaN."""
+    """Return the name of the variable with the least element; None if all are NaN."""
     return str(values.idxmin()).split("[")[0] if values.notna().any() else None
 
 
@@ -92,9 +91,9 @@ class EvaluationCounts:
     Attributes
     ----------
     learning : int or None
-        Number before the chains, once for all of them; None where it isn't known.
+        Number before the chains, once for all of them; None if unknown.
     tuning : int or None
-        Number over all chains while they tuned; None where it isn't known.
+        Number over all chains while they tuned; None if unknown.
     drawing : int
         Number over all chains while they drew.
     """
@@ -105,7 +104,6 @@ class EvaluationCounts:
 
     @classmethod
     def of(cls, run: Run) -> "EvaluationCounts":
-        """Return the counts of a run."""
         # A step that was learned beforehand was learned once for its chains.
         learning = _last(run.sampling, "kmc_n_learning_evaluations").max(axis=0)
         tuning = _last(run.sampling, "kmc_n_tuning_evaluations")
@@ -116,7 +114,6 @@ class EvaluationCounts:
 
     @property
     def known(self) -> int:
-        """Sum of the counts that are known."""
         return (self.learning or 0) + (self.tuning or 0) + self.drawing
 
     def __str__(self) -> str:
@@ -144,8 +141,7 @@ def verdict(
 ) -> str:
     """Return a sentence about whether the draws can be used.
 
-    `doubts` are findings that are a reason for doubt about the figures, `limits` those that are a
-    reason for few effective draws.
+    `doubts` are findings that make the figures doubtful, `limits` causes of few effective draws.
     """
     figures, slowest = effective.summary, effective.slowest
     if slowest is None:
@@ -176,31 +172,30 @@ def _clause(finding: str) -> str:
     return text[0].lower() + text[1:]
 
 
-# Noise variance below which estimates are better than they need to be: between it and TOO_NOISY an
-# evaluation's cost is used best (Doucet, Pitt, Deligiannidis and Kohn, 2015; Sherlock, Thiery,
-# Roberts and Rosenthal, 2015: 1 to 3).
+# Noise variance below which estimates cost more than they need to: 1 to 3 make the best use of
+# evaluations (Doucet, Pitt, Deligiannidis and Kohn, 2015; Sherlock, Thiery, Roberts and Rosenthal,
+# 2015).
 NEEDLESSLY_GOOD = 0.1
-# A stay that is long for a chain that noise allows to move.
+# Iterations at one place that are many for a chain that noise allows to move.
 LONG_STAY = 200
 # Variance of the log estimate below which it doesn't hold a chain for long.
 HARMLESS_NOISE = 1.0
-# Ratio of a chain's noise variance to the median of the others' from which on it is far above: two
-# chains that tuned for 1000 iterations, 10 pairs of estimates, differ as much by Gaussian noise
-# in one case of a thousand.
+# Ratio of a chain's noise variance to the others' median that is suspect: by chance, estimates of
+# two chains from 10 pairs each (1000 iterations of tuning) reach it in one case of a thousand.
 FAR_ABOVE = 10.0
-# Share of the effective draws of the middle below which the tails are much less known.
+# Share of the effective draws in bulk below which those in the tails are few.
 FEW_IN_TAILS = 0.2
-# Milliseconds of an evaluation from which on learning once, some seconds, saves time.
+# Milliseconds of an evaluation from which on learning once, which takes seconds, saves time.
 COSTLY = 1.0
-# Share of the ideal acceptance below which the surrogate may be what limits a chain.
+# Share of the ideal acceptance below which the surrogate may limit a chain.
 POOR_SHARE = 0.5
 # Standard deviation of a surrogate's error, in nats, from which on it may limit a chain: with an
 # error of variance 1 a perfect proposal is accepted in half of the cases.
 LARGE_ERROR = 1.0
-# Standard deviation, in nats, of a surrogate that says nothing of the target: its proposals are
-# accepted in 3 % of cases, and those of random walks hide it.
+# Standard deviation of a useless surrogate's error, in nats: its proposals are accepted in 3 % of
+# cases, which the random walks' acceptance hides.
 USELESS_ERROR = 3.0
-# Share of the time spent besides the model's evaluations above which it is worth mentioning.
+# Share of time besides the model's evaluations above which it is mentioned.
 MOST_OWN_TIME = 0.8
 
 
@@ -230,7 +225,6 @@ def doubts(chains: pd.DataFrame, effective: Effective) -> Iterator[str]:
 
 
 def _of_stay(chains: pd.DataFrame) -> str:
-    """Return a sentence about a chain's long stay at one place, with a remedy."""
     noise = chains["noise variance"].max()
     reason = (
         "The target is far above its surrogate there: tune for longer, or take the scale out of "
@@ -346,7 +340,6 @@ def others(
 
 
 def _of_surrogate(chains: pd.DataFrame, others: frozenset[str]) -> str:
-    """Return a sentence about chains whose surrogate is poor."""
     ideal = chains["ideal"].min()
     facts = (
         f"its error at fresh values has standard deviation {chains['surrogate error'].max():.2g} "
@@ -372,19 +365,15 @@ def _of_surrogate(chains: pd.DataFrame, others: frozenset[str]) -> str:
 
 
 def _is_poor(chains: pd.DataFrame) -> pd.Series:
-    """Return for each chain whether its surrogate limits it.
-
-    Its error must be more than noise's: under much noise the noise limits a chain. Noise that was
-    not measured, NaN, may be all of the error.
-    """
+    """Return for each chain whether its surrogate's error, more than the noise, limits it."""
     error, noise = chains["surrogate error"], chains["noise variance"]
     few = chains["acceptance"] < POOR_SHARE * chains["ideal"].fillna(1.0)
+    # Noise that was not measured, NaN, may be all of the error.
     is_wrong = (error > LARGE_ERROR) & (error**2 > noise)
     return chains["random walks"].notna() & is_wrong & (few | (error > USELESS_ERROR))
 
 
 def _is_tuned_too_little(chains: pd.DataFrame) -> pd.Series:
-    """Return for each chain whether it tuned less than its step asks for; False if unknown."""
     return chains["tuning"] < chains["tuning asked"]
 
 

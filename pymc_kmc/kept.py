@@ -1,4 +1,4 @@
-"""What was computed at the draws and kept with them: extras, predictions, groups for ArviZ."""
+"""Extras that were kept with the draws, and predictions and log likelihoods at the draws."""
 
 import warnings
 from contextlib import ExitStack, contextmanager
@@ -26,11 +26,10 @@ from pymc_kmc.runs import Run
 def extras(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
     """Return the extras that were kept with the accepted evaluations, a value for each draw.
 
-    They are what functions return beside their values, ``extras=`` of :func:`BlackBox`,
-    :func:`PseudoMarginalPotential` and :func:`ABCPotential`. Each is of the very evaluation that
-    made the draw the chain's state: nothing is computed again. In a compound of steps they are of
-    the state at the end of this package's last step: put it last,
-    ``step=[pm.Slice([z]), kmc.KMC([x])]``, and they go with the recorded values of all variables.
+    Extras are what functions return beside their values, ``extras=`` of :func:`BlackBox`,
+    :func:`PseudoMarginalPotential` and :func:`ABCPotential`. Each is of the evaluation that made
+    the draw the chain's state. In a compound of steps extras are of the state after this package's
+    last step: put it last, ``step=[pm.Slice([z]), kmc.KMC([x])]``, and they belong to the draw.
 
     Parameters
     ----------
@@ -89,10 +88,9 @@ def extras(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
 def with_extras(idata: Any, model: pm.Model | None = None, **groups: str | dict) -> Any:
     """Return a run's result with groups made of its extras, for ArviZ.
 
-    Pointwise log likelihoods that a function returned beside its value become the group
-    ``log_likelihood``, from which `arviz.loo` works; simulated data become
-    ``posterior_predictive``. Nothing is computed. An estimate's pointwise log likelihoods have
-    its noise: `loo` is that of the extended posterior then, not that of the exact likelihood.
+    Pointwise log likelihoods become the group ``log_likelihood``, which `arviz.loo` needs,
+    simulated data ``posterior_predictive``. Pointwise log likelihoods of an estimate have its
+    noise: `arviz.loo` then is that of the extended posterior, not of the exact likelihood.
 
     Parameters
     ----------
@@ -136,11 +134,10 @@ def sample_posterior_predictive(
 ) -> Any:
     """Do `pymc.sample_posterior_predictive`, with few calls of black boxes or none.
 
-    A black box that is kept as a `pymc.Deterministic` isn't called. Others are called once for each
-    distinct draw, in a batch before PyMC's loop over draws: on an executor, in one call if they are
-    vectorized, and not where a store has the draw. The simulator of an :func:`ABCPotential` or a
-    :func:`SyntheticLikelihoodPotential`, for which PyMC has no predictions, makes a new data set at
-    each draw, under the potential's name.
+    A black box that is kept as a `pymc.Deterministic` isn't called. The others are called once for
+    each distinct draw that no store has, in a batch: on an executor, or in one call if they are
+    vectorized. The simulator of an :func:`ABCPotential` or a :func:`SyntheticLikelihoodPotential`
+    makes a new data set at each draw, under the potential's name.
 
     Parameters
     ----------
@@ -195,9 +192,8 @@ def compute_log_likelihood(
 ) -> Any:
     """Do `pymc.compute_log_likelihood`, with few calls of black boxes or none.
 
-    Parameters, result and errors are those of :func:`sample_posterior_predictive`, but for
-    ``**kwargs``: those of `pymc.compute_log_likelihood`, which adds the group ``log_likelihood`` to
-    `idata` and returns it.
+    Parameters and errors are those of :func:`sample_posterior_predictive`, ``**kwargs`` and the
+    result those of `pymc.compute_log_likelihood`, which adds ``log_likelihood`` to `idata`.
     """
     model = check_model(model)
     with _known_at_draws(idata, model, executor):
@@ -206,7 +202,7 @@ def compute_log_likelihood(
 
 @contextmanager
 def _known_at_draws(idata, model, executor):
-    """Let the black boxes above observed variables know their outputs at the draws."""
+    """Give the black boxes above observed variables their outputs at the draws."""
     executor, draws = _lazy(executor), _stacked(idata)
     boxes = {
         variable.owner: draws[each.name]
@@ -222,7 +218,7 @@ def _known_at_draws(idata, model, executor):
 
 
 def _simulated_at_draws(idata, model, executor, rng, wanted):
-    """Return the data sets (chain, draw, ...) of the model's simulators, by potentials' names."""
+    """Return the simulators' data sets (chain, draw, ...), by the potentials' names."""
     executor, draws, simulated = _lazy(executor), _stacked(idata), {}
     n_chains, n_draws = (Run.draws_of(idata).sizes[dim] for dim in ("chain", "draw"))
     for potential in model.potentials:
@@ -242,7 +238,6 @@ def _lazy(executor):
 
 
 def _stacked(idata):
-    """Return the draws (n, ...) of all chains, by name."""
     return {
         str(name): np.reshape(values.to_numpy(), (-1, *values.shape[2:]))
         for name, values in Run.draws_of(idata).items()
@@ -250,7 +245,7 @@ def _stacked(idata):
 
 
 def _box_of(variable):
-    """Return the output of a black box that a Deterministic is a copy of, or None."""
+    """Return the output of a black box that a Deterministic copies, or None."""
     while (node := variable.owner) is not None and not isinstance(node.op, BlackBoxOp):
         scalar_op = getattr(node.op, "scalar_op", None)
         if isinstance(scalar_op, Switch):  # of rejected points, which no draw is
@@ -274,7 +269,7 @@ def _at_draws(variables, draws, model, name):
 
 
 def _last(values):
-    """Return the index of the last step that reported values (chain, draw, ..., step)."""
+    """Return the index of the last step with values (chain, draw, ..., step)."""
     has_values = ~np.isnan(values).all(axis=tuple(range(values.ndim - 1)))
     return int(np.flatnonzero(has_values)[-1]) if has_values.any() else -1
 

@@ -1,7 +1,6 @@
-"""Results in HTML for a notebook: figures, sentences and tables.
+"""Results in HTML for a notebook: figures, sentences and tables; all text is escaped here alone.
 
-All text is escaped here and nowhere else. Colours are the notebook's own or half-transparent, fit
-for a light and a dark theme. A table wider than the page scrolls by itself.
+Colours are the notebook's own or half-transparent, fit for a light and a dark theme.
 """
 
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ from html import escape
 import numpy as np
 import pandas as pd
 
-# Numbers from here on have an exponent.
+# Numbers from this size on are written with an exponent.
 LARGEST_WHOLE = 1e6
 
 STYLE = """
@@ -34,7 +33,6 @@ STYLE = """
 
 
 def result(*parts: str) -> str:
-    """Join parts one below the other, with the style that all results share."""
     return f'<div class="kmc-result"><style>{STYLE}</style>{"".join(parts)}</div>'
 
 
@@ -53,7 +51,7 @@ def figures(items: Iterable[tuple[str, str, bool]]) -> str:
 
 
 def sentences(lines: Iterable[str], if_none: str = "") -> str:
-    """Return a list of sentences, or `if_none` where there are none."""
+    """Return a list of sentences, or `if_none` if there are none."""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     if items:
         return f"<ul>{items}</ul>"
@@ -61,7 +59,7 @@ def sentences(lines: Iterable[str], if_none: str = "") -> str:
 
 
 def table(frame: pd.DataFrame, digits: int = 3) -> str:
-    """Return a table of numbers, NaN as an empty cell, in a box that scrolls if it is too wide."""
+    """Return a table of numbers, NaN as an empty cell; a wide one scrolls by itself."""
     head = "".join(f"<th>{escape(str(name))}</th>" for name in frame.columns)
     rows = "".join(
         f"<tr><th>{escape(str(name))}</th>"

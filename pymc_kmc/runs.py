@@ -1,7 +1,7 @@
-"""Draws and statistics of tuning and of sampling, whichever form `pm.sample` returned.
+"""Draws and statistics of a run's tuning and sampling, whatever `pm.sample` returned.
 
-`arviz.InferenceData` (ArviZ 0.x), `xarray.DataTree` (ArviZ 1.x), both of them also loaded from
-disk, and PyMC's `MultiTrace` (``return_inferencedata=False``) become the same two data sets.
+An `arviz.InferenceData` (ArviZ 0.x), an `xarray.DataTree` (ArviZ 1.x) and a PyMC `MultiTrace`
+(``return_inferencedata=False``) become the same data sets.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ import xarray as xr
 from pymc.backends.base import MultiTrace
 from pymc.util import is_transformed_name
 
-# Reported by every step of this package, and by no other.
+# A statistic that every step of this package reports, and no other step.
 OURS = "kmc_accepted"
-# Names that statistics have in ArviZ, where they differ from PyMC's.
+# ArviZ's names of statistics that differ from PyMC's.
 ARVIZ_NAMES = {"model_logp": "lp"}
 
 
@@ -48,7 +48,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of this package's steps; its tuning is None where it was discarded."""
+    """A run of this package's steps; `tuning` is None if it was discarded."""
 
     sampling: Phase
     tuning: Phase | None
@@ -85,11 +85,10 @@ class Run:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Tuning, if it was kept, and sampling."""
         return (self.sampling,) if self.tuning is None else (self.tuning, self.sampling)
 
     def needs_tuning(self, wanted: str) -> Phase:
-        """Return the tuning iterations, or raise a ValueError that names their use, `wanted`."""
+        """Return the tuning iterations; a ValueError names what needs them, `wanted`."""
         if self.tuning is None:
             raise ValueError(
                 f"{wanted} is learned while tuning, and idata has no tuning iterations (PyMC "
@@ -99,7 +98,6 @@ class Run:
 
 
 def _phase(idata: Any, prefix: str) -> Phase | None:
-    """Return the phase with this prefix of its groups' names, or None."""
     statistics = getattr(idata, f"{prefix}sample_stats", None)
     posterior = getattr(idata, f"{prefix}posterior", None)
     if statistics is None or OURS not in statistics:
@@ -137,7 +135,6 @@ def _of_multitrace(trace: MultiTrace) -> Run:
 
 
 def _dataset(chains_by_name: dict[str, list], iterations: slice) -> xr.Dataset:
-    """Return a data set from lists of the chains' arrays by name."""
     variables = {}
     for name, chains in chains_by_name.items():
         # An interrupted run has a shorter last chain.

@@ -1,8 +1,5 @@
 """Glass Identification data (UCI Machine Learning Repository).
 
-The chemical analysis of 214 fragments of glass, collected so that glass left at the scene of a
-crime can be told apart.
-
 Source: B. German (1987). *Glass Identification* [Dataset]. UCI Machine Learning Repository,
 https://doi.org/10.24432/C5WW2P. Licence: Creative Commons Attribution 4.0 International (CC BY
 4.0), https://creativecommons.org/licenses/by/4.0/. Changes: the identifier column is left out and
@@ -17,19 +14,18 @@ from importlib import resources
 
 import numpy as np
 
-# The pieces that were once a window, of a building or a vehicle, float-processed or not.
+# Types of window glass, of a building or a vehicle, float-processed or not.
 _WINDOW_TYPES = ("WinF", "WinNF", "Veh")
 
 
 @dataclass(frozen=True)
 class Glass:
-    """The Glass data.
+    """The Glass data: chemical analyses of 214 fragments of glass, for forensic use.
 
     Attributes
     ----------
     data : numpy.ndarray of float, shape (214, 9)
-        Refractive index (first column), then the content of eight elements, in weight per cent
-        of their oxides.
+        Refractive index, then the content of eight elements, in weight per cent of their oxides.
     feature_names : tuple of str
         Names of the columns of `data`: RI, Na, Mg, Al, Si, K, Ca, Ba, Fe.
     target : numpy.ndarray of str, shape (214,)
@@ -51,7 +47,7 @@ def load_glass() -> Glass:
     Returns
     -------
     Glass
-        `data` (214, 9), `feature_names`, `target` (the six types) and `y` (+1 window, -1 other).
+        With `data`, `feature_names`, `target` and `y`.
 
     References
     ----------

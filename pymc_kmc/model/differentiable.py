@@ -1,10 +1,9 @@
 """A log density with its gradient, for steps in Python and for loops compiled by numba.
 
-PyTensor's numba backend makes a compiled function of one tuple: the inputs, then the values of the
-shared variables. Code that PyTensor can't keep on disk takes them one by one, and is wrapped in a
-function of the tuple. A compiled loop calls it by its *address*, an argument of the loop. The loop
-is therefore compiled for the types of that tuple alone: numba keeps it on disk, and it serves every
-model with variables of these types. Nothing goes through Python.
+PyTensor's numba backend compiles a function of one tuple: the inputs, then the values of the shared
+variables. (Code that PyTensor can't cache takes them one by one, and is wrapped.) A compiled loop
+calls the function by its *address*, an argument. Numba therefore compiles the loop for the types of
+the tuple alone, caches it, and uses it for every model with variables of these types.
 """
 
 from typing import Any, NamedTuple
@@ -21,15 +20,15 @@ from pytensor.gradient import NullTypeGradError, grad
 from pymc_kmc.model.log_density import Evaluation, compile_function
 from pymc_kmc.model.target import TargetDensity
 
-# Numba type of a log density and its gradient; any memory layout, which changes nothing here.
+# Numba type of a log density and its gradient, of any memory layout.
 RESULT = types.Tuple([types.Array(types.float64, 0, "A"), types.Array(types.float64, 1, "A")])
 
 
 class CompiledDensity(NamedTuple):
     """A log density with its gradient, compiled by PyTensor with numba.
 
-    `address` is that of the function in this process, `argument` the numba type of its one
-    argument, a tuple. `owner` keeps the compiled code alive.
+    `address` is the function's in this process, `argument` the numba type of its one argument, a
+    tuple. `owner` keeps the compiled code alive.
     """
 
     address: int
@@ -38,10 +37,9 @@ class CompiledDensity(NamedTuple):
 
     @classmethod
     def of(cls, function, arguments):
-        """Return the compiled code of a PyTensor function for arguments of these types.
+        """Return the code of a PyTensor function for ``(position, *shared values)`` of these types.
 
-        The arguments are the position and the values of the shared variables. None if PyTensor's
-        backend isn't numba, or its precision isn't double.
+        None if PyTensor's backend isn't numba, or its precision isn't double.
         """
         dispatcher = getattr(function.vm, "jit_fn", None)
         if not isinstance(dispatcher, Dispatcher):
@@ -61,8 +59,6 @@ class CompiledDensity(NamedTuple):
 
 
 def _of_a_tuple(dispatcher, argument):
-    """Return a compiled function of a tuple from one of several arguments."""
-
     @numba.njit
     def density(arguments):
         return dispatcher(*arguments)
@@ -73,7 +69,7 @@ def _of_a_tuple(dispatcher, argument):
 
 @intrinsic
 def density_at(typing_context, address, position, shared):
-    """Return the function at an address, which takes the tuple ``(position, *shared)``."""
+    """Return the function of the tuple ``(position, *shared)`` at an address."""
     density = types.FunctionType(RESULT(types.Tuple.from_types([position, *shared])))
 
     def codegen(context, builder, signature, arguments):
@@ -88,9 +84,9 @@ def density_at(typing_context, address, position, shared):
 class DifferentiableTarget(TargetDensity):
     """A target with the gradient of its log density.
 
-    With `always` every evaluation has the gradient; otherwise :meth:`gradient` gives it. With
-    `curvature` :meth:`hessian_product` is compiled. For other parameters see :class:`LogDensity`. A
-    TypeError says that the density is estimated, or lacks the derivatives.
+    If `always`, every evaluation has the gradient; otherwise :meth:`gradient` computes it. With
+    `curvature`, :meth:`hessian_product` is compiled. A TypeError says that the density is
+    estimated, or lacks the derivatives. The other parameters are those of :class:`LogDensity`.
     """
 
     def __init__(
@@ -163,18 +159,17 @@ class DifferentiableTarget(TargetDensity):
         return Evaluation(float(log_density), 0.0, position, noise, gradient=gradient)
 
     def gradient(self, position):
-        """Return the gradient at `position` (d,); it counts as an evaluation."""
+        """Return the gradient at `position` (d,); counted as an evaluation."""
         self.n_evaluations += 1
         gradient = self._gradient_function(self.rounded(position))[1]
         return gradient.astype(np.float64, copy=False)
 
     def hessian_product(self, position, direction):
-        """Return the Hessian at `position` (d,) times `direction` (d,)."""
         arguments = [self.rounded(vector) for vector in (position, direction)]
         return self._hessian_function(*arguments)[0].astype(np.float64, copy=False)
 
     def density(self, arguments):
-        """Return log density, shape (), and gradient, shape (d,), at ``arguments[0]``; not counted.
+        """Return log density () and gradient (d,) at ``arguments[0]``; not counted.
 
         It has the signature of the function at :attr:`CompiledDensity.address`.
         """
@@ -189,8 +184,8 @@ class DifferentiableTarget(TargetDensity):
     def compiled(self):
         """Return the CompiledDensity for the present shared values, and these, a tuple of arrays.
 
-        None and an empty tuple if PyTensor's backend isn't numba, or the model is in single
-        precision.
+        None and an empty tuple if PyTensor's backend isn't numba, or the model's precision isn't
+        double.
         """
         if not hasattr(self._gradient_function.vm, "jit_fn") or self._dtype != "float64":
             return None, ()

@@ -1,4 +1,4 @@
-"""The record of evaluations: none that was paid for is lost, or paid for twice."""
+"""The record of evaluations: none is lost, or made twice."""
 
 from dataclasses import dataclass, field, fields
 
@@ -13,8 +13,8 @@ from pymc_kmc.model.unconstrained import UnconstrainedModel
 class Evaluations:
     """Evaluations of a model's opaque nodes, in the order in which they were made.
 
-    The attribute `evaluations` of :func:`learn`'s results and exceptions, and of ``KMC()``, is one
-    of these; :func:`learn` starts from any of them.
+    They are the attribute `evaluations` of :func:`learn`'s results and exceptions and of ``KMC()``;
+    :func:`learn` can start from them.
 
     Attributes
     ----------
@@ -52,7 +52,6 @@ class Evaluations:
 
     @classmethod
     def none(cls, names, n_dimensions, n_inputs, n_outputs) -> "Evaluations":
-        """Return a record without rows."""
         X, inputs, outputs = (np.zeros((0, n)) for n in (n_dimensions, n_inputs, n_outputs))
         return cls(tuple(names), X, inputs, outputs, np.zeros(0), np.zeros(0))
 
@@ -61,7 +60,6 @@ class Evaluations:
         return [getattr(self, each.name) for each in fields(self)[1:]]
 
     def joined(self, other) -> "Evaluations":
-        """Return these evaluations followed by `other`."""
         pairs = zip(self._columns, other._columns, strict=True)
         return Evaluations(self.names, *[np.concatenate(pair) for pair in pairs])
 

@@ -1,9 +1,9 @@
 """The log density of a block of variables, compiled once as a function of a vector and noise.
 
-At many places at once, black boxes and estimates run on an executor. The graph is cut at its black
-boxes. A function for each, in the order in which they feed each other, returns its arguments at a
-place, given the outputs of those before it. All places' calls go to the executor together. The rest
-of the graph is evaluated place by place.
+At many positions at once, black boxes and estimates run on an executor. The graph is cut at its
+black boxes. A function for each box, in the order in which they feed each other, returns its
+arguments, given the earlier boxes' outputs; the executor gets all positions' calls together. The
+rest of the graph is evaluated position by position.
 """
 
 from functools import partial
@@ -23,29 +23,20 @@ from pytensor.tensor.type import continuous_dtypes
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp, black_box_ops
 from pymc_kmc.model.noise_sources import estimated_likelihoods, simulators
 
-# What the names of extras begin with in the sample statistics.
+# Prefix of the extras' names in the sample statistics.
 EXTRA = "kmc_extra_"
 
 
 class Evaluation(NamedTuple):
     """The log density at one position under one noise.
 
-    Attributes
-    ----------
-    log_density : float
-        Log density of the whole model, the estimates included.
-    log_likelihood_estimate : float
-        Sum of the estimated terms; 0 without any, `log_density` with a `pymc.Simulator`.
-    position : ndarray, shape (d,)
-        The block's raveled, unconstrained values; in float64, rounded to the model's precision.
-    noise : tuple of ndarray
-        Noise of each source.
-    parameters : bytes
-        Parameters of the noisy likelihoods, to compare whether two estimates are of one quantity.
-    gradient : ndarray, shape (d,), or None
-        Gradient of the log density, if the target computes it with every evaluation.
-    extras : tuple of ndarray
-        Raveled extras of each of the target's `keeping`.
+    `log_density` is that of the whole model, estimates included. `log_likelihood_estimate` is the
+    sum of the estimated terms: 0 without any, `log_density` with a `pymc.Simulator`. `position`
+    (d,) has the block's raveled, unconstrained values in float64, rounded to the model's precision.
+    `noise` has an array for each source. `parameters` are the noisy likelihoods', as bytes to
+    compare whether two estimates are of one quantity. `gradient` (d,) is None unless the target
+    computes it with every evaluation. `extras` has the raveled extras of each of the target's
+    `keeping`.
     """
 
     log_density: float
@@ -60,8 +51,8 @@ class Evaluation(NamedTuple):
 class AtOnce:
     """Outputs of a graph of `position` (d,), at many positions at once.
 
-    ``compile(inputs, outputs)`` returns a compiled function. `executor`, a LazyExecutor or None, is
-    for black boxes and likelihoods that have none of their own.
+    ``compile(inputs, outputs)`` returns a compiled function. `executor`, a LazyExecutor or None,
+    runs black boxes and likelihoods that have none of their own.
     """
 
     def __init__(self, outputs, position, compile, executor):
@@ -76,7 +67,7 @@ class AtOnce:
         self._rest = compile([position, *known.values()], outputs)
 
     def begin(self, position):
-        """Let the executor begin with a position (d,) of the next batch, as far as it can."""
+        """Start a position (d,) of the next batch on the executor, as far as possible."""
         if not self._boxes:
             return
         op, function = self._boxes[0]
@@ -89,7 +80,7 @@ class AtOnce:
             op.abandon(self.executor, most)
 
     def __call__(self, positions):
-        """Return a list of the outputs at each of some positions (d,)."""
+        """Return a list of the outputs at each of the positions (d,)."""
         known = [[position] for position in positions]
         for op, function in self._boxes:
             rows = [function(*values) for values in known]
@@ -103,29 +94,18 @@ class LogDensity:
     """The log density of a block of variables, as a function of one vector and of noise.
 
     The vector has the block's variables, raveled, on their unconstrained scale. The other variables
-    are held at the values that :meth:`follow` takes from a point. Given these, the log density is
-    deterministic. `initial_point` has the shapes and first values, `compile_kwargs` are arguments
-    of `pytensor.function`.
+    have the values that :meth:`follow` takes from a point. `initial_point` has the shapes and first
+    values, `compile_kwargs` are arguments of `pytensor.function`.
 
     A TypeError says that a variable of the block is discrete. A ValueError says that the model has
     a `pymc.Simulator` and the block isn't the whole model, or that nothing depends on a variable
     with a flat prior.
 
-    Attributes
-    ----------
-    names, n_dimensions : tuple of str, int
-        Names of the block's value variables, and length d of the vector.
-    likelihoods, simulators : list of EstimatedLikelihood, list of Simulator
-        Noisy likelihoods of the model, and generators of its `pymc.Simulator` s.
-    rejecting : list of BlackBoxOp
-        Black boxes that reject points where they fail.
-    keeping : list of UserFunctionOp
-        Functions that return extras: black boxes, then noisy likelihoods.
-    is_noisy : bool
-        Whether the density depends on noise.
-    n_evaluations : int
-    precision : float
-        Relative rounding error of the model's numbers.
+    Attributes: `names` of the block's value variables; the vector's length `n_dimensions`; the
+    model's noisy `likelihoods` (EstimatedLikelihood) and `simulators` (Simulator); the BlackBoxOps
+    `rejecting` points where they fail; the UserFunctionOps `keeping` extras, black boxes first;
+    `is_noisy`; `n_evaluations`; and the `precision`, the relative rounding error of the model's
+    numbers.
     """
 
     _at_once: AtOnce | None = None
@@ -168,7 +148,6 @@ class LogDensity:
         self._compile(*self._graph)
 
     def _compile(self, outputs, position, compile_kwargs):
-        """Compile the log density and the parameters of the likelihoods; subclasses override it."""
         self._function = compile_function([position], outputs, compile_kwargs)
 
     @property
@@ -198,7 +177,7 @@ class LogDensity:
         return np.concatenate(parts, dtype=np.float64)
 
     def names_of(self, indices):
-        """Return the names of the variables that elements of the vector belong to."""
+        """Return the names of the variables that have elements of the vector at these indices."""
         ends = np.cumsum([self._sizes[name] for name in self.names])
         places = np.unique(np.searchsorted(ends, indices, side="right"))
         return [self.names[place] for place in places]
@@ -208,10 +187,7 @@ class LogDensity:
         return position.astype(self._dtype, copy=False)
 
     def evaluate(self, position, noise):
-        """Return the Evaluation at a position (d,) under given noise, counted.
-
-        The noise is that of the likelihoods, then of the simulators; an empty tuple without noise.
-        """
+        """Return the Evaluation at a position (d,) under each source's noise; counted."""
         if self._at_once is not None:
             return self.evaluate_all([position], [noise])[0]
         self.n_evaluations += 1
@@ -224,17 +200,14 @@ class LogDensity:
         return self._evaluation(position, noise, outputs, terms)
 
     def run_at_once(self, executor):
-        """Evaluate on an executor, a LazyExecutor or None, from now on.
-
-        The generator of a `pymc.Simulator` has one state: its model is evaluated place by place.
-        """
+        """Evaluate on a LazyExecutor, or None, from now on; not with a `pymc.Simulator`."""
         outputs, position, options = self._graph
         compiled = partial(compile_function, compile_kwargs=options)
-        if not self.simulators:
+        if not self.simulators:  # a generator has one state
             self._at_once = AtOnce(outputs, position, compiled, executor)
 
     def begin(self, position):
-        """Let the executor begin with a position (d,) of the next :meth:`evaluate_all`."""
+        """Start a position (d,) of the next :meth:`evaluate_all` on the executor."""
         if self._at_once is not None:
             self._at_once.begin(self.rounded(position))
 
@@ -245,12 +218,11 @@ class LogDensity:
 
     @property
     def runs_on_executors(self):
-        """Whether anything in the model does."""
         return bool(self.likelihoods or black_box_ops(self._graph[0]))
 
     @property
     def n_workers(self):
-        """Workers of executors that the model brings, for each replicate of an estimate; or 1."""
+        """Most workers of a model's executor, divided by an estimate's replicates; or 1."""
         numbers = [1]
         for op in black_box_ops(self._graph[0]):
             numbers.append(op.executor.n_workers if op.executor is not None else 1)
@@ -260,10 +232,7 @@ class LogDensity:
         return max(number or 1 for number in numbers)
 
     def evaluate_all(self, positions, noises):
-        """Return the Evaluations at positions (d,), each under its own noise, as :meth:`evaluate`.
-
-        They are made at once after :meth:`run_at_once`.
-        """
+        """Return the Evaluations at positions (d,), each under its own noise; counted."""
         if self._at_once is None:
             return list(map(self.evaluate, positions, noises))
         self.n_evaluations += len(positions)
@@ -279,10 +248,10 @@ class LogDensity:
         return list(map(self._evaluation, positions, noises, outputs, terms))
 
     def _evaluation(self, argument, noise, outputs, terms):
-        """Return an Evaluation.
+        """Return an Evaluation at `argument` (d,), from the compiled function's `outputs`.
 
-        `outputs` are the compiled function's at an `argument` (d,) in the model's precision,
-        `terms` the likelihoods' estimates with extras, which are asked for where they matter.
+        `terms` are the likelihoods' estimates with extras; they are computed only if the rest is
+        finite.
         """
         position = argument.astype(np.float64, copy=False)
         log_density = float(outputs[0])
@@ -304,7 +273,7 @@ class LogDensity:
         return Evaluation(log_density, estimate, position, noise, key, extras=extras)
 
     def extras_of(self, evaluation):
-        """Return the extras of an Evaluation by their names, NaN where it has none."""
+        """Return the extras of an Evaluation by name, NaN if it has none."""
         raveled = evaluation.extras or [op.extras.missing for op in self.keeping]
         found = {}
         for op, kept in zip(self.keeping, raveled, strict=True):
@@ -312,11 +281,11 @@ class LogDensity:
         return found
 
     def parameters(self, position):
-        """Return the parameters of each noisy likelihood at a position: lists of ndarray."""
+        """Return each noisy likelihood's parameters at a position (d,): lists of ndarray."""
         return self._split(self._function(self.rounded(position)))
 
     def _split(self, outputs):
-        """Return each likelihood's parameters from the outputs of the compiled function."""
+        """Return each likelihood's parameters among the compiled function's outputs."""
         parameters, first = [], 1
         for likelihood in self.likelihoods:
             n = len(likelihood.parameters)
@@ -326,14 +295,13 @@ class LogDensity:
 
 
 def nodes_with_extras(log_density):
-    """Return the raveled extras of each black box in a graph that has any, by its Op."""
+    """Return the raveled extras of each black box that has any, by its Op."""
     nodes = {v.owner for v in ancestors([log_density]) if v.owner is not None}
     keeping = [op for op in black_box_ops([log_density]) if op.extras is not None]
     return {op: next(n.outputs[-1] for n in nodes if n.op is op) for op in keeping}
 
 
 def check_names(ops):
-    """Raise a ValueError if two functions have extras of one name."""
     owner = {}
     for op in ops:
         for key in op.extras.shapes:
@@ -369,7 +337,6 @@ def check_proper(variables, model):
 
 
 def check_whole_model(names, model):
-    """Raise a ValueError unless a block has all variables of a model with a `pymc.Simulator`."""
     others = sorted({variable.name for variable in model.value_vars} - set(names))
     if others:
         raise ValueError(

@@ -1,18 +1,18 @@
 """The random parts of a model's graph: noisy likelihoods, and the simulators of PyMC.
 
-Both have the same members: a `name` for messages, the source's `scheme`, a :class:`Noise`, the
-number `n_start` of replicates at a chain's start, and `rows`, the noise of the chain's state.
+Both have a `name` for messages, a noise `scheme` (:class:`Noise`), the number `n_start` of
+replicates at a chain's start, and `rows`, the noise of the chain's state.
 
-The noise of an estimated likelihood is in a shared variable of the model, where the other steps of
-a chain read it. Two samplings of one model in one process, in turn or in threads, would write into
-the same variable. A step therefore keeps its chain's noise, and accepts other noise in the model
-only from the steps of its own chain. These are recognised as follows:
+The noise of an estimated likelihood is in a shared variable of the model, where all steps of a
+chain read it. Two samplings of one model in one process would write into the same variable. A step
+therefore keeps its chain's noise, and accepts other noise in the model only from the steps of its
+own chain, which are recognised as follows:
 
 - PyMC begins a chain with all of its steps, before the first iteration of any of them. Steps that
   begin so are of one session.
-- The point that a step is given has the values that the step before it has returned. If a step that
-  has all variables of the model is given its own last point while another one has moved since, the
-  other one is of another chain.
+- A step is given a point with the values that the step before it has returned. If a step of all
+  variables is given its own last point although another step has moved, that one is of another
+  chain.
 """
 
 from typing import Any
@@ -30,14 +30,9 @@ from pymc_kmc.likelihoods.noisy_log_likelihood import NoisyLogLikelihood
 class NoiseOwner:
     """The owner of the noise in a model, shared by the model's steps and updated in place.
 
-    Attributes
-    ----------
-    session : str
-        Of the step that has begun a chain, or made an iteration, last.
-    has_moved : bool
-        Whether a step of that session has made an iteration.
-    last, values : str, dict of str to ndarray
-        Token of the last step, and the values that it returned of its variables.
+    `session` is that of the step that last began a chain or made an iteration; `has_moved` says
+    whether a step of it has made one. `last` is the last step's token, `values` are those that it
+    returned.
     """
 
     def __init__(self):
@@ -46,17 +41,14 @@ class NoiseOwner:
 
     @classmethod
     def of(cls, shared):
-        """Return the owner of a shared variable's noise, the same for all steps that read it."""
+        """Return the owner of a shared variable's noise, one for all steps that read it."""
         if not hasattr(shared.tag, "kmc_noise_owner"):
             shared.tag.kmc_noise_owner = cls()
         return shared.tag.kmc_noise_owner
 
 
 class NoiseClaim:
-    """One step's claim to the noise in a model.
-
-    `names` are the step's value variables; `has_all` says whether these are all of the model.
-    """
+    """One step's claim to the model's noise; `has_all` if `names` are all value variables."""
 
     def __init__(self, owner, names, has_all):
         self.owner = owner
@@ -76,10 +68,7 @@ class NoiseClaim:
         owner.last, owner.values = self.token, {}
 
     def was_taken(self, point):
-        """Say whether another chain's step has taken the noise since this step's last iteration.
-
-        `point` is the one that this step is given.
-        """
+        """Return whether another chain's step has taken the noise since this step's iteration."""
         owner = self.owner
         if owner.last == self.token:
             return False
@@ -92,7 +81,6 @@ class NoiseClaim:
         return same(self.returned, point) and not same(owner.values, point)
 
     def is_own(self):
-        """Say whether this step was the last one."""
         return self.owner.last == self.token
 
     def take(self):
@@ -101,7 +89,7 @@ class NoiseClaim:
         owner.last, owner.values = self.token, self.returned
 
     def hand_over(self, point):
-        """Record the values that this step returns, for the others."""
+        """Record the values that this step returns, for the other steps."""
         self.returned = {name: point[name] for name in self.names}
         self.take()
 
@@ -113,10 +101,9 @@ def same(values, point):
 
 
 class EstimatedLikelihood:
-    """A node whose Op, `op`, is a :class:`NoisyLogLikelihood`.
+    """A node of a :class:`NoisyLogLikelihood`, `op`, with its noise in a shared variable.
 
-    Its noise is the value of a shared variable, where all steps of a model read it: they see one
-    density. `output` is the log estimate, `parameters` are those of the user's function.
+    `output` is the log estimate, `parameters` are those of the user's function.
     """
 
     is_noisy = True
@@ -129,7 +116,6 @@ class EstimatedLikelihood:
 
     @property
     def owner(self) -> NoiseOwner:
-        """The owner of the noise, shared by steps on this model."""
         return NoiseOwner.of(self._noise)
 
     @property
@@ -147,10 +133,9 @@ class EstimatedLikelihood:
 
 
 class Simulator:
-    """The random generator of a `pymc.Simulator`.
+    """The random generator of a `pymc.Simulator`, with its noise.
 
-    `model.logp()` makes a new generator at each call. No other step reads this one, so the noise is
-    kept here.
+    `model.logp()` makes a new generator at each call: no other step reads this one.
     """
 
     name = "pm.Simulator"
@@ -162,7 +147,6 @@ class Simulator:
         self.rows = None
 
     def use(self, rows):
-        """Let the compiled density simulate with this noise."""
         self._generator.set_value(self.scheme.inputs(rows[0])["rng"], borrow=True)
 
 

@@ -1,25 +1,22 @@
-r"""The opaque part of a model: its log density with holes, and the outputs that fill them.
+r"""The opaque part of a model: its log density as a function of the outputs of opaque nodes.
 
-A model's log density is a graph. Most of its nodes have gradients; those without one, such as an
-ODE solver in SciPy or a simulator, are *opaque*. Apart from them the log density is an ordinary
-function
+Nodes of the log density's graph without a gradient, such as an ODE solver in SciPy or a simulator,
+are *opaque*. The log density is a function
 
 .. math:: \log\pi(x) = L\big(x, o\big), \qquad o = g\big(u(x)\big),
 
-of the unconstrained variables x and of the opaque outputs o; the opaque nodes g depend on x only
+of the unconstrained variables x and of the outputs o of the opaque nodes g, which depend on x only
 through their inputs u. L and u are compiled with their gradients, for many points at a time. An
 evaluation of g is expensive: a surrogate replaces it.
 
-Noisy likelihoods are opaque terms of a sum. A density that can't be taken apart is opaque as a
-whole: one with a `pymc.Simulator`, one in which a node that may fail or is estimated feeds another,
-or one without an opaque node at all. Then L is o, a number, and u is x. A node that is fed by
-another one is a function of the other one's inputs; the other one is emulated too if L depends on
-it besides.
+Noisy likelihoods are opaque terms of a sum. A density is opaque as a whole (L is o, a number, and u
+is x) with a `pymc.Simulator`, without an opaque node, and if a node that may fail or is estimated
+feeds another. A node that is fed by another one is a function of the other one's inputs; the other
+one is emulated too if L depends on it besides.
 
-Two properties are read off the graph by evaluating it at a few points: which outputs are terms of a
-sum, so that the sum alone is emulated, and which variables a node's inputs depend on. Every
-evaluation checks both anew. Where they don't hold they are given up, and a :class:`StructureError`
-says so.
+Evaluations of the graph at a few points show which outputs are terms of a sum, so that the sum
+alone is emulated, and which variables a node's inputs depend on. Every later evaluation checks
+both. Refuted ones are given up, and a :class:`StructureError` says so.
 """
 
 from dataclasses import replace
@@ -42,8 +39,8 @@ from pymc_kmc.model.rows import Columns, Stacked, of_rows, with_slices
 from pymc_kmc.model.structure import OpaquePart, Structure, StructureError, spread_out
 from pymc_kmc.model.unconstrained import UnconstrainedModel
 
-# Dimensions for each input of a node from which on its inputs are few: two of thirteen are, of
-# four groups under a hierarchy.
+# Dimensions for each input of a node from which on its inputs are few: two inputs in thirteen
+# dimensions are, those of one of four groups of a hierarchy.
 SMALL = 3
 
 
@@ -53,7 +50,7 @@ class OpaqueModel(UnconstrainedModel):
     Parameters
     ----------
     variables : list of TensorVariable
-        Continuous value variables of the model. Others are held at the values that :meth:`follow`
+        Continuous value variables of the model. The others have the values that :meth:`follow`
         takes from a point, at first the initial ones; nothing opaque may depend on them.
     model : pymc.Model
     rng : numpy.random.Generator
@@ -70,16 +67,13 @@ class OpaqueModel(UnconstrainedModel):
     Attributes
     ----------
     nodes : list of OpaqueNode
-        One, if `is_whole`: the density is opaque as a whole. `why_whole` says why, if not None.
-    is_sum, returns_outputs : bool
-        Whether the log density is the sum of an exact part, the prior, and opaque terms; whether no
-        node is a term of it.
-    is_noisy : bool
-        Whether a node is an estimate.
+        One, if `is_whole`: the density is opaque as a whole. `why_whole` is the reason, or None.
+    is_sum, returns_outputs, is_noisy : bool
+        Whether the log density is a sum of the prior and opaque terms; whether no node is a term;
+        whether a node is an estimate.
     most_inputs, has_small_nodes : int, bool
-        The largest number of a node's inputs; whether there are several nodes with outputs, each of
-        few inputs beside the dimensions. A box for each group of a hierarchy is one: places that
-        are few for the dimensions are many for each node.
+        Largest number of a node's inputs; whether several nodes return outputs and have few inputs
+        for the dimensions, as a box for each group of a hierarchy: few places suffice for them.
     has_gradient : bool
         Whether nothing in the model is opaque.
     n_evaluations : int
@@ -122,7 +116,6 @@ class OpaqueModel(UnconstrainedModel):
         self.evaluations, self._n_remembered = Evaluations.none(self.names, *widths), 0
 
     def _whole(self, log_density):
-        """Return the whole density as the one opaque part."""
         target = LogDensity(self.variables, self.model, self.initial_point)
         return [OpaquePart("log density", log_density, self.variables, target)]
 
@@ -157,7 +150,7 @@ class OpaqueModel(UnconstrainedModel):
         self._describe(weights)
 
     def _fillings(self, outputs):
-        """Return the replacements of the parts by outputs; none has failed."""
+        """Return the replacements of the parts by outputs; none of the parts has failed."""
         fillings = {}
         for part, output in zip(self._parts_found, outputs, strict=True):
             filling = output.astype(part.output.dtype)
@@ -169,8 +162,8 @@ class OpaqueModel(UnconstrainedModel):
     def filled(self, x, emulate):
         """Return the log density as a graph of x (d,), with emulated outputs for the opaque ones.
 
-        ``emulate(family, inputs)`` returns the outputs (c, m) of nodes, given their indices and
-        inputs (c, k), both as graphs.
+        ``emulate(family, inputs)`` returns the outputs (c, m) of the nodes with indices `family`,
+        given their inputs (c, k), both as graphs.
         """
         outputs = []
         for parts, inputs, _ in self._families:
@@ -188,7 +181,6 @@ class OpaqueModel(UnconstrainedModel):
         return with_slices(clone_replace(log_density, self._pieces(x)).astype("float64"))
 
     def _describe(self, weights):
-        """Make the nodes, given the weights of terms."""
         self.nodes = graph.described_nodes(
             self._parts_found, self._arguments.sizes, self._holes, self._depends, weights
         )
@@ -213,7 +205,7 @@ class OpaqueModel(UnconstrainedModel):
 
     @property
     def why_not_coarse(self):
-        """Why the model has no coarse version, or None where it has one; "" if none was given."""
+        """Why the model has no coarse version, "" if none was given; None if it has one."""
         parts = self._parts_found
         lacking = [part.name for part in parts if getattr(part.source, "coarse", None) is None]
         if not lacking:
@@ -222,13 +214,12 @@ class OpaqueModel(UnconstrainedModel):
 
     @property
     def structure(self):
-        """The :class:`Structure` that no evaluation has refuted."""
         parts = [(node.is_term, node.moves_with) for node in self.nodes]
         return Structure(self.is_whole, *map(tuple, zip(*parts, strict=True)))
 
     @property
     def stored_op(self):
-        """The Op whose evaluations a store may have, if it is all that is opaque; else None."""
+        """The Op whose evaluations a store may have, if it alone is opaque; else None."""
         source = self._parts_found[0].source
         op = getattr(source, "op", source)
         return op if len(self.nodes) == 1 and isinstance(op, UserFunctionOp) else None
@@ -253,10 +244,7 @@ class OpaqueModel(UnconstrainedModel):
 
     @np.errstate(all="ignore")
     def log_density(self, X, outputs):
-        """Return the log density (n,) at X (n, d) given opaque outputs (n, m), and its derivatives.
-
-        These are by X, (n, d), and by the outputs, (n, m).
-        """
+        """Return log densities (n,) at X (n, d) given outputs (n, m), and derivatives by both."""
         if self.is_whole:  # as the graph says, in no time
             return outputs[:, 0], np.zeros_like(X), np.ones_like(outputs)
         raw = np.empty((len(X), self.nodes[-1].returned.stop))
@@ -278,9 +266,9 @@ class OpaqueModel(UnconstrainedModel):
 
     @np.errstate(all="ignore")
     def values(self, X, returned):
-        """Return the model's log density (n,) at X (n, d), given the nodes' returned values (n, k).
+        """Return log densities (n,) at X (n, d), given all values (n, k) that the nodes returned.
 
-        -inf where a chain would reject the place: where a black box has failed, at NaN and at +inf.
+        -inf if a chain would reject the place: where a black box has failed, at NaN and at +inf.
         """
         values, _, _ = self._given(X, returned)
         for node, part in zip(self.nodes, self._parts_found, strict=True):
@@ -289,16 +277,16 @@ class OpaqueModel(UnconstrainedModel):
         is_valid = values < np.inf
         if not is_valid.all():
             i = int(np.argmin(is_valid))
-            # A black box that rejects has told itself.
+            # A black box that rejects has warned itself.
             if all(part.flag is None for part in self._parts_found):
                 self.tell_invalid(X[i], values[i])
         return np.where(is_valid, values, -np.inf)
 
     def evaluate(self, X):
-        """Evaluate the opaque nodes at those X (n, d) that are new; return the Evaluations of all.
+        """Evaluate the opaque nodes at the new places of X (n, d); return the Evaluations of all.
 
-        A StructureError says that the structure read off the graph doesn't hold here: all is
-        recorded, and the nodes are others from now on.
+        A StructureError says that an evaluation has refuted the structure: all are recorded, and
+        `nodes` has changed.
         """
         new = self._unknown(X)
         if len(new):
@@ -323,7 +311,7 @@ class OpaqueModel(UnconstrainedModel):
         return self.evaluations[:n_known].rows(X)
 
     def _unknown(self, X):
-        """Return those of places X (n, d) that need an evaluation, each once if it is exact."""
+        """Return the places of X (n, d) that need an evaluation, each once if it is exact."""
         new = X[self._known_rows(X) < 0]
         if self.is_noisy:
             return new
@@ -332,7 +320,7 @@ class OpaqueModel(UnconstrainedModel):
         return new[np.sort(first)]
 
     def _prove(self, found):
-        """Check the structure read off the graph at evaluations; give up refuted parts of it."""
+        """Check the structure at evaluations; give up its refuted parts."""
         X, returned, values = found.X, found.outputs, found.log_densities
         is_finite = np.isfinite(values)
         if (is_finite & ~np.isfinite(returned).all(axis=1)).any():
@@ -378,7 +366,6 @@ class OpaqueModel(UnconstrainedModel):
 
     @cached_property
     def n_parallel(self):
-        """Number of evaluations that run at once; 1 without an executor."""
         return self._n_parallel or self._evaluator.n_workers
 
     @property
@@ -387,16 +374,16 @@ class OpaqueModel(UnconstrainedModel):
         return self._evaluator.runs_ahead
 
     def begin(self, X):
-        """Let the executor begin with X (n, d), all places of a later call of :meth:`evaluate`."""
+        """Start evaluations at X (n, d), all places of a later :meth:`evaluate`."""
         if len(new := self._unknown(X)):
             self._evaluator.begin(new)
 
     def end(self):
-        """End the workers of an executor made here, and evaluations that are no longer needed."""
+        """End evaluations no longer needed, and the workers of an executor made here."""
         self._evaluator.end()
 
     def _evaluate(self, X):
-        """Evaluate at points (n, d), and record the evaluations made before an error too."""
+        """Evaluate at X (n, d); record the evaluations made before an error too."""
         self.n_evaluations += len(X)
         outputs = np.full((len(X), self.nodes[-1].returned.stop), np.nan)
         begin, done = perf_counter(), np.zeros(len(X), dtype=bool)
@@ -408,7 +395,7 @@ class OpaqueModel(UnconstrainedModel):
             self._record(X[done], outputs[done], (perf_counter() - begin) / max(done.sum(), 1))
 
     def _record(self, X, outputs, seconds):
-        """Record evaluations (n, d) and (n, m), and the seconds of each, (n,) or one number."""
+        """Record evaluations (n, d) and (n, m), and their seconds, (n,) or one number."""
         if len(X):
             columns = self.inputs(X), outputs, self.values(X, outputs), np.full(len(X), seconds)
             self.evaluations = self.evaluations.joined(Evaluations(self.names, X, *columns))

@@ -1,4 +1,4 @@
-"""Evaluations of a model's opaque parts at many points, by the executors that they have."""
+"""Evaluations of a model's opaque parts at many points, on their executors."""
 
 from itertools import islice, tee
 
@@ -12,16 +12,9 @@ from pymc_kmc.model.rows import function, of_rows
 class PartEvaluator:
     """Evaluates opaque parts at many points.
 
-    Parameters
-    ----------
-    variables : list of TensorVariable
-    columns : Columns
-        The variables' columns in a matrix of points.
-    parts : list of OpaquePart
-    executor : LazyExecutor or None
-        Runs parts that have no executor of their own.
-    rng : numpy.random.Generator
-        Draws the noise of estimates.
+    `variables` are those of `columns`, the Columns of a matrix of points; `parts` are OpaqueParts.
+    `executor`, a LazyExecutor or None, runs parts that have none of their own; `rng` draws the
+    noise of estimates.
     """
 
     def __init__(self, variables, columns, parts, executor, rng):
@@ -38,10 +31,7 @@ class PartEvaluator:
         return self._arguments(*self._columns.split(X))
 
     def output_shapes(self, x):
-        """Return the shapes of all outputs, and the number of evaluations that this took.
-
-        One evaluation, at x (d,), finds those shapes that types lack.
-        """
+        """Return the shapes of all outputs, and the number of evaluations at x (d,) for them."""
         shapes = [part.output.type.shape for part in self._parts]
         if not any(n is None for shape in shapes for n in shape):
             return shapes, 0
@@ -50,7 +40,6 @@ class PartEvaluator:
         return shapes, 1
 
     def _outputs_at(self, x):
-        """Return the outputs at a point (d,) of the parts that are evaluated together."""
         return self._outputs(*[row[0] for row in self._columns.split(x[None])])
 
     def rows(self, X):
@@ -94,18 +83,18 @@ class PartEvaluator:
 
     @property
     def runs_ahead(self):
-        """Whether evaluations can begin before they are asked for, beside others."""
+        """Whether evaluations can begin beside others, before they are asked for."""
         source = self._parts[0].source
         if len(self._parts) > 1 or self._together or not isinstance(source, BlackBoxOp):
             return False
         return source.runs_ahead(self._executor)
 
     def begin(self, X):
-        """Let the executor begin with X (n, d), if :attr:`runs_ahead`."""
+        """Start evaluations at X (n, d) on the executor, if :attr:`runs_ahead`."""
         self._parts[0].source.begin(self.arguments(X), self._executor)
 
     def end(self):
-        """End the workers of an executor made here, and evaluations that are no longer needed."""
+        """End evaluations no longer needed, and the workers of an executor made here."""
         if self.runs_ahead:
             self._parts[0].source.abandon()
         if self._executor is not None:

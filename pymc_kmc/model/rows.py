@@ -1,8 +1,7 @@
-"""Many points at a time: arrays of variables as columns of a matrix, and functions of them.
+"""Functions of many points at a time, with variables as columns of a matrix.
 
-Functions are evaluated node by node with NumPy. Nothing is compiled; a node costs a microsecond or
-two and its arithmetic. PyTensor's own linker for Python checks shapes, dtypes and error states at
-each node, which takes some 15 microseconds.
+NumPy functions evaluate the graph node by node, without compilation. A node costs one or two
+microseconds and its arithmetic; PyTensor's Python linker takes some 15 microseconds a node.
 """
 
 from functools import cached_property, partial, reduce
@@ -33,18 +32,15 @@ REWRITES = RewriteDatabaseQuery(
     include=["fast_run", "local_check_parameter_to_ninf_switch"],
     exclude=["fusion", "BlasOpt", "inplace", "local_careduce_fusion"],
 )
-# Position among PyTensor's rewrites: after all of them.
+# Position of this module's rewrites among PyTensor's: after all of them.
 LAST = 200.0
-# What PyTensor's message begins with where shapes don't go together.
+# Start of PyTensor's message about shapes that can't be broadcast.
 BROADCASTING = "Could not broadcast dimensions"
 
 
 @node_rewriter([Elemwise])
 def pairwise(fgraph, node):
-    """Turn sums and products of many into those of two, the only ones that PyTensor gives to NumPy.
-
-    All others would call a Python function for each element.
-    """
+    """Split sums and products of many into those of two: PyTensor gives only these to NumPy."""
     if not isinstance(node.op.scalar_op, Add | Mul) or len(node.inputs) < 3:
         return None
     return [reduce(node.op, node.inputs)]
@@ -52,16 +48,15 @@ def pairwise(fgraph, node):
 
 @node_rewriter([Assert])
 def without_row_checks(fgraph, node):
-    """Leave out PyTensor's checks that arrays have the same number of rows, a third of the time."""
+    """Remove PyTensor's checks that arrays have equal numbers of rows: a third of the time."""
     return [node.inputs[0]] if node.op.msg.startswith(BROADCASTING) else None
 
 
 @node_rewriter([Join, MakeVector])
 def sliced(fgraph, node):
-    """Turn a join of a variable's entries, ``stack([x[0], x[1], ...])``, into a part of it.
+    """Turn a join of a variable's entries, ``stack([x[0], x[1], ...])``, into a slice or a take.
 
-    Successive ones are a slice. A function of each group in turn otherwise makes hundreds of nodes,
-    each of which is compiled.
+    Otherwise a function of each group in turn has hundreds of nodes, each of which is compiled.
     """
     axis, parts = _joined(node)
     if axis is None or len(parts) < 2:
@@ -96,7 +91,7 @@ def sliced(fgraph, node):
 
 
 def _joined(node):
-    """Return the axis of a join or of a vector made of numbers, and what is joined."""
+    """Return the axis and the parts of a join, or of a vector made of numbers."""
     if isinstance(node.op, MakeVector):
         return 0, node.inputs
     axis, parts = getattr(node.op, "axis", None), node.inputs
@@ -107,7 +102,7 @@ def _joined(node):
 
 
 def _before_expansion(variable, axis):
-    """Return the variable that was given a new axis, or None."""
+    """Return the variable to which `axis` was added, or None."""
     node = variable.owner
     if node is None or not isinstance(node.op, DimShuffle):
         return None
@@ -117,10 +112,10 @@ def _before_expansion(variable, axis):
 
 
 def _entry(variable):
-    """Return the variable of which another is an entry, or None.
+    """Return (base, place, number, indices) of a variable that is an entry of another, or None.
 
-    Besides it the position of the last index that is a number, that number, and all indices up to
-    there, None for those that take all, with 0 in that position.
+    `number` is the last index that is a number, `place` its position. `indices` are all up to
+    there, None for a whole axis, with 0 at `place`.
     """
     node = variable.owner
     if node is None or not isinstance(node.op, Subtensor):
@@ -144,7 +139,7 @@ def _entry(variable):
 
 
 def with_slices(output):
-    """Return a graph's output with joins of a variable's successive entries as slices of it."""
+    """Return a graph's output with :func:`sliced` joins."""
     graph = FunctionGraph(None, [output], clone=True, copy_inputs=False)
     dfs_rewriter(sliced).rewrite(graph)
     return graph.outputs[0]
@@ -178,10 +173,8 @@ def of_rows(inputs, outputs):
 
 
 def _with_switches(outputs):
-    """Return outputs that are -inf where a check of a distribution's parameters fails.
-
-    PyTensor merges the checks of all rows into one: a row that fails would make the others fail.
-    """
+    """Return outputs that are -inf if a check of a distribution's parameters fails."""
+    # PyTensor merges the checks of all rows into one: a failing row would make the others fail.
     # Shared variables, such as other steps' values and new data, are inputs too.
     graph = FunctionGraph(None, outputs, clone=True, copy_inputs=False)
     dfs_rewriter(local_check_parameter_to_ninf_switch).rewrite(graph)
@@ -189,7 +182,6 @@ def _with_switches(outputs):
 
 
 def _row_by_row(inputs, outputs):
-    """Return a function of many points that evaluates one after another."""
     at_one = function(inputs, outputs, NumPyLinker)
 
     def at_all(*arrays):
@@ -202,10 +194,9 @@ def _row_by_row(inputs, outputs):
 
 
 class Columns:
-    """Arrays of given shapes and dtypes, by default float64, as a matrix with a row for each point.
+    """Arrays of given shapes and dtypes, by default float64, as a matrix with a row a point.
 
-    Variables go through the graph one by one: slices of a joined vector would cost a loop over
-    points.
+    Graphs take variables one by one: slices of a joined vector would cost a loop over points.
     """
 
     def __init__(self, shapes, dtypes=None):
@@ -226,10 +217,9 @@ class Columns:
 
 
 class Stacked:
-    """Graphs of variables as the columns of one matrix, at many points, with its derivatives.
+    """Graphs of variables as columns of one matrix at many points, and its derivatives.
 
-    `columns` are the Columns of the variables. Each of the two functions is compiled when it is
-    first called: not all callers need both.
+    `columns` are the Columns of the variables. Each function is compiled at its first call.
     """
 
     def __init__(self, variables, columns, graphs):
@@ -274,7 +264,7 @@ class NumPyLinker(JITLinker):
 
 
 def straight(fgraph, order):
-    """Return a function of arrays that evaluates a graph, given the order of its nodes."""
+    """Return a function of arrays that evaluates a graph's nodes in this order."""
     places = {variable: i for i, variable in enumerate(fgraph.inputs)}
     wanted = [*[v for node in order for v in node.inputs], *fgraph.outputs]
     constants = dict.fromkeys(v for v in wanted if isinstance(v, Constant) and v not in places)
@@ -302,7 +292,7 @@ def straight(fgraph, order):
 
 
 def numpy_function(node):
-    """Return a function of a node's inputs; it returns the output, or a list of several."""
+    """Return a function of a node's inputs that returns its output, or a list of several."""
     op = node.op
     if isinstance(op, Elemwise):
         return _elementwise(node) or _performed(node)
@@ -359,7 +349,7 @@ def _shuffle(op):
 
 
 def _split(node):
-    """Return a function that splits all rows at once, which PyTensor may do one by one."""
+    """Return a function that splits all rows at once; PyTensor may do so one by one."""
     n_before, n = node.op.batch_ndim(node), len(node.outputs)
     own_axis = getattr(node.op.core_op, "axis", None)
 
@@ -373,7 +363,6 @@ def _split(node):
 
 
 def _performed(node):
-    """Return a function that calls the node's Op in Python."""
     sources, targets = [[None] for _ in node.inputs], [[None] for _ in node.outputs]
     storage = dict(zip([*node.inputs, *node.outputs], [*sources, *targets], strict=True))
     # The same variable twice has one storage.

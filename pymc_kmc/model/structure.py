@@ -1,8 +1,7 @@
-"""The structure of a model's graph: the nodes without a usable gradient, and how they enter it.
+"""The structure of a model's graph: the nodes without a usable gradient, and their role in it.
 
-The nodes are read off the graph. Which are terms of a sum, and which variables their inputs depend
-on, is found by evaluating it at some points. :class:`~pymc_kmc.model.opaque.OpaqueModel` checks
-that anew at every evaluated place.
+The graph has the nodes. Evaluations at some points show which nodes are terms of a sum, and which
+variables their inputs depend on; :class:`~pymc_kmc.model.opaque.OpaqueModel` checks both later.
 """
 
 import math
@@ -26,14 +25,13 @@ from pymc_kmc.model.log_density import LogDensity
 from pymc_kmc.model.noise_sources import EstimatedLikelihood, estimated_likelihoods, simulators
 from pymc_kmc.model.rows import with_slices
 
-# Points at which the graph is tried out, and their distances from the initial one in each variable:
-# near it, as far as PyMC's jitter, and as far as priors reach.
+# Number of points at which the graph is evaluated first, and their distances from the initial one
+# in each variable: near it, as far as PyMC's jitter, and as far as priors reach.
 N_TRIED, SPREADS = 12, (0.1, 1.0, 3.0)
-# Sizes of outputs with which is tried whether they are terms of a sum: bounds, kinks and saturation
-# lie anywhere between. A number is emulated as it is in any case: that of a log density is tried.
+# Sizes of the outputs with which their derivatives are compared, several and a single one: bounds,
+# kinks and saturation may lie anywhere between. A single output is emulated as it is in any case.
 SIZES, SIZES_OF_NUMBER = (1.0, 1e2, 1e4), (1.0,)
-# Number of them where the log density must be finite for a derivative to be called constant: any
-# single derivative is like itself.
+# Fewest points with a finite log density for a derivative to be called constant.
 FEWEST_FINITE = 3
 # Relative error of a constant derivative, and of a log density that is computed in two ways.
 ROUNDING, ROUNDING_OF_SUM = 1e-9, 1e-7
@@ -42,17 +40,10 @@ ROUNDING, ROUNDING_OF_SUM = 1e-9, 1e-7
 class OpaquePart(NamedTuple):
     """A node or noisy likelihood of the graph, with its variables there.
 
-    Attributes
-    ----------
-    inputs : list of TensorVariable
-        Those that depend on the model's variables. Of a node that another one feeds: the inputs of
-        the other one.
-    source : Op, EstimatedLikelihood, or LogDensity
-        The last of a density that is opaque as a whole.
-    flag : TensorVariable or None
-        1 where a black box that may fail has not failed.
-    is_fed : bool
-        Whether another opaque node is on the way to it.
+    `inputs` are those that depend on the model's variables; if another opaque node feeds it
+    (`is_fed`), that node's inputs. `source` is an Op, an EstimatedLikelihood, or the LogDensity
+    that is opaque as a whole. `flag` is the variable that is 1 if a black box that may fail hasn't
+    failed, else None.
     """
 
     name: str
@@ -69,7 +60,7 @@ class OpaquePart(NamedTuple):
 
     @property
     def function(self):
-        """A key that parts share which are one function of all its arguments; None for others."""
+        """A key that is common to parts that are one function of all their arguments; else None."""
         node, source = self.output.owner, self.source
         if not isinstance(source, Op) or self.is_fed or len(self.inputs) < len(node.inputs):
             return None
@@ -80,7 +71,7 @@ class OpaquePart(NamedTuple):
 
     @property
     def is_alone(self):
-        """Whether its likelihood, black box or density evaluates it, given its inputs."""
+        """Whether its likelihood, black box or density can evaluate it, given its inputs."""
         if not isinstance(self.source, BlackBoxOp):
             return isinstance(self.source, EstimatedLikelihood | LogDensity)
         # An argument that is a constant isn't among the inputs.
@@ -88,10 +79,7 @@ class OpaquePart(NamedTuple):
 
 
 def dependent(variables, log_density):
-    """Return the list of nodes of a graph that depend on variables, in order.
-
-    The set of all variables that depend on them, themselves included, is returned too.
-    """
+    """Return the nodes of a graph that depend on variables, and all such variables, a set."""
     found, nodes = set(variables), []
     for node in toposort([log_density]):
         if found.intersection(node.inputs):
@@ -101,18 +89,15 @@ def dependent(variables, log_density):
 
 
 def merged(log_density):
-    """Return a log density in which equal nodes are one.
-
-    PyMC copies nodes that two terms of the log density share. A black box would be paid for and
-    emulated once for each observed variable that depends on it, and once for its failures.
-    """
+    """Return a log density in which equal nodes are one."""
+    # PyMC copies nodes that several terms share: each copy of a black box would be evaluated.
     graph = FunctionGraph(outputs=[log_density], copy_inputs=False)
     MergeOptimizer().rewrite(graph)
     return graph.outputs[0]
 
 
 def with_coarse(log_density):
-    """Return a log density with the coarse versions of its black boxes, all of which have one."""
+    """Return a log density with the coarse versions of its black boxes."""
     nodes = [v.owner for v in ancestors([log_density]) if v.owner is not None]
     replaced = {}
     for node in nodes:
@@ -129,14 +114,12 @@ def opaque_nodes(log_density, variables):
 
 
 def _has_gradient(node, varying):
-    """Say whether a node's outputs can be differentiated by those inputs that vary.
-
-    The derivatives of integers are zero, and an Op has to declare that.
-    """
+    """Return whether a node's outputs can be differentiated by its inputs that vary."""
     outputs = [v for v in node.outputs if _is_number(v)]
     if not outputs:
         return True
     try:
+        # The derivatives of integers are zero, and an Op has to declare that.
         inputs, wanted = _differentiable(node.inputs, varying)
         if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
             outputs = [v for v in node.op.make_node(*inputs).outputs if _is_number(v)]
@@ -149,7 +132,7 @@ def _has_gradient(node, varying):
 
 
 def _differentiable(inputs, varying):
-    """Return inputs with those that vary as functions of floats, and these floats."""
+    """Return inputs, with integers that vary as functions of floats, and all floats that vary."""
     found, floats = [], []
     for v in inputs:
         if v in varying and _is_continuous(v):
@@ -172,11 +155,11 @@ def _is_continuous(variable):
 
 
 class InseparableError(Exception):
-    """An opaque node can't be taken out of a log density; the message has its name and why."""
+    """An opaque node can't be separated from a log density; the message has its name and why."""
 
 
 def opaque_parts(log_density, variables):
-    """Return the OpaqueParts of a graph; an InseparableError if it can't be taken apart."""
+    """Return the OpaqueParts of a graph; an InseparableError if they can't be separated."""
     if found := simulators(log_density):
         raise InseparableError(f"{found[0].name} is a pm.Simulator, whose value is an estimate")
     likelihoods = estimated_likelihoods(log_density)
@@ -203,9 +186,9 @@ def opaque_parts(log_density, variables):
 
 
 def _unfed(parts, log_density, varying):
-    """Give nodes that others feed the inputs of these; leave out nodes that feed others alone.
+    """Replace the inputs of fed nodes by the feeding ones'; drop nodes that only feed others.
 
-    An InseparableError where one of such a pair may fail or is estimated.
+    An InseparableError if one of such a pair may fail or is estimated.
     """
     outputs = {part.output for part in parts}
     feeding = {part.output: outputs.intersection(ancestors(part.inputs)) for part in parts}
@@ -228,7 +211,7 @@ def _unfed(parts, log_density, varying):
 
 
 def _before(variables, behind, varying):
-    """Return the nearest ancestors of variables that vary and are not `behind` opaque outputs."""
+    """Return the nearest ancestors of variables that vary and don't depend on opaque outputs."""
     found = {}
     for variable in variables:
         if variable in behind:
@@ -239,20 +222,14 @@ def _before(variables, behind, varying):
 
 
 def given_others(model, variables):
-    """Return a model's log density given its other variables, and a dict of these.
-
-    It maps each of the model's other value variables to the shared variable in its place.
-    """
+    """Return a model's log density given its other variables, and shared replacements of these."""
     log_density = merged(model.logp())
     others = make_shared_replacements(model.initial_point(0), variables, model)
     return (clone_replace(log_density, others) if others else log_density), others
 
 
 def others_behind(log_density, variables, others, is_whole=False):
-    """Return the names of the `others` that an opaque node depends on.
-
-    `variables` are to be learned; `is_whole` says whether the whole density is opaque.
-    """
+    """Return the names of `others` that an opaque node, or the density if whole, depends on."""
     if not others:
         return []
     names, shared = {s: v.name for v, s in others.items()}, set(others.values())
@@ -265,9 +242,9 @@ def others_behind(log_density, variables, others, is_whole=False):
 
 
 def why_not_learned(model, variables):
-    """Return why a model can't be learned apart from its chains, or None where it can be.
+    """Return why `variables` can't be learned before the chains, or None if they can be.
 
-    `variables` are to be learned. An empty sentence where nothing is opaque. Nothing is compiled.
+    The reason is "" if nothing in the model is opaque. Nothing is compiled.
     """
     log_density, others = given_others(model, variables)
     try:
@@ -282,32 +259,18 @@ def why_not_learned(model, variables):
 
 
 class StructureError(Exception):
-    """The structure read off a model's graph doesn't hold at a place that was evaluated."""
+    """An evaluation has refuted the structure read off a model's graph."""
 
 
 class OpaqueNode(NamedTuple):
     """A part of the log density without usable gradient.
 
-    Attributes
-    ----------
-    n_outputs : int
-        Number of values that are emulated: 1 for a term of the log density.
-    is_term : bool
-        Whether it is a term of the log density: a weighted sum of its outputs is added to the rest,
-        and is emulated.
-    is_noisy : bool
-        Whether its value is an estimate.
-    inputs, outputs, returned : slice
-        Its inputs among all opaque inputs, its emulated outputs among all emulated outputs, and its
-        returned values, raveled, among all returned values.
-    moves_with : ndarray of int
-        Positions of the unconstrained values that its inputs depend on.
-    shape : tuple of int
-        Of its outputs: () for a term of the log density.
-    weights : ndarray or None
-        Of a term's returned values in the log density; None where it isn't a term.
-    function : int
-        Number of the first node whose outputs are the same function of its inputs.
+    `n_outputs` values are emulated: 1 for a term of the log density (`is_term`), which is a
+    weighted sum of its outputs. `is_noisy` says that it is an estimate. The slices `inputs`,
+    `outputs` and `returned` are its own among all opaque inputs, all emulated outputs and all
+    returned values, raveled. `moves_with` has the positions of the unconstrained values that its
+    inputs depend on. `shape` is that of its outputs, () for a term; `weights` are a term's, else
+    None. `function` is the number of the first node that is the same function of its inputs.
     """
 
     name: str
@@ -334,9 +297,8 @@ class OpaqueNode(NamedTuple):
 class Structure(NamedTuple):
     """The structure of a model's graph that no evaluation has refuted.
 
-    `is_whole` says whether the density is opaque as a whole, `are_terms` which nodes are terms of a
-    sum. `moves_with` has, for each node, the positions of the unconstrained values that its inputs
-    depend on.
+    `is_whole` says whether the density is opaque as a whole; `are_terms` and `moves_with` are those
+    of each :class:`OpaqueNode`.
     """
 
     is_whole: bool
@@ -345,17 +307,17 @@ class Structure(NamedTuple):
 
 
 def tried_points(start):
-    """Return points (n, d) at which a graph is tried out; the first one is `start` (d,)."""
+    """Return points (n, d) at which a graph is evaluated; the first one is `start` (d,)."""
     rng = np.random.default_rng(0)
     spreads = np.repeat(SPREADS, -(-N_TRIED // len(SPREADS)))[:N_TRIED, None]
     return np.vstack([start, start + spreads * rng.standard_normal((N_TRIED, len(start)))])
 
 
 def term_weights(given, X, sizes):
-    """Return the weights (k,) of each part's outputs in the log density; None where it is no term.
+    """Return the weights (k,) of each part's outputs in the log density; None if it is no term.
 
-    ``given(X, outputs)`` returns log densities (n,), and derivatives by X and by all outputs. It is
-    tried at X (n, d); `sizes` are the numbers of the parts' outputs.
+    ``given(X, outputs)`` returns log densities (n,), and derivatives by X and by all outputs; it is
+    evaluated at X (n, d). `sizes` are the numbers of the parts' outputs.
     """
     rng = np.random.default_rng(1)
     found = []
@@ -378,10 +340,7 @@ def term_weights(given, X, sizes):
 
 
 def dependence(inputs_at, X):
-    """Return the mask (d, k) of opaque inputs that move with a variable, tried at X (n, d).
-
-    `inputs_at` returns the opaque inputs (n, k) at points (n, d).
-    """
+    """Return the mask (d, k) of variables that `inputs_at`, (n, k), moves with at X (n, d)."""
     inputs = inputs_at(X)
     depends = np.empty((X.shape[1], inputs.shape[1]), dtype=bool)
     for j in range(len(depends)):
@@ -394,8 +353,7 @@ def dependence(inputs_at, X):
 def dependent_besides(inputs_at, X, inputs, start, node):
     """Return positions of variables that a node's inputs depend on besides its `moves_with`.
 
-    `inputs` (n, k) are the opaque inputs at X (n, d), where it is checked. The other variables are
-    held at `start` (d,).
+    `inputs` (n, k) are the opaque inputs at X (n, d); the other variables are held at `start` (d,).
     """
     held = np.setdiff1d(np.arange(len(start)), node.moves_with)
     own, last = X.copy(), inputs[:, node.inputs]
@@ -416,9 +374,8 @@ def dependent_besides(inputs_at, X, inputs, start, node):
 def described_nodes(parts, input_sizes, holes, depends, weights):
     """Return an OpaqueNode for each of the parts.
 
-    `input_sizes` has the sizes of all arrays that are inputs of the parts, `holes` the Columns of
-    their outputs. The mask `depends` (d, k) says which opaque inputs move with which unconstrained
-    value; `weights` are those of :func:`term_weights`.
+    `input_sizes` has the sizes of all parts' inputs, `holes` the Columns of their outputs;
+    `depends` is that of :func:`dependence`, `weights` those of :func:`term_weights`.
     """
     nodes, sizes, functions = [], iter(input_sizes), []
     inputs = outputs = returned = slice(0, 0)
@@ -443,15 +400,15 @@ def _after(last, n):
 
 
 def spread_out(weights):
-    """Return a term's outputs (k,), in units of their weighted sum."""
+    """Return a term's outputs (k,) for a weighted sum of 1."""
     return weights / (weights @ weights)
 
 
 class Family(NamedTuple):
     """Successive parts that are one function; most families have one part.
 
-    `parts` are the c parts' numbers, `inputs` is the graph of their inputs (c, k), and `shape` that
-    of an array with their outputs: (c, ...), without c where it is 1.
+    `parts` are the c parts' numbers, `inputs` is the graph of their inputs (c, k), `shape` that of
+    all their outputs: (c, ...), without c if it is 1.
     """
 
     parts: list
@@ -460,7 +417,7 @@ class Family(NamedTuple):
 
 
 def by_function(parts):
-    """Return parts, those that are one function one after another."""
+    """Return parts in an order in which those of one function follow each other."""
     keys = [part.function or i for i, part in enumerate(parts)]
     order = sorted(range(len(parts)), key=lambda i: keys.index(keys[i]))
     return [parts[i] for i in order]
@@ -488,7 +445,7 @@ def _family(numbers, parts, shape, input_shapes):
 
 
 def entries(values, n):
-    """Return the list of the n variables that another one, or one alone, stands for."""
+    """Return the list of n entries of a variable, or the variable itself if n is 1."""
     return [values] if n == 1 else [values[i] for i in range(n)]
 
 

@@ -1,11 +1,11 @@
-"""The density that a chain samples from: values are recycled, noise is kept, evaluations counted.
+"""The density that a chain samples from, with the chain's noise and its recycled evaluation.
 
 If the model has estimated likelihoods, a chain's state is the block's position *and* their noise
-(:mod:`pymc_kmc.likelihoods.noise_schemes`). A proposal comes with renewed noise; the accepted
-estimate is recycled and never drawn again (Andrieu and Roberts, 2009). Noise is in shared variables
-of the model's graph, which every step of a `CompoundStep` reads: all of them see one density on the
-extended space. The chain's own noise is kept here, and never confused with that of another chain in
-the same process (:mod:`pymc_kmc.model.noise_sources`).
+(:mod:`pymc_kmc.likelihoods.noise_schemes`). A proposal has renewed noise; the accepted estimate is
+recycled and never drawn again (Andrieu and Roberts, 2009). The noise is in shared variables of the
+model's graph, which every step of a `CompoundStep` reads: all of them see one density on the
+extended space. :mod:`pymc_kmc.model.noise_sources` tells it from that of another chain in the
+process.
 
 References
 ----------
@@ -28,11 +28,10 @@ from pymc_kmc.model.noise_sources import NoiseClaim
 
 
 class NoisyTerm(NamedTuple):
-    """An estimated term of the log density at one position, by the name of its potential.
+    """An estimated term of the log density at one position; `name` is its potential's.
 
-    `noise` is the Noise scheme, `n_replicates` the number of its rows, and `fewest` the smallest
-    possible number of rows, None if it can't be chosen. `log_estimate` is the term as a function of
-    its noise alone.
+    `noise` is the Noise scheme, `n_replicates` the number of its rows, `fewest` the smallest
+    possible number, None if it can't be chosen. `log_estimate` is a function of the noise alone.
     """
 
     name: str
@@ -43,10 +42,9 @@ class NoisyTerm(NamedTuple):
 
 
 class TargetDensity(LogDensity):
-    """The log density that a step samples from, with the state of a chain.
+    """The log density that a step samples from, with the noise and Evaluation of a chain's state.
 
-    The state is the noise and the evaluation of the current position. The rest is compiled once;
-    see :class:`LogDensity` for parameters, attributes and exceptions.
+    See :class:`LogDensity` for parameters, attributes and exceptions.
     """
 
     def __init__(self, variables, model, initial_point, compile_kwargs=None):
@@ -62,7 +60,7 @@ class TargetDensity(LogDensity):
         self._noise: tuple = ()
 
     def start_chain(self, rng):
-        """Begin a new chain: new noise drawn by `rng`, nothing recycled, nothing counted."""
+        """Begin a new chain: draw new noise, recycle nothing, set the counters to 0."""
         self._current = None
         self._handed_over = None, []
         self.n_evaluations = 0
@@ -87,8 +85,8 @@ class TargetDensity(LogDensity):
     def _chain_noise(self, point):
         """Return the noise of the chain's state, from the model if a step of the chain set it.
 
-        A SamplingError says that another chain has replaced it, and that other steps of this chain
-        may have read that.
+        A SamplingError says that another chain has replaced it, where other steps of this chain may
+        have read it.
         """
         claim = self._claim
         if claim is None or claim.is_own():
@@ -113,7 +111,6 @@ class TargetDensity(LogDensity):
         return self.noise, None if claim is None else dict(vars(claim.owner))
 
     def give_back(self, borrowed):
-        """Leave the model as it was when :meth:`borrow` was called."""
         self.noise, owner = borrowed
         if owner is not None:
             for name, value in owner.items():
@@ -133,14 +130,13 @@ class TargetDensity(LogDensity):
 
     @property
     def recycled(self) -> Evaluation | None:
-        """The evaluation of the chain's current state, or None before the first."""
         return self._current
 
     def current(self, point) -> Evaluation:
         """Return the Evaluation of the chain's state at PyMC's `point`, recycled while it is valid.
 
-        The density is evaluated at a chain's start and, under the *same* noise, when another step
-        has changed a value.
+        It is evaluated at a chain's start and, under the *same* noise, after another step has
+        changed a value.
         """
         moved = self.follow(point)
         noise = self._chain_noise(point) if self.is_noisy else ()
@@ -154,10 +150,7 @@ class TargetDensity(LogDensity):
         return current
 
     def propose(self, position, rng, after=None) -> Evaluation:
-        """Return the Evaluation at a proposal (d,), under renewed noise.
-
-        The noise of `after`, an Evaluation, is renewed; by default the chain's.
-        """
+        """Return the Evaluation at a proposal (d,), the noise of `after` or the chain's renewed."""
         if not self.is_noisy:
             return self.evaluate(position, ())
         noise = self._noise
@@ -177,7 +170,7 @@ class TargetDensity(LogDensity):
         return found
 
     def propose_all(self, positions, rng):
-        """Return the Evaluations at positions (d,), each under noise drawn for it alone."""
+        """Return the Evaluations at positions (d,), each under independent noise."""
         noises = [self._new_noise(rng) for _ in positions]
         return self.evaluate_all(positions, noises)
 
@@ -191,7 +184,7 @@ class TargetDensity(LogDensity):
         return b"".join([value.tobytes() for value in self._others.values()])
 
     def accept(self, evaluation):
-        """Make a proposal the chain's state: its noise is kept and its value is recycled."""
+        """Make a proposal the chain's state: keep its noise, recycle its value."""
         self._current = evaluation
         if self.is_noisy:
             self.noise = evaluation.noise
@@ -214,10 +207,7 @@ class TargetDensity(LogDensity):
         return point
 
     def _is_handed_over(self, point, position):
-        """Say whether `point` has the very arrays that :meth:`point` last made of `position`.
-
-        That saves comparing positions in each iteration.
-        """
+        """Return whether `point` has the very arrays that :meth:`point` last made of `position`."""
         source, views = self._handed_over
         if source is not position:
             return False
@@ -225,27 +215,25 @@ class TargetDensity(LogDensity):
 
     @property
     def has_independent_noise(self):
-        """Whether the density is estimated, with a proposal's noise independent of the chain's."""
+        """Whether the density is estimated, and a proposal's noise independent of the chain's."""
         return self.is_noisy and not any(source.scheme.correlation for source in self._sources)
 
     # Replicates of noisy likelihoods
 
     @property
     def n_replicates(self):
-        """Number of replicates an evaluation, over all noisy likelihoods."""
         if not self.likelihoods:
             return 0
         return sum(len(rows) for rows in self._noise[: len(self.likelihoods)])
 
     @property
     def chooses_n_replicates(self):
-        """Whether a likelihood's number of replicates is to be chosen."""
         return any(likelihood.op.is_auto for likelihood in self.likelihoods)
 
     def choose_n_replicates(self, point, rng):
         """Choose the numbers of replicates at the chain's state, and renew the noise.
 
-        Return a list of each likelihood's name, number of replicates and variance of its log
+        Return a list of likelihoods' names, numbers of replicates and variances of the log
         estimate.
         """
         parameters = self.parameters(self.current(point).position)
@@ -263,10 +251,7 @@ class TargetDensity(LogDensity):
         return chosen
 
     def noisy_terms(self, point):
-        """Return the list of NoisyTerms of the log density at a point.
-
-        The simulators of PyMC make one term, their sum with all exact terms.
-        """
+        """Return the NoisyTerms at a point; PyMC's simulators make one, with all exact terms."""
         position = self.current(point).position
         terms, parameters = [], self.parameters(position)
         calls = zip(self.likelihoods, self._noise, parameters, strict=False)
@@ -289,16 +274,13 @@ class TargetDensity(LogDensity):
     # Messages
 
     def rejections(self):
-        """Return (name, number of evaluations, number rejected) of each black box that rejects.
-
-        They are counted in this chain.
-        """
+        """Return this chain's (name, evaluations, rejected ones) of each black box that rejects."""
         pairs = zip(self.rejecting, self._before_chain, strict=True)
         return [(op.name, op.n_evaluations - n, op.n_rejected - k) for op, (n, k) in pairs]
 
     @property
     def simulations(self):
-        """Records of this chain's simulations, of each likelihood made of simulations."""
+        """Records of this chain's simulations, of each likelihood that simulates."""
         records = (likelihood.op.simulations for likelihood in self.likelihoods)
         return [record for record in records if record is not None]
 
@@ -312,8 +294,7 @@ class TargetDensity(LogDensity):
     def check_start(self, point):
         """Raise a SamplingError unless the chain can start at `point`.
 
-        It can't where the log density is NaN, ``+inf``, or ``-inf`` for another reason than noise:
-        another draw of a noisy estimate of ``-inf`` may be finite.
+        It can if the log density is finite, or is -inf because of a noisy estimate alone.
         """
         evaluation = self.current(point)
         log_density = evaluation.log_density
@@ -337,16 +318,12 @@ def log_estimate(op, parameters, noise):
 
 
 def same_noise(first, second):
-    """Say whether two tuples of arrays are the same noise."""
     pairs = zip(first, second, strict=True)
     return all(a is b or np.array_equal(a, b) for a, b in pairs)
 
 
 def explain_terms(model, point):
-    """Return the terms of a model's log density that are not finite at a point, or all terms.
-
-    The text has one line a term, "name: value".
-    """
+    """Return lines "name: value" of a model's terms that aren't finite at a point, or of all."""
     inputs = list(model.value_vars)
     arguments = [point[variable.name] for variable in inputs]
     names = [v.name for v in model.free_RVs + model.observed_RVs + model.potentials]

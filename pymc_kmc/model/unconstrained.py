@@ -13,10 +13,10 @@ from pymc_kmc.model.rows import Columns, of_rows
 
 
 class UnconstrainedModel:
-    """A model's continuous value variables as a vector.
+    """A model's continuous value variables as a vector of length `n_dimensions`.
 
-    `others` maps the model's other value variables to the shared variables in their place. The
-    attribute `names` has the variables' names; `n_dimensions` is the vector's length.
+    `others` maps the model's other value variables to the shared variables in their place. `names`
+    has the names of the vector's variables.
     """
 
     def __init__(self, variables, model, others):
@@ -32,24 +32,22 @@ class UnconstrainedModel:
 
     @property
     def random_variables(self):
-        """The random variables of the value variables, in the model's order."""
         model = self.model
         return [v for v in model.free_RVs if model.rvs_to_values[v] in self.variables]
 
     @property
     def others(self):
-        """Values of the other variables, by their names."""
         return {variable.name: shared.get_value() for variable, shared in self._others.items()}
 
     def follow(self, point):
-        """Take the values of the other variables from a point, a dict of arrays by their names."""
+        """Take the other variables' values from a point, a dict of arrays by name."""
         for variable, shared in self._others.items():
             # A copy: in worker processes PyMC writes the next point into the same memory.
             shared.set_value(np.array(point[variable.name]), borrow=True)
 
     @cached_property
     def periods(self):
-        """Period of each unconstrained value, (d,): that of an angle, infinite for others."""
+        """Period (d,) of each unconstrained value, infinite unless it is an angle."""
         periods = []
         for variable, size in zip(self.variables, self._columns.sizes, strict=True):
             transform = self.model.rvs_to_transforms[self.model.values_to_rvs[variable]]
@@ -58,14 +56,13 @@ class UnconstrainedModel:
         return np.array(periods)
 
     def nearest_copy(self, x, to):
-        """Return a place (d,) with its angles turned as near as possible to another place's."""
+        """Return x (d,) with its angles turned by full periods to be nearest to those of `to`."""
         x, angles = np.array(x), np.isfinite(self.periods)
         turn = self.periods[angles]
         x[angles] -= turn * np.round((x - to)[angles] / turn)
         return x
 
     def _pieces(self, x):
-        """Return the variables as parts of a vector x (d,)."""
         columns = self._columns
         parts = zip(self.variables, columns.ends[:-1], columns.sizes, columns.shapes, strict=True)
         pieces = {}
@@ -76,12 +73,11 @@ class UnconstrainedModel:
 
     @cached_property
     def _natural(self):
-        """The compiled function of :meth:`natural`."""
         values = self.model.replace_rvs_by_values(self.random_variables)
         return of_rows(self.variables, clone_replace(values, self._others))
 
     def natural(self, X):
-        """Return the free variables, on their natural scale, at X (n, d): a dict of arrays."""
+        """Return the free variables on their natural scale at X (n, d), a dict of arrays."""
         arrays = self._natural(*self._columns.split(X))
         free = self.random_variables
         return {variable.name: array for variable, array in zip(free, arrays, strict=True)}
@@ -107,7 +103,7 @@ class UnconstrainedModel:
         return self._columns.join(of_rows(inputs, values)(*rows))
 
     def prior_points(self, n, rng):
-        """Return n draws of the prior (n, d); None where it can't be drawn from."""
+        """Return n draws of the prior (n, d); None if PyMC can't draw from it."""
         try:
             overrides = dict.fromkeys(self.random_variables, "prior")
             rows = self._drawn(n, rng, overrides=overrides)
@@ -119,7 +115,7 @@ class UnconstrainedModel:
         """Return n of PyMC's jittered initial points, (n, d).
 
         Every second one is its predecessor reflected at the initial point, which has the same
-        distribution: modes on both sides of it, mirror images for instance, are both near to one.
+        distribution: mirrored modes both have a point nearby.
         """
         jittered = self._drawn((n + 1) // 2, rng, jitter_rvs=set(self.random_variables))
         points = np.repeat(jittered, 2, axis=0)[:n]

@@ -10,12 +10,12 @@ from pymc_kmc.runs import Run
 
 # Smallest error that is drawn, in nats: a log scale has no zero.
 SMALLEST_ERROR = 1e-4
-# Depth below the best log density of evaluations that are drawn, in nats a dimension: emulators
-# needn't be right where the posterior has no mass.
+# Largest depth below the best log density, in nats a dimension, of evaluations that are drawn:
+# emulators needn't be right where the posterior has no mass.
 DEPTH = 3.0
-# Most curves that are drawn, of outputs with several axes.
+# Most curves that are drawn, of outputs with several axes: a panel each.
 MOST_CURVES = 4
-# Probabilities of the ends of a band.
+# Probabilities of a band's ends.
 BAND = (0.05, 0.95)
 EMULATED, EVALUATED = "C0", "0.25"
 # Colours of the chains' evaluations and of the step's own work.
@@ -61,27 +61,24 @@ def draw_rounds(learned, figsize=None, ax=None):
 def plot_emulator(learned, node=0, *, figsize=None, ax=None):
     """Draw an emulator's predictions of its outputs over their index, and its errors.
 
-    For outputs with an index, such as an ODE's solution, the picture has their central 90 % over
-    posterior draws, with the emulator's own error, beside the evaluations where the posterior has
-    mass. Below it are the errors of the emulator at these evaluations, each predicted from all
-    others, in standard deviations of the output over the posterior. For a number, such as a log
-    likelihood, predictions from all other evaluations are drawn against the evaluated values.
+    For outputs with an index, such as an ODE's solution: their central 90 % over posterior draws,
+    the emulator's error included, and evaluations where the posterior has mass; below, the
+    emulator's leave-one-out errors at these, in the outputs' posterior standard deviations. For a
+    number, such as a log likelihood: leave-one-out predictions against evaluated values.
 
     Parameters
     ----------
     learned : LearnedPosterior
     node : int or str
         Number of the emulated node, or its name.
-    figsize : (float, float), optional
-        In inches.
-    ax : array of matplotlib.axes.Axes, optional
-        Axes to draw in, one a panel.
+    figsize : (float, float), in inches, optional
+    ax : array of matplotlib.axes.Axes, one a panel, optional
 
     Returns
     -------
     ndarray of matplotlib.axes.Axes or arviz_plots.PlotCollection
-        With ArviZ 0.x and 1.x. Panels: "outputs", or "outputs_0", "outputs_1", ... where outputs
-        have several axes, the first of which is drawn along; and "held_out".
+        With ArviZ 0.x and 1.x. Panels: "held_out", and "outputs", or "outputs_0", "outputs_1", ...
+        along the first axis of outputs with several axes.
 
     Raises
     ------
@@ -183,7 +180,6 @@ def _band(outputs, sd):
 
 
 def _label(shape, curve):
-    """Return the name of a curve: the outputs along the first axis, all other indices fixed."""
     others = np.unravel_index(curve, shape[1:])
     return f"[:, {', '.join(str(int(k)) for k in others)}]"
 
@@ -191,27 +187,24 @@ def _label(shape, curve):
 def plot_learning(source, *, chains=None, step=0, n_bins=30, figsize=None, ax=None):
     """Draw a surrogate's errors at fresh evaluations, and the cost of learning it.
 
-    Three panels: the error of the surrogate at each new evaluation *before* learning from it, with
-    its median and the central 80 % in intervals of evaluations; the best log density that each
-    chain has found; the seconds and evaluations that tuning and sampling have taken, all chains
-    together. Errors are in nats; with a noisy likelihood the noise is in them.
+    Three panels: the surrogate's error at each new evaluation *before* learning from it, with its
+    median and central 80 % in intervals of evaluations; each chain's best log density; the seconds
+    and evaluations of tuning and sampling, over all chains. Errors are in nats, the noise included.
 
     Parameters
     ----------
     source : arviz.InferenceData, xarray.DataTree, pymc.backends.base.MultiTrace or LearnedPosterior
         The result of `pm.sample(step=kmc.KMC(), discard_tuned_samples=False)`, or of
-        :func:`~pymc_kmc.learn`. Of the latter two panels are drawn: the errors at fresh draws,
-        round by round, with the temperature of these; and the best log density by evaluation.
+        :func:`~pymc_kmc.learn`, which has two panels: the errors at fresh draws by round, with the
+        draws' temperature, and the best log density by evaluation.
     chains : sequence of int, optional
         Numbers of the chains to draw; by default all.
     step : int
-        Number of the step, where the model was sampled by several of this package.
+        Number of the step, if several of this package sampled the model.
     n_bins : int
         Number of intervals of evaluations.
-    figsize : (float, float), optional
-        In inches.
-    ax : array of matplotlib.axes.Axes, optional
-        Axes to draw in, one a panel.
+    figsize : (float, float), in inches, optional
+    ax : array of matplotlib.axes.Axes, one a panel, optional
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""A picture of the moves along a run: how often each was made, its acceptance, its jumps."""
+"""A picture of the moves along a run: their shares, their acceptance, their jumps."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.plots.panels import Panels, bins, check_step, draws_of, mark_tuning, run_values
 from pymc_kmc.runs import Run
 
-# Colours of the kinds of move: greys for what is never a draw. Kinds of one step differ.
+# Colours of the kinds of move: greys for kinds that are never draws; kinds of one step differ.
 COLOURS = {
     MoveKind.RANDOM_WALK: "tab:brown",
     MoveKind.TEMPERED_TRANSITION: "tab:red",
@@ -34,18 +34,17 @@ NEVER_DRAWS = (
     MoveKind.LEARNED_DRAW,
     MoveKind.STAY,
 )
-# Number of moves of a kind in an interval from which a point is drawn: one says nothing.
+# Fewest moves of a kind in an interval for a point: the mean of one or two is noise.
 FEWEST = 3
 
 
 def plot_moves(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize=None, ax=None):
     """Draw the acceptance, the jumps and the shares of the kinds of move along a run.
 
-    Three panels over the iterations, averages over all chains in intervals of iterations: the mean
-    acceptance probability of each kind of move; the root mean square jump of an iteration, in
-    standard deviations of the draws; the share of each kind of move. Kinds in grey are made
-    while tuning and are never draws: they have a share alone. Tuning is drawn where `idata` has it
-    (``discard_tuned_samples=False``).
+    Three panels with averages over all chains in intervals of iterations: each kind of move's mean
+    acceptance probability, its root mean square jump, in standard deviations of the draws, and its
+    share. Kinds in grey are made while tuning and are never draws: they only have a share. Tuning
+    is drawn if `idata` has it (``discard_tuned_samples=False``).
 
     Parameters
     ----------
@@ -56,13 +55,11 @@ def plot_moves(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
     coords : dict, optional
         Coordinates to which the jumps are restricted.
     step : int
-        Number of the step, where the model was sampled by several of this package.
+        Number of the step, if several of this package sampled the model.
     n_bins : int
         Number of intervals.
-    figsize : (float, float), optional
-        In inches.
-    ax : array of matplotlib.axes.Axes, optional
-        Three axes to draw in.
+    figsize : (float, float), in inches, optional
+    ax : array of three matplotlib.axes.Axes, optional
 
     Returns
     -------
@@ -109,7 +106,6 @@ def plot_moves(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
 
 
 def _legend(panels, kinds, n_tuning):
-    """Draw one legend for all panels."""
     handles, labels = panels["share"].get_legend_handles_labels()
     handles, labels = handles[::-1], labels[::-1]
     if n_tuning:
@@ -129,18 +125,18 @@ def _label(kind):
 
 
 def _sums(values, edges):
-    """Return sums over chains and over intervals of iterations; values (chain, iteration)."""
+    """Return sums over chains and intervals of iterations of values (chain, iteration)."""
     return np.add.reduceat(np.sum(values, axis=0), edges[:-1], dtype=float)
 
 
 def _ratios(values, counts, edges):
-    """Return means in intervals, (kind, interval); NaN where there are too few moves."""
+    """Return means in intervals, (kind, interval); NaN with too few moves."""
     sums = np.array([_sums(value, edges) for value in values])
     return np.where(counts >= FEWEST, sums / np.maximum(counts, 1), np.nan)
 
 
 def _squared_jumps(draws, n_tuning):
-    """Return mean squared jumps of each iteration, in the draws' variances: (chain, iteration)."""
+    """Return mean squared jumps (chain, iteration), in the draws' variances."""
     drawn = draws[:, n_tuning:]
     variances = drawn.reshape(-1, draws.shape[2]).var(axis=0)
     changes = np.diff(draws, axis=1, prepend=draws[:, :1])

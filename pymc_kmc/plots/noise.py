@@ -8,17 +8,16 @@ from pymc_kmc.plots.moves import NEVER_DRAWS
 from pymc_kmc.plots.panels import Panels, bins, check_step, draws_of, mark_tuning, run_values
 from pymc_kmc.runs import Run
 
-# Noise variances at which an evaluation's cost is used best (Doucet, Pitt, Deligiannidis and Kohn,
-# 2015).
+# Noise variances that make the best use of evaluations (Doucet et al., 2015, see advice.py).
 BEST = (1.0, 2.0)
 
 
 def plot_noise(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize=None, ax=None):
     """Draw the noise of the likelihood's estimates along a run, and its effect on chains.
 
-    Three panels: the variance of the log estimate near each chain, as estimated by then; the mean
-    acceptance probability beside that of perfect proposals under this noise; how long chains stay
-    at one place, as the share of the draws that belong to stays of at least so many iterations.
+    Three panels: the running estimate of the log estimate's variance near each chain; the mean
+    acceptance probability, and that of perfect proposals under this noise; the share of draws that
+    belong to stays at one place of at least so many iterations.
 
     Parameters
     ----------
@@ -29,13 +28,11 @@ def plot_noise(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
     coords : dict, optional
         Coordinates to which these variables are restricted.
     step : int
-        Number of the step, where the model was sampled by several of this package.
+        Number of the step, if several of this package sampled the model.
     n_bins : int
         Number of intervals of iterations in which the acceptance is averaged.
-    figsize : (float, float), optional
-        In inches.
-    ax : array of matplotlib.axes.Axes, optional
-        Three axes to draw in.
+    figsize : (float, float), in inches, optional
+    ax : array of three matplotlib.axes.Axes, optional
 
     Returns
     -------

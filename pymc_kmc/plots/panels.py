@@ -1,4 +1,4 @@
-"""What pictures have in common: panels, a run's draws, and coordinates with their names."""
+"""Panels of pictures, a run's draws, and coordinates with their names."""
 
 from typing import Any, NamedTuple
 
@@ -14,11 +14,10 @@ from pymc_kmc.steps.base import AdaptiveStep
 
 
 class Panels:
-    """The axes of a picture, by the names of its panels.
+    """The axes of a picture by its panels' names; `is_own` if the figure was made here.
 
     `layout` and `options` are those of `matplotlib.pyplot.subplot_mosaic`, `figsize` is in inches.
-    `ax`, if given, has one of the axes to draw in for each name, else a ValueError is raised;
-    `is_own` says that the figure was made here.
+    `ax`, if given, has the axes to draw in; a ValueError says that their number is wrong.
     """
 
     def __init__(self, names, layout, figsize, ax=None, **options):
@@ -43,11 +42,9 @@ class Panels:
         return self.axes[name]
 
     def show(self, name, dims, values, **coords):
-        """Store a panel's values: the variable of that name in the result's data."""
         self.data[name] = xr.DataArray(np.asarray(values), dims=dims, coords=coords)
 
     def result(self):
-        """Return what ArviZ's plots return."""
         return as_arviz_plot(self.figure, self.axes, xr.Dataset(self.data))
 
 
@@ -58,7 +55,7 @@ def run_values(run, name, step=0):
 
 
 def check_step(run, step):
-    """Return `step` if the run has so many of this package's steps, or raise a ValueError."""
+    """Return `step` if it is the number of one of the run's steps, or raise a ValueError."""
     n_steps = run.sampling.shape[2]
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or not 0 <= step < n_steps:
         raise ValueError(
@@ -69,10 +66,7 @@ def check_step(run, step):
 
 
 def draws_of(run: Run, var_names=None, coords=None):
-    """Return the draws along the whole run, (chain, iteration, element), and the elements' names.
-
-    By default they are of all variables; `coords` restricts their coordinates.
-    """
+    """Return the run's draws (chain, iteration, element), tuning included, and elements' names."""
     names = [var_names] if isinstance(var_names, str) else var_names
     columns, labels = [], []
     available = list(run.sampling.posterior.data_vars)
@@ -102,21 +96,17 @@ def mark_tuning(ax, n_tuning, label=True):
 
 
 def bins(n_iterations, n_bins):
-    """Return the ends of `n_bins` or fewer equal intervals of iterations, an array of int."""
+    """Return the ends of at most `n_bins` equal intervals of iterations, an array of int."""
     n_bins = min(check_count(n_bins, "n_bins"), n_iterations)
     return np.unique(np.linspace(0, n_iterations, n_bins + 1).astype(int))
 
 
-# Largest number of draws that are brought to unconstrained coordinates, evenly taken from all.
+# Most draws that are shown, evenly taken from all: transforming one costs a call of a function.
 MOST_DRAWS = 1000
 
 
 class Element(NamedTuple):
-    """One coordinate of a model's variable.
-
-    `label` is the text at its axis; `coords` are its coordinates by the names of the variable's
-    dimensions.
-    """
+    """One coordinate of a variable: its axis label, and its `coords` by the names of dimensions."""
 
     variable: str
     label: str
@@ -124,7 +114,7 @@ class Element(NamedTuple):
 
 
 def elements_of(source, n_dimensions):
-    """Return the coordinates' :class:`Element` s of a step; of a surrogate's, just numbers."""
+    """Return a step's coordinates as a list of :class:`Element`; a surrogate's have numbers."""
     if not isinstance(source, AdaptiveStep):
         return [Element(f"x{i}", f"x{i}", {}) for i in range(n_dimensions)]
     found, target = [], source.target
@@ -151,10 +141,7 @@ def elements_of(source, n_dimensions):
 
 
 def choose(elements, var_names, coords, n_needed):
-    """Return the indices of the chosen elements, a list of at least `n_needed`.
-
-    Raises a ValueError if there are fewer, or a name is unknown.
-    """
+    """Return a list of the indices of chosen elements; a ValueError if fewer than `n_needed`."""
     known = {element.variable for element in elements}
     names = [var_names] if isinstance(var_names, str) else var_names
     unknown = [name for name in names or () if name not in known]
@@ -183,9 +170,9 @@ def choose(elements, var_names, coords, n_needed):
 
 
 def positions_of(source: Any, idata: Any, n_dimensions: int) -> np.ndarray:
-    """Return draws in the coordinates of a step or a surrogate, (n, d), at most 1000.
+    """Return at most 1000 draws (n, d) in the coordinates of a step or a surrogate.
 
-    With a surrogate, the draws must have its coordinates already: no transforms.
+    With a surrogate the draws must have its coordinates already: no transforms.
     """
     run = Run.of(idata)
     posterior = run.sampling.posterior
@@ -208,7 +195,6 @@ def _thinned(rows):
 
 
 def _unconstrained(step, variable, draws: xr.Dataset):
-    """Return the draws (n, k) of a value variable."""
     model = step.target.model
     rv = model.values_to_rvs[variable]
     transform = model.rvs_to_transforms[rv]

@@ -11,7 +11,7 @@ from pymc_kmc.surrogates.kernels import squared_distances
 
 # Radius of an ellipse, in standard deviations of the proposal.
 N_SDS = 1.0
-# Smallest spread that coordinates are divided by: those that never moved have none.
+# Smallest standard deviation that coordinates are divided by: those that never moved have 0.
 TINY = 1e-300
 
 
@@ -22,8 +22,8 @@ def plot_proposals(
 
     An ellipse is one standard deviation of the proposals from the dot in its middle. With
     :class:`~pymc_kmc.KAMH` its shape follows the target, with :class:`~pymc_kmc.AdaptiveMetropolis`
-    it is the same everywhere. KAMH's isotropic part makes ellipses rounder than a narrow target:
-    with ``KAMH(gamma=0.2)`` they show more of the learned shape.
+    it is the same everywhere. KAMH's isotropic part makes ellipses rounder than a narrow target;
+    ``KAMH(gamma=0.2)`` shows more of the learned shape.
 
     Parameters
     ----------
@@ -37,10 +37,8 @@ def plot_proposals(
         Coordinates from which these are chosen.
     n_ellipses : int
         Number of places, spread over the draws.
-    figsize : (float, float), optional
-        In inches.
+    figsize : (float, float), in inches, optional
     ax : matplotlib.axes.Axes, optional
-        Axes to draw in.
 
     Returns
     -------
@@ -93,7 +91,7 @@ def ellipse(centre, covariance, label=None):
 
 
 def spread_out(points, n):
-    """Return the indices of points (m, k) that are far from each other and typical of many."""
+    """Return indices of n points of (m, k), far from each other and typical of those around."""
     scaled = (points - points.mean(axis=0)) / np.maximum(points.std(axis=0), TINY)
     chosen = far_apart(scaled, n)
     # The outermost draws are typical of nothing: the middle of those around each is.

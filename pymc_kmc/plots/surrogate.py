@@ -11,16 +11,16 @@ from pymc_kmc.steps.base import AdaptiveStep
 from pymc_kmc.steps.surrogate import SurrogateStep
 from pymc_kmc.surrogates.protocol import check_surrogate
 
-# Depths of the contours below the surrogate's maximum, in nats: half, one, two, ... of them.
+# Heights of the contours relative to the surrogate's maximum, in nats.
 CONTOURS = (-64.0, -32.0, -16.0, -8.0, -4.0, -2.0, -1.0, -0.5)
 # Contour levels of the standard deviation, in nats.
 STD_LEVELS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 PALETTE = matplotlib.colormaps["YlOrBr"]
-# Number of points a side of the grids of values and of arrows.
+# Points a side of the grids of values and of arrows.
 GRID, ARROWS = 60, 13
-# Margin around the draws, as a share of their range.
+# Margin of a grid on each side, as a share of the range of the draws' central 99 %.
 MARGIN = 0.25
-# Largest number of rows of panels.
+# Most rows of panels: the pairs of four coordinates.
 MOST_PAIRS = 6
 
 
@@ -31,9 +31,8 @@ def plot_surrogate(
 
     For each pair of coordinates a row of two panels. Left: the surrogate's log density below its
     maximum, with its gradient as arrows and the draws as dots. Right: the standard deviation of the
-    predicted log density, with the places of the evaluations that it learned from; left out if the
-    surrogate has none. Both are slices: the other coordinates have their medians over the
-    draws. The coordinates are those that the step samples: a positive variable's is its logarithm.
+    predicted log density, if there is one, with the evaluations. The other coordinates have their
+    medians over the draws. Coordinates are unconstrained: a positive variable's is its logarithm.
 
     Parameters
     ----------
@@ -41,18 +40,17 @@ def plot_surrogate(
         The step that has sampled in this process, with ``pm.sample(step=step, cores=1)``: the
         surrogate of its last chain is drawn. Or a fitted surrogate.
     idata : arviz.InferenceData, xarray.DataTree or pymc.backends.base.MultiTrace, optional
-        The result of `pm.sample`. Without it the slices lie around a step's evaluations, and no
-        draws are shown. A surrogate needs it.
+        The result of `pm.sample`; required with a surrogate. By default the slices lie around the
+        step's evaluations, and no draws are shown.
     var_names : str or sequence of str, optional
-        Variables that are drawn; by default the first two coordinates are.
+        Variables that are drawn; by default the first two coordinates.
     coords : dict, optional
         Coordinates to choose from these.
     grid : int
         Number of points a side at which the surrogate is evaluated.
-    figsize : (float, float), optional
-        In inches.
+    figsize : (float, float), in inches, optional
     ax : array of matplotlib.axes.Axes, optional
-        Axes to draw in, two for each pair of coordinates (one without standard deviations).
+        Two for each pair of coordinates, one without standard deviations.
 
     Returns
     -------
@@ -105,7 +103,7 @@ def plot_surrogate(
 
 
 def learned_surrogate(source):
-    """Return the fitted surrogate of a step, or the argument if it is one, or raise TypeError."""
+    """Return the fitted surrogate of a step, or the argument if it is one; else a TypeError."""
     if isinstance(source, SurrogateStep):
         return source.surrogate_
     if isinstance(source, AdaptiveStep):
@@ -121,9 +119,9 @@ def _upper_half(X, values):
 
 
 def slice_grid(where, pair, n):
-    """Return points on a grid through the medians of others, (n n, d), and its two axes (n,).
+    """Return points (n n, d) on a grid of the coordinates `pair`, and its two axes (n,).
 
-    The grid lies around points `where` (m, d); the coordinates of `pair` vary.
+    The grid lies around points `where` (m, d); the other coordinates have their medians.
     """
     axes = []
     for i in pair:

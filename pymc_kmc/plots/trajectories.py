@@ -1,8 +1,8 @@
 r"""Hamiltonian trajectories on a surrogate and on the target: Figure 1 of the KMC paper.
 
-Along a trajectory on a surrogate f from (x, p) the target would accept the point (x', p') with
+The target would accept a point (x', p') of a trajectory on a surrogate f from (x, p) with
 probability :math:`\min(1, \exp(\log\pi(x') - \log\pi(x) - K(p') + K(p)))`. It is near 1 as long as
-f resembles the target; along the target's own trajectories it stays near 1.
+f resembles the target.
 
 References
 ----------
@@ -23,17 +23,14 @@ from pymc_kmc.plots.proposals import spread_out
 from pymc_kmc.plots.surrogate import GRID, draw_contours, learned_surrogate, slice_grid
 from pymc_kmc.steps.base import AdaptiveStep
 
-# Step of the central differences that the target's gradients are, in standard deviations.
+# Step of the central differences of the target's gradients, in standard deviations of the draws.
 DIFFERENCE = 1e-4
 # Colours of the trajectories: none of them is the contours' blue.
 COLOURS = ("tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink")
 
 
 class Target:
-    """The target as a surrogate: its gradients are differences, 2 d evaluations.
-
-    `log_density` is a function of a position (d,); `steps` (d,) are those of the differences.
-    """
+    """The target as a surrogate, whose gradients are central differences of `steps` (d,)."""
 
     def __init__(self, log_density, steps):
         self._log_density, self.steps = log_density, np.diag(steps)
@@ -64,11 +61,10 @@ def plot_trajectories(
 ):
     """Draw Hamiltonian trajectories on the surrogate and on the target, and their acceptance.
 
-    Two panels. Left: over the surrogate's log density (a slice through the medians of the other
-    coordinates) trajectories from some draws with random momenta, solid on the surrogate, dashed on
-    the target, from the same starts with the same momenta. Right: the probability that the target
-    accepts the point after so many leapfrog steps. The momenta's covariance is the inverse of the
-    draws' covariance.
+    Left: trajectories from some draws with random momenta, solid on the surrogate, dashed on the
+    target, over the surrogate's log density (the other coordinates have their medians). Right: the
+    probability that the target accepts the point after so many leapfrog steps. The momenta's
+    covariance is the inverse of the draws' covariance.
 
     Parameters
     ----------
@@ -81,8 +77,8 @@ def plot_trajectories(
         The target's log density, up to a constant, at a position (d,) in the coordinates of the
         surrogate; by default the step's, under the noise of its chain's last state.
     on_target : bool, optional
-        Whether trajectories on the target are drawn, whose gradients are differences of 2 d
-        evaluations a leapfrog step. By default they are, unless the likelihood is noisy.
+        Whether trajectories on the target are drawn, with 2 d evaluations a leapfrog step. By
+        default they are, unless the likelihood is noisy.
     n_trajectories : int
         Number of starts, spread over the draws.
     n_steps : int
@@ -95,10 +91,8 @@ def plot_trajectories(
         Variables whose first two values are the axes.
     coords : dict, optional
         Coordinates from which these are chosen.
-    figsize : (float, float), optional
-        In inches.
-    ax : array of matplotlib.axes.Axes, optional
-        Two axes to draw in.
+    figsize : (float, float), in inches, optional
+    ax : array of two matplotlib.axes.Axes, optional
 
     Returns
     -------
@@ -145,7 +139,6 @@ def plot_trajectories(
 
 
 def _log_density_of(step):
-    """Return a step's log density as a function of a position alone."""
     if not isinstance(step, AdaptiveStep):
         raise ValueError(
             "log_density is missing: a surrogate doesn't know its target. Pass the target's "
@@ -161,7 +154,6 @@ def _log_density_of(step):
 
 
 def _trajectories(followed, target, metric, starts, rng, step_size, n_steps):
-    """Return a list of :func:`_trajectory` for each of the functions `followed`, by name."""
     momenta = [metric.draw_momentum(rng) for _ in starts]
     return {
         name: [
@@ -190,7 +182,6 @@ def _trajectory(function, target, metric, start, momentum, step_size, n_steps):
 
 
 def _style(kind, i):
-    """Return the style of the i-th trajectory: a light band, and darker dashes over it."""
     colour = np.array(to_rgb(COLOURS[i % len(COLOURS)]))
     label = f"on the {kind}" if i == 0 else None
     if kind == "surrogate":

@@ -1,10 +1,10 @@
 """The Metropolis-Hastings iteration of all steps of this package.
 
-An iteration is: propose, evaluate the target once, accept or reject, learn, report. An algorithm
-is a subclass with four hooks, `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which receive
-vectors, not PyMC's points. Everything that an algorithm learns from a chain is in `self.adapted`,
-a plain object: a new chain starts from a new one, and a chain's state can be saved and restored.
-With an estimated likelihood some iterations probe noise (:mod:`pymc_kmc.moves.noise_probe`).
+An iteration proposes, evaluates the target once, accepts or rejects, learns and reports. An
+algorithm is a subclass with the hooks `_start_chain`, `_propose`, `_learn` and `_end_tuning`, which
+receive vectors, not PyMC's points. `self.adapted` holds all that an algorithm learns from a chain:
+a new chain has a new object, and a chain's state can be saved and restored. With an estimated
+likelihood some iterations measure the noise (:mod:`pymc_kmc.moves.noise_probe`).
 """
 
 from abc import abstractmethod
@@ -37,13 +37,13 @@ from pymc_kmc.numerics.jit import interruptible
 from pymc_kmc.steps import messages as tell
 from pymc_kmc.steps.own_checks import OwnChecks
 
-# Number of iterations that the acceptance rate of the progress bar looks back.
+# Iterations over which the progress bar's acceptance rate is averaged, exponentially weighted.
 N_SHOWN = 100
 
 
 @dataclass
 class ChainProgress:
-    """The counters of a chain, with its noise, warnings and checks; updated in place."""
+    """A chain's counters, noise, warnings and checks; updated in place."""
 
     noise: NoiseProbe
     n_iterations: int = 0
@@ -58,7 +58,6 @@ class ChainProgress:
     is_untuned: bool = False
 
     def count(self, outcome, n_evaluations, is_tuning):
-        """Count an iteration's :class:`Outcome`, and the evaluations of the target in it."""
         self.n_iterations += 1
         if is_tuning:
             self.n_tuned += 1
@@ -70,7 +69,6 @@ class ChainProgress:
             self.recent_acceptance += weight * (outcome.acceptance_rate - self.recent_acceptance)
 
     def statistics(self):
-        """Return the statistics that are counters, and those of the noise."""
         noise = self.noise.variance
         return {
             "kmc_ideal_acceptance": noise.ideal_acceptance,
@@ -85,13 +83,13 @@ class ChainProgress:
 
 
 class ChainThread:
-    """The process and the thread in which a step's chain runs: those of its first iteration."""
+    """The process and the thread of a step's chain: those of its first iteration."""
 
     def __init__(self):
         self._first = None
 
     def check(self, step):
-        """Raise a RuntimeError where another thread of this process has gone on with a chain."""
+        """Raise a RuntimeError if another thread of this process has made an iteration."""
         here = getpid(), get_ident()
         process, thread = self._first or here
         self._first = here
@@ -104,7 +102,7 @@ class ChainThread:
 
 @dataclass_state
 class AdaptiveStepState(StepMethodState):
-    """A chain's state: enough to go on with the same draws."""
+    """A chain's state; a step that restores it continues with the same draws."""
 
     tune: bool
     adapted: Any
@@ -113,13 +111,12 @@ class AdaptiveStepState(StepMethodState):
 
 
 class AdaptiveStep(BlockedStep):
-    """Base of the package's steps; see the module's docstring.
+    """Base of the package's steps.
 
-    A chain always begins with nothing learned, also where a step is passed to `pymc.sample` again:
-    chains are independent, and the same seed gives the same draws. To use again a surrogate or a
-    covariance that a chain has learned, pass it to a new step:
-    ``KMC(surrogate=step.surrogate_)``, ``AdaptiveMetropolis(covariance=...)``; or save and restore
-    `sampling_state`.
+    A chain uses nothing that an earlier chain of the step has learned: chains are independent, and
+    the same seed gives the same draws. A new step can be given a learned surrogate or covariance,
+    ``KMC(surrogate=step.surrogate_)`` or ``AdaptiveMetropolis(covariance=...)``; `sampling_state`
+    saves and restores a chain.
 
     Parameters
     ----------
@@ -129,22 +126,22 @@ class AdaptiveStep(BlockedStep):
     model : pymc.Model, optional
         By default the model of the context.
     initial_point : dict of str to ndarray, optional
-        Gives the variables' shapes; by default the model's initial point.
+        Has the variables' shapes; by default the model's initial point.
     compile_kwargs : dict, optional
         Passed to `pytensor.function`.
     blocked : bool
-        Sample the variables as one vector; if false, each by a step of its own.
+        Whether one step samples all variables as one vector; if false each variable has its own.
     rng : numpy.random.Generator, int or None
-        Used until PyMC hands the step its chain's generator.
+        Used until PyMC gives the step its chain's generator.
     tune : bool
         Whether the step adapts at all.
     adaptation : {"tuning", "vanishing"}
-        Whether adaptation ends with tuning or goes on, dying out.
+        Whether adaptation ends with tuning, or continues with weights that fall to zero.
     """
 
     name = "adaptive_step"
     default_blocked = True
-    # Whether all moves are about as long as the posterior's middle is wide: heavy tails are told.
+    # Whether no move is longer than the posterior's middle is wide: heavy tails get a warning.
     _is_local = True
     stats_dtypes_shapes = {  # noqa: RUF012
         "acceptance_rate": (np.float64, []),
@@ -220,12 +217,11 @@ class AdaptiveStep(BlockedStep):
 
     @property
     def n_dimensions(self):
-        """Length d of the vector that the step samples."""
         return self.target.n_dimensions
 
     @property
     def is_tuning(self):
-        """Whether iterations may be spent on learning besides drawing."""
+        """Whether iterations may be spent on learning alone, without a draw."""
         return self.is_learning and self.tune
 
     @property
@@ -235,14 +231,13 @@ class AdaptiveStep(BlockedStep):
 
     @property
     def ideal_acceptance(self):
-        """Acceptance rate of perfect proposals under the noise, as a yardstick; 1 if unknown."""
+        """Acceptance rate of perfect proposals under the likelihood's noise; 1 if unknown."""
         return self.progress.noise.ideal_acceptance
 
     def _make_target(self, model, initial_point, compile_kwargs):
         return TargetDensity(self.vars, model, initial_point, compile_kwargs)
 
     def _declare_extras(self):
-        """Make the extras of the target statistics of this step."""
         shapes = {}
         for op in self.target.keeping:
             shapes |= {EXTRA + key: shape for key, shape in op.extras.shapes.items()}
@@ -254,7 +249,7 @@ class AdaptiveStep(BlockedStep):
             self.stats_dtypes_shapes = self.stats_dtypes_shapes | shapes
 
     def _learn_first(self, model):
-        """Learn what all chains share, once, before any of them."""
+        """Learn what all chains share, once, before the first chain."""
 
     # What an algorithm says
 
@@ -271,7 +266,7 @@ class AdaptiveStep(BlockedStep):
         """Learn from an iteration's :class:`Outcome`; only `self.adapted` is changed."""
 
     def _conclude(self, outcome):
-        """Take over what follows from an outcome that nothing is learned from."""
+        """Update a move after an iteration that nothing is learned from."""
 
     def _observe(self, evaluation):
         """Record an evaluation that isn't a proposal's."""
@@ -281,11 +276,11 @@ class AdaptiveStep(BlockedStep):
         return {}
 
     def _assessment(self, evaluation):
-        """Return statistics of an Evaluation, or None, before anything is learned from it."""
+        """Return statistics of an Evaluation, or None, computed before it is learned from."""
         return {}
 
     def _complaint(self):
-        """Return a warning's text about what was learned, or None."""
+        """Return the text of a warning about the fits, or None."""
         return None
 
     @property
@@ -294,7 +289,7 @@ class AdaptiveStep(BlockedStep):
         return ""
 
     def _end_tuning(self):
-        """Fix what sampling will use; called when adaptation stops."""
+        """Fix the kernel that draws will use; called when adaptation stops."""
 
     # PyMC's side
 
@@ -322,7 +317,7 @@ class AdaptiveStep(BlockedStep):
         }
 
     def stop_tuning(self):
-        """End tuning: from here on the kernel is fixed, or its adaptation dies out."""
+        """End tuning: the kernel is fixed from here on, or its adaptation dies out."""
         is_untuned = self.progress.n_iterations == 0
         if self.tune and self.is_learning and not is_untuned:
             with interruptible():
@@ -332,13 +327,11 @@ class AdaptiveStep(BlockedStep):
         self.tune = False
 
     def step(self, point):
-        """Do one iteration from PyMC's `point`."""
         self._thread.check(self)
         with interruptible():
             return self._iterate(point)
 
     def _iterate(self, point):
-        """Propose, evaluate the target once, accept or reject, learn and report."""
         target, probe = self.target, self.progress.noise
         n_before = target.n_evaluations
         messages = self._prepare(point)
@@ -376,11 +369,7 @@ class AdaptiveStep(BlockedStep):
         return target.point(point, end.position), [statistics]
 
     def _evaluated(self, proposal, begin):
-        """Return the target at a proposal, None for a sure rejection, and the seconds it took.
-
-        `begin` is when the proposal was begun: some moves evaluate the target, in which `seconds`
-        of their own are left out.
-        """
+        """Return the Evaluation at a proposal, None for a certain rejection, and its seconds."""
         if not proposal.log_ratio > -np.inf:
             return None, 0.0
         evaluation = proposal.evaluation
@@ -388,10 +377,10 @@ class AdaptiveStep(BlockedStep):
             begin = perf_counter()
             evaluation = self.target.propose(proposal.position, self.rng, proposal.renewed)
             return evaluation, perf_counter() - begin
+        # The move has evaluated the target itself; `seconds` were its other work since `begin`.
         return evaluation, perf_counter() - begin - proposal.seconds
 
     def _report(self, outcome, seconds, n_evaluations, messages):
-        """Return the statistics that all steps have."""
         target = self.target
         of_iteration = {
             "acceptance_rate": outcome.acceptance_rate,
@@ -409,7 +398,7 @@ class AdaptiveStep(BlockedStep):
         return self._before_chain | self.progress.statistics() | of_iteration
 
     def _prepare(self, point):
-        """Check the chain's start, choose numbers of replicates; return messages about both."""
+        """Check the chain's start and choose numbers of replicates; return messages about both."""
         target, progress = self.target, self.progress
         messages = []
         if progress.n_iterations == 0:
@@ -431,7 +420,7 @@ class AdaptiveStep(BlockedStep):
     _wants_shape = False
 
     def _warning(self, messages):
-        """Return a warning of the first message that this chain has not given yet, or None."""
+        """Return a SamplerWarning of the first message not given yet in this chain, or None."""
         progress = self.progress
         messages.append(("fit", self._complaint()))
         if not self.tune:
@@ -446,7 +435,7 @@ class AdaptiveStep(BlockedStep):
 
     @property
     def recycled(self):
-        """The target's part of a chain's state: the accepted evaluation and the noise seeds."""
+        """The target's part of a chain's state: the accepted evaluation and its noise."""
         return self.target.state
 
     @recycled.setter
@@ -455,7 +444,7 @@ class AdaptiveStep(BlockedStep):
 
     @staticmethod
     def competence(var, has_grad):
-        """Never chosen unasked."""
+        """Return INCOMPATIBLE: PyMC never assigns this step by itself."""
         return Competence.INCOMPATIBLE
 
     _progressbar_config = staticmethod(tell.columns)

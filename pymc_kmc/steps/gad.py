@@ -23,15 +23,14 @@ An iteration of gadMALA:
    :math:`w = -\frac12 \nabla^2 \log \pi(y) L (h + b)`, besides: a product of the Hessian and a
    vector.
 
-A proposal of gadMALA is one leapfrog step of unit size in the coordinates that L defines, from a
-momentum epsilon: h + b is the momentum at its end. Given a factor whose coordinates have unit
-spread (:class:`~pymc_kmc.adaptation.preconditioner.DrawsAndGradients`), several steps in a row as
-far as a quarter of a turn give nearly independent draws; that is the default, and the rest is
-the same.
+A proposal of gadMALA is one leapfrog step of unit size in the coordinates that L defines, from the
+momentum epsilon to h + b. By default L gives coordinates of unit spread
+(:class:`~pymc_kmc.adaptation.preconditioner.DrawsAndGradients`), and a proposal has as many
+leapfrog steps as make a quarter of a turn, whose end is nearly independent of its start.
 
-Why it is exact: L, step size and number of steps are fixed while an iteration lasts and do not
-depend on x, and the leapfrog map is volume-preserving and, with the momentum turned round, its own
-inverse; adaptation ends with tuning, or dies out.
+The chain is exact: L, step size and number of steps are fixed within an iteration and don't depend
+on x. The leapfrog map preserves volume, and with a flip of the momentum it is its own inverse.
+Adaptation ends with tuning, or dies out.
 
 References
 ----------
@@ -61,9 +60,9 @@ from pymc_kmc.steps.base import AdaptiveStep
 
 
 class GadAdaptation:
-    """State of the adaptation of this module's steps.
+    """The adaptation of this module's steps.
 
-    The `preconditioner`, a SpeedMeasure or DrawsAndGradients, has the factor, the step size and the
+    `preconditioner`, a SpeedMeasure or DrawsAndGradients, has the factor, the step size and the
     number of steps, updated in place; `move`, a FactorRandomWalk or Langevin, proposes with these.
     """
 
@@ -73,7 +72,7 @@ class GadAdaptation:
         self.n_after_tuning = 0
 
     def weight(self, is_tuning):
-        """Return the factor on what is learned from an iteration: 1 while tuning, then falling."""
+        """Return the factor on an iteration's update: 1 while tuning, falling afterwards."""
         if is_tuning:
             return 1.0
         self.n_after_tuning += 1
@@ -90,9 +89,8 @@ class GadRWM(AdaptiveStep):
     vars : list of TensorVariable, optional
         The variables to sample, by default all continuous ones of the model.
     update : {"multiplicative", "additive"}
-        How L follows the gradient: by the natural gradient, or as in the paper. The paper's
-        constants suit parameters with standard deviations of about .1 to 1, and a start at the
-        posterior's mass.
+        Whether L follows the natural gradient, or the gradient as in the paper, whose constants
+        suit standard deviations of about .1 to 1 and a start in the posterior's mass.
     **kwargs
         See :class:`~pymc_kmc.steps.base.AdaptiveStep`: `model`, `initial_point`, `compile_kwargs`,
         `blocked`, `rng`, `tune`, `adaptation`.
@@ -155,12 +153,11 @@ class GadMALA(AdaptiveStep):
     vars : list of TensorVariable, optional
         The variables to sample, by default all continuous ones of the model.
     update : {"windowed", "multiplicative", "additive"}
-        How the factor L is learned. "windowed", the default and the fastest on every target
-        measured, starts with the generalised speed measure, then takes L from the draws and their
-        gradients (:class:`~pymc_kmc.adaptation.preconditioner.DrawsAndGradients`), with as many
-        leapfrog steps a proposal as make its draws nearly independent. The others make one step.
-        "multiplicative" and "additive" follow the gradient of the generalised speed measure: the
-        natural gradient, or as in the paper.
+        How the factor L is learned. "windowed", the fastest on every target measured, starts with
+        the generalised speed measure, then takes L from the draws and their gradients
+        (:class:`~pymc_kmc.adaptation.preconditioner.DrawsAndGradients`); a proposal has several
+        leapfrog steps. "multiplicative" and "additive" make one step, and follow the natural
+        gradient of the generalised speed measure, or its gradient as in the paper.
     variant : {"fast", "exact"}
         Gradient of the speed measure: with the target's gradients held fixed, or with products of
         its Hessian and a vector.
@@ -186,7 +183,7 @@ class GadMALA(AdaptiveStep):
     TARGET_ACCEPTANCE = 0.55
     # Step size of the additive rule (the authors' code).
     RATE = 1.5e-4
-    # Acceptance rate of several leapfrog steps: .7 to .9 did equally well on logistic regressions.
+    # Acceptance rate of several leapfrog steps (.7 to .9 do equally well on logistic regressions).
     TRAJECTORY_TARGET_ACCEPTANCE = 0.8
 
     def __init__(self, vars=None, *, update="windowed", variant="fast", **kwargs):
@@ -230,7 +227,7 @@ class GadMALA(AdaptiveStep):
             self.adapted.preconditioner.settle()
 
     def _outer_products(self, factor, noise, gradient, evaluation):
-        """Return u and v of the gradient of a proposal's log ratio in L, in rows."""
+        """Return u and v, in rows, of the gradient of a proposal's log ratio in L."""
         start = 0.5 * (factor.T @ gradient)
         end = 0.5 * (factor.T @ evaluation.gradient)
         step = noise + start

@@ -8,27 +8,24 @@ With a kernel k and a sub-sample z_1, ..., z_n of the chain's history, an iterat
              M_x = 2 \, [\nabla_x k(x, z_1), \dots, \nabla_x k(x, z_n)], \quad
              H = I - \tfrac1n \mathbf 1 \mathbf 1^\top
 
-   (Proposition 1): along the directions in which the history varies near x. With the Gaussian
-   kernel proposals follow a curved target; with the linear one, k(x, z) = x'z, their covariance is
-   everywhere that of the sub-sample, which is adaptive Metropolis (Haario, Saksman and Tamminen,
+   (Proposition 1), along the directions in which the history varies near x. With the Gaussian
+   kernel the proposals follow a curved target. With the linear kernel, k(x, z) = x'z, their
+   covariance is the sub-sample's everywhere: adaptive Metropolis (Haario, Saksman and Tamminen,
    2001).
 2. Accept x' with probability
 
    .. math:: \min\left(1, \frac{\hat\pi(x') \, q(x \mid x')}{\hat\pi(x) \, q(x' \mid x)}\right)
 
-   with the target's own (possibly estimated) density: one evaluation. The covariance depends on the
-   place, so that the ratio of proposal densities isn't 1.
-3. While adaptation lasts, learn: draw a new sub-sample with probability :math:`p_t = 1 / \sqrt{t +
-   1}`, and drive the scale :math:`\nu` towards an acceptance rate.
+   with the target's own (possibly estimated) density: one evaluation.
+3. While adaptation lasts, draw a new sub-sample with probability :math:`p_t = 1 / \sqrt{t + 1}`,
+   and drive the scale :math:`\nu` towards an acceptance rate.
 
-:math:`M_x H` is M_x less the mean of its columns, so that no n by n matrix is formed: a proposal
-costs O(n) in a compiled loop.
+:math:`M_x H` is M_x less the mean of its columns: a proposal costs O(n), in a compiled loop.
 
-The kernel acts on coordinates in units of the sub-sample's standard deviations, so that a change of
-units changes nothing. :math:`\gamma` is relative to the narrowest direction there, :math:`\nu` to
-where M H M' is on average as large as the covariance of an optimal random walk, which keeps the
-learned scale when the sub-sample is renewed. Until the first one a random walk explores
-(:mod:`pymc_kmc.adaptation.random_walk`).
+The kernel acts on coordinates in units of the sub-sample's standard deviations. :math:`\gamma` is
+relative to the narrowest direction there. :math:`\nu` is relative to the value at which M H M' is
+on average as large as the covariance of an optimal random walk: the learned scale holds for a new
+sub-sample too. Before the first one a random walk is made (:mod:`pymc_kmc.adaptation.random_walk`).
 
 References
 ----------
@@ -67,17 +64,14 @@ from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.numerics.samples import has_moved
 from pymc_kmc.steps.base import AdaptiveStep
 
-# Number of iterations a dimension before the first sub-sample (with 20 the worst chains are worse).
+# Iterations a dimension before the first sub-sample (with 20 the worst chains are worse).
 FIRST = 50
-# Share of the history that sub-samples are drawn from: the rest is burn-in (2/3 did equally well).
+# Share of the history, the most recent, that sub-samples are drawn from (2/3 does equally well).
 SUBSAMPLED_SHARE = 0.9
 
 
 class KAMHAdaptation:
-    """State of KAMH's adaptation.
-
-    `random_walk` moves the chain until there is a sub-sample of its `states`, `local` from then on.
-    """
+    """KAMH's adaptation: `random_walk` moves the chain until the first sub-sample, then `local`."""
 
     def __init__(self, n_dimensions, adaptation):
         self.states = GrowingArray(n_dimensions)
@@ -93,10 +87,9 @@ class KAMHAdaptation:
 class KAMH(AdaptiveStep):
     r"""Kernel Adaptive Metropolis-Hastings (Sejdinovic et al., 2014), for curved targets.
 
-    A random walk whose covariance depends on the place, so that it follows a ridge that bends; the
-    covariance of :class:`~pymc_kmc.AdaptiveMetropolis` is the same everywhere. It makes one
-    evaluation an iteration, and is exact with noisy likelihoods. :class:`~pymc_kmc.KMC` goes
-    farther with each evaluation; KAMH fits no surrogate, and its iterations cost some tens of
+    A random walk whose covariance depends on the place, so that it follows a ridge that bends. It
+    makes one evaluation an iteration, and is exact with noisy likelihoods. :class:`~pymc_kmc.KMC`
+    goes farther with each evaluation; KAMH fits no surrogate, and an iteration costs some tens of
     microseconds.
 
     Parameters
@@ -109,8 +102,8 @@ class KAMH(AdaptiveStep):
         Largest number of states in a sub-sample.
     gamma : float
         Standard deviation of the isotropic part of the proposals, relative to 2.38 / sqrt(d) times
-        that of the sub-sample in its narrowest direction, coordinates standardised. It takes the
-        chain beyond its history: .3 and 1 did worse.
+        that of the sub-sample in its narrowest direction, coordinates standardised. The isotropic
+        part takes the chain beyond its history: .3 and 1 do worse.
     target_acceptance : float, optional
         Acceptance rate that the scale nu is driven to: by default .234, as in the paper, or .1 if
         the likelihood is estimated.
@@ -205,7 +198,6 @@ class KAMH(AdaptiveStep):
             self._renew()
 
     def _renew(self):
-        """Draw a new sub-sample, and make the proposal distribution of it."""
         adapted = self.adapted
         states = adapted.states.recent(SUBSAMPLED_SHARE)
         states = states[has_moved(states)]

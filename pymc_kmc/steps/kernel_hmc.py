@@ -2,31 +2,30 @@ r"""Kernel Hamiltonian Monte Carlo (KMC; Strathmann et al., 2015, Algorithm 1).
 
 An iteration at x:
 
-1. Choose a move: a random walk (:mod:`pymc_kmc.moves.random_walk`; always, while no surrogate is
-   fitted yet), more often where the target is far above the surrogate
-   (:mod:`pymc_kmc.steps.surrogate`), or a long or a short trajectory
-   (:mod:`pymc_kmc.moves.trajectory`), with probabilities that were learned
+1. Choose a move. A random walk (:mod:`pymc_kmc.moves.random_walk`) is the only one before the first
+   fit, and is chosen more often where the target is far above the surrogate
+   (:mod:`pymc_kmc.steps.surrogate`). The others are a long and a short trajectory
+   (:mod:`pymc_kmc.moves.trajectory`), with learned probabilities
    (:class:`~pymc_kmc.moves.base.OneOf`).
-2. For a trajectory, draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, each
-   independently of x, and follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to
-   (x', p'), where f is an exponential family in a reproducing kernel Hilbert space fitted to the
-   chain's history.
+2. For a trajectory, draw a momentum p ~ N(0, M), a step size and a number of leapfrog steps, all
+   independent of x. Follow :math:`H(x, p) = -f(x) + \frac12 p^\top M^{-1} p` from (x, p) to
+   (x', p'); f is a kernel exponential family fitted to the chain's history.
 3. Accept x' with probability
 
    .. math:: \min\left(1, \frac{\hat\pi(x')}{\hat\pi(x)}
              \exp\left(\tfrac12 p^\top M^{-1} p - \tfrac12 p'^\top M^{-1} p'\right)\right)
 
    with the target's own (possibly estimated) density: one evaluation.
-4. While adaptation lasts, learn the surrogate on a schedule
-   (:mod:`pymc_kmc.adaptation.fit_to_scores`), then step size and number of steps on the surrogate
-   alone (:mod:`pymc_kmc.adaptation.transitions`; a trajectory is a sequence of one transition),
-   and the trajectories' probabilities from their jumps on the surrogate and their acceptance on
-   the target: where the surrogate is poor, short trajectories become frequent.
+4. While adaptation lasts, fit the surrogate on a schedule
+   (:mod:`pymc_kmc.adaptation.fit_to_scores`). Learn step size and number of steps on the surrogate
+   alone (:mod:`pymc_kmc.adaptation.transitions`), and the trajectories' probabilities from their
+   jumps on the surrogate and their acceptance on the target: a poor surrogate makes short
+   trajectories frequent.
 
-Why it is exact: given f, M, the step size and the number of steps, the leapfrog map followed by a
-flip of the momentum is a volume-preserving involution whatever f is, so that step 3 is a
+The chain is exact: given f, M, the step size and the number of steps, the leapfrog map followed by
+a flip of the momentum is a volume-preserving involution whatever f is. Step 3 is therefore a
 Metropolis-Hastings step for :math:`\hat\pi(x) N(p; 0, M)` (Neal, 2011, section 2.3; with an
-estimated density for the extended target of Andrieu and Roberts, 2009); a mixture of kernels that
+estimated density for the extended target of Andrieu and Roberts, 2009). A mixture of kernels that
 leave the target invariant leaves it invariant too. With ``random_walk_probability=0`` there are no
 random walks after the first fit, as in the paper.
 
@@ -79,25 +78,25 @@ from pymc_kmc.numerics.checks import (
 from pymc_kmc.steps.surrogate import SurrogateAdaptation, SurrogateStep
 from pymc_kmc.surrogates import KernelExpFinite, KernelExpLite
 
-# Number of iterations a dimension before the first fit (15 to 40 did equally well).
+# Iterations a dimension before the first fit (15 to 40 do equally well).
 FIRST_FIT = 20
-# Growth of the number of iterations from one fit to the next. The arms of a banana are explored one
-# fit at a time: 1.12 in place of 1.2 doubled the effective sample size there.
+# Factor on the number of iterations from one fit to the next: 1.12 gives twice the effective sample
+# size of 1.2 on a banana, whose arms are explored one fit at a time.
 REFIT_GROWTH = 1.12
-# The same with the online schedule, whose updates learn the states in between: coordinates and
-# hyper-parameters, the dear part of a fit, are chosen anew seven times in 1000 iterations.
+# The same with the online schedule, whose updates learn the states in between: the costly choice of
+# coordinates and hyper-parameters is made seven times in 1000 iterations.
 UPDATED_REFIT_GROWTH = 1.5
-# Trajectories; the second has a fifth of the learned number of steps.
+# Kinds of trajectory: the second one has a fifth of the learned number of steps.
 TRAJECTORIES = (
     SequenceSize(MoveKind.LONG_TRAJECTORY, 0.0, 1.0),
     SequenceSize(MoveKind.SHORT_TRAJECTORY, 0.0, 0.2),
 )
-# Largest probability of random walks that can be asked for: trajectories need the rest.
+# Largest `random_walk_probability`: trajectories need the rest.
 LARGEST_RANDOM_WALK_PROBABILITY = 0.8
 
 
 class KernelHMC(SurrogateStep):
-    """The base of KMC lite and KMC finite: everything but the surrogate's family."""
+    """Base of KMC lite and KMC finite: all but the surrogate's family."""
 
     stats_dtypes_shapes = SurrogateStep.stats_dtypes_shapes | {
         "energy": (np.float64, []),
@@ -149,7 +148,7 @@ class KernelHMC(SurrogateStep):
 
     @abstractmethod
     def _template(self):
-        """Return an unfitted surrogate; `sigma` and `regularisation` are None to be chosen."""
+        """Return an unfitted surrogate, which chooses `sigma` and `regularisation` if None."""
 
     def _start_chain(self):
         d, given = self.n_dimensions, (self.given_step_size, self.given_n_leapfrog)
@@ -244,33 +243,32 @@ class KMCLite(KernelHMC):
     penalty : {"rkhs", "coefficients", "reference"}
         See :class:`~pymc_kmc.surrogates.KernelExpLite`; "coefficients" is the paper's.
     rank : int, optional
-        Largest rank of the kernel matrix in a fit (the paper's Appendix A); by default fits are
-        exact. A fit then costs O(n_points rank d) for each of some tens of iterations.
+        Largest rank of the kernel matrix in a fit (the paper's Appendix A), which then costs
+        O(n_points rank d) for each of some tens of iterations. By default fits are exact.
     tolerance : float, optional
         Residual of the kernel matrix's diagonal, which is 1, at which its rank is large enough.
     base : {"gaussian", None}
-        Base density of the surrogate: a Gaussian, which makes the tails pull inwards, or none,
-        the paper's.
+        Base density of the surrogate: a Gaussian, whose tails pull inwards, or none, as in the
+        paper.
     values : bool, optional
-        Whether the surrogate's base density and coefficients are corrected by the log densities of
-        proposals. By default they are, except with the online schedule. The coordinates and the
-        bandwidth are those in which kernels predict these log densities best, in any case.
+        Whether the log densities of proposals correct the surrogate's base density and
+        coefficients; by default they do, except with the online schedule. Coordinates and bandwidth
+        are always those in which kernels predict these log densities best.
     step_size : (float, float), optional
         Bounds of the uniformly drawn leapfrog step size; by default learned on the surrogate.
     n_leapfrog : (int, int), optional
         Bounds of the uniformly drawn number of leapfrog steps; by default learned on the surrogate.
     target_acceptance : float
-        Acceptance rate that trajectories would have if the surrogate were the target: how fine the
-        step size is. The target's own acceptance is lower by the surrogate's errors.
+        Acceptance rate of trajectories if the surrogate were the target; it determines the step
+        size. The surrogate's errors make the target's own acceptance lower.
     random_walk_probability : float
-        Probability of a random-walk move; it is more at states where the target is far above the
+        Probability of a random walk; it is larger at states where the target is far above the
         surrogate. With 0 there are none once a surrogate is fitted.
     schedule : {"geometric", "online"}
-        When the surrogate learns: on a geometric schedule, or in addition with probability
-        1 / sqrt(t + 1) at iteration t, from states alone, as in the paper. Fits number 45 in 10,000
-        iterations of tuning, each of .6 s at most (KMC finite, 3 dimensions), 13 s in all: .1 of
-        a run whose log density takes 10 ms. With "online" 13, each of 2.1 s at most, 18 s in
-        all. Costs grow with the logarithm of the number of iterations.
+        Whether the surrogate is fitted on a geometric schedule alone, or is also updated with
+        probability 1 / sqrt(t + 1) at iteration t, from states alone, as in the paper. 10,000
+        iterations of tuning make 45 fits, 13 s in all (KMC finite, 3 dimensions), and 13 fits, 18 s
+        in all, with "online". Costs grow with the logarithm of the number of iterations.
     **kwargs
         See :class:`~pymc_kmc.steps.base.AdaptiveStep`: `model`, `initial_point`, `compile_kwargs`,
         `blocked`, `rng`, `tune`, `adaptation`.

@@ -1,37 +1,33 @@
 r"""KMC, the default: many moves on a surrogate, which learns from every evaluation.
 
-A sampler pays for a log density at every proposal, accepted or not. :class:`KMC` fits a surrogate
-f to those values (:class:`~pymc_kmc.surrogates.LogDensityGP`) and moves on f, which needs no
-evaluation of the target, until it is far away. One evaluation of the target accepts or rejects the
-end point. An iteration at x makes one of these moves:
+:class:`KMC` fits a surrogate f (:class:`~pymc_kmc.surrogates.LogDensityGP`) to the log densities of
+all proposals, accepted or not. Moves on f need no evaluation of the target; one evaluation accepts
+or rejects their end point. An iteration at x makes one of these moves:
 
 1. *Surrogate transitions* (:mod:`pymc_kmc.moves.transitions`): a sequence of HMC transitions on f,
    accepted with probability
    :math:`\min(1, e^{\log\hat\pi(x') - \log\hat\pi(x) - f(x') + f(x)})`.
-2. *Tempered transitions*: the same on f / T, whose wider tails reach where f is too low.
-3. *Random walk* (:mod:`pymc_kmc.moves.random_walk`): makes the first steps, and leads out of places
-   where f is wrong. Its probability is .01 where f is exact, .03 where it isn't, and up to .7 where
-   the target is far above f (:mod:`pymc_kmc.steps.surrogate`).
-4. *Jumps between modes* (:mod:`pymc_kmc.moves.learned`), where :func:`~pymc_kmc.learn` has found
-   several before the chain: alone, or in the middle of a sequence on f.
+2. *Tempered transitions*: the same on f / T, whose wider tails reach places where f is too low.
+3. *Random walk* (:mod:`pymc_kmc.moves.random_walk`): moves the chain before the first fit, and out
+   of places where f is wrong. Its probability after tuning is .01 if f is exact, .03 otherwise, and
+   up to .7 where the target is far above f (:mod:`pymc_kmc.steps.surrogate`).
+4. *Jumps between modes* (:mod:`pymc_kmc.moves.learned`), alone or in the middle of a sequence on f,
+   if :func:`~pymc_kmc.learn` has found several modes.
 
-While tuning, some evaluations are for learning alone, unless the chain is still moving in from a
-bad start:
+While tuning, some evaluations serve learning alone, once the chain has left a bad start:
 
-5. *Auxiliary chain* (:mod:`pymc_kmc.moves.auxiliary`) on :math:`\pi^{1/T}`: a quarter of them, so
-   that f is right beyond the places where the chain has been.
-6. *Active learning* (:mod:`pymc_kmc.moves.frontier`): a fifth, two fifths of noisy ones, where f's
-   predictive variance is most worth reducing. Fewer where predictions were right.
+5. *Auxiliary chain* (:mod:`pymc_kmc.moves.auxiliary`) on :math:`\pi^{1/T}`: a quarter of the
+   evaluations, so that f is right beyond the chain's states.
+6. *Active learning* (:mod:`pymc_kmc.moves.frontier`): a fifth of the evaluations, two fifths of
+   noisy ones, where reducing f's predictive variance is worth most; fewer if predictions are right.
 
-A value that was wrongly predicted is learned at once. The surrogate is fitted anew when the number
-of iterations has grown by a factor 1.2, or when few of its last 40 proposals were accepted, and
-once more at the end of tuning; then everything is frozen. From then on, and at once where the
-posterior was learned before, an executor with several workers makes sweeps
+The surrogate learns a mispredicted value at once. It is fitted anew when the number of iterations
+has grown by a factor 1.2, when few of its last 40 proposals were accepted, and at the end of
+tuning; then it is fixed. With several workers a chain on a fixed surrogate makes sweeps
 (:mod:`pymc_kmc.moves.partners`): many places on the surrogate are evaluated at once, and the chain
-exchanges places with one of them an iteration. All of this happens in
-coordinates in which one variable's scale doesn't depend on another's value
-(:mod:`pymc_kmc.adaptation.warping`). Acceptance by the target never drives a step size: a poor
-surrogate can't make the sampler collapse.
+exchanges places with one of them an iteration. Moves are made in coordinates in which one
+variable's scale doesn't depend on another's value (:mod:`pymc_kmc.adaptation.warping`). The
+target's acceptance drives no step size: a poor surrogate can't make the step size collapse.
 
 Examples
 --------
@@ -67,11 +63,11 @@ from pymc_kmc.steps.surrogate import SurrogateStep
 
 # Share of random walks while tuning.
 TUNING_RANDOM_WALKS = 0.1
-# Largest additional share of random walks, where surrogate moves are hardly accepted.
+# Largest additional share of random walks, if surrogate moves are never accepted.
 MORE_RANDOM_WALKS = 0.5
-# Number of surrogate moves whose acceptance says so.
+# Number of the last surrogate moves over which their acceptance is averaged for this.
 LATELY = 20
-# Acceptance rate below which they are hardly accepted, as a share of what noise allows.
+# Their acceptance rate, as a share of what noise allows, below which there are more random walks.
 HARDLY = 0.2
 # Share of tempered moves while tuning, among those on the surrogate.
 TUNING_TEMPERED = 0.05
@@ -79,14 +75,13 @@ TUNING_TEMPERED = 0.05
 TUNING_AUXILIARY = 0.25
 # Shares of random walks after tuning, with a surrogate that is exact and one that is not.
 RANDOM_WALKS = (0.01, 0.03)
-# Shares of tempered moves after tuning, likewise.
+# Shares of tempered moves after tuning, with a surrogate that is exact and one that is not.
 TEMPERED_MOVES = (0.01, 0.02)
-# Shares of jumps between modes, and of transitions with such a jump, where several modes were
-# learned before the chain.
+# Shares of jumps between modes, and of transitions with such a jump, with several learned modes.
 MODE_MOVES = (0.05, 0.5)
-# Standard deviation of the log weights, in nats, from which on a surrogate is not exact.
+# Standard deviation of the log weights, in nats, from which on a surrogate isn't called exact.
 LARGE_SPREAD = 0.05
-# Iterations of tuning on a posterior learned before the chain, where the user doesn't say.
+# Iterations of tuning on a posterior learned before the chain, if the user gives no number.
 SETTLING_TUNE = 50
 
 
@@ -103,30 +98,29 @@ class KMC(SurrogateStep):
     vars : list of TensorVariable or LearnedPosterior, optional
         The variables to sample, by default all continuous ones of the model. Or the result of
         :func:`~pymc_kmc.learn` for all of them: ``KMC(learned)``. Chains then begin at its draws
-        and evaluate the target 8 times while tuning, a noisy one 15 times, however many iterations
-        that has; where its surrogate turns out to be wrong they learn as without it.
+        and evaluate the target 8 times while tuning, a noisy one 15 times, whatever the number of
+        iterations. If its surrogate turns out to be wrong, they learn as without it.
     learn : bool
-        Whether the step calls :func:`~pymc_kmc.learn` when it is made, where that is safe: black
-        boxes depend on the step's variables alone, and either return outputs, with 50 values of the
-        variables at most, or 250 where each box depends on few, or a log likelihood or an estimate
-        of it, with 20 at most, on whose maximum searches agree; where it depends on more than six
-        numbers a warning says if they may not. `step.posterior` is the learned posterior,
-        `step.evaluations` all evaluations made for it. If false, or where the learned posterior
-        can't be trusted, each chain learns by itself, from these evaluations too. Another seed
-        learns anew: ``KMC(rng=2)``, since PyMC gives a step no seed before it samples.
+        Whether the step calls :func:`~pymc_kmc.learn` when it is made, if that is safe: black boxes
+        depend on the step's variables alone. They return outputs, with at most 50 values of the
+        variables, 250 if each box depends on few; or a log likelihood or an estimate of it, with at
+        most 20, on whose maximum searches agree (above six a warning says if they may disagree).
+        `step.posterior` is the learned posterior, `step.evaluations` has the evaluations made for
+        it. If false, or if the learned posterior can't be trusted, each chain learns by itself,
+        from these evaluations too. Another seed learns anew: ``KMC(rng=2)``, since PyMC gives a
+        step no seed before it samples.
     n_landmarks : int
-        Number of kernel functions of the surrogate: its flexibility, and the cost of a move. Where
-        they are too few for the log density, it has up to twice as many.
+        Number of kernel functions of the surrogate, on which its flexibility and the cost of a move
+        depend. If they are too few for the log density, it has up to twice as many.
     executor : concurrent.futures.Executor or callable, optional
         Runs evaluations of black boxes and noisy likelihoods that have no executor of their own: a
         pool, Dask's client, or a function that returns one, which each process calls for itself.
     n_parallel : int, optional
-        Number of places that are evaluated at once: by a chain, as soon as its surrogate is fixed,
-        and by :func:`~pymc_kmc.learn`. Draws depend on it, and neither on the executor nor on its
-        workers. By default the number of workers, those of an executor that the model brings
-        included. A chain has 1, one proposal at a time, without an executor, with correlated noise,
-        and where the learned posterior depends on other steps' variables.
-        Beside other steps see ``docs/on_a_cluster.md``.
+        Number of places that are evaluated at once, by a chain with a fixed surrogate and by
+        :func:`~pymc_kmc.learn`. Draws depend on it, but not on the executor or its workers. By
+        default the number of workers of this executor or of the model's own ones; for a chain 1
+        without an executor, with correlated noise, and if the learned posterior depends on other
+        steps' variables. Beside other steps see ``docs/on_a_cluster.md``.
     surrogate : Surrogate, optional
         A fitted surrogate to use as it is, in the unconstrained raveled coordinates of `vars`;
         nothing is fitted then. Any of :mod:`pymc_kmc.surrogates`, or an object of your own with
@@ -143,14 +137,13 @@ class KMC(SurrogateStep):
 
     Notes
     -----
-    Statistics: `kmc_move` is 0 for random walks, 1 for tempered transitions, while tuning only 2
-    for the auxiliary chain and 3 for the frontier, 4 to 7 the kinds of surrogate transition, 15 and
-    16 jumps between modes, 17 an exchange with one of the places that were evaluated at once (the
-    first iteration of a sweep has all its evaluations and their time); while tuning only 12 a probe
-    of the noise, 13 a draw of what was learned and 14 no move; `n_steps` the leapfrog steps of the
-    proposal; `kmc_n_transitions` its transitions; `kmc_surrogate_variance` the variance of the
-    values around the surrogate, noise included; `kmc_proposal_time` and `kmc_evaluation_time`
-    seconds.
+    Statistics: `kmc_move` is 0 for random walks, 1 for tempered transitions, 4 to 7 for the kinds
+    of surrogate transition, 15 and 16 for jumps between modes, 17 for an exchange with a place
+    evaluated at once (a sweep's first iteration has all its evaluations and their time). While
+    tuning it is also 2 for the auxiliary chain, 3 for active learning, 12 for a probe of the noise,
+    13 for a learned draw and 14 for no move. `n_steps` is the proposal's number of leapfrog steps,
+    `kmc_n_transitions` that of transitions, `kmc_surrogate_variance` the variance of values around
+    the surrogate, noise included. `kmc_proposal_time` and `kmc_evaluation_time` are in seconds.
     """
 
     name = "kmc"
@@ -215,7 +208,7 @@ class KMC(SurrogateStep):
         return target
 
     def _checked_number(self, n_parallel):
-        """Return the number of places at once, and let the target evaluate so."""
+        """Return the number of places at once, and let the target evaluate so many."""
         if n_parallel is None:
             n_parallel = self._default_number()
         elif n_parallel > 1 and self._follows_others:
@@ -252,24 +245,20 @@ class KMC(SurrogateStep):
 
     @property
     def default_tune_steps(self):
-        """Iterations of tuning that PyMC 6 makes where the user doesn't give a number.
-
-        As many as a smooth target of eight dimensions needs, and as a chain needs in 13 to 26
-        dimensions to come from a bad start along a curved way: 1500 to 2500 iterations.
-        """
+        """Iterations of tuning that PyMC 6 makes if the user gives no number."""
         if self.posterior is not None and self.posterior.is_close:
             return SETTLING_TUNE
         return self._tune_steps_alone
 
     @property
     def _tune_steps_alone(self):
-        """Iterations of tuning of a chain that learns by itself."""
         d = self.n_dimensions
+        # A smooth target of eight dimensions needs as many, and so does a chain in 13 to 26
+        # dimensions that comes from a bad start along a curved path: 1500 to 2500 iterations.
         return int(np.ceil((2000 + 80 * d) / 100) * 100)
 
     @property
     def n_learning_evaluations(self):
-        """Number of evaluations that were made before the chains, once for all of them."""
         if self.posterior is not None:
             return self.posterior.n_evaluations
         return 0 if self.evaluations is None else len(self.evaluations)
@@ -306,7 +295,7 @@ class KMC(SurrogateStep):
         return messages
 
     def _begin_at_once(self, point):
-        """Evaluate the start, the learned draw that follows it, and partners together."""
+        """Evaluate the start, the learned draw after it, and the first partners together."""
         adapted, rng = self.adapted, self.rng
         draw = adapted.settling.start.propose(None, adapted.fitted, rng)
         adapted.begin_sweeps(self.n_parallel, draw, MODE_MOVES[1], rng)
@@ -318,7 +307,7 @@ class KMC(SurrogateStep):
 
     @property
     def _follows_others(self):
-        """Whether the learned surrogate depends on other steps' variables, and follows them."""
+        """Whether the learned surrogate depends on other steps' variables."""
         return self.posterior is not None and bool(self.posterior.given)
 
     # Moves
@@ -337,7 +326,7 @@ class KMC(SurrogateStep):
         return self.is_tuning and self.adapted.settling is not None
 
     def _propose_in_sweep(self, current, begin):
-        """Propose an exchange with the next partner, all of whom were evaluated at once."""
+        """Propose an exchange with the next partner of a sweep; all were evaluated at once."""
         adapted, target, rng = self.adapted, self.target, self.rng
         if adapted.sweeps is None:
             adapted.begin_sweeps(self.n_parallel, current, MODE_MOVES[1], rng)
@@ -362,7 +351,7 @@ class KMC(SurrogateStep):
         return proposal._replace(seconds=perf_counter() - begin - seconds)
 
     def _share_of_wrong_places(self, state):
-        """Return the random walks' share where the target is far above the surrogate, else 0."""
+        """Return the share of random walks where the target is far above the surrogate, else 0."""
         return LARGEST_SHARE * self.adapted.fitted.excess(state.position, state.log_density)
 
     def _conclude(self, outcome):
@@ -392,7 +381,7 @@ class KMC(SurrogateStep):
 
     @property
     def random_walk_probability(self):
-        """The share of random walks where the target is above its surrogate as usual."""
+        """The share of random walks where the target isn't unusually far above its surrogate."""
         if not self._explores:
             return self._share(RANDOM_WALKS)
         lately = self.adapted.transitions.recent[-LATELY:]
@@ -402,7 +391,7 @@ class KMC(SurrogateStep):
         return TUNING_RANDOM_WALKS + MORE_RANDOM_WALKS * max(0.0, 1.0 - np.mean(lately) / hardly)
 
     def _share(self, shares):
-        """Return a share after tuning. The exactness of a given surrogate is unknown."""
+        """Return a share after tuning; a given surrogate counts as inexact."""
         exact, usual = shares
         if self.given_surrogate is not None:
             return usual
@@ -411,7 +400,6 @@ class KMC(SurrogateStep):
 
     @property
     def _explores(self):
-        """Whether evaluations are spent on learning besides drawing."""
         return self.is_tuning and self.adapted.can_explore
 
     def _statistics(self, proposal, current):
@@ -433,7 +421,7 @@ class KMC(SurrogateStep):
 
 
 def variables_of(posterior, model):
-    """Return the value variables that a posterior was learned of; None if a model lacks some."""
+    """Return the value variables of a learned posterior; None if the model lacks some."""
     variables = {variable.name: variable for variable in model.value_vars}
     if not variables.keys() >= set(posterior.names):
         return None
@@ -441,7 +429,7 @@ def variables_of(posterior, model):
 
 
 def check_same_variables(posterior, target, model):
-    """Raise a ValueError unless a learned posterior is of a target's variables given the others."""
+    """Raise a ValueError unless a posterior was learned of the target's variables."""
     others = {variable.name for variable in model.value_vars} - set(target.names)
     if set(posterior.given) != others:
         raise ValueError(

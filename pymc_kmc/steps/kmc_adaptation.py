@@ -1,4 +1,4 @@
-"""What KMC learns while tuning, and a chain's start from a posterior learned before it."""
+"""KMC's adaptation while tuning, and a chain's start from a posterior learned before it."""
 
 from typing import NamedTuple
 
@@ -20,14 +20,14 @@ from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.steps.surrogate import SurrogateAdaptation
 
-# Number of evaluations in which a chain settles on what was learned before it: enough to tell a
-# surrogate that fails, and to learn the probabilities of moves.
+# Evaluations in which a chain settles on a learned posterior: enough to recognise a surrogate that
+# fails, and to learn the probabilities of moves.
 SETTLING = 8
-# The same under noise, which hides how wrong a surrogate is.
+# The same under noise, which hides a surrogate's errors.
 SETTLING_IN_NOISE = 15
-# Number of draws a dimension from which the random walk learns its covariance beforehand.
+# Learned draws a dimension from which the random walk's covariance is estimated before the chain.
 DRAWS_PER_DIMENSION = 20
-# Share of the chain's states that partners begin at: those before it are of its arrival.
+# Share of the chain's states, the most recent, at which partners begin: earlier ones are burn-in.
 RECENT_SHARE = 0.5
 # Groups of partners: workers evaluate one while the chain exchanges with the other.
 N_GROUPS = 2
@@ -35,32 +35,31 @@ N_GROUPS = 2
 TEMPERATURE = 1.5
 # Factors on the random walk's scale, once there is a surrogate for the long moves.
 FACTORS = (1.0, 0.3, 0.1)
-# Growth of the number of iterations from one fit to the next; updates learn what happens between.
+# Factor on the number of iterations from one fit to the next; updates learn in between.
 REFIT_GROWTH = 1.2
-# Number of surrogate moves after which a surrogate may be in trouble.
+# Number of the last surrogate moves whose acceptance shows a surrogate in trouble.
 TROUBLE_AFTER = 40
-# Error of a surrogate that was learned before the chain, in nats beyond the noise's standard
-# deviation, from which on it is of little use: one draw in three is accepted then.
+# Error of a learned surrogate, in nats beyond the noise's standard deviation, from which on it is
+# of little use: one draw in three is accepted then.
 FAILED = 2.0
-# Acceptance rate of a surrogate in trouble, as a share of what noise allows.
+# Acceptance rate below which a surrogate is in trouble, as a share of what noise allows.
 TROUBLE_ACCEPTANCE = 0.15
 # Number of fits after which trouble is no reason for another.
 MOST_FITS = 45
-# Ratio of the log weights' spreads from which on the last fit is clearly worse than the one before.
+# Ratio of the log weights' spreads above which the last fit is clearly worse than the one before.
 CLEARLY_WORSE = 1.2
-# Rise of the log density, in standard deviations of a Gaussian's, of a chain on its way.
+# Rise of the log density, in standard deviations of a Gaussian's, that shows a chain in burn-in.
 CLEAR_RISE = 2.0
-# Number of iterations in a window: it rises from one window to the next but one.
+# Iterations in a window: the medians of the first and of the last of three windows are compared.
 WINDOW = 50
 
 
 class KMCAdaptation(SurrogateAdaptation):
     """State of KMC's adaptation.
 
-    `modes` are moves between modes that were learned before the chain, empty where there is one
-    mode. `settling` is the chain's start from a posterior learned before it; None without one, and
-    where that failed. `disagreement` is what was seen where it was wrong, else None. `sweeps` are
-    the Sweeps of a chain with partners, once they have begun.
+    `modes` are moves between learned modes, empty with one mode. `settling` is the chain's start
+    from a learned posterior, None without one and once it has failed; `disagreement` then has the
+    Disagreement. `sweeps` are the Sweeps of a chain with partners, None before the first.
     """
 
     def __init__(self, n_dimensions, fits, is_noisy):
@@ -79,11 +78,7 @@ class KMCAdaptation(SurrogateAdaptation):
         self.n_dimensions, self.is_noisy = n_dimensions, is_noisy
 
     def initialize(self, evaluations, posterior=None, fitted=None):
-        """Begin with what was learned before the chain; attributes are changed in place.
-
-        `evaluations` were made before it, or are None. `posterior` is a LearnedPosterior, which has
-        its own, `fitted` its surrogate, or one on its emulators.
-        """
+        """Begin with `evaluations` (or None), or a LearnedPosterior and its FittedSurrogate."""
         if posterior is not None:
             evaluations = posterior.evaluations
         if evaluations is not None:
@@ -132,8 +127,8 @@ class KMCAdaptation(SurrogateAdaptation):
     def finalize(self, state, noise, rng):
         """Fit a last time, to all values, unless the surrogate in use is clearly better.
 
-        `state` is the Evaluation of the chain's state. Where tuning was short, half of the usual
-        evaluations tell whether a posterior learned before the chain is of use.
+        `state` is the Evaluation of the chain's state. After short tuning, half of the usual
+        evaluations suffice to test a posterior learned before the chain.
         """
         settling = self.settling
         if settling is not None and settling.most <= 2 * settling.n_evaluations < 2 * settling.most:
@@ -150,10 +145,7 @@ class KMCAdaptation(SurrogateAdaptation):
         self.active_learning.end()
 
     def begin_sweeps(self, n, state, mode_share, rng):
-        """Begin sweeps of n partners at the chain's states, or at its one state, an Evaluation.
-
-        `mode_share` is that of their transitions between modes, where there are several.
-        """
+        """Begin sweeps of n partners at the chain's states, or at `state`, its one Evaluation."""
         states = self.history.states.recent(RECENT_SHARE)
         if not len(states):
             states = state.position[None]
@@ -175,12 +167,12 @@ class KMCAdaptation(SurrogateAdaptation):
 
     @property
     def can_explore(self):
-        """Whether there is a surrogate to be learned, by evaluations besides drawing."""
+        """Whether there is a surrogate to learn, by evaluations besides drawing."""
         return self.fits.makes_surrogates and self.settling is None
 
     @property
     def is_on_its_way(self):
-        """Whether the chain's log density rises by more than it varies at the target."""
+        """Whether the chain's log density still rises by more than it varies in the posterior."""
         log_densities = self.history.log_densities
         if len(log_densities) < 3 * WINDOW:
             return False
@@ -190,23 +182,20 @@ class KMCAdaptation(SurrogateAdaptation):
 
     @property
     def _recent(self):
-        """Acceptance rates of surrogate moves since the last fit."""
         return self.transitions.recent
 
     def _learn_covariance(self):
-        """Let the random walk learn its covariance, in the surrogate's coordinates."""
         warp = IDENTITY if self.fitted is None else self.fitted.warp
         self.random_walk.adaptation.learn_covariance(self.history.states, warp)
 
     def _set_covariances(self):
-        """Give the random walks a covariance in the surrogate's coordinates."""
         self._learn_covariance()
         random_walk = self.random_walk.adaptation
         auxiliary = self.auxiliary.random_walk.adaptation
         auxiliary.set_covariance(random_walk.covariance, random_walk.factor)
 
     def _learn_value(self, outcome, is_tuning):
-        """Let the surrogate learn from a finite value before its next fit."""
+        """Update the surrogate with a finite value before its next fit."""
         active_learning, before = self.active_learning, self.fitted
         frontier = active_learning.frontier if is_tuning else None
         if self.settling is None and frontier is None:
@@ -227,7 +216,7 @@ class KMCAdaptation(SurrogateAdaptation):
         return np.mean(self._recent[-TROUBLE_AFTER:]) < TROUBLE_ACCEPTANCE * noise.ideal_acceptance
 
     def _fit(self, state, noise, is_tuning, rng):
-        """Fit the surrogate anew, and continue with it if there is one; return whether there is."""
+        """Fit the surrogate anew; return whether there is one."""
         self._recent.clear()
         self.fits.noise_variance = noise.variance.value
         fitted = self.fits.fit(self.history, self.fitted, rng)
@@ -237,7 +226,6 @@ class KMCAdaptation(SurrogateAdaptation):
         return fitted is not None
 
     def _explore(self, state, is_tuning):
-        """Begin to explore around a new surrogate."""
         self.auxiliary.begin(state)
         with single_threaded_blas():
             self._set_covariances()
@@ -249,10 +237,7 @@ class KMCAdaptation(SurrogateAdaptation):
 
 
 class Settling:
-    """The start of a chain from a posterior learned before it, in `most` evaluations.
-
-    `errors` lists the errors of the predictions for these, in nats.
-    """
+    """A chain's start from a learned posterior, in `most` evaluations; `errors` are in nats."""
 
     def __init__(self, posterior, most):
         self.most = most
@@ -263,14 +248,14 @@ class Settling:
 
     @property
     def move(self):
-        """The move that an iteration of tuning is to make, None for any on the surrogate."""
+        """The move of this iteration of tuning; None for any move on the surrogate."""
         if self.n_evaluations == 0:
             return self.start
         return self.stay if self.is_over else None
 
     @property
     def error(self):
-        """Half the width of the errors' middle two thirds: a constant is no error."""
+        """Half the width of the errors' central 68 %, in nats: a constant is no error."""
         if not self.errors:
             return np.inf
         return 0.5 * float(np.ptp(np.quantile(self.errors, [0.16, 0.84])))
@@ -280,10 +265,7 @@ class Settling:
         return self.n_evaluations >= self.most
 
     def disagreement(self, recent, noise):
-        """Return a Disagreement where the posterior is of little use to the chain, else None.
-
-        `recent` are acceptance rates of moves on it, `noise` is a NoiseProbe.
-        """
+        """Return a Disagreement, or None, given acceptance rates `recent` and a NoiseProbe."""
         # A few estimates say little about their noise.
         ideal = min(noise.ideal_acceptance, ideal_acceptance(self.noise_variance))
         noise_sd = float(np.sqrt(np.nan_to_num(noise.variance.value)))
@@ -295,10 +277,10 @@ class Settling:
 
 
 class Disagreement(NamedTuple):
-    """What a chain saw of a posterior learned before it that is of little use to it.
+    """The figures of a chain for which a posterior learned before it is of little use.
 
-    `error` is that of predictions, in nats, infinite where no evaluation was finite; `noise_sd` the
-    part of it that is the values' noise. `acceptance` is the rate of moves on what was learned,
+    `error` is that of predictions, in nats, infinite if no evaluation was finite; `noise_sd` is the
+    values' noise in it. `acceptance` is the rate of moves on the learned surrogate,
     `ideal_acceptance` that of perfect ones.
     """
 

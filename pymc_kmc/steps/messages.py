@@ -1,8 +1,8 @@
-"""What a chain tells its user: warnings, each given at most once, and its present activity.
+"""A chain's warnings, each given at most once, and its activity in the progress bar.
 
-In 80 characters PyMC's own columns of the progress bar leave room for seven, with the times whole.
-While it tunes a chain names the activity that takes its time, of which PyMC's estimate of the time
-left takes no account; afterwards it shows its acceptance rate.
+PyMC's own columns of the progress bar leave seven of 80 characters. While a chain tunes, this
+column names the activity that takes its time, which PyMC's estimate of the time left doesn't
+include; afterwards it shows the acceptance rate.
 """
 
 import numpy as np
@@ -13,8 +13,8 @@ from rich.table import Column
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.steps.own_checks import R_HAT_OF_DIFFERENT_PARTS
 
-# Number of iterations without an accepted proposal that is worth a warning. A chain that moves at
-# all under noise of variance 3 in its log likelihood hardly ever stays longer.
+# Iterations without an accepted proposal after which a chain is stuck: a chain that moves at all
+# under noise of variance 3 in its log likelihood hardly ever stays longer.
 STUCK_AFTER = 500
 # The same from the start on: of chains that accept one proposal in twenty, one in 28,000 does so.
 STUCK_FROM_START = 200
@@ -27,10 +27,7 @@ class ChainWarnings:
         self.given = set()
 
     def first(self, messages, n_iterations):
-        """Return a SamplerWarning of the first message not given before, or None.
-
-        `messages` are pairs of a key and a text, or None.
-        """
+        """Return a SamplerWarning of the first (key, text or None) not given before, or None."""
         for key, text in messages:
             if text is not None and key not in self.given:
                 self.given.add(key)
@@ -39,7 +36,7 @@ class ChainWarnings:
 
 
 def of_start(target, evaluation):
-    """Return a message where a chain starts at an estimate of zero, else None."""
+    """Return a message if the estimate at a chain's start is zero, else None."""
     if evaluation.log_density > -np.inf:
         return None
     return joined(
@@ -51,7 +48,6 @@ def of_start(target, evaluation):
 
 
 def of_invalid(target, point, evaluation):
-    """Return a message about a log density of NaN or +inf at a proposal."""
     remedy = "Return -inf from the likelihood where a parameter is impossible"
     if target.likelihoods:
         remedy += ", and from an estimator whose estimate is zero"
@@ -67,10 +63,7 @@ def of_invalid(target, point, evaluation):
 
 
 def of_no_tuning(instead):
-    """Return a message about a chain without tuning, or None.
-
-    `instead` is source code of an argument that replaces tuning; None if one was passed.
-    """
+    """Return a message about a chain without tuning; None if an argument replaces tuning."""
     if instead is None:
         return None
     return (
@@ -81,10 +74,7 @@ def of_no_tuning(instead):
 
 
 def of_disagreement(seen, n_tune):
-    """Return a message about what was learned before a chain and is wrong there.
-
-    `seen` is the chain's Disagreement, `n_tune` the tuning of a chain that learns by itself.
-    """
+    """Return a message about a Disagreement; `n_tune` is the tuning that the chain now needs."""
     found = "weren't finite"
     if np.isfinite(seen.error):
         found = f"had errors of {seen.error:.2g} nats"
@@ -103,7 +93,7 @@ def of_disagreement(seen, n_tune):
 
 
 def of_evaluations(target, noise):
-    """Return keys and messages about evaluations that failed, and the noise of a NoiseProbe."""
+    """Return keys and messages about failed evaluations, and about the noise of a NoiseProbe."""
     messages = []
     if target.is_noisy:
         failures = joined(*(record.warn() for record in target.simulations)) or None
@@ -123,11 +113,7 @@ def of_evaluations(target, noise):
 
 
 def of_own_checks(target, checks, is_local):
-    """Return a key and a message about a chain that drifts away or hasn't converged, or None.
-
-    `is_local` says that all moves of the step are about as long as the posterior's middle is wide:
-    tails that are heavy are told then.
-    """
+    """Return a key and a message, or None: drift, no convergence, heavy tails (if `is_local`)."""
     drifting = target.names_of(checks.drifting(target.is_free))
     if drifting:
         return "drift", (
@@ -162,7 +148,7 @@ def is_stuck(progress):
 
 
 def of_stillness(target, n_iterations):
-    """Return a message about a chain that accepted nothing for so many iterations."""
+    """Return a message about a chain that has accepted nothing for `n_iterations`."""
     remedy = "Tune for longer, or start where the posterior has its mass: initvals={...}."
     if target.is_noisy and target.recycled.log_density > -np.inf:
         remedy = (
@@ -177,12 +163,11 @@ def of_stillness(target, n_iterations):
 
 
 def joined(*sentences):
-    """Return the sentences that aren't empty, as one text."""
     return " ".join(filter(None, sentences))
 
 
 def columns(n_chains=1):
-    """Return the column, and the values of its field before the first iteration of each chain."""
+    """Return the column, and its field's values before the first iteration of each chain."""
     column = Column("Doing", no_wrap=True, width=7)
     return [TextColumn("{task.fields[kmc_doing]}", table_column=column)], {
         "kmc_doing": [""] * n_chains

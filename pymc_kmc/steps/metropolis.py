@@ -3,8 +3,8 @@ r"""Adaptive Metropolis: a Gaussian random walk that learns its covariance and i
 It proposes :math:`x' \sim N(x, s^2 \frac{2.38^2}{d} \Sigma)` and accepts with probability
 :math:`\min(1, \pi(x') / \pi(x))`. :math:`\Sigma` follows the covariance of the chain's history
 (Haario, Saksman and Tamminen, 2001), :math:`s` the acceptance rate (Andrieu and Thoms, 2008,
-algorithm 4). The proposal is symmetric and fixed within an iteration, so that each iteration leaves
-the target invariant; adaptation ends with tuning, or dies out.
+algorithm 4). The proposal is symmetric and fixed within an iteration: each iteration leaves the
+target invariant. Adaptation ends with tuning, or dies out.
 
 References
 ----------
@@ -45,8 +45,8 @@ class MetropolisAdaptation:
 class AdaptiveMetropolis(AdaptiveStep):
     r"""Adaptive Metropolis (Haario, Saksman and Tamminen, 2001), exact with noisy likelihoods.
 
-    The choice where a target is close to Gaussian or evaluations are cheap, and a yardstick for the
-    other steps. With an estimated likelihood it is exact; `pymc.Metropolis` is not.
+    It suits targets close to Gaussian and cheap evaluations, and is a baseline for the other steps.
+    With an estimated likelihood it is exact; `pymc.Metropolis` is not.
 
     Parameters
     ----------
@@ -109,9 +109,7 @@ class AdaptiveMetropolis(AdaptiveStep):
         return MetropolisAdaptation(d, RandomWalk(adaptation))
 
     def proposal_covariance(self):
-        """Return the covariance of the proposals that the last chain of this process has learned.
-
-        It is the same everywhere.
+        """Return the proposal covariance, the same everywhere, of this process's last chain.
 
         Returns
         -------

@@ -1,48 +1,43 @@
 """Checks of a single chain: whether it has converged, and whether it drifts away.
 
-PyMC compares chains with each other (R-hat), which needs several. In a single chain that is still
-on its way, or hardly moves along a long ridge, parts of the draws differ from each other. Where a
-posterior isn't proper, a chain's range grows for ever. The states are kept thinned, so that their
-memory doesn't grow with the chain.
+PyMC's R-hat compares several chains. In a single chain that is still in burn-in, or hardly moves
+along a long ridge, parts of the draws differ from each other. On an improper posterior a chain's
+range grows for ever. States are thinned: their memory doesn't grow with the chain.
 """
 
 import numpy as np
 from scipy.stats import rankdata
 
-# States that are kept: a check costs some 0.1 ms a dimension.
+# Most states that are kept: a check costs some 0.1 ms a dimension.
 MOST_STATES = 256
-# Number of draws at the first check, for drift alone, and their growth from one check to the next.
+# Number of draws at the first check, for drift alone, and its factor from one check to the next.
 FIRST_CHECK, GROWTH = 64, 1.5
-# Number of draws from which on their parts are compared: everybody knows that fewer say little.
+# Number of draws from which on their parts are compared: fewer show nothing.
 FIRST_PARTS = 256
-# Number of parts whose draws are compared. Eight see 96 % of the chains that drift like a Brownian
+# Number of parts that are compared: eight find 96 % of the chains that drift like a Brownian
 # motion, halves 60 %, at the same rate of false alarms.
 N_PARTS = 8
-# R-hat of the parts, of ranks, above which they differ: their means spread as much as the draws
-# within them. By chance a coordinate with 25 effective draws has it in .5 % of cases, one with 40
-# in less than .02 %.
+# Rank-based R-hat above which parts differ: their means spread as much as the draws within them. By
+# chance it is exceeded in .5 % of cases with 25 effective draws, in less than .02 % with 40.
 R_HAT_OF_DIFFERENT_PARTS = 1.45
-# Growth of a chain's interquartile range since its first 256 iterations that says that nothing
-# holds it back, where its parts differ and where they don't: an adaptive step goes on growing on
-# an improper posterior, and a proper one's scale is found before the first iteration.
+# Factor on the interquartile range since the first 256 iterations that shows an improper posterior,
+# if the parts differ and if they don't: a proper one's scale is found before the first iteration.
 DRIFT_OF_PARTS, DRIFT = 1e3, 1e6
-# Size of a logarithm, or a logit, beyond which nothing belongs: natural values of 1e130. Double
-# precision ends at 709, and holds a chain on its way to infinity there.
+# Largest plausible size of a logarithm or a logit, a natural value of 1e130: a chain on its way to
+# infinity ends at 709, the limit of double precision.
 LARGEST_LOG = 300.0
-# Range of the middle 95 % of a chain's draws, in interquartile ranges, from which on tails are
-# heavy: a Gaussian's is 2.9, a Laplace's 4.3, a Cauchy's 12.7. GadMALA's 2000 draws of a Cauchy are
-# found above it in 28 of 30 chains, those of a Laplace in one; KAMH's and AdaptiveMetropolis's of a
-# Cauchy in 117 of 120, those of a Laplace, at any of their checks, in 3.
+# Range of the central 95 % of the draws, in interquartile ranges, above which tails are heavy:
+# Gaussian 2.9, Laplace 4.3, Cauchy 12.7. Found in 145 of 150 chains on a Cauchy, 4 on a Laplace.
 HEAVY_TAILS = 6.0
-# Number of draws from which on tails are looked at: before, correlated ones have any.
+# Number of draws from which on tails are checked: fewer correlated draws don't show them.
 FIRST_TAILS = 1000
 
 
 class OwnChecks:
     """Thinned states of a chain and checks of them; updated in place.
 
-    `n_draws` counts draws since tuning; `n_expected` is the chain's number of draws, if PyMC gives
-    it.
+    `n_draws` counts draws since tuning; `n_expected` is the chain's number of draws, None if
+    unknown.
     """
 
     def __init__(self):
@@ -54,7 +49,6 @@ class OwnChecks:
         self.n_expected = None
 
     def observe(self, position, is_tuning):
-        """Record a chain's state (d,)."""
         if self._all.append(position) and self._first_range is None:
             self._first_range = interquartile_range(self._all.states)
         if not is_tuning:
@@ -62,7 +56,7 @@ class OwnChecks:
             self._draws.append(position)
 
     def is_due(self):
-        """Return whether a check is due, and plan the next one; the last draw's, if known, is."""
+        """Return whether a check is due (the last draw, if known, has one); plan the next one."""
         n = self.n_draws
         planned = (self.n_expected, FIRST_PARTS, FIRST_TAILS)
         if n < FIRST_CHECK or not (n >= self._next_check or n in planned):
@@ -73,7 +67,7 @@ class OwnChecks:
     def drifting(self, is_free):
         """Return indices of coordinates along which the chain seems to drift without bound.
 
-        `is_free`, bool (d,), says which are a variable's own value, not a transform of it.
+        `is_free`, bool (d,), marks values that are a variable's own, not a transform of it.
         """
         states = self._all.states
         far = ~is_free & (np.median(np.abs(states), axis=0) > LARGEST_LOG)
@@ -87,7 +81,6 @@ class OwnChecks:
         return np.flatnonzero(far | grows | ~np.isfinite(states[-1]))
 
     def heavy_tailed(self):
-        """Return indices of coordinates whose draws have heavy tails."""
         if self.n_draws < FIRST_TAILS:
             return np.array([], dtype=int)
         states = self._draws.states
@@ -96,7 +89,7 @@ class OwnChecks:
         )
 
     def r_hat(self):
-        """Return R-hat of the draws' parts, of ranks, (d,); NaN if constant or of few draws."""
+        """Return rank-based R-hat of the draws' parts (d,); NaN if constant or with few draws."""
         states = self._draws.states
         if self.n_draws < FIRST_PARTS:
             return np.full(states.shape[1], np.nan)
@@ -115,7 +108,7 @@ def interquartile_range(states):
 
 
 def quantile_range(states, share):
-    """Return the range of the middle share of states (n, d), (d,)."""
+    """Return the range (d,) of the central `share` of states (n, d)."""
     low, high = np.quantile(states, [0.5 - 0.5 * share, 0.5 + 0.5 * share], axis=0)
     return high - low
 
@@ -133,7 +126,7 @@ class Thinned:
         return np.array(self._kept)
 
     def append(self, position):
-        """Record the chain's next state; return whether the chain has doubled since."""
+        """Record the chain's next state; return whether the spacing was doubled."""
         self._n += 1
         if self._n % self._stride:
             return False

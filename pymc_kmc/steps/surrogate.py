@@ -1,12 +1,11 @@
 r"""Steps that move on a surrogate, learned or given.
 
-Beside moves on a surrogate f there are always random walks, with a probability r that depends on
-the state x. Where the target is far above the surrogate, :math:`w(x) = \log\hat\pi(x) - f(x)` much
-larger than usual, r grows on a ramp (:mod:`pymc_kmc.adaptation.fitted`), because a chain that got
-there would stay for hundreds of iterations. A random walk from x to x' then has the additional
-factor r(x') / r(x) in its acceptance ratio, and the other moves (1 - r(x')) / (1 - r(x))
-(:mod:`pymc_kmc.moves.base`). With an estimated density the target is the extended one of Andrieu
-and Roberts (2009); w and r are functions of its states.
+Beside moves on a surrogate f there are random walks, with a probability r(x) that depends on the
+state x. Where :math:`w(x) = \log\hat\pi(x) - f(x)` is much larger than usual a chain would stay for
+hundreds of iterations: r grows on a ramp there (:mod:`pymc_kmc.adaptation.fitted`). The acceptance
+ratio of a random walk from x to x' has the factor r(x') / r(x), that of the other moves
+(1 - r(x')) / (1 - r(x)) (:mod:`pymc_kmc.moves.base`). With an estimated density the target is the
+extended one of Andrieu and Roberts (2009), and w and r are functions of its states.
 
 References
 ----------
@@ -31,10 +30,10 @@ from pymc_kmc.surrogates.protocol import (
 
 
 class SurrogateAdaptation:
-    """What a step that moves on a surrogate learns; attributes are changed in place.
+    """The adaptation of a step that moves on a surrogate; attributes are changed in place.
 
     `fits` makes surrogates of the `history` on a `schedule`; `fitted` is the one in use, None
-    before the first. `transitions` are `moves` on it, with their probabilities.
+    before the first. `transitions` chooses among the `moves` on it with learned probabilities.
     """
 
     def __init__(self, n_dimensions, fits, schedule, random_walk, moves):
@@ -44,17 +43,13 @@ class SurrogateAdaptation:
         self.transitions = OneOf(moves)
 
     def use(self, fitted):
-        """Continue with a new FittedSurrogate."""
         self.fitted = fitted
         jumps = [fitted.transitions.jump(move.size) for move in self.transitions.moves]
         self.transitions = self.transitions.renewed(jumps)
 
 
 class SurrogateStep(AdaptiveStep):
-    """Base of the steps that move on a surrogate; see the module's docstring.
-
-    A fitted `surrogate` is used as it is, and nothing is fitted then.
-    """
+    """Base of the steps that move on a surrogate; a given `surrogate` is used as it is."""
 
     stats_dtypes_shapes = AdaptiveStep.stats_dtypes_shapes | {
         "step_size": (np.float64, []),
@@ -62,7 +57,7 @@ class SurrogateStep(AdaptiveStep):
         "kmc_n_fits": (np.int64, []),
         "kmc_prediction_error": (np.float64, []),
     }
-    # Share of random walks where the target is above its surrogate as usual.
+    # Share of random walks where the target isn't unusually far above its surrogate.
     random_walk_probability: float
 
     def __init__(self, vars=None, *, surrogate=None, tune=True, **kwargs):
@@ -116,15 +111,13 @@ class SurrogateStep(AdaptiveStep):
         return (WarpedPredictor if knows_std else WarpedSurrogate)(surrogate, coordinates)
 
     def _coordinates(self, fitted):
-        """Return the coordinates that a learned surrogate is a function of."""
         return fitted.warp
 
     @property
     def history_(self):
-        """Evaluations from which the last chain of this process has learned.
+        """Points (n, d) and finite log densities (n,) that this process's last chain learned from.
 
-        They are points (n, d) in the coordinates of :attr:`surrogate_`, and their finite log
-        densities (n,).
+        The points are in the coordinates of :attr:`surrogate_`.
         """
         evaluations = self.adapted.history.evaluations
         rows = evaluations.last(len(evaluations)).copy()
