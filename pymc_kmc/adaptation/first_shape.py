@@ -1,15 +1,14 @@
-r"""The scales and correlations of a target around a chain's start, from the target alone.
+r"""The scales and correlations of a target around a chain's start, from second differences.
 
-Along a coordinate of a Gaussian with standard deviation s the second difference of the log
-density, :math:`\ell(x + h) + \ell(x - h) - 2 \ell(x)`, is :math:`-(h / s)^2` wherever x is, in the
-bulk or far away. A search finds the h at which it is -1, or large against the error of the values
-(of rounding, or of an estimated likelihood). The search costs two evaluations a coordinate where a
-scale of 1 is about right, and some ten where it is wrong by orders of magnitude; a random walk
-alone would take thousands of iterations to find such scales, or never find them. A variable that is
-a logarithm is not tried beyond one unit: its exponential would soon overflow.
+Along a coordinate of a Gaussian with standard deviation s, the second difference of the log
+density, :math:`\ell(x + h) + \ell(x - h) - 2 \ell(x)`, is :math:`-(h / s)^2` for any x. A search
+finds the h at which it is -1, or large against the error of the values (rounding, or the error of
+an estimated likelihood). It costs two evaluations a coordinate where a scale of 1 is about right,
+and some ten where 1 is wrong by orders of magnitude. A variable that is a logarithm is not tried
+beyond one unit: its exponential would soon overflow.
 
 A ridge looks narrow along every coordinate that it is oblique to. Second differences along sums of
-two such coordinates give the matrix of curvatures; searches along its flat eigenvectors give the
+two such coordinates give the matrix of curvatures. Searches along its flat eigenvectors give the
 length of the ridge.
 """
 
@@ -50,8 +49,8 @@ MOST_NARROW = 12
 class Start(NamedTuple):
     """A chain's start: the target's `log_density(x)`, a `position` (d,) and the `value` there.
 
-    `error` is the standard error of values. `is_estimated` says that another evaluation gives
-    another value: a second difference that decides is then evaluated twice.
+    `error` is the standard error of values. If `is_estimated`, another evaluation gives another
+    value, and a decisive second difference is evaluated twice.
     """
 
     log_density: object
@@ -62,7 +61,7 @@ class Start(NamedTuple):
 
     @property
     def change(self):
-        """The second difference that the search looks for, with the sign of a maximum's."""
+        """Minus the second difference that the search aims at."""
         return max(1.0, CLEAR * self.error)
 
     def curvature(self, shift):
@@ -74,10 +73,7 @@ class Start(NamedTuple):
 
 
 def shape_around(target, start, rng, observe):
-    """Return the :func:`first_shape` of a TargetDensity at a chain's start, an Evaluation.
-
-    ``observe(evaluation)`` is called for each evaluation that this takes.
-    """
+    """Return :func:`first_shape` at a chain's start; `observe` is called for each evaluation."""
 
     def log_density(position):
         try:
@@ -100,10 +96,10 @@ def shape_around(target, start, rng, observe):
 def first_shape(log_density, position, value, error=0.0, may_grow=None, precision=DOUBLE):
     """Return a lower triangular matrix (d, d) that maps unit variables to about the target's shape.
 
-    `value` is the log density at `position` (d,), with standard error `error`; only scales are
-    found if that is not 0. `may_grow`, bool (d,), says which coordinates are tried beyond one unit,
-    by default all. `precision` is a number's relative rounding error. The result is the identity
-    where that is about right, or where nothing better was found.
+    `value` is the log density at `position` (d,), with standard error `error`; if that isn't 0,
+    only scales are searched for. `may_grow`, bool (d,), marks the coordinates tried beyond one
+    unit, by default all. `precision` is a number's relative rounding error. A scale that is about
+    right, or that no search found, stays 1.
     """
     d = len(position)
     scales = np.ones(d)
@@ -149,10 +145,7 @@ def _with_ridges(narrow, scales, start):
 
 
 def _scale_along(direction, start, h, may_grow):
-    """Return the scale along a direction (d,), in its units; None if none was found.
-
-    The search begins at `h`, or where a scale of 1 gives the wanted second difference.
-    """
+    """Return the scale along a direction (d,), in its units, by a search from `h`, or None."""
     h = max(h, np.sqrt(start.change)) if may_grow else h
     for _ in range(MOST_TRIALS):
         found = start.curvature(h * direction) / start.change

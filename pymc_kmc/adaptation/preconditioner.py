@@ -1,11 +1,11 @@
-"""A preconditioner of Langevin proposals that is learned from draws and gradients.
+"""A preconditioner of Langevin proposals, learned from draws and gradients.
 
-:class:`DrawsAndGradients` is the matrix in whose coordinates draws and gradients have equal spread:
-the geometric mean of the covariance of the draws and the inverse covariance of the gradients. For a
-Gaussian target it is the covariance *exactly*, from any d + 1 points, because gradients are linear
-in the draws: both covariances have the same error. It is computed from the recent half of the chain
-on a geometric schedule, as the windows of NUTS's tuning are. Until there are enough points the
-generalised speed measure (:mod:`pymc_kmc.adaptation.speed_measure`) finds scale and place.
+It is the geometric mean of the draws' covariance and the gradients' inverse covariance. In its
+coordinates draws and gradients have equal spread. For a Gaussian target it is the covariance
+*exactly*, from any d + 1 points: gradients are linear in the draws, so that both covariances have
+the same error. It is computed from the recent half of the chain on a geometric schedule, like the
+windows of NUTS's tuning. Before the first window the generalised speed measure
+(:mod:`pymc_kmc.adaptation.speed_measure`) is used.
 
 References
 ----------
@@ -23,9 +23,8 @@ from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 class DrawsAndGradients:
     """Coordinates in which draws and gradients have equal spread, and trajectories in them.
 
-    The `step_size` of its `n_steps` leapfrog steps is in units of `factor` (d, d), lower
-    triangular; it is driven to the acceptance rate `target_acceptance`. Until the first window the
-    `speed_measure` of single steps is used.
+    A trajectory has `n_steps` leapfrog steps. Their `step_size`, in units of the lower triangular
+    `factor` (d, d), is driven to the acceptance rate `target_acceptance`.
     """
 
     # Number of iterations before the first window, at least one a dimension.
@@ -61,15 +60,11 @@ class DrawsAndGradients:
 
     @property
     def scale(self):
-        """The step size, in the parameters' units until there is a window."""
+        """The step size; before the first window it is in the parameters' units."""
         return self.step_size if self.has_window else self.speed_measure.scale
 
     def learn(self, U, V, acceptance_rate, accepted, position, gradient, weight=1.0):
-        """Learn from an iteration.
-
-        Arguments before `position` are those of :meth:`SpeedMeasure.learn`. `position` and
-        `gradient` (d,) are the chain's new state and the gradient there.
-        """
+        """Learn from :meth:`SpeedMeasure.learn`'s arguments, the new state and its gradient."""
         self.positions.append(position)
         self.gradients.append(gradient)
         if not self.has_window:
@@ -114,7 +109,7 @@ class DrawsAndGradients:
         return int(np.clip(n_steps, self.FEWEST_STEPS, self.MOST_STEPS))
 
     def settle(self):
-        """Choose the trajectories that sampling will use."""
+        """Fix the trajectories for sampling."""
         self.is_settled = True
         if self.has_window:
             self.n_steps = self._steps_of(self.step_size)

@@ -1,10 +1,9 @@
 r"""The proposal of adaptive Metropolis: :math:`N(x, s^2 \Sigma)` with both learned from the chain.
 
 :math:`\Sigma` is the covariance of the recent half of the chain's history, recomputed on a
-geometric schedule (Haario, Saksman and Tamminen, 2001, use all of it: a bad start then stays in
-it for ever), and :math:`s` is driven to the acceptance rate .234 (Roberts, Gelman and Gilks,
-1997) by stochastic approximation (Andrieu and Thoms, 2008, algorithm 4), starting from
-:math:`2.38 / \sqrt d`.
+geometric schedule. Haario, Saksman and Tamminen (2001) use the whole history, which keeps a bad
+start for ever. Stochastic approximation (Andrieu and Thoms, 2008, algorithm 4) drives :math:`s`
+from :math:`2.38 / \sqrt d` to the acceptance rate .234 (Roberts, Gelman and Gilks, 1997).
 
 References
 ----------
@@ -33,10 +32,10 @@ from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 class RandomWalkAdaptation:
     """The covariance and the scale of a Gaussian random walk; both are updated in place.
 
-    `scale` is a factor on `optimal_scale`, 2.38 / sqrt(d). It is driven to `target_acceptance`, by
-    default .234, or .1 for an estimated target (`is_noisy`). `factor` is the Cholesky factor of the
-    `covariance` (d, d). `basis` is the factor of the first covariance if that has correlations,
-    else None: covariances are learned in coordinates in which it is the identity.
+    `scale` is a factor on `optimal_scale`, 2.38 / sqrt(d), driven to `target_acceptance`: by
+    default .234, or .1 if the density is an estimate (`is_noisy`). `factor` is the Cholesky factor
+    of the `covariance` (d, d). `basis` is the factor of a first covariance with correlations, else
+    None; covariances are learned in coordinates in which that covariance is the identity.
     """
 
     # Optimal scale times sqrt(d) (Roberts, Gelman and Gilks, 1997).
@@ -79,18 +78,18 @@ class RandomWalkAdaptation:
         return (self.scale * self.optimal_scale) ** 2 * self.covariance
 
     def set_covariance(self, covariance, factor=None):
-        """Set the covariance (d, d), positive definite, with its Cholesky factor, if known."""
+        """Set the positive definite covariance (d, d), with its Cholesky factor if known."""
         self.covariance = np.asarray(covariance, dtype=np.float64)
         self.factor = np.linalg.cholesky(self.covariance) if factor is None else factor
 
     def set_shape(self, factor):
-        """Begin with a covariance, given by its Cholesky factor (d, d), in the identity's place."""
+        """Replace the first covariance, the identity, by one with the Cholesky factor (d, d)."""
         self.set_covariance(factor @ factor.T, factor)
         is_diagonal = np.count_nonzero(factor) == len(factor)
         self.basis = None if is_diagonal else factor
 
     def learn_covariance(self, states, warp=IDENTITY):
-        """Learn from the chain's `states`, where that is due or the `warp` has changed."""
+        """Learn from the chain's `states`, if that is due or the `warp` has changed."""
         if not self.schedule.is_due(len(states)) and warp is self._warp:
             return
         self._warp = warp

@@ -1,8 +1,7 @@
-r"""Schedules of adaptation, and scales and step sizes driven to an acceptance rate by them.
+r"""Schedules of adaptation, and scales and step sizes driven to an acceptance rate.
 
-A chain that adapts without end keeps its target only if the adaptation dies out:
-:math:`\sum_t a_t = \infty` and :math:`a_t \to 0` (Andrieu and Thoms, 2008; Roberts and Rosenthal,
-2007).
+Endless adaptation keeps the target only if it dies out: :math:`\sum_t a_t = \infty` and
+:math:`a_t \to 0` (Andrieu and Thoms, 2008; Roberts and Rosenthal, 2007).
 
 References
 ----------
@@ -25,10 +24,10 @@ def vanishing_weight(t):
 
 
 class GeometricSchedule:
-    """Times that grow by at least a `factor`: each refit has that much more history.
+    """Times of refits that grow by at least a `factor`.
 
-    The total cost of refits is then a fixed multiple of the last one's. The probability of a refit
-    at iteration t falls as 1/t: adaptation vanishes also where it isn't stopped.
+    The total cost of refits is a fixed multiple of the last one's. The probability of a refit at
+    iteration t falls like 1/t, so that adaptation vanishes.
     """
 
     def __init__(self, first, factor):
@@ -36,7 +35,7 @@ class GeometricSchedule:
         self.next = first
 
     def is_due(self, t):
-        """Return whether time `t` is due; if so the next one is planned."""
+        """Return whether time `t` is due; if so, plan the next one."""
         if t < self.next:
             return False
         self.next = max(t + 1, int(np.ceil(t * self.factor)))
@@ -69,8 +68,8 @@ class RobbinsMonroScale:
 class DualAveraging:
     """A leapfrog step size by dual averaging (Hoffman and Gelman, 2014, section 3.2).
 
-    It is driven to the acceptance rate `target`, within `bounds`. `step_size` is to be used while
-    learning, `averaged_step_size` afterwards.
+    It is driven to the acceptance rate `target`, within `bounds`. `step_size` is for tuning,
+    `averaged_step_size` for sampling.
     """
 
     # gamma of the paper, section 3.2.1.
@@ -93,7 +92,6 @@ class DualAveraging:
         self.log_average = np.log(self.step_size)
 
     def update(self, acceptance_rate):
-        """Learn from the acceptance probability of one trajectory."""
         self.t += 1
         weight = 1.0 / (self.t + self.STABILISATION)
         self.error += weight * (self.target - acceptance_rate - self.error)

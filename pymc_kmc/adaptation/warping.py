@@ -1,22 +1,22 @@
 r"""Coordinates without funnels: a map that divides some variables by scales that others determine.
 
-In hierarchical models the spread of some variables depends on others, by orders of magnitude: that
-of effects on their scale. No stationary kernel, no one step size and no one covariance fits such a
-target. A warp is a triangular map
+In hierarchical models the spread of the effects depends on their scale, by orders of magnitude. No
+stationary kernel, no one step size and no one covariance fits such a target. A warp is the
+triangular map
 
 .. math:: y_i = \left(x_i - b_i - B_i^\top x_O\right) e^{-s_i(x_P)}
 
-of the driven coordinates i, given the others O, which stay as they are, with a few drivers P among
-them; a transport map of the simplest kind (Parno and Marzouk, 2018). It replaces reparametrising
-the model by hand, non-centring it (Papaspiliopoulos, Roberts and Sköld, 2007), to the extent that
-the posterior needs it. The log density of y is that of x plus :math:`\sum_i s_i(x_P)`, the log
-volume; any warp is exact. The log scales :math:`s_i` are linear in the drivers.
+of the driven coordinates i, given the others O, which are unchanged, with a few drivers P among
+them; a transport map of the simplest kind (Parno and Marzouk, 2018). It replaces non-centring the
+model by hand (Papaspiliopoulos, Roberts and Sköld, 2007). The log density of y is that of x plus
+the log volume :math:`\sum_i s_i(x_P)`, so that any warp is exact. The log scales :math:`s_i` are
+linear in the drivers.
 
-They are learned from the chain's states, by a regression with multiplicative heteroscedasticity
-(Harvey, 1976) and his scoring iterations. Drivers are the coordinates that explain most of the
-others' log distances; each must bring a smallest gain of log likelihood a draw, summed over the
-driven coordinates. A coordinate that the driven ones are scattered around, a common mean, is left
-out of the driven ones: it explains the part of their locations that they have in common.
+A regression with multiplicative heteroscedasticity (Harvey, 1976), by his scoring iterations,
+learns them from the chain's states. Drivers are the coordinates that explain most of the others'
+log distances; each must gain enough log likelihood a draw, summed over the driven coordinates. A
+coordinate that the driven ones scatter around, a common mean, is left out of these: it explains the
+part that their locations have in common.
 
 References
 ----------
@@ -68,10 +68,7 @@ BEYOND = 2.0
 
 
 def learn_warp(states):
-    """Return a warp learned from a chain's states (n, d).
-
-    It is the identity where no coordinate's scale depends much on another.
-    """
+    """Return a warp learned from states (n, d), the identity if scales hardly depend on others."""
     X = thinned(states, MOST_STATES)
     X = X[has_moved(X)]
     spread, d = X.std(axis=0), X.shape[1]
@@ -111,7 +108,7 @@ class _Regression(NamedTuple):
 
 
 def _choose(Z, distances):
-    """Return the best regression, with drivers added one after another while they are worth it."""
+    """Return the best regression; drivers are added one by one while each gains enough."""
     best = _regress(Z, [], [])
     while len(best.drivers) < MOST_DRIVERS:
         scores = distances.scores.copy()
@@ -126,7 +123,7 @@ def _choose(Z, distances):
 
 
 def _choose_driven(Z, distances, drivers):
-    """Return the regression without driven coordinates that gain little, or are a common mean."""
+    """Return the regression without driven coordinates that gain little or are a common mean."""
     shares = distances.shares[:, drivers].sum(axis=1)
     shares[drivers] = 0.0
     driven = [int(i) for i in np.flatnonzero(shares > FAINT)]
@@ -174,11 +171,7 @@ def _least_squares(U, Y, ridge, roots=None):
 
 
 class _LogDistances:
-    """What explains the log distances of standardised states to their regression on the others.
-
-    `shares` (d, d) are of the variance of a coordinate's log distance that another explains;
-    `scores` (d,) how much each explains altogether. `precision` (d, d) is the states'.
-    """
+    """Shares of the variance of a coordinate's log distance that the other coordinates explain."""
 
     def __init__(self, Z):
         self.precision = np.linalg.inv((Z.T @ Z + RIDGE * np.eye(Z.shape[1])) / len(Z))
@@ -192,10 +185,7 @@ class _LogDistances:
 
 
 def _scoring(U, V, Y):
-    """Return coefficients of Y's (n, q) locations on U and log scales on V, and likelihood gains.
-
-    Gains are in nats a draw, over scales that are the same everywhere.
-    """
+    """Return coefficients of Y (n, q) on U, of log scales on V, and gains (q,) in nats a draw."""
     residuals = Y - U @ _least_squares(U, Y, LOCATION_RIDGE)
     plain = 0.5 * np.log(np.mean(residuals**2, axis=0) + 1e-300)
     scale = np.zeros((V.shape[1], Y.shape[1]))

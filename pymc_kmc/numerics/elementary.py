@@ -1,8 +1,8 @@
-"""Compiled elementary functions of many numbers at once.
+"""Compiled elementary functions of whole arrays, which the compiler turns into vector instructions.
 
-numba as installed from PyPI calls the C library's ``exp``, ``sin`` and ``cos`` once per entry. The
-compiler turns the functions here into vector instructions. None may be compiled with the fast-math
-flag "reassoc": rounding by adding and subtracting a constant must not be simplified away.
+numba as installed from PyPI calls the C library once per entry. The functions here must not be
+compiled with the fast-math flag "reassoc": it would simplify away the rounding by an added and
+subtracted constant.
 """
 
 import math
@@ -30,8 +30,7 @@ _C13, _C12, _C11, _C10, _C9, _C8, _C7, _C6, _C5, _C4, _C3, _C2, _C1, _C0 = _EXP_
 def exp_in_place(values, scratch, n):
     """Replace ``values[:n]`` by their exponentials; ``scratch`` (float64) is at least as long.
 
-    Relative error below 1e-15 where the result is a normal number; gradual underflow, overflow to
-    infinity; NaN stays NaN.
+    Relative error below 1e-15 for normal results; underflow is gradual, and NaN stays NaN.
     """
     bits = scratch.view(np.int64)
     for i in range(n):
@@ -72,8 +71,7 @@ _G9, _G8, _G7, _G6, _G5, _G4, _G3, _G2, _G1, _G0 = (
 def gaussian_of(distance):
     """Return exp(-distance^2 / 2), or 1.3e-14 where it is less.
 
-    Relative error below 1e-13; NaN stays NaN. In a loop it takes two thirds of the time of
-    :func:`exp_in_place`, since it builds no exponent from bits.
+    Relative error below 1e-13; NaN stays NaN. It takes 2/3 of the time of :func:`exp_in_place`.
     """
     t = -0.5 * distance * distance
     t = _GAUSSIAN_LOW if t < _GAUSSIAN_LOW else t
@@ -103,10 +101,9 @@ _S21, _S19, _S17, _S15, _S13, _S11, _S9, _S7, _S5, _S3 = (
 
 @njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
 def sin_in_place(values, n):
-    """Replace ``values[:n]`` by their sines.
+    """Replace ``values[:n]`` by their sines; NaN and infinities become NaN.
 
-    Absolute error below 3e-16, relative error below 1e-15 also next to multiples of pi. NaN and
-    infinities become NaN.
+    Absolute error below 3e-16, relative error below 1e-15 even next to multiples of pi.
     """
     _sines(values, n, 0.0)
 

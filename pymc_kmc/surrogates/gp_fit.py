@@ -79,7 +79,7 @@ FARTHEST_UPDATE = 10.0
 
 
 def wall_radius(distance):
-    """Return the radius of a wall outside of points, given their largest distance."""
+    """Return the radius of the wall around points, given their largest distance."""
     return WALL * distance + BEYOND
 
 
@@ -104,10 +104,10 @@ class FitData(NamedTuple):
 
     @classmethod
     def of(cls, X, values, reference, whitening=None, bulk=None, share=None):
-        """Choose coordinates and values that are near enough, as for :func:`fit_log_density`.
+        """Choose coordinates and the values near enough, for :func:`fit_log_density`.
 
-        `share` is the weight of the reference covariance's diagonal; by default it is that of
-        dimensions among distinct points.
+        `share` is the weight of the reference covariance's diagonal, by default d / (n' + 1), at
+        most 1/2, with n' distinct points.
         """
         d = X.shape[1]
         centre = reference.mean(axis=0)
@@ -149,16 +149,7 @@ class FitData(NamedTuple):
 
 @dataclass(frozen=True)
 class LogDensityFit:
-    """A fitted Gaussian-process log density, for predictions and updates. Updates make new ones.
-
-    `parameters` are for evaluation. The regression has the coefficients of the `trend` and of the
-    `part`, in this order. `base` (d, d) is the precision that the fitted quadratic changes.
-    `variance` is the residual variance of a value of weight one. Updates add no kernel functions
-    beyond `most_landmarks`. `constant` is the difference of values and log densities of the
-    parameters in use. `log_evidence` is the log marginal likelihood of a value, up to a constant.
-    Without `is_full` only the quadratic's diagonal was fitted. `n_additive_losses` counts fits in a
-    row, this one included, in which the additive part lost.
-    """
+    """A fitted Gaussian-process log density, for predictions and updates. Updates make new ones."""
 
     parameters: LogDensityGPParameters
     trend: Trend
@@ -180,7 +171,7 @@ class LogDensityFit:
         return self.part.choice
 
     def features(self, Z):
-        """Return features (n, k) at Z (n, d), and of a kernel function there the new part (n,)."""
+        """Return features (n, k) at Z (n, d), and squared norms of k(z, .) outside their span."""
         features, rest = self.part(Z)
         return np.hstack([self.trend(Z), features]), rest
 
@@ -233,7 +224,7 @@ class LogDensityFit:
         return replace(new, parameters=p, constant=regression.constant)
 
     def _new_feature(self, features, z, root):
-        """Return the part, of norm `root`, of the kernel function at z (d,) that is new."""
+        """Return k(z, .) outside the others' span, where its norm is `root`, as a NewFeature."""
         part, m = self.part, len(self.part.indices)
         squares = squared_distances(part.U, (part.choice.map @ z)[None, :])[:, 0]
         combination = np.append(np.zeros(len(features) - m), features[-m:] / root)
@@ -254,9 +245,8 @@ def functions_of(trend, part, base, coefficients):
 def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng):
     """Return the :class:`LogDensityFit` to finite values (n,) of a log density at X (n, d).
 
-    `options` are the LogDensityGP's arguments, not written to. `reference` has shape (n', d),
-    `whitening` is (d, d) or None, `bulk` a float or None, and `last` an earlier LogDensityFit or
-    None.
+    `options` is the LogDensityGP. `reference` has shape (n', d), `whitening` is (d, d) or None,
+    `bulk` a float or None, and `last` an earlier LogDensityFit or None.
     """
     data = FitData.of(X, values, reference, whitening, bulk)
     n, d = data.Z.shape
@@ -284,7 +274,7 @@ def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng
 
 
 def _evidence_of_trend(trend, data):
-    """Return the log evidence, a value, of a trend alone."""
+    """Return the log evidence of a value, for a trend alone."""
     residuals = data.residuals(data.prior)
     regression = BayesianRegression(trend(data.Z), residuals, data.weights, TREND_RIDGES)
     fit = regression.fit(np.zeros((len(residuals), 0)))
@@ -296,7 +286,7 @@ def _evidence_of_a_value(fit, weights):
 
 
 def _solve(options, data, trend, parts):
-    """Fit a trend with each kernel part, and return the LogDensityFit of the largest evidence.
+    """Return the LogDensityFit of the largest evidence, of a trend with each kernel part.
 
     Eigenvalues of its quadratic that are too small are raised. The other parts are then fitted
     again, to make up for that change.
@@ -342,7 +332,7 @@ def _solve(options, data, trend, parts):
 
 
 def _with_scores(options, data, trend, part, features, base, ridges, fit):
-    """Return coefficients with score matching on the reference points in them, and its weight."""
+    """Return coefficients that include score matching on the reference points, and its weight."""
     score_weights = np.asarray(options.score_weights, dtype=np.float64)
     if not score_weights.any():
         return fit.coefficients, 0.0

@@ -49,10 +49,7 @@ class Surrogate(Protocol):
 
 
 class AtPoints:
-    """Log densities and gradients at one point or at many, of a class that has them at rows.
-
-    `_log_densities` and `_gradients` return them, (n,) and (n, d), at rows (n, d).
-    """
+    """Log densities and gradients at one point or many, of a class that has them at rows (n, d)."""
 
     n_features_in_: int
 
@@ -81,10 +78,9 @@ def check_fitted(estimator):
 
 
 def check_surrogate(surrogate, n_dimensions):
-    """Return the argument if it is a fitted surrogate of `n_dimensions` values.
+    """Return a fitted surrogate of `n_dimensions` values.
 
-    A TypeError names missing members. NotFittedError and ValueError are for a surrogate that isn't
-    fitted, or has another dimension.
+    TypeError: members are missing. NotFittedError, ValueError: no fit, or another dimension.
     """
     if isinstance(surrogate, type):
         raise TypeError(
