@@ -19,30 +19,29 @@ import numpy as np
 
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 
-# Fresh estimates at a chain's start, whose spread says how far to look for a noisy target's scales:
-# with 8 and its own it is known to a quarter.
+# Fresh estimates at a noisy target's start: with the chain's own, 9 give the noise's standard
+# deviation to a quarter.
 N_STARTS = 8
-# Scales within this factor of 1 are left as they are: a random walk finds them at once. So are
-# correlations that make a direction no longer than this, compared with its coordinates.
+# Factor up to which a scale's distance from 1 is ignored: a random walk finds such scales at once.
+# Correlations that lengthen no direction by more are ignored too.
 USUAL = 10.0
-# Bounds of the factor from one trial to the next: far away the log density may be of another form,
-# and a function of the user's may fail.
+# Bounds of the factor between trials: far away the log density may have another form, and the
+# user's function may fail.
 FACTORS = (1e-3, 10.0)
-# Largest number of trials a direction: ten orders of magnitude upwards.
+# Most trials a direction: ten orders of magnitude upwards.
 MOST_TRIALS = 10
-# Second difference that is looked for, in standard errors of a value: it is then known to some 15 %
+# Second difference that is aimed at, in standard errors of a value: it is then known to some 15 %,
 # and a scale to 7 %.
 CLEAR = 20.0
-# Second difference, in standard errors of a value, below which it may be error alone: two of its
-# own.
+# Second difference, in standard errors of a value, below which it may be error: two of its own.
 SEEN = 5.0
-# Curvatures, in units of the one that is looked for, at which the search ends.
+# Second differences, in units of the one aimed at, at which the search ends.
 NEAR_ENOUGH = (0.25, 4.0)
 # Relative rounding error of a number in double precision.
 DOUBLE = float(np.finfo(np.float64).eps)
-# Error of a value by rounding, in units of its precision: sums of many terms have some digits less.
+# Rounding error of a value, in units of its precision: sums of many terms lose some digits.
 LOST_DIGITS = 50.0
-# Largest number of narrow coordinates whose correlations are looked at: two evaluations a pair.
+# Most narrow coordinates whose correlations are searched for: each pair takes two evaluations.
 MOST_NARROW = 12
 
 

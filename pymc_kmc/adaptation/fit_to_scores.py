@@ -53,19 +53,19 @@ class FitToScores(RepeatedFit):
     correct the coefficients.
     """
 
-    # Number of folds of cross-validation: an early history has about as many different parts.
+    # Folds of cross-validation: an early history has about as many different parts.
     N_FOLDS = 4
-    # Depth below the chain's bulk at which a value counts half, in nats.
+    # Depth below the chain's bulk at which a value has weight 1/2, in nats.
     DEPTH = 3.0
-    # Additional depth a dimension: log densities spread more in many.
+    # Nats added to that depth for each dimension: log densities spread more in many.
     DEPTH_PER_DIMENSION = 0.1
-    # Depth, in units of that, beyond which a value is dropped: it only makes numerical trouble.
+    # Depth, in units of that, beyond which a value is dropped for numerical stability.
     DROP = 30.0
     # Bandwidths compared, in median squared distances.
     BANDWIDTHS = 3.0 ** np.arange(5)
-    # Number of values in a comparison: its cost is to be small beside a fit's.
+    # Most values in a comparison, for a cost well below a fit's.
     N_CANDIDATE_VALUES = 800
-    # Number of kernel functions or random features in a comparison.
+    # Kernel functions or random features in a comparison.
     N_CANDIDATES = 150
 
     def __init__(self, template, n_points, values, learn_moves):

@@ -19,7 +19,7 @@ from pymc_kmc.adaptation.warping import learn_warp
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import geometric_mean
 from pymc_kmc.numerics.samples import mean_values, shrunk_covariance, thinned, whitening
-from pymc_kmc.surrogates.gp_parts import N_AVERAGED
+from pymc_kmc.surrogates.kernels import N_AVERAGED
 from pymc_kmc.surrogates.log_density_gp import LogDensityGP
 from pymc_kmc.surrogates.regression import BULK
 
@@ -27,7 +27,7 @@ from pymc_kmc.surrogates.regression import BULK
 def first_fit(n_dimensions):
     """Return the fewest evaluations for a first fit, some more than a quadratic's coefficients."""
     n_coefficients = n_dimensions * (n_dimensions + 3) / 2
-    if not can_be_full(n_dimensions):
+    if not can_be_full(n_dimensions):  # six a dimension are enough for the diagonal
         n_coefficients = 0
     return int(max(60, 6 * n_dimensions, 1.15 * n_coefficients))
 
@@ -45,18 +45,18 @@ class FitToValues(RepeatedFit):
     better. The step sets `noise_variance`, NaN where it isn't known.
     """
 
-    # Smallest number of states a dimension since the first fit that are learned from alone. In many
-    # dimensions that fit comes late, and the random walk's states before it had a sixth of the
-    # target's spread in some directions.
+    # States a dimension since the first fit from which on earlier ones are dropped: the random walk
+    # before a late first fit had a sixth of the target's spread in some directions.
     STATES_PER_DIMENSION = 5
-    # Largest number of values in a fit, the newest: a fit's cost.
+    # Most values in a fit, the newest, for the fit's cost.
     MOST_VALUES = 2500
-    # Weights of score matching tried beside noisy values: states of a chain are worth less than
-    # independent ones.
+    # Weights of score matching tried beside noisy values, below 1: states of a chain are worth less
+    # than independent ones.
     NOISY_SCORE_WEIGHTS = (0.0, 0.03, 0.1, 0.3)
-    # Residual variance beyond the noise's, in nats^2, above which fits have twice the landmarks.
+    # Residual variance beyond the noise's, in nats^2, above which fits get twice the landmarks:
+    # these make transitions slower.
     LARGE_VARIANCE = 0.01
-    # Residual variance below which they have them no longer.
+    # The same, below which they return to the usual number.
     SMALL_VARIANCE = 0.001
     # Relative error of the noise's variance.
     NOISE_ERROR = 0.2

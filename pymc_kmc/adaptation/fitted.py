@@ -17,19 +17,18 @@ from pymc_kmc.numerics.coordinates import IDENTITY, Identity, ScaleWarp
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.numerics.samples import thinned
 
-# A value is learned at once where its prediction had a standard deviation above this, in nats,
+# A value is learned at once if its prediction's standard deviation exceeds both of these: nats, and
+# standard deviations of the noise.
 UNCERTAIN = 0.3
-# and above this many standard deviations of the noise,
 UNCERTAIN_IN_NOISE = 0.5
-# or where it is farther from its prediction than this, in nats,
+# It is also learned at once if its error exceeds both of these: nats, and standard deviations.
 SURPRISING = 0.5
-# and than this many standard deviations.
 SURPRISING_IN_SDS = 3.0
-# Values of less weight in a fit are left to the next one.
+# Weight in a fit below which a value waits for the next fit.
 SMALLEST_WEIGHT = 0.2
 # Probability of a random walk where the target is very far above its surrogate.
 LARGEST_SHARE = 0.7
-# Largest number of states that are looked at.
+# Most states whose log weights are computed: a quantile need not be exact.
 MOST_STATES = 200
 # Level of the quantile one standard deviation below a Gaussian's median.
 BELOW_ONE_SD = 0.1587
@@ -46,11 +45,10 @@ class LogWeights(NamedTuple):
     median: float = 0.0
     spread: float = 0.0
 
-    # A log weight is large this many nats above the median,
+    # A log weight is large from this far above the median: nats, plus spreads.
     ONSET = 1.0
-    # and this many spreads.
     SPREADS = 2.0
-    # Width of the ramp, in nats, from a large log weight to a very large one.
+    # Nats from a large log weight, of excess 0, to a very large one, of excess 1.
     RAMP = 3.0
 
     @classmethod
@@ -84,9 +82,9 @@ class Comparison(NamedTuple):
     """A log density at a `place` (d,) beside its prediction, in the surrogate's coordinates."""
 
     place: np.ndarray
-    value: float
-    predicted: float
-    std: float
+    value: float  # of the target
+    predicted: float  # by the surrogate
+    std: float  # of the prediction
 
     @property
     def error(self):
@@ -97,10 +95,10 @@ class Comparison(NamedTuple):
 class FittedSurrogate:
     """A surrogate with the moves learned on it. Fitting and learning return a new one."""
 
-    surrogate: Any
-    warp: ScaleWarp | Identity
-    transitions: Any
-    log_weights: LogWeights
+    surrogate: Any  # fitted, and never written to
+    warp: ScaleWarp | Identity  # to the surrogate's coordinates
+    transitions: Any  # SurrogateTransitions or Trajectories, with their `hamiltonian`
+    log_weights: LogWeights  # of the chain's states
 
     @property
     def hamiltonian(self):
@@ -170,8 +168,7 @@ class RepeatedFit(ABC):
     or None.
     """
 
-    # Share of the chain's states that is learned from: the rest is burn-in. Any share from .5 to .8
-    # did equally well.
+    # Share of the chain that fits use; the rest is burn-in. From .5 to .8 all did equally well.
     RECENT_SHARE = 2 / 3
     # Whether learning makes a new surrogate.
     makes_surrogates = True

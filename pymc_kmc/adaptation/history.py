@@ -2,10 +2,14 @@
 
 import numpy as np
 
+# Share of a chain's history that covariances are learned from; the rest is burn-in.
+RECENT_SHARE = 0.5
+
 
 class GrowingArray:
     """Rows of one length, in order of arrival, in memory that grows by doubling."""
 
+    # Rows that there is room for at first; it doubles when full.
     FIRST_CAPACITY = 256
 
     def __init__(self, length):
@@ -33,8 +37,11 @@ class History:
     """A chain's states and evaluations, of d dimensions."""
 
     def __init__(self, n_dimensions):
+        # (n, d), repeated ones too: how long the chain stayed is information.
         self.states = GrowingArray(n_dimensions)
+        # (n, 1), of the states.
         self.log_densities = GrowingArray(1)
+        # (n', d + 1): points and the finite log densities found there.
         self.evaluations = GrowingArray(n_dimensions + 1)
 
     def __len__(self):

@@ -23,6 +23,7 @@ pseudo-marginal random walk Metropolis algorithms. *Annals of Statistics* 43, 23
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pymc_kmc.adaptation.history import RECENT_SHARE
 from pymc_kmc.adaptation.schedules import GeometricSchedule, RobbinsMonroScale
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
@@ -40,21 +41,20 @@ class RandomWalkAdaptation:
 
     # Optimal scale times sqrt(d) (Roberts, Gelman and Gilks, 1997).
     OPTIMAL_SCALE = 2.38
-    # Acceptance rate that goes with it (the same source).
+    # Acceptance rate of the optimal scale (the same source).
     TARGET_ACCEPTANCE = 0.234
     # Acceptance rate with an estimated density. At a variance of 3 noise alone allows .22, so that
     # .234 would shrink the scale for ever; the optimum is .07 there (Sherlock et al., 2015).
     NOISY_TARGET_ACCEPTANCE = 0.1
-    # Number of states a dimension at which the covariance is learned first.
+    # States a dimension at which the covariance is learned first.
     FIRST_UPDATE = 5
-    # Growth of the history from one covariance to the next: some 50 factorisations in 5000 states.
+    # Factor by which the history grows between covariances: some 50 factorisations in 5000 states.
     GROWTH = 1.1
-    # Share of the history that the covariance is of: the rest is burn-in.
-    RECENT_SHARE = 0.5
-    # Smallest share of distinct states that a covariance is learned from. A chain that sat on a
-    # lucky estimate for long has a history of hardly any spread, and would stay there.
+
+    # Smallest share of distinct states for a new covariance: a chain that was long stuck on a lucky
+    # estimate has a history of hardly any spread, and would stay there.
     FEWEST_DISTINCT = 0.02
-    # Largest scale on a new covariance: the one that made up for hardly any spread is too large.
+    # Largest scale on a new covariance: a scale that compensated a too narrow one is too large.
     LARGEST_SCALE = 3.0
 
     def __init__(
@@ -93,7 +93,7 @@ class RandomWalkAdaptation:
         if not self.schedule.is_due(len(states)) and warp is self._warp:
             return
         self._warp = warp
-        recent = states.recent(self.RECENT_SHARE)
+        recent = states.recent(RECENT_SHARE)
         fewest = max(2 * recent.shape[1], self.FEWEST_DISTINCT * len(recent))
         if count_distinct(recent) >= fewest:
             with single_threaded_blas():

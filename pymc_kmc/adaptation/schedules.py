@@ -17,6 +17,9 @@ Carlo algorithms. *Journal of Applied Probability* 44, 458-475.
 
 import numpy as np
 
+# First leapfrog step size that is tried, in coordinates of about unit scale.
+FIRST_STEP_SIZE = 0.5
+
 
 def vanishing_weight(t):
     r"""Return :math:`a_t = 1 / \sqrt{t + 1}` at iteration t, as in the KMC and KAMH papers."""
@@ -49,9 +52,9 @@ class RobbinsMonroScale:
     :math:`a_t = \min(1, 4 t^{-0.6})` (Andrieu and Thoms, 2008, algorithm 4).
     """
 
-    # Gain of the steps in log scale: a factor 10 is mended in tens of iterations.
+    # Gain of the steps in log scale: it corrects a factor 10 in tens of iterations.
     GAIN = 4.0
-    # Power of the gain's fall: the sum of the steps diverges, that of their squares doesn't.
+    # Power of t by which the gain falls: the steps' sum diverges, that of their squares doesn't.
     DECAY = 0.6
 
     def __init__(self, target, scale=1.0):
@@ -84,8 +87,7 @@ class DualAveraging:
         self.bounds = bounds
         self.step_size = float(np.clip(step_size, *self.bounds))
         self.averaged_step_size = self.step_size
-        # The paper shrinks towards 10 times the first step size to favour long steps; here the
-        # first step size is a fair guess already, and twice it is enough.
+        # The paper shrinks towards 10 times the first step size, which here is a better guess.
         self.centre = np.log(2.0 * self.step_size)
         self.t = 0
         self.error = 0.0

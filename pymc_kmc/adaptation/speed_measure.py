@@ -56,12 +56,12 @@ class SpeedMeasure:
     # gamma_0 of the multiplicative rule's gamma_t = GAIN / (1 + t / DELAY)^DECAY: with .1 and a
     # delay of 100 there were 10 to 20 % fewer effective draws.
     GAIN = 0.03
-    # Number of iterations before gamma falls.
+    # Iterations before gamma falls.
     DELAY = 300.0
     # Power of its fall: the sum of gamma diverges, that of its squares doesn't.
     DECAY = 0.7
-    # Largest step, as a share of L. Far out it takes tens of proposals to shrink L as far as beta
-    # would have it; meanwhile beta may fall but not rise (wind-up).
+    # Largest step, as a share of L. While steps are cut, beta may fall but not rise: shrinking L
+    # far from the mode takes tens of proposals, in which beta would wind up.
     LARGEST_STEP = 0.1
     # Bounds of the multiplicative rule's beta.
     BETA_RANGE = (1e-3, 1e2)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.adaptation.schedules import DualAveraging
+from pymc_kmc.adaptation.schedules import FIRST_STEP_SIZE, DualAveraging
 from pymc_kmc.dynamics import (
     MEAN_LENGTH,
     SurrogateHamiltonian,
@@ -33,9 +33,7 @@ from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.evaluation import evaluable
 from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 
-# First step size: coordinates have about unit scale.
-FIRST_STEP_SIZE = 0.5
-# Bounds of the step size, in the same unit.
+# Bounds of the step size, in coordinates of about unit scale.
 STEP_SIZE_BOUNDS = (1e-3, 2.0)
 # Number of trajectories after which dual averaging has settled.
 N_STEP_SIZE_TRAJECTORIES = 60
@@ -43,40 +41,40 @@ N_STEP_SIZE_TRAJECTORIES = 60
 N_STEP_SIZE_STEPS = 5
 # Acceptance rate of a transition on the surrogate: .8 to .9 do equally well.
 TARGET_ACCEPTANCE = 0.85
-# Coordinates of landmarks that the gradients of a proposal may visit: 300 gradients with 300
-# landmarks in 8 dimensions, some .2 ms.
+# Budget of a proposal's gradients, in coordinates of landmarks: 300 gradients with 300 landmarks in
+# 8 dimensions, some .2 ms.
 BUDGET = 800_000
 # Cost of a gradient besides its landmarks, in the budget's unit.
 GRADIENT_OVERHEAD = 400
 # Cost of a function of a single coordinate, in the budget's unit.
 ADDITIVE_SIZE = 5
-# Largest number of transitions in a sequence.
+# Most transitions in a sequence.
 MOST_TRANSITIONS = 100
 # Numbers of leapfrog steps that are compared, as multiples of the U-turn's.
 LENGTH_FACTORS = (1.0, 2.0, 4.0)
-# Ratio of decorrelations that a longer trajectory must promise: it costs more.
+# Ratio by which a longer trajectory must raise the decorrelation, because it costs more.
 WORTH = 1.25
-# Largest number of leapfrog steps before a U-turn.
+# Most leapfrog steps before a U-turn.
 MOST_STEPS = 40
-# Minus the logarithm of the correlation of starts and ends at which sequences end: second moments
-# don't show all of a chain's corners.
+# -log of the correlation of start and end at which a sequence ends: correlations don't show all
+# dependence.
 MOST_DECORRELATION = 6.0
 # Number of transitions in a simulated sequence.
 N_SIMULATED = 8
-# Squared jumps above this share of independence are not to be told from it.
+# Squared jump, in units of independence, from which on noise hides the difference to independence.
 LARGEST_JUMP = 0.95
-# Squared jumps below this are all the same: squares that are constant don't bind.
+# Squared jump added to both sides of a comparison: a constant square, which has none, then doesn't
+# decide it.
 LEAST_JUMP = 0.01
-# Smallest number of simulated sequences; at least two a dimension, or some coordinate of many seems
+# Fewest simulated sequences; there are at least two a dimension, or some coordinate of many seems
 # to move least by chance.
 N_STARTS = 50
 # Smallest decorrelation of a transition that a sequence's length is computed from.
 SLOWEST = 1e-3
-# Largest squared jump that counts, in means under independence: a few very long jumps are not what
-# makes a chain mix.
+# Cap of a squared jump, in means under independence: few very long jumps don't make a chain mix.
 LONGEST_JUMP = 3.0
-# Number of lags at which states are paired for independence: a hundred states give its jumps within
-# 10 %.
+# Number of lags at which states are paired: of a hundred states they give the jumps under
+# independence within 10 %.
 N_LAGS = 8
 
 
@@ -85,9 +83,9 @@ class SurrogateTransitions(NamedTuple):
 
     hamiltonian: SurrogateHamiltonian
     step_size: float
-    n_steps: int
-    n_transitions: int
-    decorrelation: float
+    n_steps: int  # most leapfrog steps of a transition
+    n_transitions: int  # of the longest sequence
+    decorrelation: float  # -log of the correlation of that sequence's start and end
 
     def following(self, surrogate):
         """Return the same transitions on an updated surrogate in the same coordinates."""

@@ -37,33 +37,33 @@ import numpy as np
 from pymc_kmc.numerics.coordinates import IDENTITY, ScaleWarp
 from pymc_kmc.numerics.samples import has_moved, thinned
 
-# Number of drivers that are compared: those that explain most of the others' log scales.
+# Candidates for the next driver: those that explain most of the others' log distances.
 MOST_CANDIDATES = 3
-# Gain, in nats a draw, that a coordinate must bring by being left out of the driven ones.
+# Smallest gain, in nats a draw, for which a coordinate is taken out of the driven ones.
 WORTH_LEAVING_OUT = 0.1
 # Share of the variance of a coordinate's log distance that another must explain to count.
 FAINT = 0.01
-# Gain, in nats a draw, that a coordinate must bring by being driven.
+# Smallest gain of a driven coordinate, in nats a draw.
 FAINT_GAIN = 0.03
-# Gain, in nats a draw, that a driver must bring.
+# Smallest gain of a driver, in nats a draw.
 SMALLEST_GAIN = 0.25
-# Largest number of drivers.
+# Most drivers.
 MOST_DRIVERS = 3
-# Smallest number of distinct states that a driver is learned from.
+# Fewest distinct states for a warp.
 FEWEST_STATES = 40
-# Smallest number of distinct states a dimension.
+# Fewest distinct states a dimension for a warp.
 FEWEST_PER_DIMENSION = 2
-# Largest number of states that are looked at.
+# Most states in a regression, for its cost.
 MOST_STATES = 500
-# Number of scoring iterations.
+# Scoring iterations.
 N_SCORING = 15
-# Largest step of a standardised log scale in one of them.
+# Largest change of a coefficient of the log scales in one of them.
 LARGEST_STEP = 1.0
 # Ridge of the log scales' regression, in states.
 RIDGE = 1.0
 # Ridge of the locations' regression, in states: with 1 a funnel's neck was missed.
 LOCATION_RIDGE = 1e-6
-# Distance beyond the states' log scales at which these are held.
+# Margin around the states' log scales outside of which a warp's are clipped.
 BEYOND = 2.0
 
 
@@ -179,8 +179,10 @@ class _LogDistances:
         centred = np.log(distances + 1e-12)
         centred -= centred.mean(axis=0)
         variances = np.mean(centred**2, axis=0)
+        # (d, d): of the variance of a coordinate's log distance, the share that another explains.
         self.shares = (centred.T @ Z / len(Z)) ** 2 / (variances[:, None] + 1e-300)
         np.fill_diagonal(self.shares, 0.0)
+        # (d,): the sum of the shares that each coordinate explains.
         self.scores = np.where(self.shares > FAINT, self.shares, 0.0).sum(axis=0)
 
 

@@ -5,7 +5,7 @@ import reprlib
 
 import numpy as np
 
-#: Matrix entries of a chunk of rows that NumPy evaluates at a time: 32 MB.
+#: Most entries of the temporary arrays of a chunk of rows: 32 MB.
 CHUNK_ENTRIES = 4_000_000
 
 

@@ -111,7 +111,7 @@ class ScaleWarp(NamedTuple):
         return self.log_scales(X).sum(axis=-1)
 
 
-# Draws a dimension in a mode from which on they tell its centre and covariance, not its curvature.
+# Fewest draws a dimension whose mean and covariance replace a mode's maximum and curvature.
 DRAWS_A_DIMENSION = 8
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pymc_kmc.numerics.jit import njit
 
-#: Adding it rounds to an integer, which is then found in the low bits of the mantissa.
+#: 1.5 * 2^52: adding it rounds to an integer, which stands in the low bits of the mantissa.
 _ROUNDING = 6755399441055744.0
 _ROUNDING_BITS = np.float64(_ROUNDING).view(np.int64).item()
 
@@ -20,7 +20,7 @@ _ROUNDING_BITS = np.float64(_ROUNDING).view(np.int64).item()
 _LOG2_HIGH = 6.93147180369123816490e-01
 _LOG2_LOW = 1.90821492927058770002e-10
 _INVERSE_LOG2 = 1.4426950408889634074
-#: Beyond these arguments the result is 0 or infinity; clamping keeps the integers in range.
+#: Arguments beyond which the result is 0 or infinity; clamping keeps the integers in range.
 _EXP_LOW, _EXP_HIGH = -760.0, 720.0
 _EXP_COEFFICIENTS = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
 _C13, _C12, _C11, _C10, _C9, _C8, _C7, _C6, _C5, _C4, _C3, _C2, _C1, _C0 = _EXP_COEFFICIENTS
@@ -92,7 +92,7 @@ _PI_B = 3.1786509424591713469e-08
 _PI_C = 1.2246467864107188502e-16
 _PI_D = 1.2736634327021899816e-24
 _INVERSE_PI = 0.31830988618379067154
-#: Largest argument for the reduction; blocks with larger ones go through the C library.
+#: Largest argument of the reduction; the C library handles blocks with larger ones.
 LARGEST_ANGLE = 2.0**24
 _S21, _S19, _S17, _S15, _S13, _S11, _S9, _S7, _S5, _S3 = (
     (-1.0) ** ((k - 1) // 2) / math.factorial(k) for k in range(21, 2, -2)

@@ -9,14 +9,14 @@ from threadpoolctl import ThreadpoolController
 
 from pymc_kmc.numerics.jit import njit
 
-#: First jitter added to a matrix that a Cholesky factorisation refuses, relative to its mean
-#: diagonal: a few rounding errors.
+#: First jitter after a failed Cholesky factorisation, relative to the mean diagonal: a few rounding
+#: errors.
 FIRST_JITTER = 1e-14
-#: Factor by which the jitter grows until the factorisation passes.
+#: Factor by which the jitter grows until the factorisation succeeds.
 MORE_JITTER = 100.0
 #: Largest jitter: beyond it the matrix is not positive semi-definite.
 LAST_JITTER = 1e-4
-#: Eigenvalue, relative to the largest, to which smaller ones are lifted in powers of a matrix.
+#: Floor of the eigenvalues in powers of a matrix, relative to the largest.
 EIGENVALUE_FLOOR = 1e-12
 
 

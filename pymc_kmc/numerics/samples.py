@@ -6,18 +6,17 @@ from scipy.stats.qmc import LatinHypercube
 
 from pymc_kmc.numerics.linear_algebra import symmetric_power
 
-#: Weight of the diagonal where the states are many: it cuts no narrow direction off.
+#: Weight of a covariance's diagonal with many states: it preserves narrow directions.
 FAINT = 1e-6
-#: Weight of the diagonal where they are few: half of the correlations are noise then.
+#: Weight of the diagonal with few states, whose correlations are half noise.
 FIRM = 0.5
-#: Distinct states a dimension at which they are many.
+#: Distinct states a dimension from which on there are many.
 MANY = 2
-#: Share of each coordinate's variance added to the diagonal, so that rounding errors leave the
-#: covariance positive definite.
+#: Share of each coordinate's variance added to the diagonal, against rounding errors.
 JITTER = 1e-9
-#: Spread of a coordinate relative to its mean below which it is rounding error.
+#: Spread of a coordinate, relative to its mean, below which it is rounding error.
 ROUNDING = 1e-14
-#: Smallest variance of a coordinate that isn't constant: its reciprocal's square is finite.
+#: Smallest variance of a coordinate that isn't constant: the square of its reciprocal is finite.
 SMALLEST_VARIANCE = 1e-100
 
 
@@ -136,6 +135,7 @@ def apart(X, usable, scales, most):
 def far_from(known, X, among, scales):
     """Return the mask of X (n, d) at least as far from `known` (k, d) as the median `among`."""
     away = np.min(np.linalg.norm((X[:, None] - known) / scales, axis=2), axis=1)
+    # Half of those `among` pass: a mode that looks low from afar gets a search in turn.
     return away >= np.median(away[among])
 
 

@@ -23,17 +23,17 @@ from pymc_kmc.numerics.elementary import gaussian_of
 from pymc_kmc.numerics.evaluation import SUM_FLAGS
 from pymc_kmc.numerics.jit import njit
 
-# Bounds of the logarithms of v, r and each l, the last in standard deviations of a coordinate.
+# Bounds of log v, log r and each log l, l in standard deviations of a coordinate.
 LOG_VARIANCE, LOG_RATIO, LOG_LENGTH = (-16.0, 12.0), (-12.0, 4.0), (-2.5, 3.5)
-# Those that a search begins with: single coordinates above all.
+# First values of log v, log r and log l in a search: single coordinates dominate pairs.
 START = (0.0, -2.0, 0.3)
 
-# Distance of knots, in length scales. On Glass, 1102 points in nine dimensions, it puts 177 knots,
-# and draws are off by 3e-4 nats at most; with .6 by .02, with .75 by .4.
+# Distance of knots, in length scales. On Glass, 1102 points in nine dimensions have 177 knots, and
+# the error at draws is at most 3e-4 nats; with .6 it is .02, with .75 it is .4.
 SPACING = 0.5
-# Knots about a point, from the last below it.
+# Knots about a point, in spacings from the last one below it.
 ABOUT = (-1.0, 0.0, 1.0, 2.0)
-# Share of the largest eigenvalue of the knots' covariance below which one is taken for rounding.
+# Eigenvalue of the knots' covariance, relative to the largest, below which it is rounding error.
 ROUNDING = 1e-13
 
 

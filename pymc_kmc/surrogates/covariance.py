@@ -14,16 +14,15 @@ from pymc_kmc.numerics.evaluation import SUM_FLAGS
 from pymc_kmc.numerics.jit import njit
 from pymc_kmc.surrogates.additive_kernel import AdditiveKernel
 
-# Prior variances of the trend's constant, linear and quadratic coefficients, in units of its scale:
-# a quadratic log density has coefficients of -1/2 and correlations between -1 and 1; its centre may
-# be ten standard deviations off.
+# c_0, c_1, c_2: prior variances of the trend's coefficients, in units of its scale. Quadratic ones
+# are of order 1; the centre may be ten standard deviations off.
 TREND_VARIANCES = _C0, _C1, _C2 = (100.0, 100.0, 1.0)
-# Degrees of freedom; a Student t with more than the last is hardly one.
+# Degrees of freedom of radial terms: beyond the last a Student t is nearly Gaussian.
 DEGREES_OF_FREEDOM = np.array([1.0, 4.0, 16.0, 64.0])
-# Bounds of the logarithms of s and t, and those that a search begins with: the terms' coefficients
-# are some 1, and coordinates are known to a tenth.
+# Bounds of log s and log t, and their first values in a search: coefficients are of order 1, and
+# coordinates are known to a tenth.
 LOG_SCALE, START = (-16.0, 6.0), (-1.0, -3.0)
-# Squared length scale that is usual, for each dimension: the bend's relevances are in units of it.
+# Usual squared length scale a dimension, l_0^2 / d: the unit of the bend's relevances.
 BEND_LENGTH = 4.0
 
 

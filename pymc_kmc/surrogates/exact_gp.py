@@ -40,29 +40,28 @@ from scipy.optimize import minimize
 from pymc_kmc.surrogates.additive_kernel import LOG_LENGTH, LOG_VARIANCE
 from pymc_kmc.surrogates.covariance import EXTENSIONS, Covariances, Hyperparameters
 
-# Bounds of the logarithms of s, b and sigma^2.
+# Bounds of log s, log b and log sigma^2.
 LOG_SCALE = (-6.0, 4.0)
 LOG_BEND = (-16.0, 4.0)
 LOG_NOISE = (-18.0, 6.0)
-# Logarithm of b where there is to be no bend: with short length scales one of -16 is one.
+# log b without a bend: with short length scales the lower bound still bends.
 NO_BEND = -60.0
-# Logarithms of s, b, a and sigma^2 that the search starts from: a kernel bends the trend, or a
-# polynomial does. From the first alone a banana's polynomial is missed one time in three.
+# First values of log s, log b, log a and log sigma^2, for a trend bent by a kernel or a polynomial.
+# A search from the first alone misses a banana's polynomial one time in three.
 KERNEL_START, POLYNOMIAL_START = (0.0, -4.0, 0.0, -7.0), (0.0, 0.0, -4.0, -7.0)
-# Standard deviation of the weak log-normal prior of each parameter: what little data leave open.
+# Standard deviation of the weak log-normal prior of each parameter, which few data leave open.
 PRIOR_SD = 3.0
-# Most trials of the parameters, from a start and from the last fit's.
+# Most iterations of a search, from a start and from the last fit's parameters.
 N_TRIALS, N_TRIALS_AGAIN = 60, 12
-# Added to the diagonal, in units of itself: rounding.
+# Share of the diagonal added to it, against rounding errors.
 JITTER = 1e-12
-# Largest coordinate, in standard deviations: its eighth power, of which quartic terms' covariances
-# are, is finite.
+# Largest coordinate, in standard deviations: covariances of quartic terms take its eighth power.
 FARTHEST = 1e30
-# Loss of parameters that have none: where a covariance can't be factorised or something overflows.
+# Loss where a covariance can't be factorised or something overflows.
 NO_LOSS = 1e10
 # Parameters with which any finite values have a fit: a trend, no bend, much noise.
 SIMPLEST = (0.0, NO_BEND, 0.0, LOG_NOISE[1])
-# Number of rows from which on products with a triangle are faster than those with all its zeros.
+# Fewest rows at which a triangular product is faster than a full one.
 FEWEST_ROWS = 8
 
 

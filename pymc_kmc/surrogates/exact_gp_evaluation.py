@@ -28,10 +28,10 @@ from pymc_kmc.surrogates.covariance import (
     terms,
 )
 
-# Largest logarithm of an output.
+# Largest logarithm of an output, against overflow.
 LARGEST_LOG = 300.0
-# A part of the covariance is left out that changes no output at a place by more than this, in
-# standard deviations of the output there.
+# Largest change of an output at a place, in the outputs' standard deviations, for which a part of
+# the covariance is left out.
 NEGLIGIBLE = 1e-4
 _C0, _C1, _C2 = TREND_VARIANCES
 
@@ -63,7 +63,7 @@ class Packed(NamedTuple):
         return q * m * k * k + n * (OF_A_PLACE + 4 * k + 2 * m) + knots * (OF_A_KNOT + m * knots)
 
 
-# Operations for a place, and for a knot, besides those for each coordinate or output: Gaussians.
+# Operations for a place's and for a knot's Gaussian, besides those for each coordinate or output.
 OF_A_PLACE, OF_A_KNOT = 16, 24
 
 

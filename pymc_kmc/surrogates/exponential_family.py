@@ -45,19 +45,19 @@ from pymc_kmc.surrogates.regression import ridge_regression
 #: Variance of a coordinate without spread, relative to the largest.
 NARROWEST = 1e-6
 
-#: Shares of a score-matching fit's kernel part from which a correction may start: an early history
-#: can mislead score matching so far that starting from nothing is better.
+#: Shares of a score-matching fit's kernel part that a correction may start from: an early history
+#: can mislead score matching so far that none of it is better.
 SHARES = (1.0, 0.5, 0.0)
 
 #: Eigenvalue of a Gram matrix, relative to the largest, below which it is rounding error.
 RELATIVE_RANK = 1e-10
 
-#: Largest width of a fitted Gaussian, in standard deviations of the Gaussian that it is shrunk
-#: towards, in any direction: values in a small region say little of a wide one.
+#: Largest width of a fitted Gaussian in any direction, in standard deviations of the Gaussian that
+#: it is shrunk towards: values in a small region say little of a wide one.
 WIDEST = 4.5
 
-#: Largest Mahalanobis distance of its mean from the other's, per square root of the dimension: it
-#: would be extrapolated beyond.
+#: Largest Mahalanobis distance between the two Gaussians' means, in square roots of the dimension:
+#: beyond it the mean would be extrapolated.
 FARTHEST = 3.0
 
 

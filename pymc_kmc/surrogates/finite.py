@@ -62,8 +62,8 @@ from pymc_kmc.surrogates.protocol import check_fitted
 
 KERNELS = ("gaussian", "rational_quadratic")
 
-#: a of the rational quadratic kernel: a = 1 is the Cauchy kernel, the mixture with the widest
-#: spread of scales among those in common use.
+#: a of the rational quadratic kernel: a = 1, the Cauchy kernel, has the widest spread of scales in
+#: common use.
 RATIONAL_QUADRATIC_SHAPE = 1.0
 
 

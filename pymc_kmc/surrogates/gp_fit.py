@@ -13,13 +13,12 @@ from pymc_kmc.numerics.samples import whitening as whitening_of
 from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters, values_and_gradients
 from pymc_kmc.surrogates.gp_parts import (
     HALF,
-    N_AVERAGED,
     KernelPart,
     Trend,
     choose_kernels,
     quadratic_form,
 )
-from pymc_kmc.surrogates.kernels import squared_distances
+from pymc_kmc.surrogates.kernels import N_AVERAGED, squared_distances
 from pymc_kmc.surrogates.regression import (
     BULK,
     BayesianRegression,
@@ -32,16 +31,15 @@ from pymc_kmc.surrogates.regression import (
 
 # Values that are learned from
 
-#: Depth at which a value counts half, in nats, and a dimension more: a Gaussian's draws lie d / 2
-#: below its maximum.
+#: Depth at which a value has weight 1/2, in nats, and its increase a dimension: a Gaussian's draws
+#: lie d / 2 below its maximum.
 DEPTH, DEPTH_PER_DIMENSION = 5.0, 0.5
 #: Depth beyond which values are left out, in units of that.
 DEEPEST = 10.0
-#: Distance in wall radii beyond which points are left out.
+#: Distance beyond which points are left out, in wall radii.
 FARTHEST = 1.5
-#: Values a coefficient from which on the whole quadratic is fitted, and kernels beside the trend.
-#: So many, and some more, are never left out, however far away or deep: a chain that comes from far
-#: has most of its values far below the last ones.
+#: Values a coefficient for a whole quadratic, and for kernels beside the trend. So many values plus
+#: the fewest stay in, at any distance or depth, for a chain whose values are still rising.
 VALUES_PER_COEFFICIENT, FEWEST_VALUES = 1.1, 25
 
 # Trend and kernel part
@@ -50,31 +48,30 @@ VALUES_PER_COEFFICIENT, FEWEST_VALUES = 1.1, 25
 TREND_RIDGES = 10.0 ** np.array([-8.0, -5.0, -2.0, 0.0, 2.0])
 #: Smallest eigenvalue of the quadratic, in units of the prior precision's smallest.
 SMALLEST_EIGENVALUE = 0.02
-#: Factors on the chosen length scale that all points decide between.
+#: Factors on the chosen length scale, among which the fit to all points decides.
 REFINEMENTS = (0.7, 1.0, 1.4)
 
 # The wall
 
-#: Radius of the wall in distances of the farthest point inside, and added to it, in units of the
-#: surrogate's coordinates: a chain's next state may lie somewhat farther out than all before it.
+#: Radius of the wall: a factor on the farthest point's distance and an addend, in the surrogate's
+#: coordinates. A chain's next state may lie somewhat farther out than all before it.
 WALL, BEYOND = 1.4, 0.5
-#: Factor on the wall's radius around a concave quadratic, which needs no wall: one would hold a
-#: chain back whose history has not seen the target's width yet.
+#: Factor on the wall's radius around a concave quadratic, which needs no wall: it would hold back a
+#: chain that has not seen the target's width yet.
 FREE = 100.0
-#: Nats below the bulk that the surrogate is to be outside of the wall.
+#: Nats by which the surrogate is to lie below the bulk outside of the wall.
 BELOW_BULK = 20.0
-#: Distances at which it is to be, in wall radii.
+#: Distances at which this is enforced, in wall radii.
 RADII = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
 
 # Updates
 
-#: Kernel functions, in units of `n_landmarks`, up to which updates add more.
+#: Most kernel functions after updates, in units of `n_landmarks`.
 MORE_LANDMARKS = 1.5
-#: Squared norm of a new kernel function's part outside the others' span, below which it is left
-#: out: it would teach nothing.
+#: Squared norm of a new kernel function outside the others' span, below which it is left out.
 SMALLEST_REST = 1e-6
-#: Distance in wall radii beyond which an update is left out. Updates are there to go outwards; only
-#: what would ruin the quadratic is refused.
+#: Distance beyond which an update is refused, in wall radii. Updates extend a surrogate outwards;
+#: only points that would ruin the quadratic are refused.
 FARTHEST_UPDATE = 10.0
 
 
@@ -154,17 +151,17 @@ class LogDensityFit:
     parameters: LogDensityGPParameters
     trend: Trend
     part: KernelPart
-    base: np.ndarray
-    regression: OnlineRegression
+    base: np.ndarray  # (d, d): the precision that the fitted quadratic changes
+    regression: OnlineRegression  # on the features of `trend` and `part`, in this order
     kernel_ridge: float
-    variance: float
+    variance: float  # residual, of a value of weight one
     depth: Depth
-    most_landmarks: int
-    constant: float
-    log_evidence: float
+    most_landmarks: int  # of updates
+    constant: float  # values less log densities of the parameters
+    log_evidence: float  # of a value, up to a constant
     score_weight: float
-    is_full: bool = True
-    n_additive_losses: int = 0
+    is_full: bool = True  # False: only the quadratic's diagonal was fitted
+    n_additive_losses: int = 0  # fits in a row, this one included, without an additive part
 
     @property
     def choice(self):

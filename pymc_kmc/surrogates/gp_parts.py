@@ -25,6 +25,7 @@ from pymc_kmc.surrogates.gp_evaluation import values_and_gradients
 from pymc_kmc.surrogates.kernels import (
     GAUSSIAN,
     KERNELS,
+    N_AVERAGED,
     Kernel,
     select_landmarks,
     squared_distances,
@@ -103,7 +104,7 @@ class AdditivePart:
     functions' kernel matrix, over the root of the variance.
     """
 
-    #: Added to the diagonal of the grid's kernel matrix, whose rounding errors are some 1e-15.
+    #: Jitter of the grid's kernel matrix, whose diagonal is 1 and whose rounding errors are 1e-15.
     JITTER = 1e-8
 
     def __init__(self, axes, origin, size, variance=1.0, length=1.0):
@@ -155,8 +156,8 @@ class KernelChoice(NamedTuple):
     """A kernel part before it has landmarks."""
 
     kernel: Kernel
-    map: np.ndarray
-    ridges: list | None
+    map: np.ndarray  # B (r, d): the kernel's coordinates, with length scale one, are B z
+    ridges: list | None  # of the trend's coefficients, to try with this choice; None for all
     additive: AdditivePart
 
 
@@ -246,42 +247,41 @@ def quadratic_form(Z, matrix):
     return np.einsum("ni,ij,nj->n", Z, matrix, Z)
 
 
-#: Points that are compared on, and kernel functions.
+#: Points and kernel functions of the comparisons, for their cost.
 N_POINTS, N_LANDMARKS = 500, 100
 
 # Maps and length scales of the kernel part
 
 #: Length scales compared, in median distances between points.
 LENGTH_SCALES = (1.0, 3.0, 9.0, 27.0)
-#: Length scales compared around the last fit's, in units of it.
+#: Length scales compared with the last fit's map, in units of the last fit's.
 LENGTH_SCALES_AROUND = (0.5, 1.0, 2.0)
-#: Points that averages and medians over many are taken at: they need not be exact.
-N_AVERAGED = 400
-#: Share of the mean square that directions without a gradient keep in the kernel's map.
+
+#: Floor added to the gradients' outer product, in units of its mean eigenvalue.
 FAINT = 1e-4
-#: Entries by which a covariance differs from the identity where a map of its own is tried.
+#: Difference of a covariance's entry from the identity's for which its whitening map is tried.
 NOT_WHITE = 0.1
 
 # Functions of single coordinates
 
-#: Fewest coordinates that have them: with fewer the kernel part has neighbours everywhere.
+#: Fewest coordinates for an additive part: with fewer, the kernel part has neighbours everywhere.
 FEWEST_COORDINATES = 3
 #: Kernel functions a coordinate.
 GRID = 8
-#: Fewest values a kernel function, so that the values can determine them.
+#: Fewest values a kernel function, so that the values determine its coefficient.
 VALUES_PER_GRID_POINT = 4
-#: Quantiles of the points between which the grid lies, for outliers' sake.
+#: Quantiles of the points that the grid covers, without outliers.
 GRID_ENDS = (0.005, 0.995)
 #: Grid points outside of these quantiles, on either side.
 MARGIN = 1
-#: Weight above which a point counts for the grid's ends, and belongs inside of a wall.
+#: Weight above which a point counts for the grid's ends and the wall's radius.
 HALF = 0.5
-#: Variances compared, in units of the kernel part's.
+#: Variances of additive parts compared, in units of the kernel part's.
 ADDITIVE_VARIANCES = (1.0, 30.0, 1000.0)
-#: Length scales compared, in grid points: the longer one goes on beyond the grid's end. So many
-#: times its own is the kernel part's beside them: it has less to say.
+#: Length scales compared, in grid points (the longer one extends beyond the grid), and factors on
+#: the kernel part's beside an additive part.
 ADDITIVE_LENGTHS = (1.0, 3.0)
-#: Fits between two trials of what lost twice running.
+#: Fits between two trials of an additive part that lost twice in a row.
 RETRIED = 4
 
 

@@ -31,8 +31,8 @@ from pymc_kmc.numerics.elementary import exp_in_place
 from pymc_kmc.numerics.evaluation import part
 from pymc_kmc.numerics.jit import njit
 
-#: Most rows among which the median squared distance is taken: it need not be exact.
-MEDIAN_POINTS = 400
+#: Points that medians and averages are taken over where there are more: they need not be exact.
+N_AVERAGED = 400
 
 
 def squared_distances(X, Y):
@@ -55,8 +55,8 @@ def gaussian_kernel(X, Y, sigma):
 
 def median_squared_distance(X, rng):
     """Return the median over pairs of distinct rows of X (n, d), of a subset if many; 1 if none."""
-    if len(X) > MEDIAN_POINTS:
-        X = X[rng.choice(len(X), size=MEDIAN_POINTS, replace=False)]
+    if len(X) > N_AVERAGED:
+        X = X[rng.choice(len(X), size=N_AVERAGED, replace=False)]
     D = squared_distances(X, X)[np.triu_indices(len(X), 1)]
     return float(np.median(D[D > 0])) if (D > 0).any() else 1.0
 
@@ -155,8 +155,8 @@ def weigh_kernels(tag, squares, weights, scratch, n):
     return total
 
 
-#: Squared norm of the part of a kernel function outside the span of those before it, below which
-#: it is left out: nearer to linear dependence, rounding errors decide.
+#: Squared norm of a kernel function outside the span of those before it, below which rounding
+#: errors decide and it is left out.
 PIVOT_TOLERANCE = 1e-10
 
 

@@ -69,16 +69,16 @@ PENALTIES = ("coefficients", "reference", "rkhs")
 
 #: Relative residual at which conjugate gradients stop.
 CG_TOLERANCE = 1e-12
-#: Most iterations: a well-conditioned system takes some tens.
+#: Most iterations of conjugate gradients: a well-conditioned system takes some tens.
 CG_ITERATIONS = 1000
-#: Relative residual above which the result is warned about.
+#: Relative residual above which a fit warns.
 CG_ACCEPTABLE = 1e-6
 
 #: Most directions in the preconditioner, whose set-up costs as many products with C.
 PRECONDITIONER_RANK = 200
 
-#: Share of the identity in the low-rank "rkhs" penalty: K ~ R'R has a null space, which its own
-#: norm leaves unpenalised.
+#: Share of the identity in the low-rank "rkhs" penalty, which doesn't penalise the null space of
+#: K ~ R'R.
 RKHS_IDENTITY = 1e-8
 
 

@@ -106,7 +106,7 @@ def check_surrogate(surrogate, n_dimensions):
     return surrogate
 
 
-# Step of the central differences that the warp's derivatives are, relative to a coordinate's size.
+# Step of central differences for the warp's derivatives, relative to max(1, |x_i|).
 STEP = 1e-6
 
 

@@ -56,7 +56,7 @@ from scipy.linalg import lapack
 
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, cholesky_update, triangular_solve
 
-#: Quantile of the values that is the bulk.
+#: Level of the values' quantile that depth is measured from.
 BULK = 0.9
 #: Residual variance, relative to the values', below which it is rounding error.
 RELATIVE_FLOOR = 1e-14
@@ -64,11 +64,10 @@ RELATIVE_FLOOR = 1e-14
 #: Ridges of the second group tried: from rounding error to a fit that is switched off.
 MORE_RIDGES = 10.0 ** np.arange(-12.0, 4.0)
 
-#: Smallest ridge in units of a bound of the largest eigenvalue: with less, rounding errors are
-#: fitted.
+#: Smallest ridge, in units of a bound of the largest eigenvalue: with less, rounding errors are fit.
 SMALLEST_RIDGE = 1e-15
 
-#: Smallest square of the factor's new diagonal entry, relative to the new feature's: rounding
+#: Floor of the factor's new squared diagonal entry, relative to the new feature's square: rounding
 #: errors of a feature that others span.
 SMALLEST_SQUARE = 1e-12
 
@@ -89,11 +88,11 @@ class Depth(NamedTuple):
 class RegressionFit(NamedTuple):
     """A fitted regression on two groups of features."""
 
-    log_evidence: float
-    ridge: float
-    more_ridge: float
-    variance: float
-    coefficients: np.ndarray
+    log_evidence: float  # up to a constant; -inf for a fit that failed
+    ridge: float  # of the first group
+    more_ridge: float  # of the second group
+    variance: float  # residual, at weight one
+    coefficients: np.ndarray  # (k + m,), of both groups
 
 
 class BayesianRegression:
@@ -180,7 +179,7 @@ def _shifted_factor(gram, ridge):
 class NewFeature(NamedTuple):
     """A feature: its values (n,), ridge, and the combination (p,) of the others to subtract."""
 
-    values: np.ndarray
+    values: np.ndarray  # at all points so far
     ridge: float
     combination: np.ndarray
 
@@ -188,15 +187,15 @@ class NewFeature(NamedTuple):
 class OnlineRegression(NamedTuple):
     """A fitted regression. Its arrays are never written to: an addition makes a new one."""
 
-    mean: np.ndarray
-    level: float
-    mean_weight: float
-    roots: np.ndarray
-    features: np.ndarray
-    values: np.ndarray
-    factor: np.ndarray
-    right: np.ndarray
-    coefficients: np.ndarray
+    mean: np.ndarray  # (p,): weighted mean of the first points' features
+    level: float  # weighted mean of their values
+    mean_weight: float  # of the first points; the unit of ridges
+    roots: np.ndarray  # (n,): of the weights, in this unit
+    features: np.ndarray  # (n, p), centred, times the roots
+    values: np.ndarray  # (n,), centred, times the roots
+    factor: np.ndarray  # U, upper triangular: U'U is the matrix of the normal equations
+    right: np.ndarray  # their right-hand side
+    coefficients: np.ndarray  # their solution
 
     @classmethod
     def of(cls, features, values, weights, ridges, coefficients):
@@ -280,7 +279,7 @@ class OnlineRegression(NamedTuple):
         return column, mean, factor
 
 
-#: Blocks of values that are held out in turn.
+#: Blocks of values that are held out in turn to choose the weight of score matching.
 N_FOLDS = 5
 
 

@@ -46,19 +46,20 @@ from pymc_kmc.surrogates.lite import KernelExpLite, penalty_matrix, score_matchi
 
 #: Features of the estimator that :func:`select` makes when it is given a name.
 DEFAULT_FEATURES = 500
-#: Most distinct states by default: finite only sums over them, lite solves a system of their order.
+#: Most distinct states by default, for finite (False), which only sums over them, and for lite
+#: (True), which solves a system of their order.
 MOST_POINTS = {False: 2000, True: 300}
-#: Bandwidths tried first, in units of the median squared distance: half the distance between
-#: neighbours in some dimensions to a kernel that is a parabola on the states.
+#: Bandwidths tried first, in median squared distances: from half the distance between neighbours in
+#: some dimensions to a kernel that is a parabola on the states.
 COARSE_GRID = 4.0 ** np.arange(-2, 4)
 #: Ratio of bandwidths in the last steps: the loss is flat near its minimum.
 STEP = 2.0
-#: Bounds of bandwidths, in the same unit; beyond, the loss no longer changes.
+#: Bounds of bandwidths, in median squared distances; beyond them the loss no longer changes.
 RANGE = (4.0**-8, 4.0**9)
-#: Regularisations tried, in units of the system's mean eigenvalue: quarter decades from where
-#: rounding errors of a loss stay small to a fit that is switched off.
+#: Regularisations tried, in units of the system's mean eigenvalue: quarter decades from small
+#: rounding errors of the loss to a fit that is switched off.
 RELATIVE_REGULARISATIONS = 10.0 ** np.arange(-9.0, 3.01, 0.25)
-#: Share of the identity in a penalty, which makes it positive definite to rounding error.
+#: Share of the identity added to a penalty, which makes it positive definite despite rounding.
 JITTER = 1e-9
 
 
