@@ -137,7 +137,7 @@ def _with_ridges(narrow, scales, start):
         found = _scale_along(axes[:, i] @ shifts, start, USUAL * h, True)
         lengths[i] = max(found or USUAL, USUAL)
     if is_long.any():
-        # A triangular root of axes lengths^2 axes', without squaring what it is a root of.
+        # A triangular root of axes lengths^2 axes', without forming this matrix.
         root = np.linalg.qr((axes * lengths).T, mode="r").T
         factor[np.ix_(narrow, narrow)] = scales[narrow, None] * root * np.sign(np.diag(root))
     return factor

@@ -134,7 +134,7 @@ class FittedSurrogate:
         return Comparison(place, value, *self.surrogate.predict(place, return_std=True))
 
     def learn(self, comparison):
-        """Return the fit updated with one evaluation, if the surrogate mispredicted it."""
+        """Return the fit updated with one evaluation, if its prediction was uncertain or wrong."""
         surrogate, (place, value, predicted, std) = self.surrogate, comparison
         if surrogate.weight(max(value, predicted)) < SMALLEST_WEIGHT:
             return self

@@ -99,7 +99,7 @@ class SurrogateTransitions(NamedTuple):
 
 
 def whitened_hamiltonian(surrogate):
-    """Return a surrogate's `hamiltonian`, or one in its whitening (else the given) coordinates."""
+    """Return a surrogate's `hamiltonian`, or one with identity metric in its own coordinates."""
     own = getattr(surrogate, "hamiltonian", None)
     return own or SurrogateHamiltonian(*_in_own_coordinates(surrogate))
 
@@ -163,7 +163,7 @@ def learn_transitions(
 
 
 def learn_step_size(hamiltonian, states, target_acceptance, rng):
-    """Return the step size at which trajectories from states (n, d) have an acceptance rate."""
+    """Return the step size at which the surrogate's trajectories have `target_acceptance`."""
     averaging = DualAveraging(target_acceptance, FIRST_STEP_SIZE, STEP_SIZE_BOUNDS)
     for _ in range(N_STEP_SIZE_TRAJECTORIES):
         start = states[rng.integers(len(states))]

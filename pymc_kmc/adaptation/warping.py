@@ -76,7 +76,7 @@ def learn_warp(states):
         return IDENTITY
     mean = X.mean(axis=0)
     Z = (X - mean) / spread
-    with np.errstate(all="ignore"):  # a regression that goes astray isn't chosen
+    with np.errstate(all="ignore"):  # a regression that diverges isn't chosen
         best = _choose(Z, _LogDistances(Z))
     if not (best.driven and np.isfinite(best.location_slopes).all()):
         return IDENTITY

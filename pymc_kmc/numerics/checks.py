@@ -91,7 +91,7 @@ def check_rng(rng, name="rng"):
 
 
 def check_interval(name, interval, minimum, integer=False):
-    """Return (low, high) with minimum <= low <= high > 0; a number is both, None stays None."""
+    """Return (low, high), minimum <= low <= high > 0; one number is both ends, None is kept."""
     if interval is None:
         return None
     kind = "whole numbers" if integer else "numbers"

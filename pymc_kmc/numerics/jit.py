@@ -20,7 +20,7 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.errors import NumbaWarning
 
 PACKAGE = Path(__file__).parents[1]
-# What a module has that compiles something by itself.
+# Decorators of a module that compiles something by itself.
 COMPILES = re.compile(r"^\s*@(?:numba\.)?(?:njit|evaluation|overload|intrinsic)\b", re.MULTILINE)
 IMPORTED = re.compile(rf"^\s*from {PACKAGE.name}\.([\w.]+) import", re.MULTILINE)
 

@@ -95,7 +95,8 @@ def shrunk(X):
 def whitening(covariance):
     """Return W, shape (d, d), such that W x has unit covariance: "ZCA-cor" of Kessy et al. (2018).
 
-    W x differs as little as possible from the standardised coordinates. Coordinates of very
+    W standardises the coordinates and applies the symmetric inverse root of their correlations: W x
+    differs as little as possible from the standardised coordinates, and coordinates of very
     different scales lose no digits.
 
     References

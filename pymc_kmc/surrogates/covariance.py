@@ -124,7 +124,7 @@ def dampings(Z):
     return DEGREES_OF_FREEDOM / (DEGREES_OF_FREEDOM + squares)
 
 
-# What the covariance may be extended by.
+# Extensions of the covariance, by name.
 EXTENSIONS = {kind.name: kind for kind in (AdditiveKernel, RadialTerms)}
 
 
@@ -175,7 +175,7 @@ class Covariances:
         self.A, self.B, self.axes, self.extension = A, B, axes, parameters.extension
         self.variances, self.precisions = parameters.factors
         weighted = A * self.precisions
-        # What compiled sums over pairs need: inner products, those weighted by the precisions, half
+        # Arguments of compiled sums over pairs: inner products, those weighted by the precisions, half
         # the weighted squares, the variances, and the bend's relevance in units of a precision.
         self._pairs = (
             A @ B.T if inner is None else inner,

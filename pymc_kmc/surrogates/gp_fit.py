@@ -38,8 +38,8 @@ DEPTH, DEPTH_PER_DIMENSION = 5.0, 0.5
 DEEPEST = 10.0
 #: Distance beyond which points are left out, in wall radii.
 FARTHEST = 1.5
-#: Values a coefficient for a whole quadratic, and for kernels beside the trend. So many values plus
-#: the fewest stay in, at any distance or depth, for a chain whose values are still rising.
+#: Values a coefficient for a whole quadratic, and for kernels beside the trend. That number of
+#: values and FEWEST_VALUES more are never left out: a chain from far away has mostly deep values.
 VALUES_PER_COEFFICIENT, FEWEST_VALUES = 1.1, 25
 
 # Trend and kernel part
@@ -101,10 +101,10 @@ class FitData(NamedTuple):
 
     @classmethod
     def of(cls, X, values, reference, whitening=None, bulk=None, share=None):
-        """Choose coordinates and the values near enough, for :func:`fit_log_density`.
+        """Return the coordinates of a fit, and the values that are near and high enough for it.
 
         `share` is the weight of the reference covariance's diagonal, by default d / (n' + 1), at
-        most 1/2, with n' distinct points.
+        most 1/2, with n' distinct points. The other arguments are those of :func:`fit_log_density`.
         """
         d = X.shape[1]
         centre = reference.mean(axis=0)
@@ -168,7 +168,7 @@ class LogDensityFit:
         return self.part.choice
 
     def features(self, Z):
-        """Return features (n, k) at Z (n, d), and squared norms of k(z, .) outside their span."""
+        """Return features at Z (n, d), and squared norms (n,) of k(z, .) outside their span."""
         features, rest = self.part(Z)
         return np.hstack([self.trend(Z), features]), rest
 
@@ -221,7 +221,7 @@ class LogDensityFit:
         return replace(new, parameters=p, constant=regression.constant)
 
     def _new_feature(self, features, z, root):
-        """Return k(z, .) outside the others' span, where its norm is `root`, as a NewFeature."""
+        """Return the NewFeature k(z, .) outside the others' span, divided by its norm `root`."""
         part, m = self.part, len(self.part.indices)
         squares = squared_distances(part.U, (part.choice.map @ z)[None, :])[:, 0]
         combination = np.append(np.zeros(len(features) - m), features[-m:] / root)

@@ -196,7 +196,7 @@ class KernelPart(NamedTuple):
         return self.U[self.indices]
 
     def __call__(self, Z):
-        """Return features at Z (n, d), and squared norms (n,) of k(z, .) outside their span."""
+        """Return features at Z, and squared norms (n,) of k(z, .) outside the landmarks' span."""
         additive = self.choice.additive(Z)
         if not len(self.indices):
             return additive, np.zeros(len(Z))
@@ -362,7 +362,7 @@ def _maps(data, Z, last, with_additive):
 
     They are the given coordinates, those that whiten the reference points, the last fit's, and
     powers of the average outer product of the last kernel part's gradient (Radhakrishnan et al.,
-    2024). The last finds the directions in which the log density isn't quadratic.
+    2024). These powers find the directions in which the log density isn't quadratic.
     """
     d = Z.shape[1]
     inverse = np.linalg.inv(data.whitening)

@@ -78,10 +78,7 @@ def check_fitted(estimator):
 
 
 def check_surrogate(surrogate, n_dimensions):
-    """Return a fitted surrogate of `n_dimensions` values.
-
-    TypeError: members are missing. NotFittedError, ValueError: no fit, or another dimension.
-    """
+    """Return the argument if it is a fitted surrogate of `n_dimensions` values, or raise."""
     if isinstance(surrogate, type):
         raise TypeError(
             f"surrogate is the class {surrogate.__name__} itself; pass a fitted instance of it"
@@ -134,7 +131,7 @@ class WarpedSurrogate(AtPoints):
 
 
 class WarpedPredictor(WarpedSurrogate):
-    """The same for a surrogate with predictions and their standard deviations."""
+    """A WarpedSurrogate with predictions and their standard deviations."""
 
     def predict(self, X, return_std=False):
         """Return predictions at X, (d,) or (n, d), with the constant; `return_std` adds stds."""

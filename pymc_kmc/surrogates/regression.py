@@ -64,7 +64,7 @@ RELATIVE_FLOOR = 1e-14
 #: Ridges of the second group tried: from rounding error to a fit that is switched off.
 MORE_RIDGES = 10.0 ** np.arange(-12.0, 4.0)
 
-#: Smallest ridge, in units of a bound of the largest eigenvalue: with less, rounding errors are fit.
+#: Smallest ridge, in units of a bound of the largest eigenvalue: less would fit rounding errors.
 SMALLEST_RIDGE = 1e-15
 
 #: Floor of the factor's new squared diagonal entry, relative to the new feature's square: rounding
@@ -202,8 +202,8 @@ class OnlineRegression(NamedTuple):
         """Return a regression that begins with given coefficients (p,).
 
         `features` (n, p), `values` and `weights` (n,) are those of the first points. `ridges` (p,)
-        is the diagonal of Lambda, in units of the mean weight. Coefficients that depend on other
-        data too change with further points as a regression's would.
+        is the diagonal of Lambda, in units of the mean weight. If the coefficients depend on other
+        data too, further points change them as they would change a regression's.
         """
         mean_weight = weights.mean()
         roots = np.sqrt(weights / mean_weight)
