@@ -175,8 +175,8 @@ class Covariances:
         self.A, self.B, self.axes, self.extension = A, B, axes, parameters.extension
         self.variances, self.precisions = parameters.factors
         weighted = A * self.precisions
-        # Arguments of compiled sums over pairs: inner products, those weighted by the precisions, half
-        # the weighted squares, the variances, and the bend's relevance in units of a precision.
+        # Arguments of compiled sums over pairs: inner products, those weighted by the precisions,
+        # half the weighted squares, the variances, and the bend's relevance in units of a precision.
         self._pairs = (
             A @ B.T if inner is None else inner,
             weighted @ B.T,
