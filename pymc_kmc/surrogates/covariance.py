@@ -176,7 +176,7 @@ class Covariances:
         self.variances, self.precisions = parameters.factors
         weighted = A * self.precisions
         # Arguments of compiled sums over pairs: inner products, those weighted by the precisions,
-        # half the weighted squares, the variances, and the bend's relevance in units of a precision.
+        # half the weighted squares, variances, and the bend's relevance in units of a precision.
         self._pairs = (
             A @ B.T if inner is None else inner,
             weighted @ B.T,
