@@ -1,15 +1,14 @@
-r"""The scales and correlations of a target around a chain's start, from the target alone.
+r"""The scales and correlations of a target around a chain's start, from second differences.
 
-Along a coordinate of a Gaussian with standard deviation s the second difference of the log
-density, :math:`\ell(x + h) + \ell(x - h) - 2 \ell(x)`, is :math:`-(h / s)^2` wherever x is, in the
-bulk or far away. A search finds the h at which it is -1, or large against the error of the values
-(of rounding, or of an estimated likelihood). The search costs two evaluations a coordinate where a
-scale of 1 is about right, and some ten where it is wrong by orders of magnitude; a random walk
-alone would take thousands of iterations to find such scales, or never find them. A variable that is
-a logarithm is not tried beyond one unit: its exponential would soon overflow.
+Along a coordinate of a Gaussian with standard deviation s, the second difference of the log
+density, :math:`\ell(x + h) + \ell(x - h) - 2 \ell(x)`, is :math:`-(h / s)^2` for any x. A search
+finds the h at which it is -1, or large against the error of the values (rounding, or the error of
+an estimated likelihood). It costs two evaluations a coordinate where a scale of 1 is about right,
+and some ten where 1 is wrong by orders of magnitude. A variable that is a logarithm is not tried
+beyond one unit: its exponential would soon overflow.
 
 A ridge looks narrow along every coordinate that it is oblique to. Second differences along sums of
-two such coordinates give the matrix of curvatures; searches along its flat eigenvectors give the
+two such coordinates give the matrix of curvatures. Searches along its flat eigenvectors give the
 length of the ridge.
 """
 
@@ -20,38 +19,37 @@ import numpy as np
 
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 
-# Fresh estimates at a chain's start, whose spread says how far to look for a noisy target's scales:
-# with 8 and its own it is known to a quarter.
+# Fresh estimates at a noisy target's start: with the chain's own, 9 give the noise's standard
+# deviation to a quarter.
 N_STARTS = 8
-# Scales within this factor of 1 are left as they are: a random walk finds them at once. So are
-# correlations that make a direction no longer than this, compared with its coordinates.
+# Factor up to which a scale's distance from 1 is ignored: a random walk finds such scales at once.
+# Correlations that lengthen no direction by more are ignored too.
 USUAL = 10.0
-# Bounds of the factor from one trial to the next: far away the log density may be of another form,
-# and a function of the user's may fail.
+# Bounds of the factor between trials: far away the log density may have another form, and the
+# user's function may fail.
 FACTORS = (1e-3, 10.0)
-# Largest number of trials a direction: ten orders of magnitude upwards.
+# Most trials a direction: ten orders of magnitude upwards.
 MOST_TRIALS = 10
-# Second difference that is looked for, in standard errors of a value: it is then known to some 15 %
+# Second difference that is aimed at, in standard errors of a value: it is then known to some 15 %,
 # and a scale to 7 %.
 CLEAR = 20.0
-# Second difference, in standard errors of a value, below which it may be error alone: two of its
-# own.
+# Second difference, in standard errors of a value, below which it may be error: two of its own.
 SEEN = 5.0
-# Curvatures, in units of the one that is looked for, at which the search ends.
+# Second differences, in units of the one aimed at, at which the search ends.
 NEAR_ENOUGH = (0.25, 4.0)
 # Relative rounding error of a number in double precision.
 DOUBLE = float(np.finfo(np.float64).eps)
-# Error of a value by rounding, in units of its precision: sums of many terms have some digits less.
+# Rounding error of a value, in units of its precision: sums of many terms lose some digits.
 LOST_DIGITS = 50.0
-# Largest number of narrow coordinates whose correlations are looked at: two evaluations a pair.
+# Most narrow coordinates whose correlations are searched for: each pair takes two evaluations.
 MOST_NARROW = 12
 
 
 class Start(NamedTuple):
     """A chain's start: the target's `log_density(x)`, a `position` (d,) and the `value` there.
 
-    `error` is the standard error of values. `is_estimated` says that another evaluation gives
-    another value: a second difference that decides is then evaluated twice.
+    `error` is the standard error of values. If `is_estimated`, another evaluation gives another
+    value, and a decisive second difference is evaluated twice.
     """
 
     log_density: object
@@ -62,7 +60,7 @@ class Start(NamedTuple):
 
     @property
     def change(self):
-        """The second difference that the search looks for, with the sign of a maximum's."""
+        """Minus the second difference that the search aims at."""
         return max(1.0, CLEAR * self.error)
 
     def curvature(self, shift):
@@ -74,10 +72,7 @@ class Start(NamedTuple):
 
 
 def shape_around(target, start, rng, observe):
-    """Return the :func:`first_shape` of a TargetDensity at a chain's start, an Evaluation.
-
-    ``observe(evaluation)`` is called for each evaluation that this takes.
-    """
+    """Return :func:`first_shape` at a chain's start; `observe` is called for each evaluation."""
 
     def log_density(position):
         try:
@@ -100,10 +95,10 @@ def shape_around(target, start, rng, observe):
 def first_shape(log_density, position, value, error=0.0, may_grow=None, precision=DOUBLE):
     """Return a lower triangular matrix (d, d) that maps unit variables to about the target's shape.
 
-    `value` is the log density at `position` (d,), with standard error `error`; only scales are
-    found if that is not 0. `may_grow`, bool (d,), says which coordinates are tried beyond one unit,
-    by default all. `precision` is a number's relative rounding error. The result is the identity
-    where that is about right, or where nothing better was found.
+    `value` is the log density at `position` (d,), with standard error `error`; if that isn't 0,
+    only scales are searched for. `may_grow`, bool (d,), marks the coordinates tried beyond one
+    unit, by default all. `precision` is a number's relative rounding error. A scale that is about
+    right, or that no search found, stays 1.
     """
     d = len(position)
     scales = np.ones(d)
@@ -142,17 +137,14 @@ def _with_ridges(narrow, scales, start):
         found = _scale_along(axes[:, i] @ shifts, start, USUAL * h, True)
         lengths[i] = max(found or USUAL, USUAL)
     if is_long.any():
-        # A triangular root of axes lengths^2 axes', without squaring what it is a root of.
+        # A triangular root of axes lengths^2 axes', without forming this matrix.
         root = np.linalg.qr((axes * lengths).T, mode="r").T
         factor[np.ix_(narrow, narrow)] = scales[narrow, None] * root * np.sign(np.diag(root))
     return factor
 
 
 def _scale_along(direction, start, h, may_grow):
-    """Return the scale along a direction (d,), in its units; None if none was found.
-
-    The search begins at `h`, or where a scale of 1 gives the wanted second difference.
-    """
+    """Return the scale along a direction (d,), in its units, by a search from `h`, or None."""
     h = max(h, np.sqrt(start.change)) if may_grow else h
     for _ in range(MOST_TRIALS):
         found = start.curvature(h * direction) / start.change

@@ -1,27 +1,23 @@
-r"""A surrogate fitted to a chain's history again and again, in coordinates learned with it.
+r"""A surrogate fitted by score matching, again and again along a chain, in learned coordinates.
 
-Steps of one fit
-----------------
-1. *States*: the recent part of the history, distinct states weighted by how long the chain stayed.
-   *Values*: the log densities evaluated at proposals, rejected ones too, weighted by
-   :math:`1 / (1 + (\text{depth} / c)^2)`, depth below the chain's bulk.
+1. *States*: the recent part of the history; a state's weight is the length of the chain's stay.
+   *Values*: the log densities of proposals, rejected ones too, weighted by
+   :math:`1 / (1 + (\text{depth} / c)^2)` with the depth below the chain's bulk.
 2. *Base density*: a Gaussian, by quadratic regression on the values, shrunk towards the states'
    moments.
-3. *Coordinates*: kernels are isotropic, so the scale on which the log density's gradient changes
-   must be about the same in all directions. Candidates are the given coordinates and those that
-   whiten the states' covariance, the inverse Fisher information
-   :math:`E[\nabla f \nabla f^\top]^{-1}` of the last surrogate or of the base, and the geometric
-   mean of both. They and the bandwidth compete by the generalised cross-validation score of a
-   regression of the values on a subset's kernel functions.
-4. *Score matching* on the states (Proposition 1 or 2 of the KMC paper), its regularisation by
+3. *Coordinates*: kernels are isotropic, so gradients should change on the same scale in all
+   directions. Candidates are the given coordinates and those that whiten the states' covariance,
+   the inverse Fisher information :math:`E[\nabla f \nabla f^\top]^{-1}` of the last surrogate or
+   the base, and the geometric mean of both. They and the bandwidth compete by the generalised
+   cross-validation score of a regression of the values on a subset's kernel functions.
+4. *Score matching* on the states (Proposition 1 or 2 of the KMC paper), with the regularisation of
    :func:`pymc_kmc.surrogates.select`.
-5. *Correction* of its coefficients by ridge regression on the values' residuals
+5. *Correction* of the coefficients by ridge regression on the values' residuals
    (:mod:`pymc_kmc.surrogates.exponential_family`).
-6. *Momentum metric*: the geometric mean of step 3. Step size and number of steps:
-   :mod:`pymc_kmc.adaptation.transitions`.
+6. *Momentum metric*: the geometric mean of step 3.
 
-With ``values=False`` step 2 takes the states' moments, and step 5 falls away: but for coordinates
-and bandwidth these are the paper's estimators, from states alone.
+With ``values=False`` the base has the states' moments, and there is no correction: apart from
+coordinates and bandwidth these are the paper's estimators.
 
 References
 ----------
@@ -51,26 +47,25 @@ from pymc_kmc.surrogates.regression import BULK, Depth, ridge_regression
 class FitToScores(RepeatedFit):
     """Fits kernel exponential families to a chain by score matching, corrected by values.
 
-    `template` is the unfitted surrogate that is copied, with its `base` density ("gaussian" or
-    None), for at most `n_points` states. `values` says whether its coefficients are corrected by
-    log-density values. `sigma` and `regularisation` of the template are given, or None to be chosen
-    at every fit. A given `sigma` is in squared units of the step's own coordinates, which are then
-    kept.
+    `template` is the unfitted surrogate to copy, for at most `n_points` states. Its `sigma` and
+    `regularisation` may be None, to be chosen at every fit; a given `sigma` is in squared units of
+    the step's own coordinates, which are then kept. `values` says whether log-density values
+    correct the coefficients.
     """
 
-    # Number of folds of cross-validation: an early history has about as many different parts.
+    # Folds of cross-validation: an early history has about as many different parts.
     N_FOLDS = 4
-    # Depth below the chain's bulk at which a value counts half, in nats.
+    # Depth below the chain's bulk at which a value has weight 1/2, in nats.
     DEPTH = 3.0
-    # Additional depth a dimension: log densities spread more in many.
+    # Nats added to that depth for each dimension: log densities spread more in many.
     DEPTH_PER_DIMENSION = 0.1
-    # Depth, in units of that, beyond which a value is dropped: it only makes numerical trouble.
+    # Depth, in units of that, beyond which a value is dropped for numerical stability.
     DROP = 30.0
     # Bandwidths compared, in median squared distances.
     BANDWIDTHS = 3.0 ** np.arange(5)
-    # Number of values in a comparison: its cost is to be small beside a fit's.
+    # Most values in a comparison, for a cost well below a fit's.
     N_CANDIDATE_VALUES = 800
-    # Number of kernel functions or random features in a comparison.
+    # Kernel functions or random features in a comparison.
     N_CANDIDATES = 150
 
     def __init__(self, template, n_points, values, learn_moves):
@@ -119,10 +114,9 @@ class FitToScores(RepeatedFit):
         return Fit(surrogate, SurrogateHamiltonian(surrogate.parameters_, coordinates, metric))
 
     def update(self, history, last, rng):
-        """Return the surrogate in use after learning from the states since the last fit or update.
+        """Return the fit in use, updated with the states since the last fit or update.
 
-        Hyper-parameters, the moves' lengths and the log weights stay those of the last fit. A
-        failed update returns `last` and writes its reason to `failure`.
+        Hyper-parameters and moves are kept. A failed update returns `last` and sets `failure`.
         """
         forward = last.hamiltonian.coordinates.forward
         states, weights = self._states(history.states, rng)
@@ -141,7 +135,7 @@ class FitToScores(RepeatedFit):
         return replace(last, surrogate=surrogate, transitions=last.transitions.following(surrogate))
 
     def _states(self, states, rng):
-        """Return distinct recent states in order, as many as a fit takes, and their weights."""
+        """Return distinct recent states in order, at most `n_points`, and their weights."""
         states, weights = unique_states(states.recent(self.RECENT_SHARE))
         if len(states) > self.n_points:
             kept, weights = systematic_sample(weights, self.n_points, rng)
@@ -149,7 +143,7 @@ class FitToScores(RepeatedFit):
         return states, weights.astype(np.float64)
 
     def _values(self, evaluations):
-        """Return the recent places evaluated, their log densities and the weights of these."""
+        """Return the recent points evaluated, their log densities and the weights of these."""
         recent = evaluations.recent(self.RECENT_SHARE)
         points, values = recent[:, :-1], recent[:, -1]
         scale = self.DEPTH + self.DEPTH_PER_DIMENSION * points.shape[1]
@@ -192,7 +186,7 @@ class FitToScores(RepeatedFit):
         return whitened(gaussian_kernel(U, centres, sigma), gram)[0]
 
     def _chosen(self, sigma, U, weights, base, rng):
-        """Return an unfitted surrogate of this bandwidth, its regularisation given or chosen."""
+        """Return an unfitted surrogate of this bandwidth, its regularisation given or selected."""
         surrogate = copy(self.template)
         surrogate.sigma, surrogate.base = float(sigma), base
         if isinstance(surrogate, KernelExpFinite):
@@ -204,13 +198,12 @@ class FitToScores(RepeatedFit):
 
 
 def gradients_of(fitted, X):
-    """Return a fitted surrogate's gradients at X (n, d), in the step's coordinates."""
     coordinates = fitted.hamiltonian.coordinates
     return coordinates.backward_gradient(fitted.surrogate.gradient(coordinates.forward(X)))
 
 
 def in_coordinates(base, coordinates):
-    """Return a Gaussian base density in other coordinates; None and "gaussian" as they are."""
+    """Return a Gaussian base density in other coordinates; None and "gaussian" stay as they are."""
     if not isinstance(base, GaussianBase):
         return base
     inverse = coordinates.inverse

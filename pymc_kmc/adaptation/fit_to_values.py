@@ -1,15 +1,14 @@
 r"""A surrogate fitted to log-density values, again and again along a chain.
 
-Every evaluation of the target is used, rejected proposals included, each estimate once, at the
-proposal that it was made for: the estimate that a chain carries is biased upwards, because it was
-accepted. Values at one point are averaged.
+Every evaluation of the target is used once, at its proposal, rejected proposals included. The
+estimate that a chain carries is not used: it is biased upwards, because it was accepted. Values at
+one point are averaged.
 
 The surrogate's coordinates whiten the geometric mean of the states' covariance and the inverse
 Fisher information :math:`E[\nabla f \nabla f^\top]^{-1}` of the last surrogate
-(:func:`pymc_kmc.numerics.linear_algebra.geometric_mean`). In them draws and gradients have about
-unit spread, as both the leapfrog integrator and an isotropic kernel need. Before that, a warp may
-divide out the dependence of some coordinates' scales on others (:mod:`.warping`). It is used where
-the fit in warped coordinates has the larger marginal likelihood.
+(:func:`pymc_kmc.numerics.linear_algebra.geometric_mean`). A warp may first divide out the
+dependence of some coordinates' scales on others (:mod:`.warping`); it is used where the fit in
+warped coordinates has the larger marginal likelihood.
 """
 
 import numpy as np
@@ -20,48 +19,44 @@ from pymc_kmc.adaptation.warping import learn_warp
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import geometric_mean
 from pymc_kmc.numerics.samples import mean_values, shrunk_covariance, thinned, whitening
-from pymc_kmc.surrogates.gp_parts import N_AVERAGED
+from pymc_kmc.surrogates.kernels import N_AVERAGED
 from pymc_kmc.surrogates.log_density_gp import LogDensityGP
 from pymc_kmc.surrogates.regression import BULK
 
 
 def first_fit(n_dimensions):
-    """Return the number of evaluations at which a first fit makes sense.
-
-    That is the number of a quadratic's coefficients and some more, so that it is determined; in
-    dimensions too many for a full quadratic, six evaluations a dimension for the diagonal.
-    """
+    """Return the fewest evaluations for a first fit, some more than a quadratic's coefficients."""
     n_coefficients = n_dimensions * (n_dimensions + 3) / 2
-    if not can_be_full(n_dimensions):
+    if not can_be_full(n_dimensions):  # six a dimension are enough for the diagonal
         n_coefficients = 0
     return int(max(60, 6 * n_dimensions, 1.15 * n_coefficients))
 
 
 def can_be_full(n_dimensions):
-    """Return whether a fit's values can ever determine the whole quadratic."""
+    """Return whether the most values of a fit can determine the whole quadratic."""
     return n_dimensions * (n_dimensions + 3) / 2 <= FitToValues.MOST_VALUES / 1.2
 
 
 class FitToValues(RepeatedFit):
     """Fits :class:`~pymc_kmc.surrogates.LogDensityGP` to the log densities that a chain evaluated.
 
-    `n_landmarks` is the largest number of kernel functions of a fit, which may be doubled. With
-    `is_noisy` values are estimates: score matching on the states joins them where that predicts
-    held-out values better. The step sets `noise_variance`, NaN where it isn't known.
+    A fit has at most `n_landmarks` kernel functions, or twice as many. If `is_noisy`, values are
+    estimates, and score matching on the states joins them where that predicts held-out values
+    better. The step sets `noise_variance`, NaN where it isn't known.
     """
 
-    # Smallest number of states a dimension since the first fit that are learned from alone. In many
-    # dimensions that fit comes late, and the random walk's states before it had a sixth of the
-    # target's spread in some directions.
+    # States a dimension since the first fit from which on earlier ones are dropped: the random walk
+    # before a late first fit had a sixth of the target's spread in some directions.
     STATES_PER_DIMENSION = 5
-    # Largest number of values in a fit, the newest: a fit's cost.
+    # Most values in a fit, the newest, for the fit's cost.
     MOST_VALUES = 2500
-    # Weights of score matching tried beside noisy values: states of a chain are worth less than
-    # independent ones.
+    # Weights of score matching tried beside noisy values, below 1: states of a chain are worth less
+    # than independent ones.
     NOISY_SCORE_WEIGHTS = (0.0, 0.03, 0.1, 0.3)
-    # Residual variance beyond the noise's, in nats^2, above which fits have twice the landmarks.
+    # Residual variance beyond the noise's, in nats^2, above which fits get twice the landmarks:
+    # these make transitions slower.
     LARGE_VARIANCE = 0.01
-    # Residual variance below which they have them no longer.
+    # The same, below which they return to the usual number.
     SMALL_VARIANCE = 0.001
     # Relative error of the noise's variance.
     NOISE_ERROR = 0.2
@@ -80,7 +75,7 @@ class FitToValues(RepeatedFit):
         return min(n, n_since) if n_since >= self.STATES_PER_DIMENSION * d else n
 
     def evaluations(self, history):
-        """Return the newest evaluations, those that a fit uses, shape (n, d + 1)."""
+        """Return the evaluations that a fit uses, the newest, shape (n, d + 1)."""
         return history.evaluations.last(min(len(history.evaluations), self.MOST_VALUES))
 
     def _fit(self, history, last, rng):
@@ -102,15 +97,11 @@ class FitToValues(RepeatedFit):
         return Fit(surrogate, whitened_hamiltonian(surrogate), warp)
 
     def _warps(self, states):
-        """Return the warps that are worth a fit."""
         warp = learn_warp(states)
         return [IDENTITY] if warp is IDENTITY else [warp, IDENTITY]
 
     def _most_landmarks(self, last):
-        """Return the number of kernel functions of the next fit: more where the last had too few.
-
-        Where 300 are enough, 600 only make transitions slower.
-        """
+        """Return the number of kernel functions of the next fit: more if the last had too few."""
         if last is None:
             return self.n_landmarks
         surrogate = last.surrogate

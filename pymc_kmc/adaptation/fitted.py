@@ -1,10 +1,9 @@
 r"""Surrogates that are fitted again and again along a chain, each with the moves learned on it.
 
-A surrogate f makes proposals in proportion to its density, which are accepted by the log weight
-:math:`w(x) = \log\pi(x) - f(x)`. Where f is far too low, :math:`w(x)` is much larger than usual and
-hardly any proposal is accepted (an independence sampler's expected stay is :math:`e^{w}`): the
-chain comes there rarely, and stays for long. Random walks, whose acceptance does not depend on f,
-lead out.
+A surrogate f proposes in proportion to its density, and a proposal is accepted by the log weight
+:math:`w(x) = \log\pi(x) - f(x)`. Where f is far too low, :math:`w(x)` is large and hardly any
+proposal is accepted: an independence sampler stays for :math:`e^{w}` iterations on average. Random
+walks, whose acceptance does not depend on f, lead out.
 """
 
 from abc import ABC, abstractmethod
@@ -18,41 +17,38 @@ from pymc_kmc.numerics.coordinates import IDENTITY, Identity, ScaleWarp
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.numerics.samples import thinned
 
-# A value is learned at once where its prediction had a standard deviation above this, in nats,
+# A value is learned at once if its prediction's standard deviation exceeds both of these: nats, and
+# standard deviations of the noise.
 UNCERTAIN = 0.3
-# and above this many standard deviations of the noise,
 UNCERTAIN_IN_NOISE = 0.5
-# or where it is farther from its prediction than this, in nats,
+# It is also learned at once if its error exceeds both of these: nats, and standard deviations.
 SURPRISING = 0.5
-# and than this many standard deviations.
 SURPRISING_IN_SDS = 3.0
-# Values of less weight in a fit are left to the next one.
+# Weight in a fit below which a value waits for the next fit.
 SMALLEST_WEIGHT = 0.2
 # Probability of a random walk where the target is very far above its surrogate.
 LARGEST_SHARE = 0.7
-# Largest number of states that are looked at.
+# Most states whose log weights are computed: a quantile need not be exact.
 MOST_STATES = 200
 # Level of the quantile one standard deviation below a Gaussian's median.
 BELOW_ONE_SD = 0.1587
 
 
 class LogWeights(NamedTuple):
-    """The median of the log weights of a chain's states, and their spread: a scale for others.
+    """Median and spread of the log weights of a chain's states.
 
-    `spread` is the standard deviation of the log weights below the median: noise, or the
-    surrogate's errors. A chain that sits where the surrogate is too low has most of its states
-    above the median.
+    The `spread` is the standard deviation below the median: noise, or the surrogate's errors. A
+    chain that sits where the surrogate is too low has most of its log weights above the median.
     """
 
     hamiltonian: SurrogateHamiltonian
     median: float = 0.0
     spread: float = 0.0
 
-    # A log weight is large this many nats above the median,
+    # A log weight is large from this far above the median: nats, plus spreads.
     ONSET = 1.0
-    # and this many spreads.
     SPREADS = 2.0
-    # Width of the ramp, in nats, from a large log weight to a very large one.
+    # Nats from a large log weight, of excess 0, to a very large one, of excess 1.
     RAMP = 3.0
 
     @classmethod
@@ -71,61 +67,41 @@ class LogWeights(NamedTuple):
         return log_density - self.hamiltonian.log_density(position) - self.median
 
     def excess(self, position, log_density):
-        """Return 0 where a state's log weight is usual, 1 where it is very large, or between."""
+        """Return 0 for a usual log weight of a state, 1 for a very large one, or between."""
         onset = self.ONSET + self.SPREADS * self.spread
         excess = (self(position, log_density) - onset) / self.RAMP
         # In the first steps from a bad start a log weight may be -inf or NaN.
         return min(1.0, max(0.0, excess)) if excess == excess else 0.0
 
     def following(self, hamiltonian, change):
-        """Return the log weights on an updated surrogate, its constant lower by `change`."""
+        """Return the log weights on an updated surrogate whose constant is lower by `change`."""
         return self._replace(hamiltonian=hamiltonian, median=self.median - change)
 
 
 class Comparison(NamedTuple):
-    """The target's log density `value` at a `place` (d,), beside the surrogate's prediction.
-
-    Both are in the surrogate's coordinates; `std` is the prediction's standard deviation.
-    """
+    """A log density at a `place` (d,) beside its prediction, in the surrogate's coordinates."""
 
     place: np.ndarray
-    value: float
-    predicted: float
-    std: float
+    value: float  # of the target
+    predicted: float  # by the surrogate
+    std: float  # of the prediction
 
     @property
     def error(self):
-        """Distance of the value from its prediction, in nats."""
         return abs(self.value - self.predicted)
 
 
 @dataclass(frozen=True)
 class FittedSurrogate:
-    """A surrogate with the moves learned on it.
+    """A surrogate with the moves learned on it. Fitting and learning return a new one."""
 
-    A value that is never changed, nor is its surrogate: fitting and learning return a new one, and
-    a rejected fit leaves the old one in use.
-
-    Attributes
-    ----------
-    surrogate : Surrogate
-        Fitted.
-    warp : ScaleWarp or Identity
-        The coordinates that it is in.
-    transitions : SurrogateTransitions or Trajectories
-        Step size and lengths of moves on it, with its `hamiltonian`.
-    log_weights : LogWeights
-        Of the chain's states.
-    """
-
-    surrogate: Any
-    warp: ScaleWarp | Identity
-    transitions: Any
-    log_weights: LogWeights
+    surrogate: Any  # fitted, and never written to
+    warp: ScaleWarp | Identity  # to the surrogate's coordinates
+    transitions: Any  # SurrogateTransitions or Trajectories, with their `hamiltonian`
+    log_weights: LogWeights  # of the chain's states
 
     @property
     def hamiltonian(self):
-        """The Hamiltonian of trajectories on the surrogate."""
         return self.transitions.hamiltonian
 
     def in_coordinates(self, positions, log_densities):
@@ -138,18 +114,14 @@ class FittedSurrogate:
         return value / temperature - self.warp.log_volume(position)
 
     def random_walk_share(self, smallest, state):
-        """Return the probability of a random walk at a state, an `Evaluation`.
-
-        It is `smallest` where the target is above the surrogate as usual; at 0 there are no random
-        walks.
-        """
+        """Return a random walk's probability at a state: `smallest`, raised by the excess."""
         if not 0 < smallest < LARGEST_SHARE:
             return smallest
         excess = self.excess(state.position, state.log_density)
         return smallest + (LARGEST_SHARE - smallest) * excess
 
     def excess(self, position, log_density):
-        """Return how far the target is above the surrogate at a state, from 0, as usual, to 1."""
+        """Return the excess of a state's log weight, between 0 (usual) and 1."""
         return self.log_weights.excess(*self.in_coordinates(position, log_density))
 
     def weighed(self, positions, log_densities):
@@ -158,15 +130,11 @@ class FittedSurrogate:
         return replace(self, log_weights=weights)
 
     def compare(self, position, log_density):
-        """Return a :class:`Comparison` of the target's log density at `position` (d,)."""
         place, value = self.in_coordinates(position, log_density)
         return Comparison(place, value, *self.surrogate.predict(place, return_std=True))
 
     def learn(self, comparison):
-        """Return the surrogate after learning from a finite value, where it was uncertain or wrong.
-
-        The surrogate itself is returned where the value can wait for the next fit.
-        """
+        """Return the fit updated with one evaluation, if its prediction was uncertain or wrong."""
         surrogate, (place, value, predicted, std) = self.surrogate, comparison
         if surrogate.weight(max(value, predicted)) < SMALLEST_WEIGHT:
             return self
@@ -185,10 +153,7 @@ class FittedSurrogate:
 
 
 class Fit(NamedTuple):
-    """A surrogate before moves on it are learned.
-
-    `hamiltonian` is its log density with a momentum, `warp` the coordinates that it is in.
-    """
+    """A surrogate with its Hamiltonian and its warp, before moves on it are learned."""
 
     surrogate: Any
     hamiltonian: SurrogateHamiltonian
@@ -198,13 +163,12 @@ class Fit(NamedTuple):
 class RepeatedFit(ABC):
     """Makes surrogates of a chain's history, and learns moves on them.
 
-    ``learn_moves(hamiltonian, states, rng)`` returns the moves, learned from states (n, d) in the
-    surrogate's coordinates. `n_fits` counts the fits that made a surrogate; `failure` is the reason
-    why the last fit was given up, or None.
+    ``learn_moves(hamiltonian, states, rng)`` returns moves, given states (n, d) in the surrogate's
+    coordinates. `n_fits` counts the fits that made a surrogate. `failure` is the last fit's error,
+    or None.
     """
 
-    # Share of the chain's states that is learned from: the rest is burn-in. Any share from .5 to .8
-    # did equally well.
+    # Share of the chain that fits use; the rest is burn-in. From .5 to .8 all did equally well.
     RECENT_SHARE = 2 / 3
     # Whether learning makes a new surrogate.
     makes_surrogates = True
@@ -216,7 +180,6 @@ class RepeatedFit(ABC):
 
     @property
     def complaint(self):
-        """The warning's text where the last fit was given up."""
         return (
             f"A surrogate could not be fitted and the one before it stays in use: {self.failure} "
             "Tune for longer, or start nearer the posterior's mass: initvals={...}."
@@ -227,20 +190,18 @@ class RepeatedFit(ABC):
         """Return a :class:`Fit`, or None where the history is too short for one."""
 
     def n_recent(self, history):
-        """Return the number of last states that are learned from."""
         return int(np.ceil(self.RECENT_SHARE * len(history)))
 
     def recent(self, history):
-        """Return the states that are learned from, (n, d), and their log densities, (n,)."""
+        """Return the states that a fit uses, (n, d), and their log densities, (n,)."""
         n = self.n_recent(history)
         return history.states.last(n), history.log_densities.last(n)[:, 0]
 
     def fit(self, history, last, rng):
-        """Return a :class:`FittedSurrogate` of a history.
+        """Return the :class:`FittedSurrogate` of a history, or None if it failed or is too early.
 
-        `last`, the surrogate in use or None, and the history are not changed. Counters and
-        `failure` are updated in place. None is returned where no surrogate could be fitted;
-        `failure` says why if that was an error.
+        `last` is the surrogate in use or None; neither it nor the history is changed. `n_fits` and
+        `failure` are updated in place.
         """
         self.failure = None
         with single_threaded_blas():
@@ -283,11 +244,9 @@ class GivenSurrogate(RepeatedFit):
 
 
 def fisher_information(gradients, covariance, weights=None):
-    """Return E[grad f grad f'] (d, d) over a chain's states, plus the inverse of their covariance.
+    """Return E[grad f grad f'] of gradients (n, d), shrunk towards the inverse covariance (d, d).
 
-    The inverse covariance counts as d states beside the n of the gradients (n, d); `weights` (n,)
-    are ones by default. The metric in which draws and gradients have equal spread is the geometric
-    mean of the covariance and of this matrix's inverse.
+    The inverse covariance counts as d states beside the n. `weights` (n,) are ones by default.
     """
     n, d = gradients.shape
     share = d / (d + n)

@@ -2,10 +2,14 @@
 
 import numpy as np
 
+# Share of a chain's history that covariances are learned from; the rest is burn-in.
+RECENT_SHARE = 0.5
+
 
 class GrowingArray:
-    """Rows of one length in the order of their coming, in memory that grows by doubling."""
+    """Rows of one length, in order of arrival, in memory that grows by doubling."""
 
+    # Rows that there is room for at first; it doubles when full.
     FIRST_CAPACITY = 256
 
     def __init__(self, length):
@@ -26,26 +30,18 @@ class GrowingArray:
         return self.last(int(np.ceil(self._n * fraction)))
 
     def last(self, n):
-        """Return a view of the last `n` of the rows, shape (n, d)."""
         return self._rows[self._n - n : self._n]
 
 
 class History:
-    """A chain's states and evaluations, of d dimensions.
-
-    Attributes
-    ----------
-    states : GrowingArray
-        Shape (n, d); repeated ones too: how long the chain stayed is information.
-    log_densities : GrowingArray
-        Of the states, shape (n, 1).
-    evaluations : GrowingArray
-        Proposals and the finite log densities found there, shape (n', d + 1).
-    """
+    """A chain's states and evaluations, of d dimensions."""
 
     def __init__(self, n_dimensions):
+        # (n, d), repeated ones too: how long the chain stayed is information.
         self.states = GrowingArray(n_dimensions)
+        # (n, 1), of the states.
         self.log_densities = GrowingArray(1)
+        # (n', d + 1): points and the finite log densities found there.
         self.evaluations = GrowingArray(n_dimensions + 1)
 
     def __len__(self):
@@ -66,10 +62,7 @@ class History:
 
 
 def systematic_sample(weights, n, rng):
-    """Return distinct indices, in order, and their counts in `n` draws by weights (k,).
-
-    Draws are systematic: even along the sequence, with expected counts proportional to the weights.
-    """
+    """Return distinct indices in order, and their counts in n systematic draws by weights (k,)."""
     cumulative = np.cumsum(weights)
     places = (np.arange(n) + rng.uniform()) / n * cumulative[-1]
     drawn = np.minimum(np.searchsorted(cumulative, places), len(weights) - 1)

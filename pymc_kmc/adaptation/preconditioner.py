@@ -1,11 +1,11 @@
-"""A preconditioner of Langevin proposals that is learned from draws and gradients.
+"""A preconditioner of Langevin proposals, learned from draws and gradients.
 
-:class:`DrawsAndGradients` is the matrix in whose coordinates draws and gradients have equal spread:
-the geometric mean of the covariance of the draws and the inverse covariance of the gradients. For a
-Gaussian target it is the covariance *exactly*, from any d + 1 points, because gradients are linear
-in the draws: both covariances have the same error. It is computed from the recent half of the chain
-on a geometric schedule, as the windows of NUTS's tuning are. Until there are enough points the
-generalised speed measure (:mod:`pymc_kmc.adaptation.speed_measure`) finds scale and place.
+It is the geometric mean of the draws' covariance and the gradients' inverse covariance. In its
+coordinates draws and gradients have equal spread. For a Gaussian target it is the covariance
+*exactly*, from any d + 1 points: gradients are linear in the draws, so that both covariances have
+the same error. It is computed from the recent half of the chain on a geometric schedule, like the
+windows of NUTS's tuning. Before the first window the generalised speed measure
+(:mod:`pymc_kmc.adaptation.speed_measure`) is used.
 
 References
 ----------
@@ -14,8 +14,8 @@ Bhatia, R. (2007). *Positive Definite Matrices*, chapter 4. Princeton University
 
 import numpy as np
 
-from pymc_kmc.adaptation.history import GrowingArray
-from pymc_kmc.adaptation.schedules import GeometricSchedule, RobbinsMonroScale
+from pymc_kmc.adaptation.history import RECENT_SHARE, GrowingArray
+from pymc_kmc.adaptation.schedules import FIRST_STEP_SIZE, GeometricSchedule, RobbinsMonroScale
 from pymc_kmc.numerics.linear_algebra import geometric_mean, single_threaded_blas
 from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 
@@ -23,53 +23,46 @@ from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 class DrawsAndGradients:
     """Coordinates in which draws and gradients have equal spread, and trajectories in them.
 
-    The `step_size` of its `n_steps` leapfrog steps is in units of `factor` (d, d), lower
-    triangular; it is driven to the acceptance rate `target_acceptance`. Until the first window the
-    `speed_measure` of single steps is used.
+    A trajectory has `n_steps` leapfrog steps. Their `step_size`, in units of the lower triangular
+    `factor` (d, d), is driven to the acceptance rate `target_acceptance`.
     """
 
-    # Number of iterations before the first window, at least one a dimension.
+    # Fewest iterations before the first window; there is at least one a dimension.
     FIRST_WINDOW = 50
-    # Growth of the chain from one window to the next.
+    # Factor by which the chain grows from one window to the next.
     GROWTH = 1.5
-    # Share of the chain that a window is of: the rest is burn-in.
-    RECENT_SHARE = 0.5
+
     # Weight of the covariances' diagonals, in points.
     PRIOR_POINTS = 5.0
-    # A trajectory's length where the target has unit spread: draws and their squares are both
-    # uncorrelated with the start after pi / 2. From 1.3 to 1.7 it hardly matters.
+    # Length of a trajectory where the target has unit spread: pi / 2 makes draws and their squares
+    # uncorrelated with the start. From 1.3 to 1.7 it hardly matters.
     LENGTH = 1.55
-    # Smallest number of steps: one of that length is accepted too rarely in two dimensions already.
+    # Fewest leapfrog steps: one of that length is rarely accepted even in two dimensions.
     FEWEST_STEPS = 2
-    # Largest number of steps, for the time that a proposal takes.
+    # Most leapfrog steps, for the time that a proposal takes.
     MOST_STEPS = 10
-    # Rounding down saves a step if the others become no longer than this factor.
+    # Largest factor on the step size by which a step of the trajectory may be saved.
     STRETCH = 1.05
-    # The step size moves again as in this iteration of its stochastic approximation.
+    # Iteration at which the step size's stochastic approximation restarts with a new window.
     RESTART = 20
-    FIRST_STEP_SIZE = 0.5
 
     def __init__(self, n_dimensions, target_acceptance, speed_measure):
         self.speed_measure = speed_measure
         self.positions = GrowingArray(n_dimensions)
         self.gradients = GrowingArray(n_dimensions)
         self.schedule = GeometricSchedule(max(self.FIRST_WINDOW, n_dimensions), self.GROWTH)
-        self.scale_adaptation = RobbinsMonroScale(target_acceptance, self.FIRST_STEP_SIZE)
+        self.scale_adaptation = RobbinsMonroScale(target_acceptance, FIRST_STEP_SIZE)
         self.has_window = False
         self.is_settled = False
         self.factor, self.step_size, self.n_steps = speed_measure.factor, 1.0, 1
 
     @property
     def scale(self):
-        """The step size, in the parameters' units until there is a window."""
+        """The step size; before the first window it is in the parameters' units."""
         return self.step_size if self.has_window else self.speed_measure.scale
 
     def learn(self, U, V, acceptance_rate, accepted, position, gradient, weight=1.0):
-        """Learn from an iteration.
-
-        Arguments before `position` are those of :meth:`SpeedMeasure.learn`. `position` and
-        `gradient` (d,) are the chain's new state and the gradient there.
-        """
+        """Learn from :meth:`SpeedMeasure.learn`'s arguments, the new state and its gradient."""
         self.positions.append(position)
         self.gradients.append(gradient)
         if not self.has_window:
@@ -81,10 +74,10 @@ class DrawsAndGradients:
             self._learn_factor()
 
     def _learn_factor(self):
-        positions = self.positions.recent(self.RECENT_SHARE)
-        gradients = self.gradients.recent(self.RECENT_SHARE)
+        positions = self.positions.recent(RECENT_SHARE)
+        gradients = self.gradients.recent(RECENT_SHARE)
         n_distinct = count_distinct(positions)
-        if n_distinct < max(3, self.RECENT_SHARE * positions.shape[1] / 2):
+        if n_distinct < max(3, RECENT_SHARE * positions.shape[1] / 2):
             return
         share = self.PRIOR_POINTS / (self.PRIOR_POINTS + n_distinct)
         with single_threaded_blas():
@@ -114,7 +107,7 @@ class DrawsAndGradients:
         return int(np.clip(n_steps, self.FEWEST_STEPS, self.MOST_STEPS))
 
     def settle(self):
-        """Choose the trajectories that sampling will use."""
+        """Fix the trajectories for sampling."""
         self.is_settled = True
         if self.has_window:
             self.n_steps = self._steps_of(self.step_size)

@@ -1,10 +1,9 @@
 r"""The proposal of adaptive Metropolis: :math:`N(x, s^2 \Sigma)` with both learned from the chain.
 
 :math:`\Sigma` is the covariance of the recent half of the chain's history, recomputed on a
-geometric schedule (Haario, Saksman and Tamminen, 2001, use all of it: a bad start then stays in
-it for ever), and :math:`s` is driven to the acceptance rate .234 (Roberts, Gelman and Gilks,
-1997) by stochastic approximation (Andrieu and Thoms, 2008, algorithm 4), starting from
-:math:`2.38 / \sqrt d`.
+geometric schedule. Haario, Saksman and Tamminen (2001) use the whole history, which keeps a bad
+start for ever. Stochastic approximation (Andrieu and Thoms, 2008, algorithm 4) drives :math:`s`
+from :math:`2.38 / \sqrt d` to the acceptance rate .234 (Roberts, Gelman and Gilks, 1997).
 
 References
 ----------
@@ -24,6 +23,7 @@ pseudo-marginal random walk Metropolis algorithms. *Annals of Statistics* 43, 23
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pymc_kmc.adaptation.history import RECENT_SHARE
 from pymc_kmc.adaptation.schedules import GeometricSchedule, RobbinsMonroScale
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
@@ -33,29 +33,28 @@ from pymc_kmc.numerics.samples import count_distinct, shrunk_covariance
 class RandomWalkAdaptation:
     """The covariance and the scale of a Gaussian random walk; both are updated in place.
 
-    `scale` is a factor on `optimal_scale`, 2.38 / sqrt(d). It is driven to `target_acceptance`, by
-    default .234, or .1 for an estimated target (`is_noisy`). `factor` is the Cholesky factor of the
-    `covariance` (d, d). `basis` is the factor of the first covariance if that has correlations,
-    else None: covariances are learned in coordinates in which it is the identity.
+    `scale` is a factor on `optimal_scale`, 2.38 / sqrt(d), driven to `target_acceptance`: by
+    default .234, or .1 if the density is an estimate (`is_noisy`). `factor` is the Cholesky factor
+    of the `covariance` (d, d). `basis` is the factor of a first covariance with correlations, else
+    None; covariances are learned in coordinates in which that covariance is the identity.
     """
 
     # Optimal scale times sqrt(d) (Roberts, Gelman and Gilks, 1997).
     OPTIMAL_SCALE = 2.38
-    # Acceptance rate that goes with it (the same source).
+    # Acceptance rate of the optimal scale (the same source).
     TARGET_ACCEPTANCE = 0.234
     # Acceptance rate with an estimated density. At a variance of 3 noise alone allows .22, so that
     # .234 would shrink the scale for ever; the optimum is .07 there (Sherlock et al., 2015).
     NOISY_TARGET_ACCEPTANCE = 0.1
-    # Number of states a dimension at which the covariance is learned first.
+    # States a dimension at which the covariance is learned first.
     FIRST_UPDATE = 5
-    # Growth of the history from one covariance to the next: some 50 factorisations in 5000 states.
+    # Factor by which the history grows between covariances: some 50 factorisations in 5000 states.
     GROWTH = 1.1
-    # Share of the history that the covariance is of: the rest is burn-in.
-    RECENT_SHARE = 0.5
-    # Smallest share of distinct states that a covariance is learned from. A chain that sat on a
-    # lucky estimate for long has a history of hardly any spread, and would stay there.
+
+    # Smallest share of distinct states for a new covariance: a chain that was long stuck on a lucky
+    # estimate has a history of hardly any spread, and would stay there.
     FEWEST_DISTINCT = 0.02
-    # Largest scale on a new covariance: the one that made up for hardly any spread is too large.
+    # Largest scale on a new covariance: a scale that compensated a too narrow one is too large.
     LARGEST_SCALE = 3.0
 
     def __init__(
@@ -79,22 +78,22 @@ class RandomWalkAdaptation:
         return (self.scale * self.optimal_scale) ** 2 * self.covariance
 
     def set_covariance(self, covariance, factor=None):
-        """Set the covariance (d, d), positive definite, with its Cholesky factor, if known."""
+        """Set the positive definite covariance (d, d), with its Cholesky factor if known."""
         self.covariance = np.asarray(covariance, dtype=np.float64)
         self.factor = np.linalg.cholesky(self.covariance) if factor is None else factor
 
     def set_shape(self, factor):
-        """Begin with a covariance, given by its Cholesky factor (d, d), in the identity's place."""
+        """Replace the first covariance, the identity, by one with the Cholesky factor (d, d)."""
         self.set_covariance(factor @ factor.T, factor)
         is_diagonal = np.count_nonzero(factor) == len(factor)
         self.basis = None if is_diagonal else factor
 
     def learn_covariance(self, states, warp=IDENTITY):
-        """Learn from the chain's `states`, where that is due or the `warp` has changed."""
+        """Learn from the chain's `states`, if that is due or the `warp` has changed."""
         if not self.schedule.is_due(len(states)) and warp is self._warp:
             return
         self._warp = warp
-        recent = states.recent(self.RECENT_SHARE)
+        recent = states.recent(RECENT_SHARE)
         fewest = max(2 * recent.shape[1], self.FEWEST_DISTINCT * len(recent))
         if count_distinct(recent) >= fewest:
             with single_threaded_blas():

@@ -1,8 +1,7 @@
-r"""Schedules of adaptation, and scales and step sizes driven to an acceptance rate by them.
+r"""Schedules of adaptation, and scales and step sizes driven to an acceptance rate.
 
-A chain that adapts without end keeps its target only if the adaptation dies out:
-:math:`\sum_t a_t = \infty` and :math:`a_t \to 0` (Andrieu and Thoms, 2008; Roberts and Rosenthal,
-2007).
+Endless adaptation keeps the target only if it dies out: :math:`\sum_t a_t = \infty` and
+:math:`a_t \to 0` (Andrieu and Thoms, 2008; Roberts and Rosenthal, 2007).
 
 References
 ----------
@@ -18,6 +17,9 @@ Carlo algorithms. *Journal of Applied Probability* 44, 458-475.
 
 import numpy as np
 
+# First leapfrog step size that is tried, in coordinates of about unit scale.
+FIRST_STEP_SIZE = 0.5
+
 
 def vanishing_weight(t):
     r"""Return :math:`a_t = 1 / \sqrt{t + 1}` at iteration t, as in the KMC and KAMH papers."""
@@ -25,10 +27,10 @@ def vanishing_weight(t):
 
 
 class GeometricSchedule:
-    """Times that grow by at least a `factor`: each refit has that much more history.
+    """Times of refits that grow by at least a `factor`.
 
-    The total cost of refits is then a fixed multiple of the last one's. The probability of a refit
-    at iteration t falls as 1/t: adaptation vanishes also where it isn't stopped.
+    The total cost of refits is a fixed multiple of the last one's. The probability of a refit at
+    iteration t falls like 1/t, so that adaptation vanishes.
     """
 
     def __init__(self, first, factor):
@@ -36,7 +38,7 @@ class GeometricSchedule:
         self.next = first
 
     def is_due(self, t):
-        """Return whether time `t` is due; if so the next one is planned."""
+        """Return whether time `t` is due; if so, plan the next one."""
         if t < self.next:
             return False
         self.next = max(t + 1, int(np.ceil(t * self.factor)))
@@ -50,9 +52,9 @@ class RobbinsMonroScale:
     :math:`a_t = \min(1, 4 t^{-0.6})` (Andrieu and Thoms, 2008, algorithm 4).
     """
 
-    # Gain of the steps in log scale: a factor 10 is mended in tens of iterations.
+    # Gain of the steps in log scale: it corrects a factor 10 in tens of iterations.
     GAIN = 4.0
-    # Power of the gain's fall: the sum of the steps diverges, that of their squares doesn't.
+    # Power of t by which the gain falls: the steps' sum diverges, that of their squares doesn't.
     DECAY = 0.6
 
     def __init__(self, target, scale=1.0):
@@ -69,8 +71,8 @@ class RobbinsMonroScale:
 class DualAveraging:
     """A leapfrog step size by dual averaging (Hoffman and Gelman, 2014, section 3.2).
 
-    It is driven to the acceptance rate `target`, within `bounds`. `step_size` is to be used while
-    learning, `averaged_step_size` afterwards.
+    It is driven to the acceptance rate `target`, within `bounds`. `step_size` is for tuning,
+    `averaged_step_size` for sampling.
     """
 
     # gamma of the paper, section 3.2.1.
@@ -85,15 +87,13 @@ class DualAveraging:
         self.bounds = bounds
         self.step_size = float(np.clip(step_size, *self.bounds))
         self.averaged_step_size = self.step_size
-        # The paper shrinks towards 10 times the first step size to favour long steps; here the
-        # first step size is a fair guess already, and twice it is enough.
+        # The paper shrinks towards 10 times the first step size, which here is a better guess.
         self.centre = np.log(2.0 * self.step_size)
         self.t = 0
         self.error = 0.0
         self.log_average = np.log(self.step_size)
 
     def update(self, acceptance_rate):
-        """Learn from the acceptance probability of one trajectory."""
         self.t += 1
         weight = 1.0 / (self.t + self.STABILISATION)
         self.error += weight * (self.target - acceptance_rate - self.error)

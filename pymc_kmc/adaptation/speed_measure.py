@@ -1,26 +1,25 @@
 r"""The generalised speed measure: a proposal's scale and shape learned by following a gradient.
 
-A proposal :math:`q_L` with a lower triangular factor L is good where it is wide and accepted. The
-generalised speed measure is :math:`\exp(\beta H(q_L))` times the acceptance probability, and
+A proposal :math:`q_L` with a lower triangular factor L should be wide and accepted. The generalised
+speed measure is :math:`\exp(\beta H(q_L))` times the acceptance probability, and
 
 .. math:: F_L = E\left[\log\min\left(1, \frac{\pi(y) q_L(x | y)}{\pi(x) q_L(y | x)}\right)\right]
           + \beta \sum_i \log L_{ii}
 
 bounds its logarithm from below (Titsias and Dellaportas, 2019, section 2). The weight beta is
-driven so that the wanted acceptance rate is reached. The gradient in L of one proposal's log ratio
-is the lower triangle of a sum of outer products :math:`\sum_k u_k v_k^\top`, which the steps
-(:mod:`pymc_kmc.steps.gad`) compute; it counts where the log ratio is negative.
+driven to the wanted acceptance rate. The gradient in L of one proposal's log ratio is the lower
+triangle of a sum of outer products :math:`\sum_k u_k v_k^\top`, computed by the steps
+(:mod:`pymc_kmc.steps.gad`); it counts where the log ratio is negative.
 
-Two rules turn the gradient into steps. The paper's *additive* rule scales every element by the root
-of its mean square (RMSprop); its step size and the floor of the diagonal are in the parameters'
-units. The *multiplicative* rule, :math:`L \leftarrow L + \gamma_t L M`, moves :math:`L L^\top`
-along
+The paper's *additive* rule scales every element of the gradient by the root of its mean square
+(RMSprop); its step size and the floor of the diagonal are in the parameters' units. The
+*multiplicative* rule, :math:`L \leftarrow L + \gamma_t L M`, moves :math:`L L^\top` along
 
 .. math:: L (S + S^\top) L^\top / 2 + \beta L L^\top,
           \quad S = \sum_k (L^\top u_k) v_k^\top,
 
-the natural gradient in the sense of Amari (1998): the path of a chain does not depend on the linear
-coordinates that the target is given in.
+the natural gradient (Amari, 1998), so that the chain's path does not depend on the linear
+coordinates of the target.
 
 References
 ----------
@@ -38,9 +37,9 @@ from pymc_kmc.numerics.jit import njit
 class SpeedMeasure:
     """A lower triangular `factor` L (d, d) that learns from proposals.
 
-    `update` is the rule, "additive", with step size `rate`, or "multiplicative". `beta` is the
-    weight of the entropy, driven to `target_acceptance`; `scale` is the geometric mean of the
-    diagonal of L.
+    `update` is the rule: "additive", with step size `rate`, or "multiplicative". `beta` is the
+    weight of the entropy, driven to `target_acceptance`. `scale` is the geometric mean of L's
+    diagonal.
     """
 
     # A proposal is one step of unit size.
@@ -57,12 +56,12 @@ class SpeedMeasure:
     # gamma_0 of the multiplicative rule's gamma_t = GAIN / (1 + t / DELAY)^DECAY: with .1 and a
     # delay of 100 there were 10 to 20 % fewer effective draws.
     GAIN = 0.03
-    # Number of iterations before gamma falls.
+    # Iterations before gamma falls.
     DELAY = 300.0
     # Power of its fall: the sum of gamma diverges, that of its squares doesn't.
     DECAY = 0.7
-    # Largest step, as a share of L. Far out it takes tens of proposals to shrink L as far as beta
-    # would have it; meanwhile beta may fall but not rise (wind-up).
+    # Largest step, as a share of L. While steps are cut, beta may fall but not rise: shrinking L
+    # far from the mode takes tens of proposals, in which beta would wind up.
     LARGEST_STEP = 0.1
     # Bounds of the multiplicative rule's beta.
     BETA_RANGE = (1e-3, 1e2)
@@ -80,9 +79,9 @@ class SpeedMeasure:
         self.mean_square = np.zeros((n_dimensions, n_dimensions))
 
     def learn(self, U, V, acceptance_rate, accepted, weight=1.0):
-        """Learn from a proposal, with the outer products' vectors U and V (k, d), or None.
+        """Learn from a proposal, with the outer products' vectors U and V (k, d).
 
-        They are None if they aren't finite. `weight` is a factor on the step, less than one where
+        They are None where they aren't finite. `weight` multiplies the step; it falls below 1 where
         adaptation dies out.
         """
         self.t += 1
@@ -125,11 +124,11 @@ SQUARE_MEMORY = 0.9
 
 @njit
 def additive_update(factor, mean_square, U, V, counts, beta, rate, first):
-    """Step along the gradient, each element scaled by the root of its mean square.
+    """Step along the gradient in place, and return the geometric mean of the new diagonal of L.
 
-    `factor`, L, and `mean_square`, of the gradient's elements, both (d, d), are written to; `first`
-    says that the latter is still empty. The outer products of U and V (k, d) count if `counts`: the
-    log ratio was negative. Returns the geometric mean of the new diagonal.
+    `factor` is L and `mean_square` the mean squares of the gradient's elements, both (d, d); if
+    `first`, the latter is still empty. The outer products of U and V (k, d) enter if `counts`, that
+    is if the log ratio was negative.
     """
     d = factor.shape[0]
     log_scale = 0.0
@@ -151,12 +150,11 @@ def additive_update(factor, mean_square, U, V, counts, beta, rate, first):
 
 @njit
 def multiplicative_update(factor, U, V, counts, beta, gain, largest_step):
-    """Step along the natural gradient, and return the new diagonal's geometric mean.
+    """Step along the natural gradient in place; return L's new scale and whether the step was cut.
 
-    With S as in the module's docstring, M is the lower triangular matrix whose symmetric part is
-    that of S: only L L' matters, and L + gain L M is as near to it as the full matrix's step.
-    Arguments are those of :func:`additive_update`; `gain` is gamma_t. A step's norm relative to L
-    is at most `largest_step`; the second value returned says whether the step was cut short.
+    M is the lower triangular matrix whose symmetric part is that of S: only L L' matters, and to
+    first order this M changes it like S. The other arguments are those of :func:`additive_update`;
+    `gain` is gamma_t. A step's norm relative to L is at most `largest_step`.
     """
     d = factor.shape[0]
     size = beta

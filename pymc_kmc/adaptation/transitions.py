@@ -1,16 +1,14 @@
 """Step size and lengths of transitions on a surrogate, learned on the surrogate alone.
 
-Both come from trajectories that start at states of the chain and never evaluate the target. A step
-size driven by the target's acceptance would answer the surrogate's errors, which no step size
-cures, by shrinking until the chain stands still; here it answers the integrator's error only.
+Trajectories start at states of the chain and never evaluate the target. A step size driven by the
+target's acceptance would shrink until the chain stands still: surrogate errors lower the
+acceptance, and no step size cures them.
 
-The number of leapfrog steps comes from the median number until a U-turn, and multiples of it
-(Hoffman and Gelman, 2014, for the U-turn). They are compared by the expected squared jump of the
-coordinate (of the whitened states, and of their squares) that moves least (Pasarica and Gelman,
-2010, for the criterion). The number of transitions is such that start and end are independent, as
-far as a budget of gradients allows; a single trajectory is a sequence of one transition. Lengths
-are judged by simulations of short sequences: the jumps of long ones are all as large as can be, so
-that their differences are noise.
+The numbers of leapfrog steps compared are the median number until a U-turn (Hoffman and Gelman,
+2014) and multiples of it. The criterion is the expected squared jump (Pasarica and Gelman, 2010) of
+the whitened coordinate, or square of one, that moves least. The number of transitions makes start
+and end independent, as far as a budget of gradients allows. Only short sequences are simulated: the
+jumps of long ones are all near their largest, so that their differences are noise.
 
 References
 ----------
@@ -25,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.adaptation.schedules import DualAveraging
+from pymc_kmc.adaptation.schedules import FIRST_STEP_SIZE, DualAveraging
 from pymc_kmc.dynamics import (
     MEAN_LENGTH,
     SurrogateHamiltonian,
@@ -35,9 +33,7 @@ from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.evaluation import evaluable
 from pymc_kmc.numerics.samples import shrunk_covariance, whitening
 
-# First step size: coordinates have about unit scale.
-FIRST_STEP_SIZE = 0.5
-# Bounds of the step size, in the same unit.
+# Bounds of the step size, in coordinates of about unit scale.
 STEP_SIZE_BOUNDS = (1e-3, 2.0)
 # Number of trajectories after which dual averaging has settled.
 N_STEP_SIZE_TRAJECTORIES = 60
@@ -45,73 +41,65 @@ N_STEP_SIZE_TRAJECTORIES = 60
 N_STEP_SIZE_STEPS = 5
 # Acceptance rate of a transition on the surrogate: .8 to .9 do equally well.
 TARGET_ACCEPTANCE = 0.85
-# Coordinates of landmarks that the gradients of a proposal may visit: 300 gradients with 300
-# landmarks in 8 dimensions, some .2 ms.
+# Budget of a proposal's gradients, in coordinates of landmarks: 300 gradients with 300 landmarks in
+# 8 dimensions, some .2 ms.
 BUDGET = 800_000
 # Cost of a gradient besides its landmarks, in the budget's unit.
 GRADIENT_OVERHEAD = 400
 # Cost of a function of a single coordinate, in the budget's unit.
 ADDITIVE_SIZE = 5
-# Largest number of transitions in a sequence.
+# Most transitions in a sequence.
 MOST_TRANSITIONS = 100
 # Numbers of leapfrog steps that are compared, as multiples of the U-turn's.
 LENGTH_FACTORS = (1.0, 2.0, 4.0)
-# Ratio of decorrelations that a longer trajectory must promise: it costs more.
+# Ratio by which a longer trajectory must raise the decorrelation, because it costs more.
 WORTH = 1.25
-# Largest number of leapfrog steps before a U-turn.
+# Most leapfrog steps before a U-turn.
 MOST_STEPS = 40
-# Minus the logarithm of the correlation of starts and ends at which sequences end: second moments
-# don't show all of a chain's corners.
+# -log of the correlation of start and end at which a sequence ends: correlations don't show all
+# dependence.
 MOST_DECORRELATION = 6.0
 # Number of transitions in a simulated sequence.
 N_SIMULATED = 8
-# Squared jumps above this share of independence are not to be told from it.
+# Squared jump, in units of independence, from which on noise hides the difference to independence.
 LARGEST_JUMP = 0.95
-# Squared jumps below this are all the same: squares that are constant don't bind.
+# Squared jump added to both sides of a comparison: a constant square, which has none, then doesn't
+# decide it.
 LEAST_JUMP = 0.01
-# Smallest number of simulated sequences; at least two a dimension, or some coordinate of many seems
+# Fewest simulated sequences; there are at least two a dimension, or some coordinate of many seems
 # to move least by chance.
 N_STARTS = 50
 # Smallest decorrelation of a transition that a sequence's length is computed from.
 SLOWEST = 1e-3
-# Largest squared jump that counts, in means under independence: a few very long jumps are not what
-# makes a chain mix.
+# Cap of a squared jump, in means under independence: few very long jumps don't make a chain mix.
 LONGEST_JUMP = 3.0
-# Number of lags at which states are paired for independence: a hundred states give its jumps within
-# 10 %.
+# Number of lags at which states are paired: of a hundred states they give the jumps under
+# independence within 10 %.
 N_LAGS = 8
 
 
 class SurrogateTransitions(NamedTuple):
-    """Sequences of transitions on one surrogate; a value.
-
-    `n_steps` is the longest number of leapfrog steps, `n_transitions` the number of transitions in
-    the longest sequence, `decorrelation` -log of the correlation of that sequence's start and end.
-    """
+    """Sequences of transitions on one surrogate; immutable."""
 
     hamiltonian: SurrogateHamiltonian
     step_size: float
-    n_steps: int
-    n_transitions: int
-    decorrelation: float
+    n_steps: int  # most leapfrog steps of a transition
+    n_transitions: int  # of the longest sequence
+    decorrelation: float  # -log of the correlation of that sequence's start and end
 
     def following(self, surrogate):
-        """Return the same on a surrogate updated in its coordinates."""
+        """Return the same transitions on an updated surrogate in the same coordinates."""
         parameters, _ = _in_own_coordinates(surrogate)
         return self._replace(hamiltonian=self.hamiltonian.following(parameters))
 
     def jump(self, size):
-        """Return the squared jump of a sequence of a SequenceSize, 1 for independence."""
+        """Return the squared jump of a sequence of a SequenceSize; 1 for independence."""
         part = size.length * max(size.share, 1.0 / self.n_transitions)
         return -np.expm1(-self.decorrelation * part)
 
 
 def whitened_hamiltonian(surrogate):
-    """Return a surrogate's Hamiltonian, with the identity as metric in coordinates that whiten it.
-
-    A surrogate's own attribute `hamiltonian` is returned where it has one. One without whitening
-    coordinates is used in the given ones.
-    """
+    """Return a surrogate's `hamiltonian`, or one with identity metric in its own coordinates."""
     own = getattr(surrogate, "hamiltonian", None)
     return own or SurrogateHamiltonian(*_in_own_coordinates(surrogate))
 
@@ -139,10 +127,10 @@ def learn_transitions(
     """Return :class:`SurrogateTransitions`, learned from simulations on the surrogate.
 
     `hamiltonian` is that of :func:`whitened_hamiltonian`; simulations start at states (n, d) of the
-    chain, repetitions included. `n_gradients` is the budget of a sequence, by default what
-    landmarks cost allows; with 0 a sequence has one transition, whose acceptance rate on the
+    chain, repetitions included. `n_gradients` is the budget of a sequence, by default computed from
+    the cost of a gradient; with 0 a sequence has one transition, whose acceptance rate on the
     surrogate is `target_acceptance`. A decorrelation of `most_decorrelation` ends a sequence. A
-    `step_size` and `n_steps` that are given are not learned.
+    given `step_size` or `n_steps` is kept.
     """
     if n_gradients is None:
         n_gradients = BUDGET / _gradient_cost(hamiltonian.parameters, states.shape[1])
@@ -175,10 +163,7 @@ def learn_transitions(
 
 
 def learn_step_size(hamiltonian, states, target_acceptance, rng):
-    """Return the step size at which trajectories on the surrogate have a given acceptance rate.
-
-    They start at states (n, d) and are accepted by the surrogate's own energy.
-    """
+    """Return the step size at which the surrogate's trajectories have `target_acceptance`."""
     averaging = DualAveraging(target_acceptance, FIRST_STEP_SIZE, STEP_SIZE_BOUNDS)
     for _ in range(N_STEP_SIZE_TRAJECTORIES):
         start = states[rng.integers(len(states))]
@@ -194,7 +179,6 @@ def acceptance(energy_change):
 
 
 def _gradient_cost(parameters, d):
-    """Return the cost of a gradient, in the budget's unit."""
     n_landmarks = getattr(parameters, "coefficients", np.zeros(0)).size
     n_additive = getattr(parameters, "additive_coefficients", np.zeros(0)).size
     return d * (n_landmarks + d) + ADDITIVE_SIZE * n_additive + GRADIENT_OVERHEAD
@@ -211,7 +195,7 @@ def _u_turn(hamiltonian, start, step_size, rng):
 
 
 def _mean_jumps(hamiltonian, scale, starts, step_size, n_transitions, n_steps, rng):
-    """Return the mean squared jumps of sequences: of each coordinate, and of its square (2 d,)."""
+    """Return the mean squared jumps (2 d,) of sequences: of each coordinate, and of its square."""
     jumps = np.zeros(2 * starts.shape[1])
     for start in starts:
         end = transition_sequence(hamiltonian, start, step_size, n_transitions, n_steps, rng)
@@ -237,11 +221,10 @@ class JumpScale:
         return np.minimum(jumps, LONGEST_JUMP)
 
     def independent_jumps(self, states):
-        """Return the mean squared jumps (2 d,) between states far from each other in time.
+        """Return the mean squared jumps (2 d,) between distant states (n, d) in chain order.
 
-        The states (n, d) are in the chain's order. The means are less than 1, because long jumps
-        are capped, and much less where tails are heavy or the squares of a coordinate are nearly
-        the same, as in two modes.
+        The means are below 1: long jumps are capped. They are far below where tails are heavy or
+        where a coordinate's squares are nearly equal, as in two modes.
         """
         n = len(states)
         lags = np.unique(np.linspace(0, n, N_LAGS + 2)[1:-1].round().astype(int).clip(1, n - 1))

@@ -1,22 +1,22 @@
 r"""Coordinates without funnels: a map that divides some variables by scales that others determine.
 
-In hierarchical models the spread of some variables depends on others, by orders of magnitude: that
-of effects on their scale. No stationary kernel, no one step size and no one covariance fits such a
-target. A warp is a triangular map
+In hierarchical models the spread of the effects depends on their scale, by orders of magnitude. No
+stationary kernel, no one step size and no one covariance fits such a target. A warp is the
+triangular map
 
 .. math:: y_i = \left(x_i - b_i - B_i^\top x_O\right) e^{-s_i(x_P)}
 
-of the driven coordinates i, given the others O, which stay as they are, with a few drivers P among
-them; a transport map of the simplest kind (Parno and Marzouk, 2018). It replaces reparametrising
-the model by hand, non-centring it (Papaspiliopoulos, Roberts and Sköld, 2007), to the extent that
-the posterior needs it. The log density of y is that of x plus :math:`\sum_i s_i(x_P)`, the log
-volume; any warp is exact. The log scales :math:`s_i` are linear in the drivers.
+of the driven coordinates i, given the others O, which are unchanged, with a few drivers P among
+them; a transport map of the simplest kind (Parno and Marzouk, 2018). It replaces non-centring the
+model by hand (Papaspiliopoulos, Roberts and Sköld, 2007). The log density of y is that of x plus
+the log volume :math:`\sum_i s_i(x_P)`, so that any warp is exact. The log scales :math:`s_i` are
+linear in the drivers.
 
-They are learned from the chain's states, by a regression with multiplicative heteroscedasticity
-(Harvey, 1976) and his scoring iterations. Drivers are the coordinates that explain most of the
-others' log distances; each must bring a smallest gain of log likelihood a draw, summed over the
-driven coordinates. A coordinate that the driven ones are scattered around, a common mean, is left
-out of the driven ones: it explains the part of their locations that they have in common.
+A regression with multiplicative heteroscedasticity (Harvey, 1976), by his scoring iterations,
+learns them from the chain's states. Drivers are the coordinates that explain most of the others'
+log distances; each must gain enough log likelihood a draw, summed over the driven coordinates. A
+coordinate that the driven ones scatter around, a common mean, is left out of these: it explains the
+part that their locations have in common.
 
 References
 ----------
@@ -37,41 +37,38 @@ import numpy as np
 from pymc_kmc.numerics.coordinates import IDENTITY, ScaleWarp
 from pymc_kmc.numerics.samples import has_moved, thinned
 
-# Number of drivers that are compared: those that explain most of the others' log scales.
+# Candidates for the next driver: those that explain most of the others' log distances.
 MOST_CANDIDATES = 3
-# Gain, in nats a draw, that a coordinate must bring by being left out of the driven ones.
+# Smallest gain, in nats a draw, for which a coordinate is taken out of the driven ones.
 WORTH_LEAVING_OUT = 0.1
 # Share of the variance of a coordinate's log distance that another must explain to count.
 FAINT = 0.01
-# Gain, in nats a draw, that a coordinate must bring by being driven.
+# Smallest gain of a driven coordinate, in nats a draw.
 FAINT_GAIN = 0.03
-# Gain, in nats a draw, that a driver must bring.
+# Smallest gain of a driver, in nats a draw.
 SMALLEST_GAIN = 0.25
-# Largest number of drivers.
+# Most drivers.
 MOST_DRIVERS = 3
-# Smallest number of distinct states that a driver is learned from.
+# Fewest distinct states for a warp.
 FEWEST_STATES = 40
-# Smallest number of distinct states a dimension.
+# Fewest distinct states a dimension for a warp.
 FEWEST_PER_DIMENSION = 2
-# Largest number of states that are looked at.
+# Most states in a regression, for its cost.
 MOST_STATES = 500
-# Number of scoring iterations.
+# Scoring iterations.
 N_SCORING = 15
-# Largest step of a standardised log scale in one of them.
+# Largest change of a coefficient of the log scales in one of them.
 LARGEST_STEP = 1.0
 # Ridge of the log scales' regression, in states.
 RIDGE = 1.0
 # Ridge of the locations' regression, in states: with 1 a funnel's neck was missed.
 LOCATION_RIDGE = 1e-6
-# Distance beyond the states' log scales at which these are held.
+# Margin around the states' log scales outside of which a warp's are clipped.
 BEYOND = 2.0
 
 
 def learn_warp(states):
-    """Return a warp learned from a chain's states (n, d).
-
-    It is the identity where no coordinate's scale depends much on another.
-    """
+    """Return a warp learned from states (n, d), the identity if scales hardly depend on others."""
     X = thinned(states, MOST_STATES)
     X = X[has_moved(X)]
     spread, d = X.std(axis=0), X.shape[1]
@@ -79,7 +76,7 @@ def learn_warp(states):
         return IDENTITY
     mean = X.mean(axis=0)
     Z = (X - mean) / spread
-    with np.errstate(all="ignore"):  # a regression that goes astray isn't chosen
+    with np.errstate(all="ignore"):  # a regression that diverges isn't chosen
         best = _choose(Z, _LogDistances(Z))
     if not (best.driven and np.isfinite(best.location_slopes).all()):
         return IDENTITY
@@ -111,7 +108,7 @@ class _Regression(NamedTuple):
 
 
 def _choose(Z, distances):
-    """Return the best regression, with drivers added one after another while they are worth it."""
+    """Return the best regression; drivers are added one by one while each gains enough."""
     best = _regress(Z, [], [])
     while len(best.drivers) < MOST_DRIVERS:
         scores = distances.scores.copy()
@@ -126,7 +123,7 @@ def _choose(Z, distances):
 
 
 def _choose_driven(Z, distances, drivers):
-    """Return the regression without driven coordinates that gain little, or are a common mean."""
+    """Return the regression without driven coordinates that gain little or are a common mean."""
     shares = distances.shares[:, drivers].sum(axis=1)
     shares[drivers] = 0.0
     driven = [int(i) for i in np.flatnonzero(shares > FAINT)]
@@ -174,11 +171,7 @@ def _least_squares(U, Y, ridge, roots=None):
 
 
 class _LogDistances:
-    """What explains the log distances of standardised states to their regression on the others.
-
-    `shares` (d, d) are of the variance of a coordinate's log distance that another explains;
-    `scores` (d,) how much each explains altogether. `precision` (d, d) is the states'.
-    """
+    """Shares of the variance of a coordinate's log distance that the other coordinates explain."""
 
     def __init__(self, Z):
         self.precision = np.linalg.inv((Z.T @ Z + RIDGE * np.eye(Z.shape[1])) / len(Z))
@@ -186,16 +179,15 @@ class _LogDistances:
         centred = np.log(distances + 1e-12)
         centred -= centred.mean(axis=0)
         variances = np.mean(centred**2, axis=0)
+        # (d, d): of the variance of a coordinate's log distance, the share that another explains.
         self.shares = (centred.T @ Z / len(Z)) ** 2 / (variances[:, None] + 1e-300)
         np.fill_diagonal(self.shares, 0.0)
+        # (d,): the sum of the shares that each coordinate explains.
         self.scores = np.where(self.shares > FAINT, self.shares, 0.0).sum(axis=0)
 
 
 def _scoring(U, V, Y):
-    """Return coefficients of Y's (n, q) locations on U and log scales on V, and likelihood gains.
-
-    Gains are in nats a draw, over scales that are the same everywhere.
-    """
+    """Return coefficients of Y (n, q) on U, of log scales on V, and gains (q,) in nats a draw."""
     residuals = Y - U @ _least_squares(U, Y, LOCATION_RIDGE)
     plain = 0.5 * np.log(np.mean(residuals**2, axis=0) + 1e-300)
     scale = np.zeros((V.shape[1], Y.shape[1]))

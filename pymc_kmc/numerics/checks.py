@@ -1,16 +1,16 @@
-"""Checks of arguments; each error names the argument, its value and the remedy."""
+"""Checks of arguments: each returns the argument or raises an error with name, value and remedy."""
 
 import numbers
 import reprlib
 
 import numpy as np
 
-#: Matrix entries of a chunk of rows that NumPy evaluates at a time: 32 MB.
+#: Most entries of the temporary arrays of a chunk of rows: 32 MB.
 CHUNK_ENTRIES = 4_000_000
 
 
 def as_number(value):
-    """Return a real number as a float, and anything else, True and "1" included, as NaN."""
+    """Return a real number as a float, and NaN for anything else, True and "1" included."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
@@ -18,7 +18,6 @@ def as_number(value):
 
 
 def as_array(value, name):
-    """Return the argument as an array of float64, or raise a ValueError that names it."""
     try:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
@@ -28,7 +27,7 @@ def as_array(value, name):
 
 
 def check_positive(value, name):
-    """Return the argument as a positive finite float, or raise a ValueError that names it."""
+    """Return the argument as a positive finite float."""
     number = as_number(value)
     if not 0 < number < np.inf:
         raise ValueError(
@@ -38,10 +37,7 @@ def check_positive(value, name):
 
 
 def check_between(value, name, low, high, open=True):
-    """Return the argument if it is a number from low to high, or raise a ValueError that names it.
-
-    The ends are left out if `open`.
-    """
+    """Return the argument if it is a number from `low` to `high`, ends excluded if `open`."""
     number = as_number(value)
     inside = low < number < high if open else low <= number <= high
     if not inside:
@@ -50,7 +46,7 @@ def check_between(value, name, low, high, open=True):
 
 
 def check_covariance(covariance, d):
-    """Raise a ValueError unless `covariance` is a symmetric positive definite (d, d) matrix."""
+    """Require a symmetric positive definite (d, d) matrix."""
     if covariance.shape != (d, d):
         raise ValueError(
             f"covariance must have shape {(d, d)}, one row for each of the step's {d} "
@@ -61,14 +57,13 @@ def check_covariance(covariance, d):
 
 
 def check_count(value, name):
-    """Return the argument as an integer of at least 1, or raise a ValueError that names it."""
+    """Return the argument as an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ValueError(f"{name}={value!r} must be an integer of at least 1; pass e.g. {name}=100")
     return int(value)
 
 
 def check_choice(value, name, choices):
-    """Return the argument if it is among the choices, or raise a ValueError that names both."""
     is_name = value is None or isinstance(value, str)  # an array can't be asked whether it is equal
     if not is_name or value not in choices:
         options = " or ".join(repr(choice) for choice in choices)
@@ -77,14 +72,13 @@ def check_choice(value, name, choices):
 
 
 def check_flag(value, name):
-    """Return the argument as a bool, or raise a ValueError that names it."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name}={value!r} must be True or False")
     return bool(value)
 
 
 def check_rng(rng, name="rng"):
-    """Return a generator, given one, a seed or None, or raise an error that names the argument."""
+    """Return a numpy.random.Generator, given one, a seed or None."""
     try:
         if isinstance(rng, np.random.RandomState):
             raise TypeError
@@ -97,10 +91,7 @@ def check_rng(rng, name="rng"):
 
 
 def check_interval(name, interval, minimum, integer=False):
-    """Return (low, high) with minimum <= low <= high and high > 0, or None if that was given.
-
-    A single number stands for both ends.
-    """
+    """Return (low, high), minimum <= low <= high > 0; one number is both ends, None is kept."""
     if interval is None:
         return None
     kind = "whole numbers" if integer else "numbers"
@@ -119,10 +110,7 @@ def check_interval(name, interval, minimum, integer=False):
 
 
 def check_points(X, name="X", d=None):
-    """Return points as a contiguous finite (n, d) array of float64; errors call it `name`.
-
-    A ValueError says that the shape is wrong, there are no rows, or an entry is NaN or infinite.
-    """
+    """Return points as a contiguous, finite, non-empty array (n, d) of float64."""
     X = np.ascontiguousarray(as_array(X, name))
     if X.ndim != 2:
         raise ValueError(
@@ -146,10 +134,7 @@ def check_points(X, name="X", d=None):
 
 
 def check_weights(sample_weight, n):
-    """Return weights (n,) as float64, ones if None; they act as multiplicities.
-
-    A ValueError says that the shape is wrong, a weight is negative or not finite, or all are zero.
-    """
+    """Return weights (n,), used as multiplicities: not negative, not all zero; ones if None."""
     if sample_weight is None:
         return np.ones(n)
     weights = np.ascontiguousarray(as_array(sample_weight, "sample_weight"))
@@ -168,7 +153,7 @@ def check_weights(sample_weight, n):
 
 
 def check_distinct(n_distinct):
-    """Raise a ValueError unless there are enough distinct points to fit to."""
+    """Require at least two distinct points for a fit."""
     if n_distinct < 2:
         raise ValueError(
             f"X has {n_distinct} distinct point(s) of positive weight; pass at least 2 "
@@ -177,10 +162,7 @@ def check_distinct(n_distinct):
 
 
 def as_rows(X, d):
-    """Return evaluation points as (n, d), and whether a single point (d,) was passed.
-
-    Entries may be NaN or infinite: a trajectory that diverged gets NaN there.
-    """
+    """Return points as (n, d), NaN and infinity included, and whether one point (d,) was passed."""
     X = as_array(X, "X")
     if X.ndim not in (1, 2) or X.shape[-1] != d:
         raise ValueError(f"X has shape {X.shape}; the surrogate takes ({d},) or (n, {d})")
@@ -188,10 +170,7 @@ def as_rows(X, d):
 
 
 def in_chunks(function, X, row_entries):
-    """Apply a function of rows (n, d) to slices of X, so that its temporary arrays fit into memory.
-
-    `row_entries` is the number of entries that a row takes in the largest temporary array.
-    """
+    """Apply a function to slices of rows X (n, d) that fit into memory, at `row_entries` a row."""
     rows = max(1, CHUNK_ENTRIES // max(1, row_entries))
     if len(X) <= rows:
         return function(X)

@@ -1,12 +1,4 @@
-r"""Changes of variables, linear and triangular, and maps from mode to mode.
-
-A warp is a triangular map
-
-.. math:: y_i = \left(x_i - b_i - B_i^\top x_O\right) e^{-s_i(x_P)}
-
-of the driven coordinates i, given the others O, which stay as they are, with a few drivers P among
-them. Its log volume is :math:`\sum_i s_i(x_P)`.
-"""
+"""Changes of variables, linear and triangular, and maps from mode to mode."""
 
 from typing import NamedTuple
 
@@ -30,11 +22,10 @@ class Coordinates:
         return cls(np.zeros(n_dimensions), np.eye(n_dimensions))
 
     def forward(self, X):
-        """Return u of x, shapes (d,) or (n, d)."""
+        """Return u of x, shapes (d,) or (n, d); `backward` is the inverse."""
         return (X - self.origin) @ self.matrix.T
 
     def backward(self, U):
-        """Return x of u, shapes (d,) or (n, d)."""
         return self.origin + U @ self.inverse.T
 
     def log_volume(self, X):
@@ -46,7 +37,7 @@ class Coordinates:
 
 
 class Identity:
-    """The warp that changes nothing; copies and other processes have the same object."""
+    """The identity warp: one object, also after copying and in other processes."""
 
     def __reduce__(self):
         return "IDENTITY"
@@ -65,16 +56,16 @@ IDENTITY = Identity()
 
 
 class ScaleWarp(NamedTuple):
-    """A triangular map that takes the scales of driven coordinates out.
+    """A triangular map that divides the driven coordinates by scales that drivers determine.
 
     With drivers P among the others O, y_i = (x_i - b_i - B_i' x_O) exp(-s_i(x_P)) for the driven
-    coordinates i; the others stay as they are. The log scales s_i are linear in the drivers, within
+    coordinates i; the others are unchanged. The log scales s_i are linear in the drivers, within
     bounds.
 
     Attributes
     ----------
     drivers, driven, others : ndarray of int, shapes (p,), (q,) and (d - q,)
-        Indices. The others are those that aren't driven, drivers included.
+        Indices. The others are all that aren't driven, drivers included.
     centre : ndarray, shape (d,)
     location, location_slopes : ndarray, shapes (q,) and (q, d - q)
     scale_slopes : ndarray, shape (q, p)
@@ -94,7 +85,7 @@ class ScaleWarp(NamedTuple):
     highest: np.ndarray
 
     def log_scales(self, X):
-        """Return the driven coordinates' log scales at x or y, (d,) or (n, d): (q,) or (n, q)."""
+        """Return the driven coordinates' log scales, (q,) or (n, q), at x or y, (d,) or (n, d)."""
         u = X[..., self.drivers] - self.centre[self.drivers]
         return np.clip(u @ self.scale_slopes.T, self.lowest, self.highest)
 
@@ -103,25 +94,24 @@ class ScaleWarp(NamedTuple):
         return self.location + u @ self.location_slopes.T, np.exp(self.log_scales(X))
 
     def forward(self, X):
-        """Return y of x, shapes (d,) or (n, d)."""
+        """Return y of x, shapes (d,) or (n, d); `backward` is the inverse."""
         location, scale = self._location_and_scale(X)
         Y = np.array(X, dtype=np.float64)
         Y[..., self.driven] = (Y[..., self.driven] - location) / scale
         return Y
 
     def backward(self, Y):
-        """Return x of y, shapes (d,) or (n, d)."""
         location, scale = self._location_and_scale(Y)
         X = np.array(Y, dtype=np.float64)
         X[..., self.driven] = location + X[..., self.driven] * scale
         return X
 
     def log_volume(self, X):
-        """Return log |dx / dy| at x or y, (d,) or (n, d): a float or (n,)."""
+        """Return log |dx / dy| = sum_i s_i(x_P) at x or y, (d,) or (n, d): a float or (n,)."""
         return self.log_scales(X).sum(axis=-1)
 
 
-# Draws a dimension in a mode from which on they tell its centre and covariance, not its curvature.
+# Fewest draws a dimension whose mean and covariance replace a mode's maximum and curvature.
 DRAWS_A_DIMENSION = 8
 
 
@@ -143,10 +133,10 @@ class ModeMaps:
 
     @classmethod
     def between(cls, modes, draws):
-        """Return the maps between modes; None where there is one at most.
+        """Return the maps between modes, or None for fewer than two modes.
 
-        A mode has a place `x` (d,) and the `covariance` (d, d) of its curvature. Where enough of
-        the draws (n, d) are in it, they determine its centre and covariance.
+        A mode has a maximum `x` (d,) and the `covariance` (d, d) of its curvature. If many of the
+        draws (n, d) belong to it, their mean and covariance are used in place of these.
         """
         if len(modes) < 2:
             return None
@@ -160,16 +150,13 @@ class ModeMaps:
         return cls(centres, covariances)
 
     def log_responsibilities(self, X):
-        """Return logarithms (n, k) of the probabilities of the modes at points (n, d)."""
+        """Return the log probabilities (n, k) of the modes at points (n, d)."""
         places = np.einsum("kij,nkj->nki", self.whitenings, X[:, None, :] - self.centres)
         log_densities = -0.5 * np.sum(places**2, axis=2) - self.log_volumes
         return log_densities - np.logaddexp.reduce(log_densities, axis=1, keepdims=True)
 
     def jump(self, X, rng):
-        """Return points (n, d) taken to other modes, and the jumps' log acceptance ratios (n,).
-
-        These lack the target's part.
-        """
+        """Return points (n, d) moved to other modes, and log ratios (n,) without the target's."""
         n, rows = len(self.centres), np.arange(len(X))
         log_r = self.log_responsibilities(X)
         origin = np.argmax(log_r + rng.gumbel(size=log_r.shape), axis=1)

@@ -1,8 +1,8 @@
-"""Compiled elementary functions of many numbers at once.
+"""Compiled elementary functions of whole arrays, which the compiler turns into vector instructions.
 
-numba as installed from PyPI calls the C library's ``exp``, ``sin`` and ``cos`` once per entry. The
-compiler turns the functions here into vector instructions. None may be compiled with the fast-math
-flag "reassoc": rounding by adding and subtracting a constant must not be simplified away.
+numba as installed from PyPI calls the C library once per entry. The functions here must not be
+compiled with the fast-math flag "reassoc": it would simplify away the rounding by an added and
+subtracted constant.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 
 from pymc_kmc.numerics.jit import njit
 
-#: Adding it rounds to an integer, which is then found in the low bits of the mantissa.
+#: 1.5 * 2^52: adding it rounds to an integer, which stands in the low bits of the mantissa.
 _ROUNDING = 6755399441055744.0
 _ROUNDING_BITS = np.float64(_ROUNDING).view(np.int64).item()
 
@@ -20,7 +20,7 @@ _ROUNDING_BITS = np.float64(_ROUNDING).view(np.int64).item()
 _LOG2_HIGH = 6.93147180369123816490e-01
 _LOG2_LOW = 1.90821492927058770002e-10
 _INVERSE_LOG2 = 1.4426950408889634074
-#: Beyond these arguments the result is 0 or infinity; clamping keeps the integers in range.
+#: Arguments beyond which the result is 0 or infinity; clamping keeps the integers in range.
 _EXP_LOW, _EXP_HIGH = -760.0, 720.0
 _EXP_COEFFICIENTS = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
 _C13, _C12, _C11, _C10, _C9, _C8, _C7, _C6, _C5, _C4, _C3, _C2, _C1, _C0 = _EXP_COEFFICIENTS
@@ -30,8 +30,7 @@ _C13, _C12, _C11, _C10, _C9, _C8, _C7, _C6, _C5, _C4, _C3, _C2, _C1, _C0 = _EXP_
 def exp_in_place(values, scratch, n):
     """Replace ``values[:n]`` by their exponentials; ``scratch`` (float64) is at least as long.
 
-    Relative error below 1e-15 where the result is a normal number; gradual underflow, overflow to
-    infinity; NaN stays NaN.
+    Relative error below 1e-15 for normal results; underflow is gradual, and NaN stays NaN.
     """
     bits = scratch.view(np.int64)
     for i in range(n):
@@ -72,8 +71,7 @@ _G9, _G8, _G7, _G6, _G5, _G4, _G3, _G2, _G1, _G0 = (
 def gaussian_of(distance):
     """Return exp(-distance^2 / 2), or 1.3e-14 where it is less.
 
-    Relative error below 1e-13; NaN stays NaN. In a loop it takes two thirds of the time of
-    :func:`exp_in_place`, since it builds no exponent from bits.
+    Relative error below 1e-13; NaN stays NaN. It takes 2/3 of the time of :func:`exp_in_place`.
     """
     t = -0.5 * distance * distance
     t = _GAUSSIAN_LOW if t < _GAUSSIAN_LOW else t
@@ -94,7 +92,7 @@ _PI_B = 3.1786509424591713469e-08
 _PI_C = 1.2246467864107188502e-16
 _PI_D = 1.2736634327021899816e-24
 _INVERSE_PI = 0.31830988618379067154
-#: Largest argument for the reduction; blocks with larger ones go through the C library.
+#: Largest argument of the reduction; the C library handles blocks with larger ones.
 LARGEST_ANGLE = 2.0**24
 _S21, _S19, _S17, _S15, _S13, _S11, _S9, _S7, _S5, _S3 = (
     (-1.0) ** ((k - 1) // 2) / math.factorial(k) for k in range(21, 2, -2)
@@ -103,10 +101,9 @@ _S21, _S19, _S17, _S15, _S13, _S11, _S9, _S7, _S5, _S3 = (
 
 @njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
 def sin_in_place(values, n):
-    """Replace ``values[:n]`` by their sines.
+    """Replace ``values[:n]`` by their sines; NaN and infinities become NaN.
 
-    Absolute error below 3e-16, relative error below 1e-15 also next to multiples of pi. NaN and
-    infinities become NaN.
+    Absolute error below 3e-16, relative error below 1e-15 even next to multiples of pi.
     """
     _sines(values, n, 0.0)
 

@@ -35,7 +35,8 @@ SUM_FLAGS = {"reassoc", "contract", "arcp", "nsz"}
 BLOCK = 256
 
 
-#: How functions of a surrogate's parameters are compiled.
+#: How functions of a surrogate's parameters are compiled. Without the run time they can't allocate:
+#: numba's reference counts of the parameters' arrays took half of the time of a gradient.
 EVALUATION = {
     "fastmath": SUM_FLAGS,
     "error_model": "numpy",
@@ -45,19 +46,12 @@ EVALUATION = {
 
 
 def evaluation(function):
-    """Compile a function of a surrogate's parameters, to be inlined.
-
-    It can't allocate: numba's reference counts of the parameters' arrays took half of the time of a
-    gradient.
-    """
+    """Compile a function of a surrogate's parameters, to be inlined; it can't allocate memory."""
     return njit(**EVALUATION)(function)
 
 
 def part(function):
-    """Compile a part of a function compiled with :func:`evaluation`.
-
-    Its source becomes the caller's, with the caller's options: it isn't compiled by itself.
-    """
+    """Compile a part of an :func:`evaluation`: its source is inlined, with the caller's options."""
     return njit(inline="always")(function)
 
 
@@ -71,11 +65,10 @@ _EVALUATIONS: dict[type, _Evaluation] = {}
 
 
 def register(parameters_class, log_density, gradient, workspace_size):
-    """Register the functions that evaluate a ``typing.NamedTuple`` class of parameters.
+    """Register the numba dispatchers that evaluate a ``typing.NamedTuple`` class of parameters.
 
-    They are numba dispatchers ``(parameters, x, workspace) -> float``, ``(parameters, x, out,
-    workspace) -> None`` and ``(parameters) -> int``, with these names of arguments, compiled with
-    :func:`evaluation`.
+    They are ``(parameters, x, workspace) -> float``, ``(parameters, x, out, workspace) -> None``
+    and ``(parameters) -> int``, with these names of arguments, compiled with :func:`evaluation`.
     """
     _EVALUATIONS[parameters_class] = _Evaluation(log_density, gradient, workspace_size)
 
@@ -100,17 +93,12 @@ register(PythonParameters, _log_density_of, _gradient_of, lambda parameters: 0)
 
 
 def evaluable(surrogate):
-    """Return parameters of a surrogate that the functions of this module evaluate.
-
-    They are its ``parameters_`` where their class is registered, for compiled code and Python; else
-    PythonParameters, for Python only (see :func:`is_compiled`).
-    """
+    """Return a surrogate's ``parameters_`` if their class is registered, else PythonParameters."""
     parameters = getattr(surrogate, "parameters_", None)
     return parameters if type(parameters) in _EVALUATIONS else PythonParameters(surrogate)
 
 
 def is_compiled(parameters):
-    """Say whether parameters can be evaluated in compiled code."""
     return type(parameters) is not PythonParameters
 
 

@@ -1,11 +1,9 @@
-"""Compilation with numba; compiled code is kept on disk wherever there is a folder for it.
+"""Compilation with numba, with a cache on disk that is never stale and never causes a failure.
 
-numba keeps compiled code beside the sources or in the user's cache folder. It checks the source of
-the outermost function alone, while inlined code and constants come from other modules too: after an
-upgrade in place a stale file would be used. And it raises where a file is damaged or the disk is
-full. Here a file belongs to all sources that compiled code of the package is made from, and never
-causes a failure: where it can't be read or written, its code is compiled anew, with a warning that
-names the file.
+numba checks the source of the outermost function alone, while inlined code and constants come from
+other modules too. And it raises where a file is damaged or the disk is full. Here a cache file
+belongs to all sources that compiled code of the package is made from. Where it can't be read or
+written, its code is compiled anew, with a warning that names the file.
 """
 
 import logging
@@ -22,18 +20,17 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.errors import NumbaWarning
 
 PACKAGE = Path(__file__).parents[1]
-# What a module has that compiles something by itself.
+# Decorators of a module that compiles something by itself.
 COMPILES = re.compile(r"^\s*@(?:numba\.)?(?:njit|evaluation|overload|intrinsic)\b", re.MULTILINE)
 IMPORTED = re.compile(rf"^\s*from {PACKAGE.name}\.([\w.]+) import", re.MULTILINE)
 
 
 @cache
 def sources_digest(package=PACKAGE):
-    """Return a digest of the version and of the sources that compiled code is made from.
+    """Return a digest of the sources that compiled code is made from; empty if they can't be read.
 
-    These are the package's modules that compile something, those that they import from, whose
-    constants become part of the code, and ``__init__.py``. Empty if sources can't be read, as in an
-    archive.
+    These are ``__init__.py``, the modules that compile something by themselves, and the modules
+    that those import from, whose constants become part of the code.
     """
     try:
         texts = {path: path.read_text("utf-8") for path in sorted(package.rglob("*.py"))}
@@ -124,13 +121,9 @@ _log = logging.getLogger("pymc.pymc_kmc")
 
 
 def njit(function=None, **options):
-    """Compile as ``numba.njit(cache=True, **options)`` does, with a cache that never fails.
+    """Compile as ``numba.njit(cache=True, **options)``, with the module's cache; also a decorator.
 
-    numba keeps compiled code beside the source file or in the user's cache folder, and refuses to
-    compile where it can write to neither, as in a read-only container. The function is then
-    compiled in every process. Cached code belongs to the package's present sources, and damaged
-    files are compiled anew (:mod:`pymc_kmc.numerics.jit`). Without a function, a decorator
-    is returned.
+    Where no folder is writable, as in a read-only container, every process compiles anew.
     """
     if function is None:
         return lambda function: njit(function, **options)
@@ -165,10 +158,7 @@ def interruptible():
 
 
 class _Announcement(event.Listener):
-    """Logs, once in a process, that functions of the package are being compiled.
-
-    `is_kept` says whether there is a folder for compiled code.
-    """
+    """Logs once in a process that the package compiles; `is_kept`: whether code goes to disk."""
 
     def __init__(self):
         self.is_kept, self.is_made = True, False

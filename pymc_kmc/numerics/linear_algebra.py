@@ -1,4 +1,4 @@
-"""Factors, solutions, powers and means of symmetric matrices of any condition, and threads."""
+"""Factors, solutions, powers and means of symmetric matrices of any condition; threads of BLAS."""
 
 import math
 from functools import cache
@@ -9,14 +9,14 @@ from threadpoolctl import ThreadpoolController
 
 from pymc_kmc.numerics.jit import njit
 
-#: First jitter added to a matrix that a Cholesky factorisation refuses, relative to its mean
-#: diagonal: a few rounding errors.
+#: First jitter after a failed Cholesky factorisation, relative to the mean diagonal: a few rounding
+#: errors.
 FIRST_JITTER = 1e-14
-#: Factor by which the jitter grows until the factorisation passes.
+#: Factor by which the jitter grows until the factorisation succeeds.
 MORE_JITTER = 100.0
 #: Largest jitter: beyond it the matrix is not positive semi-definite.
 LAST_JITTER = 1e-4
-#: Eigenvalue, relative to the largest, to which smaller ones are lifted in powers of a matrix.
+#: Floor of the eigenvalues in powers of a matrix, relative to the largest.
 EIGENVALUE_FLOOR = 1e-12
 
 
@@ -25,10 +25,7 @@ def symmetric(A):
 
 
 def cholesky_factor(A):
-    """Return the lower Cholesky factor of a symmetric matrix, with jitter if it needs some.
-
-    None if the matrix is too far from positive semi-definite, or isn't finite.
-    """
+    """Return A's lower Cholesky factor, with jitter if needed; None if far from semi-definite."""
     scale = np.trace(A) / len(A)
     jitter = 0.0
     while jitter <= LAST_JITTER:
@@ -41,11 +38,7 @@ def cholesky_factor(A):
 
 
 def solve_positive(A, b):
-    """Solve A x = b for a symmetric positive semi-definite A of any condition.
-
-    Cholesky with as little jitter as possible; where that fails, the pseudo-inverse on the
-    eigenvectors of non-negligible eigenvalues.
-    """
+    """Solve A x = b for a semi-definite A, by Cholesky with jitter or else the pseudo-inverse."""
     L = cholesky_factor(A)
     if L is not None:
         x = scipy.linalg.cho_solve((L, True), b, check_finite=False)
@@ -64,12 +57,10 @@ def solve_positive(A, b):
 def conjugate_gradients(apply, b, *, tolerance, n_iterations, precondition=None):
     """Solve A x = b for a positive definite A by preconditioned conjugate gradients.
 
-    Return the iterate x (n,) of the smallest residual, and the norm of that residual. ``apply(v)``
-    is A v, and ``precondition(v)`` approximates A^-1 v. The iteration starts at zero, and stops at
-    a residual of norm `tolerance`, or after `n_iterations`.
-
-    Not SciPy's: where rounding stops progress, as with little regularisation, its last iterate has
-    gradients thousands of times too large.
+    Return the iterate x (n,) of the smallest residual, and that residual's norm. ``apply(v)`` is A
+    v, and ``precondition(v)`` approximates A^-1 v. The iteration starts at zero, and stops at a
+    residual of norm `tolerance`, or after `n_iterations`. It replaces SciPy's, which returns the
+    last iterate: where rounding stops progress, that has gradients thousands of times too large.
     """
     x, residual = np.zeros_like(b), b
     z = residual if precondition is None else precondition(residual)
@@ -96,7 +87,7 @@ def conjugate_gradients(apply, b, *, tolerance, n_iterations, precondition=None)
 
 
 def triangular_solve(factor, rhs, transposed=False):
-    """Solve L x = rhs, or L' x = rhs, for a lower triangular L; nothing is checked."""
+    """Solve L x = rhs, or L' x = rhs, for a lower triangular L, without checks."""
     if not rhs.size:
         return rhs
     return scipy.linalg.solve_triangular(
@@ -108,9 +99,8 @@ def triangular_solve(factor, rhs, transposed=False):
 def cholesky_update(U, V):
     """Turn U, the upper triangular factor (m, m) of P = U'U, into that of P + V'V, in place.
 
-    Rows of U are rotated against the rows of V (r, m), which is overwritten, one after the other
-    (Golub and Van Loan, 2013, *Matrix Computations*, section 6.5.4): one pass over U for any number
-    of rows of V. The diagonal is positive.
+    Each row of U is rotated against the rows of V (r, m), which is overwritten, in one pass over U
+    (Golub and Van Loan, 2013, *Matrix Computations*, section 6.5.4). The diagonal is positive.
     """
     m = U.shape[0]
     for k in range(m):
@@ -129,7 +119,7 @@ def cholesky_update(U, V):
 
 
 def symmetric_power(matrix, power):
-    """Return a positive semi-definite matrix to a real power, its smallest eigenvalues lifted."""
+    """Return a semi-definite matrix to a real power; eigenvalues are raised to a floor first."""
     eigenvalues, eigenvectors = np.linalg.eigh(symmetric(matrix))
     eigenvalues = np.maximum(eigenvalues, EIGENVALUE_FLOOR * eigenvalues[-1])
     return (eigenvectors * eigenvalues**power) @ eigenvectors.T
@@ -138,10 +128,10 @@ def symmetric_power(matrix, power):
 def geometric_mean(A, B):
     """Return the geometric mean A # B of two positive definite matrices.
 
-    The middle of the geodesic between them (Bhatia, 2007, *Positive Definite Matrices*, chapter
-    4): A^(1/2) (A^(-1/2) B A^(-1/2))^(1/2) A^(1/2). For a covariance and an inverse Fisher
+    It is the middle of the geodesic between them (Bhatia, 2007, *Positive Definite Matrices*,
+    chapter 4): A^(1/2) (A^(-1/2) B A^(-1/2))^(1/2) A^(1/2). Of a covariance and an inverse Fisher
     information it is the metric in which draws and gradients have equal spread. It is computed in
-    units of A's diagonal, which changes nothing but the rounding.
+    units of A's diagonal, which affects only the rounding.
     """
     units = np.sqrt(np.diag(A))
     units = np.outer(units, units)
@@ -151,11 +141,7 @@ def geometric_mean(A, B):
 
 
 def single_threaded_blas():
-    """Return a context in which BLAS uses one thread.
-
-    With several threads its rounding, and with it the draws, depends on their number; and the
-    chains already share the cores.
-    """
+    """Return a context with single-threaded BLAS; else draws depend on the number of threads."""
     return _thread_pools().limit(limits=1, user_api="blas")
 
 

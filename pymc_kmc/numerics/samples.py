@@ -1,4 +1,4 @@
-"""Points with repetitions, as a chain's states are: distinct ones, covariance, whitening."""
+"""Points with repetitions, such as a chain's states: distinct rows, covariance, whitening."""
 
 import numpy as np
 from scipy.stats import rankdata
@@ -6,23 +6,22 @@ from scipy.stats.qmc import LatinHypercube
 
 from pymc_kmc.numerics.linear_algebra import symmetric_power
 
-#: Weight of the diagonal where the states are many: it cuts no narrow direction off.
+#: Weight of a covariance's diagonal with many states: it preserves narrow directions.
 FAINT = 1e-6
-#: Weight of the diagonal where they are few: half of the correlations are noise then.
+#: Weight of the diagonal with few states, whose correlations are half noise.
 FIRM = 0.5
-#: Distinct states a dimension at which they are many.
+#: Distinct states a dimension from which on there are many.
 MANY = 2
-#: Share of each coordinate's variance added to the diagonal, so that rounding errors leave the
-#: covariance positive definite.
+#: Share of each coordinate's variance added to the diagonal, against rounding errors.
 JITTER = 1e-9
-#: Spread of a coordinate relative to its mean below which it is rounding error.
+#: Spread of a coordinate, relative to its mean, below which it is rounding error.
 ROUNDING = 1e-14
-#: Smallest variance of a coordinate that isn't constant: its reciprocal's square is finite.
+#: Smallest variance of a coordinate that isn't constant: the square of its reciprocal is finite.
 SMALLEST_VARIANCE = 1e-100
 
 
 def thinned(X, most):
-    """Return at least `most` of the rows of X, evenly: less than twice as many, or all."""
+    """Return every k-th row of X, at least `most` and fewer than twice as many, or all."""
     return X[:: max(1, len(X) // most)]
 
 
@@ -32,15 +31,12 @@ def has_moved(states):
 
 
 def count_distinct(states):
-    """Return the number of distinct states of a chain (n, d); returns to one count again."""
+    """Return the number of distinct states of a chain (n, d); a return to a state counts again."""
     return np.count_nonzero(has_moved(states))
 
 
 def distinct_rows(X):
-    """Return where each of the k distinct rows of X (n, d) appears first, (k,), in this order.
-
-    The number of each row's distinct row, (n,), is returned too.
-    """
+    """Return the first indices (k,) of the distinct rows of X, and each row's distinct row (n,)."""
     # Adding zero makes -0.0 and 0.0 one value.
     _, first, inverse = np.unique(X + 0.0, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -50,10 +46,7 @@ def distinct_rows(X):
 
 
 def unique_rows(X, weights):
-    """Return the distinct rows (k, d) of X (n, d), in order of appearance, and summed weights (k,).
-
-    Rows of weight zero are dropped.
-    """
+    """Return X's distinct rows (k, d) of positive weight, as they appear, and summed weights."""
     first, group = distinct_rows(X)
     totals = np.bincount(group, weights=weights, minlength=len(first))
     kept = totals > 0
@@ -61,20 +54,19 @@ def unique_rows(X, weights):
 
 
 def mean_values(X, values):
-    """Return the distinct rows (k, d) of X (n, d), in order of appearance, and mean values (k,)."""
+    """Return the distinct rows (k, d) of X (n, d), as they appear, and their mean values (k,)."""
     first, group = distinct_rows(X)
     return X[first], np.bincount(group, weights=values) / np.bincount(group)
 
 
 def shrunk_covariance(states, weights=None, share=None):
-    """Return the covariance (d, d) of states (n, d), shrunk towards its diagonal when they are few.
+    """Return the covariance (d, d) of states (n, d), with the weight `share` of its diagonal.
 
-    The states are a chain's, with their repetitions or with `weights` (n,). `share` is the weight
-    of the diagonal. By default it is a half with fewer than 2 d distinct states, else hardly any: a
-    noticeable weight cuts off the narrow directions of a badly conditioned target. The covariance
-    is positive definite for any scales of coordinates; a coordinate that never moved has a
-    billionth of the others' mean variance. It is the identity where nothing moved or numbers
-    overflow.
+    The states are a chain's, with their repetitions or with `weights` (n,). By default the share is
+    1/2 with fewer than 2 d distinct states, else 1e-6: a larger share would cut off the narrow
+    directions of an ill-conditioned target. The covariance is positive definite for any scales of
+    coordinates. A coordinate that never moved has a billionth of the others' mean variance. The
+    result is the identity where nothing moved or numbers overflow.
     """
     states = np.asarray(states, dtype=np.float64)
     n_dimensions = states.shape[1]
@@ -101,11 +93,11 @@ def shrunk(X):
 
 
 def whitening(covariance):
-    """Return W, shape (d, d), such that W x has unit covariance.
+    """Return W, shape (d, d), such that W x has unit covariance: "ZCA-cor" of Kessy et al. (2018).
 
-    The symmetric inverse root of the correlations, of the standardised coordinates: W x differs
-    from these as little as possible (Kessy, Lewin and Strimmer, 2018, "ZCA-cor"), and coordinates
-    of very different scales lose no digits.
+    W standardises the coordinates and applies the symmetric inverse root of their correlations: W x
+    differs as little as possible from the standardised coordinates, and coordinates of very
+    different scales lose no digits.
 
     References
     ----------
@@ -117,10 +109,9 @@ def whitening(covariance):
 
 
 def far_apart(X, n, known=None):
-    """Return the rows of n of the points (k, d), each as far as possible from those before it.
+    """Return indices of n of the points (k, d), each farthest from those before and `known` (m, d).
 
-    All are far from `known` ones (m, d) too; without these the first is the most central. There
-    are fewer where all others are repetitions.
+    Without known points the first is the most central. Repetitions are left out.
     """
     chosen: list[int] = []
     if known is None and len(X):
@@ -135,7 +126,7 @@ def far_apart(X, n, known=None):
 
 
 def apart(X, usable, scales, most):
-    """Return the mask (n,) of at most so many usable points (n, d), far apart on scales (d,)."""
+    """Return the mask (n,) of at most `most` usable points (n, d), far apart in scales (d,)."""
     rows, chosen = np.flatnonzero(usable), np.zeros(len(X), dtype=bool)
     if len(rows):
         chosen[rows[far_apart(X[rows] / np.where(scales > 0, scales, 1.0), most)]] = True
@@ -143,20 +134,14 @@ def apart(X, usable, scales, most):
 
 
 def far_from(known, X, among, scales):
-    """Return the mask of places X (n, d) that are far from known ones (k, d), in scales (d,).
-
-    Half of those `among`, a mask, are: a mode that is low from afar gets a search in turn.
-    """
+    """Return the mask of X (n, d) at least as far from `known` (k, d) as the median `among`."""
     away = np.min(np.linalg.norm((X[:, None] - known) / scales, axis=2), axis=1)
+    # Half of those `among` pass: a mode that looks low from afar gets a search in turn.
     return away >= np.median(away[among])
 
 
 def spread_out(pool, n, rng):
-    """Return n of the draws (N, d) that fill their distribution evenly, (n, d).
-
-    Their ranks are nearest to a Latin hypercube: each coordinate's lowest and highest n-th are
-    among them.
-    """
+    """Return n of the draws (N, d) whose ranks are nearest to those of a Latin hypercube."""
     ranks = rankdata(pool, axis=0) / len(pool)
     is_left = np.ones(len(pool), dtype=bool)
     chosen = []

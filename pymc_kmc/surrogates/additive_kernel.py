@@ -5,13 +5,12 @@ With one Gaussian kernel a coordinate, :math:`g_j = \exp(-(u_j - u'_j)^2 / (2 l_
 .. math:: v P(u, u'), \qquad P = \sum_j g_j + r \sum_{i < j} g_i g_j
 
 (Duvenaud, Nickisch and Rasmussen, 2011, equations 6 and 7, with two orders; see
-:mod:`pymc_kmc.surrogates.log_density_gp`). Some hundreds of values determine such a function of
-nine coordinates, because each term depends on few of them. A Gaussian kernel of all nine needs
-values in all directions. That kernel takes the terms of three and more coordinates: on Glass the
-ratio r is .003, and orders above the second, in a geometric series of all orders, made .01 of 1.6
-nats.
+:mod:`pymc_kmc.surrogates.log_density_gp`). Each term depends on few coordinates, so that some
+hundreds of values determine a function of nine coordinates. Terms of three and more coordinates are
+left to a Gaussian kernel of all coordinates: on Glass the ratio r is .003, and in a geometric
+series of all orders those above the second contribute .01 of 1.6 nats.
 
-*For fast moves* Gaussians about the knots of a grid, and products of two, represent the function
+Fast moves use Gaussians about the knots of a grid, and products of two
 (:meth:`AdditiveKernel.on_grids`): some tens of knots an axis replace all points of the fit.
 """
 
@@ -24,17 +23,17 @@ from pymc_kmc.numerics.elementary import gaussian_of
 from pymc_kmc.numerics.evaluation import SUM_FLAGS
 from pymc_kmc.numerics.jit import njit
 
-# Bounds of the logarithms of v, r and each l, the last in standard deviations of a coordinate.
+# Bounds of log v, log r and each log l, l in standard deviations of a coordinate.
 LOG_VARIANCE, LOG_RATIO, LOG_LENGTH = (-16.0, 12.0), (-12.0, 4.0), (-2.5, 3.5)
-# Those that a search begins with: single coordinates above all.
+# First values of log v, log r and log l in a search: single coordinates dominate pairs.
 START = (0.0, -2.0, 0.3)
 
-# Distance of knots, in length scales. On Glass, 1102 points in nine dimensions, it puts 177 knots,
-# and draws are off by 3e-4 nats at most; with .6 by .02, with .75 by .4.
+# Distance of knots, in length scales. On Glass, 1102 points in nine dimensions have 177 knots, and
+# the error at draws is at most 3e-4 nats; with .6 it is .02, with .75 it is .4.
 SPACING = 0.5
-# Knots about a point, from the last below it.
+# Knots about a point, in spacings from the last one below it.
 ABOUT = (-1.0, 0.0, 1.0, 2.0)
-# Share of the largest eigenvalue of the knots' covariance below which one is taken for rounding.
+# Eigenvalue of the knots' covariance, relative to the largest, below which it is rounding error.
 ROUNDING = 1e-13
 
 
@@ -53,23 +52,20 @@ class AdditiveKernel(NamedTuple):
 
     @classmethod
     def start(cls, n_dimensions):
-        """Return the parameters that a search begins with."""
         log_variance, log_ratio, log_length = START
         return cls(log_variance, log_ratio, np.full(n_dimensions, log_length))
 
     @classmethod
     def unpacked(cls, vector):
-        """Return the kernel with the parameters in a vector (2 + d,)."""
         return cls(*vector[:2], vector[2:])
 
     @property
     def packed(self):
-        """All parameters in a vector (2 + d,)."""
+        """All parameters in a vector (2 + d,); `unpacked` is the inverse."""
         return np.append(self[:2], self.log_lengths)
 
     @property
     def bounds(self):
-        """Pairs of the smallest and the largest value of each parameter."""
         return [LOG_VARIANCE, LOG_RATIO, *[LOG_LENGTH] * len(self.log_lengths)]
 
     @property
@@ -78,7 +74,7 @@ class AdditiveKernel(NamedTuple):
 
     @property
     def factors(self):
-        """The parameters for compiled code: v, r, and the inverses of l."""
+        """The parameters for compiled code: v, r and 1 / l."""
         return np.exp(self.log_variance), np.exp(self.log_ratio), np.exp(-self.log_lengths)
 
     def __call__(self, U, V):
@@ -92,29 +88,29 @@ class AdditiveKernel(NamedTuple):
         return variance * _products(U * shrinking, _columns(U * shrinking), ratio, True).T
 
     def prior(self, U):
-        """Return the variances (n,) at points (n, d); they are the same everywhere."""
+        """Return the variances (n,) at points (n, d), the same everywhere."""
         variance, ratio, _ = self.factors
         d = U.shape[1]
         return np.full(len(U), variance * d * (1.0 + 0.5 * ratio * (d - 1)))
 
     def parameters_gradient(self, U, by_triangle):
-        """Return the gradient of ``sum(by_triangle * triangle)`` by the packed parameters."""
+        """Return the gradient of ``sum(by_triangle * triangle)`` in the packed parameters."""
         variance, ratio, shrinking = self.factors
         points = U * shrinking, _columns(U * shrinking)
         return variance * _sums(*points, by_triangle.T, ratio, True)[0]
 
     def pullback(self, U, V, by_covariances, by_prior):
-        """Return the gradient by U of ``sum(by_covariances * k(U, V)) + by_prior @ prior(U)``."""
+        """Return the gradient in U of ``sum(by_covariances * k(U, V)) + by_prior @ prior(U)``."""
         variance, ratio, shrinking = self.factors
         points = U * shrinking, _columns(V * shrinking)
         return variance * _sums(*points, by_covariances, ratio, False)[1] * shrinking
 
     def on_grids(self, U, weights):
-        """Return sums of covariances with points U (n, d), by Gaussians about knots of each axis.
+        """Return weighted sums of covariances with U (n, d) in terms of Gaussians about knots.
 
-        There is one sum for each of the m columns of `weights` (n, m). With the Gaussians g of all
-        M knots a sum is ``linear @ g + g @ pairs @ g / 2``. The result is a list of each axis's
-        knots in length scales, `linear` (m, M) and `pairs` (m, M, M).
+        There is a sum for each column of `weights` (n, m). With the Gaussians g of all M knots it
+        is ``linear @ g + g @ pairs @ g / 2``. The result is each axis's knots in length scales, a
+        list, `linear` (m, M) and `pairs` (m, M, M).
         """
         variance, ratio, shrinking = self.factors
         grids = [_Grid.about(column) for column in (U * shrinking).T]
@@ -127,10 +123,7 @@ class AdditiveKernel(NamedTuple):
 
 
 class _Grid(NamedTuple):
-    """Gaussians of length scale one about M knots of a line, in place of those about n points.
-
-    With weights `shares` (M, n) they sum to the points' Gaussians (Nystroem's method).
-    """
+    """Gaussians about M knots of a line, whose `shares` (M, n) replace n points (Nystroem)."""
 
     knots: np.ndarray
     shares: np.ndarray
@@ -153,10 +146,7 @@ def _columns(U):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _gaussians_at(u, V, first, gaussians, sums, pairs):
-    """Write the kernels g (d, k) of u (d,) and V (d, k); sums and pairwise products' sums (k,).
-
-    All from the `first` column on.
-    """
+    """Write g (d, k) of u and V, its sums and its pairwise products' sums (k,), from `first` on."""
     sums[first:] = 0.0
     pairs[first:] = 0.0
     of_singles, of_pairs = sums[first:], pairs[first:]
@@ -184,11 +174,7 @@ def _products(U, V, ratio, is_triangle):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
 def _sums(U, V, by_products, ratio, is_triangle):
-    """Return derivatives of ``sum(by_products * P)`` for points (n, d) and (d, k).
-
-    They are those by log v, log r and each log l (2 + d,), and by the first points (n, d). Of a
-    triangle the products count from the i-th column on.
-    """
+    """Return derivatives of ``sum(by_products * P)`` by the parameters (2 + d,) and U (n, d)."""
     (d, k), n = V.shape, len(U)
     gaussians, sums, pairs = np.empty((d, k)), np.empty(k), np.empty(k)
     by_parameters, by_points = np.zeros(2 + d), np.empty((n, d))

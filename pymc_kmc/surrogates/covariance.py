@@ -1,8 +1,7 @@
 """The covariance function of the dense Gaussian process, and sums of its derivatives over pairs.
 
-:mod:`pymc_kmc.surrogates.exact_gp` has the formula. It may be extended by terms for heavy tails
-(:class:`RadialTerms`) or by functions of few coordinates (:class:`AdditiveKernel`). Inner products
-of points are matrix products; one compiled pass over them makes covariances, another derivatives.
+:mod:`pymc_kmc.surrogates.exact_gp` has the formula. Inner products of points are matrix products;
+one compiled pass over them makes covariances, another derivatives.
 """
 
 from functools import cached_property
@@ -15,24 +14,23 @@ from pymc_kmc.numerics.evaluation import SUM_FLAGS
 from pymc_kmc.numerics.jit import njit
 from pymc_kmc.surrogates.additive_kernel import AdditiveKernel
 
-# Prior variances of the trend's constant, linear and quadratic coefficients, in units of its scale:
-# a quadratic log density has coefficients of -1/2 and correlations between -1 and 1; its centre may
-# be ten standard deviations off.
+# c_0, c_1, c_2: prior variances of the trend's coefficients, in units of its scale. Quadratic ones
+# are of order 1; the centre may be ten standard deviations off.
 TREND_VARIANCES = _C0, _C1, _C2 = (100.0, 100.0, 1.0)
-# Degrees of freedom; a Student t with more than the last is hardly one.
+# Degrees of freedom of radial terms: beyond the last a Student t is nearly Gaussian.
 DEGREES_OF_FREEDOM = np.array([1.0, 4.0, 16.0, 64.0])
-# Bounds of the logarithms of s and t, and those that a search begins with: the terms' coefficients
-# are some 1, and coordinates are known to a tenth.
+# Bounds of log s and log t, and their first values in a search: coefficients are of order 1, and
+# coordinates are known to a tenth.
 LOG_SCALE, START = (-16.0, 6.0), (-1.0, -3.0)
-# Squared length scale that is usual, for each dimension: the bend's relevances are in units of it.
+# Usual squared length scale a dimension, l_0^2 / d: the unit of the bend's relevances.
 BEND_LENGTH = 4.0
 
 
 class RadialTerms(NamedTuple):
     r"""Terms for a log density with heavy tails, which falls like :math:`\log |z|`, not like |z|^2.
 
-    Each of a geometric grid of degrees of freedom :math:`\nu_k` has the term of a Student t.
-    Changes of its centre and its covariance add, to first order, a quadratic that is damped by w:
+    The terms are those of Student t's with a geometric grid of degrees of freedom :math:`\nu_k`.
+    Changes of centre and covariance add, to first order, a quadratic that is damped by w:
 
     .. math:: \rho_k(z) = \frac{\nu_k}{2} \log\left(1 + \frac{|z|^2}{\nu_k}\right), \qquad
               w_k(z) = \frac{\nu_k}{\nu_k + |z|^2}.
@@ -41,12 +39,11 @@ class RadialTerms(NamedTuple):
 
     .. math:: s^2 \sum_k \rho_k(z) \rho_k(z') + t^2 (1 + z^\top z')^2 \sum_k w_k(z) w_k(z').
 
-    A sum of several terms serves as well for degrees of freedom between the grid's. On a Student t
-    with five degrees of freedom and six dimensions, 120 values and coordinates from 40 draws leave
-    errors of .11 to .28 nats at other points, and some nats thirty scales away. A quadratic trend
-    and a kernel leave .20 to 1.6 nats, and a hundred.
-
-    The parameters are the logarithms of s and t; the methods are those of AdditiveKernel.
+    Sums of terms also serve for degrees of freedom between the grid's. On a Student t with five
+    degrees of freedom in six dimensions, 120 values and coordinates from 40 draws leave errors of
+    .11 to .28 nats at other points, and some nats thirty scales away. A quadratic trend and a
+    kernel leave .20 to 1.6 nats, and a hundred. The parameters are log s and log t; the methods are
+    AdditiveKernel's.
     """
 
     log_scale: float
@@ -80,7 +77,6 @@ class RadialTerms(NamedTuple):
 
     @property
     def variances(self):
-        """Variances of the coefficients, s^2 and t^2."""
         return np.exp(2.0 * self.packed)
 
     def __call__(self, Z, other):
@@ -103,7 +99,6 @@ class RadialTerms(NamedTuple):
         return np.array([by_scale, both - by_scale])
 
     def pullback(self, Z, other, by_covariances, by_prior):
-        """Return the gradient by Z of ``sum(by_covariances * k(Z, other)) + by_prior @ prior``."""
         (of_terms, of_damped), w = self.variances, dampings(Z)
         by_terms = by_covariances @ terms(other) + 2.0 * by_prior[:, None] * terms(Z)
         along = of_terms * np.sum(by_terms * w, axis=1)
@@ -118,18 +113,18 @@ class RadialTerms(NamedTuple):
 
 
 def terms(Z):
-    """Return the terms (n, 4) at points (n, d)."""
+    """Return rho (n, 4) at points (n, d)."""
     squares = np.sum(Z**2, axis=1)[:, None]
     return 0.5 * DEGREES_OF_FREEDOM * np.log1p(squares / DEGREES_OF_FREEDOM)
 
 
 def dampings(Z):
-    """Return w (n, 4) at points (n, d); the terms' derivatives are w z."""
+    """Return w (n, 4) at points (n, d); the gradient of rho is w z."""
     squares = np.sum(Z**2, axis=1)[:, None]
     return DEGREES_OF_FREEDOM / (DEGREES_OF_FREEDOM + squares)
 
 
-# What the covariance may be extended by.
+# Extensions of the covariance, by name.
 EXTENSIONS = {kind.name: kind for kind in (AdditiveKernel, RadialTerms)}
 
 
@@ -145,21 +140,20 @@ class Hyperparameters(NamedTuple):
 
     @classmethod
     def start(cls, values, n_dimensions, extension=None):
-        """Return a search's first parameters: s, b, a and sigma^2 are given, the others usual."""
+        """Return a search's first parameters: s, b, a and sigma^2 as given, the others usual."""
         lengths = np.full(n_dimensions, usual_log_length(n_dimensions))
         extension = extension and EXTENSIONS[extension].start(n_dimensions)
         return cls(*values, lengths, extension)
 
     @classmethod
     def unpacked(cls, vector, n_dimensions, extension=None):
-        """Return the parameters of a vector (4 + d,), followed by those of an extension, if any."""
         n = 4 + n_dimensions
         extension = extension and EXTENSIONS[extension].unpacked(vector[n:])
         return cls(*vector[:4], vector[4:n], extension)
 
     @property
     def packed(self):
-        """All parameters in a vector (4 + d,), longer with an extension."""
+        """All parameters in a vector (4 + d,), then the extension's; `unpacked` inverts it."""
         more = [] if self.extension is None else self.extension.packed
         return np.concatenate([self[:4], self.log_lengths, more])
 
@@ -174,15 +168,15 @@ class Covariances:
     """Covariances (k, n) of points A (k, d) and B (n, d), and sums of their derivatives.
 
     An extension along axes has the coordinates ``A @ axes.T``. `inner` are inner products (k, n),
-    if these are known.
+    if known.
     """
 
     def __init__(self, parameters, A, B, axes, inner=None):
         self.A, self.B, self.axes, self.extension = A, B, axes, parameters.extension
         self.variances, self.precisions = parameters.factors
         weighted = A * self.precisions
-        # What compiled sums over pairs need: inner products, those weighted by the precisions, half
-        # the weighted squares, the variances, and the bend's relevance in units of a precision.
+        # Arguments of compiled sums over pairs: inner products, those weighted by the precisions,
+        # half the weighted squares, variances, and the bend's relevance in units of a precision.
         self._pairs = (
             A @ B.T if inner is None else inner,
             weighted @ B.T,
@@ -199,7 +193,7 @@ class Covariances:
 
     @property
     def triangle(self):
-        """The lower triangle, zeros above it, where both points are the same."""
+        """The lower triangle, zeros above it, for A equal to B."""
         found = _covariances(*self._pairs, True).T
         if self.extension is not None:
             found += self.extension.triangle(self._along_axes[0])
@@ -215,14 +209,14 @@ class Covariances:
 
     @property
     def prior(self):
-        """Variances (k,) at the first points."""
+        """Variances (k,) at the points A."""
         prior = self._of_priors[0]
         return (
             prior if self.extension is None else prior + self.extension.prior(self._along_axes[0])
         )
 
     def pullback(self, by_values, by_prior):
-        """Return the gradient (k, d) by A of ``sum(by_values * values) + by_prior @ prior``."""
+        """Return the gradient (k, d) in A of ``sum(by_values * values) + by_prior @ prior``."""
         inner, weighted, _, rows, _ = _derivatives(by_values, *self._pairs, False)
         _, by_inner, by_weighted = by_prior * self._of_priors
         result = inner @ self.B + self.precisions * (weighted @ self.B)
@@ -233,10 +227,7 @@ class Covariances:
         return result
 
     def parameters_gradient(self, by_triangle):
-        """Return the gradient of ``sum(by_triangle * triangle)`` by the packed parameters.
-
-        The noise is left out: its entry is zero. `by_triangle` is zero above the triangle.
-        """
+        """Return the gradient of ``sum(by_triangle * triangle)``; the noise's entry is zero."""
         _, weighted, by_parts, rows, columns = _derivatives(by_triangle.T, *self._pairs, True)
         products = np.einsum("ij,ij->j", self.A, weighted @ self.A)
         by_lengths = self.precisions * ((rows + columns) @ self.A**2 - 2.0 * products)
@@ -262,7 +253,7 @@ def _slopes(inner, weighted):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
 def _gaussians(weighted, square, squares, found):
-    """Write the Gaussians of half squared distances; rounding makes none of them negative."""
+    """Write the Gaussians of half squared distances, which rounding must not make negative."""
     n = len(weighted)
     for j in range(n):
         found[j] = min(weighted[j] - square - squares[j], 0.0)
@@ -271,7 +262,6 @@ def _gaussians(weighted, square, squares, found):
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
 def _covariances(inner, weighted, squares, others, variances, relevance, is_triangle):
-    """Return covariances (k, n)."""
     found = np.empty(inner.shape)
     for i in range(len(squares)):
         first = i if is_triangle else 0
@@ -286,10 +276,10 @@ def _covariances(inner, weighted, squares, others, variances, relevance, is_tria
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
 def _derivatives(by, inner, weighted, squares, others, variances, relevance, is_triangle):
-    """Return the derivatives of ``sum(by * covariances)``.
+    """Return derivatives of ``sum(by * covariances)``.
 
-    They are those by both kinds of products (k, n), by the logarithms of s, b and a (3,), and minus
-    those by half the weighted squares, (k,) and (n,).
+    They are those by both kinds of products (k, n), by log s, log b and log a (3,), and minus those
+    by half the weighted squares, (k,) and (n,).
     """
     by_inner, by_weighted = np.empty(inner.shape), np.empty(inner.shape)
     by_parts, rows, columns = np.zeros(3), np.empty(len(squares)), np.zeros(len(others))
@@ -319,7 +309,7 @@ def _derivatives(by, inner, weighted, squares, others, variances, relevance, is_
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy")
 def _priors(Z, variances, precisions):
-    """Return the variances (n,) at points (n, d), and derivatives by both kinds of squares."""
+    """Return variances (n,) at points (n, d), and their derivatives by both kinds of squares."""
     n, d = Z.shape
     found, relevance = np.empty((3, n)), BEND_LENGTH * d
     for i in range(n):
@@ -335,5 +325,4 @@ def _priors(Z, variances, precisions):
 
 
 def usual_log_length(n_dimensions):
-    """Return the logarithm of the length scale that a search begins with."""
     return 0.5 * np.log(BEND_LENGTH * n_dimensions)

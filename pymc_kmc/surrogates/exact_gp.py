@@ -8,30 +8,27 @@ covariance
           + a\, e^{-\frac12 \sum_j (z_j - z'_j)^2 / l_j^2} + (\sigma^2 + \sigma_i^2) \delta_{ii'},
     \qquad t = \sum_j z_j z'_j \, l_0^2 / l_j^2,
 
-a quadratic trend with a weak Gaussian prior, cubic and quartic terms that bend it, a Gaussian
-kernel, noise of a common variance and noise of value i alone (Rasmussen and Williams, 2006,
-sections 2.2, 2.7, 4.2.2 and 5.1). The polynomial is a kernel too: its prior defines it where there
-are fewer values than coefficients. Its scales s and b, the kernel's variance a and length scales l
-and the noise sigma maximise the marginal likelihood (equation 5.9) with weak priors. Outputs share
-the kernel; their covariances with each other are those of the residuals,
-:math:`S = Y^\top K^{-1} Y / n`.
+a quadratic trend with a weak Gaussian prior, a bend of cubic and quartic terms, a Gaussian kernel,
+noise of a common variance and noise of value i alone (Rasmussen and Williams, 2006, sections 2.2,
+2.7, 4.2.2 and 5.1; :class:`~pymc_kmc.surrogates.LogDensityGP` has the reference). The polynomial is
+a kernel, and therefore defined with fewer values than coefficients. The scales s and b, the
+kernel's variance a and length scales l and the noise sigma maximise the marginal likelihood
+(equation 5.9) with weak priors. Outputs share the kernel; their covariances with each other are
+those of the residuals, :math:`S = Y^\top K^{-1} Y / n`.
 
-Each coordinate has a length scale, relative to :math:`l_0 = 2 \sqrt d` in the bend, because some
-features extend along few coordinates, such as the dent between two modes. A kernel with one length
-scale for all needs values in all directions. The bend extrapolates a curved ridge, which a Gaussian
-kernel can't: on a banana's arms it leaves the trend alone, which is far off there.
+Each coordinate has a length scale, relative to :math:`l_0 = 2 \sqrt d` in the bend: some features
+extend along few coordinates, such as the dent between two modes, and a kernel with one length scale
+needs values in all directions. The bend extrapolates a curved ridge; on a banana's arms a Gaussian
+kernel leaves only the trend, which is far off there.
 
-On request the covariance is extended by one more part: functions of single coordinates and of pairs
-(:mod:`pymc_kmc.surrogates.additive_kernel`), or terms for heavy tails
+The covariance may be extended by functions of single coordinates and of pairs
+(:mod:`pymc_kmc.surrogates.additive_kernel`), or by terms for heavy tails
 (:class:`~pymc_kmc.surrogates.covariance.RadialTerms`). The former's coordinates are those of x
-itself, in standard deviations, because such functions depend on parameters, not on combinations of
-them.
+itself, in standard deviations: such functions depend on parameters, not on combinations of them.
 
 Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 (d + m))` for each of some
 15 trials of the parameters; :math:`O(n (d + m))` a mean and :math:`O(n^2)` a variance. Functions
 of few coordinates have d exponentials in place of one, :math:`O(n^2 d)` a trial.
-
-:class:`~pymc_kmc.surrogates.LogDensityGP` has the reference.
 """
 
 from typing import Any, NamedTuple
@@ -43,29 +40,28 @@ from scipy.optimize import minimize
 from pymc_kmc.surrogates.additive_kernel import LOG_LENGTH, LOG_VARIANCE
 from pymc_kmc.surrogates.covariance import EXTENSIONS, Covariances, Hyperparameters
 
-# Bounds of the logarithms of s, b and sigma^2.
+# Bounds of log s, log b and log sigma^2.
 LOG_SCALE = (-6.0, 4.0)
 LOG_BEND = (-16.0, 4.0)
 LOG_NOISE = (-18.0, 6.0)
-# Logarithm of b where there is to be no bend: with short length scales one of -16 is one.
+# log b without a bend: with short length scales the lower bound still bends.
 NO_BEND = -60.0
-# Logarithms of s, b, a and sigma^2 that the search starts from: a kernel bends the trend, or a
-# polynomial does. From the first alone a banana's polynomial is missed one time in three.
+# First values of log s, log b, log a and log sigma^2, for a trend bent by a kernel or a polynomial.
+# A search from the first alone misses a banana's polynomial one time in three.
 KERNEL_START, POLYNOMIAL_START = (0.0, -4.0, 0.0, -7.0), (0.0, 0.0, -4.0, -7.0)
-# Standard deviation of the weak log-normal prior of each parameter: what little data leave open.
+# Standard deviation of the weak log-normal prior of each parameter, which few data leave open.
 PRIOR_SD = 3.0
-# Most trials of the parameters, from a start and from the last fit's.
+# Most iterations of a search, from a start and from the last fit's parameters.
 N_TRIALS, N_TRIALS_AGAIN = 60, 12
-# Added to the diagonal, in units of itself: rounding.
+# Share of the diagonal added to it, against rounding errors.
 JITTER = 1e-12
-# Largest coordinate, in standard deviations: its eighth power, of which quartic terms' covariances
-# are, is finite.
+# Largest coordinate, in standard deviations: covariances of quartic terms take its eighth power.
 FARTHEST = 1e30
-# Loss of parameters that have none: where a covariance can't be factorised or something overflows.
+# Loss where a covariance can't be factorised or something overflows.
 NO_LOSS = 1e10
 # Parameters with which any finite values have a fit: a trend, no bend, much noise.
 SIMPLEST = (0.0, NO_BEND, 0.0, LOG_NOISE[1])
-# Number of rows from which on products with a triangle are faster than those with all its zeros.
+# Fewest rows at which a triangular product is faster than a full one.
 FEWEST_ROWS = 8
 
 
@@ -79,7 +75,7 @@ class Prediction(NamedTuple):
     whitened: np.ndarray
 
     def pullback(self, of_mean, of_variance):
-        """Return the gradient (k, d) of ``sum(of_mean * mean) + of_variance * variance``."""
+        """Return the gradient (k, d) of ``sum(of_mean * mean) + of_variance @ variance``."""
         process = self.process
         by_k = of_mean @ process.weights_.T
         if of_variance.any():
@@ -94,8 +90,8 @@ class ExactGP:
     Coordinates are ``(x - centre) @ whitening.T``. If `deterministic`, values have no noise but the
     given one, and the shared noise is rounding. A fit has the points' coordinates `Z_` (n, d),
     outputs `Y_` (n, m), each value's own noise variance `noise_` (n,), the log marginal likelihood
-    of all outputs, and an `output_factor_` (min(n, m), m): the covariance of the outputs with each
-    other is ``output_factor_.T @ output_factor_``, in the units of their variance factor.
+    of all outputs, and an `output_factor_` (min(n, m), m): the outputs' covariance with each other
+    is ``output_factor_.T @ output_factor_``, in units of their variance factor.
     """
 
     def __init__(self, whitening, centre, deterministic=True):
@@ -108,13 +104,12 @@ class ExactGP:
 
     @property
     def extension(self):
-        """Name of the extension of the fit's covariance, or None."""
         extension = self.hyperparameters_.extension
         return extension and extension.name
 
     @property
     def scales(self):
-        """Standard deviations (d,) of the coordinates of x itself, according to the whitening."""
+        """Standard deviations (d,) of the coordinates of x, according to the whitening."""
         return np.linalg.norm(np.linalg.inv(self.whitening), axis=1)
 
     def axes(self, extension):
@@ -129,8 +124,8 @@ class ExactGP:
         Outputs are centred and scaled, so that values of interest are some units about zero.
         `noise` (n,) is the variance of each value's own noise. `last` is a fit to fewer points with
         the same extension, whose parameters the search starts from. `extension` is None, "additive"
-        or "radial". A LinAlgError is raised if not even the simplest parameters have a fit:
-        something isn't finite, or overflows.
+        or "radial". A LinAlgError is raised if even the simplest parameters have no fit: something
+        isn't finite, or overflows.
         """
         noise = np.zeros(len(X)) if noise is None else noise
         Z = self.coordinates(X)
@@ -167,7 +162,7 @@ class ExactGP:
             return self.given(Z, Y, noise, Hyperparameters.start(SIMPLEST, Z.shape[1]))
 
     def given(self, Z, Y, noise, hyperparameters):
-        """Fit to outputs (n, m) at coordinates (n, d) with given parameters, or a LinAlgError."""
+        """Fit to outputs (n, m) at Z (n, d) with given hyperparameters, or raise LinAlgError."""
         self.hyperparameters_ = hyperparameters
         self.axes_ = self.axes(self.extension)
         self.Z_, self.Y_, self.noise_ = Z, Y, noise
@@ -187,10 +182,7 @@ class ExactGP:
         return self
 
     def predict(self, X, with_variance=True):
-        """Return the :class:`Prediction` of means and variance factors at points X (k, d).
-
-        The factors are most of the work, and 0 where they aren't asked for.
-        """
+        """Return the :class:`Prediction` at points X (k, d), variances 0 if not asked for."""
         covariances = self._covariances(self.coordinates(X), self.Z_)
         k = covariances.values
         if not with_variance:
@@ -200,9 +192,9 @@ class ExactGP:
         return Prediction(k @ self.weights_, np.maximum(variance, 0.0), self, covariances, whitened)
 
     def leave_one_out(self):
-        """Return each value's prediction (n, m) from all others, and its variance factor (n,).
+        """Return leave-one-out predictions (n, m) and variance factors (n,), noise included.
 
-        See Rasmussen and Williams (2006), eq. 5.12. The factor includes the left-out value's noise.
+        See Rasmussen and Williams (2006), equation 5.12.
         """
         precisions = np.einsum("ij,ij->j", self.inverse_factor_, self.inverse_factor_)
         return self.Y_ - self.weights_ / precisions[:, None], 1.0 / precisions

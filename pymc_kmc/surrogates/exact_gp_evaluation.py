@@ -5,11 +5,11 @@ weights B of a fitted :class:`~pymc_kmc.surrogates.exact_gp.ExactGP`, an output 
 
 .. math:: o_k + \sum_j k(z, Z_j) B_{jk},
 
-or its exponential where the process is of logarithms. Sums over places are replaced once where that
-is possible: the trend and the damped quadratics of radial terms by quadratics, and functions of
-single coordinates and of pairs by their values on grids. The Gaussian kernel of all coordinates and
-the bend remain, unless they are negligible. Several processes share one vector of numbers, so that
-one compiled function serves every model.
+or its exponential where the process is of logarithms. Sums over places are replaced where possible:
+the trend and the damped quadratics of radial terms by quadratics, functions of single coordinates
+and of pairs by their values on grids. The Gaussian kernel and the bend remain, unless they are
+negligible. Several processes share one vector of numbers, so that one compiled function serves
+every model.
 """
 
 from typing import NamedTuple
@@ -28,10 +28,10 @@ from pymc_kmc.surrogates.covariance import (
     terms,
 )
 
-# Largest logarithm of an output.
+# Largest logarithm of an output, against overflow.
 LARGEST_LOG = 300.0
-# A part of the covariance is left out that changes no output at a place by more than this, in
-# standard deviations of the output there.
+# Largest change of an output at a place, in the outputs' standard deviations, for which a part of
+# the covariance is left out.
 NEGLIGIBLE = 1e-4
 _C0, _C1, _C2 = TREND_VARIANCES
 
@@ -63,7 +63,7 @@ class Packed(NamedTuple):
         return q * m * k * k + n * (OF_A_PLACE + 4 * k + 2 * m) + knots * (OF_A_KNOT + m * knots)
 
 
-# Operations for a place, and for a knot, besides those for each coordinate or output: Gaussians.
+# Operations for a place's and for a knot's Gaussian, besides those for each coordinate or output.
 OF_A_PLACE, OF_A_KNOT = 16, 24
 
 
@@ -147,7 +147,7 @@ def _places(process, B):
 
 @njit(error_model="numpy", forceinline=True)
 def _array(numbers, begin, shape):
-    """Return the array of a shape whose numbers begin there, and where they end."""
+    """Return the array of a shape whose numbers start at `begin`, and their end."""
     size = 1
     for n in shape:
         size *= n
@@ -187,9 +187,9 @@ def _memory_parts(memory, layout, i):
 def outputs_at(x, numbers, layout, i):
     """Return the outputs (m,) of process i of a :class:`Packed` at a point x (k,), and a memory.
 
-    The memory (2 m k + 2 n,) is for :func:`pulled_at`. It has derivatives by z and by x of the
-    outputs, or of their logarithms, except those of sums over places, and the slopes of bend and
-    kernel at the places.
+    The memory (2 m k + 2 n,), for :func:`pulled_at`, has derivatives by z and by x of the outputs,
+    or of their logarithms, without sums over places, and the slopes of bend and kernel at the
+    places.
     """
     centre, whitening, smooth, places, grids = _parts(numbers, layout, i)
     k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]

@@ -11,15 +11,11 @@ which needs no normalising constant and no gradient of the target. It is quadrat
 :math:`\partial_a \log q_0(x_b)\, \partial_a \varphi_j(x_b)` enters the right-hand side of the
 fit's linear system. A Gaussian base makes a surrogate's tails pull inwards.
 
-A Metropolis chain pays for a value :math:`y_i \approx \log \pi(x_i)` (up to a constant, and
-noise) at every proposal, accepted or not. There are two uses of these values:
-
-- :func:`gaussian_from_values` finds a Gaussian base density :math:`q_0`: a quadratic regression,
-  shrunk towards a given Gaussian, made positive definite.
-- :meth:`ExponentialFamily.corrected` moves a surrogate fitted by score matching to the values. It
-  adds :math:`\delta^\top\varphi` fitted to the residuals, with a ridge on :math:`\delta` in the
-  norm of the surrogate's regularisation. Much noise makes the ridge large, and the score-matching
-  fit, or a share of it, stays as it was.
+A Metropolis chain pays for a value :math:`y_i \approx \log \pi(x_i)`, up to a constant and noise,
+at every proposal. :func:`gaussian_from_values` finds a Gaussian :math:`q_0` from these values.
+:meth:`ExponentialFamily.corrected` adds :math:`\delta^\top\varphi`, fitted to the residuals of a
+score-matching fit, with a ridge on :math:`\delta` in the norm of the surrogate's regularisation.
+Much noise makes the ridge large, and the score-matching fit, or a share of it, stays as it was.
 
 References
 ----------
@@ -49,19 +45,19 @@ from pymc_kmc.surrogates.regression import ridge_regression
 #: Variance of a coordinate without spread, relative to the largest.
 NARROWEST = 1e-6
 
-#: Shares of a score-matching fit's kernel part from which a correction may start: an early history
-#: can mislead score matching so far that starting from nothing is better.
+#: Shares of a score-matching fit's kernel part that a correction may start from: an early history
+#: can mislead score matching so far that none of it is better.
 SHARES = (1.0, 0.5, 0.0)
 
 #: Eigenvalue of a Gram matrix, relative to the largest, below which it is rounding error.
 RELATIVE_RANK = 1e-10
 
-#: Largest width of a fitted Gaussian, in standard deviations of the Gaussian that it is shrunk
-#: towards, in any direction: values in a small region say little of a wide one.
+#: Largest width of a fitted Gaussian in any direction, in standard deviations of the Gaussian that
+#: it is shrunk towards: values in a small region say little of a wide one.
 WIDEST = 4.5
 
-#: Largest Mahalanobis distance of its mean from the other's, per square root of the dimension: it
-#: would be extrapolated beyond.
+#: Largest Mahalanobis distance between the two Gaussians' means, in square roots of the dimension:
+#: beyond it the mean would be extrapolated.
 FARTHEST = 3.0
 
 
@@ -82,12 +78,12 @@ class GaussianBase(NamedTuple):
 
     @property
     def laplacian(self):
-        """Sum of the second derivatives of the log density, the same everywhere."""
+        """Laplacian of the log density, the same everywhere."""
         return -np.trace(self.precision)
 
 
 class ExponentialFamily(AtPoints, ABC):
-    """An exponential family at arrays of points, whatever its features are; fitted."""
+    """A fitted exponential family at arrays of points, for any features."""
 
     def _log_densities(self, rows):
         return in_chunks(self._log_density, rows, len(self.coefficients_))
@@ -106,10 +102,7 @@ class ExponentialFamily(AtPoints, ABC):
         return score_matching_loss(columns[:, :-1], columns[:, -1], weights)
 
     def corrected(self, X, values, weights):
-        """Return a copy moved towards log-density values (n,) at X (n, d), with weights (n,).
-
-        The values are known up to a constant and perhaps noisy.
-        """
+        """Return a copy corrected by weighted values (n,) at X (n, d), known up to a constant."""
         features, gram = self.features(X), self.gram()
         kernel_part = features @ self.coefficients_
         residuals = values - (self.log_density(X) - kernel_part)
@@ -147,9 +140,8 @@ def no_base(d):
 def gaussian_base(mean, covariance, total_weight):
     """Return the Gaussian of given moments, made positive definite by light shrinkage.
 
-    The covariance moves by 1 / (1 + total weight) of the way towards its own diagonal, like one
-    additional independent observation. A coordinate without spread gets a millionth of the largest
-    variance.
+    The covariance moves by 1 / (1 + total weight) of the way towards its diagonal, as by one more
+    independent observation. A coordinate without spread gets a millionth of the largest variance.
     """
     variance = np.diag(covariance)
     floor = NARROWEST * variance.max()
@@ -161,7 +153,6 @@ def gaussian_base(mean, covariance, total_weight):
 
 
 def check_base(base):
-    """Return the argument if it is None, "gaussian" or a GaussianBase, or raise a ValueError."""
     if not isinstance(base, GaussianBase):
         check_choice(base, "base", (None, "gaussian"))
     return base
@@ -180,11 +171,11 @@ def fit_base(base, X, weights):
 
 
 def gaussian_from_values(X, values, weights, mean, covariance):
-    """Fit a Gaussian log density to values (n,) at X (n, d), with weights (n,), by regression.
+    """Return a GaussianBase fitted to values (n,) at X (n, d), with weights (n,), by regression.
 
-    Values are log densities up to a constant, perhaps noisy. The fit is shrunk towards the Gaussian
-    of the given mean (d,) and positive definite covariance (d, d). The resulting GaussianBase is
-    positive definite, and in any direction at most 4.5 times as wide as that Gaussian.
+    Values are log densities up to a constant, perhaps noisy. The quadratic regression is shrunk
+    towards the Gaussian of the given mean (d,) and positive definite covariance (d, d). The fitted
+    Gaussian is positive definite, and in any direction at most 4.5 times as wide as the given one.
     """
     d = len(mean)
     L = np.linalg.cholesky(covariance)
@@ -205,8 +196,8 @@ def gaussian_from_values(X, values, weights, mean, covariance):
 def whitened(features, gram):
     """Return features (n, r) in which the norm of `gram` (k, k) is Euclidean, and a matrix (k, r).
 
-    `gram` is positive semi-definite; directions of negligible norm are left out. Coefficients of
-    the given features (n, k) are the matrix times those of the new ones.
+    Directions of negligible norm are left out. Coefficients of the given features (n, k) are the
+    matrix times those of the new ones.
     """
     eigenvalues, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
     kept = eigenvalues > RELATIVE_RANK * eigenvalues[-1]
@@ -216,7 +207,6 @@ def whitened(features, gram):
 
 @evaluation
 def base_log_density_at(mean, precision, x):
-    """Return the log density at one point; compiled."""
     total = 0.0
     for i in range(x.shape[0]):
         row = 0.0
@@ -228,7 +218,6 @@ def base_log_density_at(mean, precision, x):
 
 @evaluation
 def base_gradient_at(mean, precision, x, out):
-    """Write the gradient at one point; compiled."""
     for i in range(x.shape[0]):
         row = 0.0
         for j in range(x.shape[0]):

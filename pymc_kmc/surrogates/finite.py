@@ -9,29 +9,25 @@ with means over points :math:`x_b` of weights :math:`w_b`, :math:`W = \sum_b w_b
           C = \frac1W \sum_b w_b \sum_a \partial_a \phi(x_b)\, \partial_a \phi(x_b)^\top
 
 (Proposition 2 is :math:`w = 1` and :math:`q_0` constant; equations 7 and 8 of the paper, which
-:class:`KernelExpFinite` cites). The features are random Fourier features (Rahimi and
-Recht, 2007), :math:`\phi_j(x) = \sqrt{2/m} \cos(\omega_j^\top x + u_j)` with :math:`u_j \sim U(0,
-2\pi)`, so that :math:`E\, \phi(x)^\top \phi(y) = k(x, y)` for
+:class:`KernelExpFinite` cites). The features are random Fourier features (Rahimi and Recht, 2007),
+:math:`\phi_j(x) = \sqrt{2/m} \cos(\omega_j^\top x + u_j)` with :math:`u_j \sim U(0, 2\pi)`, so that
+:math:`E\, \phi(x)^\top \phi(y) = k(x, y)` for
 
 - ``"gaussian"``: :math:`k = \exp(-|x - y|^2/\sigma)`, :math:`\omega_j \sim N(0, 2/\sigma\, I)`;
 - ``"rational_quadratic"``: :math:`k = (1 + |x - y|^2 / (a \sigma))^{-a}`, a mixture of Gaussian
   kernels over :math:`1/\sigma`: :math:`\omega_j \sim N(0, 2 g_j/\sigma\, I)` with :math:`g_j \sim
-  \mathrm{Gamma}(a, 1/a)` of mean 1. As :math:`a \to \infty` it becomes the Gaussian kernel of the
-  same :math:`\sigma`.
+  \mathrm{Gamma}(a, 1/a)` of mean 1, the Gaussian kernel for :math:`a \to \infty`.
 
-Both b and C come from sines and cosines of the angles alone,
+Both b and C come from sines and cosines of the angles alone, C by one matrix product whatever the
+dimension,
 
 .. math:: C = \frac{2}{m W} (S^\top W S) \circ (\Omega^\top \Omega), \qquad
-          S_{bj} = \sin(\omega_j^\top x_b + u_j),
+          S_{bj} = \sin(\omega_j^\top x_b + u_j).
 
-one matrix product whatever the dimension.
-
-Online updates
---------------
-Each point adds a term to the sums :math:`W C` and :math:`W b`, and the system is solved anew by one
-Cholesky factorisation. The paper's d rank-one updates of the factor are cheaper for one point (1 in
-place of 6 ms with 500 features in eight dimensions), but not for twenty: a chain brings more than
-these from one update to the next.
+An online update adds each point's terms to the sums :math:`W C` and :math:`W b`, and solves the
+system anew by one Cholesky factorisation. The paper's d rank-one updates of the factor are cheaper
+for one point (1 in place of 6 ms with 500 features in eight dimensions), but not for twenty, and a
+chain brings more from one update to the next.
 """
 
 import copy
@@ -66,8 +62,8 @@ from pymc_kmc.surrogates.protocol import check_fitted
 
 KERNELS = ("gaussian", "rational_quadratic")
 
-#: a of the rational quadratic kernel: a = 1 is the Cauchy kernel, the mixture with the widest
-#: spread of scales among those in common use.
+#: a of the rational quadratic kernel: a = 1, the Cauchy kernel, has the widest spread of scales in
+#: common use.
 RATIONAL_QUADRATIC_SHAPE = 1.0
 
 
@@ -82,7 +78,6 @@ def standard_basis(n_features, d, kernel, rng):
 
 
 def scale_basis(omega, sigma):
-    """Return frequencies for bandwidth ``sigma`` from those for sigma = 1."""
     return omega / math.sqrt(sigma)
 
 
@@ -107,8 +102,7 @@ def features(X, omega, phase):
 class ScoreMatchingSums:
     """Weighted sums over points for the system of Proposition 2, with any base density.
 
-    The proposition is that of Strathmann et al. (2015). Positions have the `origin` (d,) taken off,
-    by default the mean of X, lest their squares lose digits.
+    Positions have the `origin` (d,) subtracted, by default the mean of X, lest squares lose digits.
     """
 
     SUMS = ("total_weight", "x", "xx", "cosines", "sines", "sines_x", "_sines_sines")
@@ -129,7 +123,6 @@ class ScoreMatchingSums:
             self.add(X[i : i + rows], weights[i : i + rows])
 
     def add(self, X, weights):
-        """Add points X (n, d) in place."""
         angles = X @ self.omega + self.phase
         sines = np.sin(angles)
         centred = X - self.origin
@@ -166,7 +159,7 @@ class ScoreMatchingSums:
         return gaussian_base(mean + self.origin, covariance, self.total_weight)
 
     def __add__(self, part):
-        """Return the sums over these points and those of ``part``, of one basis and origin."""
+        """Return the sums over the points of both, which share basis and origin."""
         total = copy.copy(self)
         for name in self.SUMS:
             setattr(total, name, getattr(self, name) + getattr(part, name))
@@ -342,10 +335,7 @@ class KernelExpFinite(ExponentialFamily):
         return None
 
     def set_coefficients(self, coefficients):
-        """Replace theta (m,); makes a new ``parameters_``.
-
-        An update computes theta afresh from the points.
-        """
+        """Replace theta (m,) until the next update; makes a new ``parameters_``."""
         self.coefficients_ = np.array(coefficients, dtype=np.float64)
         scaled = math.sqrt(2.0 / len(self.coefficients_)) * self.coefficients_
         self.parameters_ = self.parameters_._replace(coefficients=scaled)
@@ -362,7 +352,6 @@ class KernelExpFinite(ExponentialFamily):
         return gradients, self.base_.laplacian - np.cos(angles) @ curvature
 
     def _solve(self):
-        """Compute theta and set the fitted attributes."""
         statistics = self._statistics
         base = statistics.base(self.base)
         P = statistics.second_moment()

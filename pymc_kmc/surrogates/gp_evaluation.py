@@ -1,7 +1,4 @@
-"""Compiled evaluation of a fitted Gaussian-process log density.
-
-The formula is in :mod:`pymc_kmc.surrogates.log_density_gp`.
-"""
+"""Compiled evaluation of the log density of :mod:`pymc_kmc.surrogates.log_density_gp`."""
 
 from typing import NamedTuple
 
@@ -135,7 +132,7 @@ def _gradient_in(parameters, x, out, workspace):
 
 @part
 def _add_additive(parameters, z, g, slopes, terms, scratch):
-    """Return the additive part at z, and add its gradient to g; the other arrays are for it."""
+    """Return the additive part at z, and add its gradient to g; the other arrays are workspace."""
     coefficients, spacing = parameters.additive_coefficients, parameters.spacing
     total, (d, size) = 0.0, coefficients.shape
     _write_product(parameters.axes, z, slopes)

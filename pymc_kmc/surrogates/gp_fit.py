@@ -13,13 +13,12 @@ from pymc_kmc.numerics.samples import whitening as whitening_of
 from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters, values_and_gradients
 from pymc_kmc.surrogates.gp_parts import (
     HALF,
-    N_AVERAGED,
     KernelPart,
     Trend,
     choose_kernels,
     quadratic_form,
 )
-from pymc_kmc.surrogates.kernels import squared_distances
+from pymc_kmc.surrogates.kernels import N_AVERAGED, squared_distances
 from pymc_kmc.surrogates.regression import (
     BULK,
     BayesianRegression,
@@ -32,16 +31,15 @@ from pymc_kmc.surrogates.regression import (
 
 # Values that are learned from
 
-#: Depth at which a value counts half, in nats, and a dimension more: a Gaussian's draws lie d / 2
-#: below its maximum.
+#: Depth at which a value has weight 1/2, in nats, and its increase a dimension: a Gaussian's draws
+#: lie d / 2 below its maximum.
 DEPTH, DEPTH_PER_DIMENSION = 5.0, 0.5
 #: Depth beyond which values are left out, in units of that.
 DEEPEST = 10.0
-#: Distance in wall radii beyond which points are left out.
+#: Distance beyond which points are left out, in wall radii.
 FARTHEST = 1.5
-#: Values a coefficient from which on the whole quadratic is fitted, and kernels beside the trend.
-#: So many, and some more, are never left out, however far away or deep: a chain that comes from far
-#: has most of its values far below the last ones.
+#: Values a coefficient for a whole quadratic, and for kernels beside the trend. That number of
+#: values and FEWEST_VALUES more are never left out: a chain from far away has mostly deep values.
 VALUES_PER_COEFFICIENT, FEWEST_VALUES = 1.1, 25
 
 # Trend and kernel part
@@ -50,36 +48,35 @@ VALUES_PER_COEFFICIENT, FEWEST_VALUES = 1.1, 25
 TREND_RIDGES = 10.0 ** np.array([-8.0, -5.0, -2.0, 0.0, 2.0])
 #: Smallest eigenvalue of the quadratic, in units of the prior precision's smallest.
 SMALLEST_EIGENVALUE = 0.02
-#: Factors on the chosen length scale that all points decide between.
+#: Factors on the chosen length scale, among which the fit to all points decides.
 REFINEMENTS = (0.7, 1.0, 1.4)
 
 # The wall
 
-#: Radius of the wall in distances of the farthest point inside, and added to it, in units of the
-#: surrogate's coordinates: a chain's next state may lie somewhat farther out than all before it.
+#: Radius of the wall: a factor on the farthest point's distance and an addend, in the surrogate's
+#: coordinates. A chain's next state may lie somewhat farther out than all before it.
 WALL, BEYOND = 1.4, 0.5
-#: Factor on the wall's radius around a concave quadratic, which needs no wall: one would hold a
-#: chain back whose history has not seen the target's width yet.
+#: Factor on the wall's radius around a concave quadratic, which needs no wall: it would hold back a
+#: chain that has not seen the target's width yet.
 FREE = 100.0
-#: Nats below the bulk that the surrogate is to be outside of the wall.
+#: Nats by which the surrogate is to lie below the bulk outside of the wall.
 BELOW_BULK = 20.0
-#: Distances at which it is to be, in wall radii.
+#: Distances at which this is enforced, in wall radii.
 RADII = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
 
 # Updates
 
-#: Kernel functions, in units of `n_landmarks`, up to which updates add more.
+#: Most kernel functions after updates, in units of `n_landmarks`.
 MORE_LANDMARKS = 1.5
-#: Squared norm of a new kernel function's part outside the others' span, below which it is left
-#: out: it would teach nothing.
+#: Squared norm of a new kernel function outside the others' span, below which it is left out.
 SMALLEST_REST = 1e-6
-#: Distance in wall radii beyond which an update is left out. Updates are there to go outwards; only
-#: what would ruin the quadratic is refused.
+#: Distance beyond which an update is refused, in wall radii. Updates extend a surrogate outwards;
+#: only points that would ruin the quadratic are refused.
 FARTHEST_UPDATE = 10.0
 
 
 def wall_radius(distance):
-    """Return the radius of a wall outside of points, given their largest distance."""
+    """Return the radius of the wall around points, given their largest distance."""
     return WALL * distance + BEYOND
 
 
@@ -104,10 +101,10 @@ class FitData(NamedTuple):
 
     @classmethod
     def of(cls, X, values, reference, whitening=None, bulk=None, share=None):
-        """Choose coordinates and values that are near enough, as for :func:`fit_log_density`.
+        """Return the coordinates of a fit, and the values that are near and high enough for it.
 
-        `share` is the weight of the reference covariance's diagonal; by default it is that of
-        dimensions among distinct points.
+        `share` is the weight of the reference covariance's diagonal, by default d / (n' + 1), at
+        most 1/2, with n' distinct points. The other arguments are those of :func:`fit_log_density`.
         """
         d = X.shape[1]
         centre = reference.mean(axis=0)
@@ -149,38 +146,29 @@ class FitData(NamedTuple):
 
 @dataclass(frozen=True)
 class LogDensityFit:
-    """A fitted Gaussian-process log density, for predictions and updates. Updates make new ones.
-
-    `parameters` are for evaluation. The regression has the coefficients of the `trend` and of the
-    `part`, in this order. `base` (d, d) is the precision that the fitted quadratic changes.
-    `variance` is the residual variance of a value of weight one. Updates add no kernel functions
-    beyond `most_landmarks`. `constant` is the difference of values and log densities of the
-    parameters in use. `log_evidence` is the log marginal likelihood of a value, up to a constant.
-    Without `is_full` only the quadratic's diagonal was fitted. `n_additive_losses` counts fits in a
-    row, this one included, in which the additive part lost.
-    """
+    """A fitted Gaussian-process log density, for predictions and updates. Updates make new ones."""
 
     parameters: LogDensityGPParameters
     trend: Trend
     part: KernelPart
-    base: np.ndarray
-    regression: OnlineRegression
+    base: np.ndarray  # (d, d): the precision that the fitted quadratic changes
+    regression: OnlineRegression  # on the features of `trend` and `part`, in this order
     kernel_ridge: float
-    variance: float
+    variance: float  # residual, of a value of weight one
     depth: Depth
-    most_landmarks: int
-    constant: float
-    log_evidence: float
+    most_landmarks: int  # of updates
+    constant: float  # values less log densities of the parameters
+    log_evidence: float  # of a value, up to a constant
     score_weight: float
-    is_full: bool = True
-    n_additive_losses: int = 0
+    is_full: bool = True  # False: only the quadratic's diagonal was fitted
+    n_additive_losses: int = 0  # fits in a row, this one included, without an additive part
 
     @property
     def choice(self):
         return self.part.choice
 
     def features(self, Z):
-        """Return features (n, k) at Z (n, d), and of a kernel function there the new part (n,)."""
+        """Return features at Z (n, d), and squared norms (n,) of k(z, .) outside their span."""
         features, rest = self.part(Z)
         return np.hstack([self.trend(Z), features]), rest
 
@@ -233,7 +221,7 @@ class LogDensityFit:
         return replace(new, parameters=p, constant=regression.constant)
 
     def _new_feature(self, features, z, root):
-        """Return the part, of norm `root`, of the kernel function at z (d,) that is new."""
+        """Return the NewFeature k(z, .) outside the others' span, divided by its norm `root`."""
         part, m = self.part, len(self.part.indices)
         squares = squared_distances(part.U, (part.choice.map @ z)[None, :])[:, 0]
         combination = np.append(np.zeros(len(features) - m), features[-m:] / root)
@@ -254,9 +242,8 @@ def functions_of(trend, part, base, coefficients):
 def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng):
     """Return the :class:`LogDensityFit` to finite values (n,) of a log density at X (n, d).
 
-    `options` are the LogDensityGP's arguments, not written to. `reference` has shape (n', d),
-    `whitening` is (d, d) or None, `bulk` a float or None, and `last` an earlier LogDensityFit or
-    None.
+    `options` is the LogDensityGP. `reference` has shape (n', d), `whitening` is (d, d) or None,
+    `bulk` a float or None, and `last` an earlier LogDensityFit or None.
     """
     data = FitData.of(X, values, reference, whitening, bulk)
     n, d = data.Z.shape
@@ -284,7 +271,7 @@ def fit_log_density(options, X, values, reference, *, whitening, bulk, last, rng
 
 
 def _evidence_of_trend(trend, data):
-    """Return the log evidence, a value, of a trend alone."""
+    """Return the log evidence of a value, for a trend alone."""
     residuals = data.residuals(data.prior)
     regression = BayesianRegression(trend(data.Z), residuals, data.weights, TREND_RIDGES)
     fit = regression.fit(np.zeros((len(residuals), 0)))
@@ -296,7 +283,7 @@ def _evidence_of_a_value(fit, weights):
 
 
 def _solve(options, data, trend, parts):
-    """Fit a trend with each kernel part, and return the LogDensityFit of the largest evidence.
+    """Return the LogDensityFit of the largest evidence, of a trend with each kernel part.
 
     Eigenvalues of its quadratic that are too small are raised. The other parts are then fitted
     again, to make up for that change.
@@ -342,7 +329,7 @@ def _solve(options, data, trend, parts):
 
 
 def _with_scores(options, data, trend, part, features, base, ridges, fit):
-    """Return coefficients with score matching on the reference points in them, and its weight."""
+    """Return coefficients that include score matching on the reference points, and its weight."""
     score_weights = np.asarray(options.score_weights, dtype=np.float64)
     if not score_weights.any():
         return fit.coefficients, 0.0

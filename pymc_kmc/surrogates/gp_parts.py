@@ -2,11 +2,10 @@
 
 Each part returns its features at points in the surrogate's coordinates, shape (n, k), and their
 derivatives, and turns coefficients of the features into parameters for evaluation.
-"
 
-The marginal likelihood chooses the kernel part: maps of the coordinates, kernels, length scales and
-ridges compete on a subset of the points. The best choice without and the best with functions of
-single coordinates are then fitted to all points.
+Kernel parts (maps of the coordinates, kernels, length scales and ridges) compete by the marginal
+likelihood on a subset of the points. The best without and the best with functions of single
+coordinates are then fitted to all points.
 
 References
 ----------
@@ -26,6 +25,7 @@ from pymc_kmc.surrogates.gp_evaluation import values_and_gradients
 from pymc_kmc.surrogates.kernels import (
     GAUSSIAN,
     KERNELS,
+    N_AVERAGED,
     Kernel,
     select_landmarks,
     squared_distances,
@@ -34,10 +34,10 @@ from pymc_kmc.surrogates.regression import MORE_RIDGES, BayesianRegression
 
 
 class Trend:
-    """Linear terms, radial terms and a quadratic.
+    """Linear terms, radial terms log(1 + |z|^2 / nu) of nu in `scales` (k,), and a quadratic.
 
-    `pairs` are the quadratic's products of coordinates, as rows and columns of the precision's
-    upper triangle. `scales` (k,) are nu of the radial terms log(1 + |z|^2 / nu).
+    `pairs` are the quadratic's products of coordinates: rows and columns of the precision's upper
+    triangle.
     """
 
     def __init__(self, d, pairs, scales):
@@ -45,11 +45,7 @@ class Trend:
 
     @classmethod
     def of(cls, d, is_full, has_radial):
-        """Return a trend with the whole quadratic or its diagonal, and two radial terms or none.
-
-        The radial terms have nu = d and 4 d: log densities with heavy tails grow like log |z|. A
-        Student t with as many degrees of freedom is one of them.
-        """
+        """Return a trend with the whole quadratic or its diagonal, and two radial terms or none."""
         pairs = np.triu_indices(d) if is_full else (np.arange(d), np.arange(d))
         return cls(d, pairs, np.array([d, 4.0 * d]) if has_radial else np.zeros(0))
 
@@ -108,7 +104,7 @@ class AdditivePart:
     functions' kernel matrix, over the root of the variance.
     """
 
-    #: Added to the diagonal of the grid's kernel matrix, whose rounding errors are some 1e-15.
+    #: Jitter of the grid's kernel matrix, whose diagonal is 1 and whose rounding errors are 1e-15.
     JITTER = 1e-8
 
     def __init__(self, axes, origin, size, variance=1.0, length=1.0):
@@ -126,7 +122,6 @@ class AdditivePart:
         return part
 
     def scaled(self, variance, length):
-        """Return functions on the same grid with another variance and length scale."""
         return AdditivePart(self.axes, self.origin, self.size, variance, length)
 
     def __call__(self, Z):
@@ -158,25 +153,20 @@ class AdditivePart:
 
 
 class KernelChoice(NamedTuple):
-    """A kernel part before it has landmarks.
-
-    `map` is B (r, d): the kernel's coordinates, with length scale one, are B z. `ridges` are those
-    of the trend's coefficients to try with this choice, None for all, and `additive` is the part of
-    single coordinates beside it.
-    """
+    """A kernel part before it has landmarks."""
 
     kernel: Kernel
-    map: np.ndarray
-    ridges: list | None
+    map: np.ndarray  # B (r, d): the kernel's coordinates, with length scale one, are B z
+    ridges: list | None  # of the trend's coefficients, to try with this choice; None for all
     additive: AdditivePart
 
 
 class KernelPart(NamedTuple):
     """Kernel functions on landmarks among a fit's points, after functions of single coordinates.
 
-    `U` (n, r) are the points in the kernel's coordinates. `indices` (m,) are those of the
-    landmarks; m is 0 without a kernel part. With `factor` L (m, m), L L' is their kernel matrix,
-    and L^-1 times the kernel functions are the features.
+    `U` (n, r) are the points in the kernel's coordinates, and `indices` (m,) those of the
+    landmarks; m is 0 without a kernel part. With `factor` L (m, m), L L' is the landmarks' kernel
+    matrix, and the features are L^-1 times the kernel functions.
     """
 
     choice: KernelChoice
@@ -186,10 +176,7 @@ class KernelPart(NamedTuple):
 
     @classmethod
     def of(cls, choice, length, Z, weights, n_landmarks):
-        """Choose landmarks among points Z (n, d) of weights (n,); `length` scales the kernel.
-
-        The features (n, k + m) at the points are returned too.
-        """
+        """Return the part with landmarks among Z (n, d), and its features (n, k + m) there."""
         choice = choice._replace(map=choice.map / length)
         U = Z @ choice.map.T
         indices, features = select_landmarks(U, weights, n_landmarks, choice.kernel)
@@ -209,10 +196,7 @@ class KernelPart(NamedTuple):
         return self.U[self.indices]
 
     def __call__(self, Z):
-        """Return features at points Z (n, d), and the part (n,) of a kernel function that is new.
-
-        That is the squared norm of its part outside the span of the landmarks' functions.
-        """
+        """Return features at Z, and squared norms (n,) of k(z, .) outside the landmarks' span."""
         additive = self.choice.additive(Z)
         if not len(self.indices):
             return additive, np.zeros(len(Z))
@@ -231,7 +215,7 @@ class KernelPart(NamedTuple):
         return part._replace(indices=np.append(self.indices, len(self.U)), factor=factor)
 
     def split(self, coefficients):
-        """Return what coefficients of the features determine of the parameters, a dict."""
+        """Return the parameters that coefficients of the features determine, a dict."""
         additive = self.choice.additive
         grids, kernel = np.split(coefficients, [additive.n_features])
         kernel = triangular_solve(self.factor, kernel, transposed=True)
@@ -263,53 +247,52 @@ def quadratic_form(Z, matrix):
     return np.einsum("ni,ij,nj->n", Z, matrix, Z)
 
 
-#: Points that are compared on, and kernel functions.
+#: Points and kernel functions of the comparisons, for their cost.
 N_POINTS, N_LANDMARKS = 500, 100
 
 # Maps and length scales of the kernel part
 
 #: Length scales compared, in median distances between points.
 LENGTH_SCALES = (1.0, 3.0, 9.0, 27.0)
-#: Length scales compared around the last fit's, in units of it.
+#: Length scales compared with the last fit's map, in units of the last fit's.
 LENGTH_SCALES_AROUND = (0.5, 1.0, 2.0)
-#: Points that averages and medians over many are taken at: they need not be exact.
-N_AVERAGED = 400
-#: Share of the mean square that directions without a gradient keep in the kernel's map.
+
+#: Floor added to the gradients' outer product, in units of its mean eigenvalue.
 FAINT = 1e-4
-#: Entries by which a covariance differs from the identity where a map of its own is tried.
+#: Difference of a covariance's entry from the identity's for which its whitening map is tried.
 NOT_WHITE = 0.1
 
 # Functions of single coordinates
 
-#: Fewest coordinates that have them: with fewer the kernel part has neighbours everywhere.
+#: Fewest coordinates for an additive part: with fewer, the kernel part has neighbours everywhere.
 FEWEST_COORDINATES = 3
 #: Kernel functions a coordinate.
 GRID = 8
-#: Fewest values a kernel function, so that the values can determine them.
+#: Fewest values a kernel function, so that the values determine its coefficient.
 VALUES_PER_GRID_POINT = 4
-#: Quantiles of the points between which the grid lies, for outliers' sake.
+#: Quantiles of the points that the grid covers, without outliers.
 GRID_ENDS = (0.005, 0.995)
 #: Grid points outside of these quantiles, on either side.
 MARGIN = 1
-#: Weight above which a point counts for the grid's ends, and belongs inside of a wall.
+#: Weight above which a point counts for the grid's ends and the wall's radius.
 HALF = 0.5
-#: Variances compared, in units of the kernel part's.
+#: Variances of additive parts compared, in units of the kernel part's.
 ADDITIVE_VARIANCES = (1.0, 30.0, 1000.0)
-#: Length scales compared, in grid points: the longer one goes on beyond the grid's end. So many
-#: times its own is the kernel part's beside them: it has less to say.
+#: Length scales compared, in grid points (the longer one extends beyond the grid), and factors on
+#: the kernel part's beside an additive part.
 ADDITIVE_LENGTHS = (1.0, 3.0)
-#: Fits between two trials of what lost twice running.
+#: Fits between two trials of an additive part that lost twice in a row.
 RETRIED = 4
 
 
 def choose_kernels(options, data, features, residuals, ridges, last, rng):
     """Return the :class:`KernelChoice` objects that are worth a fit to all points, a list.
 
-    They are the choices of the largest evidence on a subset, one without and one with an additive
-    part: only all points can decide between these two. The list is empty where the trend alone has
-    the largest evidence. `options` are the LogDensityGP's arguments, `features` (n, k) the trend's,
-    `residuals` (n,) the values less the prior's quadratic, `ridges` the trend's to try, and `last`
-    is an earlier fit or None.
+    They have the largest evidence on a subset, one without and one with an additive part; only all
+    points can decide between these two. The list is empty where the trend alone has the largest
+    evidence. `options` is the LogDensityGP, `features` (n, k) are the trend's, `residuals` (n,) the
+    values less the prior's quadratic, `ridges` the trend's to try, and `last` is an earlier fit or
+    None.
     """
     n, d = data.Z.shape
     subset = np.arange(n)
@@ -327,7 +310,6 @@ def choose_kernels(options, data, features, residuals, ridges, last, rng):
         ]
 
     def best(candidates, parts):
-        """Return the choice of the largest evidence, and that evidence."""
         largest, choice = -np.inf, None
         for additive in parts:
             along_coordinates = additive(Z)
@@ -380,8 +362,7 @@ def _maps(data, Z, last, with_additive):
 
     They are the given coordinates, those that whiten the reference points, the last fit's, and
     powers of the average outer product of the last kernel part's gradient (Radhakrishnan et al.,
-    2024), which finds the directions in which the log density isn't quadratic. An additive part's
-    share of the gradient is left out of it if the new fit has one too.
+    2024). These powers find the directions in which the log density isn't quadratic.
     """
     d = Z.shape[1]
     inverse = np.linalg.inv(data.whitening)
@@ -412,10 +393,7 @@ def _maps(data, Z, last, with_additive):
 
 
 def _gradients(p, reference, with_additive):
-    """Return gradients (n, d) of the last fit's kernel part at some reference points.
-
-    If the new fit has no additive part, the gradient of the last one's is added.
-    """
+    """Return gradients (n, d) of the last fit's parts that the new kernel part is to represent."""
     X = thinned(reference, N_AVERAGED)
     p = p._replace(linear=0.0 * p.linear, precision=0.0 * p.precision, stiffness=0.0)
     p = p._replace(radial_coefficients=0.0 * p.radial_coefficients)

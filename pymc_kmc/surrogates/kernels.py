@@ -1,4 +1,4 @@
-r"""Kernels of the kernel exponential families and of Gaussian processes.
+r"""Kernels of the kernel exponential families and of Gaussian processes, and landmarks.
 
 The kernel exponential families have :math:`k(x, y) = \exp(-|x - y|^2 / \sigma)` with :math:`\sigma`
 in squared units of the points (Strathmann et al., 2015). The kernels of Gaussian processes are
@@ -9,16 +9,15 @@ functions of the squared distance :math:`r^2` in coordinates whose length scale 
 - rational quadratic: :math:`(1 + r^2 / 3)^{-3/2}` (Rasmussen and Williams, 2006, equation 4.19,
   with :math:`\alpha = 3/2`).
 
-A kernel is an object in Python and its tag in compiled code. A new kernel needs a class here, and a
-branch in each of its two compiled functions. :class:`~pymc_kmc.surrogates.KernelExpLite`
-and :class:`~pymc_kmc.surrogates.LogDensityGP` have the references.
-"
+A kernel is an object in Python and its tag in compiled code; a new one needs a class here and a
+branch in both compiled functions. :class:`~pymc_kmc.surrogates.KernelExpLite` and
+:class:`~pymc_kmc.surrogates.LogDensityGP` have the references.
 
-*Landmarks* are a subset of points whose kernel functions stand for those of all points. A pivoted
-Cholesky factorisation of the kernel matrix, :math:`K \approx R^\top R`, chooses them one after
-another (Fine and Scheinberg, 2001). Each is the point whose kernel function has the largest part
-outside the span of those before it. The rows of R are orthonormal functions in the kernel's space.
-A ridge on their coefficients is therefore that space's norm.
+*Landmarks* are points whose kernel functions stand for those of all points. A pivoted Cholesky
+factorisation of the kernel matrix, :math:`K \approx R^\top R`, chooses them one after another (Fine
+and Scheinberg, 2001): each is the point whose kernel function has the largest part outside the span
+of those before it. The rows of R are orthonormal functions in the kernel's space, so that a ridge
+on their coefficients is that space's norm.
 
 References
 ----------
@@ -32,8 +31,8 @@ from pymc_kmc.numerics.elementary import exp_in_place
 from pymc_kmc.numerics.evaluation import part
 from pymc_kmc.numerics.jit import njit
 
-#: Most rows among which the median squared distance is taken: it need not be exact.
-MEDIAN_POINTS = 400
+#: Points that medians and averages are taken over where there are more: they need not be exact.
+N_AVERAGED = 400
 
 
 def squared_distances(X, Y):
@@ -56,8 +55,8 @@ def gaussian_kernel(X, Y, sigma):
 
 def median_squared_distance(X, rng):
     """Return the median over pairs of distinct rows of X (n, d), of a subset if many; 1 if none."""
-    if len(X) > MEDIAN_POINTS:
-        X = X[rng.choice(len(X), size=MEDIAN_POINTS, replace=False)]
+    if len(X) > N_AVERAGED:
+        X = X[rng.choice(len(X), size=N_AVERAGED, replace=False)]
     D = squared_distances(X, X)[np.triu_indices(len(X), 1)]
     return float(np.median(D[D > 0])) if (D > 0).any() else 1.0
 
@@ -108,7 +107,6 @@ GAUSSIAN_TAG = GAUSSIAN.tag
 
 @njit(forceinline=True)
 def kernel_at(tag, square):
-    """Return the value of a kernel at one squared distance."""
     if tag == GAUSSIAN_TAG:
         return np.exp(-0.5 * square)
     q = 1.0 / (1.0 + square / 3.0)
@@ -117,7 +115,6 @@ def kernel_at(tag, square):
 
 @part
 def write_squared_distances(landmarks, u, start, stop, out):
-    """Write the squared distances from u to a block of landmarks."""
     n = stop - start
     for i in range(n):
         out[i] = 0.0
@@ -140,10 +137,7 @@ def add_pulls(landmarks, u, start, stop, terms, out):
 
 @part
 def weigh_kernels(tag, squares, weights, scratch, n):
-    """Replace ``squares[:n]`` by the kernel's slopes times weights; return its weighted sum.
-
-    `scratch` is at least as long.
-    """
+    """Replace ``squares[:n]`` by weighted slopes, and return the weighted sum of kernel values."""
     total = 0.0
     if tag == GAUSSIAN_TAG:
         for i in range(n):
@@ -161,8 +155,8 @@ def weigh_kernels(tag, squares, weights, scratch, n):
     return total
 
 
-#: Squared norm of the part of a kernel function outside the span of those before it, below which
-#: it is left out: nearer to linear dependence, rounding errors decide.
+#: Squared norm of a kernel function outside the span of those before it, below which rounding
+#: errors decide and it is left out.
 PIVOT_TOLERANCE = 1e-10
 
 
@@ -181,9 +175,9 @@ def pivoted_cholesky(points, kernel, *, n=None, tolerance, weights=None):
 def select_landmarks(points, weights, n, kernel):
     """Choose at most n landmarks; return their indices (m,) and kernel features (p, m).
 
-    The points (p, r) are in coordinates whose length scale is one; `weights` (p,) are their
-    positive importance. There are fewer where more would be linearly dependent. ``features @
-    features.T`` is the kernel's Nystrom approximation.
+    The points (p, r) are in coordinates whose length scale is one, with positive weights (p,).
+    There are fewer landmarks where more would be linearly dependent. ``features @ features.T`` is
+    the kernel's Nystrom approximation.
     """
     indices, rows = pivoted_cholesky(
         points, kernel, n=n, tolerance=PIVOT_TOLERANCE, weights=weights

@@ -16,14 +16,13 @@ over :math:`n` distinct points with multiplicities :math:`w`. With :math:`K` the
 .. math:: C = \tfrac12 \left[ B^\top K + K^\top B - D \circ (K^\top W K) \right],
           \qquad B = W (D \circ K),
 
-two matrix products in place of one for every dimension.
+two matrix products in place of one for every dimension. With ``rank`` or ``tolerance``, incomplete
+Cholesky with pivoting gives :math:`K \approx R^\top R`, and conjugate gradients solve the system
+without a matrix of order :math:`n` (equations 4-6 and Appendix A of the paper, which
+:class:`KernelExpLite` cites): O(n r d) an iteration.
 
-With ``rank`` or ``tolerance``, incomplete Cholesky with pivoting gives :math:`K \approx R^\top R`,
-and conjugate gradients solve the system without a matrix of order :math:`n` (equations 4-6 and
-Appendix A of the paper, which :class:`KernelExpLite` cites): O(n r d) an iteration.
-
-Points must be distinct: at a repeated point a narrow kernel bump lowers the objective without
-bound. Repeated rows are merged, and their weights added.
+Repeated rows are merged, and their weights added: at a repeated point a narrow kernel bump lowers
+the objective without bound.
 """
 
 import warnings
@@ -70,16 +69,16 @@ PENALTIES = ("coefficients", "reference", "rkhs")
 
 #: Relative residual at which conjugate gradients stop.
 CG_TOLERANCE = 1e-12
-#: Most iterations: a well-conditioned system takes some tens.
+#: Most iterations of conjugate gradients: a well-conditioned system takes some tens.
 CG_ITERATIONS = 1000
-#: Relative residual above which the result is warned about.
+#: Relative residual above which a fit warns.
 CG_ACCEPTABLE = 1e-6
 
 #: Most directions in the preconditioner, whose set-up costs as many products with C.
 PRECONDITIONER_RANK = 200
 
-#: Share of the identity in the low-rank "rkhs" penalty: K ~ R'R has a null space, which its own
-#: norm leaves unpenalised.
+#: Share of the identity in the low-rank "rkhs" penalty, which doesn't penalise the null space of
+#: K ~ R'R.
 RKHS_IDENTITY = 1e-8
 
 
@@ -243,7 +242,6 @@ class KernelExpLite(ExponentialFamily):
 
 
 def penalty_matrix(penalty, K):
-    """Return the matrix P of a penalty's name, for the kernel matrix K (n, n)."""
     if penalty == "rkhs":
         return K
     identity = np.eye(len(K))
@@ -251,10 +249,7 @@ def penalty_matrix(penalty, K):
 
 
 def score_matching_system(X, weights, points, sigma, base):
-    """Return b (n,) and C (n, n) of Proposition 1: sums over X (k, d), functions at points (n, d).
-
-    In the proposition both are the same points.
-    """
+    """Return b (n,) and C (n, n) of Proposition 1, sums over X (k, d), for points (n, d)."""
     D = squared_distances(X, points)
     K = np.exp(-D / sigma)
     half = (D * K).T @ (weights[:, None] * K)
@@ -340,7 +335,7 @@ def _solve_low_rank(X, weights, R, sigma, regularisation, penalty, base):
 def _nystrom_preconditioner(apply_A, R, shift):
     """Return the inverse of a rank-r approximation of A + shift I, as a function of a vector.
 
-    It is the Nyström preconditioner of Frangella, Tropp and Udell (2023), equation (1.3), with the
+    It is the Nyström preconditioner of Frangella, Tropp and Udell (2023), equation (1.3), on the
     dominant kernel directions, from the row space of R, in place of random ones.
     """
     Q = np.linalg.qr(R[:PRECONDITIONER_RANK].T)[0]

@@ -1,6 +1,6 @@
 r"""A Gaussian-process surrogate of a log density, fitted to its values.
 
-The surrogate is, in coordinates :math:`z = W (x - m)`,
+In coordinates :math:`z = W (x - m)` the surrogate is
 
 .. math:: f(x) = h^\top z - \tfrac12 z^\top P z
           + \sum_k b_k \log\left(1 + |z|^2 / \nu_k\right) + \sum_i g_i(x_i)
@@ -12,17 +12,16 @@ mean of a Gaussian process with those trends (Rasmussen and Williams, 2006, sect
 from a subset of its kernel functions.
 
 - *Quadratic*: shrunk towards a given precision. Its eigenvalues are kept positive, and the other
-  parts are then fitted again. With fewer values than coefficients only its diagonal is fitted,
-  and they tell whether the points' correlations are believed or shrunk.
+  parts are then fitted again. With fewer values than coefficients only its diagonal is fitted, and
+  the evidence decides whether the points' correlations are used or shrunk.
 - *Radial terms*, :math:`\nu = d, 4 d`: log densities with heavy tails grow like
   :math:`\log |z|`, which no quadratic does. A Student t is represented nearly exactly.
 - *Additive part*: a function of each coordinate x_i, Gaussian kernel functions on a grid over the
   points (Duvenaud, Nickisch and Rasmussen, 2011, order one). A bend along a single coordinate
   needs no neighbours in the others. The marginal likelihood chooses whether there is one, its
   variance in units of the kernel part's and its length scale.
-- *Kernel part*: a Gaussian or rational quadratic kernel in a linear map B of the coordinates. Maps,
-  kernels, length scales and ridges compete by the marginal likelihood on a subset of the points
-  (:mod:`pymc_kmc.surrogates.gp_parts`).
+- *Kernel part*: a Gaussian or rational quadratic kernel in a linear map B of the coordinates,
+  chosen by the marginal likelihood (:mod:`pymc_kmc.surrogates.gp_parts`).
 - *Wall*: beyond R, a multiple of the farthest reference point, the surrogate falls at least
   quadratically. It is integrable for any data, and steep enough to keep kernel functions that
   extrapolate upwards below the bulk.
@@ -225,11 +224,10 @@ class LogDensityGP(AtPoints):
     def updated(self, X, values):
         """Return a surrogate that has learned more values.
 
-        Each value comes with a kernel function at its point. The regression goes on from the fit,
-        with the same kernel, coordinates and ridges. The new kernel functions come on top of
-        `n_landmarks`, at most half as many. As in a fit, values far below the others count little,
-        and places extremely far away don't count. A value that would make the surrogate no density
-        changes nothing yet; it is kept for the next update.
+        Each value adds a kernel function at its point, at most half of `n_landmarks` in all.
+        Kernel, coordinates and ridges stay those of the fit. As in a fit, values far below the
+        others count little, and extremely distant points don't count. A value that would make the
+        surrogate no density changes nothing yet; it is kept for the next update.
 
         Parameters
         ----------
@@ -240,7 +238,7 @@ class LogDensityGP(AtPoints):
         Returns
         -------
         LogDensityGP
-            A new surrogate; this one stays as it is.
+            A new surrogate; this one is unchanged.
 
         Raises
         ------
@@ -260,15 +258,15 @@ class LogDensityGP(AtPoints):
         return surrogate
 
     def predict(self, X, return_std=False):
-        """Predict values at X, (d,) or (n, d), including the constant of the fitted values.
+        """Predict values at X, including the constant of the fitted values.
 
         Parameters
         ----------
         X : array_like, shape (d,) or (n, d)
         return_std : bool
-            Whether to return the standard deviations too. Because densities are known up to a
-            constant, these are for differences from the weighted mean of the fitted values. They
-            don't include noise.
+            Whether to return standard deviations too. They are those of differences from the
+            weighted mean of the fitted values, because densities are known up to a constant,
+            without noise.
 
         Returns
         -------
@@ -295,7 +293,6 @@ class LogDensityGP(AtPoints):
 
 
 def _check_values(values, n):
-    """Return values as an array (n,) of float64, or raise a ValueError."""
     values = np.asarray(values, dtype=np.float64)
     if values.shape != (n,):
         raise ValueError(f"values has shape {values.shape}; pass one a row of X: ({n},)")

@@ -49,10 +49,7 @@ class Surrogate(Protocol):
 
 
 class AtPoints:
-    """Log densities and gradients at one point or at many, of a class that has them at rows.
-
-    `_log_densities` and `_gradients` return them, (n,) and (n, d), at rows (n, d).
-    """
+    """Log densities and gradients at one point or many, of a class that has them at rows (n, d)."""
 
     n_features_in_: int
 
@@ -81,11 +78,7 @@ def check_fitted(estimator):
 
 
 def check_surrogate(surrogate, n_dimensions):
-    """Return the argument if it is a fitted surrogate of `n_dimensions` values.
-
-    A TypeError names missing members. NotFittedError and ValueError are for a surrogate that isn't
-    fitted, or has another dimension.
-    """
+    """Return the argument if it is a fitted surrogate of `n_dimensions` values, or raise."""
     if isinstance(surrogate, type):
         raise TypeError(
             f"surrogate is the class {surrogate.__name__} itself; pass a fitted instance of it"
@@ -110,7 +103,7 @@ def check_surrogate(surrogate, n_dimensions):
     return surrogate
 
 
-# Step of the central differences that the warp's derivatives are, relative to a coordinate's size.
+# Step of central differences for the warp's derivatives, relative to max(1, |x_i|).
 STEP = 1e-6
 
 
@@ -138,7 +131,7 @@ class WarpedSurrogate(AtPoints):
 
 
 class WarpedPredictor(WarpedSurrogate):
-    """The same for a surrogate with predictions and their standard deviations."""
+    """A WarpedSurrogate with predictions and their standard deviations."""
 
     def predict(self, X, return_std=False):
         """Return predictions at X, (d,) or (n, d), with the constant; `return_std` adds stds."""

@@ -11,8 +11,8 @@ given ridges :math:`\lambda, \kappa` the marginal likelihood, maximised over :ma
           n \hat s^2 = y^\top W y - y^\top W F (F^\top W F + \Lambda)^{-1} F^\top W y
 
 with F = (q, phi) centred (Rasmussen and Williams, 2006, sections 2.7 and 5.4, see
-:class:`~pymc_kmc.surrogates.LogDensityGP`). Each :math:`\lambda` has a Cholesky factorisation, and
-each :math:`\kappa` with it one of the second group's Schur complement.
+:class:`~pymc_kmc.surrogates.LogDensityGP`). Each :math:`\lambda` takes a Cholesky factorisation,
+and each :math:`\kappa` with it one of the second group's Schur complement.
 
 *Online*: the coefficients of a fitted regression solve :math:`(F^\top F + \Lambda) \theta =
 F^\top y`, with the features F and the values y of all points, weighted and centred at the weighted
@@ -20,16 +20,15 @@ means of the first ones. A new point is a rank-one update of the Cholesky factor
 is one more row of it (Golub and Van Loan, 2013, section 6.5.4). That costs :math:`O(p^2)` and
 :math:`O(n p)` in place of :math:`O(n p^2)`.
 
-With *score matching* on a chain's states beside it: for :math:`f = \log q_0 + \theta^\top
-\varphi` the objective over n states (Hyvärinen, 2005, see
-:mod:`pymc_kmc.surrogates.exponential_family`) is quadratic in the coefficients,
+*Score matching* on a chain's states: for :math:`f = \log q_0 + \theta^\top \varphi` the objective
+over n states (Hyvärinen, 2005, see :mod:`pymc_kmc.surrogates.exponential_family`) is
 
 .. math:: J(\theta) = \tfrac12 \theta^\top G \theta + v^\top \theta + \text{const}, \qquad
           G = \frac1n \sum_{b, a} \partial_a \varphi(x_b)\, \partial_a \varphi(x_b)^\top, \qquad
           v = \frac1n \sum_b \left[\Delta \varphi(x_b)
-              + \nabla \varphi(x_b) \cdot \nabla \log q_0(x_b)\right],
+              + \nabla \varphi(x_b) \cdot \nabla \log q_0(x_b)\right].
 
-and so is the penalised sum of squared residuals of values with residual variance s^2. Their sum,
+Its sum with the penalised squared residuals of values of residual variance s^2,
 :math:`\tfrac{1}{2 s^2} |y - F \theta|^2_W + \tfrac{1}{2 s^2} \theta^\top \Lambda \theta + \tau n
 J(\theta)`, is minimised by one linear system,
 
@@ -57,7 +56,7 @@ from scipy.linalg import lapack
 
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, cholesky_update, triangular_solve
 
-#: Quantile of the values that is the bulk.
+#: Level of the values' quantile that depth is measured from.
 BULK = 0.9
 #: Residual variance, relative to the values', below which it is rounding error.
 RELATIVE_FLOOR = 1e-14
@@ -65,20 +64,16 @@ RELATIVE_FLOOR = 1e-14
 #: Ridges of the second group tried: from rounding error to a fit that is switched off.
 MORE_RIDGES = 10.0 ** np.arange(-12.0, 4.0)
 
-#: Smallest ridge in units of a bound of the largest eigenvalue: with less, rounding errors are
-#: fitted.
+#: Smallest ridge, in units of a bound of the largest eigenvalue: less would fit rounding errors.
 SMALLEST_RIDGE = 1e-15
 
-#: Smallest square of the factor's new diagonal entry, relative to the new feature's: rounding
+#: Floor of the factor's new squared diagonal entry, relative to the new feature's square: rounding
 #: errors of a feature that others span.
 SMALLEST_SQUARE = 1e-12
 
 
 class Depth(NamedTuple):
-    """Depths of values below `bulk`, in units of the depth `scale` at which a value counts half.
-
-    A value far below the others says little about the place of the mass.
-    """
+    """Depths of values below `bulk`, in units of the depth `scale` at which a value counts half."""
 
     bulk: float
     scale: float
@@ -91,18 +86,13 @@ class Depth(NamedTuple):
 
 
 class RegressionFit(NamedTuple):
-    """A fitted regression.
+    """A fitted regression on two groups of features."""
 
-    `log_evidence` is the log marginal likelihood up to a constant, -inf for a fit that failed.
-    `ridge` is that of the first group of features, `more_ridge` that of the second. `variance` is
-    the residual variance at weight one. `coefficients` (k + m,) are those of both groups.
-    """
-
-    log_evidence: float
-    ridge: float
-    more_ridge: float
-    variance: float
-    coefficients: np.ndarray
+    log_evidence: float  # up to a constant; -inf for a fit that failed
+    ridge: float  # of the first group
+    more_ridge: float  # of the second group
+    variance: float  # residual, at weight one
+    coefficients: np.ndarray  # (k + m,), of both groups
 
 
 class BayesianRegression:
@@ -139,7 +129,7 @@ class BayesianRegression:
         """Return the :class:`RegressionFit` of largest evidence with a second group (n, m).
 
         `more_ridges` are the second group's to try, in ascending order, `ridges` some of the first
-        group's; None is all. With m = 0 the first group is fitted alone.
+        group's, None for all. With m = 0 the first group is fitted alone.
         """
         features = self._centred(features)
         m, k = features.shape[1], self._features.shape[1]
@@ -175,7 +165,7 @@ class BayesianRegression:
 
 
 def _shifted_factor(gram, ridge):
-    """Return the Cholesky factor of ``gram + ridge * I``, and log |I + gram / ridge|, or None."""
+    """Return the Cholesky factor of ``gram + ridge * I``, or None, and log |I + gram / ridge|."""
     if not len(gram):
         return gram, 0.0
     shifted = np.array(gram, order="F")
@@ -187,43 +177,33 @@ def _shifted_factor(gram, ridge):
 
 
 class NewFeature(NamedTuple):
-    """A new feature for a regression, with its values (n,) at all points so far and its ridge.
+    """A feature: its values (n,), ridge, and the combination (p,) of the others to subtract."""
 
-    A linear combination of the other features, with coefficients `combination` (p,), is subtracted.
-    """
-
-    values: np.ndarray
+    values: np.ndarray  # at all points so far
     ridge: float
     combination: np.ndarray
 
 
 class OnlineRegression(NamedTuple):
-    """A fitted regression. Its arrays are never written to: an addition makes a new one.
+    """A fitted regression. Its arrays are never written to: an addition makes a new one."""
 
-    `mean` (p,) and `level` are the weighted means of the first points' features and values, and
-    `mean_weight` their mean weight, the unit of the ridges. `roots` (n,) are those of the weights
-    in this unit. `features` (n, p) and `values` (n,) are centred, times the roots. With the upper
-    triangular `factor` U, U'U is the matrix of the normal equations; `right` is their right-hand
-    side and `coefficients` their solution.
-    """
-
-    mean: np.ndarray
-    level: float
-    mean_weight: float
-    roots: np.ndarray
-    features: np.ndarray
-    values: np.ndarray
-    factor: np.ndarray
-    right: np.ndarray
-    coefficients: np.ndarray
+    mean: np.ndarray  # (p,): weighted mean of the first points' features
+    level: float  # weighted mean of their values
+    mean_weight: float  # of the first points; the unit of ridges
+    roots: np.ndarray  # (n,): of the weights, in this unit
+    features: np.ndarray  # (n, p), centred, times the roots
+    values: np.ndarray  # (n,), centred, times the roots
+    factor: np.ndarray  # U, upper triangular: U'U is the matrix of the normal equations
+    right: np.ndarray  # their right-hand side
+    coefficients: np.ndarray  # their solution
 
     @classmethod
     def of(cls, features, values, weights, ridges, coefficients):
         """Return a regression that begins with given coefficients (p,).
 
         `features` (n, p), `values` and `weights` (n,) are those of the first points. `ridges` (p,)
-        is the diagonal of Lambda, in units of the mean weight. Where the coefficients depend on
-        other data too, further points change them as they would change a regression's.
+        is the diagonal of Lambda, in units of the mean weight. If the coefficients depend on other
+        data too, further points change them as they would change a regression's.
         """
         mean_weight = weights.mean()
         roots = np.sqrt(weights / mean_weight)
@@ -299,7 +279,7 @@ class OnlineRegression(NamedTuple):
         return column, mean, factor
 
 
-#: Blocks of values that are held out in turn.
+#: Blocks of values that are held out in turn to choose the weight of score matching.
 N_FOLDS = 5
 
 
@@ -318,12 +298,11 @@ def score_system(gradients, laplacians, base_gradient):
 
 
 def solve_with_scores(features, values, weights, ridges, system, scales):
-    """Solve the joint system with the scale of its score-matching part that predicts values best.
+    """Return coefficients (k,), or None, and the scale of score matching that predicts values best.
 
     `features` have shape (n, k). `values` (n,) are in the order of evaluation, with `weights` (n,)
     of mean one. `ridges` (k,) is the diagonal of Lambda, and `system` is G and v. `scales` are
-    values of tau n s^2 to try. The result is the coefficients (k,), None if there is no solution,
-    and the chosen scale.
+    values of tau n s^2 to try.
     """
     (G, v), (n, k) = system, features.shape
     augmented = np.column_stack([features, values, np.ones(n)])
@@ -372,7 +351,7 @@ class RidgeFit(NamedTuple):
 def ridge_regression(features, values, weights, relative_ridges=RELATIVE_RIDGES):
     """Fit a weighted ridge regression, the ridge chosen by generalised cross-validation.
 
-    `features` have shape (n, k), `values` and `weights` (n,). Weights are positive, and their scale
+    `features` have shape (n, k), `values` and `weights` (n,). Weights are positive; their scale
     doesn't matter. Ridges are relative to the largest eigenvalue of the weighted Gram matrix.
     """
     root = np.sqrt(weights / weights.mean())

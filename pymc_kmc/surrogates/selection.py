@@ -1,20 +1,17 @@
 r"""Choice of bandwidth and regularisation by cross-validated score matching.
 
 The held-out score-matching loss needs neither the target's gradient nor its normalising constant.
-Its problems on a chain, and its cost, are met as follows:
 
-- Repeated states make the loss unbounded below as :math:`\sigma \to 0`. :func:`unique_states`
-  merges them, and the length of the chain's stay becomes a weight.
-- Neighbouring states are alike, so that random folds leak. Folds are contiguous blocks of equal
-  weight.
+- Repeated states would make the loss unbounded below as :math:`\sigma \to 0`.
+  :func:`unique_states` merges them, and the length of the chain's stay becomes a weight.
+- Folds are contiguous blocks of equal weight: neighbouring states are alike, and random folds leak.
 - Every fit is one linear system :math:`(A + \lambda P)\theta = b`. One eigen-decomposition of a
   bandwidth's system gives the loss on a block for *all* :math:`\lambda`. The search is over
   :math:`\sigma` alone: a coarse grid in :math:`\log \sigma`, then steps of a factor 2 as long as
   the loss falls.
-- The least loss is that of one chain. Of the bandwidth with the least loss, the largest
-  :math:`\lambda` is taken whose loss is within one standard error of it: the simplest surrogate
-  that is not known to be worse.
-- Cost is bounded: at most ``max_points`` points and ``max_features`` features enter.
+- The one-standard-error rule chooses :math:`\lambda`: of the bandwidth with the least loss, the
+  largest whose loss is within one standard error of it.
+- At most ``max_points`` points and ``max_features`` features enter.
 """
 
 import copy
@@ -49,19 +46,20 @@ from pymc_kmc.surrogates.lite import KernelExpLite, penalty_matrix, score_matchi
 
 #: Features of the estimator that :func:`select` makes when it is given a name.
 DEFAULT_FEATURES = 500
-#: Most distinct states by default: finite only sums over them, lite solves a system of their order.
+#: Most distinct states by default, for finite (False), which only sums over them, and for lite
+#: (True), which solves a system of their order.
 MOST_POINTS = {False: 2000, True: 300}
-#: Bandwidths tried first, in units of the median squared distance: half the distance between
-#: neighbours in some dimensions to a kernel that is a parabola on the states.
+#: Bandwidths tried first, in median squared distances: from half the distance between neighbours in
+#: some dimensions to a kernel that is a parabola on the states.
 COARSE_GRID = 4.0 ** np.arange(-2, 4)
 #: Ratio of bandwidths in the last steps: the loss is flat near its minimum.
 STEP = 2.0
-#: Bounds of bandwidths, in the same unit; beyond, the loss no longer changes.
+#: Bounds of bandwidths, in median squared distances; beyond them the loss no longer changes.
 RANGE = (4.0**-8, 4.0**9)
-#: Regularisations tried, in units of the system's mean eigenvalue: quarter decades from where
-#: rounding errors of a loss stay small to a fit that is switched off.
+#: Regularisations tried, in units of the system's mean eigenvalue: quarter decades from small
+#: rounding errors of the loss to a fit that is switched off.
 RELATIVE_REGULARISATIONS = 10.0 ** np.arange(-9.0, 3.01, 0.25)
-#: Share of the identity in a penalty, which makes it positive definite to rounding error.
+#: Share of the identity added to a penalty, which makes it positive definite despite rounding.
 JITTER = 1e-9
 
 
@@ -225,7 +223,7 @@ def select(
 
 
 def _states(X, sample_weight, n_folds, max_points, rng):
-    """Return distinct states (n, d), at most so many, their weights (n,) and the folds."""
+    """Return distinct states (n, d), at most `max_points`, their weights (n,) and the folds."""
     n_folds, max_points = check_count(n_folds, "n_folds"), check_count(max_points, "max_points")
     if n_folds < 2:
         raise ValueError("n_folds=1 leaves nothing to fit to; pass at least 2")
@@ -243,7 +241,7 @@ def _states(X, sample_weight, n_folds, max_points, rng):
 
 
 def _unfitted(estimator):
-    """Return an unfitted surrogate to copy, for a surrogate or a name."""
+    """Return an unfitted copy of a surrogate, or the surrogate of a name."""
     if isinstance(estimator, str) and estimator == "lite":
         return KernelExpLite(None, None)
     if isinstance(estimator, str) and estimator == "finite":
@@ -294,10 +292,7 @@ def _starts(sigmas, warm_start, X, rng):
 
 
 class _Trial(NamedTuple):
-    """The regularisation that is chosen for one bandwidth, with its losses.
-
-    `least` is the least loss of any regularisation.
-    """
+    """The regularisation chosen for one bandwidth; `least` is the least loss of any."""
 
     sigma: float
     least: float
@@ -321,7 +316,7 @@ def _search(systems, starts, low, high):
 
 
 def _try(systems, sigma):
-    """Return the :class:`_Trial` of a bandwidth: the one-standard-error rule."""
+    """Return the :class:`_Trial` of a bandwidth, by the one-standard-error rule."""
     weights = np.array([system.weight for system in systems])
     weights = weights / weights.sum()
     scale = np.mean([np.trace(system.A) / np.trace(system.P) for system in systems])
@@ -377,7 +372,7 @@ class System(NamedTuple):
 
 
 def held_out_losses(system, regularisations):
-    """Return a fold's losses for all regularisations, from one eigen-decomposition; inf if none."""
+    """Return a fold's losses for all regularisations by one eigen-decomposition; inf on failure."""
     A, P, b, T, t, constant, _ = system
     try:
         # In the eigenvectors' coordinates the penalty is the identity and A is diagonal.

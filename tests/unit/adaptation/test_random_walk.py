@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.history import GrowingArray
+from pymc_kmc.adaptation.history import RECENT_SHARE, GrowingArray
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.warping import learn_warp
 from pymc_kmc.numerics.samples import shrunk_covariance
@@ -88,7 +88,7 @@ def test_new_coordinates_have_their_covariance_at_once():
     rng = np.random.default_rng(5)
     for v in 2.0 * rng.standard_normal(400):
         history.append(np.array([v, np.exp(v) * rng.standard_normal()]))
-    states = history.recent(RandomWalkAdaptation.RECENT_SHARE)
+    states = history.recent(RECENT_SHARE)
     adaptation.learn_covariance(history)
     plain = adaptation.covariance
     warp = learn_warp(states)
