@@ -97,6 +97,7 @@ test-wheel: smoke
 test-wheel-docs:
 	@cd $(WHEEL_TREE) && $(WHEEL_PYTHON) $(PYTEST) $(DOCUMENTATION) $(PYTEST_ARGS) tests/examples
 
+# Bytecode is made where a module is first imported: half of what is installed never is.
 venv:
 	@interpreter=$$($(PYTHON) -c '$(DESCRIBE)') \
 		|| { echo "make: no usable interpreter in PYTHON=$(PYTHON)" >&2; exit 1; }; \
@@ -108,7 +109,7 @@ venv:
 	   rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) || exit 1;; \
 	esac; \
 	echo "Installing pymc_kmc and what it needs into $(VENV) (some minutes the first time)"; \
-	$(VENV)/bin/python -m pip install -qq --editable '.[dev,examples,test,bench,dask,umbridge,mpi]' || exit 1; \
+	$(VENV)/bin/python -m pip install -qq --no-compile --editable '.[dev,examples,test,bench,dask,umbridge,mpi]' || exit 1; \
 	echo "$$wanted" > $(VENV)/.built
 
 clean:

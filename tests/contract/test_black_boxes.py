@@ -43,6 +43,7 @@ def steps_of_both():
     return [kmc.AdaptiveMetropolis([model["x"]]), pm.Slice([model["z"]])]
 
 
+@pytest.mark.exactness
 @pytest.mark.filterwarnings("ignore:The black box 'line' raised")
 def test_same_seed_same_draws_whatever_cores_and_start_method(caplog):
     """And rejections in other processes are told."""
@@ -59,6 +60,7 @@ def test_same_seed_same_draws_whatever_cores_and_start_method(caplog):
         assert len(told) == 2  # once a chain
 
 
+@pytest.mark.exactness
 @pytest.mark.one_line
 @pytest.mark.filterwarnings("ignore:The black box 'line' raised")
 def test_same_draws_on_executors():

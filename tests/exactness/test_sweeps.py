@@ -52,6 +52,7 @@ def error(posterior):
     return worst_moment(posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD)
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize(
     ("kind", "noise", "n_parallel"),
     [
@@ -80,6 +81,7 @@ def test_beside_another_step():
     assert worst_moment(residuals, 0.0, 1.0) < TOLERANCE
 
 
+@pytest.mark.one_line
 def test_an_exchange_with_the_ratio_upside_down_is_found_out(monkeypatch):
     right = Partner.propose
 
@@ -91,6 +93,7 @@ def test_an_exchange_with_the_ratio_upside_down_is_found_out(monkeypatch):
     assert error(draws("wrong", NO_NOISE, 4)) > 2 * TOLERANCE
 
 
+@pytest.mark.one_line
 def test_an_estimate_that_stays_behind_is_found_out(monkeypatch):
     """The chain takes a partner's place, and another estimate there."""
     right = kmc.KMC._conclude

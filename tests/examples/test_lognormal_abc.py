@@ -52,6 +52,7 @@ def test_the_figures_of_the_text(posteriors):
         )
 
 
+@pytest.mark.documentation
 def test_it_runs(tmp_path, capsys):
     picture = tmp_path / "lognormal.png"
     example.main(["--tune", "60", "--draws", "40", "--output", str(picture)])

@@ -58,6 +58,7 @@ def test_where_the_solver_gives_up_the_density_is_zero():
         assert model.compile_logp(mode="FAST_COMPILE")(point(x)) == -np.inf
 
 
+@pytest.mark.documentation
 def test_meter_counts_what_is_called():
     """Tuning pays for compilation."""
     with example.build_model() as model:

@@ -91,6 +91,7 @@ def test_a_number_is_learned_by_its_difference():
     is_right(learned)
 
 
+@pytest.mark.exactness
 def test_chains_move_on_the_sum_of_both(learned):
     density = on_emulators(learned, model(roughly)).surrogate
     X = learned.positions[:20]
@@ -123,6 +124,7 @@ def test_it_is_stored_with_its_base(learned, tmp_path):
     np.testing.assert_array_equal(first.log_density(X), second.log_density(X))
 
 
+@pytest.mark.exactness
 def test_draws_are_of_the_fine_model():
     with model(roughly):
         idata = pm.sample(

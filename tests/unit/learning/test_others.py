@@ -42,6 +42,7 @@ def test_what_is_given_is_said(learned):
     assert "given the first values of on" in repr(posterior)
 
 
+@pytest.mark.exactness
 @pytest.mark.parametrize("on", [0, 1])
 def test_the_emulated_density_follows(learned, on):
     """It is the model's, given each value, though one of them alone was seen while learning."""

@@ -65,6 +65,7 @@ def half():
     return model
 
 
+@pytest.mark.exactness
 def test_chains_move_within_it(tmp_path):
     model = half()
     learned = kmc.learn(model, random_seed=0, progressbar=False)

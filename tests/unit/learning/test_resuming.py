@@ -70,6 +70,7 @@ def test_an_early_interruption_keeps_evaluations():
     assert "made: 7;" in caught.value.__notes__[0]
 
 
+@pytest.mark.exactness
 def test_another_seed_uses_what_was_evaluated():
     failing = Failing(log_likelihood, FAILS_AT, ValueError("no"))
     model = scalar(failing)
@@ -182,6 +183,7 @@ def test_learning_again_with_a_store_evaluates_nothing(tmp_path):
     np.testing.assert_array_equal(found[0].positions, found[1].positions)
 
 
+@pytest.mark.exactness
 def test_another_prior_and_a_new_variable_start_from_a_store(tmp_path):
     calls = []
     kmc.learn(counted_curve(calls, tmp_path / "a.db"), **QUIET)

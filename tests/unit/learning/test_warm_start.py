@@ -44,6 +44,7 @@ def of_data(X):
     return 0.5 * ((curves - OBSERVED) ** 2 - (curves - CHANGED) ** 2).sum(axis=1) / 0.01
 
 
+@pytest.mark.exactness
 @pytest.mark.parametrize(
     ("changes", "log_weights"),
     [({"prior": (1.4, 0.05)}, of_prior), ({"observed": CHANGED}, of_data)],
@@ -67,6 +68,7 @@ def test_another_prior_or_other_data_cost_no_evaluation(changes, log_weights):
     np.testing.assert_array_less(np.abs(draws.mean(axis=1) - mean) / sd, 0.3)
 
 
+@pytest.mark.exactness
 def test_a_posterior_elsewhere_is_evaluated():
     calls, first = [], learned_curve()
     changed = model(calls, observed=5.0 * np.exp(-0.2 * TIMES))

@@ -48,6 +48,7 @@ def sample(learned, error=0.0, tune=100, draws=50, n_parallel=None, **arguments)
         )
 
 
+@pytest.mark.exactness
 def test_tuning_costs_a_few_evaluations(learned):
     idata = sample(learned, cores=1)
     warmup = idata["warmup_sample_stats"]
@@ -195,6 +196,7 @@ def test_chains_settle_on_what_is_close(learned):
     assert np.all(idata["warmup_sample_stats"]["kmc_n_evaluations"].sum("draw") <= SETTLING + 1)
 
 
+@pytest.mark.exactness
 @pytest.mark.one_line
 def test_noise_that_was_learned_is_known_to_the_chains():
     """Perfect proposals are accepted in .54 of cases; a chain that rests has probed .03 to .9."""

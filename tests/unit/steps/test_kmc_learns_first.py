@@ -31,6 +31,7 @@ class Counted:
         return decay(size, rate)
 
 
+@pytest.mark.exactness
 def test_it_is_learned_where_the_step_is_made(caplog):
     function = Counted()
     with curve(function) as model, caplog.at_level(logging.INFO):
@@ -67,6 +68,7 @@ def test_learning_has_the_step_s_n_parallel_and_else_the_number_of_workers(monke
     assert found == [16, 16, 3]
 
 
+@pytest.mark.exactness
 @pytest.mark.one_line
 def test_a_log_likelihood_is_learned_where_searches_agree():
     with scalar():

@@ -200,6 +200,7 @@ for d in (1, 2, 3, 4, 7):
 """
 
 
+@pytest.mark.exactness
 def test_results_are_those_of_code_from_the_cache_bit_by_bit(tmp_path):
     """In a process that compiles everything and in one that loads it, in reverse order.
 
