@@ -75,8 +75,16 @@ def mala():
     return pm.HamiltonianMC(potential=potential, **rule)
 
 
+class RandomWalk(kmc.AdaptiveMetropolis):
+    """An isotropic random walk, which learns its scale alone."""
+
+    def _learn(self, outcome):
+        self.adapted.random_walk.learn(outcome, self.rng)
+
+
 VARIANTS = {
-    "AdaptiveMetropolis": kmc.AdaptiveMetropolis,
+    "AdaptiveMetropolis": lambda: kmc.AdaptiveMetropolis(target_acceptance=0.25),
+    "RandomWalk": lambda: RandomWalk(target_acceptance=0.25),
     "MALA": mala,
     "GadMALA": kmc.GadMALA,
     "GadMALA-multiplicative": lambda: kmc.GadMALA(update="multiplicative"),

@@ -4,7 +4,7 @@ The tables: regressions and Neal's Gaussian, those of `examples.benchmarks.logis
 docstring says where the data come from and in what two of them differ from the paper's; digits are
 in place of MNIST. 20,000 iterations of tuning and 20,000 draws; ESS of x, smallest, median and
 largest coordinate. "additive" is the paper's update with its constants: gadMALAf, gadMALAe and
-gadRWM. "GadMALA" is this package's default. "AdaptiveMetropolis", "Metropolis", "MALA" and "NUTS"
+gadRWM. "GadMALA" is this package's default. "AdaptiveMetropolis", "RandomWalk", "MALA" and "NUTS"
 are the paper's AM, RWM, MALA and NUTS, for which the published figure is the smallest ESS a second
 alone. Seconds are of this machine's processor, tuning included, and don't compare with theirs:
 ratios within a table do.
@@ -25,7 +25,7 @@ from examples.paper.frame import Experiment, averages, with_published
 LENGTH = 20_000
 ALGORITHMS = ("GadMALA-additive", "GadMALA-additive-exact", "GadRWM-additive", "GadMALA")
 #: The paper's rivals, by their names in `examples.benchmarks.logistic`: AM, RWM, MALA and NUTS.
-RIVALS = ("AdaptiveMetropolis", "Metropolis", "MALA", "NUTS")
+RIVALS = ("AdaptiveMetropolis", "RandomWalk", "MALA", "NUTS")
 #: Acceptance; ESS min, median, max; min ESS a second: f, e and RWM in the order of `ALGORITHMS`.
 PUBLISHED = {
     "ripley": (
