@@ -9,8 +9,10 @@ import pymc as pm
 import pytensor
 import xarray as xr
 from pytensor.compile.ops import ViewOp
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar import Switch
+from pytensor.tensor.random.type import RandomType
 
 from pymc_kmc._compat import add_to_group, with_group
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
@@ -134,8 +136,9 @@ def sample_posterior_predictive(
 ) -> Any:
     """Do `pymc.sample_posterior_predictive`, with few calls of black boxes or none.
 
-    A black box that is kept as a `pymc.Deterministic` isn't called. The others are called once for
-    each distinct draw that no store has, in a batch: on an executor, or in one call if they are
+    A black box that is kept as a `pymc.Deterministic` isn't called while the data that it depends
+    on are those in the group ``constant_data`` of `idata`. The others are called once for each
+    distinct draw that no store has, in a batch: on an executor, or in one call if they are
     vectorized. The simulator of an :func:`ABCPotential` or a :func:`SyntheticLikelihoodPotential`
     makes a new data set at each draw, under the potential's name.
 
@@ -209,12 +212,45 @@ def _known_at_draws(idata, model, executor):
         for each in model.deterministics
         if each.name in draws and (variable := _box_of(each)) is not None
     }
+    unchanged = _unchanged_data(idata, model)
     with ExitStack() as stack:
         for node in io_toposort([], model.observed_RVs):
             if isinstance(node.op, BlackBoxOp):
                 inputs = _at_draws(node.inputs, draws, model, node.op.name)
-                stack.enter_context(node.op.knowing(inputs, boxes.get(node), executor))
+                is_kept = node in boxes and _data_above(node.inputs, model) <= unchanged
+                outputs = boxes[node] if is_kept else None
+                stack.enter_context(node.op.knowing(inputs, outputs, executor))
         yield
+
+
+def _data_above(variables, model):
+    """Return the data and lengths of dims that variables depend on, given the free variables."""
+    above = set(ancestors(variables, blockers=set(model.free_RVs)))
+    shared = {each for each in above if isinstance(each, SharedVariable)}
+    random = {each for each in shared if isinstance(each.type, RandomType)}
+    # Data that pm.do or freeze_dims_and_data made constant may be others than those of the draws.
+    return shared - random | above & set(model.data_vars)
+
+
+def _unchanged_data(idata, model):
+    """Return the data and lengths of dims that `idata` has, and that are the same in the model.
+
+    Others may have changed: `pymc.sample_posterior_predictive` sees it so too.
+    """
+    constants = getattr(idata, "constant_data", None)
+    constants = xr.Dataset() if constants is None else constants
+    sizes = {**Run.draws_of(idata).sizes, **constants.sizes}
+    of_draws = {data: constants[data.name] for data in model.data_vars if data.name in constants}
+    of_draws |= {length: sizes[dim] for dim, length in model.dim_lengths.items() if dim in sizes}
+    return {
+        data
+        for data, value in of_draws.items()
+        if np.array_equal(
+            data.get_value() if isinstance(data, SharedVariable) else data.data,
+            value,
+            equal_nan=True,
+        )
+    }
 
 
 def _simulated_at_draws(idata, model, executor, rng, wanted):

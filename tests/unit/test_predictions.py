@@ -4,7 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
+from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_kmc as kmc
 
@@ -100,6 +102,57 @@ def test_what_is_known_is_forgotten_afterwards():
     box._cache.clear()
     box.evaluate(*row)
     assert function.n_calls == before + 1
+
+
+@pytest.mark.parametrize("changed", ["times", "new_length", "length_alone", "frozen"])
+def test_what_was_kept_with_other_data_is_computed_anew(changed):
+    n_calls = 0
+
+    def curve(rate, times, length):
+        nonlocal n_calls
+        n_calls += 1
+        return length * np.exp(-rate * times)
+
+    with pm.Model(coords={"time": [0, 1, 2], "other": range(2)}) as model:
+        times = pm.Data("times", np.arange(3.0), dims="time")
+        data = pm.Data("data", np.array([2.0, 1.0, 0.5]), dims="time")
+        pm.Data("unrelated", np.zeros(2), dims="other")
+        rate, length = pm.HalfNormal("rate"), model.dim_lengths["other"]
+        mean = kmc.BlackBox("curve", curve, rate, times, length, shape=times.shape)
+        pm.Normal("y", pm.Deterministic("mean", mean), 0.1, observed=data)
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=10, draws=10, chains=1, random_seed=1, **QUIET)
+        n_sampling = n_calls
+        pm.set_data({"unrelated": np.ones(2)})
+        ours(model, idata)
+        assert n_calls == n_sampling
+        if changed in ("times", "frozen"):
+            pm.set_data({"times": np.arange(3.0) + 5.0})
+        elif changed == "new_length":
+            new = {"times": np.arange(4.0), "data": np.zeros(4)}
+            pm.set_data(new, coords={"time": range(4)})
+        else:
+            pm.set_data({"unrelated": np.ones(3)}, coords={"other": range(3)})
+    if changed == "frozen":
+        model = freeze_dims_and_data(model)
+    found = ours(model, idata)
+    assert n_calls == n_sampling + 2 * n_distinct(idata)
+    are_pymcs(found, model, idata)
+
+
+def test_what_was_kept_with_data_that_may_have_changed_is_computed_anew():
+    scale = pytensor.shared(1.0, name="scale")
+    with pm.Model() as model:
+        rate = pm.HalfNormal("rate")
+        mean = pm.Deterministic("mean", kmc.BlackBox("box", lambda *values: values[0], rate, scale))
+        pm.Normal("y", mean, 0.1, observed=1.0)
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=10, draws=10, chains=1, random_seed=1, **QUIET)
+    (box,) = kmc.black_boxes(model)
+    before = box.n_evaluations
+    found = ours(model, idata)
+    assert box.n_evaluations == before + 2 * n_distinct(idata)
+    are_pymcs(found, model, idata)
 
 
 def test_a_box_of_a_box_is_known_too():
