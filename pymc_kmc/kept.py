@@ -166,6 +166,11 @@ def sample_posterior_predictive(
         If a black box or a simulator fails.
     """
     model = check_model(model)
+    simulators, wanted = _simulators(model), kwargs.get("var_names")
+    if wanted is not None:
+        simulators = {name: node for name, node in simulators.items() if name in wanted}
+        # PyMC would draw their estimates of the likelihood under these names.
+        kwargs["var_names"] = [name for name in wanted if name not in simulators]
     with _known_at_draws(idata, model, executor), warnings.catch_warnings():
         # Said of every model with a potential; draws of a posterior have its potentials' effect.
         warnings.filterwarnings("ignore", "The effect of Potentials", UserWarning)
@@ -173,7 +178,7 @@ def sample_posterior_predictive(
             idata, model=model, random_seed=random_seed, **kwargs
         )
     rng = check_rng(random_seed, "random_seed")
-    simulated = _simulated_at_draws(idata, model, executor, rng, kwargs.get("var_names"))
+    simulated = _simulated_at_draws(simulators, idata, model, executor, rng)
     if not simulated:
         return found
     if not kwargs.get("return_inferencedata", True):
@@ -253,18 +258,24 @@ def _unchanged_data(idata, model):
     }
 
 
-def _simulated_at_draws(idata, model, executor, rng, wanted):
+def _simulators(model):
+    """Return the nodes of a model's simulators by their potentials' names."""
+    return {
+        potential.name: node
+        for potential in model.potentials
+        for node in io_toposort([], [potential])
+        if isinstance(node.op, NoisyLogLikelihood) and node.op.summaries is not None
+    }
+
+
+def _simulated_at_draws(simulators, idata, model, executor, rng):
     """Return the simulators' data sets (chain, draw, ...), by the potentials' names."""
     executor, draws, simulated = _lazy(executor), _stacked(idata), {}
     n_chains, n_draws = (Run.draws_of(idata).sizes[dim] for dim in ("chain", "draw"))
-    for potential in model.potentials:
-        for node in io_toposort([], [potential]):
-            op = node.op
-            is_simulator = isinstance(op, NoisyLogLikelihood) and op.summaries is not None
-            if is_simulator and (wanted is None or potential.name in wanted):
-                inputs = _at_draws(node.inputs[1:], draws, model, op.name)
-                found = np.stack(list(op.simulated(inputs, rng, executor)))
-                simulated[potential.name] = found.reshape(n_chains, n_draws, *found.shape[1:])
+    for name, node in simulators.items():
+        inputs = _at_draws(node.inputs[1:], draws, model, node.op.name)
+        found = np.stack(list(node.op.simulated(inputs, rng, executor)))
+        simulated[name] = found.reshape(n_chains, n_draws, *found.shape[1:])
     return simulated
 
 

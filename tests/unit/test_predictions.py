@@ -218,6 +218,27 @@ def test_simulators_make_a_new_data_set_at_each_draw(takes_size):
     np.testing.assert_array_equal(as_dict["simulated"], first)
 
 
+def test_simulators_are_asked_for_by_name():
+    with pm.Model() as model:
+        scale = pm.LogNormal("scale")
+        for name in ("first", "second"):
+            kmc.ABCPotential(
+                name,
+                lambda scale, rng: rng.exponential(scale, 3),
+                scale,
+                observed=np.full(3, 0.5),
+                epsilon=1.0,
+            )
+        pm.Normal("y", scale, 1.0, observed=1.0)
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=20, draws=20, chains=1, random_seed=1, **QUIET)
+    for names in (["first", "y"], ["y"], ["second"]):
+        found = kmc.sample_posterior_predictive(idata, model, var_names=names, **QUIET)
+        assert set(found.posterior_predictive.data_vars) == set(names)
+        if names != ["y"]:
+            assert found.posterior_predictive[names[0]].shape == (1, 20, 3)
+
+
 def test_a_simulator_alone_and_one_that_fails():
     def simulator(scale, rng):
         if is_broken:
