@@ -19,6 +19,7 @@ from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.likelihoods.executors import LazyExecutor, check_executor
 from pymc_kmc.likelihoods.noisy_log_likelihood import NoisyLogLikelihood
+from pymc_kmc.likelihoods.simulations import NotAnArray, as_one_array
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
 from pymc_kmc.model.log_density import EXTRA
 from pymc_kmc.numerics.checks import check_rng
@@ -140,7 +141,8 @@ def sample_posterior_predictive(
     on are those in the group ``constant_data`` of `idata`. The others are called once for each
     distinct draw that no store has, in a batch: on an executor, or in one call if they are
     vectorized. The simulator of an :func:`ABCPotential` or a :func:`SyntheticLikelihoodPotential`
-    makes a new data set at each draw, under the potential's name.
+    makes a new data set at each draw, under the potential's name. One whose data sets are no arrays
+    of one shape is left out, with a warning.
 
     Parameters
     ----------
@@ -162,6 +164,8 @@ def sample_posterior_predictive(
     ------
     ValueError
         If `idata` lacks a variable that a black box or a simulator depends on.
+    TypeError
+        If ``var_names`` has a simulator whose data sets are no arrays of one shape.
     BlackBoxError, EstimatorError
         If a black box or a simulator fails.
     """
@@ -178,7 +182,19 @@ def sample_posterior_predictive(
             idata, model=model, random_seed=random_seed, **kwargs
         )
     rng = check_rng(random_seed, "random_seed")
-    simulated = _simulated_at_draws(simulators, idata, model, executor, rng)
+    simulated = {}
+    for name, node in simulators.items():
+        try:
+            simulated[name] = _simulated_at_draws(node, idata, model, executor, rng)
+        except NotAnArray as error:
+            told = (
+                f"The simulator of {name!r} {error}: its data sets can't be kept with the "
+                "predictions. Let it return arrays of one shape, of which summary= takes what it "
+                f"needs, or give var_names= without {name!r}."
+            )
+            if wanted is not None:
+                raise TypeError(told) from None
+            warnings.warn(told, UserWarning, stacklevel=2)
     if not simulated:
         return found
     if not kwargs.get("return_inferencedata", True):
@@ -268,15 +284,12 @@ def _simulators(model):
     }
 
 
-def _simulated_at_draws(simulators, idata, model, executor, rng):
-    """Return the simulators' data sets (chain, draw, ...), by the potentials' names."""
-    executor, draws, simulated = _lazy(executor), _stacked(idata), {}
-    n_chains, n_draws = (Run.draws_of(idata).sizes[dim] for dim in ("chain", "draw"))
-    for name, node in simulators.items():
-        inputs = _at_draws(node.inputs[1:], draws, model, node.op.name)
-        found = np.stack(list(node.op.simulated(inputs, rng, executor)))
-        simulated[name] = found.reshape(n_chains, n_draws, *found.shape[1:])
-    return simulated
+def _simulated_at_draws(node, idata, model, executor, rng):
+    """Return a simulator's data sets (chain, draw, ...); raise a NotAnArray if they make none."""
+    inputs = _at_draws(node.inputs[1:], _stacked(idata), model, node.op.name)
+    found = as_one_array(node.op.simulated(inputs, rng, _lazy(executor)))
+    sizes = Run.draws_of(idata).sizes
+    return found.reshape(sizes["chain"], sizes["draw"], *found.shape[1:])
 
 
 def _lazy(executor):

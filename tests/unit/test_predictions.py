@@ -256,3 +256,40 @@ def test_a_simulator_alone_and_one_that_fails():
     is_broken = True
     with pytest.raises(kmc.EstimatorError, match="'simulated' raised ArithmeticError: no data"):
         kmc.sample_posterior_predictive(idata, model, **QUIET)
+
+
+@pytest.mark.parametrize("returned", ["dict", "dict of many", "pair of many", "lengths"])
+def test_a_simulator_without_arrays_is_left_out(returned):
+    def one(scale, rng):
+        data = rng.exponential(scale, 3)
+        return {"x": data} if returned == "dict" else data[: rng.integers(1, 4)]
+
+    def many(scale, rng, size):
+        data = rng.exponential(scale, (size, 3))
+        return {"x": data} if returned == "dict of many" else (data, data)
+
+    def summary(data):
+        if returned == "lengths":
+            return data.mean()
+        if isinstance(data, dict):
+            return data["x"]
+        return data[0] if isinstance(data, tuple) else data  # observed, as an array of one
+
+    simulator = many if returned.endswith("many") else one
+    observed = {"x": np.full(3, 0.5)} if returned == "dict" else np.full(3, 0.5)
+    with pm.Model() as model:
+        scale = pm.LogNormal("scale")
+        pm.Normal("y", scale, 1.0, observed=1.0)
+        options = {"observed": observed, "epsilon": 1.0, "summary": summary}
+        kmc.ABCPotential("simulated", simulator, scale, **options)
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=20, draws=20, chains=1, random_seed=1, **QUIET)
+    reasons = {"lengths": r"shapes \(\d,\) and", "pair of many": r"shape \(2, 1, 3\) where"}
+    told = reasons.get(returned, "type dict, not an array")
+    told = f"simulator of 'simulated' returned .* {told}.* give var_names="
+    with pytest.warns(UserWarning, match=told), ThreadPoolExecutor(2) as pool:
+        executor = None if simulator is many else pool
+        found = kmc.sample_posterior_predictive(idata, model, executor=executor, **QUIET)
+    assert set(found.posterior_predictive.data_vars) == {"y"}
+    with pytest.raises(TypeError, match=told):
+        kmc.sample_posterior_predictive(idata, model, var_names=["y", "simulated"], **QUIET)
