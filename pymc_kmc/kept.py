@@ -175,7 +175,8 @@ def sample_posterior_predictive(
         simulators = {name: node for name, node in simulators.items() if name in wanted}
         # PyMC would draw their estimates of the likelihood under these names.
         kwargs["var_names"] = [name for name in wanted if name not in simulators]
-    with _known_at_draws(idata, model, executor), warnings.catch_warnings():
+    known = _known_at_draws(idata, model, executor, kwargs.get("var_names"))
+    with known, _kept_as_it_is(model.observed_RVs), warnings.catch_warnings():
         # Said of every model with a potential; draws of a posterior have its potentials' effect.
         warnings.filterwarnings("ignore", "The effect of Potentials", UserWarning)
         found = pm.sample_posterior_predictive(
@@ -220,13 +221,24 @@ def compute_log_likelihood(
     result those of `pymc.compute_log_likelihood`, which adds ``log_likelihood`` to `idata`.
     """
     model = check_model(model)
-    with _known_at_draws(idata, model, executor):
+    with _known_at_draws(idata, model, executor, kwargs.get("var_names")):
         return pm.compute_log_likelihood(idata, model=model, **kwargs)
 
 
 @contextmanager
-def _known_at_draws(idata, model, executor):
-    """Give the black boxes above observed variables their outputs at the draws."""
+def _kept_as_it_is(variables):
+    """Restore a list: PyMC 5.28 adds Deterministics and potentials to a model's observed ones."""
+    before = list(variables)
+    try:
+        yield
+    finally:
+        list.__setitem__(variables, slice(None), before)  # PyMC's kind of list refuses its own
+
+
+@contextmanager
+def _known_at_draws(idata, model, executor, names=None):
+    """Give the black boxes above variables, by default observed ones, their outputs at draws."""
+    wanted = [model[name] for name in names] if names else model.observed_RVs
     executor, draws = _lazy(executor), _stacked(idata)
     boxes = {
         variable.owner: draws[each.name]
@@ -235,7 +247,7 @@ def _known_at_draws(idata, model, executor):
     }
     unchanged = _unchanged_data(idata, model)
     with ExitStack() as stack:
-        for node in io_toposort([], model.observed_RVs):
+        for node in io_toposort([], wanted):
             if isinstance(node.op, BlackBoxOp):
                 inputs = _at_draws(node.inputs, draws, model, node.op.name)
                 is_kept = node in boxes and _data_above(node.inputs, model) <= unchanged
@@ -308,13 +320,20 @@ def _box_of(variable):
     """Return the output of a black box that a Deterministic copies, or None."""
     while (node := variable.owner) is not None and not isinstance(node.op, BlackBoxOp):
         scalar_op = getattr(node.op, "scalar_op", None)
-        if isinstance(scalar_op, Switch):  # of rejected points, which no draw is
+        if isinstance(scalar_op, Switch) and _is_success(node.inputs[0]):  # as every draw is
             variable = node.inputs[1]
         elif isinstance(node.op, ViewOp) or getattr(scalar_op, "name", None) == "identity":
             variable = node.inputs[0]
         else:
             return None
     return None if node is None else variable
+
+
+def _is_success(condition):
+    """Return whether a condition is that a black box which rejects has succeeded."""
+    while (node := condition.owner) is not None and not isinstance(node.op, BlackBoxOp):
+        condition = node.inputs[0]
+    return node is not None and condition is node.outputs[1]
 
 
 def _at_draws(variables, draws, model, name):
@@ -325,6 +344,8 @@ def _at_draws(variables, draws, model, name):
         raise ValueError(f"idata lacks {missing}, which {name!r} depends on.")
     function = pytensor.function(free, variables, on_unused_input="ignore")
     rows = zip(*[draws[each.name].astype(each.dtype) for each in free], strict=True)
+    if not free:  # data alone, or what pm.do has set
+        rows = [()] * len(next(iter(draws.values())))
     return [np.array(values) for values in zip(*[function(*row) for row in rows], strict=True)]
 
 

@@ -293,3 +293,41 @@ def test_a_simulator_without_arrays_is_left_out(returned):
     assert set(found.posterior_predictive.data_vars) == {"y"}
     with pytest.raises(TypeError, match=told):
         kmc.sample_posterior_predictive(idata, model, var_names=["y", "simulated"], **QUIET)
+
+
+def two_boxes():
+    """Return a model of two boxes, of which a Deterministic clips one, its draws and functions."""
+    functions, sampled_too = (Decay(), Decay()), {"tune": 10, "draws": 10, "chains": 1}
+    with pm.Model() as model:
+        rates = pm.HalfNormal("rate"), pm.HalfNormal("other")
+        for name, function, rate in zip("yz", functions, rates, strict=True):
+            curve = kmc.BlackBox(f"box of {name}", function, 1.0, rate, shape=4)
+            pm.Deterministic(f"clipped_{name}", pm.math.switch(curve > 0.5, curve, 0.5))
+            pm.Normal(name, curve, 0.5, observed=[1.0, 0.6, 0.4, 0.2])
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, random_seed=1, **sampled_too, **QUIET)
+    return model, idata, functions
+
+
+def test_only_boxes_of_what_is_asked_for_are_called_and_what_clips_them_is_no_output():
+    model, idata, functions = two_boxes()
+    before = [function.n_calls for function in functions]
+    found = ours(model, idata, var_names=["y"])
+    assert functions[0].n_calls == before[0] + 2 * n_distinct(idata)
+    assert functions[1].n_calls == before[1]
+    options = {"var_names": ["y"], "random_seed": 2} | QUIET
+    predicted = pm.sample_posterior_predictive(idata, model=model, **options)
+    np.testing.assert_array_equal(found[0], predicted.posterior_predictive["y"].values)
+    before = list(model.observed_RVs)
+    kmc.sample_posterior_predictive(idata, model, **QUIET)
+    assert model.observed_RVs == before  # PyMC 5.28 adds Deterministics
+    model.logp()
+
+
+def test_a_box_without_free_variables_is_known():
+    model, idata, _ = two_boxes()
+    fixed = pm.do(model, {"rate": 0.5})
+    options = {"var_names": ["y"], "random_seed": 2} | QUIET
+    predicted = pm.sample_posterior_predictive(idata, model=fixed, **options)
+    found = kmc.sample_posterior_predictive(idata, fixed, **options)
+    assert found.posterior_predictive.equals(predicted.posterior_predictive)
