@@ -333,7 +333,7 @@ def _is_success(condition):
     """Return whether a condition is that a black box which rejects has succeeded."""
     while (node := condition.owner) is not None and not isinstance(node.op, BlackBoxOp):
         condition = node.inputs[0]
-    return node is not None and condition is node.outputs[1]
+    return node is not None and node.op.rejects and condition.index == 1
 
 
 def _at_draws(variables, draws, model, name):
