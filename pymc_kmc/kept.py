@@ -9,14 +9,17 @@ import pymc as pm
 import pytensor
 import xarray as xr
 from pytensor.compile.ops import ViewOp
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar import Switch
+from pytensor.tensor.random.type import RandomType
 
 from pymc_kmc._compat import add_to_group, with_group
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.likelihoods.checks import check_model
 from pymc_kmc.likelihoods.executors import LazyExecutor, check_executor
 from pymc_kmc.likelihoods.noisy_log_likelihood import NoisyLogLikelihood
+from pymc_kmc.likelihoods.simulations import NotAnArray, as_one_array
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
 from pymc_kmc.model.log_density import EXTRA
 from pymc_kmc.numerics.checks import check_rng
@@ -134,10 +137,12 @@ def sample_posterior_predictive(
 ) -> Any:
     """Do `pymc.sample_posterior_predictive`, with few calls of black boxes or none.
 
-    A black box that is kept as a `pymc.Deterministic` isn't called. The others are called once for
-    each distinct draw that no store has, in a batch: on an executor, or in one call if they are
+    A black box that is kept as a `pymc.Deterministic` isn't called while the data that it depends
+    on are those in the group ``constant_data`` of `idata`. The others are called once for each
+    distinct draw that no store has, in a batch: on an executor, or in one call if they are
     vectorized. The simulator of an :func:`ABCPotential` or a :func:`SyntheticLikelihoodPotential`
-    makes a new data set at each draw, under the potential's name.
+    makes a new data set at each draw, under the potential's name. One whose data sets are no arrays
+    of one shape is left out, with a warning.
 
     Parameters
     ----------
@@ -159,18 +164,38 @@ def sample_posterior_predictive(
     ------
     ValueError
         If `idata` lacks a variable that a black box or a simulator depends on.
+    TypeError
+        If ``var_names`` has a simulator whose data sets are no arrays of one shape.
     BlackBoxError, EstimatorError
         If a black box or a simulator fails.
     """
     model = check_model(model)
-    with _known_at_draws(idata, model, executor), warnings.catch_warnings():
+    simulators, wanted = _simulators(model), kwargs.get("var_names")
+    if wanted is not None:
+        simulators = {name: node for name, node in simulators.items() if name in wanted}
+        # PyMC would draw their estimates of the likelihood under these names.
+        kwargs["var_names"] = [name for name in wanted if name not in simulators]
+    known = _known_at_draws(idata, model, executor, kwargs.get("var_names"))
+    with known, _kept_as_it_is(model.observed_RVs), warnings.catch_warnings():
         # Said of every model with a potential; draws of a posterior have its potentials' effect.
         warnings.filterwarnings("ignore", "The effect of Potentials", UserWarning)
         found = pm.sample_posterior_predictive(
             idata, model=model, random_seed=random_seed, **kwargs
         )
     rng = check_rng(random_seed, "random_seed")
-    simulated = _simulated_at_draws(idata, model, executor, rng, kwargs.get("var_names"))
+    simulated = {}
+    for name, node in simulators.items():
+        try:
+            simulated[name] = _simulated_at_draws(node, idata, model, executor, rng)
+        except NotAnArray as error:
+            told = (
+                f"The simulator of {name!r} {error}: its data sets can't be kept with the "
+                "predictions. Let it return arrays of one shape, of which summary= takes what it "
+                f"needs, or give var_names= without {name!r}."
+            )
+            if wanted is not None:
+                raise TypeError(told) from None
+            warnings.warn(told, UserWarning, stacklevel=2)
     if not simulated:
         return found
     if not kwargs.get("return_inferencedata", True):
@@ -196,40 +221,87 @@ def compute_log_likelihood(
     result those of `pymc.compute_log_likelihood`, which adds ``log_likelihood`` to `idata`.
     """
     model = check_model(model)
-    with _known_at_draws(idata, model, executor):
+    with _known_at_draws(idata, model, executor, kwargs.get("var_names")):
         return pm.compute_log_likelihood(idata, model=model, **kwargs)
 
 
 @contextmanager
-def _known_at_draws(idata, model, executor):
-    """Give the black boxes above observed variables their outputs at the draws."""
+def _kept_as_it_is(variables):
+    """Restore a list: PyMC 5.28 adds Deterministics and potentials to a model's observed ones."""
+    before = list(variables)
+    try:
+        yield
+    finally:
+        list.__setitem__(variables, slice(None), before)  # PyMC's kind of list refuses its own
+
+
+@contextmanager
+def _known_at_draws(idata, model, executor, names=None):
+    """Give the black boxes above variables, by default observed ones, their outputs at draws."""
+    wanted = [model[name] for name in names] if names else model.observed_RVs
     executor, draws = _lazy(executor), _stacked(idata)
     boxes = {
         variable.owner: draws[each.name]
         for each in model.deterministics
         if each.name in draws and (variable := _box_of(each)) is not None
     }
+    unchanged = _unchanged_data(idata, model)
     with ExitStack() as stack:
-        for node in io_toposort([], model.observed_RVs):
+        for node in io_toposort([], wanted):
             if isinstance(node.op, BlackBoxOp):
                 inputs = _at_draws(node.inputs, draws, model, node.op.name)
-                stack.enter_context(node.op.knowing(inputs, boxes.get(node), executor))
+                is_kept = node in boxes and _data_above(node.inputs, model) <= unchanged
+                outputs = boxes[node] if is_kept else None
+                stack.enter_context(node.op.knowing(inputs, outputs, executor))
         yield
 
 
-def _simulated_at_draws(idata, model, executor, rng, wanted):
-    """Return the simulators' data sets (chain, draw, ...), by the potentials' names."""
-    executor, draws, simulated = _lazy(executor), _stacked(idata), {}
-    n_chains, n_draws = (Run.draws_of(idata).sizes[dim] for dim in ("chain", "draw"))
-    for potential in model.potentials:
-        for node in io_toposort([], [potential]):
-            op = node.op
-            is_simulator = isinstance(op, NoisyLogLikelihood) and op.summaries is not None
-            if is_simulator and (wanted is None or potential.name in wanted):
-                inputs = _at_draws(node.inputs[1:], draws, model, op.name)
-                found = np.stack(list(op.simulated(inputs, rng, executor)))
-                simulated[potential.name] = found.reshape(n_chains, n_draws, *found.shape[1:])
-    return simulated
+def _data_above(variables, model):
+    """Return the data and lengths of dims that variables depend on, given the free variables."""
+    above = set(ancestors(variables, blockers=set(model.free_RVs)))
+    shared = {each for each in above if isinstance(each, SharedVariable)}
+    random = {each for each in shared if isinstance(each.type, RandomType)}
+    # Data that pm.do or freeze_dims_and_data made constant may be others than those of the draws.
+    return shared - random | above & set(model.data_vars)
+
+
+def _unchanged_data(idata, model):
+    """Return the data and lengths of dims that `idata` has, and that are the same in the model.
+
+    Others may have changed: `pymc.sample_posterior_predictive` sees it so too.
+    """
+    constants = getattr(idata, "constant_data", None)
+    constants = xr.Dataset() if constants is None else constants
+    sizes = {**Run.draws_of(idata).sizes, **constants.sizes}
+    of_draws = {data: constants[data.name] for data in model.data_vars if data.name in constants}
+    of_draws |= {length: sizes[dim] for dim, length in model.dim_lengths.items() if dim in sizes}
+    return {
+        data
+        for data, value in of_draws.items()
+        if np.array_equal(
+            data.get_value() if isinstance(data, SharedVariable) else data.data,
+            value,
+            equal_nan=True,
+        )
+    }
+
+
+def _simulators(model):
+    """Return the nodes of a model's simulators by their potentials' names."""
+    return {
+        potential.name: node
+        for potential in model.potentials
+        for node in io_toposort([], [potential])
+        if isinstance(node.op, NoisyLogLikelihood) and node.op.summaries is not None
+    }
+
+
+def _simulated_at_draws(node, idata, model, executor, rng):
+    """Return a simulator's data sets (chain, draw, ...); raise a NotAnArray if they make none."""
+    inputs = _at_draws(node.inputs[1:], _stacked(idata), model, node.op.name)
+    found = as_one_array(node.op.simulated(inputs, rng, _lazy(executor)))
+    sizes = Run.draws_of(idata).sizes
+    return found.reshape(sizes["chain"], sizes["draw"], *found.shape[1:])
 
 
 def _lazy(executor):
@@ -248,13 +320,20 @@ def _box_of(variable):
     """Return the output of a black box that a Deterministic copies, or None."""
     while (node := variable.owner) is not None and not isinstance(node.op, BlackBoxOp):
         scalar_op = getattr(node.op, "scalar_op", None)
-        if isinstance(scalar_op, Switch):  # of rejected points, which no draw is
+        if isinstance(scalar_op, Switch) and _is_success(node.inputs[0]):  # as every draw is
             variable = node.inputs[1]
         elif isinstance(node.op, ViewOp) or getattr(scalar_op, "name", None) == "identity":
             variable = node.inputs[0]
         else:
             return None
     return None if node is None else variable
+
+
+def _is_success(condition):
+    """Return whether a condition is that a black box which rejects has succeeded."""
+    while (node := condition.owner) is not None and not isinstance(node.op, BlackBoxOp):
+        condition = node.inputs[0]
+    return node is not None and node.op.rejects and condition.index == 1
 
 
 def _at_draws(variables, draws, model, name):
@@ -265,6 +344,8 @@ def _at_draws(variables, draws, model, name):
         raise ValueError(f"idata lacks {missing}, which {name!r} depends on.")
     function = pytensor.function(free, variables, on_unused_input="ignore")
     rows = zip(*[draws[each.name].astype(each.dtype) for each in free], strict=True)
+    if not free:  # data alone, or what pm.do has set
+        rows = [()] * len(next(iter(draws.values())))
     return [np.array(values) for values in zip(*[function(*row) for row in rows], strict=True)]
 
 

@@ -16,7 +16,7 @@ from pymc_kmc.likelihoods.executors import ExecutorError, Failure, Timed, timed
 from pymc_kmc.likelihoods.extras import WithExtras, chosen
 from pymc_kmc.likelihoods.n_replicates import choose_n_replicates
 from pymc_kmc.likelihoods.replicates import Replicates
-from pymc_kmc.likelihoods.simulations import Combination
+from pymc_kmc.likelihoods.simulations import Combination, NotAnArray
 from pymc_kmc.likelihoods.user_function import (
     UserFunctionOp,
     as_tensors,
@@ -158,13 +158,16 @@ class NoisyLogLikelihood(UserFunctionOp):
     def simulated(self, inputs, rng, executor=None):
         """Yield a simulated data set at each of n points; `inputs` has n values of each parameter.
 
-        `executor`, a LazyExecutor, is used if the potential has none.
+        `executor`, a LazyExecutor, is used if the potential has none. Raises a NotAnArray if the
+        data are none, an EstimatorError if the simulator fails.
         """
         simulate = Replicates(self.summaries.data, self.noise)
         calls = [(self.noise.draw(1, rng), row) for row in zip(*inputs, strict=True)]
         results = simulate.each(calls, self.replicates.executor or executor)
         for call, (found, _) in zip(calls, results, strict=True):
             if isinstance(found, Failure):
+                if isinstance(found.error, NotAnArray):  # which a summary may well read
+                    raise found.error
                 self._combined(found, *call)
             yield found[0]
 

@@ -34,6 +34,10 @@ MEANING_OF_FAILURES = (
 )
 
 
+class NotAnArray(TypeError):
+    """Simulated data don't make one array; the message goes on after the simulator's name."""
+
+
 class Summaries:
     """Simulates data for a replicate and returns their summary statistics, by default the data.
 
@@ -85,19 +89,29 @@ class Summaries:
         return self.with_extras(*arguments, **random)[0]
 
     def data(self, *arguments, **random):
-        first = [random["size"]] if self.is_joint else []
-        data, _ = apart(self.extras, self.simulator(*arguments, **random), *first)
-        return as_floats(data, "is")
+        """Return simulated data as floats; raise a NotAnArray if `summary` alone can read them."""
+        if self.summary is None:
+            return self(*arguments, **random)
+        data, _ = self._simulated(arguments, random)
+        try:
+            array = as_floats(data, "is")
+        except TypeError:
+            raise NotAnArray(
+                f"returned a data set of type {type(data).__name__}, not an array of real numbers"
+            ) from None
+        first = self._first(random)
+        if array.shape[: len(first)] != first:  # a tuple of arrays, for example
+            raise NotAnArray(f"returned data of shape {array.shape} where size={first[0]}")
+        return array
 
     def with_extras(self, *arguments, **random):
         """Return summaries of simulated data, and raveled extras, None without any."""
-        first = [random["size"]] if self.is_joint else []
-        data, extras = apart(self.extras, self.simulator(*arguments, **random), *first)
+        data, extras = self._simulated(arguments, random)
         try:
-            check_data(data)
             summary = self._summarise(data)
         except TypeError as error:
             raise WrongResult(f"returned a data set that {error}.") from None
+        first = self._first(random)
         expected = (*first, *self.shape)
         if summary.shape != expected:
             of = "size data sets like observed" if self.is_joint else "as of observed"
@@ -107,6 +121,20 @@ class Summaries:
                 f"{of}."
             )
         return summary, extras
+
+    def _simulated(self, arguments, random):
+        """Return simulated data, and raveled extras; raise a WrongResult if there are no data."""
+        found = self.simulator(*arguments, **random)
+        data, extras = apart(self.extras, found, *self._first(random))
+        try:
+            check_data(data)
+        except TypeError as error:
+            raise WrongResult(f"returned a data set that {error}.") from None
+        return data, extras
+
+    def _first(self, random):
+        """Return the shape before that of a data set: the number of data sets, or nothing."""
+        return (random["size"],) if self.is_joint else ()
 
     def _of_observed(self, data):
         """Return the summary of the observed data; raise a ValueError if `summary` raises."""
@@ -224,6 +252,16 @@ def as_floats(value, verb):
     if array.dtype.kind not in "buif":
         raise TypeError(f"{verb} of type {array.dtype}, not real numbers")
     return array.astype(np.float64)
+
+
+def as_one_array(data_sets):
+    """Return data sets, arrays, along a first axis; raise a NotAnArray if their shapes differ."""
+    found = []
+    for data in data_sets:
+        found.append(data)
+        if data.shape != found[0].shape:
+            raise NotAnArray(f"returned data sets of shapes {found[0].shape} and {data.shape}")
+    return np.stack(found)
 
 
 def is_masked(value):

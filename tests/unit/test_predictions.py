@@ -4,7 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
+from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_kmc as kmc
 
@@ -102,6 +104,57 @@ def test_what_is_known_is_forgotten_afterwards():
     assert function.n_calls == before + 1
 
 
+@pytest.mark.parametrize("changed", ["times", "new_length", "length_alone", "frozen"])
+def test_what_was_kept_with_other_data_is_computed_anew(changed):
+    n_calls = 0
+
+    def curve(rate, times, length):
+        nonlocal n_calls
+        n_calls += 1
+        return length * np.exp(-rate * times)
+
+    with pm.Model(coords={"time": [0, 1, 2], "other": range(2)}) as model:
+        times = pm.Data("times", np.arange(3.0), dims="time")
+        data = pm.Data("data", np.array([2.0, 1.0, 0.5]), dims="time")
+        pm.Data("unrelated", np.zeros(2), dims="other")
+        rate, length = pm.HalfNormal("rate"), model.dim_lengths["other"]
+        mean = kmc.BlackBox("curve", curve, rate, times, length, shape=times.shape)
+        pm.Normal("y", pm.Deterministic("mean", mean), 0.1, observed=data)
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=10, draws=10, chains=1, random_seed=1, **QUIET)
+        n_sampling = n_calls
+        pm.set_data({"unrelated": np.ones(2)})
+        ours(model, idata)
+        assert n_calls == n_sampling
+        if changed in ("times", "frozen"):
+            pm.set_data({"times": np.arange(3.0) + 5.0})
+        elif changed == "new_length":
+            new = {"times": np.arange(4.0), "data": np.zeros(4)}
+            pm.set_data(new, coords={"time": range(4)})
+        else:
+            pm.set_data({"unrelated": np.ones(3)}, coords={"other": range(3)})
+    if changed == "frozen":
+        model = freeze_dims_and_data(model)
+    found = ours(model, idata)
+    assert n_calls == n_sampling + 2 * n_distinct(idata)
+    are_pymcs(found, model, idata)
+
+
+def test_what_was_kept_with_data_that_may_have_changed_is_computed_anew():
+    scale = pytensor.shared(1.0, name="scale")
+    with pm.Model() as model:
+        rate = pm.HalfNormal("rate")
+        mean = pm.Deterministic("mean", kmc.BlackBox("box", lambda *values: values[0], rate, scale))
+        pm.Normal("y", mean, 0.1, observed=1.0)
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=10, draws=10, chains=1, random_seed=1, **QUIET)
+    (box,) = kmc.black_boxes(model)
+    before = box.n_evaluations
+    found = ours(model, idata)
+    assert box.n_evaluations == before + 2 * n_distinct(idata)
+    are_pymcs(found, model, idata)
+
+
 def test_a_box_of_a_box_is_known_too():
     function = Decay()
     with pm.Model() as model:
@@ -165,6 +218,27 @@ def test_simulators_make_a_new_data_set_at_each_draw(takes_size):
     np.testing.assert_array_equal(as_dict["simulated"], first)
 
 
+def test_simulators_are_asked_for_by_name():
+    with pm.Model() as model:
+        scale = pm.LogNormal("scale")
+        for name in ("first", "second"):
+            kmc.ABCPotential(
+                name,
+                lambda scale, rng: rng.exponential(scale, 3),
+                scale,
+                observed=np.full(3, 0.5),
+                epsilon=1.0,
+            )
+        pm.Normal("y", scale, 1.0, observed=1.0)
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=20, draws=20, chains=1, random_seed=1, **QUIET)
+    for names in (["first", "y"], ["y"], ["second"]):
+        found = kmc.sample_posterior_predictive(idata, model, var_names=names, **QUIET)
+        assert set(found.posterior_predictive.data_vars) == set(names)
+        if names != ["y"]:
+            assert found.posterior_predictive[names[0]].shape == (1, 20, 3)
+
+
 def test_a_simulator_alone_and_one_that_fails():
     def simulator(scale, rng):
         if is_broken:
@@ -182,3 +256,78 @@ def test_a_simulator_alone_and_one_that_fails():
     is_broken = True
     with pytest.raises(kmc.EstimatorError, match="'simulated' raised ArithmeticError: no data"):
         kmc.sample_posterior_predictive(idata, model, **QUIET)
+
+
+@pytest.mark.parametrize("returned", ["dict", "dict of many", "pair of many", "lengths"])
+def test_a_simulator_without_arrays_is_left_out(returned):
+    def one(scale, rng):
+        data = rng.exponential(scale, 3)
+        return {"x": data} if returned == "dict" else data[: rng.integers(1, 4)]
+
+    def many(scale, rng, size):
+        data = rng.exponential(scale, (size, 3))
+        return {"x": data} if returned == "dict of many" else (data, data)
+
+    def summary(data):
+        if returned == "lengths":
+            return data.mean()
+        if isinstance(data, dict):
+            return data["x"]
+        return data[0] if isinstance(data, tuple) else data  # observed, as an array of one
+
+    simulator = many if returned.endswith("many") else one
+    observed = {"x": np.full(3, 0.5)} if returned == "dict" else np.full(3, 0.5)
+    with pm.Model() as model:
+        scale = pm.LogNormal("scale")
+        pm.Normal("y", scale, 1.0, observed=1.0)
+        options = {"observed": observed, "epsilon": 1.0, "summary": summary}
+        kmc.ABCPotential("simulated", simulator, scale, **options)
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=20, draws=20, chains=1, random_seed=1, **QUIET)
+    reasons = {"lengths": r"shapes \(\d,\) and", "pair of many": r"shape \(2, 1, 3\) where"}
+    told = reasons.get(returned, "type dict, not an array")
+    told = f"simulator of 'simulated' returned .* {told}.* give var_names="
+    with pytest.warns(UserWarning, match=told), ThreadPoolExecutor(2) as pool:
+        executor = None if simulator is many else pool
+        found = kmc.sample_posterior_predictive(idata, model, executor=executor, **QUIET)
+    assert set(found.posterior_predictive.data_vars) == {"y"}
+    with pytest.raises(TypeError, match=told):
+        kmc.sample_posterior_predictive(idata, model, var_names=["y", "simulated"], **QUIET)
+
+
+def two_boxes():
+    """Return a model of two boxes, of which a Deterministic clips one, its draws and functions."""
+    functions, sampled_too = (Decay(), Decay()), {"tune": 10, "draws": 10, "chains": 1}
+    with pm.Model() as model:
+        rates = pm.HalfNormal("rate"), pm.HalfNormal("other")
+        for name, function, rate in zip("yz", functions, rates, strict=True):
+            curve = kmc.BlackBox(f"box of {name}", function, 1.0, rate, shape=4)
+            pm.Deterministic(f"clipped_{name}", pm.math.switch(curve > 0.5, curve, 0.5))
+            pm.Normal(name, curve, 0.5, observed=[1.0, 0.6, 0.4, 0.2])
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, random_seed=1, **sampled_too, **QUIET)
+    return model, idata, functions
+
+
+def test_only_boxes_of_what_is_asked_for_are_called_and_what_clips_them_is_no_output():
+    model, idata, functions = two_boxes()
+    before = [function.n_calls for function in functions]
+    found = ours(model, idata, var_names=["y"])
+    assert functions[0].n_calls == before[0] + 2 * n_distinct(idata)
+    assert functions[1].n_calls == before[1]
+    options = {"var_names": ["y"], "random_seed": 2} | QUIET
+    predicted = pm.sample_posterior_predictive(idata, model=model, **options)
+    np.testing.assert_array_equal(found[0], predicted.posterior_predictive["y"].values)
+    before = list(model.observed_RVs)
+    kmc.sample_posterior_predictive(idata, model, **QUIET)
+    assert model.observed_RVs == before  # PyMC 5.28 adds Deterministics
+    model.logp()
+
+
+def test_a_box_without_free_variables_is_known():
+    model, idata, _ = two_boxes()
+    fixed = pm.do(model, {"rate": 0.5})
+    options = {"var_names": ["y"], "random_seed": 2} | QUIET
+    predicted = pm.sample_posterior_predictive(idata, model=fixed, **options)
+    found = kmc.sample_posterior_predictive(idata, fixed, **options)
+    assert found.posterior_predictive.equals(predicted.posterior_predictive)
