@@ -315,6 +315,17 @@ class EvaluationStore:
 StoreLike = EvaluationStore | str | os.PathLike
 
 
+def as_store(store, name):
+    """Return the store of a function `name`, opened if it is a path; or raise a TypeError."""
+    if isinstance(store, EvaluationStore):
+        return store
+    if not isinstance(store, StoreLike):
+        raise TypeError(
+            f"store of {name!r} must be a path or a kmc.EvaluationStore, got {store!r}."
+        )
+    return EvaluationStore(store)
+
+
 class StoredFunction:
     """A function in a store, for the Op that calls it.
 
@@ -323,12 +334,7 @@ class StoredFunction:
     """
 
     def __init__(self, store, name, kind, params, shape):
-        if not isinstance(store, EvaluationStore):
-            if not isinstance(store, StoreLike):
-                raise TypeError(
-                    f"store of {name!r} must be a path or a kmc.EvaluationStore, got {store!r}."
-                )
-            store = EvaluationStore(store)
+        store = as_store(store, name)
         self.path, self.name = store.path, name
         new = FunctionEvaluations(name, store.version, kind, tuple(params), tuple(shape))
         store._register(new)

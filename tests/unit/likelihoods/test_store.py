@@ -419,11 +419,32 @@ def test_two_functions_of_one_name_in_a_model_are_refused(tmp_path):
     with pm.Model() as model:
         x = pm.Normal("x")
         kmc.BlackBox("f", np.sin, x, store=tmp_path / "a.db")
-        with pytest.raises(ValueError, match="another black box 'f'"):
+        with pytest.raises(ValueError, match="another function 'f'"):
             kmc.BlackBox("f", np.cos, x, store=tmp_path / "a.db")
         kmc.BlackBox("f", np.cos, x)
         kmc.BlackBox("g", np.cos, x, store=tmp_path / "a.db")
     assert len(kmc.EvaluationStore(tmp_path / "a.db")) == 2 and model.free_RVs
+
+
+def test_two_functions_of_one_name_in_submodels_are_refused(tmp_path):
+    def box(name, slope, x, path):
+        kmc.BlackBox(name, lambda x: slope * x, x, store=path)
+
+    def potential(name, slope, x, path):
+        kmc.PseudoMarginalPotential(name, lambda x, rng: slope * x, x, store=path)
+
+    for i, add in enumerate((box, potential)):
+        with pm.Model():
+            for slope in (1.0, 2.0):
+                with pm.Model(name=f"g{slope}"):
+                    path, x = tmp_path / f"{i}.db", pm.Normal("x")
+                    if slope == 2:
+                        with pytest.raises(ValueError, match="another function 'f'.*'f_2', or a"):
+                            add("f", slope, x, path)
+                        add("f_2", slope, x, path)
+                        path = tmp_path / f"{i}-other.db"
+                    add("f", slope, x, path)
+        assert len(kmc.EvaluationStore(tmp_path / f"{i}.db")) == 2
 
 
 def test_another_likelihood_is_refused(tmp_path):
