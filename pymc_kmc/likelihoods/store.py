@@ -43,8 +43,8 @@ COMMIT;
 
 BLACK_BOX = "results"  # what a black box's evaluations are called; a likelihood's have other names
 
-# By path, process and thread: SQLite's connections survive no fork. Children keep their parent's,
-# since closing them would release the parent's locks.
+# By path, process and thread, with the identity of the file: SQLite's connections survive no fork.
+# Children keep their parent's, since closing them would release the parent's locks.
 _connections: dict = {}
 # Paths of stores that failed: this process no longer writes into them.
 _given_up: set = set()
@@ -335,9 +335,9 @@ class StoredFunction:
 
     def __init__(self, store, name, kind, params, shape):
         store = as_store(store, name)
-        self.path, self.name = store.path, name
-        new = FunctionEvaluations(name, store.version, kind, tuple(params), tuple(shape))
-        store._register(new)
+        self.store, self.path, self.name = store, store.path, name
+        self.entry = FunctionEvaluations(name, store.version, kind, tuple(params), tuple(shape))
+        store._register(self.entry)
 
     def find(self, parameters, noise):
         """Return the stored outputs with their extras, a list, or a Failure; None if not stored."""
@@ -376,7 +376,11 @@ class StoredFunction:
         self._execute(statement, (self.name, *row))
 
     def _execute(self, statement, values):
-        return _connection(self.path).execute(statement, values)
+        connection = _connected(self.path)
+        if connection is None:  # perhaps the file was deleted: a new one has no entry
+            self.store._register(self.entry)
+            connection = _connection(self.path)
+        return connection.execute(statement, values)
 
     def _give_up(self, error):
         if self.path not in _given_up:
@@ -443,20 +447,43 @@ def _explained(path):
         raise OSError(f"store {path!r} can't be used: {error}. {remedy}") from error
 
 
+def _key_here(path):
+    return path, os.getpid(), threading.get_ident()
+
+
+def _file_at(path):
+    """Return what tells a file from those deleted before, while these are open; None if none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _connected(path):
+    """Return this thread's connection to the file that the path leads to now, or None."""
+    connection, file = _connections.get(_key_here(path), (None, None))
+    return connection if connection is not None and file == _file_at(path) else None
+
+
 def _connection(path):
-    key = path, os.getpid(), threading.get_ident()
-    if key not in _connections:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        connection = sqlite3.connect(
-            path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
-        )
-        try:
-            _open(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        _connections[key] = connection
-    return _connections[key]
+    """Return this thread's connection, a new one if the file was deleted or replaced."""
+    if (connection := _connected(path)) is not None:
+        return connection
+    key = _key_here(path)
+    if key in _connections:
+        _connections.pop(key)[0].close()
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    connection = sqlite3.connect(
+        path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+    )
+    try:
+        _open(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    _connections[key] = connection, _file_at(path)
+    return connection
 
 
 def _open(connection, path):
@@ -489,6 +516,6 @@ def _open(connection, path):
 @atexit.register
 def _close():
     """Close this process's connections: the last one writes the log into the file."""
-    for (_, process, _), connection in _connections.items():
+    for (_, process, _), (connection, _) in _connections.items():
         if process == os.getpid():
             connection.close()

@@ -571,6 +571,25 @@ def test_a_damaged_file_is_told_once_and_costs_no_draw(tmp_path):
     assert sum("The store" in str(each.message) for each in caught) == 1
 
 
+def test_a_file_deleted_in_use_is_begun_anew(tmp_path):
+    path = tmp_path / "a.db"
+    old, _ = box_of(np.cos, (), store=path)
+    store = kmc.EvaluationStore(path)
+
+    def delete():
+        for file in tmp_path.glob("a.db*"):
+            file.unlink()
+
+    delete()
+    new, _ = box_of(np.sin, (), store=path)
+    assert new.evaluate(np.float64(0.5))[0] == np.sin(0.5)
+    delete()
+    new.evaluate(np.float64(0.7))  # of a model from before
+    assert path.exists() and store.to_pandas("f")["x"].tolist() == [0.7]
+    delete()
+    assert len(store) == 0 and old.evaluate(np.float64(0.7))[0] == np.cos(0.7)
+
+
 # Tables
 
 
