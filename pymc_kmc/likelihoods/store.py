@@ -330,7 +330,8 @@ class StoredFunction:
     """A function in a store, for the Op that calls it.
 
     Arguments but the first are those of :class:`FunctionEvaluations`. Raises a ValueError if the
-    store has another function of that name. A later fault of the file ends storing only.
+    store has another function of that name. A later fault of the file ends storing only, until
+    a model is built with it again.
     """
 
     def __init__(self, store, name, kind, params, shape):
@@ -338,6 +339,7 @@ class StoredFunction:
         self.store, self.path, self.name = store, store.path, name
         self.entry = FunctionEvaluations(name, store.version, kind, tuple(params), tuple(shape))
         store._register(self.entry)
+        _given_up.discard(self.path)  # the file can be written to again
 
     def find(self, parameters, noise):
         """Return the stored outputs with their extras, a list, or a Failure; None if not stored."""
@@ -387,7 +389,8 @@ class StoredFunction:
             _given_up.add(self.path)
             warnings.warn(
                 f"The store {self.path!r} failed: {error}. This process goes on without storing "
-                "its evaluations; those stored until now are not lost.",
+                "its evaluations until a model is built with it again; those stored until now are "
+                "not lost.",
                 UserWarning,
                 stacklevel=2,
             )

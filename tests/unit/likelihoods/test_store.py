@@ -571,6 +571,20 @@ def test_a_damaged_file_is_told_once_and_costs_no_draw(tmp_path):
     assert sum("The store" in str(each.message) for each in caught) == 1
 
 
+def test_a_model_built_after_a_fault_is_stored_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "PATIENCE", 0.05)
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    op, _ = box_of(store=store)
+    other = sqlite3.connect(store.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.warns(UserWarning, match="locked.*until a model is built"):
+        op.evaluate_many([[1.0, 2.0]])
+    other.execute("COMMIT")
+    op, _ = box_of(store=store)
+    op.evaluate_many([[-1.0, -2.0]])
+    assert len(store) == 3
+
+
 def test_a_file_deleted_in_use_is_begun_anew(tmp_path):
     path = tmp_path / "a.db"
     old, _ = box_of(np.cos, (), store=path)
