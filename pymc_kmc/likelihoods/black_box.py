@@ -156,7 +156,8 @@ def BlackBox(  # noqa: N802
     if lengths is not None:
         params, names = [*params, lengths], [*names, "shape"]
     kept = Extras.of(f"black box {name!r}", extras, model)
-    op = BlackBoxOp(name, function, shape, names, executor, timeout, on_error, vectorized, kept)
+    options = executor, timeout, on_error, vectorized, kept
+    op = BlackBoxOp(name, function, shape, names, [param.dtype for param in params], *options)
     op.keep_in(store, BLACK_BOX, params, shape, model)
     values = evaluate_at_initial_point(params, model)
     stand_in = try_out(op, values)
@@ -187,8 +188,8 @@ def coarse_of(op, function, values):
     """Return a BlackBoxOp of the coarse function of another BlackBoxOp, after a trial call."""
     name, on_error = f"{op.name}, coarse", "reject" if op.rejects else "raise"
     check_callable(name, "coarse", function, len(values) - op.takes_shape)
-    shape, names = op.shape, op.parameter_names
-    coarse = BlackBoxOp(name, function, shape, names, None, None, on_error, op.vectorized)
+    signature = op.shape, op.parameter_names, op.dtypes
+    coarse = BlackBoxOp(name, function, *signature, None, None, on_error, op.vectorized)
     try_out(coarse, values)
     return coarse
 

@@ -1,6 +1,7 @@
 """Every evaluation in an SQLite file: what was computed once is never computed again.
 
-The *key* of an evaluation is a digest of its parameters and noise, bit for bit. A run with the same
+The *key* of an evaluation is a digest of its parameters and noise, bit for bit; whole numbers among
+the parameters are floats in it, as a table's are. A run with the same
 seed asks for the same keys: after a kill it repeats the same draws without evaluations.
 
 The file has a write-ahead log (WAL): writers wait for each other, readers for none. Each evaluation
@@ -28,6 +29,7 @@ FORM = 1  # version of the file's tables
 MARK = 0x4B4D4345  # SQLite's application_id of a store, "KMCE"
 PATIENCE = 60.0  # seconds to wait for another writer: a merge of 10^6 rows takes ten
 PAUSE = 0.01  # seconds between attempts to begin a log: here SQLite itself doesn't wait
+MOST_EXACT = 2**53  # up to here whole numbers are exact as 64-bit floats
 DIGEST_SIZE = 16  # bytes of a key: two of 10^6 are equal with probability 10^-27
 SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -344,10 +346,9 @@ class StoredFunction:
     def find(self, parameters, noise):
         """Return the stored outputs with their extras, a list, or a Failure; None if not stored."""
         try:
-            row = self._execute(
-                "SELECT outputs, seconds, failure FROM evaluations WHERE name = ? AND key = ?",
-                (self.name, _key(pack(parameters), pack(noise))),
-            ).fetchone()
+            row = self._found(_key(parameters, noise))
+            if row is None and _has_whole_numbers(parameters):
+                row = self._found(_digest(parameters, noise))  # of stores from before
             if row is None or row[2] is None:
                 return row and unpack(row[0])
             kind, message = json.loads(row[2])
@@ -355,6 +356,12 @@ class StoredFunction:
         except (sqlite3.Error, OSError, ValueError) as error:
             self._give_up(error)
             return None
+
+    def _found(self, key):
+        return self._execute(
+            "SELECT outputs, seconds, failure FROM evaluations WHERE name = ? AND key = ?",
+            (self.name, key),
+        ).fetchone()
 
     def write(self, *row, **options):
         """Do :meth:`insert`; warn of a fault of the file once and write no more."""
@@ -369,10 +376,10 @@ class StoredFunction:
 
         Without `replace` what is stored for these parameters stays.
         """
-        parameters, noise = pack(parameters), pack(noise)
+        key = _key(parameters, noise)
         values = None if failure is not None else pack([outputs, *extras])
         failure = None if failure is None else json.dumps(failure)
-        row = _key(parameters, noise), parameters, noise, values, seconds, failure
+        row = key, pack(parameters), pack(noise), values, seconds, failure
         how = "REPLACE" if replace else "IGNORE"
         statement = f"INSERT OR {how} INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)"
         self._execute(statement, (self.name, *row))
@@ -416,7 +423,25 @@ def unpack(content):
 
 
 def _key(parameters, noise):
-    return blake2b(parameters + b"\n" + noise, digest_size=DIGEST_SIZE).digest()
+    return _digest([_as_floats(array) for array in parameters], noise)
+
+
+def _digest(parameters, noise):
+    content = pack(parameters) + b"\n" + pack(noise)
+    return blake2b(content, digest_size=DIGEST_SIZE).digest()
+
+
+def _has_whole_numbers(arrays):
+    return any(np.asarray(array).dtype.kind in "biu" for array in arrays)
+
+
+def _as_floats(array):
+    """Return an array, of floats if it has whole numbers that are exact as such."""
+    array = np.asarray(array)
+    if array.dtype.kind not in "biu":
+        return array
+    is_exact = (array >= -MOST_EXACT) & (array <= MOST_EXACT)
+    return array.astype(np.float64) if is_exact.all() else array
 
 
 def _described(row):

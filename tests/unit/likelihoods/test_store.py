@@ -632,6 +632,28 @@ def test_a_table_from_elsewhere_is_found(tmp_path):
         store.add("f", {"x": x}, x)
 
 
+def test_whole_numbers_are_found_however_they_were_written(tmp_path):
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    store.add("f", {"n": np.arange(5)}, np.arange(5.0))
+    # As versions before wrote it: the key had integers.
+    old = pack([np.int64(9)]), pack([])
+    row = ("f", store_module._digest([np.int64(9)], []), *old, pack([np.float64(9)]), 0.0, None)
+    store._execute("INSERT INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    counted = Counted(float)
+    with pm.Model():
+        op = kmc.BlackBox("f", counted, pm.Poisson("n", 3), store=store).owner.op
+    for points in (np.arange(5), np.arange(5.0), [9]):
+        np.testing.assert_array_equal(op.evaluate_many([points])[0], points)
+    assert counted.n == 0 and len(store) == 6
+
+
+def test_large_whole_numbers_that_are_one_float_are_told_apart(tmp_path):
+    function = StoredFunction(tmp_path / "a.db", "f", "results", [("x", ())], ())
+    function.write([np.int64(2**53 + 1)], (), np.float64(1), 0.0)
+    assert function.find([np.int64(2**53)], ()) is None
+    assert function.find([np.int64(2**53 + 1)], ()) == [1.0]
+
+
 def test_stores_are_merged(tmp_path):
     first, second = (kmc.EvaluationStore(tmp_path / name) for name in ("a.db", "b.db"))
     first.add("f", {"x": [1.0, 2.0]}, [1.0, 2.0])
