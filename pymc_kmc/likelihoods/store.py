@@ -43,6 +43,9 @@ PRAGMA application_id={MARK};
 COMMIT;
 """
 
+# Names of what a table has besides parameters, its dimension among them.
+OWN_COLUMNS = ("outputs", "seconds", "failure", "evaluation")
+
 BLACK_BOX = "results"  # what a black box's evaluations are called; a likelihood's have other names
 
 # By path, process and thread, with the identity of the file: SQLite's connections survive no fork.
@@ -246,7 +249,9 @@ class EvaluationStore:
         -------
         xarray.Dataset
             Its parameters by name, and `outputs`, `seconds` and `failure`, along the dimension
-            "evaluation". Outputs are those of replicates for an estimate, NaN for a failure.
+            "evaluation". Outputs are those of replicates for an estimate, NaN for a failure. A
+            parameter with one of these names, or an earlier parameter's, is ``params[i]``, the i-th
+            from 0.
         """
         import xarray as xr
 
@@ -289,7 +294,9 @@ class EvaluationStore:
         if name not in described:
             raise ValueError(f"name={name!r} must be one of {list(described)}, in {self.path!r}.")
         rows = list(self.rows(name))
-        names = [key for key, _ in described[name].parameters]
+        names: list = []
+        for i, (key, _) in enumerate(described[name].parameters):
+            names.append(f"params[{i}]" if key in (*OWN_COLUMNS, *names) else key)
         columns = {key: _padded([row[0][i] for row in rows]) for i, key in enumerate(names)}
         columns["outputs"] = _padded([row[2] for row in rows])
         columns["seconds"] = np.array([row[3] for row in rows], dtype=float)

@@ -681,6 +681,15 @@ def test_exports(tmp_path):
     assert data["b"].dims == ("evaluation", "b_dim_0")
 
 
+def test_parameters_named_as_other_columns_are_exported(tmp_path):
+    store, x = kmc.EvaluationStore(tmp_path / "a.db"), np.ones((2, 2))
+    store.add("f", {"seconds": [1.0, 2.0], "a": [3, 4], "evaluation": x}, [5.0, 6.0])
+    columns = ["params[0]", "a", "params[2][0]", "params[2][1]", "outputs", "seconds", "failure"]
+    assert store.to_pandas("f").columns.tolist() == columns
+    data = store.to_xarray("f")
+    assert data["params[0]"].values.tolist() == [1, 2] and data["seconds"].isnull().all()
+
+
 def test_replicates_of_different_numbers_are_exported(tmp_path):
     function = StoredFunction(tmp_path / "a.db", "f", "log estimates", [("x", ())], ())
     for n in (1, 2):
