@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from time import perf_counter
 from typing import Literal
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
@@ -40,9 +39,6 @@ from pymc_kmc.numerics.checks import check_choice, check_flag
 # Largest relative difference of two calls with the same parameters that counts as rounding, as of
 # threads that add in another order. An estimate differs by more.
 ROUNDING = 1e-6
-
-# Names of each model's stored black boxes: two of one name would find each other's evaluations.
-_stored_names: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def BlackBox(  # noqa: N802
@@ -160,13 +156,9 @@ def BlackBox(  # noqa: N802
     if lengths is not None:
         params, names = [*params, lengths], [*names, "shape"]
     kept = Extras.of(f"black box {name!r}", extras, model)
-    op = BlackBoxOp(name, function, shape, names, executor, timeout, on_error, vectorized, kept)
-    if store is not None and name in (taken := _stored_names.setdefault(model, set())):
-        raise ValueError(
-            f"The model has another black box {name!r} with a store, where evaluations are found "
-            "by the function's name: give each a name of its own."
-        )
-    op.keep_in(store, BLACK_BOX, params, shape)
+    options = executor, timeout, on_error, vectorized, kept
+    op = BlackBoxOp(name, function, shape, names, [param.dtype for param in params], *options)
+    op.keep_in(store, BLACK_BOX, params, shape, model)
     values = evaluate_at_initial_point(params, model)
     stand_in = try_out(op, values)
     if coarse is not None:
@@ -180,8 +172,7 @@ def BlackBox(  # noqa: N802
         with model:
             value = _or_rejected(name, value, outputs[1], stand_in)
     value.name = name
-    if store is not None:
-        taken.add(name)
+    op.claim_name(model)
     return value
 
 
@@ -197,8 +188,8 @@ def coarse_of(op, function, values):
     """Return a BlackBoxOp of the coarse function of another BlackBoxOp, after a trial call."""
     name, on_error = f"{op.name}, coarse", "reject" if op.rejects else "raise"
     check_callable(name, "coarse", function, len(values) - op.takes_shape)
-    shape, names = op.shape, op.parameter_names
-    coarse = BlackBoxOp(name, function, shape, names, None, None, on_error, op.vectorized)
+    signature = op.shape, op.parameter_names, op.dtypes
+    coarse = BlackBoxOp(name, function, *signature, None, None, on_error, op.vectorized)
     try_out(coarse, values)
     return coarse
 

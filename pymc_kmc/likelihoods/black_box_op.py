@@ -89,7 +89,8 @@ class BlackBoxOp(UserFunctionOp):
     The first output is the result, NaN at a failure. With ``on_error="reject"`` the second is 1.0
     at a success, 0.0 at a failure. With `extras` the last is these, raveled. `shape` has None for
     lengths that the data determine; the last parameter is then the whole shape, a vector of
-    integers, which the function doesn't get. Two instances are never equal.
+    integers, which the function doesn't get. Parameters have these `dtypes`, whatever numbers are
+    given. Two instances are never equal.
 
     Attributes
     ----------
@@ -115,6 +116,7 @@ class BlackBoxOp(UserFunctionOp):
         function,
         shape,
         parameter_names,
+        dtypes,
         executor,
         timeout,
         on_error,
@@ -123,6 +125,7 @@ class BlackBoxOp(UserFunctionOp):
     ):
         check_executor(executor, timeout)
         super().__init__(name, f"black box {name!r}", parameter_names, extras)
+        self.dtypes = tuple(dtypes)
         self.shape = shape
         self.takes_shape = None in shape
         self.timeout = timeout
@@ -204,7 +207,7 @@ class BlackBoxOp(UserFunctionOp):
 
     def _at(self, values):
         """Return :meth:`evaluate` and the raveled extras, None without any."""
-        values = [np.asarray(value) for value in values]
+        values = of_types(self, values)
 
         def evaluate():
             (found,) = self._results([value[None] for value in values])
@@ -258,7 +261,8 @@ class BlackBoxOp(UserFunctionOp):
         BlackBoxError
             If an evaluation fails and `on_error` is "raise", or the executor fails.
         ValueError
-            If `inputs` doesn't have an array of n values for each parameter.
+            If `inputs` doesn't have an array of n values for each parameter, or one of a discrete
+            parameter has others than whole numbers.
         """
         inputs, shape = self._arguments(inputs)
         outputs = np.empty((len(inputs[0]), *shape))
@@ -307,6 +311,7 @@ class BlackBoxOp(UserFunctionOp):
                 f"inputs of {self.name!r} must have an array with a row for each point, for each "
                 f"of {list(self.parameter_names)}; got shapes {[v.shape for v in inputs]}."
             )
+        inputs = of_types(self, inputs)
         if not self.takes_shape:
             return inputs, self.shape
         return inputs, tuple(inputs[-1].max(axis=0, initial=0).tolist())  # all rows are equal
@@ -443,6 +448,27 @@ class BlackBoxOp(UserFunctionOp):
 
 def key_of(values):
     return tuple([(value.shape, value.tobytes()) for value in values])
+
+
+def of_types(op, values):
+    """Return arrays of the parameters' types, lest calls and keys depend on how a user asks."""
+    if len(values) != len(op.dtypes):
+        raise ValueError(
+            f"{op.name!r} takes values of {list(op.parameter_names)}, got {len(values)}."
+        )
+    typed = []
+    for name, value, dtype in zip(op.parameter_names, values, op.dtypes, strict=True):
+        value = array = np.asarray(value)
+        if value.dtype != dtype:
+            with np.errstate(invalid="ignore"):  # NaN as a whole number is refused below
+                array = value.astype(dtype)
+            if array.dtype.kind in "biu" and not np.array_equal(array, value):
+                raise ValueError(
+                    f"The parameter {name!r} of {op.name!r} takes whole numbers ({dtype}), "
+                    f"got {value!r}."
+                )
+        typed.append(array)
+    return typed
 
 
 def copied(outputs, succeeded, extras):

@@ -296,7 +296,7 @@ def add_potential(
         name, replicates, combine, names, n_replicates, target_variance, what, fewest, extras
     )
     op.summaries = summaries
-    op.keep_in(store, results + " made at once" * op.noise.is_joint, params, shape)
+    op.keep_in(store, results + " made at once" * op.noise.is_joint, params, shape, model)
     noise = op.noise.draw(op.n_start, np.random.default_rng(0))
     values = evaluate_at_initial_point(params, model)
     is_known = op.known(values, (noise[:fewest],)) is not None
@@ -310,4 +310,6 @@ def add_potential(
     if summaries is not None and not is_known:
         summaries.warn_if_constant(op.noise, values)
     with model:
-        return pm.Potential(name, op(pytensor.shared(noise, name=f"{name}_noise"), *params))
+        value = pm.Potential(name, op(pytensor.shared(noise, name=f"{name}_noise"), *params))
+    op.claim_name(model)
+    return value

@@ -1,6 +1,7 @@
 """Every evaluation in an SQLite file: what was computed once is never computed again.
 
-The *key* of an evaluation is a digest of its parameters and noise, bit for bit. A run with the same
+The *key* of an evaluation is a digest of its parameters and noise, bit for bit; whole numbers among
+the parameters are floats in it, as a table's are. A run with the same
 seed asks for the same keys: after a kill it repeats the same draws without evaluations.
 
 The file has a write-ahead log (WAL): writers wait for each other, readers for none. Each evaluation
@@ -28,6 +29,7 @@ FORM = 1  # version of the file's tables
 MARK = 0x4B4D4345  # SQLite's application_id of a store, "KMCE"
 PATIENCE = 60.0  # seconds to wait for another writer: a merge of 10^6 rows takes ten
 PAUSE = 0.01  # seconds between attempts to begin a log: here SQLite itself doesn't wait
+MOST_EXACT = 2**53  # up to here whole numbers are exact as 64-bit floats
 DIGEST_SIZE = 16  # bytes of a key: two of 10^6 are equal with probability 10^-27
 SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -41,10 +43,13 @@ PRAGMA application_id={MARK};
 COMMIT;
 """
 
+# Names of what a table has besides parameters, its dimension among them.
+OWN_COLUMNS = ("outputs", "seconds", "failure", "evaluation")
+
 BLACK_BOX = "results"  # what a black box's evaluations are called; a likelihood's have other names
 
-# By path, process and thread: SQLite's connections survive no fork. Children keep their parent's,
-# since closing them would release the parent's locks.
+# By path, process and thread, with the identity of the file: SQLite's connections survive no fork.
+# Children keep their parent's, since closing them would release the parent's locks.
 _connections: dict = {}
 # Paths of stores that failed: this process no longer writes into them.
 _given_up: set = set()
@@ -244,7 +249,9 @@ class EvaluationStore:
         -------
         xarray.Dataset
             Its parameters by name, and `outputs`, `seconds` and `failure`, along the dimension
-            "evaluation". Outputs are those of replicates for an estimate, NaN for a failure.
+            "evaluation". Outputs are those of replicates for an estimate, NaN for a failure. A
+            parameter with one of these names, or an earlier parameter's, is ``params[i]``, the i-th
+            from 0.
         """
         import xarray as xr
 
@@ -287,7 +294,9 @@ class EvaluationStore:
         if name not in described:
             raise ValueError(f"name={name!r} must be one of {list(described)}, in {self.path!r}.")
         rows = list(self.rows(name))
-        names = [key for key, _ in described[name].parameters]
+        names: list = []
+        for i, (key, _) in enumerate(described[name].parameters):
+            names.append(f"params[{i}]" if key in (*OWN_COLUMNS, *names) else key)
         columns = {key: _padded([row[0][i] for row in rows]) for i, key in enumerate(names)}
         columns["outputs"] = _padded([row[2] for row in rows])
         columns["seconds"] = np.array([row[3] for row in rows], dtype=float)
@@ -315,31 +324,38 @@ class EvaluationStore:
 StoreLike = EvaluationStore | str | os.PathLike
 
 
+def as_store(store, name):
+    """Return the store of a function `name`, opened if it is a path; or raise a TypeError."""
+    if isinstance(store, EvaluationStore):
+        return store
+    if not isinstance(store, StoreLike):
+        raise TypeError(
+            f"store of {name!r} must be a path or a kmc.EvaluationStore, got {store!r}."
+        )
+    return EvaluationStore(store)
+
+
 class StoredFunction:
     """A function in a store, for the Op that calls it.
 
     Arguments but the first are those of :class:`FunctionEvaluations`. Raises a ValueError if the
-    store has another function of that name. A later fault of the file ends storing only.
+    store has another function of that name. A later fault of the file ends storing only, until
+    a model is built with it again.
     """
 
     def __init__(self, store, name, kind, params, shape):
-        if not isinstance(store, EvaluationStore):
-            if not isinstance(store, StoreLike):
-                raise TypeError(
-                    f"store of {name!r} must be a path or a kmc.EvaluationStore, got {store!r}."
-                )
-            store = EvaluationStore(store)
-        self.path, self.name = store.path, name
-        new = FunctionEvaluations(name, store.version, kind, tuple(params), tuple(shape))
-        store._register(new)
+        store = as_store(store, name)
+        self.store, self.path, self.name = store, store.path, name
+        self.entry = FunctionEvaluations(name, store.version, kind, tuple(params), tuple(shape))
+        store._register(self.entry)
+        _given_up.discard(self.path)  # the file can be written to again
 
     def find(self, parameters, noise):
         """Return the stored outputs with their extras, a list, or a Failure; None if not stored."""
         try:
-            row = self._execute(
-                "SELECT outputs, seconds, failure FROM evaluations WHERE name = ? AND key = ?",
-                (self.name, _key(pack(parameters), pack(noise))),
-            ).fetchone()
+            row = self._found(_key(parameters, noise))
+            if row is None and _has_whole_numbers(parameters):
+                row = self._found(_digest(parameters, noise))  # of stores from before
             if row is None or row[2] is None:
                 return row and unpack(row[0])
             kind, message = json.loads(row[2])
@@ -347,6 +363,12 @@ class StoredFunction:
         except (sqlite3.Error, OSError, ValueError) as error:
             self._give_up(error)
             return None
+
+    def _found(self, key):
+        return self._execute(
+            "SELECT outputs, seconds, failure FROM evaluations WHERE name = ? AND key = ?",
+            (self.name, key),
+        ).fetchone()
 
     def write(self, *row, **options):
         """Do :meth:`insert`; warn of a fault of the file once and write no more."""
@@ -361,23 +383,28 @@ class StoredFunction:
 
         Without `replace` what is stored for these parameters stays.
         """
-        parameters, noise = pack(parameters), pack(noise)
+        key = _key(parameters, noise)
         values = None if failure is not None else pack([outputs, *extras])
         failure = None if failure is None else json.dumps(failure)
-        row = _key(parameters, noise), parameters, noise, values, seconds, failure
+        row = key, pack(parameters), pack(noise), values, seconds, failure
         how = "REPLACE" if replace else "IGNORE"
         statement = f"INSERT OR {how} INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)"
         self._execute(statement, (self.name, *row))
 
     def _execute(self, statement, values):
-        return _connection(self.path).execute(statement, values)
+        connection = _connected(self.path)
+        if connection is None:  # perhaps the file was deleted: a new one has no entry
+            self.store._register(self.entry)
+            connection = _connection(self.path)
+        return connection.execute(statement, values)
 
     def _give_up(self, error):
         if self.path not in _given_up:
             _given_up.add(self.path)
             warnings.warn(
                 f"The store {self.path!r} failed: {error}. This process goes on without storing "
-                "its evaluations; those stored until now are not lost.",
+                "its evaluations until a model is built with it again; those stored until now are "
+                "not lost.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -403,7 +430,25 @@ def unpack(content):
 
 
 def _key(parameters, noise):
-    return blake2b(parameters + b"\n" + noise, digest_size=DIGEST_SIZE).digest()
+    return _digest([_as_floats(array) for array in parameters], noise)
+
+
+def _digest(parameters, noise):
+    content = pack(parameters) + b"\n" + pack(noise)
+    return blake2b(content, digest_size=DIGEST_SIZE).digest()
+
+
+def _has_whole_numbers(arrays):
+    return any(np.asarray(array).dtype.kind in "biu" for array in arrays)
+
+
+def _as_floats(array):
+    """Return an array, of floats if it has whole numbers that are exact as such."""
+    array = np.asarray(array)
+    if array.dtype.kind not in "biu":
+        return array
+    is_exact = (array >= -MOST_EXACT) & (array <= MOST_EXACT)
+    return array.astype(np.float64) if is_exact.all() else array
 
 
 def _described(row):
@@ -437,20 +482,43 @@ def _explained(path):
         raise OSError(f"store {path!r} can't be used: {error}. {remedy}") from error
 
 
+def _key_here(path):
+    return path, os.getpid(), threading.get_ident()
+
+
+def _file_at(path):
+    """Return what tells a file from those deleted before, while these are open; None if none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _connected(path):
+    """Return this thread's connection to the file that the path leads to now, or None."""
+    connection, file = _connections.get(_key_here(path), (None, None))
+    return connection if connection is not None and file == _file_at(path) else None
+
+
 def _connection(path):
-    key = path, os.getpid(), threading.get_ident()
-    if key not in _connections:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        connection = sqlite3.connect(
-            path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
-        )
-        try:
-            _open(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        _connections[key] = connection
-    return _connections[key]
+    """Return this thread's connection, a new one if the file was deleted or replaced."""
+    if (connection := _connected(path)) is not None:
+        return connection
+    key = _key_here(path)
+    if key in _connections:
+        _connections.pop(key)[0].close()
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    connection = sqlite3.connect(
+        path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+    )
+    try:
+        _open(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    _connections[key] = connection, _file_at(path)
+    return connection
 
 
 def _open(connection, path):
@@ -483,6 +551,6 @@ def _open(connection, path):
 @atexit.register
 def _close():
     """Close this process's connections: the last one writes the log into the file."""
-    for (_, process, _), connection in _connections.items():
+    for (_, process, _), (connection, _) in _connections.items():
         if process == os.getpid():
             connection.close()

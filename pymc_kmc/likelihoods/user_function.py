@@ -3,6 +3,7 @@
 import numbers
 from collections.abc import Sequence
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytensor
@@ -22,11 +23,15 @@ from pymc_kmc.likelihoods.executors import (
     WorkerDied,
 )
 from pymc_kmc.likelihoods.extras import Extras, WithExtras
-from pymc_kmc.likelihoods.store import StoredFailure, StoredFunction
+from pymc_kmc.likelihoods.store import StoredFailure, StoredFunction, as_store
 
 # Results remembered. A Metropolis step of another variable needs two in turn; Slice and NUTS return
 # to their start after a few more, and two steps may compile the same graph.
 CACHE_SIZE = 8
+
+# By root model, as submodels' functions share its density: files and names of stored functions. Two
+# of one name in a file would find each other's evaluations.
+_claimed: WeakKeyDictionary = WeakKeyDictionary()
 
 
 class NotFinite(WrongResult):
@@ -92,12 +97,29 @@ class UserFunctionOp(Op):
         self.extras: Extras | None = extras
         self._cache = Cache()
 
-    def keep_in(self, store, kind, params, shape):
-        """Keep evaluations in a store, if any; see :class:`StoredFunction`."""
-        if store is not None:
-            shapes = [param.type.shape for param in params]
-            pairs = zip(self.parameter_names, shapes, strict=True)
-            self.stored = StoredFunction(store, self.name, kind, pairs, shape)
+    def keep_in(self, store, kind, params, shape, model):
+        """Keep evaluations in a store, if any; see :class:`StoredFunction`.
+
+        Raises a ValueError if another function of the model has this name in the store.
+        """
+        if store is None:
+            return
+        store = as_store(store, self.name)
+        if (store.path, self.name) in _claimed.get(model.root, ()):
+            raise ValueError(
+                f"The model has another function {self.name!r} in the store {store.path!r}, where "
+                "evaluations are found by the function's name, whatever its submodel: give each a "
+                f"name of its own, e.g. '{self.name}_2', or a file of its own."
+            )
+        shapes = [param.type.shape for param in params]
+        pairs = zip(self.parameter_names, shapes, strict=True)
+        self.stored = StoredFunction(store, self.name, kind, pairs, shape)
+
+    def claim_name(self, model):
+        """Refuse the name in the store to the model's further functions; for a complete one."""
+        if self.stored is not None:
+            claimed = _claimed.setdefault(model.root, set())
+            claimed.add((self.stored.path, self.stored.name))
 
     def known(self, parameters, noise: Sequence = ()):
         """Return the stored result or :class:`Failure` at parameters, else None.

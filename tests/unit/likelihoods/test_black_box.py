@@ -508,6 +508,26 @@ def test_wrong_inputs_of_a_batch(inputs):
         op.evaluate_many(inputs)
 
 
+def test_parameters_have_the_models_types_whatever_is_given():
+    seen = []
+
+    def function(x, n):
+        seen.append((x.dtype, n.dtype))
+        return x**-1 * n
+
+    with pm.Model():
+        params = pm.Normal("x", initval=1.0), pm.Poisson("n", 2)
+        op = kmc.BlackBox("f", function, *params).owner.op
+    np.testing.assert_allclose(op.evaluate_many([[1, 2], [4.0, 3.0]])[0], [4, 1.5])
+    assert op.evaluate(4, 2.0)[0] == 0.5
+    assert set(seen) == {(np.dtype("float64"), np.dtype("int64"))}
+    for count in (1.5, np.nan):
+        with pytest.raises(ValueError, match="'n' of 'f' takes whole numbers"):
+            op.evaluate_many([[1.0], [count]])
+    with pytest.raises(ValueError, match=r"takes values of \['x', 'n'\], got 1"):
+        op.evaluate(1.0)
+
+
 def hang(x):
     if x > 1:
         time.sleep(60)

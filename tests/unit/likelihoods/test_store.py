@@ -419,11 +419,32 @@ def test_two_functions_of_one_name_in_a_model_are_refused(tmp_path):
     with pm.Model() as model:
         x = pm.Normal("x")
         kmc.BlackBox("f", np.sin, x, store=tmp_path / "a.db")
-        with pytest.raises(ValueError, match="another black box 'f'"):
+        with pytest.raises(ValueError, match="another function 'f'"):
             kmc.BlackBox("f", np.cos, x, store=tmp_path / "a.db")
         kmc.BlackBox("f", np.cos, x)
         kmc.BlackBox("g", np.cos, x, store=tmp_path / "a.db")
     assert len(kmc.EvaluationStore(tmp_path / "a.db")) == 2 and model.free_RVs
+
+
+def test_two_functions_of_one_name_in_submodels_are_refused(tmp_path):
+    def box(name, slope, x, path):
+        kmc.BlackBox(name, lambda x: slope * x, x, store=path)
+
+    def potential(name, slope, x, path):
+        kmc.PseudoMarginalPotential(name, lambda x, rng: slope * x, x, store=path)
+
+    for i, add in enumerate((box, potential)):
+        with pm.Model():
+            for slope in (1.0, 2.0):
+                with pm.Model(name=f"g{slope}"):
+                    path, x = tmp_path / f"{i}.db", pm.Normal("x")
+                    if slope == 2:
+                        with pytest.raises(ValueError, match="another function 'f'.*'f_2', or a"):
+                            add("f", slope, x, path)
+                        add("f_2", slope, x, path)
+                        path = tmp_path / f"{i}-other.db"
+                    add("f", slope, x, path)
+        assert len(kmc.EvaluationStore(tmp_path / f"{i}.db")) == 2
 
 
 def test_another_likelihood_is_refused(tmp_path):
@@ -550,6 +571,39 @@ def test_a_damaged_file_is_told_once_and_costs_no_draw(tmp_path):
     assert sum("The store" in str(each.message) for each in caught) == 1
 
 
+def test_a_model_built_after_a_fault_is_stored_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "PATIENCE", 0.05)
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    op, _ = box_of(store=store)
+    other = sqlite3.connect(store.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.warns(UserWarning, match="locked.*until a model is built"):
+        op.evaluate_many([[1.0, 2.0]])
+    other.execute("COMMIT")
+    op, _ = box_of(store=store)
+    op.evaluate_many([[-1.0, -2.0]])
+    assert len(store) == 3
+
+
+def test_a_file_deleted_in_use_is_begun_anew(tmp_path):
+    path = tmp_path / "a.db"
+    old, _ = box_of(np.cos, (), store=path)
+    store = kmc.EvaluationStore(path)
+
+    def delete():
+        for file in tmp_path.glob("a.db*"):
+            file.unlink()
+
+    delete()
+    new, _ = box_of(np.sin, (), store=path)
+    assert new.evaluate(np.float64(0.5))[0] == np.sin(0.5)
+    delete()
+    new.evaluate(np.float64(0.7))  # of a model from before
+    assert path.exists() and store.to_pandas("f")["x"].tolist() == [0.7]
+    delete()
+    assert len(store) == 0 and old.evaluate(np.float64(0.7))[0] == np.cos(0.7)
+
+
 # Tables
 
 
@@ -578,6 +632,28 @@ def test_a_table_from_elsewhere_is_found(tmp_path):
         store.add("f", {"x": x}, x)
 
 
+def test_whole_numbers_are_found_however_they_were_written(tmp_path):
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    store.add("f", {"n": np.arange(5)}, np.arange(5.0))
+    # As versions before wrote it: the key had integers.
+    old = pack([np.int64(9)]), pack([])
+    row = ("f", store_module._digest([np.int64(9)], []), *old, pack([np.float64(9)]), 0.0, None)
+    store._execute("INSERT INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    counted = Counted(float)
+    with pm.Model():
+        op = kmc.BlackBox("f", counted, pm.Poisson("n", 3), store=store).owner.op
+    for points in (np.arange(5), np.arange(5.0), [9]):
+        np.testing.assert_array_equal(op.evaluate_many([points])[0], points)
+    assert counted.n == 0 and len(store) == 6
+
+
+def test_large_whole_numbers_that_are_one_float_are_told_apart(tmp_path):
+    function = StoredFunction(tmp_path / "a.db", "f", "results", [("x", ())], ())
+    function.write([np.int64(2**53 + 1)], (), np.float64(1), 0.0)
+    assert function.find([np.int64(2**53)], ()) is None
+    assert function.find([np.int64(2**53 + 1)], ()) == [1.0]
+
+
 def test_stores_are_merged(tmp_path):
     first, second = (kmc.EvaluationStore(tmp_path / name) for name in ("a.db", "b.db"))
     first.add("f", {"x": [1.0, 2.0]}, [1.0, 2.0])
@@ -603,6 +679,15 @@ def test_exports(tmp_path):
     assert frame["outputs[1]"].tolist() == [1.0, 3.0] and frame["seconds"].isna().all()
     np.testing.assert_array_equal(data["outputs"], [[0, 1], [2, 3]])
     assert data["b"].dims == ("evaluation", "b_dim_0")
+
+
+def test_parameters_named_as_other_columns_are_exported(tmp_path):
+    store, x = kmc.EvaluationStore(tmp_path / "a.db"), np.ones((2, 2))
+    store.add("f", {"seconds": [1.0, 2.0], "a": [3, 4], "evaluation": x}, [5.0, 6.0])
+    columns = ["params[0]", "a", "params[2][0]", "params[2][1]", "outputs", "seconds", "failure"]
+    assert store.to_pandas("f").columns.tolist() == columns
+    data = store.to_xarray("f")
+    assert data["params[0]"].values.tolist() == [1, 2] and data["seconds"].isnull().all()
 
 
 def test_replicates_of_different_numbers_are_exported(tmp_path):
