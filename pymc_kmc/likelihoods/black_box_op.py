@@ -28,6 +28,7 @@ from pymc_kmc.likelihoods.user_function import (
     UserFunctionOp,
     fault_of,
     happened,
+    key_of,
     kind,
     with_values,
 )
@@ -439,10 +440,6 @@ class BlackBoxOp(UserFunctionOp):
                 "rejects points where the function fails."
             )
         return BlackBoxError(self._told(failure, values, remedy))
-
-
-def key_of(values):
-    return tuple([(value.shape, value.tobytes()) for value in values])
 
 
 def copied(outputs, succeeded, extras):
