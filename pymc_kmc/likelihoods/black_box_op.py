@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import io_toposort
 
 from pymc_kmc._compat import expect_numba_fallback
 from pymc_kmc.likelihoods.checks import WrongResult, as_real_array
@@ -448,13 +448,9 @@ def copied(outputs, succeeded, extras):
 
 
 def black_box_ops(graphs):
-    """Return the :class:`BlackBoxOp` s of graphs, sorted by name."""
-    found = {
-        variable.owner.op
-        for variable in ancestors(graphs)
-        if variable.owner is not None and isinstance(variable.owner.op, BlackBoxOp)
-    }
-    return sorted(found, key=lambda op: op.name)
+    """Return the :class:`BlackBoxOp` s of graphs, sorted by name; equal names in graph order."""
+    found = [n.op for n in io_toposort([], graphs) if isinstance(n.op, BlackBoxOp)]
+    return sorted(dict.fromkeys(found), key=lambda op: op.name)
 
 
 expect_numba_fallback(BlackBoxOp)

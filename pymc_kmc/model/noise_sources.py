@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.random.type import RandomType
 
 from pymc_kmc.likelihoods.noise_schemes import Noise, Seeds
@@ -151,9 +151,11 @@ class Simulator:
 
 
 def estimated_likelihoods(graph):
-    """Return the :class:`EstimatedLikelihood` s of a graph, in the order of their names."""
-    nodes = {v.owner for v in ancestors([graph]) if v.owner is not None}
-    noisy = [node for node in nodes if isinstance(node.op, NoisyLogLikelihood)]
+    """Return the :class:`EstimatedLikelihood` s of a graph, in the order of their names.
+
+    Equal names, as submodels may have, are in the graph's order, the same in every process.
+    """
+    noisy = [n for n in io_toposort([], [graph]) if isinstance(n.op, NoisyLogLikelihood)]
     return [EstimatedLikelihood(node) for node in sorted(noisy, key=lambda node: node.op.name)]
 
 

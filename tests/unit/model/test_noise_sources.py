@@ -109,6 +109,20 @@ def test_likelihoods_are_found_in_the_order_of_their_names():
     assert target.n_replicates == 6
 
 
+def test_equal_names_of_submodels_are_in_the_order_of_the_graph():
+    """That of a set follows addresses in memory: the same seed gave other draws in each process."""
+    numbers = [7, 6, 5, 4, 3, 2, 1]  # the last term comes first
+    with pm.Model() as model:
+        for n in reversed(numbers):
+            with pm.Model(name=f"g{n}"):
+                x = pm.Normal("x")
+                kmc.PseudoMarginalPotential("a", lambda x, rng: 0.0, x, n_replicates=n)
+                pm.Potential("b", kmc.BlackBox("box", lambda x, n=n: n * x, x))
+    found = [likelihood.n_start for likelihood in target_of(model).likelihoods]
+    assert found == numbers
+    assert [box.function(1) for box in kmc.black_boxes(model)] == numbers
+
+
 def steps_on(model, n, **options):
     steps = [kmc.AdaptiveMetropolis(model=model, **options) for _ in range(n)]
     for seed, step in enumerate(steps):
