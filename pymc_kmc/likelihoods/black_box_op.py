@@ -76,12 +76,17 @@ class ResultsAtDraws(NamedTuple):
     results: list
 
     def find(self, values):
-        """Return the result at parameters equal up to rounding, or None."""
+        """Return the result at the nearest parameters that are equal up to rounding, or None."""
         row = np.concatenate([np.ravel(value) for value in values])
         if len(row) != self.rows.shape[1]:
             return None
-        (same,) = np.nonzero((np.abs(self.rows - row) <= ROUNDING * np.abs(row)).all(axis=1))
-        return self.results[same[0]] if len(same) else None
+        distances, bounds = np.abs(self.rows - row), ROUNDING * np.abs(row)
+        (same,) = np.nonzero((distances <= bounds).all(axis=1))
+        if not len(same):
+            return None
+        # Several where the draws' spread is as small beside their size.
+        shares = distances[same] / np.maximum(bounds, np.finfo(np.float64).tiny)
+        return self.results[same[shares.max(axis=1, initial=0.0).argmin()]]
 
 
 class BlackBoxOp(UserFunctionOp):

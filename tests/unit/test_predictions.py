@@ -182,3 +182,12 @@ def test_a_simulator_alone_and_one_that_fails():
     is_broken = True
     with pytest.raises(kmc.EstimatorError, match="'simulated' raised ArithmeticError: no data"):
         kmc.sample_posterior_predictive(idata, model, **QUIET)
+
+
+def test_draws_that_differ_by_less_than_rounding_elsewhere_have_their_own_outputs():
+    draws = 1e6 + 1e-5 * np.random.default_rng(3).standard_normal(30)
+    with pm.Model():
+        op = kmc.BlackBox("far", lambda x: (x - 1e6) * 1e5, pm.Normal("x", 1e6)).owner.op
+    with op.knowing([draws]):
+        found = [float(op.evaluate(draw)[0]) for draw in draws]
+    np.testing.assert_array_equal(found, (draws - 1e6) * 1e5)
