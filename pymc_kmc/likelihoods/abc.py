@@ -132,7 +132,8 @@ def ABCPotential(  # noqa: N802
     Returns
     -------
     TensorVariable
-        The potential, as `pymc.Potential` returns it.
+        The potential, as `pymc.Potential` returns it. Nothing else in the log density may depend
+        on it: making a step then raises a ValueError.
 
     Raises
     ------

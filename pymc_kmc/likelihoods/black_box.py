@@ -256,9 +256,10 @@ def _is_length(length):
 
 
 def _repeated(values, lengths):
-    """Return an array of shape `lengths` that repeats the values in turn."""
-    places = pt.arange(pt.prod(lengths)) % values.size
-    return values.ravel()[places].reshape(lengths, ndim=values.ndim)
+    """Return an array of shape `lengths` that repeats the values in turn, 0 if there are none."""
+    flat = values.ravel() if values.data.size else pt.zeros(1)
+    places = pt.arange(pt.prod(lengths)) % flat.size
+    return flat[places].reshape(lengths, ndim=values.ndim)
 
 
 def _value(result):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import io_toposort
 
 from pymc_kmc._compat import expect_numba_fallback
 from pymc_kmc.likelihoods.checks import WrongResult, as_real_array
@@ -28,6 +28,7 @@ from pymc_kmc.likelihoods.user_function import (
     UserFunctionOp,
     fault_of,
     happened,
+    key_of,
     kind,
     with_values,
 )
@@ -75,12 +76,17 @@ class ResultsAtDraws(NamedTuple):
     results: list
 
     def find(self, values):
-        """Return the result at parameters equal up to rounding, or None."""
+        """Return the result at the nearest parameters that are equal up to rounding, or None."""
         row = np.concatenate([np.ravel(value) for value in values])
         if len(row) != self.rows.shape[1]:
             return None
-        (same,) = np.nonzero((np.abs(self.rows - row) <= ROUNDING * np.abs(row)).all(axis=1))
-        return self.results[same[0]] if len(same) else None
+        distances, bounds = np.abs(self.rows - row), ROUNDING * np.abs(row)
+        (same,) = np.nonzero((distances <= bounds).all(axis=1))
+        if not len(same):
+            return None
+        # Several where the draws' spread is as small beside their size.
+        shares = distances[same] / np.maximum(bounds, np.finfo(np.float64).tiny)
+        return self.results[same[shares.max(axis=1, initial=0.0).argmin()]]
 
 
 class BlackBoxOp(UserFunctionOp):
@@ -446,10 +452,6 @@ class BlackBoxOp(UserFunctionOp):
         return BlackBoxError(self._told(failure, values, remedy))
 
 
-def key_of(values):
-    return tuple([(value.shape, value.tobytes()) for value in values])
-
-
 def of_types(op, values):
     """Return arrays of the parameters' types, lest calls and keys depend on how a user asks."""
     if len(values) != len(op.dtypes):
@@ -477,13 +479,9 @@ def copied(outputs, succeeded, extras):
 
 
 def black_box_ops(graphs):
-    """Return the :class:`BlackBoxOp` s of graphs, sorted by name."""
-    found = {
-        variable.owner.op
-        for variable in ancestors(graphs)
-        if variable.owner is not None and isinstance(variable.owner.op, BlackBoxOp)
-    }
-    return sorted(found, key=lambda op: op.name)
+    """Return the :class:`BlackBoxOp` s of graphs, sorted by name; equal names in graph order."""
+    found = [n.op for n in io_toposort([], graphs) if isinstance(n.op, BlackBoxOp)]
+    return sorted(dict.fromkeys(found), key=lambda op: op.name)
 
 
 expect_numba_fallback(BlackBoxOp)

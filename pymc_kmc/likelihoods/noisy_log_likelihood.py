@@ -21,6 +21,7 @@ from pymc_kmc.likelihoods.user_function import (
     UserFunctionOp,
     as_tensors,
     evaluate_at_initial_point,
+    key_of,
     names_of,
 )
 
@@ -114,7 +115,7 @@ class NoisyLogLikelihood(UserFunctionOp):
         """Return :meth:`evaluate`, and raveled extras, None without any."""
         values = [np.asarray(value) for value in parameters]
         return self._cache.find(
-            key_of(noise, values), lambda: next(self._estimates([(noise, values)]))
+            self._key(noise, values), lambda: next(self._estimates([(noise, values)]))
         )
 
     def all_with_extras(self, calls, executor=None):
@@ -123,7 +124,7 @@ class NoisyLogLikelihood(UserFunctionOp):
         def evaluate(rows):
             return self._estimates([calls[i] for i in rows], executor)
 
-        return self._cache.find_all([key_of(*call) for call in calls], evaluate)
+        return self._cache.find_all([self._key(*call) for call in calls], evaluate)
 
     def each(self, calls, executor=None):
         """Yield the log estimates of calls, pairs of noise and parameters, and don't remember them.
@@ -170,6 +171,10 @@ class NoisyLogLikelihood(UserFunctionOp):
                     raise found.error
                 self._combined(found, *call)
             yield found[0]
+
+    @staticmethod
+    def _key(noise, values):
+        return noise.tobytes(), key_of(values)
 
     def refresh(self, noise):
         """Make values under the chain's current noise the last to be forgotten."""
@@ -254,10 +259,6 @@ class NoisyLogLikelihood(UserFunctionOp):
                 UserWarning,
                 stacklevel=2,
             )
-
-
-def key_of(noise, values):
-    return noise.tobytes(), *(np.asarray(value).tobytes() for value in values)
 
 
 expect_numba_fallback(NoisyLogLikelihood)

@@ -125,7 +125,8 @@ def PseudoMarginalPotential(  # noqa: N802
     Returns
     -------
     TensorVariable
-        The potential, as `pymc.Potential` returns it.
+        The potential, as `pymc.Potential` returns it. Nothing else in the log density may depend
+        on it: making a step then raises a ValueError.
 
     Raises
     ------

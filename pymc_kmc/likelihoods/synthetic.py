@@ -48,6 +48,7 @@ from pymc_kmc.likelihoods.store import StoreLike
 from pymc_kmc.numerics.checks import check_choice
 
 LOG_2_PI = float(np.log(2.0 * np.pi))
+EPSILON = float(np.finfo(np.float64).eps)
 MORE_THAN_SUMMARIES = 4  # fewest simulations minus p summaries: the estimate needs n > p + 3
 
 
@@ -130,7 +131,8 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     Returns
     -------
     TensorVariable
-        The potential, as `pymc.Potential` returns it.
+        The potential, as `pymc.Potential` returns it. Nothing else in the log density may depend
+        on it: making a step then raises a ValueError.
 
     Raises
     ------
@@ -145,7 +147,7 @@ def SyntheticLikelihoodPotential(  # noqa: N802
     EstimatorError
         If the simulator raises, or later data aren't an array of the right shape. The message has
         the parameters and the seed. A proposal whose simulated summaries have a covariance that
-        isn't positive definite is rejected, counted and reported.
+        isn't positive definite, up to rounding, is rejected, counted and reported.
 
     Warns
     -----
@@ -248,7 +250,7 @@ class SyntheticLogDensity(Combination):
         )
 
     def _log_density(self, summaries):
-        n = len(summaries)
+        n, p = summaries.shape
         mean = summaries.mean(axis=0)
         deviations = summaries - mean
         scatter = deviations.T @ deviations
@@ -258,9 +260,14 @@ class SyntheticLogDensity(Combination):
             factor = cholesky(scatter, lower=True, check_finite=False)
         except LinAlgError:
             return np.nan
+        # What rounding leaves of a conditional variance that is zero: that of the products, and
+        # that of the mean and of the summaries themselves.
+        rounding = n * p * EPSILON * np.diag(scatter) + n * (n * EPSILON * mean) ** 2
+        if np.any(np.diag(factor) ** 2 <= rounding):
+            return np.nan
         standardised = solve_triangular(factor, self.observed - mean, lower=True)
         return LOG_DENSITIES[self.density](
-            n, 2.0 * np.sum(np.log(np.diag(factor))), standardised @ standardised, len(mean)
+            n, 2.0 * np.sum(np.log(np.diag(factor))), standardised @ standardised, p
         )
 
 

@@ -80,6 +80,11 @@ class Cache:
         self._results.clear()
 
 
+def key_of(values):
+    """Return a :class:`Cache`'s key of arrays."""
+    return tuple([(value.shape, value.tobytes()) for value in values])
+
+
 class UserFunctionOp(Op):
     """A user's function of parameters without a gradient; its last few results are remembered.
 

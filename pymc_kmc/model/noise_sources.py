@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.random.type import RandomType
 
 from pymc_kmc.likelihoods.noise_schemes import Noise, Seeds
@@ -150,11 +150,31 @@ class Simulator:
         self._generator.set_value(self.scheme.inputs(rows[0])["rng"], borrow=True)
 
 
-def estimated_likelihoods(graph):
-    """Return the :class:`EstimatedLikelihood` s of a graph, in the order of their names."""
-    nodes = {v.owner for v in ancestors([graph]) if v.owner is not None}
+def estimated_likelihoods(log_density):
+    """Return the :class:`EstimatedLikelihood` s of a log density, in the order of their names.
+
+    Equal names, as submodels may have, are in the graph's order, the same in every process. A
+    ValueError says that an estimate isn't just a term of the log density.
+    """
+    nodes = io_toposort([], [log_density])
     noisy = [node for node in nodes if isinstance(node.op, NoisyLogLikelihood)]
+    for node in noisy:
+        check_is_term(node.op, nodes, log_density.owner.inputs)
     return [EstimatedLikelihood(node) for node in sorted(noisy, key=lambda node: node.op.name)]
+
+
+def check_is_term(op, nodes, terms):
+    """Raise a ValueError unless the one use of an estimate among `nodes` is its own term."""
+    # PyMC copies nodes that several terms share, but not their Op. A potential's term is its sum.
+    uses = [node for node in nodes for v in node.inputs if v.owner is not None and v.owner.op is op]
+    if len(uses) != 1 or terms.count(uses[0].outputs[0]) != 1:
+        raise ValueError(
+            f"The estimate {op.name!r} is used in the model's log density beside its own potential "
+            "or in place of it. Only as a factor of the likelihood, once, is it unbiased: no other "
+            "potential and no variable's parameter may depend on it. Put what is to be done with "
+            f"it, a factor for instance, into the function of {op.name!r}; pm.Deterministic may "
+            "record it."
+        )
 
 
 def simulators(graph):

@@ -331,3 +331,12 @@ def test_a_box_without_free_variables_is_known():
     predicted = pm.sample_posterior_predictive(idata, model=fixed, **options)
     found = kmc.sample_posterior_predictive(idata, fixed, **options)
     assert found.posterior_predictive.equals(predicted.posterior_predictive)
+
+
+def test_draws_that_differ_by_less_than_rounding_elsewhere_have_their_own_outputs():
+    draws = 1e6 + 1e-5 * np.random.default_rng(3).standard_normal(30)
+    with pm.Model():
+        op = kmc.BlackBox("far", lambda x: (x - 1e6) * 1e5, pm.Normal("x", 1e6)).owner.op
+    with op.knowing([draws]):
+        found = [float(op.evaluate(draw)[0]) for draw in draws]
+    np.testing.assert_array_equal(found, (draws - 1e6) * 1e5)

@@ -180,6 +180,21 @@ def test_the_length_goes_with_the_data(options):
     assert repr(op).startswith("<BlackBox 'mean' of slope, x, shape (None,): ")
 
 
+def test_the_data_may_be_empty_when_the_model_is_built():
+    with pm.Model() as model:
+        x = pm.Data("x", np.ones(0))
+        slope = pm.Normal("slope")
+        pm.Potential(
+            "p", kmc.BlackBox("b", proportional, slope, x, shape=x.shape, on_error="reject").sum()
+        )
+    density = model.compile_logp()
+    empty = density({"slope": np.array(0.5)})
+    model.set_data("x", np.ones(3))
+    assert density({"slope": np.array(0.5)}) == pytest.approx(empty + 1.5)
+    with pytest.warns(UserWarning, match="too steep"):
+        assert density({"slope": np.array(6.0)}) == -np.inf
+
+
 @pytest.mark.parametrize("learn", [pytest.param(True, marks=pytest.mark.one_line), False])
 def test_draws_given_new_data(learn):
     """The posterior is normal; a false alarm in 1e5 draws of 500 that are nearly independent."""

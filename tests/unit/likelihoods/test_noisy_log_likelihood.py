@@ -34,6 +34,17 @@ def test_the_last_values_are_remembered():
     assert estimator.n_calls == n_calls + 1
 
 
+def test_what_is_remembered_is_of_the_datas_shape():
+    with pm.Model() as model:
+        data = pm.Data("data", np.ones((1, 4)))
+        x = pm.Normal("x")
+        kmc.PseudoMarginalPotential("loglik", lambda x, data, rng: -len(data) * x, x, data)
+    density = model.compile_logp()
+    one = density({"x": np.array(1.0)})
+    model.set_data("data", np.ones((4, 1)))
+    assert density({"x": np.array(1.0)}) == pytest.approx(one - 3)
+
+
 def test_an_error_has_the_parameters_and_the_seed_that_reproduce_it():
     with pm.Model():
         x = pm.Normal("x", initval=0.0)

@@ -106,6 +106,36 @@ def test_no_covariance_no_density():
     assert np.isnan(SyntheticLogDensity("synthetic", OBSERVED, "unbiased")(summaries))
 
 
+@pytest.mark.parametrize("density", ["unbiased", "plugin"])
+def test_a_covariance_that_is_singular_up_to_rounding_is_no_density(density):
+    """Cholesky passes many of them: constants had a log density of 37, proportions of 20."""
+    rng = np.random.default_rng(8)
+
+    def is_nan(summaries):
+        with np.errstate(all="raise"):
+            log_density = SyntheticLogDensity("synthetic", summaries[0], density)(summaries)
+        return np.isnan(log_density)
+
+    for n in (5, 20, 1000):
+        assert all(is_nan(np.full((n, 1), value)) for value in (0.1, -0.7, 1e9 / 3))
+    for offset in (0.0, 1e9):
+        for _ in range(50):
+            data = offset + rng.standard_normal((20, 10))
+            mean, sd = data.mean(axis=1), data.std(axis=1)
+            assert is_nan(np.column_stack([mean, sd, mean + sd]))
+            assert is_nan(np.column_stack([mean, 1e6 * data.sum(axis=1)]))
+            assert is_nan(rng.multinomial(50, [0.2, 0.3, 0.5], 20) / 50)
+
+
+def test_units_only_shift_the_log_density():
+    rng = np.random.default_rng(9)
+    summaries = 1e3 + rng.standard_normal((10, 3)) @ rng.standard_normal((3, 3))
+    log_density = SyntheticLogDensity("synthetic", summaries[0], "unbiased")(summaries)
+    for units in np.array([[1e-9, 1.0, 1e9], [1e50, 1e-50, 1.0]]):
+        scaled = SyntheticLogDensity("synthetic", units * summaries[0], "unbiased")
+        assert scaled(units * summaries) == pytest.approx(log_density - np.log(units).sum())
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("n", [12, 40])
 def test_unbiased_with_simulations_that_fail(n, value):

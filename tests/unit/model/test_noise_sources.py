@@ -109,6 +109,49 @@ def test_likelihoods_are_found_in_the_order_of_their_names():
     assert target.n_replicates == 6
 
 
+def test_equal_names_of_submodels_are_in_the_order_of_the_graph():
+    """That of a set follows addresses in memory: the same seed gave other draws in each process."""
+    numbers = [7, 6, 5, 4, 3, 2, 1]  # the last term comes first
+    with pm.Model() as model:
+        for n in reversed(numbers):
+            with pm.Model(name=f"g{n}"):
+                x = pm.Normal("x")
+                kmc.PseudoMarginalPotential("a", lambda x, rng: 0.0, x, n_replicates=n)
+                pm.Potential("b", kmc.BlackBox("box", lambda x, n=n: n * x, x))
+    found = [likelihood.n_start for likelihood in target_of(model).likelihoods]
+    assert found == numbers
+    assert [box.function(1) for box in kmc.black_boxes(model)] == numbers
+
+
+def doubled(estimate):
+    pm.Potential("again", estimate)
+
+
+def tempered(estimate):
+    pm.Potential("tempered", -0.9 * estimate)
+
+
+def a_mean(estimate):
+    pm.Normal("y", estimate, 1.0)
+
+
+def an_argument(estimate):
+    kmc.PseudoMarginalPotential("other", lambda x, rng: x, estimate)
+
+
+@pytest.mark.parametrize("use", [doubled, tempered, a_mean, an_argument])
+def test_an_estimate_that_the_density_uses_elsewhere_is_refused(use):
+    """It was added once, whatever its role: a wrong posterior."""
+    with pm.Model() as model:
+        estimate = kmc.PseudoMarginalPotential("loglik", lambda x, rng: -x, pm.Normal("x"))
+        pm.Deterministic("recorded", 2 * estimate)
+        assert kmc.AdaptiveMetropolis()
+        use(estimate)
+        for make in (kmc.AdaptiveMetropolis, kmc.KMC, lambda: kmc.learn(model, progressbar=False)):
+            with pytest.raises(ValueError, match="The estimate 'loglik' is used in"):
+                make()
+
+
 def steps_on(model, n, **options):
     steps = [kmc.AdaptiveMetropolis(model=model, **options) for _ in range(n)]
     for seed, step in enumerate(steps):
