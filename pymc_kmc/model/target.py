@@ -118,12 +118,13 @@ class TargetDensity(LogDensity):
 
     @property
     def state(self) -> tuple:
-        """The recycled evaluation, the noise and the number of evaluations."""
-        return self._current, self._noise, self.n_evaluations
+        """The recycled evaluation, the noise, the number of evaluations and the others' values."""
+        return self._current, self._noise, self.n_evaluations, dict(self._others)
 
     @state.setter
     def state(self, state):
-        self._current, self.noise, self.n_evaluations = state
+        self._current, self.noise, self.n_evaluations, others = state
+        self.follow(others)  # the evaluation is of them, whatever values other steps set since
         if self._claim is not None:
             self._claim.returned = {}  # of another chain
             self._claim.take()

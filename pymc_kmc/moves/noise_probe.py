@@ -177,8 +177,10 @@ class NoiseVariance:
         if kept.log_likelihood_estimate == -np.inf or np.isnan(change):
             return
         self.n_comparisons += 1
-        self.n_kept += kept is not self._last_kept
-        self._last_kept = kept
+        # Not by identity, which a saved and restored chain loses.
+        state = kept.position.tobytes(), kept.log_likelihood_estimate
+        self.n_kept += state != self._last_kept
+        self._last_kept = state
         rate = np.exp(min(0.0, change))
         self._acceptance += (rate - self._acceptance) / min(self.n_comparisons, RECENT_PAIRS)
 

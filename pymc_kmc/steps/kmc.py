@@ -284,7 +284,7 @@ class KMC(SurrogateStep):
 
     def _prepare(self, point):
         if self._follows_others:
-            self._learned_before.surrogate.follow(point)
+            self.adapted.follow(point)
         if self.progress.n_iterations == 0 and self._is_settling and self.n_parallel > 1:
             self._begin_at_once(point)
         messages = super()._prepare(point)

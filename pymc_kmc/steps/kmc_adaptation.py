@@ -97,6 +97,14 @@ class KMCAdaptation(SurrogateAdaptation):
             self.modes = ModeJump(maps), ModeTransition(maps, self.is_noisy)
         self.settling = Settling(posterior, SETTLING_IN_NOISE if self.is_noisy else SETTLING)
 
+    def follow(self, point):
+        """Give other variables' values in PyMC's `point` to a surrogate learned before the chain.
+
+        It is the one in use: a restored chain's is another object than its step's.
+        """
+        if self.fitted is not None and isinstance(self.fitted.surrogate, EmulatedDensity):
+            self.fitted.surrogate.follow(point)
+
     def update(self, outcome, noise, is_tuning, rng):
         """Learn from an iteration's :class:`Outcome`, under the noise of a NoiseProbe."""
         settling = self.settling

@@ -123,6 +123,24 @@ def test_a_step_follows_at_every_iteration(learned):
         assert box.n_evaluations - before <= 1 + (i == 0)
 
 
+def test_a_restored_chain_follows(learned):
+    """Its surrogate is unpickled, another object than the one that the step has learned."""
+    model, posterior = learned
+    with model:
+        step, other = kmc.KMC(posterior), kmc.KMC(posterior)
+    step.set_rng(np.random.default_rng(0))
+    point, _ = step.step(model.initial_point() | {"on": np.array(0)})
+    other.sampling_state = cloudpickle.loads(cloudpickle.dumps(step.sampling_state))
+    chains = []
+    for each in (step, other):
+        moved = [point]
+        for i in range(10):
+            moved.append(each.step(moved[-1] | {"on": np.array(i % 2)})[0])
+        chains.append(moved)
+    assert other.adapted.fitted.surrogate.composite.model.others["on"] == 1
+    np.testing.assert_equal(*chains)
+
+
 def test_where_that_fails_chains_learn_by_themselves():
     posterior = replace(learned_curve(), has_converged=False, is_close=False)
     with curve():

@@ -1,5 +1,7 @@
 """TargetDensity: what is recycled, what is evaluated again, starting points."""
 
+from copy import deepcopy
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -40,6 +42,21 @@ def test_moved_by_another_step_is_evaluated_again_under_the_same_noise():
     np.testing.assert_equal(moved.noise, first.noise)
     assert moved.log_likelihood_estimate == first.log_likelihood_estimate
     assert moved.log_density < first.log_density
+
+
+@pytest.mark.parametrize("z", [0.0, 2.0])
+def test_a_restored_state_notices_what_another_step_has_moved(z):
+    """Also back to the value that the restoring target has seen, its model's first."""
+    model = noisy_gaussian(1.0, companion=True)
+    target, other = target_of(model, ["x"]), target_of(model, ["x"])
+    start = model.initial_point()
+    target.current(start | {"z": np.array(2.0)})
+    other.state = deepcopy(target.state)
+    point = start | {"z": np.array(z)}
+    expected, actual = target.current(point), other.current(point)
+    assert actual.log_density == expected.log_density
+    np.testing.assert_equal(actual.noise, expected.noise)
+    assert other.n_evaluations == target.n_evaluations == (1 if z == 2.0 else 2)
 
 
 def test_a_view_of_the_state_in_another_order_is_evaluated_anew():

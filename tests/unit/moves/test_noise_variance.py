@@ -1,5 +1,7 @@
 """The noise's variance, from pairs of estimates."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 
@@ -65,7 +67,7 @@ def test_ideal_acceptance_is_measured_whatever_the_law_of_the_noise():
     for i in range(40):
         fresh = evaluation(-10.0 * (i % 10 == 0))
         noise.count(fresh)
-        noise.compare(evaluation(0.0), fresh)
+        noise.compare(evaluation(0.0, position=i), fresh)
         noise.learn(evaluation(0.0), fresh)
     assert noise.value == pytest.approx(5.0) and noise.zero_share == 0.0
     assert noise.ideal_acceptance == pytest.approx(0.9, abs=1e-4)
@@ -76,7 +78,7 @@ def test_zeros_are_counted_and_never_accepted():
     for i in range(40):
         fresh = evaluation(0.0 if i % 4 == 0 else -np.inf)
         noise.count(fresh)
-        noise.compare(evaluation(0.0), fresh)
+        noise.compare(evaluation(0.0, position=i), fresh)
     assert noise.zero_share == pytest.approx(0.75)
     assert noise.ideal_acceptance == pytest.approx(0.25)
 
@@ -89,6 +91,14 @@ def test_a_chain_that_rests_compares_its_luck():
         noise.compare(resting, evaluation(0.0))
         noise.learn(evaluation(0.0), evaluation(np.sqrt(2.0)))
     assert noise.ideal_acceptance == pytest.approx(0.4795, abs=1e-4)
+
+
+def test_a_kept_estimate_counts_once_in_a_restored_chain():
+    """Saving copies it: equal, but another object."""
+    noise, kept = NoiseVariance(), evaluation(0.0)
+    for state in (kept, deepcopy(kept), evaluation(0.5), evaluation(0.5, position=1.0)):
+        noise.compare(state, evaluation(0.0))
+    assert noise.n_comparisons == 4 and noise.n_kept == 3
 
 
 def test_a_variance_that_is_expected_counts_as_eight_pairs():
