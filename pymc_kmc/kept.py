@@ -78,10 +78,12 @@ def extras(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
         own = dims.get(key, (values.ndim - 2) * (None,))
         names = [dim or f"{key}_dim_{i}" for i, dim in enumerate(own)]
         found[key] = ["chain", "draw", *names], values
-    if not found:
+    # Steps with gradients declare the extras that are in the model, and have no values for them.
+    if all(np.isnan(values).all() for _, values in found.values()):
         raise ValueError(
             "idata has no extras: give extras= to a BlackBox, a PseudoMarginalPotential or an "
-            "ABCPotential, and sample with a step of pymc_kmc."
+            "ABCPotential, and sample with a step of pymc_kmc other than GadMALA and GadRWM, which "
+            "keep none."
         )
     draws = {dim: run.sampling.posterior[dim].values for dim in ("chain", "draw")}
     data = xr.Dataset(found, draws)

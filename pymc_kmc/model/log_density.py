@@ -32,7 +32,7 @@ class Evaluation(NamedTuple):
 
     `log_density` is that of the whole model, estimates included. `log_likelihood_estimate` is the
     sum of the estimated terms: 0 without any, `log_density` with a `pymc.Simulator`. `position`
-    (d,) has the block's raveled, unconstrained values in float64, rounded to the model's precision.
+    (d,) has the block's raveled, unconstrained values in float64, rounded to each variable's type.
     `noise` has an array for each source. `parameters` are the noisy likelihoods', as bytes to
     compare whether two estimates are of one quantity. `gradient` (d,) is None unless the target
     computes it with every evaluation. `extras` has the raveled extras of each of the target's
@@ -143,6 +143,7 @@ class LogDensity:
         outputs, position = join_nonshared_inputs(initial_point, outputs, variables, self._shared)
         self._n_parameters, self._n_boxes = len(parameters), len(boxes)
         self._dtype = position.dtype
+        self._narrower = narrower_parts(variables, self._sizes, position.dtype)
         self.precision = float(np.finfo(self._dtype).eps)
         self._graph = outputs, position, compile_kwargs or {}
         self._compile(*self._graph)
@@ -183,8 +184,11 @@ class LogDensity:
         return [self.names[place] for place in places]
 
     def rounded(self, position):
-        """Return a position (d,) in the model's precision, for the compiled functions."""
-        return position.astype(self._dtype, copy=False)
+        """Return a position (d,) rounded to each variable's type, for the compiled functions."""
+        position = position.astype(self._dtype, copy=bool(self._narrower))
+        for part, dtype in self._narrower:
+            position[part] = position[part].astype(dtype)
+        return position
 
     def evaluate(self, position, noise):
         """Return the Evaluation at a position (d,) under each source's noise; counted."""
@@ -292,6 +296,16 @@ class LogDensity:
             parameters.append(outputs[first : first + n])
             first += n
         return parameters
+
+
+def narrower_parts(variables, sizes, dtype):
+    """Return (slice, dtype) of the vector's variables that are narrower than its dtype."""
+    ends = np.cumsum([sizes[variable.name] for variable in variables])
+    return [
+        (slice(end - sizes[variable.name], end), variable.dtype)
+        for variable, end in zip(variables, ends, strict=True)
+        if variable.dtype != dtype
+    ]
 
 
 def nodes_with_extras(log_density):

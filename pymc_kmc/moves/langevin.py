@@ -66,6 +66,8 @@ class Langevin(Move):
         end, log_density, gradient, log_ratio = trajectory(
             target, current, preconditioner.factor, step_size, n_steps, noise
         )
+        # As PyMC records it, and as the density's graph has rounded it.
+        end = target.rounded(end).astype(np.float64, copy=False)
         # Where the trajectory has left the finite numbers so has the log ratio: a rejection.
         return Proposal(
             end,

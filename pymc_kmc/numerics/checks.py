@@ -7,6 +7,8 @@ import numpy as np
 
 #: Most entries of the temporary arrays of a chunk of rows: 32 MB.
 CHUNK_ENTRIES = 4_000_000
+#: Largest difference of two correlations that should be equal: single precision's errors, and more.
+ASYMMETRY = 1e-5
 
 
 def as_number(value):
@@ -46,14 +48,28 @@ def check_between(value, name, low, high, open=True):
 
 
 def check_covariance(covariance, d):
-    """Require a symmetric positive definite (d, d) matrix."""
+    """Require a finite, symmetric, positive definite (d, d) matrix."""
     if covariance.shape != (d, d):
         raise ValueError(
             f"covariance must have shape {(d, d)}, one row for each of the step's {d} "
             f"unconstrained values, got shape {covariance.shape}."
         )
-    if not np.allclose(covariance, covariance.T) or np.linalg.eigvalsh(covariance)[0] <= 0:
-        raise ValueError(f"covariance must be symmetric and positive definite, got\n{covariance}")
+    if not is_covariance(covariance):
+        raise ValueError(
+            f"covariance must be finite, symmetric and positive definite, got\n{covariance}"
+        )
+
+
+def is_covariance(matrix):
+    """Return whether a matrix (d, d) is finite, symmetric and positive definite, in any units."""
+    variances = np.diag(matrix)
+    if not np.isfinite(matrix).all() or not (variances > 0).all():
+        return False
+    sd = np.sqrt(variances)
+    # As correlations: rounding errors of large variances would hide small ones.
+    correlations = matrix / np.outer(sd, sd)
+    is_symmetric = np.allclose(correlations, correlations.T, rtol=0, atol=ASYMMETRY)
+    return is_symmetric and np.linalg.eigvalsh(correlations)[0] > 0
 
 
 def check_count(value, name):

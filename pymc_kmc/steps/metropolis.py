@@ -66,7 +66,7 @@ class AdaptiveMetropolis(AdaptiveStep):
     Raises
     ------
     ValueError
-        If `covariance` isn't a symmetric positive definite (d, d) matrix, or `scale` or
+        If `covariance` isn't a finite, symmetric, positive definite (d, d) matrix, or `scale` or
         `target_acceptance` are out of range.
     """
 

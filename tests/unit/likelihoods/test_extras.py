@@ -153,6 +153,21 @@ def test_beside_other_steps():
     assert np.array_equal(found[1:, 2][stayed[1:]], found[:-1, 2][stayed[1:]])
 
 
+@pytest.mark.parametrize("gradient_step", [kmc.GadMALA, kmc.GadRWM])
+def test_beside_steps_that_keep_none(gradient_step):
+    """They are another step's of this package, or said to be missing: never NaN."""
+    with pm.Model():
+        x, w = pm.Normal("x"), pm.Normal("w")
+        box = kmc.BlackBox("b", lambda x: (-0.5 * x**2, {"e": 2 * x}), x, extras={"e": ()})
+        pm.Potential("y", box)
+        last = gradient_step([w])
+        idata = sample([kmc.AdaptiveMetropolis([x]), last])
+        without = sample([pm.Metropolis([x]), last], draws=20, tune=20)
+    np.testing.assert_array_equal(kmc.extras(idata)["e"], 2 * idata.posterior["x"])
+    with pytest.raises(ValueError, match="no extras.*other than GadMALA and GadRWM"):
+        kmc.extras(without)
+
+
 def test_two_steps_of_this_package_report_the_last_ones():
     def of_both(x, y, rng):
         return rng.standard_normal(), {"all": [x, y]}

@@ -82,6 +82,22 @@ def test_point_memory_written_to_by_pymc_is_noticed():
     assert target.current(point).log_density < first.log_density
 
 
+def test_a_state_of_two_precisions_is_recycled_from_pymcs_memory():
+    """In worker processes its point is a copy, each variable of its own type."""
+    with pm.Model() as model:
+        pm.Normal("x")
+        pm.Normal("y", dtype="float32", shape=2)
+    target = target_of(model, compile_kwargs={"mode": "FAST_COMPILE"})
+    place = np.array([0.1, 0.2, 0.3])
+    evaluation = target.propose(place, np.random.default_rng(2))
+    np.testing.assert_array_equal(evaluation.position, [0.1, *np.float32([0.2, 0.3])])
+    np.testing.assert_array_equal(place, [0.1, 0.2, 0.3])
+    target.accept(evaluation)
+    point = target.point(model.initial_point(), evaluation.position)
+    copied = {name: np.array(value) for name, value in point.items()}
+    assert target.current(copied) is evaluation
+
+
 @pytest.mark.parametrize(("value", "shown"), [(-np.inf, "-inf"), (np.nan, "nan")])
 def test_bad_start_names_the_term(value, shown):
     with pm.Model() as model:

@@ -116,6 +116,24 @@ def test_a_proposal_brings_its_evaluation_and_counts_it(target):
     assert proposal.step_size == 0.7
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_ends_are_rounded_to_each_variables_type(dtype):
+    """So that what PyMC records is the state: it isn't evaluated again in worker processes."""
+    with pm.Model():
+        for name, of_variable in (("x", dtype), ("y", "float32"), ("z", "float32")):
+            pm.Normal(name, np.float32(0), np.float32(1), dtype=of_variable)
+        target = kmc.GadMALA(compile_kwargs={"mode": "FAST_COMPILE"}).target
+    start = target.evaluate(proposal_case()[1], ())
+    proposal = Langevin(preconditioner(False)).propose(start, target, np.random.default_rng(1))
+    end, again = proposal.evaluation, target.evaluate(proposal.position, ())
+    rounded = end.position.astype(np.float32)
+    np.testing.assert_array_equal(rounded[1:], end.position[1:])
+    assert (rounded[0] == end.position[0]) == (dtype == "float32")
+    assert end.position.dtype == np.float64
+    assert end.log_density == again.log_density
+    np.testing.assert_array_equal(end.gradient, again.gradient)
+
+
 def step_size_of(proposal, start, factor):
     """Of one leapfrog step e: L^-1 (x' - x) = e noise + e^2 / 2 L' gradient, of both roots."""
     jump = np.linalg.solve(factor, proposal.position - start.position)
