@@ -112,9 +112,9 @@ def learn(
     tolerance : float
         Error of the log density at new draws at which learning ends, in nats.
     evaluations : LearnedPosterior, Evaluations or EvaluationStore, optional
-        Earlier evaluations of the same black boxes, also under another prior, other data or another
-        likelihood around them: a result of this function, or the attribute `evaluations` of a
-        result, of an exception that this function has raised, or of a step. They are not repeated,
+        Earlier evaluations of the same black boxes, also under another prior of the same bounds,
+        other data or another likelihood around them: a result of this function, or the attribute
+        `evaluations` of a result, of an exception that this function has raised, or of a step. They are not repeated,
         except for the best place of a learned posterior: another value there belongs to another
         model. If leave-one-out predictions show that they suffice, nothing is evaluated. With the
         same arguments learning continues where they ended. From a store those of the model's one

@@ -118,6 +118,30 @@ def _check(earlier, opaque):
             f"evaluations are of {list(earlier.names)} with {n_outputs} opaque outputs; "
             f"this model has {list(own.names)} and {m}: pass what was learned of the same model."
         )
+    _check_inputs(earlier, opaque)
+
+
+def _check_inputs(earlier, opaque):
+    """Raise a ValueError if places on the unconstrained scale now are other inputs of the nodes."""
+    before, now = earlier.inputs, opaque.inputs(earlier.X)
+    if before.shape != now.shape:
+        raise ValueError(
+            f"evaluations have {before.shape[1]} inputs of opaque nodes each, those of this model "
+            f"have {now.shape[1]}: pass what was learned of the same black boxes."
+        )
+    # Where terms of an input cancel, rounding is that of the terms.
+    rounding = ROUNDING**2 * np.abs(before).max(axis=0, initial=0.0, where=np.isfinite(before))
+    wrong = np.argwhere(~np.isclose(now, before, ROUNDING, rounding, equal_nan=True))
+    if len(wrong):
+        i, k = wrong[0]
+        name = next(node.name for node in opaque.nodes if k < node.inputs.stop)
+        raise ValueError(
+            f"evaluations are of another model: at {earlier.X[i].tolist()}, on the unconstrained "
+            f"scale, an input of {name} was {before[i, k]}, and it is {now[i, k]} now, as if the "
+            "bounds of a prior had changed, or what a variable is multiplied by. Learn anew, "
+            "without evaluations=, or from a kmc.EvaluationStore, whose places are on the natural "
+            "scale: docs/learning.md, 'Another prior, more data'."
+        )
 
 
 def _try_out(earlier, opaque):

@@ -1,5 +1,7 @@
 """No evaluation is lost where learning fails, and none is made again."""
 
+from functools import partial
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -120,6 +122,42 @@ def test_evaluations_must_be_of_the_model():
         kmc.learn(curve(), evaluations=caught.value.evaluations, **QUIET)
     with pytest.raises(TypeError, match="evaluations"):
         kmc.learn(curve(), evaluations=3)
+
+
+def of_prior(prior, scale=None):
+    """A model of a curve whose size is `scale` times a variable, and evaluations of it."""
+    with pm.Model() as model:
+        size, rate = prior("size"), pm.LogNormal("rate", 0, 1)
+        mean = kmc.BlackBox(
+            "curve", decay, size if scale is None else scale * size, rate, shape=(5,)
+        )
+        pm.Normal("y", mean, 0.1, observed=OBSERVED)
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    return model, opaque.evaluate(np.random.default_rng(1).standard_normal((40, 2)))
+
+
+def bounded(top):
+    return partial(pm.Uniform, lower=0.0, upper=top)
+
+
+@pytest.mark.parametrize("changed", [(bounded(20.0), None), (bounded(5.0), 1.01)])
+def test_evaluations_whose_places_are_other_inputs_now_are_refused(changed):
+    """The same unconstrained values, under other bounds or another factor: silently wrong."""
+    _, earlier = of_prior(bounded(5.0))
+    model, _ = of_prior(*changed)
+    with pytest.raises(ValueError, match="an input of curve was .*EvaluationStore"):
+        kmc.learn(model, evaluations=earlier, random_seed=2, **QUIET)
+
+
+def test_evaluations_under_other_bounds_start_from_a_store(tmp_path):
+    old, earlier = of_prior(bounded(5.0))
+    model, _ = of_prior(bounded(20.0))
+    store = kmc.EvaluationStore(tmp_path / "earlier.db")
+    store.add("curve", earlier.variables(old), earlier.outputs)
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    found = of_store(store, opaque, 100)
+    assert len(found) == 40
+    np.testing.assert_allclose(found.inputs, earlier.inputs, rtol=1e-9)
 
 
 def test_seconds_are_of_each_evaluation():
