@@ -85,8 +85,9 @@ def of_store(store, opaque, most):
     X = opaque.unconstrained({name: v for name, v in pairs if name in free}, len(rows))
     is_there = np.ones(len(X), dtype=bool)
     for stored, own in zip(columns, opaque.parameters(X), strict=False):
-        close = np.abs(stored - own) <= ROUNDING * np.abs(stored).max()
-        is_there &= close.reshape(len(X), -1).all(axis=1)
+        stored, own = stored.reshape(len(X), -1), own.reshape(len(X), -1)
+        largest = np.abs(stored).max(axis=1, keepdims=True)
+        is_there &= (np.abs(stored - own) <= ROUNDING * largest).all(axis=1)
     if not is_there.any():
         raise ValueError(
             f"evaluations={store!r} has none of {op.name!r} that this model could make: its "

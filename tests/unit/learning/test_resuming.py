@@ -257,6 +257,18 @@ def test_a_table_is_a_start_and_the_best_of_many_are_taken(tmp_path):
     assert kmc.learn(model, evaluations=store, **QUIET).has_converged
 
 
+def test_evaluations_of_a_smaller_constant_in_a_store_are_none_of_the_model(tmp_path):
+    """However large the constants are that others had."""
+    store, x = kmc.EvaluationStore(tmp_path / "a.db"), np.linspace(-1.0, 1.0, 5)
+    for c in (1.0, 2.0, 1e8):
+        store.add("f", {"x": x, "c": np.full(5, c)}, c * x)
+    with pm.Model() as model:
+        box = kmc.BlackBox("f", lambda x, c: c * x, pm.Normal("x"), 1.0)
+        pm.Normal("y", box, observed=0.5)
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    np.testing.assert_array_equal(np.sort(of_store(store, opaque, 20).X[:, 0]), x)
+
+
 def test_estimates_in_a_store_are_a_start(tmp_path):
     def estimator(x, rng):
         return -0.5 * x**2 + 0.1 * rng.normal()
