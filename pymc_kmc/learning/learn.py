@@ -21,7 +21,7 @@ from pymc_kmc.learning.display import DONE, Display
 from pymc_kmc.learning.modes import is_new, learned_mode, of_searches
 from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
 from pymc_kmc.learning.posterior import LearnedPosterior
-from pymc_kmc.learning.resuming import keep, known_error, remember
+from pymc_kmc.learning.resuming import keep, known_error, known_modes, remember
 from pymc_kmc.learning.rounds import BATCH_SIZE, Rounds
 from pymc_kmc.learning.search import are_constant
 from pymc_kmc.likelihoods.checks import check_model, check_variables
@@ -114,12 +114,12 @@ def learn(
     evaluations : LearnedPosterior, Evaluations or EvaluationStore, optional
         Earlier evaluations of the same black boxes, also under another prior of the same bounds,
         other data or another likelihood around them: a result of this function, or the attribute
-        `evaluations` of a result, of an exception that this function has raised, or of a step. They are not repeated,
-        except for the best place of a learned posterior: another value there belongs to another
-        model. If leave-one-out predictions show that they suffice, nothing is evaluated. With the
-        same arguments learning continues where they ended. From a store those of the model's one
-        black box or noisy likelihood are taken, whose parameters must be variables of the model:
-        the best and others, half of `max_evaluations` at most.
+        `evaluations` of a result, of an exception that this function has raised, or of a step. They
+        are not repeated, except for the best place of a learned posterior: another value there
+        belongs to another model. If leave-one-out predictions show that they suffice, nothing is
+        evaluated. With the same arguments learning continues where they ended. From a store those
+        of the model's one black box or noisy likelihood are taken, whose parameters must be
+        variables of the model: the best and others, half of `max_evaluations` at most.
     random_seed : None, int or numpy.random.Generator
     progressbar : bool
 
@@ -290,7 +290,8 @@ class LearningRun:
             raise
         # What tries them out isn't counted, as a black box's own trials aren't.
         self.n_before = self.opaque.n_evaluations
-        self.earlier_modes = getattr(evaluations, "modes", ())
+        if isinstance(evaluations, LearnedPosterior):
+            self.earlier_modes = known_modes(evaluations, self.evaluations)
 
     @property
     def limit(self):

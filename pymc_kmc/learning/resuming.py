@@ -66,6 +66,20 @@ def remember(earlier, opaque, starts, most):
     return None if is_on_the_way else remembered
 
 
+def known_modes(learned, remembered):
+    """Return the modes of a LearnedPosterior whose evaluations the model has `remembered`.
+
+    Under another prior or of other data, where log densities differ, the maxima are elsewhere.
+    """
+    return learned.modes if _are_as_high(learned.evaluations, remembered) else ()
+
+
+def _are_as_high(earlier, remembered):
+    """Return whether the model's log densities at earlier evaluations are those found then."""
+    before = earlier.log_densities
+    return np.allclose(remembered.log_densities, before, rtol=ROUNDING, atol=ROUNDING)
+
+
 def of_store(store, opaque, most):
     """Return at most `most` of a store's evaluations of this model: best and evenly spaced ones."""
     if (op := opaque.stored_op) is None:
