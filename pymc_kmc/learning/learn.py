@@ -279,8 +279,14 @@ class LearningRun:
     def _begin_rounds(self):
         self.rounds = Rounds(self.opaque, *self._settings, self.multistart.prior)
 
+    def _begin_again(self):
+        """Begin with the model's nodes as they are now; nothing is evaluated again."""
+        self.multistart.begin_again()
+        self._begin_rounds()
+
     def begin_with(self, evaluations):
         """Use earlier evaluations, as of :func:`learn`, in place."""
+        was_whole = self.opaque.is_whole
         try:
             self.evaluations = remember(
                 evaluations, self.opaque, self.multistart.starts, self.limit
@@ -288,6 +294,8 @@ class LearningRun:
         except BaseException:
             self.opaque.end()
             raise
+        if self.opaque.is_whole != was_whole:
+            self._begin_again()
         # What tries them out isn't counted, as a black box's own trials aren't.
         self.n_before = self.opaque.n_evaluations
         if isinstance(evaluations, LearnedPosterior):
@@ -309,9 +317,7 @@ class LearningRun:
                 return self._learn(display)
             except StructureError as error:
                 log.info(f"KMC: {error}")
-                # Nothing is evaluated again.
-                self.multistart.begin_again()
-                self._begin_rounds()
+                self._begin_again()
                 if self.evaluations is not None:
                     self.evaluations = self.multistart.evaluations
 
@@ -364,8 +370,7 @@ class LearningRun:
     def _leave_coarse(self, why):
         names = ", ".join(node.name for node in self.opaque.nodes)
         log.info(f"KMC: the coarse version of {names} isn't used: {why}")
-        self._begin_rounds()
-        self.multistart.begin_again()
+        self._begin_again()
 
     def _learned_coarse(self):
         """Return the learned :class:`Coarse` version; raise Unusable after any error."""

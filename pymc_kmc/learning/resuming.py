@@ -59,7 +59,8 @@ def remember(earlier, opaque, starts, most):
     is_posterior = isinstance(earlier, LearnedPosterior)
     evaluations = earlier.evaluations if is_posterior else earlier
     _check(evaluations, opaque)
-    if is_posterior:
+    # Outputs are of functions that stay the same, log densities of the prior and the data besides.
+    if is_posterior or opaque.is_whole:
         _try_out(evaluations, opaque)
     remembered = opaque.remember(evaluations)
     is_on_the_way = not is_posterior and remembered.rows(starts[:1])[0] >= 0
@@ -119,16 +120,19 @@ def of_store(store, opaque, most):
 
 
 def _check(earlier, opaque):
-    """Raise unless `earlier` are :class:`Evaluations` of the same model."""
+    """Raise unless `earlier` are :class:`Evaluations` of the same model, which may become whole."""
     if not isinstance(earlier, Evaluations):
         raise TypeError(
             f"evaluations={earlier!r} must be what kmc.learn() has returned, or the attribute "
             "`evaluations` of that, of a step or of an exception that kmc.learn() has raised"
         )
+    is_as_long = earlier.X.shape[1] == opaque.n_dimensions
+    are_named = earlier.names == opaque.names and is_as_long
+    if earlier.is_whole and are_named and not opaque.is_whole:
+        opaque.become_whole()
     own = opaque.evaluations
     n_outputs, m = earlier.outputs.shape[1], own.outputs.shape[1]
-    is_as_long = earlier.X.shape[1] == opaque.n_dimensions
-    if earlier.names != own.names or not is_as_long or n_outputs != m:
+    if not are_named or n_outputs != m:
         raise ValueError(
             f"evaluations are of {list(earlier.names)} with {n_outputs} opaque outputs; "
             f"this model has {list(own.names)} and {m}: pass what was learned of the same model."
@@ -165,7 +169,8 @@ def _try_out(earlier, opaque):
         return
     best = earlier[[int(np.argmax(earlier.log_densities))]]
     now, (before,) = opaque.evaluate(best.X).outputs[0], best.outputs
-    wrong = np.flatnonzero(~(np.abs(now - before) <= ROUNDING * np.abs(before).max()))
+    rounding = ROUNDING * np.abs(before).max(initial=0.0, where=np.isfinite(before))
+    wrong = np.flatnonzero(~np.isclose(now, before, 0.0, rounding, equal_nan=True))
     if len(wrong):
         i = wrong[0]
         raise ValueError(

@@ -7,8 +7,8 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.resuming import of_store
-from pymc_kmc.model.opaque import OpaqueModel
+from pymc_kmc.learning.resuming import of_store, remember
+from pymc_kmc.model.opaque import OpaqueModel, StructureError
 from tests.learned import (
     OBSERVED,
     TIMES,
@@ -158,6 +158,25 @@ def test_evaluations_under_other_bounds_start_from_a_store(tmp_path):
     found = of_store(store, opaque, 100)
     assert len(found) == 40
     np.testing.assert_allclose(found.inputs, earlier.inputs, rtol=1e-9)
+
+
+def clipped(mean=0.0):
+    """A model whose log density is finite where its black box is not."""
+    with pm.Model() as model:
+        box = kmc.BlackBox("f", lambda a: -np.inf if a > 0.8 else -(a**2), pm.Normal("a", mean))
+        pm.Potential("l", pm.math.maximum(box, -4.0))
+    return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+
+
+def test_what_became_one_number_is_one_for_the_next_call():
+    X, first, again = np.array([[0.5], [1.0]]), clipped(), clipped()
+    with pytest.raises(StructureError):
+        first.evaluate(X)
+    found = remember(first.evaluations, again, X + 1.0, 20)
+    assert again.is_whole and found.is_whole
+    np.testing.assert_allclose(found.log_densities, first.evaluations.log_densities)
+    with pytest.raises(ValueError, match="another model"):
+        remember(first.evaluations, clipped(0.5), X + 1.0, 20)
 
 
 def test_seconds_are_of_each_evaluation():
