@@ -51,8 +51,8 @@ def keep(error, opaque):
 def remember(earlier, opaque, starts, most):
     """Let an :class:`OpaqueModel` remember earlier evaluations; return those to begin with.
 
-    None is returned if they have the first of `starts` (n, d), except of a LearnedPosterior:
-    learning then repeats the same way without evaluating again.
+    None is returned if they have the first of `starts` (n, d) and the log densities of this model,
+    except of a LearnedPosterior: learning then repeats the same way without evaluating again.
     """
     if isinstance(earlier, EvaluationStore):
         earlier = of_store(earlier, opaque, most // 2)
@@ -63,7 +63,8 @@ def remember(earlier, opaque, starts, most):
     if is_posterior or opaque.is_whole:
         _try_out(evaluations, opaque)
     remembered = opaque.remember(evaluations)
-    is_on_the_way = not is_posterior and remembered.rows(starts[:1])[0] >= 0
+    begins_there = not is_posterior and remembered.rows(starts[:1])[0] >= 0
+    is_on_the_way = begins_there and _are_as_high(evaluations, remembered)
     return None if is_on_the_way else remembered
 
 

@@ -124,14 +124,14 @@ def test_evaluations_must_be_of_the_model():
         kmc.learn(curve(), evaluations=3)
 
 
-def of_prior(prior, scale=None):
+def of_prior(prior, scale=None, observed=OBSERVED):
     """A model of a curve whose size is `scale` times a variable, and evaluations of it."""
     with pm.Model() as model:
         size, rate = prior("size"), pm.LogNormal("rate", 0, 1)
         mean = kmc.BlackBox(
             "curve", decay, size if scale is None else scale * size, rate, shape=(5,)
         )
-        pm.Normal("y", mean, 0.1, observed=OBSERVED)
+        pm.Normal("y", mean, 0.1, observed=observed)
     opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
     return model, opaque.evaluate(np.random.default_rng(1).standard_normal((40, 2)))
 
@@ -177,6 +177,19 @@ def test_what_became_one_number_is_one_for_the_next_call():
     np.testing.assert_allclose(found.log_densities, first.evaluations.log_densities)
     with pytest.raises(ValueError, match="another model"):
         remember(first.evaluations, clipped(0.5), X + 1.0, 20)
+
+
+@pytest.mark.parametrize("observed", [OBSERVED, OBSERVED + 0.1])
+def test_the_same_way_is_taken_with_the_same_log_densities_alone(observed):
+    """With the same seed, but other data, learning begins with all earlier evaluations."""
+    _, earlier = of_prior(pm.LogNormal)
+    model, _ = of_prior(pm.LogNormal, observed=observed)
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    found = remember(earlier, opaque, earlier.X[:4], 20)
+    if observed is OBSERVED:
+        assert found is None
+    else:
+        np.testing.assert_array_equal(found.X, earlier.X)
 
 
 def test_seconds_are_of_each_evaluation():
