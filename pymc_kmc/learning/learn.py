@@ -21,7 +21,7 @@ from pymc_kmc.learning.display import DONE, Display
 from pymc_kmc.learning.modes import is_new, learned_mode, of_searches
 from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
 from pymc_kmc.learning.posterior import LearnedPosterior
-from pymc_kmc.learning.resuming import keep, known_error, remember
+from pymc_kmc.learning.resuming import keep, known_error, known_modes, remember
 from pymc_kmc.learning.rounds import BATCH_SIZE, Rounds
 from pymc_kmc.learning.search import are_constant
 from pymc_kmc.likelihoods.checks import check_model, check_variables
@@ -112,14 +112,14 @@ def learn(
     tolerance : float
         Error of the log density at new draws at which learning ends, in nats.
     evaluations : LearnedPosterior, Evaluations or EvaluationStore, optional
-        Earlier evaluations of the same black boxes, also under another prior, other data or another
-        likelihood around them: a result of this function, or the attribute `evaluations` of a
-        result, of an exception that this function has raised, or of a step. They are not repeated,
-        except for the best place of a learned posterior: another value there belongs to another
-        model. If leave-one-out predictions show that they suffice, nothing is evaluated. With the
-        same arguments learning continues where they ended. From a store those of the model's one
-        black box or noisy likelihood are taken, whose parameters must be variables of the model:
-        the best and others, half of `max_evaluations` at most.
+        Earlier evaluations of the same black boxes, also under another prior of the same bounds,
+        other data or another likelihood around them: a result of this function, or the attribute
+        `evaluations` of a result, of an exception that this function has raised, or of a step. They
+        are not repeated, except for the best place of a learned posterior: another value there
+        belongs to another model. If leave-one-out predictions show that they suffice, nothing is
+        evaluated. With the same arguments learning continues where they ended. From a store those
+        of the model's one black box or noisy likelihood are taken, whose parameters must be
+        variables of the model: the best and others, half of `max_evaluations` at most.
     random_seed : None, int or numpy.random.Generator
     progressbar : bool
 
@@ -279,8 +279,14 @@ class LearningRun:
     def _begin_rounds(self):
         self.rounds = Rounds(self.opaque, *self._settings, self.multistart.prior)
 
+    def _begin_again(self):
+        """Begin with the model's nodes as they are now; nothing is evaluated again."""
+        self.multistart.begin_again()
+        self._begin_rounds()
+
     def begin_with(self, evaluations):
         """Use earlier evaluations, as of :func:`learn`, in place."""
+        was_whole = self.opaque.is_whole
         try:
             self.evaluations = remember(
                 evaluations, self.opaque, self.multistart.starts, self.limit
@@ -288,9 +294,12 @@ class LearningRun:
         except BaseException:
             self.opaque.end()
             raise
+        if self.opaque.is_whole != was_whole:
+            self._begin_again()
         # What tries them out isn't counted, as a black box's own trials aren't.
         self.n_before = self.opaque.n_evaluations
-        self.earlier_modes = getattr(evaluations, "modes", ())
+        if isinstance(evaluations, LearnedPosterior):
+            self.earlier_modes = known_modes(evaluations, self.evaluations)
 
     @property
     def limit(self):
@@ -308,9 +317,7 @@ class LearningRun:
                 return self._learn(display)
             except StructureError as error:
                 log.info(f"KMC: {error}")
-                # Nothing is evaluated again.
-                self.multistart.begin_again()
-                self._begin_rounds()
+                self._begin_again()
                 if self.evaluations is not None:
                     self.evaluations = self.multistart.evaluations
 
@@ -363,8 +370,7 @@ class LearningRun:
     def _leave_coarse(self, why):
         names = ", ".join(node.name for node in self.opaque.nodes)
         log.info(f"KMC: the coarse version of {names} isn't used: {why}")
-        self._begin_rounds()
-        self.multistart.begin_again()
+        self._begin_again()
 
     def _learned_coarse(self):
         """Return the learned :class:`Coarse` version; raise Unusable after any error."""

@@ -51,19 +51,35 @@ def keep(error, opaque):
 def remember(earlier, opaque, starts, most):
     """Let an :class:`OpaqueModel` remember earlier evaluations; return those to begin with.
 
-    None is returned if they have the first of `starts` (n, d), except of a LearnedPosterior:
-    learning then repeats the same way without evaluating again.
+    None is returned if they have the first of `starts` (n, d) and the log densities of this model,
+    except of a LearnedPosterior: learning then repeats the same way without evaluating again.
     """
     if isinstance(earlier, EvaluationStore):
         earlier = of_store(earlier, opaque, most // 2)
     is_posterior = isinstance(earlier, LearnedPosterior)
     evaluations = earlier.evaluations if is_posterior else earlier
     _check(evaluations, opaque)
-    if is_posterior:
+    # Outputs are of functions that stay the same, log densities of the prior and the data besides.
+    if is_posterior or opaque.is_whole:
         _try_out(evaluations, opaque)
     remembered = opaque.remember(evaluations)
-    is_on_the_way = not is_posterior and remembered.rows(starts[:1])[0] >= 0
+    begins_there = not is_posterior and remembered.rows(starts[:1])[0] >= 0
+    is_on_the_way = begins_there and _are_as_high(evaluations, remembered)
     return None if is_on_the_way else remembered
+
+
+def known_modes(learned, remembered):
+    """Return the modes of a LearnedPosterior whose evaluations the model has `remembered`.
+
+    Under another prior or of other data, where log densities differ, the maxima are elsewhere.
+    """
+    return learned.modes if _are_as_high(learned.evaluations, remembered) else ()
+
+
+def _are_as_high(earlier, remembered):
+    """Return whether the model's log densities at earlier evaluations are those found then."""
+    before = earlier.log_densities
+    return np.allclose(remembered.log_densities, before, rtol=ROUNDING, atol=ROUNDING)
 
 
 def of_store(store, opaque, most):
@@ -85,8 +101,9 @@ def of_store(store, opaque, most):
     X = opaque.unconstrained({name: v for name, v in pairs if name in free}, len(rows))
     is_there = np.ones(len(X), dtype=bool)
     for stored, own in zip(columns, opaque.parameters(X), strict=False):
-        close = np.abs(stored - own) <= ROUNDING * np.abs(stored).max()
-        is_there &= close.reshape(len(X), -1).all(axis=1)
+        stored, own = stored.reshape(len(X), -1), own.reshape(len(X), -1)
+        largest = np.abs(stored).max(axis=1, keepdims=True)
+        is_there &= (np.abs(stored - own) <= ROUNDING * largest).all(axis=1)
     if not is_there.any():
         raise ValueError(
             f"evaluations={store!r} has none of {op.name!r} that this model could make: its "
@@ -104,19 +121,46 @@ def of_store(store, opaque, most):
 
 
 def _check(earlier, opaque):
-    """Raise unless `earlier` are :class:`Evaluations` of the same model."""
+    """Raise unless `earlier` are :class:`Evaluations` of the same model, which may become whole."""
     if not isinstance(earlier, Evaluations):
         raise TypeError(
             f"evaluations={earlier!r} must be what kmc.learn() has returned, or the attribute "
             "`evaluations` of that, of a step or of an exception that kmc.learn() has raised"
         )
+    is_as_long = earlier.X.shape[1] == opaque.n_dimensions
+    are_named = earlier.names == opaque.names and is_as_long
+    if earlier.is_whole and are_named and not opaque.is_whole:
+        opaque.become_whole()
     own = opaque.evaluations
     n_outputs, m = earlier.outputs.shape[1], own.outputs.shape[1]
-    is_as_long = earlier.X.shape[1] == opaque.n_dimensions
-    if earlier.names != own.names or not is_as_long or n_outputs != m:
+    if not are_named or n_outputs != m:
         raise ValueError(
             f"evaluations are of {list(earlier.names)} with {n_outputs} opaque outputs; "
             f"this model has {list(own.names)} and {m}: pass what was learned of the same model."
+        )
+    _check_inputs(earlier, opaque)
+
+
+def _check_inputs(earlier, opaque):
+    """Raise a ValueError if places on the unconstrained scale now are other inputs of the nodes."""
+    before, now = earlier.inputs, opaque.inputs(earlier.X)
+    if before.shape != now.shape:
+        raise ValueError(
+            f"evaluations have {before.shape[1]} inputs of opaque nodes each, those of this model "
+            f"have {now.shape[1]}: pass what was learned of the same black boxes."
+        )
+    # Where terms of an input cancel, rounding is that of the terms.
+    rounding = ROUNDING**2 * np.abs(before).max(axis=0, initial=0.0, where=np.isfinite(before))
+    wrong = np.argwhere(~np.isclose(now, before, ROUNDING, rounding, equal_nan=True))
+    if len(wrong):
+        i, k = wrong[0]
+        name = next(node.name for node in opaque.nodes if k < node.inputs.stop)
+        raise ValueError(
+            f"evaluations are of another model: at {earlier.X[i].tolist()}, on the unconstrained "
+            f"scale, an input of {name} was {before[i, k]}, and it is {now[i, k]} now, as if the "
+            "bounds of a prior had changed, or what a variable is multiplied by. Learn anew, "
+            "without evaluations=, or from a kmc.EvaluationStore, whose places are on the natural "
+            "scale: docs/learning.md, 'Another prior, more data'."
         )
 
 
@@ -126,7 +170,8 @@ def _try_out(earlier, opaque):
         return
     best = earlier[[int(np.argmax(earlier.log_densities))]]
     now, (before,) = opaque.evaluate(best.X).outputs[0], best.outputs
-    wrong = np.flatnonzero(~(np.abs(now - before) <= ROUNDING * np.abs(before).max()))
+    rounding = ROUNDING * np.abs(before).max(initial=0.0, where=np.isfinite(before))
+    wrong = np.flatnonzero(~np.isclose(now, before, 0.0, rounding, equal_nan=True))
     if len(wrong):
         i = wrong[0]
         raise ValueError(

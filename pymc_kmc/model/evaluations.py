@@ -30,6 +30,9 @@ class Evaluations:
         Log densities of the model; -inf where a chain would reject the place.
     seconds : ndarray, shape (n,)
         Seconds that an evaluation took; of a batch that ran at once, the mean.
+    is_whole : bool
+        Whether the log density was opaque as a whole: `inputs` are `X`, and `outputs` log
+        densities, which hold for the same prior and data alone.
     """
 
     names: tuple
@@ -38,6 +41,7 @@ class Evaluations:
     outputs: np.ndarray
     log_densities: np.ndarray
     seconds: np.ndarray = field(repr=False)
+    is_whole: bool = False
 
     def __len__(self) -> int:
         return len(self.X)
@@ -48,20 +52,20 @@ class Evaluations:
 
     def __getitem__(self, rows) -> "Evaluations":
         """Return the evaluations of some rows: a slice, a mask or indices."""
-        return Evaluations(self.names, *[column[rows] for column in self._columns])
+        return Evaluations(self.names, *[c[rows] for c in self._columns], self.is_whole)
 
     @classmethod
-    def none(cls, names, n_dimensions, n_inputs, n_outputs) -> "Evaluations":
+    def none(cls, names, n_dimensions, n_inputs, n_outputs, is_whole=False) -> "Evaluations":
         X, inputs, outputs = (np.zeros((0, n)) for n in (n_dimensions, n_inputs, n_outputs))
-        return cls(tuple(names), X, inputs, outputs, np.zeros(0), np.zeros(0))
+        return cls(tuple(names), X, inputs, outputs, np.zeros(0), np.zeros(0), is_whole)
 
     @property
     def _columns(self):
-        return [getattr(self, each.name) for each in fields(self)[1:]]
+        return [getattr(self, each.name) for each in fields(self)[1:-1]]
 
     def joined(self, other) -> "Evaluations":
         pairs = zip(self._columns, other._columns, strict=True)
-        return Evaluations(self.names, *[np.concatenate(pair) for pair in pairs])
+        return Evaluations(self.names, *[np.concatenate(pair) for pair in pairs], self.is_whole)
 
     def rows(self, X) -> np.ndarray:
         """Return the last row of each place of X (n, d), shape (n,); -1 where there is none."""

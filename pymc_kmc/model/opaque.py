@@ -113,7 +113,8 @@ class OpaqueModel(UnconstrainedModel):
             pairs = zip(self.nodes, structure.moves_with, strict=True)
             self.nodes = [node._replace(moves_with=moves) for node, moves in pairs]
         widths = self.n_dimensions, self.nodes[-1].inputs.stop, self.nodes[-1].returned.stop
-        self.evaluations, self._n_remembered = Evaluations.none(self.names, *widths), 0
+        self.evaluations = Evaluations.none(self.names, *widths, self.is_whole)
+        self._n_remembered = 0
 
     def _whole(self, log_density):
         target = LogDensity(self.variables, self.model, self.initial_point)
@@ -340,6 +341,14 @@ class OpaqueModel(UnconstrainedModel):
 
     def _give_up_parts(self):
         names = ", ".join(node.name for node in self.nodes)
+        self.become_whole()
+        raise StructureError(
+            f"the log density is finite where {names} is not: it is learned as one number"
+        )
+
+    def become_whole(self):
+        """Give up the parts, where the log density may be finite though an output is not."""
+        names = ", ".join(node.name for node in self.nodes)
         if self._is_coarse:  # as a whole there is the fine one alone
             raise ValueError(f"the log density is finite where {names} is not")
         if self._others:
@@ -349,11 +358,9 @@ class OpaqueModel(UnconstrainedModel):
             )
         self._compile(self._graph, self._whole(self._graph))
         known = self.evaluations
-        self.evaluations = replace(known, inputs=known.X, outputs=known.log_densities[:, None])
+        outputs = known.log_densities[:, None]
+        self.evaluations = replace(known, inputs=known.X, outputs=outputs, is_whole=True)
         self._n_remembered = len(known)
-        raise StructureError(
-            f"the log density is finite where {names} is not: it is learned as one number"
-        )
 
     def _prove_dependence(self, X):
         inputs, start = self.inputs(X), self._tried[0]
@@ -398,4 +405,6 @@ class OpaqueModel(UnconstrainedModel):
         """Record evaluations (n, d) and (n, m), and their seconds, (n,) or one number."""
         if len(X):
             columns = self.inputs(X), outputs, self.values(X, outputs), np.full(len(X), seconds)
-            self.evaluations = self.evaluations.joined(Evaluations(self.names, X, *columns))
+            self.evaluations = self.evaluations.joined(
+                Evaluations(self.names, X, *columns, self.is_whole)
+            )

@@ -1,12 +1,14 @@
 """No evaluation is lost where learning fails, and none is made again."""
 
+from functools import partial
+
 import numpy as np
 import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.learning.resuming import of_store
-from pymc_kmc.model.opaque import OpaqueModel
+from pymc_kmc.learning.resuming import of_store, remember
+from pymc_kmc.model.opaque import OpaqueModel, StructureError
 from tests.learned import (
     OBSERVED,
     TIMES,
@@ -122,6 +124,74 @@ def test_evaluations_must_be_of_the_model():
         kmc.learn(curve(), evaluations=3)
 
 
+def of_prior(prior, scale=None, observed=OBSERVED):
+    """A model of a curve whose size is `scale` times a variable, and evaluations of it."""
+    with pm.Model() as model:
+        size, rate = prior("size"), pm.LogNormal("rate", 0, 1)
+        mean = kmc.BlackBox(
+            "curve", decay, size if scale is None else scale * size, rate, shape=(5,)
+        )
+        pm.Normal("y", mean, 0.1, observed=observed)
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    return model, opaque.evaluate(np.random.default_rng(1).standard_normal((40, 2)))
+
+
+def bounded(top):
+    return partial(pm.Uniform, lower=0.0, upper=top)
+
+
+@pytest.mark.parametrize("changed", [(bounded(20.0), None), (bounded(5.0), 1.01)])
+def test_evaluations_whose_places_are_other_inputs_now_are_refused(changed):
+    """The same unconstrained values, under other bounds or another factor: silently wrong."""
+    _, earlier = of_prior(bounded(5.0))
+    model, _ = of_prior(*changed)
+    with pytest.raises(ValueError, match="an input of curve was .*EvaluationStore"):
+        kmc.learn(model, evaluations=earlier, random_seed=2, **QUIET)
+
+
+def test_evaluations_under_other_bounds_start_from_a_store(tmp_path):
+    old, earlier = of_prior(bounded(5.0))
+    model, _ = of_prior(bounded(20.0))
+    store = kmc.EvaluationStore(tmp_path / "earlier.db")
+    store.add("curve", earlier.variables(old), earlier.outputs)
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    found = of_store(store, opaque, 100)
+    assert len(found) == 40
+    np.testing.assert_allclose(found.inputs, earlier.inputs, rtol=1e-9)
+
+
+def clipped(mean=0.0):
+    """A model whose log density is finite where its black box is not."""
+    with pm.Model() as model:
+        box = kmc.BlackBox("f", lambda a: -np.inf if a > 0.8 else -(a**2), pm.Normal("a", mean))
+        pm.Potential("l", pm.math.maximum(box, -4.0))
+    return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+
+
+def test_what_became_one_number_is_one_for_the_next_call():
+    X, first, again = np.array([[0.5], [1.0]]), clipped(), clipped()
+    with pytest.raises(StructureError):
+        first.evaluate(X)
+    found = remember(first.evaluations, again, X + 1.0, 20)
+    assert again.is_whole and found.is_whole
+    np.testing.assert_allclose(found.log_densities, first.evaluations.log_densities)
+    with pytest.raises(ValueError, match="another model"):
+        remember(first.evaluations, clipped(0.5), X + 1.0, 20)
+
+
+@pytest.mark.parametrize("observed", [OBSERVED, OBSERVED + 0.1])
+def test_the_same_way_is_taken_with_the_same_log_densities_alone(observed):
+    """With the same seed, but other data, learning begins with all earlier evaluations."""
+    _, earlier = of_prior(pm.LogNormal)
+    model, _ = of_prior(pm.LogNormal, observed=observed)
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    found = remember(earlier, opaque, earlier.X[:4], 20)
+    if observed is OBSERVED:
+        assert found is None
+    else:
+        np.testing.assert_array_equal(found.X, earlier.X)
+
+
 def test_seconds_are_of_each_evaluation():
     learned = learned_curve()
     assert learned.seconds.shape == (len(learned.evaluations),)
@@ -217,6 +287,18 @@ def test_a_table_is_a_start_and_the_best_of_many_are_taken(tmp_path):
     assert np.isin(best, found.log_densities).all()
     np.testing.assert_allclose(every.X, np.log([size, rate]).T, atol=1e-12)
     assert kmc.learn(model, evaluations=store, **QUIET).has_converged
+
+
+def test_evaluations_of_a_smaller_constant_in_a_store_are_none_of_the_model(tmp_path):
+    """However large the constants are that others had."""
+    store, x = kmc.EvaluationStore(tmp_path / "a.db"), np.linspace(-1.0, 1.0, 5)
+    for c in (1.0, 2.0, 1e8):
+        store.add("f", {"x": x, "c": np.full(5, c)}, c * x)
+    with pm.Model() as model:
+        box = kmc.BlackBox("f", lambda x, c: c * x, pm.Normal("x"), 1.0)
+        pm.Normal("y", box, observed=0.5)
+    opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+    np.testing.assert_array_equal(np.sort(of_store(store, opaque, 20).X[:, 0]), x)
 
 
 def test_estimates_in_a_store_are_a_start(tmp_path):

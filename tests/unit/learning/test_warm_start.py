@@ -68,6 +68,20 @@ def test_another_prior_or_other_data_cost_no_evaluation(changes, log_weights):
     np.testing.assert_array_less(np.abs(draws.mean(axis=1) - mean) / sd, 0.3)
 
 
+@pytest.mark.parametrize("changes", [{}, {"observed": CHANGED}])
+def test_modes_are_those_of_the_model(changes):
+    """Those of the earlier one stay if log densities are the same."""
+    first, changed = learned_curve(), model([], **changes)
+    assert first.modes
+    learned = kmc.learn(changed, evaluations=first, **QUIET)
+    density = changed.compile_logp()
+    for mode in learned.modes:
+        point = dict(zip(learned.evaluations.names, mode.x, strict=True))
+        np.testing.assert_allclose(mode.log_density, density(point), rtol=1e-6)
+    assert bool(learned.modes) == (not changes)
+    assert ("4 searches" in repr(learned)) == (not changes)
+
+
 @pytest.mark.exactness
 def test_a_posterior_elsewhere_is_evaluated():
     calls, first = [], learned_curve()
