@@ -11,9 +11,10 @@ covariance C, and the functional has the variance
 .. math:: \sigma^2 = \kappa^2 \iint h(x)\, C(x, x')\, h(x')\, \pi(x)\, \pi(x')\, dx\, dx'
 
 (Bayesian quadrature; O'Hagan, 1991). The calibration :math:`\kappa \ge 1` is the root mean square
-of the standardised leave-one-out errors (Rasmussen and Williams, 2006, equation 5.12). If learning
-has not converged, the error measured at fresh draws times the standard deviation of h is added, the
-largest possible covariance.
+of the standardised leave-one-out errors (Rasmussen and Williams, 2006, equation 5.12). C includes
+the unknown edge of the region where the model doesn't fail (:mod:`pymc_kmc.learning.region`). If
+learning has not converged, the error measured at fresh draws times the standard deviation of h is
+added, the largest possible covariance.
 
 *The Monte Carlo error.* The functions of Stein's identity have mean zero and are control variates,
 
@@ -151,6 +152,8 @@ def emulated(composite, evaluations, draws) -> Emulated:
         parts += prediction.outputs, deviations(prediction.outputs, prediction.variance)
         kept = [part[:, columns] for part in parts]
         nodes.append(EmulatedNode(node.name, node.shape, node.is_term, columns, *kept))
+    if composite.region is not None:
+        covariance += composite.region.covariance(draws)
     return Emulated(tuple(nodes), held_out, np.sqrt(held_out_variance), covariance)
 
 
