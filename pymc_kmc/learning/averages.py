@@ -11,9 +11,10 @@ covariance C, and the functional has the variance
 .. math:: \sigma^2 = \kappa^2 \iint h(x)\, C(x, x')\, h(x')\, \pi(x)\, \pi(x')\, dx\, dx'
 
 (Bayesian quadrature; O'Hagan, 1991). The calibration :math:`\kappa \ge 1` is the root mean square
-of the standardised leave-one-out errors (Rasmussen and Williams, 2006, equation 5.12). If learning
-has not converged, the error measured at fresh draws times the standard deviation of h is added, the
-largest possible covariance.
+of the standardised leave-one-out errors (Rasmussen and Williams, 2006, equation 5.12). C includes
+the unknown edge of the region where the model doesn't fail (:mod:`pymc_kmc.learning.region`). If
+learning has not converged, the error measured at fresh draws times the standard deviation of h is
+added, the largest possible covariance.
 
 *The Monte Carlo error.* The functions of Stein's identity have mean zero and are control variates,
 
@@ -151,6 +152,8 @@ def emulated(composite, evaluations, draws) -> Emulated:
         parts += prediction.outputs, deviations(prediction.outputs, prediction.variance)
         kept = [part[:, columns] for part in parts]
         nodes.append(EmulatedNode(node.name, node.shape, node.is_term, columns, *kept))
+    if composite.region is not None:
+        covariance += composite.region.covariance(draws)
     return Emulated(tuple(nodes), held_out, np.sqrt(held_out_variance), covariance)
 
 
@@ -372,14 +375,18 @@ def bridge(draws, log_densities, log_density, rng) -> LogEvidence:
     """Return a density's LogEvidence by bridge sampling, given nearly independent draws (n, d)."""
     half = len(draws) // 2
     d = draws.shape[1]
-    covariance = np.cov(draws[:half].T).reshape(d, d)
+    # In units of standard deviations: SciPy takes variances below 2e-10 of the largest for zero.
+    mean, sds = draws[:half].mean(axis=0), draws[:half].std(axis=0)
+    sds = np.where(sds > 0, sds, 1.0)
+    Z = (draws - mean) / sds
+    covariance = np.cov(Z[:half].T).reshape(d, d)
     scale = covariance * (DEGREES - 2.0) / DEGREES
-    proposal = multivariate_t(draws[:half].mean(axis=0), scale, DEGREES, allow_singular=True)
+    proposal = multivariate_t(np.zeros(d), scale, DEGREES, allow_singular=True)
     n = len(draws) - half
     proposed = proposal.rvs(n, random_state=rng).reshape(n, d)
-    at_proposed = log_density(proposed) - proposal.logpdf(proposed)
+    at_proposed = log_density(mean + sds * proposed) - proposal.logpdf(proposed)
     at_proposed = np.where(np.isfinite(at_proposed), at_proposed, -np.inf)
-    at_draws = log_densities[half:] - proposal.logpdf(draws[half:])
+    at_draws = log_densities[half:] - proposal.logpdf(Z[half:])
     at_draws = np.reshape(at_draws, n)
     log_z = float(np.median(at_draws))
     for _ in range(N_ITERATIONS):
@@ -389,7 +396,7 @@ def bridge(draws, log_densities, log_density, rng) -> LogEvidence:
         if abs(log_z - last) < CHANGE:
             break
     variance = sum(part.var() / part.mean() ** 2 / n for part in (upper, lower))
-    return LogEvidence(log_z, float(np.sqrt(variance)))
+    return LogEvidence(log_z + float(np.log(sds).sum()), float(np.sqrt(variance)))
 
 
 def log_mean(log_weights) -> LogEvidence:

@@ -350,7 +350,13 @@ class LearningRun:
             if not may_return or state is None or state.composite is None:
                 raise
             warnings.warn("Learning was interrupted.", UserWarning, stacklevel=4)
+            state = self._with_unfinished(state)
         return state
+
+    def _with_unfinished(self, state):
+        """Return the state with the evaluations of an unfinished round after its own."""
+        own, made = state.evaluations, self.opaque.evaluations
+        return state._replace(evaluations=own.joined(made[own.rows(made.X) < 0]))
 
     def _by_coarse(self, display):
         """Return the state after learning a useful coarse version of the black boxes, else None."""

@@ -28,6 +28,8 @@ SMOOTHING = 0.2
 # Least probability for chains' moves: where the region is wrong a chain stays for some twenty
 # iterations at most. Without it one chain of four had 1.2 times the standard deviation.
 LEAST = 0.05
+# Lower bound of a label's variance, which rounding may make negative at an evaluation.
+SMALLEST_VARIANCE = 1e-12
 # Slope of the logistic function that approximates the Gaussian distribution function within .01.
 STEEPNESS = 1.702
 
@@ -76,6 +78,18 @@ class FeasibleRegion:
         by_mean = (slope / np.sqrt(variance))[:, None]
         pulled = predicted.pullback(by_mean, -0.5 * slope * ratio / variance)
         return -np.logaddexp(0.0, -logit), pulled
+
+    def covariance(self, X):
+        """Return the covariance (k, k) of the density's relative errors at X (k, d).
+
+        A point is in the region or not, and the density is 1 / p times its mean or zero: the errors
+        at both sides of one edge have the covariance 1 / max(p, p') - 1. Those of distant edges are
+        independent, as the labels are.
+        """
+        p = np.fmax(np.exp(self.log_probability(X)[0]), LEAST)
+        labels = self.process.covariance(X)
+        sds = np.sqrt(np.fmax(np.diag(labels), SMALLEST_VARIANCE))
+        return (1.0 / np.maximum.outer(p, p) - 1.0) * labels / np.outer(sds, sds)
 
     def for_moves(self, X):
         """Return the same for chains' moves, without the variance and with a lower bound."""

@@ -322,7 +322,8 @@ class Rounds:
         if self.is_noisy:
             # At places far apart, hardly any of them draws.
             predicted = np.concatenate([found.predicted for found in last])
-            values = state.evaluations.log_densities[-len(predicted) :]
+            # Those of a round that was interrupted are behind.
+            values = state.evaluations.log_densities[: last[-1].n_evaluations][-len(predicted) :]
             errors, _ = convergence.errors_in_reach(values, predicted, draws.values.mean)
         error = limits.excess(convergence.error_about_median(errors), len(errors))
         if self.loses_mass or own > CLOSE * limits.own or error > CLOSE * limits.error:

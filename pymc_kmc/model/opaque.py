@@ -391,7 +391,6 @@ class OpaqueModel(UnconstrainedModel):
 
     def _evaluate(self, X):
         """Evaluate at X (n, d); record the evaluations made before an error too."""
-        self.n_evaluations += len(X)
         outputs = np.full((len(X), self.nodes[-1].returned.stop), np.nan)
         begin, done = perf_counter(), np.zeros(len(X), dtype=bool)
         try:
@@ -399,6 +398,7 @@ class OpaqueModel(UnconstrainedModel):
                 outputs[i, self.nodes[k].returned] = np.ravel(row)
                 done[i] = k == len(self.nodes) - 1
         finally:
+            self.n_evaluations += int(done.sum())
             self._record(X[done], outputs[done], (perf_counter() - begin) / max(done.sum(), 1))
 
     def _record(self, X, outputs, seconds):

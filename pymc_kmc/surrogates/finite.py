@@ -120,9 +120,9 @@ class ScoreMatchingSums:
         self._sines_sines = np.zeros((m, m))
         rows = max(1, CHUNK_ENTRIES // m)
         for i in range(0, len(X), rows):
-            self.add(X[i : i + rows], weights[i : i + rows])
+            self._add(X[i : i + rows], weights[i : i + rows])
 
-    def add(self, X, weights):
+    def _add(self, X, weights):
         angles = X @ self.omega + self.phase
         sines = np.sin(angles)
         centred = X - self.origin
@@ -322,7 +322,9 @@ class KernelExpFinite(ExponentialFamily):
         weights = check_weights(sample_weight, len(X_new))
         X_new, weights = X_new[weights > 0], weights[weights > 0]
 
-        self._statistics.add(X_new, weights)
+        last = self._statistics
+        more = ScoreMatchingSums(self.omega_, self.phase_, X_new, weights, last.origin)
+        self._statistics = last + more  # a copy may share the last ones
         self._solve()
         return self
 

@@ -33,7 +33,7 @@ from pymc_kmc.numerics.checks import (
     check_weights,
 )
 from pymc_kmc.numerics.samples import unique_rows
-from pymc_kmc.surrogates.exponential_family import fit_base, score_matching_loss
+from pymc_kmc.surrogates.exponential_family import check_base, fit_base, score_matching_loss
 from pymc_kmc.surrogates.finite import (
     KERNELS,
     KernelExpFinite,
@@ -42,7 +42,7 @@ from pymc_kmc.surrogates.finite import (
     standard_basis,
 )
 from pymc_kmc.surrogates.kernels import gaussian_kernel, median_squared_distance
-from pymc_kmc.surrogates.lite import KernelExpLite, penalty_matrix, score_matching_system
+from pymc_kmc.surrogates.lite import PENALTIES, KernelExpLite, penalty_matrix, score_matching_system
 
 #: Features of the estimator that :func:`select` makes when it is given a name.
 DEFAULT_FEATURES = 500
@@ -185,6 +185,9 @@ def select(
     rng = check_rng(random_seed, "random_seed")
     chosen = _unfitted(estimator)
     is_lite = isinstance(chosen, KernelExpLite)
+    check_base(chosen.base)
+    if is_lite:
+        check_choice(chosen.penalty, "penalty", PENALTIES)
     max_features = check_count(max_features, "max_features")
     if max_points is None:
         max_points = MOST_POINTS[is_lite]

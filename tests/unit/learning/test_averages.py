@@ -210,6 +210,19 @@ def test_bridge_of_a_gaussian():
     assert found.error < 0.03
 
 
+def test_bridge_of_variables_on_scales_far_apart():
+    rng = np.random.default_rng(0)
+    sds = np.array([1e6, 1e-6])
+    X = sds * rng.standard_normal((2000, 2))
+
+    def log_density(X):
+        return norm.logpdf(X, 0.0, sds).sum(axis=1)
+
+    found = bridge(X, log_density(X), log_density, rng)
+    # Five standard errors: a false-alarm rate below 1e-6.
+    assert abs(found.value) < 5 * found.error < 0.15
+
+
 def test_errors_of_the_bridge_cover():
     # Heavier tails than the proposal's.
     density = multivariate_t(np.zeros(3), np.eye(3), 3)

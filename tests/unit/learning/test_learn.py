@@ -358,18 +358,21 @@ def test_an_interruption_returns_what_was_learned():
     calls = []
 
     def interrupted(size, rate):
-        calls.append(1)
         if len(calls) == 60:
             raise KeyboardInterrupt
+        calls.append((size, rate))
         return -0.5 * np.sum((OBSERVED - decay(size, rate)) ** 2) / 0.01
 
     with pm.Model() as model:
         size, rate = pm.LogNormal("size", 0, 1), pm.LogNormal("rate", 0, 1)
-        pm.Potential("p", kmc.BlackBox("loglik", interrupted, size, rate))
+        pm.Potential("p", kmc.BlackBox("loglik", interrupted, size, rate, shape=()))
     with pytest.warns(UserWarning) as record:
         learned = kmc.learn(model, random_seed=0, progressbar=False)
     assert any("interrupted" in str(warning.message) for warning in record)
-    assert len(learned.evaluations) > 40
+    # Also those of the round that was interrupted, behind those of the others.
+    made = learned.evaluations.variables(model)
+    np.testing.assert_allclose((made["size"][-1], made["rate"][-1]), calls[-1])
+    assert learned.rounds[-1].n_evaluations < len(learned.evaluations) == learned.n_evaluations
 
 
 def test_places_that_fail_are_avoided():

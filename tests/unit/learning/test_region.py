@@ -4,6 +4,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from scipy.optimize import check_grad
+from scipy.stats import truncnorm
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.composite import Composite
@@ -53,6 +54,34 @@ def test_a_state_has_all_of_it():
     again = FeasibleRegion.restored(region.state)
     for one, another in zip(region.log_probability(X), again.log_probability(X), strict=True):
         np.testing.assert_allclose(one, another, rtol=1e-9)
+
+
+def test_the_edge_is_in_the_standard_errors():
+    """Errors of the mean were 2 to 7 of them: draws are smooth at the edge, the density is not."""
+
+    def fails(x):
+        if x > 0.5:
+            raise ValueError("no solution")
+        return np.full(2, x)
+
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1)
+        outputs = kmc.BlackBox("f", fails, x, shape=2, on_error="reject")
+        pm.Normal("y", outputs, 1.0, observed=[0.5, 0.5])
+    row = kmc.learn(model, random_seed=1, progressbar=False).summary().loc["x"]
+    exact = truncnorm(-np.inf, (0.5 - 1 / 3) * np.sqrt(3.0), 1 / 3, np.sqrt(1 / 3))
+    assert abs(row["mean"] - exact.mean()) < 2.0 * row["se_mean"]
+    assert abs(row["sd"] - exact.std()) < 2.0 * row["se_sd"]
+    assert row["se_mean"] < 0.3 * exact.std()
+
+
+def test_errors_at_an_edge_are_those_of_a_region_that_ends_somewhere():
+    region = FeasibleRegion.of(EVALUATIONS, X)
+    places = np.random.default_rng(3).uniform(-1.5, 1.5, size=(50, 2))
+    p, covariance = np.exp(region.log_probability(places)[0]), region.covariance(places)
+    is_seen = p > 0.05
+    np.testing.assert_allclose(np.diag(covariance)[is_seen], (1 / p - 1)[is_seen], rtol=1e-6)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-6
 
 
 def half():

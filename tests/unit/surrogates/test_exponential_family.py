@@ -72,6 +72,10 @@ def test_correction_moves_towards_the_values_and_leaves_the_original(surrogate):
     errors = [(s.log_density(new) - log_density(new)).std() for s in (surrogate, corrected)]
     assert errors[1] < 0.5 * errors[0]
     np.testing.assert_array_equal(surrogate.log_density(X), before)
+    if hasattr(surrogate, "update"):
+        corrected.update(new)
+        assert surrogate.update(X[:10]).total_weight_ == len(X) + 10
+        before = surrogate.log_density(X)
     noisy = 30.0 * rng.standard_normal(len(X))
     unmoved = surrogate.corrected(X, before + noisy, np.ones(len(X)))
     assert np.std(unmoved.log_density(X) - before) < 15.0
