@@ -254,6 +254,8 @@ def test_wrong_extras_are_refused_when_the_model_is_built(make, returned, messag
         ({"z": "nowhere"}, ValueError, "one of the model's dims"),
         ({1: ()}, TypeError, "must map names to shapes"),
         ({"z": 1.5}, TypeError, "must map names to shapes"),
+        ({"what": "what"}, ValueError, "has the name 'what', which is a dimension of the model"),
+        ({"draw": 3}, ValueError, "has the name 'draw', which is a dimension of every result"),
     ],
 )
 def test_wrong_arguments(make, extras, error, message):
