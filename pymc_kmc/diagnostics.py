@@ -194,7 +194,8 @@ def diagnose(idata: Any) -> Diagnosis:
 def _moved_by_others(sampling: Phase) -> frozenset[str]:
     """Return the names of variables that changed although this package's steps rejected."""
     accepted = np.asarray(sampling.values("kmc_accepted").astype(bool).any(axis=2))
-    still = ~accepted[:, 1:]
+    # Between draws that were thinned are iterations whose acceptance isn't known.
+    still = ~accepted[:, 1:] & (np.diff(sampling.posterior["draw"].values) == 1)
     moved = set()
     for name, values in sampling.posterior.data_vars.items():
         before, after = values.values[:, :-1], values.values[:, 1:]

@@ -25,6 +25,9 @@ from pymc_kmc.model.log_density import EXTRA
 from pymc_kmc.numerics.checks import check_rng
 from pymc_kmc.runs import Run
 
+# Groups of a result that `pymc.sample` makes, with the model's dims.
+OF_SAMPLING = ("posterior", "constant_data", "observed_data")
+
 
 def extras(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
     """Return the extras that were kept with the accepted evaluations, a value for each draw.
@@ -39,7 +42,8 @@ def extras(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
     idata : arviz.InferenceData, xarray.DataTree or MultiTrace
         What `pymc.sample` returned, also loaded from disk.
     model : pymc.Model, optional
-        The model, for the names of dimensions that ``extras=`` has, and their coordinates.
+        The model, for the names of dimensions that ``extras=`` has, and their coordinates where
+        `idata` has none.
 
     Returns
     -------
@@ -87,7 +91,7 @@ def extras(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
         )
     draws = {dim: run.sampling.posterior[dim].values for dim in ("chain", "draw")}
     data = xr.Dataset(found, draws)
-    return data.assign_coords({k: v for k, v in coords.items() if k in data.dims})
+    return data.assign_coords(_coordinates(idata, coords, data.sizes))
 
 
 def with_extras(idata: Any, model: pm.Model | None = None, **groups: str | dict) -> Any:
@@ -355,6 +359,21 @@ def _last(values):
     """Return the index of the last step with values (chain, draw, ..., step)."""
     has_values = ~np.isnan(values).all(axis=tuple(range(values.ndim - 1)))
     return int(np.flatnonzero(has_values)[-1]) if has_values.any() else -1
+
+
+def _coordinates(idata, coords, sizes):
+    """Return coordinates of dims with lengths `sizes`: the run's own, or else the model's `coords`.
+
+    The model's may have been changed by `pymc.set_data` since the run.
+    """
+    groups = [group for name in OF_SAMPLING if (group := getattr(idata, name, None)) is not None]
+    found = {}
+    for dim in coords.keys() & sizes.keys():
+        known = [group.coords[dim].values for group in groups if dim in group.coords]
+        fitting = [each for each in (*known, coords[dim]) if np.shape(each) == (sizes[dim],)]
+        if fitting:
+            found[dim] = fitting[0]
+    return found
 
 
 def _described(model):

@@ -24,6 +24,8 @@ import numpy as np
 from pymc_kmc.likelihoods.checks import WrongResult, as_real_array, is_positive_integer
 
 ExtrasLike = Mapping[str, int | str | Sequence[int | str]]
+# Dimensions of everything that is kept with draws.
+OF_DRAWS = ("chain", "draw")
 
 
 class WithExtras(NamedTuple):
@@ -52,6 +54,13 @@ class Extras:
             if not isinstance(key, str) or not isinstance(lengths, tuple | list):
                 raise TypeError(
                     f"extras of the {subject} must map names to shapes, got {key!r}: {shape!r}."
+                )
+            if key in OF_DRAWS or key in model.dim_lengths:
+                # xarray takes a variable named like a dimension for the dimension's coordinates.
+                raise ValueError(
+                    f"extras of the {subject} has the name {key!r}, which is a dimension of "
+                    f"{'every result' if key in OF_DRAWS else 'the model'}: give the extra another "
+                    "name."
                 )
             for n in lengths:
                 if not (n in model.dim_lengths if isinstance(n, str) else is_positive_integer(n)):

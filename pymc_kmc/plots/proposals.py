@@ -8,6 +8,7 @@ from pymc_kmc.numerics.samples import far_apart
 from pymc_kmc.plots.panels import Panels, choose, elements_of, positions_of
 from pymc_kmc.steps.kamh import KAMH
 from pymc_kmc.surrogates.kernels import squared_distances
+from pymc_kmc.surrogates.protocol import NotFittedError
 
 # Radius of an ellipse, in standard deviations of the proposal.
 N_SDS = 1.0
@@ -49,11 +50,18 @@ def plot_proposals(
     ------
     TypeError
         If the step's proposals have no covariance.
+    NotFittedError
+        If the step has not sampled in this process, and got no covariance.
     """
     if not callable(getattr(step, "proposal_covariance", None)):
         raise TypeError(
             f"step is of type {type(step).__name__}, whose proposals have no covariance; pass the "
             "kmc.KAMH or kmc.AdaptiveMetropolis that has sampled."
+        )
+    if step.progress.n_iterations == 0 and getattr(step, "initial_covariance", None) is None:
+        raise NotFittedError(
+            f"this {type(step).__name__} has not sampled yet, or in another process: pass it to "
+            "pm.sample(step=step, cores=1) first, with enough tuning."
         )
     n_ellipses, is_local = check_count(n_ellipses, "n_ellipses"), isinstance(step, KAMH)
     elements = elements_of(step, step.n_dimensions)

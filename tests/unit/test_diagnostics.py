@@ -294,6 +294,16 @@ def test_steps_that_report_less():
     assert ">nan<" not in html
 
 
+def test_thinned_draws_have_no_other_step():
+    """That the last of several iterations rejected says nothing about the others."""
+    with pm.Model():
+        pm.Normal("x")
+        idata = pm.sample(step=kmc.AdaptiveMetropolis(), tune=100, draws=500, chains=2, **QUIET)
+    diagnosis = kmc.diagnose(idata.isel(draw=slice(None, None, 5)))
+    assert not diagnosis.verdict.startswith("Good")
+    assert not any("another step" in finding for finding in diagnosis.findings)
+
+
 class Tags(HTMLParser):
     """Checks that tags are closed in order, and collects the text between them."""
 

@@ -269,6 +269,8 @@ def test_wrong_extras_are_refused_when_the_model_is_built(make, returned, messag
         ({"z": "nowhere"}, ValueError, "one of the model's dims"),
         ({1: ()}, TypeError, "must map names to shapes"),
         ({"z": 1.5}, TypeError, "must map names to shapes"),
+        ({"what": "what"}, ValueError, "has the name 'what', which is a dimension of the model"),
+        ({"draw": 3}, ValueError, "has the name 'draw', which is a dimension of every result"),
     ],
 )
 def test_wrong_arguments(make, extras, error, message):
@@ -327,6 +329,28 @@ def test_loo_of_kept_log_likelihoods_is_the_exact_models(tmp_path):
         kmc.with_extras(kept, log_likelihood="pointwise")
     with pytest.raises(ValueError, match=r"no extras \['nothing'\], only \['pointwise'\]"):
         kmc.with_extras(idata, log_likelihood="nothing")
+
+
+def test_coordinates_are_those_drawn_at():
+    """The model's, which `pymc.set_data` changes, are taken where the result has none."""
+    with pm.Model(coords={"time": [5, 6, 7], "of": ["x"]}) as model:
+        data = pm.Data("data", np.arange(3.0), dims="time")
+        x, extras = pm.Normal("x"), {"curve": "time", "point": "of"}
+
+        def function(x, data):
+            return -(x**2), {"curve": x * data, "point": [x]}
+
+        pm.Potential("y", kmc.BlackBox("f", function, x, data, extras=extras))
+        idata = sample(kmc.AdaptiveMetropolis())
+    for coords in ({"time": [8, 9, 10]}, {"time": [8, 9]}):
+        pm.set_data({"data": np.zeros(len(coords["time"]))}, coords=coords, model=model)
+        found = kmc.extras(idata, model)
+        np.testing.assert_array_equal(found["time"], [5, 6, 7])
+        assert list(found["of"].values) == ["x"]
+    del idata["constant_data"]
+    assert "time" not in kmc.extras(idata, model).coords
+    kept = kmc.with_extras(idata, model, log_likelihood={"y": "curve"})
+    assert kept.log_likelihood["y"].dims == ("chain", "draw", "time")
 
 
 def test_a_multitrace_and_a_run_without_extras():

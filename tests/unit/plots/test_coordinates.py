@@ -36,6 +36,15 @@ def test_draws_in_the_steps_coordinates(bounded):
     np.testing.assert_allclose(positions_of(step, idata, step.n_dimensions), kept, atol=1e-8)
 
 
+def test_a_dimension_of_draws_in_the_model():
+    with pm.Model(coords={"sample": range(3)}):
+        pm.Normal("x", dims="sample")
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=5, draws=5, chains=1, **QUIET)
+    found = positions_of(step, idata, 3)
+    np.testing.assert_array_equal(found, idata.posterior["x"].values[0])
+
+
 def test_names(bounded, walked):
     labels = [element.label for element in elements_of(bounded[1], 4)]
     assert labels == ["scale (log)", "weights[0] (simplex)", "weights[1] (simplex)", "u (interval)"]

@@ -1,10 +1,12 @@
 """Ellipses are the proposals' standard deviations."""
 
 import numpy as np
+import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.plots.proposals import ellipse, spread_out
+from pymc_kmc.surrogates.protocol import NotFittedError
 from tests.plots import labels, line, panels_of
 
 
@@ -47,3 +49,14 @@ def test_places_are_spread():
 def test_what_has_no_covariance(curved):
     with pytest.raises(TypeError, match="step is of type KMC, whose proposals have no covariance"):
         kmc.plots.plot_proposals(curved[1], curved[0])
+
+
+@pytest.mark.parametrize("step_class", [kmc.AdaptiveMetropolis, kmc.KAMH])
+def test_a_step_that_has_not_sampled_here(walked, step_class):
+    with pm.Model():
+        pm.Normal("z", shape=3)
+        step = step_class()
+        given = kmc.AdaptiveMetropolis(covariance=np.diag([1.0, 4.0, 9.0]))
+    with pytest.raises(NotFittedError, match=r"has not sampled yet.*cores=1"):
+        kmc.plots.plot_proposals(step, walked[0])
+    kmc.plots.plot_proposals(given, walked[0])
