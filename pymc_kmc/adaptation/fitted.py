@@ -7,6 +7,7 @@ walks, whose acceptance does not depend on f, lead out.
 """
 
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -232,6 +233,11 @@ class GivenSurrogate(RepeatedFit):
     def __init__(self, surrogate, hamiltonian, learn_moves):
         super().__init__(learn_moves)
         self.given = Fit(surrogate, hamiltonian)
+
+    def __deepcopy__(self, memo):
+        # PyMC copies a step's state before a chain; not all surrogates can be copied. What is given
+        # is never written to: the copy shares it.
+        return copy(self)
 
     def _fit(self, history, last, rng):
         return self.given

@@ -1,5 +1,8 @@
 """What repeated fits share, and a surrogate that is given."""
 
+from copy import deepcopy
+from threading import Lock
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.surrogates import LogDensityGP
 from tests.fitted import short_transitions, stretching_warp
 from tests.histories import history_of
+from tests.surrogates import OnlyDensityAndGradient
 
 
 def gaussian(X):
@@ -62,3 +66,13 @@ def test_a_given_surrogate_is_no_fit(surrogate, history):
     assert first.surrogate is later.surrogate is surrogate
     assert first.warp is later.warp is IDENTITY
     assert fits.n_fits == 0 and fits.failure is None
+
+
+def test_a_given_surrogate_is_shared_by_copies(surrogate):
+    """PyMC copies a step's state before a chain; a lock, for one, can't be copied."""
+    own = OnlyDensityAndGradient(surrogate)
+    own.lock = Lock()
+    fits = GivenSurrogate(own, whitened_hamiltonian(own), Remembering())
+    copied = deepcopy(fits)
+    copied.n_fits = 3
+    assert copied.given.surrogate is own and fits.n_fits == 0
