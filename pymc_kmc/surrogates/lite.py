@@ -32,6 +32,7 @@ import numpy as np
 import scipy.linalg
 
 from pymc_kmc.numerics.checks import (
+    check_between,
     check_choice,
     check_count,
     check_distinct,
@@ -186,7 +187,8 @@ class KernelExpLite(ExponentialFamily):
         if self.rank is not None:
             check_count(self.rank, "rank")
         if self.tolerance is not None:
-            check_positive(self.tolerance, "tolerance")
+            # The kernel is at most 1: with more there is no pivot.
+            check_between(self.tolerance, "tolerance", 0.0, 1.0)
         X = check_points(X)
         X, weights = unique_rows(X, check_weights(sample_weight, len(X)))
         check_distinct(len(X))

@@ -33,7 +33,7 @@ from pymc_kmc.numerics.checks import (
     check_weights,
 )
 from pymc_kmc.numerics.samples import unique_rows
-from pymc_kmc.surrogates.exponential_family import fit_base, score_matching_loss
+from pymc_kmc.surrogates.exponential_family import check_base, fit_base, score_matching_loss
 from pymc_kmc.surrogates.finite import (
     KERNELS,
     KernelExpFinite,
@@ -42,7 +42,7 @@ from pymc_kmc.surrogates.finite import (
     standard_basis,
 )
 from pymc_kmc.surrogates.kernels import gaussian_kernel, median_squared_distance
-from pymc_kmc.surrogates.lite import KernelExpLite, penalty_matrix, score_matching_system
+from pymc_kmc.surrogates.lite import PENALTIES, KernelExpLite, penalty_matrix, score_matching_system
 
 #: Features of the estimator that :func:`select` makes when it is given a name.
 DEFAULT_FEATURES = 500
@@ -250,6 +250,9 @@ def _unfitted(estimator):
         raise ValueError(
             f"estimator={estimator!r} is unknown; pass 'lite', 'finite' or a surrogate"
         )
+    check_base(estimator.base)
+    if isinstance(estimator, KernelExpLite):
+        check_choice(estimator.penalty, "penalty", PENALTIES)
     unfitted = copy.copy(estimator)
     for key in [key for key in vars(unfitted) if key.endswith("_") or key.startswith("_")]:
         delattr(unfitted, key)

@@ -174,7 +174,8 @@ def test_bad_choices():
         (KernelExpLite(1, 1, penalty="l2"), "penalty='l2'"),
         (KernelExpLite(1, 1, base="student"), "base='student'"),
         (KernelExpLite(1, 1, rank=0), "rank=0"),
-        (KernelExpLite(1, 1, tolerance=-1), "tolerance=-1"),
+        (KernelExpLite(1, 1, tolerance=-1), "tolerance.*-1"),
+        (KernelExpLite(1, 1, tolerance=2.0), "tolerance.*2.0"),
         (KernelExpFinite(0, 1, 1), "n_features=0"),
         (KernelExpFinite(10, 1, 1, kernel="matern"), "kernel='matern'"),
     ]:

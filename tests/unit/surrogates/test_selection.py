@@ -166,6 +166,8 @@ def test_result_keeps_the_estimators_own_arguments():
         ({"max_points": 0}, "max_points=0"),
         ({"estimator": KernelExpFinite.from_basis(np.ones((2, 4)), np.ones(4), 1.0)}, "basis"),
         ({"warm_start": (-1.0, 1.0)}, "warm_start"),
+        ({"estimator": KernelExpLite(None, None, penalty="x")}, "penalty='x'"),
+        ({"estimator": KernelExpLite(None, None, base="x")}, "base='x'"),
     ],
 )
 def test_bad_arguments(arguments, message):
