@@ -253,6 +253,9 @@ def _unfitted(estimator):
         raise ValueError(
             f"estimator={estimator!r} is unknown; pass 'lite', 'finite' or a surrogate"
         )
+    check_base(estimator.base)
+    if isinstance(estimator, KernelExpLite):
+        check_choice(estimator.penalty, "penalty", PENALTIES)
     unfitted = copy.copy(estimator)
     for key in [key for key in vars(unfitted) if key.endswith("_") or key.startswith("_")]:
         delattr(unfitted, key)
