@@ -1,6 +1,6 @@
 """The record of evaluations: none is lost, or made twice."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class Evaluations:
 
     def __getitem__(self, rows) -> "Evaluations":
         """Return the evaluations of some rows: a slice, a mask or indices."""
-        return Evaluations(self.names, *[c[rows] for c in self._columns], self.is_whole)
+        return Evaluations(self.names, *[c[rows] for c in self._columns], is_whole=self.is_whole)
 
     @classmethod
     def none(cls, names, n_dimensions, n_inputs, n_outputs, is_whole=False) -> "Evaluations":
@@ -65,7 +65,13 @@ class Evaluations:
 
     def joined(self, other) -> "Evaluations":
         pairs = zip(self._columns, other._columns, strict=True)
-        return Evaluations(self.names, *[np.concatenate(pair) for pair in pairs], self.is_whole)
+        columns = [np.concatenate(pair) for pair in pairs]
+        return Evaluations(self.names, *columns, is_whole=self.is_whole)
+
+    def as_whole(self) -> "Evaluations":
+        """Return the evaluations of the log density, opaque as a whole."""
+        outputs = self.log_densities[:, None]
+        return replace(self, inputs=self.X, outputs=outputs, is_whole=True)
 
     def rows(self, X) -> np.ndarray:
         """Return the last row of each place of X (n, d), shape (n,); -1 where there is none."""

@@ -19,7 +19,6 @@ alone is emulated, and which variables a node's inputs depend on. Every later ev
 both. Refuted ones are given up, and a :class:`StructureError` says so.
 """
 
-from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 from time import perf_counter
@@ -325,7 +324,7 @@ class OpaqueModel(UnconstrainedModel):
         X, returned, values = found.X, found.outputs, found.log_densities
         is_finite = np.isfinite(values)
         if (is_finite & ~np.isfinite(returned).all(axis=1)).any():
-            self._give_up_parts()
+            raise StructureError(f"{self.become_whole()}: it is learned as one number")
         sums = [n for n in self.nodes if n.is_term and n.returned.stop - n.returned.start > 1]
         if sums:
             summed, _, _ = self.log_density(X, self.emulated(returned))
@@ -339,28 +338,21 @@ class OpaqueModel(UnconstrainedModel):
                 )
         self._prove_dependence(X)
 
-    def _give_up_parts(self):
-        names = ", ".join(node.name for node in self.nodes)
-        self.become_whole()
-        raise StructureError(
-            f"the log density is finite where {names} is not: it is learned as one number"
-        )
-
     def become_whole(self):
-        """Give up the parts, where the log density may be finite though an output is not."""
+        """Give up the parts; return why: the log density may be finite though an output is not."""
         names = ", ".join(node.name for node in self.nodes)
+        why = f"the log density is finite where {names} is not"
         if self._is_coarse:  # as a whole there is the fine one alone
-            raise ValueError(f"the log density is finite where {names} is not")
+            raise ValueError(why)
         if self._others:
             raise ValueError(
-                f"The log density is finite where {names} is not, and other variables are held: "
-                "learn all of them, without vars, or sample with kmc.KMC(learn=False)."
+                f"T{why[1:]}, and other variables are held: learn all of them, without vars, or "
+                "sample with kmc.KMC(learn=False)."
             )
         self._compile(self._graph, self._whole(self._graph))
-        known = self.evaluations
-        outputs = known.log_densities[:, None]
-        self.evaluations = replace(known, inputs=known.X, outputs=outputs, is_whole=True)
-        self._n_remembered = len(known)
+        self.evaluations = self.evaluations.as_whole()
+        self._n_remembered = len(self.evaluations)
+        return why
 
     def _prove_dependence(self, X):
         inputs, start = self.inputs(X), self._tried[0]
@@ -405,6 +397,4 @@ class OpaqueModel(UnconstrainedModel):
         """Record evaluations (n, d) and (n, m), and their seconds, (n,) or one number."""
         if len(X):
             columns = self.inputs(X), outputs, self.values(X, outputs), np.full(len(X), seconds)
-            self.evaluations = self.evaluations.joined(
-                Evaluations(self.names, X, *columns, self.is_whole)
-            )
+            self.evaluations = self.evaluations.joined(Evaluations(self.names, X, *columns))
