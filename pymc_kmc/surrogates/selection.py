@@ -185,9 +185,6 @@ def select(
     rng = check_rng(random_seed, "random_seed")
     chosen = _unfitted(estimator)
     is_lite = isinstance(chosen, KernelExpLite)
-    check_base(chosen.base)
-    if is_lite:
-        check_choice(chosen.penalty, "penalty", PENALTIES)
     max_features = check_count(max_features, "max_features")
     if max_points is None:
         max_points = MOST_POINTS[is_lite]
