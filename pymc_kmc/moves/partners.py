@@ -22,7 +22,8 @@ kinds of a sweep's partners don't depend on x.
 Two groups of partners take turns: workers evaluate one while x exchanges with the other, and none
 waits for a sweep's slowest evaluation. Near partners depend on x: they begin a sweep, and are
 evaluated before the other group. A jump to another mode (:mod:`pymc_kmc.moves.learned`) may take
-their place.
+their place. Near partners and x are exchangeable only while x moves by exchanges alone: once
+another step has moved x, there are none any more.
 
 References
 ----------
@@ -31,6 +32,8 @@ report, Norwegian University of Science and Technology.
 """
 
 from collections import deque
+
+import numpy as np
 
 from pymc_kmc.moves.base import Move
 
@@ -93,7 +96,8 @@ class Sweeps:
 
     `groups` are pairs of lists of n :class:`Partner` s each, usual and tempered, which take turns.
     `moves` are the moves of either, `random_walk` proposes near ones, and `jump` is a ModeJump or
-    None. `waiting` are those whose exchange is to come.
+    None. `waiting` are those whose exchange is to come. `left_at` (d,) is where the last iteration
+    left the chain, None before the first; `is_alone` says whether no other step has moved it since.
     """
 
     def __init__(self, groups, moves, random_walk, jump=None):
@@ -101,6 +105,13 @@ class Sweeps:
         self.random_walk, self.jump = random_walk, jump
         self.waiting, self.ahead = deque(), deque()
         self.conditions = b""
+        self.left_at, self.is_alone = None, True
+
+    def notice(self, position):
+        """Drop the near partners for good if another step has moved the chain to `position`."""
+        if self.left_at is not None and not np.array_equal(position, self.left_at):
+            self.is_alone = False
+            self.waiting = deque(p for p in self.waiting if not isinstance(p, NearPartner))
 
     def begin(self, current, fitted, shares, rng, ask=lambda position: None, jumps=0.0):
         """Begin a sweep; return the positions (d,) at which the target is to be evaluated.

@@ -331,11 +331,14 @@ class KMC(SurrogateStep):
         if adapted.sweeps is None:
             adapted.begin_sweeps(self.n_parallel, current, MODE_MOVES[1], rng)
         sweeps, seconds = adapted.sweeps, 0.0
+        sweeps.notice(current.position)
         if not sweeps.waiting:
             near, tempered = self._share(RANDOM_WALKS), self._share(TEMPERED_MOVES)
             jumps = MODE_MOVES[0]
             if self._is_settling:
                 near = tempered = jumps = 0.0  # it finds out about the surrogate
+            if not sweeps.is_alone:
+                near = 0.0
             shares = near, (1.0 - near) * tempered, (1.0 - near) * (1.0 - tempered)
             positions = sweeps.begin(current, adapted.fitted, shares, rng, target.begin, jumps)
             begin_evaluation = perf_counter()
@@ -357,6 +360,8 @@ class KMC(SurrogateStep):
     def _conclude(self, outcome):
         if isinstance(outcome.proposal.move, Partner):
             outcome.proposal.move.learn(outcome, self.rng)
+        if self.adapted.sweeps is not None:
+            self.adapted.sweeps.left_at = outcome.end.position
 
     def _moves(self):
         adapted = self.adapted

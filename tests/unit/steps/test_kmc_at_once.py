@@ -17,7 +17,8 @@ from pymc_kmc.likelihoods.black_box_op import BlackBoxError
 from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.moves.base import MoveKind
-from pymc_kmc.moves.partners import Partner
+from pymc_kmc.moves.partners import NearPartner, Partner
+from pymc_kmc.steps import kmc as kmc_step
 from tests.chains import ONE_CHAIN, column, iterate, run
 
 FORK = get_context("fork")  # spawned workers import PyMC, in seconds
@@ -293,6 +294,28 @@ def test_what_another_step_moves_is_evaluated_anew():
     alone = chain_beside_another(depends=False)
     assert 41 <= alone <= 50
     assert chain_beside_another(depends=True) > 1.5 * alone
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_near_partners_end_where_another_step_moves_the_same_variable(is_shared, monkeypatch):
+    """They and x are exchangeable while exchanges alone move x: variances were .77 for 1."""
+    monkeypatch.setattr(kmc_step, "RANDOM_WALKS", (0.5, 0.5))
+    with model_of(options={}, estimator=None) as model:
+        z = pm.Normal("z")
+    moved = [model["x"]] if is_shared else [z]
+    options = {"surrogate": surrogate(), "tune": False, "n_parallel": 8, "model": model}
+    step = kmc.KMC([model["x"]], **options)
+    step.set_rng(np.random.default_rng(1))
+    other = kmc.AdaptiveMetropolis(moved, tune=False, model=model, rng=3)
+    point, n_near = model.initial_point(), 0
+    for _ in range(60):
+        point, _ = step.step(point)
+        point, (found,) = other.step(point)
+        if step.adapted.sweeps is not None:
+            waiting = step.adapted.sweeps.waiting
+            n_near += sum(isinstance(partner, NearPartner) for partner in waiting)
+    assert step.adapted.sweeps.is_alone == (not is_shared)
+    assert (n_near < 30) == is_shared
 
 
 @pytest.mark.parametrize("depends", [False, True])
