@@ -365,7 +365,7 @@ def test_under_noise_what_is_far_below_the_draws_is_no_reason_to_go_on(depth):
     last = replace(evaluations[:30], log_densities=values)
     # Predicted to be alike.
     predicted = np.full(10, -depth - 10.0)
-    rounds.history = [Round(0, 1.0, 10.0, 10.0, 10, predicted, np.ones(10))] * 3
+    rounds.history = [Round(90, 1.0, 10.0, 10.0, 10, predicted, np.ones(10))] * 3
     state = begin(evaluations.joined(last), X[:60], np.eye(2), 1.0)
     state = state._replace(errors=3 * (np.tile([-10.0, 10.0], 5),), composite=composite)
     assert rounds.is_close(state, composite, draws, np.eye(2)) == (depth == 500.0)

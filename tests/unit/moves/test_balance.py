@@ -82,6 +82,9 @@ class DifferentiableBanana:
     def compiled(self):
         return None, ()
 
+    def rounded(self, position):
+        return position
+
     def density(self, inputs):
         (x,) = inputs
         return np.array(TARGET.log_density(x)), TARGET.gradient(x)

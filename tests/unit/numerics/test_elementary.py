@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pymc_kmc.numerics.elementary import (
@@ -46,6 +46,7 @@ def test_exponential_at_the_ends():
     assert np.isnan(exponential([np.nan, 0.0])[0])
 
 
+@settings(deadline=None)  # the first call may compile
 @given(st.lists(st.floats(-2000, 2000), min_size=1, max_size=40))
 def test_exponential_of_anything(x):
     with np.errstate(over="ignore", under="ignore"):
@@ -68,6 +69,7 @@ def test_sine_and_cosine(ours, numpys, x):
     np.testing.assert_allclose(ours(x), numpys(x), rtol=1e-15)
 
 
+@settings(deadline=None)  # the first call may compile
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=40))
 def test_sine_and_cosine_of_anything(x):
     with np.errstate(invalid="ignore"):
