@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pymc_kmc.advice import NoiseEstimate, estimate_noise
     from pymc_kmc.diagnostics import Diagnosis, diagnose
     from pymc_kmc.discrepancy import MMD, mmd
-    from pymc_kmc.evidence import log_evidence
+    from pymc_kmc.exact_averages import log_evidence, summary
     from pymc_kmc.findings import EvaluationCounts
     from pymc_kmc.kept import (
         compute_log_likelihood,
@@ -74,11 +74,12 @@ _MODULES = {
     "diagnose": "diagnostics",
     "estimate_noise": "advice",
     "extras": "kept",
-    "log_evidence": "evidence",
+    "log_evidence": "exact_averages",
     "learn": "learning",
     "mmd": "discrepancy",
     "partial_posteriors": "partial",
     "sample_posterior_predictive": "kept",
+    "summary": "exact_averages",
     "umbridge": "likelihoods",
     "with_extras": "kept",
 }

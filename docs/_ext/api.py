@@ -79,8 +79,8 @@ TOPICS = (
     Topic(
         "before_and_after",
         "Before and after sampling",
-        "How noisy a likelihood is, what limits a run's chains, what was kept with its draws, the "
-        "evidence, and how near draws are to a reference.",
+        "How noisy a likelihood is, what limits a run's chains, what was kept with its draws, "
+        "averages, the evidence, and how near draws are to a reference.",
         names=(
             "estimate_noise",
             "NoiseEstimate",
@@ -91,6 +91,7 @@ TOPICS = (
             "with_extras",
             "sample_posterior_predictive",
             "compute_log_likelihood",
+            "summary",
             "log_evidence",
             "mmd",
             "MMD",

@@ -55,6 +55,7 @@ from scipy.special import expit, logsumexp
 from scipy.stats import multivariate_t
 
 from pymc_kmc.learning.composite import PENALTY
+from pymc_kmc.numerics.checks import as_number
 
 # Powers of the weights, tried in turn, and the smallest effective share of draws that is accepted:
 # where an emulator knows little, its variance says nothing about the density.
@@ -222,18 +223,35 @@ class Averages:
         return pd.DataFrame(columns | errors, index=labels)
 
     def _quantile(self, values, p):
-        half = min(HALF_WIDTH, 0.5 * p, 0.5 * (1.0 - p))
-        low, found, high = (self._inverse(values, level) for level in (p - half, p, p + half))
+        found, slopes = quantiles_and_slopes(values, self.weights, p)
         below = values <= found
-        return found, (self.weights @ below - below) * (high - low) / (2.0 * half)
+        return found, (self.weights @ below - below) * slopes
 
-    def _inverse(self, values, level):
-        order = np.argsort(values, axis=0)
-        result = np.empty(values.shape[1])
-        for j, rows in enumerate(order.T):
-            weights = self.weights[rows]
-            result[j] = np.interp(level, np.cumsum(weights) - 0.5 * weights, values[rows, j])
-        return result
+
+def check_quantiles(quantiles):
+    """Return probabilities as a tuple."""
+    if np.ndim(quantiles) == 0:
+        raise TypeError(f"quantiles={quantiles!r} must be a sequence, e.g. (0.05, 0.95)")
+    quantiles = tuple(quantiles)
+    if not all(0.0 < as_number(p) < 1.0 for p in quantiles):
+        raise ValueError(
+            f"quantiles={quantiles!r} must be numbers between 0 and 1, e.g. (0.05, 0.95)"
+        )
+    return quantiles
+
+
+def quantiles_and_slopes(values, weights, p):
+    """Return quantiles (q,) of values (n, q), and their derivatives by the probability p.
+
+    Weights (n,) with sum one may be negative: what they add up to never falls.
+    """
+    half = min(HALF_WIDTH, 0.5 * p, 0.5 * (1.0 - p))
+    found = np.empty((3, values.shape[1]))
+    for j, rows in enumerate(np.argsort(values, axis=0).T):
+        levels = np.maximum.accumulate(np.cumsum(weights[rows]) - 0.5 * weights[rows])
+        found[:, j] = np.interp((p - half, p, p + half), levels, values[rows, j])
+    low, middle, high = found
+    return middle, (high - low) / (2.0 * half)
 
 
 def _weights(variances):

@@ -177,9 +177,7 @@ class LearnedPosterior:
         O'Hagan, A. (1991). Bayes-Hermite quadrature. *Journal of Statistical Planning and
         Inference* 29, 245-260.
         """
-        quantiles = tuple(quantiles)
-        if not all(0.0 < p < 1.0 for p in quantiles):
-            raise ValueError(f"quantiles={quantiles!r} must be between 0 and 1, e.g. (0.05, 0.95)")
+        quantiles = averages.check_quantiles(quantiles)
         values, labels = averages.flattened(self.variables)
         return self._averages.table(values, labels, quantiles)
 

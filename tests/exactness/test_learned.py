@@ -86,6 +86,31 @@ def test_draws_are_the_posteriors(posteriors, kind, n_parallel):
         assert np.abs(shares(posterior.positions[:, 0])).max() > 0.3
 
 
+def test_averages_are_the_posteriors_whatever_was_learned(posteriors):
+    """They converge where what was learned is two standard deviations off."""
+    x, shares_below = exact()
+    rate, weights = np.exp(x), np.diff(shares_below, prepend=0.0)
+    mean = weights @ rate
+    right = {"mean": mean, "sd": np.sqrt(weights @ (rate - mean) ** 2)}
+    right |= {f"{p}%": rate[np.searchsorted(shares_below, p / 100)] for p in (5, 50, 95)}
+    found, worst = {}, {}
+    for kind, posterior in posteriors.items():
+        with model() as to_sample, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            options = {"tune": 60, "draws": DRAWS if kind == "bad" else 25, "chains": CHAINS}
+            quiet = {"progressbar": False, "compute_convergence_checks": False}
+            idata = pm.sample(step=kmc.KMC(posterior), cores=1, random_seed=1, **options, **quiet)
+        found[kind] = kmc.summary(idata, posterior, to_sample).loc["rate"]
+        scores = [(found[kind][name] - r) / found[kind][f"se_{name}"] for name, r in right.items()]
+        worst[kind] = np.abs(scores).max()
+    # Ten figures, five standard errors: a false-alarm rate of 1e-5.
+    assert max(worst.values()) < 5.0
+    assert found["good"]["se_mean"] < 0.01 * right["sd"]
+    # What was learned, without draws, is found out.
+    alone = posteriors["bad"].summary().loc["rate"]
+    assert abs(alone["mean"] - mean) > 10 * found["bad"]["se_mean"]
+
+
 LINE = np.linspace(0.0, 1.0, 8)
 #: Outputs of two parameters (2,), or of many, (2, n, 1), that no smooth emulator follows.
 ROUGH = {

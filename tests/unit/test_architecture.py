@@ -17,7 +17,7 @@ ROOMS = (
         "advice",
         "diagnostics",
         "discrepancy",
-        "evidence",
+        "exact_averages",
         "findings",
         "kept",
         "partial",

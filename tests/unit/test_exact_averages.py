@@ -1,4 +1,4 @@
-"""log_evidence: within its stated error of closed forms, and refused where it can't be known."""
+"""summary and log_evidence: within stated errors of closed forms, refused where unknown."""
 
 import warnings
 
@@ -108,3 +108,61 @@ def test_chains_that_stick_are_refused():
     model, _, learned, idata = run(lambda: noisy(4.0))
     with pytest.raises(ValueError, match="effective draws of the evidence's weights"):
         kmc.log_evidence(idata, learned, model)
+
+
+def line_moments():
+    """Means and standard deviations of `line`'s posterior."""
+    precision = np.eye(2) / 4.0 + DESIGN.T @ DESIGN / 0.25
+    means = np.linalg.solve(precision, 0.5 / 4.0 + DESIGN.T @ Y / 0.25)
+    return means, np.sqrt(np.diag(np.linalg.inv(precision)))
+
+
+def test_few_draws_are_worth_thousands():
+    with pm.Model() as model:
+        line()
+        learned = kmc.learn(max_evaluations=60, random_seed=1, progressbar=False)
+        idata = sample(kmc.KMC(learned), chains=2, tune=20, draws=15)
+    found = kmc.summary(idata, learned, model, quantiles=[0.05])
+    assert list(found.index) == ["x[0]", "x[1]"]
+    means, sds = line_moments()
+    exact = {"mean": means, "sd": sds, "5%": means + norm.ppf(0.05) * sds}
+    assert list(found) == [*exact, *(f"se_{name}" for name in exact)]
+    for name, right in exact.items():
+        # Half of the error allowed is that of the learned posterior's own 2048 draws' quantiles.
+        assert np.all(np.abs(found[name] - right) < 0.1 * sds)
+        assert np.all(found[f"se_{name}"] < 0.1 * sds)
+    # Thirty draws are .18 standard deviations off, alone.
+    assert np.all(np.abs(found["mean"] - means) < 0.005 * sds)
+
+
+def test_averages_under_noise():
+    model, _, learned, idata = run(noisy)
+    found = kmc.summary(idata, learned, model).loc["x"]
+    sd = np.sqrt(0.5)
+    exact = {"mean": 0.35, "sd": sd, "5%": 0.35 + sd * norm.ppf(0.05), "50%": 0.35}
+    # Four figures, five standard errors: a false-alarm rate of 2e-6.
+    for name, right in exact.items():
+        assert abs(found[name] - right) < 5 * found[f"se_{name}"] < 0.5
+
+
+def test_averages_of_draws_alone_where_ratios_say_nothing():
+    model, _, learned, idata = run(counts)
+    draws = idata.posterior["rate"].values
+    close = kmc.summary(idata, learned, model).loc["rate"]
+    # A Gamma posterior, whose moments are known: shape y + a, rate b + 1.
+    assert abs(close["mean"] - 5.0 / 2.5) < 5 * close["se_mean"]
+    zeros = idata.copy()
+    zeros.sample_stats["kmc_zero_share"] = 0.0 * zeros.sample_stats["kmc_zero_share"] + 0.1
+    heavy = idata.copy()
+    lp = heavy.sample_stats["lp"]
+    heavy.sample_stats["lp"] = lp - np.random.default_rng(2).exponential(1.5, lp.shape)
+    for changed in (zeros, heavy):
+        alone = kmc.summary(changed, learned, model).loc["rate"]
+        np.testing.assert_allclose(alone[["mean", "sd"]], [draws.mean(), draws.std()])
+        assert alone["se_mean"] > 3 * close["se_mean"]
+    with pytest.raises(ValueError, match="3 draws a chain; standard errors need 4"):
+        kmc.summary(idata.isel(draw=slice(3)), learned, model)
+    with pytest.raises(ValueError, match=r"quantiles=\(1.5,\) must be numbers"):
+        kmc.summary(idata, learned, model, quantiles=[1.5])
+    with pytest.raises(TypeError, match=r"must be what kmc.learn\(\) has returned"):
+        kmc.summary(idata, idata, model)
