@@ -191,23 +191,27 @@ class EvaluationStore:
         """
         check_name(name)
         try:
-            columns = {
-                str(key): as_real_array(value, (len(value), *np.shape(value)[1:]))
-                for key, value in [*dict(parameters).items(), (name, outputs)]
-            }
+            parameters = dict(parameters)
+            *columns, values = [
+                as_real_array(value, (len(value), *np.shape(value)[1:]))
+                for value in [*parameters.values(), outputs]
+            ]
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"parameters and outputs of {name!r} must be a dict of arrays and an array, of "
                 f"real numbers: {error}."
             ) from None
-        lengths = {key: len(column) for key, column in columns.items()}
-        values = columns.pop(name)
-        if not columns or len(set(lengths.values())) != 1:
-            raise ValueError(f"parameters and outputs must have as many rows; got {lengths}.")
-        shapes = [(key, column.shape[1:]) for key, column in columns.items()]
+        lengths = [len(column) for column in (*columns, values)]
+        if not columns or len(set(lengths)) != 1:
+            of = [*map(str, parameters), "outputs"]
+            raise ValueError(
+                "parameters and outputs must have as many rows; got "
+                f"{list(zip(of, lengths, strict=True))}."
+            )
+        shapes = [(str(key), each.shape[1:]) for key, each in zip(parameters, columns, strict=True)]
         function = StoredFunction(self, name, BLACK_BOX, shapes, values.shape[1:])
         with _explained(self.path):
-            for *row, value in zip(*columns.values(), values, strict=True):
+            for *row, value in zip(*columns, values, strict=True):
                 function.insert(row, (), value, None)
 
     def merge(self, other) -> None:

@@ -632,6 +632,13 @@ def test_a_table_from_elsewhere_is_found(tmp_path):
         store.add("f", {"x": x}, x)
 
 
+def test_a_table_of_a_parameter_with_the_functions_name(tmp_path):
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    store.add("f", {"f": [1.0, 2.0], "x": [3.0, 4.0]}, [5.0, 6.0])
+    assert store.functions[0].parameters == (("f", ()), ("x", ()))
+    np.testing.assert_array_equal(store.to_pandas("f")["outputs"], [5.0, 6.0])
+
+
 def test_whole_numbers_are_found_however_they_were_written(tmp_path):
     store = kmc.EvaluationStore(tmp_path / "a.db")
     store.add("f", {"n": np.arange(5)}, np.arange(5.0))
