@@ -245,7 +245,7 @@ def _kept_as_it_is(variables):
 @contextmanager
 def _known_at_draws(idata, model, executor, names=None):
     """Give the black boxes above variables, by default observed ones, their outputs at draws."""
-    wanted = [model[name] for name in names] if names else model.observed_RVs
+    wanted = model.observed_RVs if names is None else [model[name] for name in names]
     executor, draws = _lazy(executor), _stacked(idata)
     boxes = {
         variable.owner: draws[each.name]

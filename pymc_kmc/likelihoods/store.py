@@ -1,8 +1,8 @@
 """Every evaluation in an SQLite file: what was computed once is never computed again.
 
-The *key* of an evaluation is a digest of its parameters and noise, bit for bit; whole numbers among
-the parameters are floats in it, as a table's are. A run with the same
-seed asks for the same keys: after a kill it repeats the same draws without evaluations.
+The *key* of an evaluation is a digest of its parameters and noise, bit for bit; whole numbers and
+numbers in single precision are 64-bit floats in it, as a table's are. A run with the same seed asks
+for the same keys: after a kill it repeats the same draws without evaluations.
 
 The file has a write-ahead log (WAL): writers wait for each other, readers for none. Each evaluation
 is committed by itself. ``synchronous=NORMAL`` spares the flush to the disk, of milliseconds: a
@@ -358,7 +358,7 @@ class StoredFunction:
         """Return the stored outputs with their extras, a list, or a Failure; None if not stored."""
         try:
             row = self._found(_key(parameters, noise))
-            if row is None and _has_whole_numbers(parameters):
+            if row is None and not _are_floats(parameters):
                 row = self._found(_digest(parameters, noise))  # of stores from before
             if row is None or row[2] is None:
                 return row and unpack(row[0])
@@ -442,17 +442,18 @@ def _digest(parameters, noise):
     return blake2b(content, digest_size=DIGEST_SIZE).digest()
 
 
-def _has_whole_numbers(arrays):
-    return any(np.asarray(array).dtype.kind in "biu" for array in arrays)
+def _are_floats(arrays):
+    return all(np.asarray(array).dtype == np.float64 for array in arrays)
 
 
 def _as_floats(array):
-    """Return an array, of floats if it has whole numbers that are exact as such."""
+    """Return an array, of 64-bit floats if its numbers are exact as such."""
     array = np.asarray(array)
-    if array.dtype.kind not in "biu":
-        return array
-    is_exact = (array >= -MOST_EXACT) & (array <= MOST_EXACT)
-    return array.astype(np.float64) if is_exact.all() else array
+    if array.dtype.kind in "biu":
+        is_exact = ((array >= -MOST_EXACT) & (array <= MOST_EXACT)).all()
+    else:
+        is_exact = np.can_cast(array.dtype, np.float64)
+    return array.astype(np.float64) if is_exact else array
 
 
 def _described(row):

@@ -315,6 +315,8 @@ def test_only_boxes_of_what_is_asked_for_are_called_and_what_clips_them_is_no_ou
     found = ours(model, idata, var_names=["y"])
     assert functions[0].n_calls == before[0] + 2 * n_distinct(idata)
     assert functions[1].n_calls == before[1]
+    kmc.compute_log_likelihood(idata, model, var_names=[], extend_inferencedata=False, **QUIET)
+    assert functions[1].n_calls == before[1]
     options = {"var_names": ["y"], "random_seed": 2} | QUIET
     predicted = pm.sample_posterior_predictive(idata, model=model, **options)
     np.testing.assert_array_equal(found[0], predicted.posterior_predictive["y"].values)

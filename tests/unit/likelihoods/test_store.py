@@ -654,6 +654,19 @@ def test_whole_numbers_are_found_however_they_were_written(tmp_path):
     assert counted.n == 0 and len(store) == 6
 
 
+def test_single_precision_is_found_however_it_was_written(tmp_path):
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    x = np.float32([0.1, 0.2])
+    store.add("f", {"x": x.astype(float)}, [1.0, 2.0])
+    # As versions before wrote it: the key had its type.
+    old = pack([np.float32(0.3)]), pack([])
+    row = "f", store_module._digest([np.float32(0.3)], []), *old, pack([3.0]), 0.0, None
+    store._execute("INSERT INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    function = StoredFunction(store, "f", "results", [("x", ())], ())
+    found = [function.find([value], ()) for value in (*x, np.float32(0.3))]
+    assert found == [[1.0], [2.0], [3.0]]
+
+
 def test_large_whole_numbers_that_are_one_float_are_told_apart(tmp_path):
     function = StoredFunction(tmp_path / "a.db", "f", "results", [("x", ())], ())
     function.write([np.int64(2**53 + 1)], (), np.float64(1), 0.0)
