@@ -207,14 +207,11 @@ def points_of(model, at):
         raise ValueError(
             f"at has no draws of {missing}: give a run of this model, or values of variables."
         )
-    stacked = {}
-    for name in [variable.name for variable in model.free_RVs]:
-        values = draws[name].transpose("chain", "draw", ...).values
-        stacked[name] = values.reshape(-1, *values.shape[2:])
-    last = draws.sizes["chain"] * draws.sizes["draw"] - 1
-    places = np.linspace(0, last, N_DRAWS).round().astype(int)
+    stacked = draws.stack(place=("chain", "draw"))
+    places = np.linspace(0, stacked.sizes["place"] - 1, N_DRAWS).round().astype(int)
+    names = [variable.name for variable in model.free_RVs]
     return [
-        complete_point(model, {name: values[i] for name, values in stacked.items()})
+        complete_point(model, {name: stacked[name].isel(place=i).values for name in names})
         for i in np.unique(places)
     ]
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import arviz as az
 import numpy as np
 import pymc as pm
+from pymc.backends.base import MultiTrace
 from pytensor.gradient import DisconnectedInputError, NullTypeGradError
 
 from pymc_kmc.steps import KMC
@@ -173,6 +174,11 @@ def run_level(build, sample, functional, subset, random_seed):
     if not isinstance(model, pm.Model):
         raise TypeError(f"build must return a PyMC model, it returned {type(model).__name__}.")
     result = sample(model, random_seed)
+    if isinstance(result, MultiTrace):
+        raise TypeError(
+            "sample returned a MultiTrace: leave out return_inferencedata=False, or return a "
+            "dictionary of draws."
+        )
     value, shape, labels = functional(result)
     variables = tuple(variable.name for variable in model.free_RVs)
     r_hat, ess, spread = _checked(result, variables)

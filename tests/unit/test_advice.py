@@ -11,7 +11,6 @@ import xarray as xr
 from pymc.exceptions import SamplingError
 
 import pymc_kmc as kmc
-from pymc_kmc import advice
 from tests.models import NoisyEstimator, gaussian
 
 
@@ -234,16 +233,6 @@ def test_noise_where_a_run_was(growing):
         kmc.estimate_noise(growing, SimpleNamespace(posterior=posterior[["scale"]]))
     with pytest.raises(TypeError, match="at=3 must be a dict"):
         kmc.estimate_noise(growing, 3)
-
-
-def test_a_run_of_a_model_with_a_dimension_named_place():
-    with pm.Model(coords={"place": ["a", "b", "c"]}) as model:
-        x = pm.Normal("x", dims="place")
-        kmc.PseudoMarginalPotential("loglik", lambda x, rng: rng.normal(), x)
-        posterior = {"x": (("chain", "draw", "place"), np.arange(24.0).reshape(2, 4, 3))}
-    idata = SimpleNamespace(posterior=xr.Dataset(posterior))
-    points = advice.points_of(model, idata)
-    np.testing.assert_array_equal([point["x"] for point in points], np.arange(24.0).reshape(8, 3))
 
 
 def test_zeros_are_not_called_needlessly_good():

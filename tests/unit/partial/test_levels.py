@@ -123,6 +123,18 @@ def test_build_returns_no_model():
         run(SHORT, build=lambda subset: subset)
 
 
+def test_a_multitrace_is_refused():
+    """Functionals take draws by name; it failed with a NotImplementedError of PyMC's."""
+    settings = {"draws": 5, "tune": 5, "chains": 1, "progressbar": False, "quiet": True}
+
+    def sample(model, random_seed):
+        settings["random_seed"] = random_seed
+        return pm.sample(model=model, return_inferencedata=False, **settings)
+
+    with pytest.raises(TypeError, match="sample returned a MultiTrace"):
+        run(sample)
+
+
 def test_draws_of_a_users_function_count_once_each():
     model = Conjugate(n_draws=50)
     result = run(model.sample, model.build)
