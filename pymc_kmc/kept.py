@@ -228,7 +228,9 @@ def compute_log_likelihood(
     result those of `pymc.compute_log_likelihood`, which adds ``log_likelihood`` to `idata`.
     """
     model = check_model(model)
-    with _known_at_draws(idata, model, executor, kwargs.get("var_names")):
+    # Predictions have new values of observed variables, log likelihoods those that were observed.
+    given, names = set(model.observed_RVs), kwargs.get("var_names")
+    with _known_at_draws(idata, model, executor, names, given):
         return pm.compute_log_likelihood(idata, model=model, **kwargs)
 
 
@@ -243,8 +245,11 @@ def _kept_as_it_is(variables):
 
 
 @contextmanager
-def _known_at_draws(idata, model, executor, names=None):
-    """Give the black boxes above variables, by default observed ones, their outputs at draws."""
+def _known_at_draws(idata, model, executor, names=None, given=frozenset()):
+    """Give the black boxes above variables, by default observed ones, their outputs at draws.
+
+    Those that depend on observed variables other than the `given` ones are left out.
+    """
     wanted = model.observed_RVs if names is None else [model[name] for name in names]
     executor, draws = _lazy(executor), _stacked(idata)
     boxes = {
@@ -256,8 +261,11 @@ def _known_at_draws(idata, model, executor, names=None):
     with ExitStack() as stack:
         for node in io_toposort([], wanted):
             if isinstance(node.op, BlackBoxOp):
+                data = _data_above(node.inputs, model)
+                if data & set(model.observed_RVs) - given:
+                    continue
                 inputs = _at_draws(node.inputs, draws, model, node.op.name)
-                is_kept = node in boxes and _data_above(node.inputs, model) <= unchanged
+                is_kept = node in boxes and data <= unchanged
                 outputs = boxes[node] if is_kept else None
                 stack.enter_context(node.op.knowing(inputs, outputs, executor))
         yield

@@ -398,3 +398,7 @@ def test_other_observed_covariates_are_not_those_of_the_draws():
         assert len(line.seen) <= n_calls and bool(line.seen) == bool(n_calls)
         exact = pm.compute_log_likelihood(idata, model=model, extend_inferencedata=False, **QUIET)
         np.testing.assert_allclose(found["y"].values, exact["y"].values, rtol=1e-12)
+    # PyMC predicts covariates anew: of those that were observed nothing is asked for.
+    line.seen.clear()
+    kmc.sample_posterior_predictive(idata, model, var_names=["y"], random_seed=1, **QUIET)
+    assert len(line.seen) == N_DRAWS
