@@ -93,7 +93,10 @@ class FunctionEvaluations(NamedTuple):
         return f"{self.kind} of shape {self.shape}, of {names}, {version}"
 
     def fits(self, other):
-        """Return whether two have the same version and kind, and fitting shapes."""
+        """Return whether two have the same version, kind and order, and fitting shapes."""
+        names = [[key for key, _ in each.parameters] for each in (self, other)]
+        if names[0] != names[1] and sorted(names[0]) == sorted(names[1]):
+            return False  # its evaluations have one parameter's values in place of another's
         shapes = [[each.shape, *(s for _, s in each.parameters)] for each in (self, other)]
         same = (self.version, self.kind) == (other.version, other.kind)
         return same and len(shapes[0]) == len(shapes[1]) and all(map(_fit, *shapes))
@@ -321,7 +324,7 @@ class EvaluationStore:
         if not (known := _described(found)).fits(new):
             raise ValueError(
                 f"store {self.path!r} has another {new.name!r}: it has {known}; this is {new}. "
-                "Give another path, or the version and the shapes that it was written with."
+                "Give another path, or the version, shapes and order that it was written with."
             )
 
 
