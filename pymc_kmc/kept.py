@@ -10,6 +10,7 @@ import pytensor
 import xarray as xr
 from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar import Switch
 from pytensor.tensor.random.type import RandomType
@@ -227,7 +228,9 @@ def compute_log_likelihood(
     result those of `pymc.compute_log_likelihood`, which adds ``log_likelihood`` to `idata`.
     """
     model = check_model(model)
-    with _known_at_draws(idata, model, executor, kwargs.get("var_names")):
+    # Predictions have new values of observed variables, log likelihoods those that were observed.
+    given, names = set(model.observed_RVs), kwargs.get("var_names")
+    with _known_at_draws(idata, model, executor, names, given):
         return pm.compute_log_likelihood(idata, model=model, **kwargs)
 
 
@@ -242,9 +245,12 @@ def _kept_as_it_is(variables):
 
 
 @contextmanager
-def _known_at_draws(idata, model, executor, names=None):
-    """Give the black boxes above variables, by default observed ones, their outputs at draws."""
-    wanted = [model[name] for name in names] if names else model.observed_RVs
+def _known_at_draws(idata, model, executor, names=None, given=frozenset()):
+    """Give the black boxes above variables, by default observed ones, their outputs at draws.
+
+    Those that depend on observed variables other than the `given` ones are left out.
+    """
+    wanted = model.observed_RVs if names is None else [model[name] for name in names]
     executor, draws = _lazy(executor), _stacked(idata)
     boxes = {
         variable.owner: draws[each.name]
@@ -255,20 +261,26 @@ def _known_at_draws(idata, model, executor, names=None):
     with ExitStack() as stack:
         for node in io_toposort([], wanted):
             if isinstance(node.op, BlackBoxOp):
+                data = _data_above(node.inputs, model)
+                if data & set(model.observed_RVs) - given:
+                    continue
                 inputs = _at_draws(node.inputs, draws, model, node.op.name)
-                is_kept = node in boxes and _data_above(node.inputs, model) <= unchanged
+                is_kept = node in boxes and data <= unchanged
                 outputs = boxes[node] if is_kept else None
                 stack.enter_context(node.op.knowing(inputs, outputs, executor))
         yield
 
 
 def _data_above(variables, model):
-    """Return the data and lengths of dims that variables depend on, given the free variables."""
-    above = set(ancestors(variables, blockers=set(model.free_RVs)))
+    """Return the data, observed ones too, and lengths of dims that variables depend on.
+
+    Free variables are given.
+    """
+    above = set(ancestors(variables, blockers=set(model.basic_RVs)))
     shared = {each for each in above if isinstance(each, SharedVariable)}
     random = {each for each in shared if isinstance(each.type, RandomType)}
     # Data that pm.do or freeze_dims_and_data made constant may be others than those of the draws.
-    return shared - random | above & set(model.data_vars)
+    return shared - random | above & {*model.data_vars, *model.observed_RVs}
 
 
 def _unchanged_data(idata, model):
@@ -276,20 +288,27 @@ def _unchanged_data(idata, model):
 
     Others may have changed: `pymc.sample_posterior_predictive` sees it so too.
     """
-    constants = getattr(idata, "constant_data", None)
-    constants = xr.Dataset() if constants is None else constants
+    constants, observed = (
+        xr.Dataset() if (group := getattr(idata, name, None)) is None else group
+        for name in ("constant_data", "observed_data")
+    )
     sizes = {**Run.draws_of(idata).sizes, **constants.sizes}
     of_draws = {data: constants[data.name] for data in model.data_vars if data.name in constants}
+    of_draws |= {each: observed[each.name] for each in model.observed_RVs if each.name in observed}
     of_draws |= {length: sizes[dim] for dim, length in model.dim_lengths.items() if dim in sizes}
     return {
         data
         for data, value in of_draws.items()
-        if np.array_equal(
-            data.get_value() if isinstance(data, SharedVariable) else data.data,
-            value,
-            equal_nan=True,
-        )
+        if np.array_equal(_value_now(data, model), value, equal_nan=True)
     }
+
+
+def _value_now(data, model):
+    """Return the value of data, of a length or of an observed variable."""
+    data = model.rvs_to_values.get(data, data)
+    if isinstance(data, Constant):
+        return data.data
+    return data.get_value() if isinstance(data, SharedVariable) else data.eval()
 
 
 def _simulators(model):
@@ -343,12 +362,16 @@ def _is_success(condition):
 
 
 def _at_draws(variables, draws, model, name):
-    """Return values (n, ...) of variables above a black box at n draws of the free variables."""
-    known = set(model.free_RVs)
-    free = [each for each in ancestors(variables, blockers=known) if each in known]
+    """Return values (n, ...) of variables above a black box at n draws of the free variables.
+
+    Observed variables are what was observed, also beside imputed ones.
+    """
+    above = set(ancestors(variables, blockers=set(model.basic_RVs)))
+    free = [each for each in model.free_RVs if each in above]
     if missing := [each.name for each in free if each.name not in draws]:
         raise ValueError(f"idata lacks {missing}, which {name!r} depends on.")
-    function = pytensor.function(free, variables, on_unused_input="ignore")
+    observed = {each: model.rvs_to_values[each] for each in model.observed_RVs if each in above}
+    function = pytensor.function(free, variables, givens=observed, on_unused_input="ignore")
     rows = zip(*[draws[each.name].astype(each.dtype) for each in free], strict=True)
     if not free:  # data alone, or what pm.do has set
         rows = [()] * len(next(iter(draws.values())))

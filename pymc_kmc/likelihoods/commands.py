@@ -12,6 +12,7 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
+from keyword import iskeyword
 from pathlib import Path
 from string import Template
 from tempfile import mkdtemp
@@ -117,7 +118,10 @@ class Command:
         self._shape = (shape,) if isinstance(shape, int) else shape
         self._folder = None if folder is None else os.path.abspath(folder)
         is_seeded = _check_names(self._arguments + list(self._files.values()), parameters)
-        named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in parameters]
+        # Python's own words, such as lambda, are names of parameters by position alone.
+        is_word = any(map(iskeyword, parameters))
+        kind = Parameter.POSITIONAL_ONLY if is_word else Parameter.POSITIONAL_OR_KEYWORD
+        named = [Parameter(name, kind) for name in parameters]
         rng = [Parameter("rng", Parameter.KEYWORD_ONLY)] * is_seeded
         self.__signature__ = Signature(named + rng)
 
@@ -126,7 +130,7 @@ class Command:
 
     def __call__(self, *values, **random):
         given = self.__signature__.bind(*values, **random).arguments
-        if "rng" in given:
+        if "rng" in random:
             given["seed"] = given.pop("rng").integers(MOST_SEED)
         texts = {name: _text(value) for name, value in given.items()}
         arguments = [Template(argument).substitute(texts) for argument in self._arguments]

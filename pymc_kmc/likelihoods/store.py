@@ -1,8 +1,8 @@
 """Every evaluation in an SQLite file: what was computed once is never computed again.
 
-The *key* of an evaluation is a digest of its parameters and noise, bit for bit; whole numbers among
-the parameters are floats in it, as a table's are. A run with the same
-seed asks for the same keys: after a kill it repeats the same draws without evaluations.
+The *key* of an evaluation is a digest of its parameters and noise, bit for bit; whole numbers and
+numbers in single precision are 64-bit floats in it, as a table's are. A run with the same seed asks
+for the same keys: after a kill it repeats the same draws without evaluations.
 
 The file has a write-ahead log (WAL): writers wait for each other, readers for none. Each evaluation
 is committed by itself. ``synchronous=NORMAL`` spares the flush to the disk, of milliseconds: a
@@ -93,7 +93,10 @@ class FunctionEvaluations(NamedTuple):
         return f"{self.kind} of shape {self.shape}, of {names}, {version}"
 
     def fits(self, other):
-        """Return whether two have the same version and kind, and fitting shapes."""
+        """Return whether two have the same version, kind and order, and fitting shapes."""
+        names = [[key for key, _ in each.parameters] for each in (self, other)]
+        if names[0] != names[1] and sorted(names[0]) == sorted(names[1]):
+            return False  # its evaluations have one parameter's values in place of another's
         shapes = [[each.shape, *(s for _, s in each.parameters)] for each in (self, other)]
         same = (self.version, self.kind) == (other.version, other.kind)
         return same and len(shapes[0]) == len(shapes[1]) and all(map(_fit, *shapes))
@@ -191,23 +194,27 @@ class EvaluationStore:
         """
         check_name(name)
         try:
-            columns = {
-                str(key): as_real_array(value, (len(value), *np.shape(value)[1:]))
-                for key, value in [*dict(parameters).items(), (name, outputs)]
-            }
+            parameters = dict(parameters)
+            *columns, values = [
+                as_real_array(value, (len(value), *np.shape(value)[1:]))
+                for value in [*parameters.values(), outputs]
+            ]
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"parameters and outputs of {name!r} must be a dict of arrays and an array, of "
                 f"real numbers: {error}."
             ) from None
-        lengths = {key: len(column) for key, column in columns.items()}
-        values = columns.pop(name)
-        if not columns or len(set(lengths.values())) != 1:
-            raise ValueError(f"parameters and outputs must have as many rows; got {lengths}.")
-        shapes = [(key, column.shape[1:]) for key, column in columns.items()]
+        lengths = [len(column) for column in (*columns, values)]
+        if not columns or len(set(lengths)) != 1:
+            of = [*map(str, parameters), "outputs"]
+            raise ValueError(
+                "parameters and outputs must have as many rows; got "
+                f"{list(zip(of, lengths, strict=True))}."
+            )
+        shapes = [(str(key), each.shape[1:]) for key, each in zip(parameters, columns, strict=True)]
         function = StoredFunction(self, name, BLACK_BOX, shapes, values.shape[1:])
         with _explained(self.path):
-            for *row, value in zip(*columns.values(), values, strict=True):
+            for *row, value in zip(*columns, values, strict=True):
                 function.insert(row, (), value, None)
 
     def merge(self, other) -> None:
@@ -317,7 +324,7 @@ class EvaluationStore:
         if not (known := _described(found)).fits(new):
             raise ValueError(
                 f"store {self.path!r} has another {new.name!r}: it has {known}; this is {new}. "
-                "Give another path, or the version and the shapes that it was written with."
+                "Give another path, or the version, shapes and order that it was written with."
             )
 
 
@@ -354,7 +361,7 @@ class StoredFunction:
         """Return the stored outputs with their extras, a list, or a Failure; None if not stored."""
         try:
             row = self._found(_key(parameters, noise))
-            if row is None and _has_whole_numbers(parameters):
+            if row is None and not _are_floats(parameters):
                 row = self._found(_digest(parameters, noise))  # of stores from before
             if row is None or row[2] is None:
                 return row and unpack(row[0])
@@ -438,17 +445,18 @@ def _digest(parameters, noise):
     return blake2b(content, digest_size=DIGEST_SIZE).digest()
 
 
-def _has_whole_numbers(arrays):
-    return any(np.asarray(array).dtype.kind in "biu" for array in arrays)
+def _are_floats(arrays):
+    return all(np.asarray(array).dtype == np.float64 for array in arrays)
 
 
 def _as_floats(array):
-    """Return an array, of floats if it has whole numbers that are exact as such."""
+    """Return an array, of 64-bit floats if its numbers are exact as such."""
     array = np.asarray(array)
-    if array.dtype.kind not in "biu":
-        return array
-    is_exact = (array >= -MOST_EXACT) & (array <= MOST_EXACT)
-    return array.astype(np.float64) if is_exact.all() else array
+    if array.dtype.kind in "biu":
+        is_exact = ((array >= -MOST_EXACT) & (array <= MOST_EXACT)).all()
+    else:
+        is_exact = np.can_cast(array.dtype, np.float64)
+    return array.astype(np.float64) if is_exact else array
 
 
 def _described(row):

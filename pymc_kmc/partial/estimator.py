@@ -138,7 +138,8 @@ def partial_posteriors(
         "first_size": schedule.first_size,
         "alpha": schedule.alpha,
         "n_planned": int(n_replications),
-        "entropy": json.dumps([str(root.entropy) + str(root.spawn_key)]),
+        # Equal for equal streams: of the seeds 1, [1] and (1,), for example.
+        "entropy": json.dumps(["-".join(map(str, root.generate_state(4)))]),
     }
     return PartialPosteriors(_dataset(paths, len(schedule.sizes), attributes))
 

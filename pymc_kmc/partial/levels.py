@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import arviz as az
 import numpy as np
 import pymc as pm
+from pymc.backends.base import MultiTrace
 from pytensor.gradient import DisconnectedInputError, NullTypeGradError
 
 from pymc_kmc.steps import KMC
@@ -75,6 +76,8 @@ def _elements(name, shape):
 DRAWS, TUNE, CHAINS = 500, 500, 2
 # Elements of a model's free variables whose R-hat and ESS are computed: each takes milliseconds.
 MOST_CHECKED = 20
+# What a step has evaluated before its chains, for all of them.
+LEARNING = "kmc_n_learning_evaluations"
 # Fewest draws of a chain (half a single one) for R-hat and ESS.
 FEWEST_DRAWS = 4
 
@@ -171,6 +174,11 @@ def run_level(build, sample, functional, subset, random_seed):
     if not isinstance(model, pm.Model):
         raise TypeError(f"build must return a PyMC model, it returned {type(model).__name__}.")
     result = sample(model, random_seed)
+    if isinstance(result, MultiTrace):
+        raise TypeError(
+            "sample returned a MultiTrace: leave out return_inferencedata=False, or return a "
+            "dictionary of draws."
+        )
     value, shape, labels = functional(result)
     variables = tuple(variable.name for variable in model.free_RVs)
     r_hat, ess, spread = _checked(result, variables)
@@ -192,6 +200,11 @@ def run_level(build, sample, functional, subset, random_seed):
 def _statistics(result):
     """Return the numbers of evaluations and of divergences."""
     declared = getattr(getattr(result, "posterior", None), "attrs", {}).get("n_evaluations")
+    if declared is not None and not declared >= 1:
+        raise ValueError(
+            f"posterior.attrs['n_evaluations'] is {declared!r}, but must be 1 or more: leave it out"
+            " where nothing is evaluated, and draws are counted."
+        )
     evaluations = divergences = 0
     for group in ("warmup_sample_stats", "sample_stats"):
         statistics = getattr(result, group, None)
@@ -200,6 +213,8 @@ def _statistics(result):
         evaluations += _evaluations(statistics)
         if group == "sample_stats" and "diverging" in statistics:
             divergences = int(statistics["diverging"].sum())
+        if group == "sample_stats" and LEARNING in statistics:
+            evaluations += int(statistics[LEARNING].values.max(axis=(0, 1)).sum())
     if not evaluations:
         posterior = getattr(result, "posterior", result)
         draws = draws_of(result, next(iter(posterior)))

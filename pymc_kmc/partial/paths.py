@@ -220,5 +220,6 @@ def take(data, rows):
         return tuple(take(part, rows) for part in data)
     if hasattr(data, "iloc"):
         return data.iloc[rows]
-    # A memory map hands out memory maps of its own file: a subset is an array.
-    return np.asarray(data[rows]) if isinstance(data, np.ndarray) else data[rows]
+    # A memory map hands out memory maps of its own file: a subset is an array. Other kinds stay as
+    # they are: a masked array has its mask, a record array its names.
+    return np.asarray(data[rows]) if isinstance(data, np.memmap) else data[rows]

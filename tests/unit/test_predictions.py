@@ -315,6 +315,8 @@ def test_only_boxes_of_what_is_asked_for_are_called_and_what_clips_them_is_no_ou
     found = ours(model, idata, var_names=["y"])
     assert functions[0].n_calls == before[0] + 2 * n_distinct(idata)
     assert functions[1].n_calls == before[1]
+    kmc.compute_log_likelihood(idata, model, var_names=[], extend_inferencedata=False, **QUIET)
+    assert functions[1].n_calls == before[1]
     options = {"var_names": ["y"], "random_seed": 2} | QUIET
     predicted = pm.sample_posterior_predictive(idata, model=model, **options)
     np.testing.assert_array_equal(found[0], predicted.posterior_predictive["y"].values)
@@ -340,3 +342,63 @@ def test_draws_that_differ_by_less_than_rounding_elsewhere_have_their_own_output
     with op.knowing([draws]):
         found = [float(op.evaluate(draw)[0]) for draw in draws]
     np.testing.assert_array_equal(found, (draws - 1e6) * 1e5)
+
+
+class Line:
+    """A line that counts its calls and keeps the covariates that it saw."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, x, slope, rng=None):
+        self.seen.append(np.array(x))
+        return slope * x if rng is None else slope * x + rng.standard_normal(len(x))
+
+
+def of_covariates(line, covariates):
+    """Return a model of a box of observed covariates."""
+    with pm.Model() as model:
+        x = pm.Normal("x", observed=covariates)
+        slope = pm.Normal("slope")
+        curve = pm.Deterministic("curve", kmc.BlackBox("line", line, x, slope, shape=3))
+        pm.Normal("y", curve, 0.5, observed=[1.0, 2.0, 3.0])
+        kmc.ABCPotential("z", line, x, slope, observed=[1.0, 2.0, 3.0], epsilon=9.0)
+    return model
+
+
+def short_run(model):
+    options = {"tune": 10, "draws": N_DRAWS, "chains": 1, "random_seed": 1} | QUIET
+    options |= {"compute_convergence_checks": False}
+    return pm.sample(model=model, step=kmc.AdaptiveMetropolis(model=model), **options)
+
+
+@pytest.mark.filterwarnings("ignore:Data in x contains missing values")
+def test_observed_covariates_are_those_that_were_observed():
+    """Also beside imputed ones: they were one random draw, the same for all draws."""
+    line = Line()
+    model = of_covariates(line, np.ma.masked_invalid([1.0, np.nan, 3.0]))
+    idata = short_run(model)
+    line.seen.clear()
+    kmc.compute_log_likelihood(idata, model, **QUIET)
+    assert not line.seen  # the Deterministic has them
+    kmc.sample_posterior_predictive(idata, model, var_names=["z"], random_seed=1, **QUIET)
+    seen = np.array(line.seen)
+    imputed = idata.posterior["x_unobserved"].values.ravel()
+    expected = np.column_stack([np.ones(N_DRAWS), imputed, np.full(N_DRAWS, 3.0)])
+    np.testing.assert_array_equal(seen[-N_DRAWS:], expected)
+
+
+def test_other_observed_covariates_are_not_those_of_the_draws():
+    line = Line()
+    idata = short_run(of_covariates(line, [1.0, 2.0, 3.0]))
+    for covariates, n_calls in (([1.0, 2.0, 3.0], 0), ([1.0, 2.0, 4.0], N_DRAWS)):
+        model = of_covariates(line, covariates)
+        line.seen.clear()
+        found = kmc.compute_log_likelihood(idata, model, extend_inferencedata=False, **QUIET)
+        assert len(line.seen) <= n_calls and bool(line.seen) == bool(n_calls)
+        exact = pm.compute_log_likelihood(idata, model=model, extend_inferencedata=False, **QUIET)
+        np.testing.assert_allclose(found["y"].values, exact["y"].values, rtol=1e-12)
+    # PyMC predicts covariates anew: of those that were observed nothing is asked for.
+    line.seen.clear()
+    kmc.sample_posterior_predictive(idata, model, var_names=["y"], random_seed=1, **QUIET)
+    assert len(line.seen) == N_DRAWS

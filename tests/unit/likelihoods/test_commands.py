@@ -49,6 +49,11 @@ def test_numbers_keep_all_digits_and_arrays_their_rows(tmp_path):
     assert function(x[0, 0]).shape == ()
 
 
+def test_parameters_may_be_named_by_pythons_words():
+    function = script("echo $lambda $rng", ["lambda", "rng"])
+    np.testing.assert_array_equal(function(0.5, 2), [0.5, 2])
+
+
 def test_templates_may_be_files_and_outputs_be_parsed(tmp_path):
     (tmp_path / "in.template").write_text('{"a": $a, "price": "$$5"}')
 

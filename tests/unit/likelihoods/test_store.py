@@ -632,6 +632,21 @@ def test_a_table_from_elsewhere_is_found(tmp_path):
         store.add("f", {"x": x}, x)
 
 
+def test_a_table_of_a_parameter_with_the_functions_name(tmp_path):
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    store.add("f", {"f": [1.0, 2.0], "x": [3.0, 4.0]}, [5.0, 6.0])
+    assert store.functions[0].parameters == (("f", ()), ("x", ()))
+    np.testing.assert_array_equal(store.to_pandas("f")["outputs"], [5.0, 6.0])
+
+
+def test_parameters_in_another_order_are_refused(tmp_path):
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    store.add("f", {"b": [1.0], "a": [2.0]}, [1.0])
+    with pytest.raises(ValueError, match=r"of b \(\), a \(\), .*this is .* of a \(\), b \(\)"):
+        store.add("f", {"a": [2.0], "b": [1.0]}, [1.0])
+    store.add("f", {"x": [3.0], "y": [4.0]}, [1.0])  # other names are the user's matter
+
+
 def test_whole_numbers_are_found_however_they_were_written(tmp_path):
     store = kmc.EvaluationStore(tmp_path / "a.db")
     store.add("f", {"n": np.arange(5)}, np.arange(5.0))
@@ -645,6 +660,19 @@ def test_whole_numbers_are_found_however_they_were_written(tmp_path):
     for points in (np.arange(5), np.arange(5.0), [9]):
         np.testing.assert_array_equal(op.evaluate_many([points])[0], points)
     assert counted.n == 0 and len(store) == 6
+
+
+def test_single_precision_is_found_however_it_was_written(tmp_path):
+    store = kmc.EvaluationStore(tmp_path / "a.db")
+    x = np.float32([0.1, 0.2])
+    store.add("f", {"x": x.astype(float)}, [1.0, 2.0])
+    # As versions before wrote it: the key had its type.
+    old = pack([np.float32(0.3)]), pack([])
+    row = "f", store_module._digest([np.float32(0.3)], []), *old, pack([3.0]), 0.0, None
+    store._execute("INSERT INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    function = StoredFunction(store, "f", "results", [("x", ())], ())
+    found = [function.find([value], ()) for value in (*x, np.float32(0.3))]
+    assert found == [[1.0], [2.0], [3.0]]
 
 
 def test_large_whole_numbers_that_are_one_float_are_told_apart(tmp_path):

@@ -123,6 +123,18 @@ def test_build_returns_no_model():
         run(SHORT, build=lambda subset: subset)
 
 
+def test_a_multitrace_is_refused():
+    """Functionals take draws by name; it failed with a NotImplementedError of PyMC's."""
+    settings = {"draws": 5, "tune": 5, "chains": 1, "progressbar": False, "quiet": True}
+
+    def sample(model, random_seed):
+        settings["random_seed"] = random_seed
+        return pm.sample(model=model, return_inferencedata=False, **settings)
+
+    with pytest.raises(TypeError, match="sample returned a MultiTrace"):
+        run(sample)
+
+
 def test_draws_of_a_users_function_count_once_each():
     model = Conjugate(n_draws=50)
     result = run(model.sample, model.build)
@@ -150,8 +162,18 @@ def test_evaluations_and_divergences_of_both_phases():
     assert (result.evaluations, result.divergences) == (32, 2)
 
 
+def test_what_was_learned_before_the_chains_is_counted_once():
+    result = with_statistics()
+    dims, learned = ("chain", "draw", "step"), np.tile([40, 3], (2, 5, 1))
+    result.sample_stats["kmc_n_learning_evaluations"] = dims, learned
+    assert run(lambda model, seed: result).evaluations == 32 + 43
+
+
 def test_a_number_of_evaluations_that_is_declared():
     assert run(lambda model, seed: with_statistics(77)).evaluations == 77
+    # A level without evaluations would be one that wasn't reached.
+    with pytest.raises(ValueError, match="'n_evaluations'] is 0, but must be 1 or more"):
+        run(lambda model, seed: with_statistics(0))
 
 
 def test_chains_that_agree_and_chains_that_do_not():

@@ -110,6 +110,8 @@ def test_replications_of_two_seeds_are_joined(result):
     assert not both.interrupted
     with pytest.raises(ValueError, match="same random_seed"):
         both + other
+    with pytest.raises(ValueError, match="same random_seed"):
+        both + estimate(random_seed=[3], n_replications=2)
     with pytest.raises(ValueError, match="alpha is 0.7 and 0.8"):
         result + estimate(random_seed=5, alpha=0.8)
     with pytest.raises(ValueError, match="shape is"):

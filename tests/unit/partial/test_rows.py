@@ -41,6 +41,14 @@ def test_a_subset_of_a_memory_map_is_an_array(tmp_path):
     np.testing.assert_array_equal(subset, ARRAY[[2, 0]])
 
 
+def test_masks_and_names_of_arrays_stay():
+    masked = np.ma.masked_less(ARRAY, 4.0)
+    subset = take(take(masked, np.array([2, 0])), slice(2))
+    np.testing.assert_array_equal(subset.mask, [[False, False], [True, True]])
+    records = np.rec.fromarrays(ARRAY.T, names="a, b")
+    np.testing.assert_array_equal(take(records, np.array([2, 0])).b, [5.0, 1.0])
+
+
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
