@@ -1,5 +1,6 @@
 """Extras that were kept with the draws, and predictions and log likelihoods at the draws."""
 
+import reprlib
 import warnings
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ from pymc_kmc.likelihoods.simulations import NotAnArray, as_one_array
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
 from pymc_kmc.model.log_density import EXTRA
 from pymc_kmc.numerics.checks import check_rng
-from pymc_kmc.runs import Run
+from pymc_kmc.runs import Run, stacked_draws
 
 # Groups of a result that `pymc.sample` makes, with the model's dims.
 OF_SAMPLING = ("posterior", "constant_data", "observed_data")
@@ -82,12 +83,17 @@ def extras(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
         own = dims.get(key, (values.ndim - 2) * (None,))
         names = [dim or f"{key}_dim_{i}" for i, dim in enumerate(own)]
         found[key] = ["chain", "draw", *names], values
+    if not found:
+        raise ValueError(
+            "idata has no extras: give extras= to a BlackBox, a PseudoMarginalPotential or an "
+            "ABCPotential, and sample with a step of pymc_kmc."
+        )
     # Steps with gradients declare the extras that are in the model, and have no values for them.
     if all(np.isnan(values).all() for _, values in found.values()):
         raise ValueError(
-            "idata has no extras: give extras= to a BlackBox, a PseudoMarginalPotential or an "
-            "ABCPotential, and sample with a step of pymc_kmc other than GadMALA and GadRWM, which "
-            "keep none."
+            f"The extras {list(found)} of idata are NaN at every draw: either their function "
+            "returned NaN, or there are no extras, because only GadMALA or GadRWM, which keep "
+            "none, sampled beside other packages' steps. Sample with another step of pymc_kmc then."
         )
     draws = {dim: run.sampling.posterior[dim].values for dim in ("chain", "draw")}
     data = xr.Dataset(found, draws)
@@ -152,8 +158,9 @@ def sample_posterior_predictive(
 
     Parameters
     ----------
-    idata : arviz.InferenceData or xarray.DataTree
-        What `pymc.sample` returned, also loaded from disk, with all free variables of the model.
+    idata : arviz.InferenceData, xarray.DataTree or xarray.Dataset
+        What `pymc.sample` returned, also loaded from disk, or its group ``posterior``; with all
+        free variables of the model.
     model : pymc.Model, optional
         The model, by default the one of the context.
     executor : concurrent.futures.Executor or callable, optional
@@ -227,6 +234,11 @@ def compute_log_likelihood(
     result those of `pymc.compute_log_likelihood`, which adds ``log_likelihood`` to `idata`.
     """
     model = check_model(model)
+    if getattr(idata, "posterior", None) is None:
+        raise TypeError(
+            f"idata={reprlib.repr(idata)} must have the group posterior, beside which PyMC puts "
+            "log_likelihood: pass what pm.sample returned."
+        )
     with _known_at_draws(idata, model, executor, kwargs.get("var_names")):
         return pm.compute_log_likelihood(idata, model=model, **kwargs)
 
@@ -245,7 +257,7 @@ def _kept_as_it_is(variables):
 def _known_at_draws(idata, model, executor, names=None):
     """Give the black boxes above variables, by default observed ones, their outputs at draws."""
     wanted = [model[name] for name in names] if names else model.observed_RVs
-    executor, draws = _lazy(executor), _stacked(idata)
+    executor, draws = _lazy(executor), stacked_draws(Run.draws_of(idata))
     boxes = {
         variable.owner: draws[each.name]
         for each in model.deterministics
@@ -304,7 +316,7 @@ def _simulators(model):
 
 def _simulated_at_draws(node, idata, model, executor, rng):
     """Return a simulator's data sets (chain, draw, ...); raise a NotAnArray if they make none."""
-    inputs = _at_draws(node.inputs[1:], _stacked(idata), model, node.op.name)
+    inputs = _at_draws(node.inputs[1:], stacked_draws(Run.draws_of(idata)), model, node.op.name)
     found = as_one_array(node.op.simulated(inputs, rng, _lazy(executor)))
     sizes = Run.draws_of(idata).sizes
     return found.reshape(sizes["chain"], sizes["draw"], *found.shape[1:])
@@ -313,13 +325,6 @@ def _simulated_at_draws(node, idata, model, executor, rng):
 def _lazy(executor):
     check_executor(executor, None)
     return None if executor is None else LazyExecutor(executor)
-
-
-def _stacked(idata):
-    return {
-        str(name): np.reshape(values.to_numpy(), (-1, *values.shape[2:]))
-        for name, values in Run.draws_of(idata).items()
-    }
 
 
 def _box_of(variable):

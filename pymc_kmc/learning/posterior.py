@@ -14,7 +14,7 @@ from pymc_kmc.learning.modes import sentences
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 from pymc_kmc.notebook import figures, paragraph, result
-from pymc_kmc.numerics.checks import check_count, check_rng
+from pymc_kmc.numerics.checks import as_number, check_count, check_rng
 from pymc_kmc.numerics.coordinates import ModeMaps
 
 # Highest temperature of the rounds whose evaluations calibrate the emulators' standard deviations.
@@ -177,9 +177,13 @@ class LearnedPosterior:
         O'Hagan, A. (1991). Bayes-Hermite quadrature. *Journal of Statistical Planning and
         Inference* 29, 245-260.
         """
+        if np.ndim(quantiles) == 0:
+            raise TypeError(f"quantiles={quantiles!r} must be a sequence, e.g. (0.05, 0.95)")
         quantiles = tuple(quantiles)
-        if not all(0.0 < p < 1.0 for p in quantiles):
-            raise ValueError(f"quantiles={quantiles!r} must be between 0 and 1, e.g. (0.05, 0.95)")
+        if not all(0.0 < as_number(p) < 1.0 for p in quantiles):
+            raise ValueError(
+                f"quantiles={quantiles!r} must be numbers between 0 and 1, e.g. (0.05, 0.95)"
+            )
         values, labels = averages.flattened(self.variables)
         return self._averages.table(values, labels, quantiles)
 

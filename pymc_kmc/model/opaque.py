@@ -25,8 +25,11 @@ from time import perf_counter
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import grad
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
 
 from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
@@ -211,6 +214,16 @@ class OpaqueModel(UnconstrainedModel):
         if not lacking:
             return None
         return "" if len(lacking) == len(parts) else f"{', '.join(lacking)} has none"
+
+    @property
+    def has_other_arguments(self):
+        """Whether exact nodes depend on data or constants, which :meth:`inputs` doesn't have."""
+        parts = [part for part in self._parts_found if not (self.is_whole or part.is_noisy)]
+        return any(
+            isinstance(v, SharedVariable | Constant)
+            for part in parts
+            for v in ancestors([part.output], blockers=part.inputs)
+        )
 
     @property
     def structure(self):
