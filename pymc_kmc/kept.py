@@ -91,9 +91,9 @@ def extras(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
     # Steps with gradients declare the extras that are in the model, and have no values for them.
     if all(np.isnan(values).all() for _, values in found.values()):
         raise ValueError(
-            f"The extras {list(found)} of idata are NaN at every draw: either their function "
-            "returned NaN, or there are no extras, because only GadMALA or GadRWM, which keep "
-            "none, sampled beside other packages' steps. Sample with another step of pymc_kmc then."
+            f"The extras {list(found)} of idata are NaN at every draw: their function returned "
+            "NaN, or there are no extras because no step of pymc_kmc other than GadMALA and "
+            "GadRWM, which keep none, has sampled."
         )
     draws = {dim: run.sampling.posterior[dim].values for dim in ("chain", "draw")}
     data = xr.Dataset(found, draws)
