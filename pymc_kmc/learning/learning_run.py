@@ -272,6 +272,8 @@ class LearningRun:
         # Whether an interruption has what was learned until then for an answer.
         self.is_asked = True
         self.n_before = opaque.n_evaluations
+        # Whether it is to go the way of earlier evaluations, which the model remembers.
+        self._repeats = False
         self._drawn: tuple | None = None
         self._coarse: OpaqueModel | None = None
         self._tries_coarse = True
@@ -298,6 +300,7 @@ class LearningRun:
             self._begin_again()
         # What tries them out isn't counted, as a black box's own trials aren't.
         self.n_before = self.opaque.n_evaluations
+        self._repeats = self.evaluations is None
         if isinstance(evaluations, LearnedPosterior):
             self.earlier_modes = known_modes(evaluations, self.evaluations)
 
@@ -334,8 +337,8 @@ class LearningRun:
                 state = state._replace(modes=tuple(have_mass))
             if self.evaluations is not None:
                 state = self._if_known(state)
-            rounds = self.rounds
             while True:
+                state, rounds = self._with_unused(state), self.rounds
                 if rounds.coarse is not None and rounds.coarse.misleads(rounds):
                     self._leave_coarse("its predictions stay wrong")
                     state, rounds = self.multistart.state(None, say), self.rounds
@@ -352,6 +355,17 @@ class LearningRun:
             warnings.warn("Learning was interrupted.", UserWarning, stacklevel=4)
             state = self._with_unfinished(state)
         return state
+
+    def _with_unused(self, state):
+        """Return the state with the earlier evaluations that were not on its way.
+
+        Under another limit the same seed leads elsewhere, which new evaluations show.
+        """
+        if not self._repeats or self.opaque.n_evaluations == self.n_before:
+            return state
+        found = self._with_unfinished(state)
+        has_more = len(found.evaluations) > len(state.evaluations)
+        return self._if_known(found) if has_more else state
 
     def _with_unfinished(self, state):
         """Return the state with the evaluations of an unfinished round after its own."""

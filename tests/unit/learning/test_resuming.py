@@ -101,6 +101,14 @@ def test_learning_goes_on_from_the_evaluations_of_what_was_learned():
     assert len(calls) == more.n_evaluations < 60
 
 
+def test_another_limit_uses_what_was_evaluated():
+    """With the same seed searches are shorter and end elsewhere: what they need is evaluated."""
+    first = learned_curve().evaluations
+    learned = kmc.learn(curve(), evaluations=first, max_evaluations=20, **QUIET)
+    assert (learned.evaluations.rows(first.X) >= 0).all()
+    assert learned.has_converged
+
+
 def test_under_another_prior_outputs_stay_and_log_densities_do_not():
     first = learned_curve().evaluations
     with pm.Model() as model:
