@@ -25,11 +25,8 @@ from time import perf_counter
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import grad
-from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
 
 from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
@@ -76,6 +73,8 @@ class OpaqueModel(UnconstrainedModel):
     most_inputs, has_small_nodes : int, bool
         Largest number of a node's inputs; whether several nodes return outputs and have few inputs
         for the dimensions, as a box for each group of a hierarchy: few places suffice for them.
+    has_other_arguments : bool
+        Whether nodes without noise depend on data or constants, which `inputs` doesn't have.
     has_gradient : bool
         Whether nothing in the model is opaque.
     n_evaluations : int
@@ -125,6 +124,7 @@ class OpaqueModel(UnconstrainedModel):
     def _compile(self, log_density, parts):
         variables, columns, self._parts_found = self.variables, self._columns, parts
         self.is_whole = isinstance(parts[0].source, LogDensity)
+        self.has_other_arguments = any(part.has_other_arguments for part in parts)
         self._evaluator = PartEvaluator(variables, columns, parts, self._executor, self._rng)
         start = self._vector(self.initial_point)
         shapes, n_evaluations = self._evaluator.output_shapes(start)
@@ -214,16 +214,6 @@ class OpaqueModel(UnconstrainedModel):
         if not lacking:
             return None
         return "" if len(lacking) == len(parts) else f"{', '.join(lacking)} has none"
-
-    @property
-    def has_other_arguments(self):
-        """Whether exact nodes depend on data or constants, which :meth:`inputs` doesn't have."""
-        parts = [part for part in self._parts_found if not (self.is_whole or part.is_noisy)]
-        return any(
-            isinstance(v, SharedVariable | Constant)
-            for part in parts
-            for v in ancestors([part.output], blockers=part.inputs)
-        )
 
     @property
     def structure(self):

@@ -188,16 +188,9 @@ class AdaptiveStep(BlockedStep):
             own = [variable for variable in variables if np.size(point[variable.name])]
             if own:
                 empty = [variable for variable in variables if variable not in own]
-                return cls._of_each([[own[0], *empty], *([v] for v in own[1:])], args, kwargs)
+                groups = [[own[0], *empty], *([variable] for variable in own[1:])]
+                return steps_of(cls, groups, args, kwargs)
         return super().__new__(cls, *args, **kwargs)
-
-    @classmethod
-    def _of_each(cls, groups, args, kwargs):
-        """Return a step of each group of variables, with generators as PyMC makes them."""
-        kwargs = {key: value for key, value in kwargs.items() if key != "vars"} | {"blocked": True}
-        rngs = get_random_generator(kwargs.pop("rng", None)).spawn(len(groups))
-        pairs = zip(groups, rngs, strict=True)
-        return CompoundStep([cls(own, *args[1:], rng=rng, **kwargs) for own, rng in pairs])
 
     def __init__(
         self,
@@ -472,3 +465,11 @@ class AdaptiveStep(BlockedStep):
     @staticmethod
     def _make_progressbar_update_functions():
         return (tell.update,)
+
+
+def steps_of(cls, groups, args, kwargs):
+    """Return a step of each group of variables, with generators as PyMC makes them."""
+    kwargs = {key: value for key, value in kwargs.items() if key != "vars"} | {"blocked": True}
+    rngs = get_random_generator(kwargs.pop("rng", None)).spawn(len(groups))
+    pairs = zip(groups, rngs, strict=True)
+    return CompoundStep([cls(own, *args[1:], rng=rng, **kwargs) for own, rng in pairs])

@@ -180,9 +180,7 @@ class LogDensityGP(AtPoints):
                     f"{whitening.shape} and {whitening}"
                 )
         if bulk is not None and not np.isfinite(as_number(bulk)):
-            raise ValueError(
-                f"bulk={bulk!r} must be a finite number; leave it out to take it from values"
-            )
+            raise ValueError(f"bulk={bulk!r} must be a finite number; leave it out if unknown")
         if last is not None:
             check_fitted(last)
         fit = fit_log_density(

@@ -183,8 +183,7 @@ def select(
     False
     >>> surrogate = result.estimator.fit(X)
     """
-    rng = check_rng(random_seed, "random_seed")
-    X = check_points(X)
+    rng, X = check_rng(random_seed, "random_seed"), check_points(X)
     chosen = _unfitted(estimator)
     is_lite = isinstance(chosen, KernelExpLite)
     max_features = check_count(max_features, "max_features")
