@@ -62,7 +62,7 @@ class OpaquePart(NamedTuple):
 
     @property
     def has_other_arguments(self):
-        """Whether it depends on data or constants besides its inputs; of estimates these are all."""
+        """Whether it depends on data or constants besides its inputs, as no estimate does."""
         if isinstance(self.source, EstimatedLikelihood | LogDensity):
             return False
         above = ancestors([self.output], blockers=self.inputs)
