@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pymc as pm
+import xarray as xr
 from pymc.initial_point import make_initial_point_fn
 
 from pymc_kmc import notebook
@@ -39,7 +40,7 @@ from pymc_kmc.likelihoods.n_replicates import (
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.noise_probe import ideal_acceptance
 from pymc_kmc.numerics.checks import check_rng
-from pymc_kmc.runs import Run
+from pymc_kmc.runs import Run, stacked_draws
 
 # Number of draws of a given run at which noise is measured.
 N_DRAWS = 10
@@ -198,21 +199,22 @@ def estimate_noise(
 
 def points_of(model, at):
     """Return points for the measurement: one, or draws of a run, which must have all variables."""
-    # A data tree is a mapping, too.
-    if at is None or (isinstance(at, Mapping) and not hasattr(at, "posterior")):
+    # What pm.sample returned is a mapping, and its group posterior, too.
+    is_run = hasattr(at, "posterior") or isinstance(at, xr.Dataset | xr.DataTree)
+    if at is None or (isinstance(at, Mapping) and not is_run):
         return [complete_point(model, at)]
-    draws = Run.draws_of(at)
+    draws = Run.draws_of(at, "at", "a dict of values by the variables' names, ")
     missing = sorted(variable.name for variable in model.free_RVs if variable.name not in draws)
     if missing:
         raise ValueError(
             f"at has no draws of {missing}: give a run of this model, or values of variables."
         )
-    stacked = draws.stack(place=("chain", "draw"))
-    places = np.linspace(0, stacked.sizes["place"] - 1, N_DRAWS).round().astype(int)
+    stacked = stacked_draws(draws)
+    n = draws.sizes["chain"] * draws.sizes["draw"]
     names = [variable.name for variable in model.free_RVs]
     return [
-        complete_point(model, {name: stacked[name].isel(place=i).values for name in names})
-        for i in np.unique(places)
+        complete_point(model, {name: stacked[name][i] for name in names})
+        for i in np.unique(np.linspace(0, n - 1, N_DRAWS).round().astype(int))
     ]
 
 

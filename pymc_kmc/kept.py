@@ -1,5 +1,6 @@
 """Extras that were kept with the draws, and predictions and log likelihoods at the draws."""
 
+import reprlib
 import warnings
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -24,7 +25,7 @@ from pymc_kmc.likelihoods.simulations import NotAnArray, as_one_array
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
 from pymc_kmc.model.log_density import EXTRA
 from pymc_kmc.numerics.checks import check_rng
-from pymc_kmc.runs import Run
+from pymc_kmc.runs import Run, stacked_draws
 
 # Groups of a result that `pymc.sample` makes, with the model's dims.
 OF_SAMPLING = ("posterior", "constant_data", "observed_data")
@@ -83,12 +84,17 @@ def extras(idata: Any, model: pm.Model | None = None) -> xr.Dataset:
         own = dims.get(key, (values.ndim - 2) * (None,))
         names = [dim or f"{key}_dim_{i}" for i, dim in enumerate(own)]
         found[key] = ["chain", "draw", *names], values
+    if not found:
+        raise ValueError(
+            "idata has no extras: give extras= to a BlackBox, a PseudoMarginalPotential or an "
+            "ABCPotential, and sample with a step of pymc_kmc."
+        )
     # Steps with gradients declare the extras that are in the model, and have no values for them.
     if all(np.isnan(values).all() for _, values in found.values()):
         raise ValueError(
-            "idata has no extras: give extras= to a BlackBox, a PseudoMarginalPotential or an "
-            "ABCPotential, and sample with a step of pymc_kmc other than GadMALA and GadRWM, which "
-            "keep none."
+            f"The extras {list(found)} of idata are NaN at every draw: their function returned "
+            "NaN, or there are no extras because no step of pymc_kmc other than GadMALA and "
+            "GadRWM, which keep none, has sampled."
         )
     draws = {dim: run.sampling.posterior[dim].values for dim in ("chain", "draw")}
     data = xr.Dataset(found, draws)
@@ -153,8 +159,9 @@ def sample_posterior_predictive(
 
     Parameters
     ----------
-    idata : arviz.InferenceData or xarray.DataTree
-        What `pymc.sample` returned, also loaded from disk, with all free variables of the model.
+    idata : arviz.InferenceData, xarray.DataTree or xarray.Dataset
+        What `pymc.sample` returned, also loaded from disk, or its group ``posterior``; with all
+        free variables of the model.
     model : pymc.Model, optional
         The model, by default the one of the context.
     executor : concurrent.futures.Executor or callable, optional
@@ -228,6 +235,11 @@ def compute_log_likelihood(
     result those of `pymc.compute_log_likelihood`, which adds ``log_likelihood`` to `idata`.
     """
     model = check_model(model)
+    if getattr(idata, "posterior", None) is None:
+        raise TypeError(
+            f"idata={reprlib.repr(idata)} must have the group posterior, beside which PyMC puts "
+            "log_likelihood: pass what pm.sample returned."
+        )
     # Predictions have new values of observed variables, log likelihoods those that were observed.
     given, names = set(model.observed_RVs), kwargs.get("var_names")
     with _known_at_draws(idata, model, executor, names, given):
@@ -251,7 +263,7 @@ def _known_at_draws(idata, model, executor, names=None, given=frozenset()):
     Those that depend on observed variables other than the `given` ones are left out.
     """
     wanted = model.observed_RVs if names is None else [model[name] for name in names]
-    executor, draws = _lazy(executor), _stacked(idata)
+    executor, draws = _lazy(executor), stacked_draws(Run.draws_of(idata))
     boxes = {
         variable.owner: draws[each.name]
         for each in model.deterministics
@@ -323,7 +335,7 @@ def _simulators(model):
 
 def _simulated_at_draws(node, idata, model, executor, rng):
     """Return a simulator's data sets (chain, draw, ...); raise a NotAnArray if they make none."""
-    inputs = _at_draws(node.inputs[1:], _stacked(idata), model, node.op.name)
+    inputs = _at_draws(node.inputs[1:], stacked_draws(Run.draws_of(idata)), model, node.op.name)
     found = as_one_array(node.op.simulated(inputs, rng, _lazy(executor)))
     sizes = Run.draws_of(idata).sizes
     return found.reshape(sizes["chain"], sizes["draw"], *found.shape[1:])
@@ -332,13 +344,6 @@ def _simulated_at_draws(node, idata, model, executor, rng):
 def _lazy(executor):
     check_executor(executor, None)
     return None if executor is None else LazyExecutor(executor)
-
-
-def _stacked(idata):
-    return {
-        str(name): np.reshape(values.to_numpy(), (-1, *values.shape[2:]))
-        for name, values in Run.draws_of(idata).items()
-    }
 
 
 def _box_of(variable):

@@ -4,6 +4,7 @@ An `arviz.InferenceData` (ArviZ 0.x), an `xarray.DataTree` (ArviZ 1.x) and a PyM
 (``return_inferencedata=False``) become the same data sets.
 """
 
+import reprlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,19 +68,23 @@ class Run:
         return cls(sampling, _phase(trace, "warmup_"))
 
     @staticmethod
-    def draws_of(trace: Any) -> xr.Dataset:
-        """Return the draws, by any step, in a result of `pm.sample`; a TypeError if it has none."""
+    def draws_of(trace: Any, name: str = "idata", also: str = "") -> xr.Dataset:
+        """Return the draws, by any step, in a result of `pm.sample` or its group posterior.
+
+        A TypeError says what the argument, called `name`, must be, `also` among other things.
+        """
         if isinstance(trace, MultiTrace):
             names = [name for name in trace.varnames if not is_transformed_name(name)]
             return _dataset(
                 {name: trace.get_values(name, combine=False, squeeze=False) for name in names},
                 slice(None),
             )
-        posterior = getattr(trace, "posterior", None)
+        is_group = isinstance(trace, xr.Dataset | xr.DataTree) and "draw" in trace.dims
+        posterior = trace if is_group else getattr(trace, "posterior", None)
         if posterior is None:
             raise TypeError(
-                f"at={trace!r} must be a dict of values by the variables' names, or what "
-                "pm.sample returned."
+                f"{name}={reprlib.repr(trace)} must be {also}what pm.sample returned, or its group "
+                "posterior."
             )
         return _as_dataset(posterior)
 
@@ -102,11 +107,24 @@ def _phase(idata: Any, prefix: str) -> Phase | None:
     posterior = getattr(idata, f"{prefix}posterior", None)
     if statistics is None or OURS not in statistics:
         return None
+    if posterior is None:
+        raise ValueError(
+            f"idata has no group {prefix}posterior beside {prefix}sample_stats: pass all that "
+            "pm.sample returned."
+        )
     return Phase(_as_dataset(posterior), _as_dataset(statistics))
 
 
 def _as_dataset(group: Any) -> xr.Dataset:
     return group.to_dataset() if isinstance(group, xr.DataTree) else group
+
+
+def stacked_draws(draws: xr.Dataset) -> dict[str, np.ndarray]:
+    """Return arrays (n, ...) of a data set's draws, those of all chains one after another."""
+    return {
+        str(name): np.reshape(values.to_numpy(), (-1, *values.shape[2:]))
+        for name, values in draws.items()
+    }
 
 
 def _of_multitrace(trace: MultiTrace) -> Run:

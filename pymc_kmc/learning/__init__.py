@@ -2,7 +2,7 @@
 
 from pymc_kmc.learning.averages import LogEvidence
 from pymc_kmc.learning.convergence import Round
-from pymc_kmc.learning.learn import learn
+from pymc_kmc.learning.learning_run import learn
 from pymc_kmc.learning.modes import LearnedMode
 from pymc_kmc.learning.posterior import LearnedPosterior
 

@@ -1,7 +1,7 @@
 """A coarse version of a model's black boxes, learned first because its evaluations are free.
 
-Its posterior is learned as any other (:mod:`pymc_kmc.learning.learn`). The fine version is then
-evaluated at draws of that posterior, and an emulator of the coarse version is the base of its
+Its posterior is learned as any other (:mod:`pymc_kmc.learning.learning_run`). The fine version is
+then evaluated at draws of that posterior, and an emulator of the coarse version is the base of its
 emulator, which learns the difference only (:mod:`pymc_kmc.learning.emulator`). The difference
 includes the errors of the emulated coarse version. If the fine posterior turns out to be elsewhere,
 the coarse version is evaluated there too.

@@ -54,13 +54,15 @@ def remember(earlier, opaque, starts, most):
     None is returned if they have the first of `starts` (n, d) and the log densities of this model,
     except of a LearnedPosterior: learning then repeats the same way without evaluating again.
     """
-    if isinstance(earlier, EvaluationStore):
+    is_compared = isinstance(earlier, EvaluationStore)  # with all arguments
+    if is_compared:
         earlier = of_store(earlier, opaque, most // 2)
     is_posterior = isinstance(earlier, LearnedPosterior)
     evaluations = earlier.evaluations if is_posterior else earlier
     _check(evaluations, opaque)
     # Outputs are of functions that stay the same, log densities of the prior and the data besides.
-    if is_posterior or opaque.is_whole:
+    has_more = opaque.has_other_arguments and not is_compared
+    if is_posterior or opaque.is_whole or has_more:
         _try_out(evaluations, opaque)
     remembered = opaque.remember(evaluations)
     begins_there = not is_posterior and remembered.rows(starts[:1])[0] >= 0
@@ -95,6 +97,11 @@ def of_store(store, opaque, most):
         for parameters, noise, found, seconds, _ in store.rows(op.name)
         if found is not None and is_noisy == bool(noise)
     ]
+    if not rows:
+        raise ValueError(
+            f"evaluations={store!r} has none of {op.name!r}, a function of "
+            f"{list(op.parameter_names)}: leave evaluations= out, or pass its store."
+        )
     columns = [np.array(values) for values in zip(*[row[0] for row in rows], strict=True)]
     free = {variable.name for variable in opaque.random_variables}
     pairs = zip(op.parameter_names, columns, strict=False)
@@ -127,6 +134,8 @@ def _check(earlier, opaque):
             f"evaluations={earlier!r} must be what kmc.learn() has returned, or the attribute "
             "`evaluations` of that, of a step or of an exception that kmc.learn() has raised"
         )
+    if not len(earlier):
+        raise ValueError(f"evaluations={earlier!r} has none: leave evaluations= out.")
     is_as_long = earlier.X.shape[1] == opaque.n_dimensions
     are_named = earlier.names == opaque.names and is_as_long
     if earlier.is_whole and are_named and not opaque.is_whole:

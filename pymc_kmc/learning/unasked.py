@@ -3,7 +3,7 @@
 import logging
 import warnings
 
-from pymc_kmc.learning.learn import (
+from pymc_kmc.learning.learning_run import (
     N_STARTS,
     TOLERANCE,
     LearningRun,

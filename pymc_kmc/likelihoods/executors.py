@@ -80,8 +80,8 @@ def picklable(error):
     return error
 
 
-def check_executor(executor, timeout):
-    """Raise an error unless `executor` and `timeout` are valid arguments of potentials."""
+def check_executor(executor, timeout=None):
+    """Raise an error unless `executor` and `timeout` are valid arguments."""
     if executor is not None and not (hasattr(executor, "submit") or callable(executor)):
         raise TypeError(
             "executor must have the interface of concurrent.futures.Executor, or be a function "

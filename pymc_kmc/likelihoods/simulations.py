@@ -10,6 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 
 import numpy as np
+from pytensor.graph.basic import Variable
 
 from pymc_kmc.likelihoods.checks import WrongResult, check_callable, check_n_replicates
 from pymc_kmc.likelihoods.executors import Failure
@@ -234,9 +235,11 @@ def is_notable(n_failed, n):
 
 
 def check_data(data):
-    """Raise a TypeError if `data` is None or masked."""
+    """Raise a TypeError if `data` is None, masked or a tensor."""
     if data is None:
         raise TypeError("is None")
+    if isinstance(data, Variable):
+        raise TypeError(f"is the tensor {data}: give its value, data.eval(), an array of numbers")
     if is_masked(data):
         raise TypeError("is a masked array: leave the masked values out, observed and simulated")
 

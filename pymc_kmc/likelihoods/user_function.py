@@ -273,8 +273,10 @@ def names_of(params):
 def evaluate_at_initial_point(params, model):
     """Return the values of `params` at the model's initial point, on their natural scale.
 
-    Raises a ValueError if one depends on another model's variable.
+    Raises a ValueError if one depends on another model's variable; those of a submodel's parents
+    and their other submodels are its own.
     """
+    model = model.root
     values = model.replace_rvs_by_values(params)
     for param, value in zip(names_of(params), values, strict=True):
         strange = [

@@ -73,6 +73,8 @@ class OpaqueModel(UnconstrainedModel):
     most_inputs, has_small_nodes : int, bool
         Largest number of a node's inputs; whether several nodes return outputs and have few inputs
         for the dimensions, as a box for each group of a hierarchy: few places suffice for them.
+    has_other_arguments : bool
+        Whether nodes without noise depend on data or constants, which `inputs` doesn't have.
     has_gradient : bool
         Whether nothing in the model is opaque.
     n_evaluations : int
@@ -122,6 +124,7 @@ class OpaqueModel(UnconstrainedModel):
     def _compile(self, log_density, parts):
         variables, columns, self._parts_found = self.variables, self._columns, parts
         self.is_whole = isinstance(parts[0].source, LogDensity)
+        self.has_other_arguments = any(part.has_other_arguments for part in parts)
         self._evaluator = PartEvaluator(variables, columns, parts, self._executor, self._rng)
         start = self._vector(self.initial_point)
         shapes, n_evaluations = self._evaluator.output_shapes(start)

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from pymc.pytensorf import make_shared_replacements
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError, grad
+from pytensor.graph.basic import Constant
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.null_type import NullType
 from pytensor.graph.op import Op
@@ -57,6 +59,14 @@ class OpaquePart(NamedTuple):
     def is_noisy(self):
         is_density = isinstance(self.source, EstimatedLikelihood | LogDensity)
         return is_density and self.source.is_noisy
+
+    @property
+    def has_other_arguments(self):
+        """Whether it depends on data or constants besides its inputs, as no estimate does."""
+        if isinstance(self.source, EstimatedLikelihood | LogDensity):
+            return False
+        above = ancestors([self.output], blockers=self.inputs)
+        return any(isinstance(v, SharedVariable | Constant) for v in above)
 
     @property
     def function(self):

@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.numerics.checks import check_flag
 from pymc_kmc.partial.levels import Functional, Sampler
 from pymc_kmc.partial.paths import Replication, RunPath, follow, n_rows
@@ -115,11 +116,7 @@ def partial_posteriors(
         raise ValueError(
             f"n_replications must be a whole number, 1 or more, got {n_replications!r}."
         )
-    if not (executor is None or hasattr(executor, "submit") or callable(executor)):
-        raise TypeError(
-            "executor must have the interface of concurrent.futures.Executor, or be a function "
-            f"that returns one, got {executor!r} of type {type(executor).__name__}."
-        )
+    check_executor(executor)
     n_data = n_rows(data)
     schedule = Schedule(n_data, first_size, alpha)
     run_path = RunPath(build, Sampler(sample), Functional(functional))

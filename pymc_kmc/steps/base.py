@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 from pymc.initial_point import PointType
 from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
+from pymc.step_methods.compound import (
+    BlockedStep,
+    Competence,
+    CompoundStep,
+    StepMethodState,
+)
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 
@@ -173,10 +178,18 @@ class AdaptiveStep(BlockedStep):
     n_learning_evaluations = 0
 
     def __new__(cls, *args, **kwargs):
-        # Here, because PyMC uses these arguments to make a step of each variable.
-        check_flag(kwargs.get("blocked", True), "blocked")
+        # Here, because PyMC would use these arguments for a step of each variable.
+        is_blocked = check_flag(kwargs.get("blocked", True), "blocked")
         check_rng(kwargs.get("rng"))
-        check_variables(args[0] if args else kwargs.get("vars"), check_model(kwargs.get("model")))
+        model = check_model(kwargs.get("model"))
+        variables = check_variables(args[0] if args else kwargs.get("vars"), model)
+        if not is_blocked and len(variables) > 1:
+            point = check_initial_point(kwargs.get("initial_point"), model)
+            own = [variable for variable in variables if np.size(point[variable.name])]
+            if own:
+                empty = [variable for variable in variables if variable not in own]
+                groups = [[own[0], *empty], *([variable] for variable in own[1:])]
+                return steps_of(cls, groups, args, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(
@@ -452,3 +465,11 @@ class AdaptiveStep(BlockedStep):
     @staticmethod
     def _make_progressbar_update_functions():
         return (tell.update,)
+
+
+def steps_of(cls, groups, args, kwargs):
+    """Return a step of each group of variables, with generators as PyMC makes them."""
+    kwargs = {key: value for key, value in kwargs.items() if key != "vars"} | {"blocked": True}
+    rngs = get_random_generator(kwargs.pop("rng", None)).spawn(len(groups))
+    pairs = zip(groups, rngs, strict=True)
+    return CompoundStep([cls(own, *args[1:], rng=rng, **kwargs) for own, rng in pairs])

@@ -46,6 +46,7 @@ import copy
 import numpy as np
 
 from pymc_kmc.numerics.checks import (
+    as_number,
     check_choice,
     check_count,
     check_points,
@@ -178,8 +179,8 @@ class LogDensityGP(AtPoints):
                     f"whitening must be an invertible ({d}, {d}) matrix, got shape "
                     f"{whitening.shape} and {whitening}"
                 )
-        if bulk is not None and not np.isfinite(bulk):
-            raise ValueError(f"bulk={bulk!r} must be finite; leave it out to take it from values")
+        if bulk is not None and not np.isfinite(as_number(bulk)):
+            raise ValueError(f"bulk={bulk!r} must be a finite number; leave it out if unknown")
         if last is not None:
             check_fitted(last)
         fit = fit_log_density(
@@ -210,9 +211,12 @@ class LogDensityGP(AtPoints):
         check_count(self.n_landmarks, "n_landmarks")
         for name in self.kernels:
             check_choice(name, "kernels", tuple(KERNELS))
-        if not np.all(np.asarray(self.score_weights, dtype=np.float64) >= 0):
+        weights = self.score_weights
+        if np.ndim(weights) == 0:
+            raise TypeError(f"score_weights={weights!r} must be a sequence; pass e.g. (0.0, 0.1)")
+        if len(weights) == 0 or not all(as_number(weight) >= 0 for weight in weights):
             raise ValueError(
-                f"score_weights={self.score_weights!r} must not be negative; pass e.g. (0.0, 0.1)"
+                f"score_weights={weights!r} must be numbers of at least 0; pass e.g. (0.0, 0.1)"
             )
 
     def _log_densities(self, rows):

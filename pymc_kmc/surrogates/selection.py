@@ -18,6 +18,7 @@ import copy
 import dataclasses
 import functools
 import operator
+import reprlib
 import warnings
 from typing import NamedTuple
 
@@ -182,7 +183,7 @@ def select(
     False
     >>> surrogate = result.estimator.fit(X)
     """
-    rng = check_rng(random_seed, "random_seed")
+    rng, X = check_rng(random_seed, "random_seed"), check_points(X)
     chosen = _unfitted(estimator)
     is_lite = isinstance(chosen, KernelExpLite)
     max_features = check_count(max_features, "max_features")
@@ -227,7 +228,6 @@ def _states(X, sample_weight, n_folds, max_points, rng):
     n_folds, max_points = check_count(n_folds, "n_folds"), check_count(max_points, "max_points")
     if n_folds < 2:
         raise ValueError("n_folds=1 leaves nothing to fit to; pass at least 2")
-    X = check_points(X)
     X, weights = unique_rows(X, check_weights(sample_weight, len(X)))
     if len(X) > max_points:
         kept = np.sort(rng.choice(len(X), size=max_points, replace=False))
@@ -248,7 +248,8 @@ def _unfitted(estimator):
         return KernelExpFinite(DEFAULT_FEATURES, None, None)
     if not isinstance(estimator, KernelExpLite | KernelExpFinite):
         raise ValueError(
-            f"estimator={estimator!r} is unknown; pass 'lite', 'finite' or a surrogate"
+            f"estimator={reprlib.repr(estimator)} is unknown; pass 'lite', 'finite' or a "
+            "surrogate: select(X, 'lite')"
         )
     check_base(estimator.base)
     if isinstance(estimator, KernelExpLite):
@@ -285,13 +286,26 @@ def _starts(sigmas, warm_start, X, rng):
         if not sigmas:
             raise ValueError("sigmas is empty; pass e.g. sigmas=[0.1, 1.0]")
         return sigmas, (sigmas[0], sigmas[-1])
+    warm = _warm_sigma(warm_start)
     unit = median_squared_distance(X, rng)
     bounds = RANGE[0] * unit, RANGE[1] * unit
-    if warm_start is None:
+    if warm is None:
         return unit * COARSE_GRID, bounds
-    warm = warm_start.sigma if isinstance(warm_start, SelectionResult) else warm_start[0]
     # Beside the earlier choice, which may have been a local minimum, two of the coarse grid.
-    return [check_positive(warm, "warm_start's sigma"), *unit * COARSE_GRID[2::2]], bounds
+    return [warm, *unit * COARSE_GRID[2::2]], bounds
+
+
+def _warm_sigma(warm_start):
+    if warm_start is None:
+        return None
+    if isinstance(warm_start, SelectionResult):
+        return check_positive(warm_start.sigma, "warm_start's sigma")
+    if np.shape(warm_start) != (2,):
+        raise TypeError(
+            f"warm_start={warm_start!r} must be what select has returned, or a pair (sigma, "
+            "regularisation)"
+        )
+    return check_positive(warm_start[0], "warm_start's sigma")
 
 
 class _Trial(NamedTuple):

@@ -242,3 +242,14 @@ def test_zeros_are_not_called_needlessly_good():
     assert not any("better than they need" in line for line in noise.advice)
     # .85^n is below a tenth from 15 on; the search ends at what has a tenth of 30 at most.
     assert 10 <= noise.likelihoods.loc["loglik", "suggested replicates"] <= 50
+
+
+@pytest.mark.parametrize("name", ["place", "x"])
+def test_a_run_of_a_model_with_any_names(name):
+    with pm.Model(coords={"place" if name == "x" else "i": [0, 1]}) as model:
+        x = pm.Normal(name, dims=list(model.coords))
+        kmc.PseudoMarginalPotential("loglik", lambda x, rng: rng.normal(), x)
+    draws = np.arange(20.0).reshape(1, 10, 2)
+    posterior = xr.Dataset({name: (("chain", "draw", *model.coords), draws)})
+    noise = kmc.estimate_noise(model, SimpleNamespace(posterior=posterior), n=20, random_seed=1)
+    assert noise.variance > 0.0

@@ -1,7 +1,9 @@
 """Imports run downwards only, functions and classes are short: CONTRIBUTING.md's house."""
 
 import ast
+import pkgutil
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -363,3 +365,11 @@ def test_imports_for_type_checkers_do_not_count(tmp_path):
     source = "if TYPE_CHECKING:\n    from pymc_kmc.steps.base import Step\n"
     tree = write(tmp_path, **{"moves/walk.py": source})
     assert upward_imports(tree) == import_circles(tree) == []
+
+
+def test_no_public_name_hides_a_module():
+    """Else pytest and a reader's import of the module find a function."""
+    for info in pkgutil.walk_packages(pymc_kmc.__path__, "pymc_kmc."):
+        module = import_module(info.name)
+        package, _, name = info.name.rpartition(".")
+        assert getattr(import_module(package), name) is module, info.name

@@ -13,6 +13,7 @@ from pymc_kmc.surrogates import (
     LogDensityGP,
     select,
 )
+from tests.learned import learned_curve
 from tests.steps import STEPS
 
 with pm.Model() as OTHER:
@@ -24,6 +25,7 @@ with pm.Model() as MODEL:
 VALUES = MODEL.value_vars
 START = {"x": np.zeros(2), "scale_log__": np.zeros(())}
 POINTS = np.random.default_rng(0).standard_normal((30, 2))
+VALUED = POINTS, -(POINTS**2).sum(axis=1)
 
 
 def refuses(make, argument, error):
@@ -208,6 +210,7 @@ OF_ALL_NOISY = [
 OF_SIMULATIONS = [
     *each("observed", [None, "a", [["a"], ["b"]], [[1.0], [1.0, 2.0]]], TypeError),
     *each("observed", [np.ma.masked_array([1.0, 2.0], [0, 1])], TypeError),
+    *each("observed.*eval", [pm.Data("seen", [1.0, 2.0], model=pm.Model()), X], TypeError),
     *each("observed", [[], np.ones((0, 2)), [np.nan, 1.0], [np.inf, 1.0]]),
     *each("summary", ["a", 3], TypeError),
     *each("summary", [raising, lambda data: data + "a", lambda data: [], lambda data: [np.nan]]),
@@ -279,11 +282,42 @@ def test_of_a_likelihood(kind, argument, value, error):
 OF_OTHERS = [
     ("rng", lambda: KernelExpFinite(10, 1.0, 1.0, rng="a").fit(POINTS), TypeError),
     ("rng", lambda: LogDensityGP(rng="a").fit(POINTS, POINTS[:, 0]), TypeError),
-    ("random_seed", lambda: select("lite", POINTS, random_seed="a"), TypeError),
+    ("random_seed", lambda: select(POINTS, random_seed="a"), TypeError),
+    ("X", lambda: select("lite", POINTS), ValueError),
+    ("estimator='a", lambda: select(POINTS, "a"), ValueError),
+    ("estimator=array.{,200}select", lambda: select(POINTS, POINTS), ValueError),
+    *[
+        ("warm_start", lambda value=value: select(POINTS, warm_start=value), error)
+        for value, error in [
+            (4.0, TypeError),
+            ("ab", TypeError),
+            ((1.0,), TypeError),
+            ((None, 1.0), ValueError),
+            (("a", 1.0), ValueError),
+            ((-1.0, 1.0), ValueError),
+        ]
+    ],
     ("sigma", lambda: KernelExpLite("a", 1.0).fit(POINTS), ValueError),
     ("sigma", lambda: KernelExpLite(True, 1.0).fit(POINTS), ValueError),
     ("X", lambda: KernelExpLite(1.0, 1.0).fit("a"), ValueError),
     ("X", lambda: KernelExpLite(1.0, 1.0).fit(POINTS[0]), ValueError),
+    *[
+        ("score_weights", lambda value=value: LogDensityGP(score_weights=value).fit(*VALUED), error)
+        for value, error in [
+            (0.1, TypeError),
+            ("a", TypeError),
+            (None, TypeError),
+            ([], ValueError),
+            (["a"], ValueError),
+            ([[0.0]], ValueError),
+            ([np.nan], ValueError),
+            ([-1.0], ValueError),
+        ]
+    ],
+    *[
+        ("bulk=.*finite", lambda value=value: LogDensityGP().fit(*VALUED, bulk=value), ValueError)
+        for value in ["a", [1.0], True, np.nan, np.inf]
+    ],
     ("model", lambda: kmc.estimate_noise("m"), TypeError),
     ("random_seed", lambda: kmc.estimate_noise(MODEL, random_seed="a"), TypeError),
     ("model", lambda: kmc.black_boxes("m"), TypeError),
@@ -381,3 +415,13 @@ def test_help_is_readable():
         text = getattr(kmc, name).__doc__ or ""
         assert not text.startswith(("\\", " ")), name
         assert "\\\n" not in text, name
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(0.5, TypeError), (3, TypeError), (None, TypeError), ("a", TypeError), ("12", TypeError)]
+    + [([2.0], ValueError), (["a"], ValueError), ([0.0], ValueError), ([[0.5]], ValueError)],
+)
+def test_of_a_summary(value, error):
+    with pytest.raises(error, match=r"quantiles=.* e\.g\. \(0\.05, 0\.95\)"):
+        learned_curve().summary(value)

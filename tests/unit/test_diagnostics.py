@@ -402,3 +402,11 @@ def test_runs_of_other_steps_are_refused():
         idata = pm.sample(step=pm.Metropolis(), tune=50, draws=50, chains=1, **QUIET)
     with pytest.raises(ValueError, match=r"kmc_accepted is missing.*pass what pm\.sample"):
         kmc.diagnose(idata)
+
+
+@pytest.mark.parametrize("use", [kmc.diagnose, kmc.extras, kmc.plots.plot_moves])
+def test_a_result_without_draws(use):
+    """As of a file that has the sampler's statistics alone."""
+    statistics = xr.Dataset({"kmc_accepted": (("chain", "draw"), np.ones((1, 5), bool))})
+    with pytest.raises(ValueError, match="idata has no group posterior.*pm.sample"):
+        use(SimpleNamespace(sample_stats=statistics))

@@ -402,3 +402,24 @@ def test_other_observed_covariates_are_not_those_of_the_draws():
     line.seen.clear()
     kmc.sample_posterior_predictive(idata, model, var_names=["y"], random_seed=1, **QUIET)
     assert len(line.seen) == N_DRAWS
+
+
+def test_draws_alone_are_enough():
+    """PyMC takes the group of draws too; without constant data nothing is known to be unchanged."""
+    model, idata, function = sampled(True)
+    draws = idata.posterior
+    data_set = draws.to_dataset() if hasattr(draws, "to_dataset") else draws
+    function.n_calls = 0
+    for given in (draws, data_set, idata):
+        found = kmc.sample_posterior_predictive(given, model, random_seed=2, **QUIET)
+        expected = pm.sample_posterior_predictive(given, model=model, random_seed=2, **QUIET)
+        found, expected = found.posterior_predictive, expected.posterior_predictive
+        np.testing.assert_array_equal(found["y"], expected["y"])
+
+
+@pytest.mark.parametrize("given", ["a", 3, None, [{"rate": 1.0}]])
+def test_what_has_no_draws(given):
+    model, _, _ = sampled(True)
+    for predict in (kmc.sample_posterior_predictive, kmc.compute_log_likelihood):
+        with pytest.raises(TypeError, match="idata=.*pm.sample returned"):
+            predict(given, model, **QUIET)

@@ -12,6 +12,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from pymc_kmc.learning import learning_run
 from pymc_kmc.learning.emulator import NodeEmulator
 from pymc_kmc.learning.rounds import Rounds
 from pymc_kmc.model.opaque import OpaqueModel
@@ -166,7 +167,7 @@ def test_an_interrupt_at_the_end_has_all_evaluations(monkeypatch):
     def interrupted(*arguments):
         raise SystemError("returned NULL without setting an exception") from KeyboardInterrupt()
 
-    monkeypatch.setattr(sys.modules["pymc_kmc.learning.learn"], "_posterior", interrupted)
+    monkeypatch.setattr(learning_run, "_posterior", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         kmc.learn(curve(), **QUIET)
     assert len(caught.value.evaluations) > 30

@@ -101,6 +101,14 @@ def test_learning_goes_on_from_the_evaluations_of_what_was_learned():
     assert len(calls) == more.n_evaluations < 60
 
 
+def test_another_limit_uses_what_was_evaluated():
+    """With the same seed searches are shorter and end elsewhere: what they need is evaluated."""
+    first = learned_curve().evaluations
+    learned = kmc.learn(curve(), evaluations=first, max_evaluations=20, **QUIET)
+    assert (learned.evaluations.rows(first.X) >= 0).all()
+    assert learned.has_converged
+
+
 def test_under_another_prior_outputs_stay_and_log_densities_do_not():
     first = learned_curve().evaluations
     with pm.Model() as model:
@@ -122,6 +130,9 @@ def test_evaluations_must_be_of_the_model():
         kmc.learn(curve(), evaluations=caught.value.evaluations, **QUIET)
     with pytest.raises(TypeError, match="evaluations"):
         kmc.learn(curve(), evaluations=3)
+    none = learned_curve().evaluations[:0]
+    with pytest.raises(ValueError, match="evaluations=.* has none: leave evaluations= out"):
+        kmc.learn(curve(), evaluations=none, **QUIET)
 
 
 def of_prior(prior, scale=None, observed=OBSERVED):
@@ -224,6 +235,39 @@ def test_a_remembered_place_is_not_evaluated():
     assert len(again.evaluations) == 5
 
 
+def of_times(kind, times, calls=()):
+    """A model of a curve at `times`, data or a constant."""
+
+    def curve_at(size, times):
+        calls.append(size)
+        return size * np.exp(-times)
+
+    calls = [] if calls == () else calls
+    with pm.Model() as model:
+        given = {"data": lambda: pm.Data("t", times), "constant": lambda: times}
+        given["expression"] = lambda: 2.0 * pm.Data("t", times / 2.0)
+        size = pm.LogNormal("size")
+        mean = kmc.BlackBox("curve", curve_at, size, given[kind](), shape=(5,))
+        pm.Normal("y", mean, 0.1, observed=OBSERVED)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["data", "constant", "expression"])
+def test_evaluations_of_other_data_given_to_a_black_box_are_refused(kind):
+    """Data aren't among the inputs that places are compared by: the best one is evaluated."""
+    first = of_times(kind, TIMES)
+    opaque = OpaqueModel(first.continuous_value_vars, first, np.random.default_rng(0))
+    earlier = opaque.evaluate(np.random.default_rng(1).standard_normal((20, 1)))
+    with pytest.raises(ValueError, match="of another model: .* opaque output"):
+        kmc.learn(of_times(kind, TIMES + 0.5), evaluations=earlier, random_seed=2, **QUIET)
+    calls = []
+    same = of_times(kind, TIMES, calls)
+    calls.clear()
+    opaque = OpaqueModel(same.continuous_value_vars, same, np.random.default_rng(0))
+    found = remember(earlier, opaque, earlier.X[:1] + 1.0, 20)
+    assert len(calls) == 1 and len(found) == 20
+
+
 # Stores
 
 
@@ -318,7 +362,7 @@ def test_estimates_in_a_store_are_a_start(tmp_path):
 
 def test_a_store_of_other_functions_is_no_start(tmp_path):
     store = kmc.EvaluationStore(tmp_path / "a.db")
-    with pytest.raises(ValueError, match="none of 'curve'.*'size', 'rate'"):
+    with pytest.raises(ValueError, match="none of 'curve'.*'size', 'rate'.*leave evaluations= out"):
         kmc.learn(counted_curve([], None), evaluations=store, **QUIET)
     store.add("curve", {"size": [1.0], "rate": [1.0]}, [decay(1.0, 1.0)])
     with pm.Model() as model:

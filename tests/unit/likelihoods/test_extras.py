@@ -362,3 +362,14 @@ def test_a_multitrace_and_a_run_without_extras():
         idata = sample(kmc.AdaptiveMetropolis())
     with pytest.raises(ValueError, match="idata has no extras"):
         kmc.extras(idata)
+
+
+def test_extras_that_are_nan_are_named():
+    """They aren't missing: another step would find the same."""
+    with pm.Model():
+        x = pm.Normal("x")
+        box = kmc.BlackBox("b", lambda x: (-0.5 * x**2, {"e": np.nan}), x, extras={"e": ()})
+        pm.Potential("y", box)
+        idata = sample(kmc.AdaptiveMetropolis(), draws=20, tune=20)
+    with pytest.raises(ValueError, match=r"extras \['e'\] .* NaN at every draw: .*function"):
+        kmc.extras(idata)

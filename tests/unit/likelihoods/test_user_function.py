@@ -53,3 +53,17 @@ def test_names_and_values_at_the_initial_point():
     for value, expected in zip(values, [2, 6, [1, 2], 5, 300, [1, 2]], strict=True):
         np.testing.assert_allclose(value, expected)
     assert values[4].dtype == np.int64  # of a Python number PyTensor makes the shortest type
+
+
+def test_a_submodel_takes_variables_of_the_whole_model(likelihood):
+    with pm.Model() as model:
+        x = pm.Normal("x", initval=0.5)
+        with pm.Model("beside"):
+            z = pm.Normal("z", initval=2.0)
+        with pm.Model("sub"):
+            y = pm.Normal("y", initval=1.5)
+            pm.Potential("p", likelihood(x, y, z))
+    assert np.isfinite(model.compile_logp()(model.initial_point()))
+    with pm.Model(), pm.Model("sub"):
+        with pytest.raises(ValueError, match="variable 'x', which is not a variable"):
+            likelihood(x)

@@ -178,3 +178,16 @@ def test_a_step_has_one_chain_at_a_time():
         pool.submit(step.step, point).result()
     with pytest.raises(RuntimeError, match="AdaptiveMetropolis samples in another thread too"):
         step.step(point)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_of_single_variables_beside_one_without_values(name):
+    """PyMC gives each variable a step; one of none joins another's."""
+    with pm.Model() as model:
+        pm.Normal("none", shape=0)
+        x, _, y = pm.Normal("x", shape=2), pm.Poisson("count", 1.0), pm.Normal("y")
+        step = STEPS[name](blocked=False)
+        assert [[v.name for v in each.vars] for each in step.methods] == [["x", "none"], ["y"]]
+        idata = sample(STEPS[name]([x, model["none"], y], blocked=False), tune=20, draws=20)
+    assert idata.posterior["none"].shape[2:] == (0,)
+    assert np.ptp(idata.posterior["x"].values) > 0

@@ -115,11 +115,12 @@ def learn(
         Earlier evaluations of the same black boxes, also under another prior of the same bounds,
         other data or another likelihood around them: a result of this function, or the attribute
         `evaluations` of a result, of an exception that this function has raised, or of a step. They
-        are not repeated, except for the best place of a learned posterior: another value there
-        belongs to another model. If leave-one-out predictions show that they suffice, nothing is
-        evaluated. With the same arguments learning continues where they ended. From a store those
-        of the model's one black box or noisy likelihood are taken, whose parameters must be
-        variables of the model: the best and others, half of `max_evaluations` at most.
+        are not repeated, except for the best place of a learned posterior, or where black boxes get
+        data or constants: another value there belongs to another model. If leave-one-out
+        predictions show that they suffice, nothing is evaluated. With the same arguments learning
+        continues where they ended. From a store those of the model's one black box or noisy
+        likelihood are taken, whose parameters must be variables of the model: the best and others,
+        half of `max_evaluations` at most.
     random_seed : None, int or numpy.random.Generator
     progressbar : bool
 
@@ -272,6 +273,8 @@ class LearningRun:
         # Whether an interruption has what was learned until then for an answer.
         self.is_asked = True
         self.n_before = opaque.n_evaluations
+        # Whether it is to go the way of earlier evaluations, which the model remembers.
+        self._repeats = False
         self._drawn: tuple | None = None
         self._coarse: OpaqueModel | None = None
         self._tries_coarse = True
@@ -298,6 +301,7 @@ class LearningRun:
             self._begin_again()
         # What tries them out isn't counted, as a black box's own trials aren't.
         self.n_before = self.opaque.n_evaluations
+        self._repeats = self.evaluations is None
         if isinstance(evaluations, LearnedPosterior):
             self.earlier_modes = known_modes(evaluations, self.evaluations)
 
@@ -334,8 +338,8 @@ class LearningRun:
                 state = state._replace(modes=tuple(have_mass))
             if self.evaluations is not None:
                 state = self._if_known(state)
-            rounds = self.rounds
             while True:
+                state, rounds = self._with_unused(state), self.rounds
                 if rounds.coarse is not None and rounds.coarse.misleads(rounds):
                     self._leave_coarse("its predictions stay wrong")
                     state, rounds = self.multistart.state(None, say), self.rounds
@@ -352,6 +356,17 @@ class LearningRun:
             warnings.warn("Learning was interrupted.", UserWarning, stacklevel=4)
             state = self._with_unfinished(state)
         return state
+
+    def _with_unused(self, state):
+        """Return the state with the earlier evaluations that were not on its way.
+
+        Under another limit the same seed leads elsewhere, which new evaluations show.
+        """
+        if not self._repeats or self.opaque.n_evaluations == self.n_before:
+            return state
+        found = self._with_unfinished(state)
+        has_more = len(found.evaluations) > len(state.evaluations)
+        return self._if_known(found) if has_more else state
 
     def _with_unfinished(self, state):
         """Return the state with the evaluations of an unfinished round after its own."""

@@ -4,7 +4,6 @@ import dataclasses
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from time import perf_counter, sleep
 from types import SimpleNamespace
 
@@ -15,6 +14,7 @@ import pytest
 
 import pymc_kmc as kmc
 from pymc_kmc.learning import convergence
+from pymc_kmc.learning import learning_run as learning
 from pymc_kmc.learning.composite import (
     DRIFT,
     MIXED,
@@ -31,8 +31,6 @@ from tests.bananas import Banana
 from tests.evaluations import evaluations_of
 from tests.learned import OBSERVED, curve, decay, learned_number, on_grid, scalar
 
-# The package's attribute of this name is the function.
-learning = import_module("pymc_kmc.learning.learn")
 LINE = np.linspace(0.0, 1.0, 4)
 
 
@@ -93,7 +91,7 @@ def test_learning_goes_on_where_the_last_fit_was_not_checked(learned, monkeypatc
         asked.append(len(evaluations))
         return np.full(len(draws.X), len(asked) == 1)
 
-    monkeypatch.setattr(import_module("pymc_kmc.learning.learn"), "unchecked", unchecked)
+    monkeypatch.setattr(learning, "unchecked", unchecked)
     checked = kmc.learn(curve(), progressbar=False)
     assert checked.has_converged
     assert asked[0] == learned.n_evaluations < asked[1] == checked.n_evaluations
