@@ -39,7 +39,7 @@ from pymc_kmc.likelihoods.n_replicates import (
 from pymc_kmc.model.target import TargetDensity
 from pymc_kmc.moves.noise_probe import ideal_acceptance
 from pymc_kmc.numerics.checks import check_rng
-from pymc_kmc.runs import Run
+from pymc_kmc.runs import Run, has_draws
 
 # Number of draws of a given run at which noise is measured.
 N_DRAWS = 10
@@ -198,21 +198,22 @@ def estimate_noise(
 
 def points_of(model, at):
     """Return points for the measurement: one, or draws of a run, which must have all variables."""
-    # A data tree is a mapping, too.
-    if at is None or (isinstance(at, Mapping) and not hasattr(at, "posterior")):
+    # Data trees and data sets are mappings, too.
+    is_run = hasattr(at, "posterior") or has_draws(at)
+    if at is None or (isinstance(at, Mapping) and not is_run):
         return [complete_point(model, at)]
-    draws = Run.draws_of(at)
+    draws = Run.draws_of(at, "at", "a dict of values by the variables' names, or ")
     missing = sorted(variable.name for variable in model.free_RVs if variable.name not in draws)
     if missing:
         raise ValueError(
             f"at has no draws of {missing}: give a run of this model, or values of variables."
         )
-    stacked = draws.stack(place=("chain", "draw"))
-    places = np.linspace(0, stacked.sizes["place"] - 1, N_DRAWS).round().astype(int)
+    shape = draws.sizes["chain"], draws.sizes["draw"]
+    places = np.linspace(0, np.prod(shape) - 1, N_DRAWS).round().astype(int)
     names = [variable.name for variable in model.free_RVs]
     return [
-        complete_point(model, {name: stacked[name].isel(place=i).values for name in names})
-        for i in np.unique(places)
+        complete_point(model, {name: draws[name].values[place] for name in names})
+        for place in zip(*np.unravel_index(np.unique(places), shape), strict=True)
     ]
 
 

@@ -125,7 +125,7 @@ def log_evidence(
     weights = np.exp(log_weights - log_mean)
     is_flat = np.abs(log_weights - log_mean).max() < FLAT
     n_effective = float(arviz.ess(weights, method="mean"))
-    if not (n_effective >= FEWEST or is_flat):
+    if not (n_effective >= FEWEST or is_flat and n_effective > 0):  # NaN of three draws
         raise ValueError(
             f"The chains have {n_effective:.0f} effective draws of the evidence's weights: sample "
             f"until there are {FEWEST}, or use more particles if the chains stick."

@@ -16,6 +16,8 @@ from pymc.util import is_transformed_name
 OURS = "kmc_accepted"
 # ArviZ's names of statistics that differ from PyMC's.
 ARVIZ_NAMES = {"model_logp": "lp"}
+# Dimensions of everything that a run has drawn.
+OF_DRAWS = ("chain", "draw")
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,11 @@ class Run:
         return cls(sampling, _phase(trace, "warmup_"))
 
     @staticmethod
-    def draws_of(trace: Any) -> xr.Dataset:
-        """Return the draws, by any step, in a result of `pm.sample`; a TypeError if it has none."""
+    def draws_of(trace: Any, name: str = "idata", others: str = "") -> xr.Dataset:
+        """Return the draws, by any step, in a result of `pm.sample`, or in its posterior alone.
+
+        A TypeError says that the argument `name` has none, and what `others` it may be.
+        """
         if isinstance(trace, MultiTrace):
             names = [name for name in trace.varnames if not is_transformed_name(name)]
             return _dataset(
@@ -76,11 +81,10 @@ class Run:
                 slice(None),
             )
         posterior = getattr(trace, "posterior", None)
+        if posterior is None and has_draws(trace):
+            posterior = trace
         if posterior is None:
-            raise TypeError(
-                f"at={trace!r} must be a dict of values by the variables' names, or what "
-                "pm.sample returned."
-            )
+            raise TypeError(f"{name}={trace!r} must be {others}what pm.sample returned.")
         return _as_dataset(posterior)
 
     @property
@@ -105,8 +109,16 @@ def _phase(idata: Any, prefix: str) -> Phase | None:
     return Phase(_as_dataset(posterior), _as_dataset(statistics))
 
 
+def has_draws(group: Any) -> bool:
+    """Return whether a group, such as a result's posterior, has draws of chains itself."""
+    return set(OF_DRAWS) <= set(getattr(group, "dims", ()))
+
+
 def _as_dataset(group: Any) -> xr.Dataset:
-    return group.to_dataset() if isinstance(group, xr.DataTree) else group
+    """Return a group with the dimensions chain and draw first, also if one of them was chosen."""
+    found = group.to_dataset() if isinstance(group, xr.DataTree) else group
+    chosen = [dim for dim in OF_DRAWS if dim in found.coords and dim not in found.dims]
+    return found.expand_dims(chosen).transpose(*OF_DRAWS, ..., missing_dims="ignore")
 
 
 def _of_multitrace(trace: MultiTrace) -> Run:

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
+import pymc.dims as pmd
 import pytensor
 import pytest
 from pymc.model.transform.optimization import freeze_dims_and_data
@@ -340,3 +341,18 @@ def test_draws_that_differ_by_less_than_rounding_elsewhere_have_their_own_output
     with op.knowing([draws]):
         found = [float(op.evaluate(draw)[0]) for draw in draws]
     np.testing.assert_array_equal(found, (draws - 1e6) * 1e5)
+
+
+def test_what_a_deterministic_with_named_dimensions_has_kept_needs_no_call():
+    function = Decay()
+    with pm.Model(coords={"time": range(4)}) as model:
+        amplitude, rate = pmd.LogNormal("amplitude"), pmd.HalfNormal("rate")
+        box = kmc.BlackBox("decay", function, amplitude, rate, shape=4)
+        curve = pmd.Deterministic("curve", box, dims="time")
+        pm.Normal("y", curve.values, 0.5, observed=[1.0, 0.6, 0.4, 0.2])
+        options = {"chains": 1, "random_seed": 1, "compute_convergence_checks": False, **QUIET}
+        idata = pm.sample(step=kmc.AdaptiveMetropolis(), tune=30, draws=N_DRAWS, **options)
+    before = function.n_calls
+    found = ours(model, idata)
+    assert function.n_calls == before
+    are_pymcs(found, model, idata)
