@@ -256,7 +256,7 @@ def as_tensors(name, params, what):
         try:
             # An array of a number: PyTensor would make an int8 of 3.
             is_number = isinstance(param, numbers.Number)
-            if isinstance(param, Variable) and hasattr(param.type, "dims"):  # of pymc.dims
+            if isinstance(param, Variable) and hasattr(param, "values"):  # of pymc.dims
                 tensor = param.values
                 tensor.name = param.name
             else:
