@@ -348,7 +348,7 @@ def test_what_a_deterministic_with_named_dimensions_has_kept_needs_no_call():
     with pm.Model(coords={"time": range(4)}) as model:
         amplitude, rate = pmd.LogNormal("amplitude"), pmd.HalfNormal("rate")
         box = kmc.BlackBox("decay", function, amplitude, rate, shape=4)
-        curve = pmd.Deterministic("curve", box, dims="time")
+        curve = pmd.Deterministic("curve", box, dims=("time",))
         pm.Normal("y", curve.values, 0.5, observed=[1.0, 0.6, 0.4, 0.2])
         options = {"chains": 1, "random_seed": 1, "compute_convergence_checks": False, **QUIET}
         idata = pm.sample(step=kmc.AdaptiveMetropolis(), tune=30, draws=N_DRAWS, **options)
