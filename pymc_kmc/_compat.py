@@ -69,8 +69,15 @@ def add_to_group(idata, group, data):
 
 
 def pareto_k(log_weights):
-    """Return the Pareto tail index of importance weights (n,), as PSIS estimates it."""
+    """Return the Pareto tail index of importance weights (n,), as PSIS estimates it.
+
+    It is infinite where the tail has too few weights, or all of them are equal.
+    """
     if ARVIZ_MAJOR < 1:
         return float(arviz.psislw(log_weights)[1])
     # ArviZ 1 takes log likelihoods, the negative log weights of leave-one-out.
-    return float(xr.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw")[1])
+    values = xr.DataArray(-log_weights, dims="draw")
+    try:
+        return float(values.azstats.psislw(dim="draw")[1])
+    except (ValueError, IndexError):  # ArviZ 0.x says infinity there
+        return np.inf

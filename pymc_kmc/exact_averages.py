@@ -147,7 +147,7 @@ def log_evidence(
         constant, _ = of_penalised(compared.emulated, learned.positions, at_positions, rng)
     weights, is_flat, n_effective = _weights(compared.log_ratios)
     log_mean = float(logsumexp(compared.log_ratios) - np.log(weights.size)) - constant.value
-    if not (n_effective >= FEWEST or is_flat):
+    if not (n_effective >= FEWEST or is_flat and n_effective > 0):  # NaN of three draws
         raise ValueError(
             f"The chains have {n_effective:.0f} effective draws of the evidence's weights: sample "
             f"until there are {FEWEST}, or use more particles if the chains stick."

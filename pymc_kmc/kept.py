@@ -27,6 +27,8 @@ from pymc_kmc.model.log_density import EXTRA
 from pymc_kmc.numerics.checks import check_rng
 from pymc_kmc.runs import Run, stacked_draws
 
+# Ops between tensors and those of pymc.dims, by name: importing them makes a warning on PyMC 5.
+OF_NAMED_DIMENSIONS = ("XTensorFromTensor", "TensorFromXTensor")
 # Groups of a result that `pymc.sample` makes, with the model's dims.
 OF_SAMPLING = ("posterior", "constant_data", "observed_data")
 
@@ -352,7 +354,11 @@ def _box_of(variable):
         scalar_op = getattr(node.op, "scalar_op", None)
         if isinstance(scalar_op, Switch) and _is_success(node.inputs[0]):  # as every draw is
             variable = node.inputs[1]
-        elif isinstance(node.op, ViewOp) or getattr(scalar_op, "name", None) == "identity":
+        elif (
+            isinstance(node.op, ViewOp)
+            or getattr(scalar_op, "name", None) == "identity"
+            or type(node.op).__name__ in OF_NAMED_DIMENSIONS
+        ):
             variable = node.inputs[0]
         else:
             return None

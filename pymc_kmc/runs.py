@@ -17,6 +17,8 @@ from pymc.util import is_transformed_name
 OURS = "kmc_accepted"
 # ArviZ's names of statistics that differ from PyMC's.
 ARVIZ_NAMES = {"model_logp": "lp"}
+# Dimensions of everything that a run has drawn.
+OF_DRAWS = ("chain", "draw")
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,10 @@ def _phase(idata: Any, prefix: str) -> Phase | None:
 
 
 def _as_dataset(group: Any) -> xr.Dataset:
-    return group.to_dataset() if isinstance(group, xr.DataTree) else group
+    """Return a group with the dimensions chain and draw first, also if one of them was chosen."""
+    found = group.to_dataset() if isinstance(group, xr.DataTree) else group
+    chosen = [dim for dim in OF_DRAWS if dim in found.coords and dim not in found.dims]
+    return found.expand_dims(chosen).transpose(*OF_DRAWS, ..., missing_dims="ignore")
 
 
 def stacked_draws(draws: xr.Dataset) -> dict[str, np.ndarray]:

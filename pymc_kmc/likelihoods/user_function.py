@@ -9,7 +9,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
@@ -256,7 +256,11 @@ def as_tensors(name, params, what):
         try:
             # An array of a number: PyTensor would make an int8 of 3.
             is_number = isinstance(param, numbers.Number)
-            tensor = pt.as_tensor_variable(np.asarray(param) if is_number else param)
+            if isinstance(param, Variable) and hasattr(param, "values"):  # of pymc.dims
+                tensor = param.values
+                tensor.name = param.name
+            else:
+                tensor = pt.as_tensor_variable(np.asarray(param) if is_number else param)
         except (TypeError, ValueError, NotImplementedError):
             raise TypeError(
                 f"params[{i}] of {name!r} must be a variable of the model, an expression of "

@@ -10,6 +10,8 @@ from pymc_kmc.runs import Run
 
 # Smallest error that is drawn, in nats: a log scale has no zero.
 SMALLEST_ERROR = 1e-4
+# Least range of errors that is drawn, a ratio: all of an exact surrogate's are the smallest.
+LEAST_RANGE = 10.0
 # Largest depth below the best log density, in nats a dimension, of evaluations that are drawn:
 # emulators needn't be right where the posterior has no mass.
 DEPTH = 3.0
@@ -299,7 +301,8 @@ def _draw_errors(panels, evaluations, errors, n_bins):
     ax.plot(centres, quantiles[1], color="C0", lw=2, label="median")
     ax.set(yscale="log", xlim=(0, evaluations.max()), xlabel="evaluations of a chain")
     # Room for the legend above, and for the end of tuning below.
-    low, high = quantiles[0].min(), np.quantile(y, 0.995)
+    low = quantiles[0].min()
+    high = max(np.quantile(y, 0.995), LEAST_RANGE * low)
     ax.set_ylim(low * (low / high) ** 0.15, high * (high / low) ** 0.2)
     ax.set_ylabel("|found - predicted|\n(nats)")
     ax.set_title("Error of the surrogate at fresh evaluations", fontsize="medium")

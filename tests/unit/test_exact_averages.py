@@ -9,6 +9,7 @@ from scipy.special import betaln, gammaln
 from scipy.stats import multivariate_normal, norm
 
 import pymc_kmc as kmc
+from pymc_kmc._compat import pareto_k
 from tests.targets import sample
 
 Y = np.array([0.3, 1.2, -0.4, 0.8, 1.9, 0.5])
@@ -103,6 +104,12 @@ def test_what_cannot_be_known_is_refused():
 
 
 @pytest.mark.one_line
+@pytest.mark.parametrize("n", [1000, 12, 4])
+def test_tails_without_an_index(n):
+    """Of a learned posterior that is exact, or of short chains; ArviZ 1 raises an error there."""
+    assert pareto_k(np.zeros(n)) == np.inf
+
+
 def test_chains_that_stick_are_refused():
     """Noise of variance 16: few weights, each repeated for long."""
     model, _, learned, idata = run(lambda: noisy(4.0))

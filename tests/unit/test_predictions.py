@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
+import pymc.dims as pmd
 import pytensor
 import pytest
 from pymc.model.transform.optimization import freeze_dims_and_data
@@ -423,3 +424,18 @@ def test_what_has_no_draws(given):
     for predict in (kmc.sample_posterior_predictive, kmc.compute_log_likelihood):
         with pytest.raises(TypeError, match="idata=.*pm.sample returned"):
             predict(given, model, **QUIET)
+
+
+def test_what_a_deterministic_with_named_dimensions_has_kept_needs_no_call():
+    function = Decay()
+    with pm.Model(coords={"time": range(4)}) as model:
+        amplitude, rate = pmd.LogNormal("amplitude"), pmd.HalfNormal("rate")
+        box = kmc.BlackBox("decay", function, amplitude, rate, shape=4)
+        curve = pmd.Deterministic("curve", box, dims=("time",))
+        pm.Normal("y", curve.values, 0.5, observed=[1.0, 0.6, 0.4, 0.2])
+        options = {"chains": 1, "random_seed": 1, "compute_convergence_checks": False, **QUIET}
+        idata = pm.sample(step=kmc.AdaptiveMetropolis(), tune=30, draws=N_DRAWS, **options)
+    before = function.n_calls
+    found = ours(model, idata)
+    assert function.n_calls == before
+    are_pymcs(found, model, idata)

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pymc as pm
+import pymc.dims as pmd
 import pytest
+from pytensor.tensor.variable import TensorVariable
 
 import pymc_kmc as kmc
 from pymc_kmc.likelihoods.user_function import as_tensors, evaluate_at_initial_point, names_of
@@ -67,3 +69,14 @@ def test_a_submodel_takes_variables_of_the_whole_model(likelihood):
     with pm.Model(), pm.Model("sub"):
         with pytest.raises(ValueError, match="variable 'x', which is not a variable"):
             likelihood(x)
+
+
+def test_variables_with_named_dimensions(likelihood):
+    """Functions take their values, in the order of their dimensions."""
+    with pm.Model(coords={"g": ["u", "v"]}) as model:
+        z = pmd.Normal("z", dims="g", initval=np.array([1.0, 2.0]))
+        assert isinstance(likelihood(z, 2 * z), TensorVariable)
+    params = as_tensors("f", [z, 2 * z], "function")
+    assert names_of(params) == ["z", "params[1]"]
+    values = evaluate_at_initial_point(params, model)
+    np.testing.assert_allclose(values, [[1.0, 2.0], [2.0, 4.0]])

@@ -1,5 +1,8 @@
 """Errors, best values and costs are those of the run's statistics."""
 
+import copy
+import warnings
+
 import numpy as np
 import pytest
 
@@ -28,6 +31,17 @@ def test_errors_at_fresh_evaluations(curved):
     ends = np.linspace(0, known.sum(), 4).astype(int)
     parts = zip(ends[:-1], ends[1:], strict=True)
     np.testing.assert_allclose(medians, [np.median(y[a:b]) for a, b in parts])
+
+
+def test_an_exact_surrogate_has_errors_too_small_to_draw(curved):
+    exact = copy.deepcopy(curved[0])
+    for group in (exact.warmup_sample_stats, exact.sample_stats):
+        group["kmc_prediction_error"].values[:] = 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (error, *_) = panels_of(kmc.plots.plot_learning(exact), *NAMES)
+    low, high = error.get_ylim()
+    assert low < 1e-4 < high  # the line is drawn inside the panel
 
 
 def test_best_log_density_rises(curved):
