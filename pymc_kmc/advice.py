@@ -42,7 +42,7 @@ from pymc_kmc.numerics.checks import check_rng
 from pymc_kmc.runs import Run
 
 # Number of draws of a given run at which noise is measured.
-N_DRAWS = 10
+N_MEASURED = 10
 # Calls of the user's function in the search for numbers of replicates, at most, as a multiple of
 # the measurement's.
 SEARCH_BUDGET = 20
@@ -208,7 +208,7 @@ def points_of(model, at):
             f"at has no draws of {missing}: give a run of this model, or values of variables."
         )
     stacked = draws.stack(place=("chain", "draw"))
-    places = np.linspace(0, stacked.sizes["place"] - 1, N_DRAWS).round().astype(int)
+    places = np.linspace(0, stacked.sizes["place"] - 1, N_MEASURED).round().astype(int)
     names = [variable.name for variable in model.free_RVs]
     return [
         complete_point(model, {name: stacked[name].isel(place=i).values for name in names})

@@ -47,12 +47,12 @@ from pymc_kmc.runs import Run
 LARGEST_PARETO_K = 0.7
 # Fewest effective draws of the weights from which their tail and their mean's error are known: a
 # chain at a lucky estimate repeats a weight.
-FEWEST = 100
+FEWEST_WEIGHTS = 100
 # Largest deviation of a log weight, in nats, at which the weights' tail doesn't matter: an exact
 # emulator's weights differ by rounding, which has heavy tails.
 FLAT = 0.1
 # Largest difference, in nats and relative, of one log density computed on two machines.
-ROUNDING = 1e-3
+HOST_ROUNDING = 1e-3
 
 
 def log_evidence(
@@ -112,7 +112,7 @@ def log_evidence(
     X, emulated = _positions(run, learned, model)
     with single_threaded_blas(), np.errstate(all="ignore"):
         at_positions = emulated(learned.positions)
-        if not np.allclose(at_positions.mean, learned.log_densities, ROUNDING, ROUNDING):
+        if not np.allclose(at_positions.mean, learned.log_densities, HOST_ROUNDING, HOST_ROUNDING):
             raise ValueError(
                 "learned is of another model than this: its log densities are others. Pass what "
                 "kmc.learn() has learned of this model."
@@ -125,10 +125,10 @@ def log_evidence(
     weights = np.exp(log_weights - log_mean)
     is_flat = np.abs(log_weights - log_mean).max() < FLAT
     n_effective = float(arviz.ess(weights, method="mean"))
-    if not (n_effective >= FEWEST or is_flat):
+    if not (n_effective >= FEWEST_WEIGHTS or is_flat):
         raise ValueError(
             f"The chains have {n_effective:.0f} effective draws of the evidence's weights: sample "
-            f"until there are {FEWEST}, or use more particles if the chains stick."
+            f"until there are {FEWEST_WEIGHTS}, or use more particles if the chains stick."
         )
     # Of nearly independent draws: repeated weights would hide the tail.
     k = pareto_k(log_weights[:, :: max(1, int(weights.size / n_effective))].ravel())
