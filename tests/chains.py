@@ -27,7 +27,7 @@ def short_sequences(share=1 / 8):
         patch.setattr(transitions, "FEWEST_SEQUENCES", FEW_STARTS)
         for module, name in (
             (transitions, "BUDGET"),
-            (emulated_density, "BUDGET"),
+            (emulated_density, "OPERATIONS"),
             (emulated_density, "FEWEST_GRADIENTS"),
         ):
             patch.setattr(module, name, share * getattr(module, name))
