@@ -43,7 +43,7 @@ from pymc_kmc.numerics.checks import check_rng
 from pymc_kmc.runs import Run, stacked_draws
 
 # Number of draws of a given run at which noise is measured.
-N_DRAWS = 10
+N_MEASURED = 10
 # Calls of the user's function in the search for numbers of replicates, at most, as a multiple of
 # the measurement's.
 SEARCH_BUDGET = 20
@@ -214,7 +214,7 @@ def points_of(model, at):
     names = [variable.name for variable in model.free_RVs]
     return [
         complete_point(model, {name: stacked[name][i] for name in names})
-        for i in np.unique(np.linspace(0, n - 1, N_DRAWS).round().astype(int))
+        for i in np.unique(np.linspace(0, n - 1, N_MEASURED).round().astype(int))
     ]
 
 

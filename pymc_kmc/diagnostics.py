@@ -28,10 +28,9 @@ from pymc_kmc.findings import (
     verdict,
 )
 from pymc_kmc.moves.base import MoveKind
+from pymc_kmc.numerics.samples import robust_spread
 from pymc_kmc.runs import Phase, Run
 
-# Levels of the quantiles one standard deviation from a Gaussian's median.
-ONE_SD = (0.1587, 0.8413)
 # Labels of the table's rows.
 LABELS = {
     "evaluations": "evaluations a draw",
@@ -250,7 +249,6 @@ def _surrogate_errors(errors: np.ndarray, noise: np.ndarray) -> np.ndarray:
         finite = errors[index[0], :, index[1]]
         finite = finite[~np.isnan(finite)]
         if len(finite):
-            low, high = np.quantile(finite, ONE_SD)
-            variance = (0.5 * (high - low)) ** 2 - np.nan_to_num(noise[index])
+            variance = robust_spread(finite) ** 2 - np.nan_to_num(noise[index])
             found[index] = np.sqrt(max(0.0, variance))
     return found

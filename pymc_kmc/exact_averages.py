@@ -71,7 +71,7 @@ from pymc_kmc.runs import Run
 LARGEST_PARETO_K = 0.7
 # Fewest effective draws of the weights from which their tail and their mean's error are known: a
 # chain at a lucky estimate repeats a weight.
-FEWEST = 100
+FEWEST_WEIGHTS = 100
 # Largest deviation of a log weight, in nats, at which the weights' tail doesn't matter: an exact
 # emulator's weights differ by rounding, which has heavy tails.
 FLAT = 0.1
@@ -81,7 +81,7 @@ FEWEST_CONTROLLED = 20
 # Fewest draws of a chain from which its effective number is known.
 FEWEST_A_CHAIN = 4
 # Largest difference, in nats and relative, of one log density computed on two machines.
-ROUNDING = 1e-3
+HOST_ROUNDING = 1e-3
 
 
 def log_evidence(
@@ -147,10 +147,10 @@ def log_evidence(
         constant, _ = of_penalised(compared.emulated, learned.positions, at_positions, rng)
     weights, is_flat, n_effective = _weights(compared.log_ratios)
     log_mean = float(logsumexp(compared.log_ratios) - np.log(weights.size)) - constant.value
-    if not (n_effective >= FEWEST or is_flat and n_effective > 0):  # NaN of three draws
+    if not (n_effective >= FEWEST_WEIGHTS or is_flat and n_effective > 0):  # NaN of three draws
         raise ValueError(
             f"The chains have {n_effective:.0f} effective draws of the evidence's weights: sample "
-            f"until there are {FEWEST}, or use more particles if the chains stick."
+            f"until there are {FEWEST_WEIGHTS}, or use more particles if the chains stick."
         )
     k = _tail_index(compared.log_ratios, n_effective)
     if not (k <= LARGEST_PARETO_K or is_flat):
@@ -342,7 +342,7 @@ def _compared(run, learned, model):
     X = emulated.model.unconstrained(natural, n["chain"] * n["draw"])
     with single_threaded_blas(), np.errstate(all="ignore"):
         at_positions = emulated(learned.positions)
-        if not np.allclose(at_positions.mean, learned.log_densities, ROUNDING, ROUNDING):
+        if not np.allclose(at_positions.mean, learned.log_densities, HOST_ROUNDING, HOST_ROUNDING):
             raise ValueError(
                 "learned is of another model than this: its log densities are others. Pass what "
                 "kmc.learn() has learned of this model."

@@ -24,10 +24,10 @@ def short_sequences(share=1 / 8):
     In this process and in forks of it.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transitions, "N_STARTS", FEW_STARTS)
+        patch.setattr(transitions, "FEWEST_SEQUENCES", FEW_STARTS)
         for module, name in (
             (transitions, "BUDGET"),
-            (emulated_density, "BUDGET"),
+            (emulated_density, "OPERATIONS"),
             (emulated_density, "FEWEST_GRADIENTS"),
         ):
             patch.setattr(module, name, share * getattr(module, name))

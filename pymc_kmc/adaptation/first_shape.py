@@ -21,22 +21,22 @@ from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 
 # Fresh estimates at a noisy target's start: with the chain's own, 9 give the noise's standard
 # deviation to a quarter.
-N_STARTS = 8
+N_FRESH = 8
 # Factor up to which a scale's distance from 1 is ignored: a random walk finds such scales at once.
 # Correlations that lengthen no direction by more are ignored too.
 USUAL = 10.0
 # Bounds of the factor between trials: far away the log density may have another form, and the
 # user's function may fail.
-FACTORS = (1e-3, 10.0)
+TRIAL_FACTORS = (1e-3, 10.0)
 # Most trials a direction: ten orders of magnitude upwards.
 MOST_TRIALS = 10
 # Second difference that is aimed at, in standard errors of a value: it is then known to some 15 %,
 # and a scale to 7 %.
-CLEAR = 20.0
+AIMED_AT = 20.0
 # Second difference, in standard errors of a value, below which it may be error: two of its own.
 SEEN = 5.0
 # Second differences, in units of the one aimed at, at which the search ends.
-NEAR_ENOUGH = (0.25, 4.0)
+NEAR_AIM = (0.25, 4.0)
 # Relative rounding error of a number in double precision.
 DOUBLE = float(np.finfo(np.float64).eps)
 # Rounding error of a value, in units of its precision: sums of many terms lose some digits.
@@ -61,7 +61,7 @@ class Start(NamedTuple):
     @property
     def change(self):
         """Minus the second difference that the search aims at."""
-        return max(1.0, CLEAR * self.error)
+        return max(1.0, AIMED_AT * self.error)
 
     def curvature(self, shift):
         """Return minus the second difference along a vector; inf where a side's density is 0."""
@@ -86,7 +86,7 @@ def shape_around(target, start, rng, observe):
 
     values = [start.log_density]
     if target.is_noisy and start.log_density > -np.inf:
-        values += filter(isfinite, [log_density(start.position) for _ in range(N_STARTS)])
+        values += filter(isfinite, [log_density(start.position) for _ in range(N_FRESH)])
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     place = start.position, float(np.mean(values)), sd
     return first_shape(log_density, *place, target.is_free, target.precision)
@@ -148,16 +148,16 @@ def _scale_along(direction, start, h, may_grow):
     h = max(h, np.sqrt(start.change)) if may_grow else h
     for _ in range(MOST_TRIALS):
         found = start.curvature(h * direction) / start.change
-        if start.is_estimated and NEAR_ENOUGH[0] <= abs(found) < np.inf:
+        if start.is_estimated and NEAR_AIM[0] <= abs(found) < np.inf:
             found = 0.5 * (found + start.curvature(h * direction) / start.change)
-        if NEAR_ENOUGH[0] <= found <= NEAR_ENOUGH[1]:
+        if NEAR_AIM[0] <= found <= NEAR_AIM[1]:
             return h / np.sqrt(found * start.change)
-        if found < -NEAR_ENOUGH[0]:  # bent upwards: the start is in a tail, which has no scale
+        if found < -NEAR_AIM[0]:  # bent upwards: the start is in a tail, which has no scale
             return None
         # Where it is flat nothing is seen at this distance yet.
         is_flat = found * start.change < SEEN * start.error
         factor = np.inf if is_flat else 1.0 / np.sqrt(found)
         if factor > 1.0 and h >= 1.0 and not may_grow:
             return None
-        h *= np.clip(factor, *FACTORS)
+        h *= np.clip(factor, *TRIAL_FACTORS)
     return None

@@ -28,9 +28,9 @@ SURPRISING_IN_SDS = 3.0
 # Weight in a fit below which a value waits for the next fit.
 SMALLEST_WEIGHT = 0.2
 # Probability of a random walk where the target is very far above its surrogate.
-LARGEST_SHARE = 0.7
+LARGEST_RANDOM_WALKS = 0.7
 # Most states whose log weights are computed: a quantile need not be exact.
-MOST_STATES = 200
+MOST_VALUED = 200
 # Level of the quantile one standard deviation below a Gaussian's median.
 BELOW_ONE_SD = 0.1587
 
@@ -55,7 +55,7 @@ class LogWeights(NamedTuple):
     @classmethod
     def of(cls, hamiltonian, states, log_densities):
         """Return the log weights of states (n, d) with the target's `log_densities` (n,)."""
-        pairs = zip(thinned(states, MOST_STATES), thinned(log_densities, MOST_STATES), strict=True)
+        pairs = zip(thinned(states, MOST_VALUED), thinned(log_densities, MOST_VALUED), strict=True)
         weights = np.array([value - hamiltonian.log_density(x) for x, value in pairs])
         weights = weights[np.isfinite(weights)]
         if not len(weights):
@@ -116,10 +116,10 @@ class FittedSurrogate:
 
     def random_walk_share(self, smallest, state):
         """Return a random walk's probability at a state: `smallest`, raised by the excess."""
-        if not 0 < smallest < LARGEST_SHARE:
+        if not 0 < smallest < LARGEST_RANDOM_WALKS:
             return smallest
         excess = self.excess(state.position, state.log_density)
-        return smallest + (LARGEST_SHARE - smallest) * excess
+        return smallest + (LARGEST_RANDOM_WALKS - smallest) * excess
 
     def excess(self, position, log_density):
         """Return the excess of a state's log weight, between 0 (usual) and 1."""

@@ -55,7 +55,7 @@ LENGTH_FACTORS = (1.0, 2.0, 4.0)
 # Ratio by which a longer trajectory must raise the decorrelation, because it costs more.
 WORTH = 1.25
 # Most leapfrog steps before a U-turn.
-MOST_STEPS = 40
+MOST_BEFORE_TURN = 40
 # -log of the correlation of start and end at which a sequence ends: correlations don't show all
 # dependence.
 MOST_DECORRELATION = 6.0
@@ -68,7 +68,7 @@ LARGEST_JUMP = 0.95
 LEAST_JUMP = 0.01
 # Fewest simulated sequences; there are at least two a dimension, or some coordinate of many seems
 # to move least by chance.
-N_STARTS = 50
+FEWEST_SEQUENCES = 50
 # Smallest decorrelation of a transition that a sequence's length is computed from.
 SLOWEST = 1e-3
 # Cap of a squared jump, in means under independence: few very long jumps don't make a chain mix.
@@ -136,11 +136,11 @@ def learn_transitions(
         n_gradients = BUDGET / _gradient_cost(hamiltonian.parameters, states.shape[1])
     if step_size is None:
         step_size = learn_step_size(hamiltonian, states, target_acceptance, rng)
-    starts = states[rng.integers(len(states), size=max(N_STARTS, 2 * states.shape[1]))]
+    starts = states[rng.integers(len(states), size=max(FEWEST_SEQUENCES, 2 * states.shape[1]))]
     numbers = [n_steps]
     if n_steps is None:
         u_turns = [_u_turn(hamiltonian, start, step_size, rng) for start in starts]
-        shortest = int(np.clip(np.median(u_turns), 2, MOST_STEPS))
+        shortest = int(np.clip(np.median(u_turns), 2, MOST_BEFORE_TURN))
         numbers = [int(factor * shortest) for factor in LENGTH_FACTORS]
     if n_gradients == 0:  # as many transitions as of longer sequences: one says little
         starts = np.repeat(starts, N_SIMULATED, axis=0)
@@ -187,11 +187,11 @@ def _gradient_cost(parameters, d):
 def _u_turn(hamiltonian, start, step_size, rng):
     """Return the number of leapfrog steps until a trajectory comes nearer to its start again."""
     momentum = hamiltonian.metric.draw_momentum(rng)
-    path, _ = hamiltonian.path(start, momentum, step_size, 2 * MOST_STEPS)
+    path, _ = hamiltonian.path(start, momentum, step_size, 2 * MOST_BEFORE_TURN)
     path = np.vstack([start, path])
     distances = hamiltonian.metric.lengths((path - start) @ hamiltonian.coordinates.matrix.T)
     nearer = np.flatnonzero(~(np.diff(distances) > 0))
-    return nearer[0] + 1 if len(nearer) else 2 * MOST_STEPS
+    return nearer[0] + 1 if len(nearer) else 2 * MOST_BEFORE_TURN
 
 
 def _mean_jumps(hamiltonian, scale, starts, step_size, n_transitions, n_steps, rng):

@@ -35,32 +35,29 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.numerics.coordinates import IDENTITY, ScaleWarp
-from pymc_kmc.numerics.samples import has_moved, thinned
+from pymc_kmc.numerics.linear_algebra import ROUNDING
+from pymc_kmc.numerics.samples import MANY, has_moved, thinned
 
-# Candidates for the next driver: those that explain most of the others' log distances.
-MOST_CANDIDATES = 3
 # Smallest gain, in nats a draw, for which a coordinate is taken out of the driven ones.
 WORTH_LEAVING_OUT = 0.1
 # Share of the variance of a coordinate's log distance that another must explain to count.
-FAINT = 0.01
+FAINT_SHARE = 0.01
 # Smallest gain of a driven coordinate, in nats a draw.
 FAINT_GAIN = 0.03
 # Smallest gain of a driver, in nats a draw.
 SMALLEST_GAIN = 0.25
-# Most drivers.
+# Most drivers, and most candidates for the next one.
 MOST_DRIVERS = 3
 # Fewest distinct states for a warp.
 FEWEST_STATES = 40
-# Fewest distinct states a dimension for a warp.
-FEWEST_PER_DIMENSION = 2
 # Most states in a regression, for its cost.
-MOST_STATES = 500
+MOST_REGRESSED = 500
 # Scoring iterations.
 N_SCORING = 15
 # Largest change of a coefficient of the log scales in one of them.
 LARGEST_STEP = 1.0
 # Ridge of the log scales' regression, in states.
-RIDGE = 1.0
+SCALE_RIDGE = 1.0
 # Ridge of the locations' regression, in states: with 1 a funnel's neck was missed.
 LOCATION_RIDGE = 1e-6
 # Margin around the states' log scales outside of which a warp's are clipped.
@@ -69,10 +66,10 @@ BEYOND = 2.0
 
 def learn_warp(states):
     """Return a warp learned from states (n, d), the identity if scales hardly depend on others."""
-    X = thinned(states, MOST_STATES)
+    X = thinned(states, MOST_REGRESSED)
     X = X[has_moved(X)]
     spread, d = X.std(axis=0), X.shape[1]
-    if d < 2 or len(X) < max(FEWEST_STATES, FEWEST_PER_DIMENSION * d) or not spread.min() > 0:
+    if d < 2 or len(X) < max(FEWEST_STATES, MANY * d) or not spread.min() > 0:
         return IDENTITY
     mean = X.mean(axis=0)
     Z = (X - mean) / spread
@@ -113,7 +110,7 @@ def _choose(Z, distances):
     while len(best.drivers) < MOST_DRIVERS:
         scores = distances.scores.copy()
         scores[best.drivers] = 0.0
-        promising = [int(j) for j in np.argsort(scores)[::-1][:MOST_CANDIDATES] if scores[j] > 0]
+        promising = [int(j) for j in np.argsort(scores)[::-1][:MOST_DRIVERS] if scores[j] > 0]
         candidates = [_choose_driven(Z, distances, [*best.drivers, j]) for j in promising]
         candidate = max(candidates, key=lambda candidate: candidate.gains.sum(), default=best)
         if candidate.gains.sum() < best.gains.sum() + SMALLEST_GAIN:
@@ -126,7 +123,7 @@ def _choose_driven(Z, distances, drivers):
     """Return the regression without driven coordinates that gain little or are a common mean."""
     shares = distances.shares[:, drivers].sum(axis=1)
     shares[drivers] = 0.0
-    driven = [int(i) for i in np.flatnonzero(shares > FAINT)]
+    driven = [int(i) for i in np.flatnonzero(shares > FAINT_SHARE)]
     gains = list(_regress(Z, drivers, driven).gains)
     while len(driven) > 1:
         without = [
@@ -174,16 +171,16 @@ class _LogDistances:
     """Shares of the variance of a coordinate's log distance that the other coordinates explain."""
 
     def __init__(self, Z):
-        self.precision = np.linalg.inv((Z.T @ Z + RIDGE * np.eye(Z.shape[1])) / len(Z))
+        self.precision = np.linalg.inv((Z.T @ Z + SCALE_RIDGE * np.eye(Z.shape[1])) / len(Z))
         distances = np.abs(Z @ (self.precision / np.diag(self.precision)))
-        centred = np.log(distances + 1e-12)
+        centred = np.log(distances + ROUNDING)
         centred -= centred.mean(axis=0)
         variances = np.mean(centred**2, axis=0)
         # (d, d): of the variance of a coordinate's log distance, the share that another explains.
         self.shares = (centred.T @ Z / len(Z)) ** 2 / (variances[:, None] + 1e-300)
         np.fill_diagonal(self.shares, 0.0)
         # (d,): the sum of the shares that each coordinate explains.
-        self.scores = np.where(self.shares > FAINT, self.shares, 0.0).sum(axis=0)
+        self.scores = np.where(self.shares > FAINT_SHARE, self.shares, 0.0).sum(axis=0)
 
 
 def _scoring(U, V, Y):
@@ -196,7 +193,7 @@ def _scoring(U, V, Y):
         roots = np.exp(-V @ scale)
         location = _least_squares(U, Y, LOCATION_RIDGE, roots)
         squares = ((Y - U @ location) * roots) ** 2
-        step = _least_squares(V, 0.5 * (squares - 1.0), RIDGE)
+        step = _least_squares(V, 0.5 * (squares - 1.0), SCALE_RIDGE)
         scale += np.clip(step, -LARGEST_STEP, LARGEST_STEP)
     log_scales = V @ scale
     squares = ((Y - U @ location) * np.exp(-log_scales)) ** 2

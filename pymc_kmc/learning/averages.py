@@ -51,10 +51,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit, logsumexp
+from scipy.special import expit, logsumexp, softmax
 from scipy.stats import multivariate_t
 
 from pymc_kmc.learning.composite import PENALTY
+from pymc_kmc.learning.modes import NO_MASS
 from pymc_kmc.numerics.checks import as_number
 
 # Powers of the weights, tried in turn, and the smallest effective share of draws that is accepted:
@@ -62,7 +63,7 @@ from pymc_kmc.numerics.checks import as_number
 POWERS, SMALLEST_SHARE = (1.0, 0.5, 0.25, 0.0), 0.5
 # Largest weight of one draw. One of 2048 draws, in a tail that the emulator didn't know, counted
 # for forty: a standard deviation was .83 +- .02 in place of .61.
-LARGEST_SHARE = 0.01
+LARGEST_WEIGHT = 0.01
 # Weight of the calibration's prior, a calibrated emulator, in evaluations.
 PRIOR_EVALUATIONS = 4.0
 # Number of draws that one independent draw is worth, if chains have mixed.
@@ -76,8 +77,8 @@ NOT_ZERO = 4.0
 N_LINES, N_INTERVALS, N_HALVINGS = 64, 16, 20
 # Number of intervals that derivatives don't explain above which the derivatives are wrong.
 MOST_UNEXPLAINED = 4096
-# Smallest jump, in nats, and depth below the draws' median, in nats, below which there is no mass.
-SMALLEST_JUMP, NO_MASS = 0.01, 10.0
+# Smallest jump, in nats.
+SMALLEST_JUMP = 0.01
 # Fewest draws for each control variate: with fewer the regression fits noise.
 DRAWS_PER_CONTROL = 20
 # Half the width, in probability, of the interval that gives the density at a quantile.
@@ -85,9 +86,7 @@ HALF_WIDTH = 0.05
 # Degrees of freedom of the bridge's Student t: its tails are heavier than most posteriors'.
 DEGREES = 5
 # Most iterations of the bridge, and the change of log Z, in nats, at which it ends.
-N_ITERATIONS, CHANGE = 200, 1e-8
-# Number of draws at which outputs and the covariance of the log density's errors are kept.
-N_DRAWS = 256
+BRIDGE_ITERATIONS, CHANGE = 200, 1e-8
 # Most outputs of a node that are kept, evenly spaced: as many as a plot can show.
 MOST_OUTPUTS = 400
 
@@ -256,11 +255,9 @@ def quantiles_and_slopes(values, weights, p):
 
 def _weights(variances):
     for power in POWERS:
-        logs = 0.5 * power * variances
-        weights = np.exp(logs - logs.max())
-        weights /= weights.sum()
+        weights = softmax(0.5 * power * variances)
         worth = 1.0 / np.sum(weights**2)
-        if worth >= SMALLEST_SHARE * len(weights) and weights.max() <= LARGEST_SHARE:
+        if worth >= SMALLEST_SHARE * len(weights) and weights.max() <= LARGEST_WEIGHT:
             break
     return weights
 
@@ -407,7 +404,7 @@ def bridge(draws, log_densities, log_density, rng) -> LogEvidence:
     at_draws = log_densities[half:] - proposal.logpdf(Z[half:])
     at_draws = np.reshape(at_draws, n)
     log_z = float(np.median(at_draws))
-    for _ in range(N_ITERATIONS):
+    for _ in range(BRIDGE_ITERATIONS):
         # h times the density, and h times the proposal, with equal shares.
         upper, lower = expit(at_proposed - log_z), expit(log_z - at_draws)
         last, log_z = log_z, log_z + float(np.log(upper.mean()) - np.log(lower.mean()))

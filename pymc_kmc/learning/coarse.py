@@ -7,27 +7,20 @@ includes the errors of the emulated coarse version. If the fine posterior turns 
 the coarse version is evaluated there too.
 """
 
-import logging
 from dataclasses import replace
 
 import numpy as np
 
-from pymc_kmc.learning.composite import N_BURNED, draw, joined
+from pymc_kmc.learning.composite import DISPERSED, N_BURNED, N_DRAWS, draw, joined
 from pymc_kmc.learning.convergence import begin
-from pymc_kmc.learning.multistart import N_DRAWS
+from pymc_kmc.learning.emulator import MOST_COMPARED
 from pymc_kmc.learning.placing import uncertain
+from pymc_kmc.learning.rounds import LARGEST_BATCH
 from pymc_kmc.numerics.samples import shrunk, spread_out
 
-# PyMC's logger has a handler, and its level.
-log = logging.getLogger("pymc.pymc_kmc")
-
-# Temperature of the coarse posterior whose draws are the first evaluations of the fine version.
-FIRST_SPREAD = 2.0
 # Number of rounds after which a coarse version is dropped if the error at draws is larger than the
 # limit at uncertain places. That of a useful one is a tenth of the limit by then.
-PATIENCE = 3
-# Coarse evaluations added at once, and most in all: fitting more of them takes seconds.
-N_MORE, MOST = 32, 400
+FEW_ROUNDS = 3
 
 
 class Unusable(Exception):
@@ -56,7 +49,7 @@ class Coarse:
     def begin(self, opaque, rounds, rng, evaluations=None):
         """Return the LearningState after fine evaluations, new ones by default; may be Unusable."""
         found, last = self.drawn, self.drawn.parts[-1]
-        settings = found.factor, last.step_size, N_BURNED, rng, FIRST_SPREAD, found.maps
+        settings = found.factor, last.step_size, N_BURNED, rng, DISPERSED, found.maps
         if evaluations is None:
             wide = draw(self.composite, last.X, *settings).X
             evaluations = opaque.evaluate(spread_out(wide, opaque.n_dimensions + 2, rng))
@@ -71,17 +64,17 @@ class Coarse:
 
     def misleads(self, rounds):
         """Say whether errors of the first rounds have stayed too large."""
-        is_last, largest = len(rounds.history) == PATIENCE, rounds.limits.uncertain_error
+        is_last, largest = len(rounds.history) == FEW_ROUNDS, rounds.limits.uncertain_error
         return rounds.is_hopeless or (is_last and rounds.history[-1].error > largest)
 
     def follow(self, draws, composite):
         """Evaluate the coarse version at uncertain draws (n, d) of the fine `composite`."""
-        while len(self.evaluations) < MOST:
+        while len(self.evaluations) < MOST_COMPARED:  # fitting more takes seconds
             doubt = self.composite(draws).doubt
             if np.sqrt(np.mean(doubt)) <= self.run.rounds.limits.own:
                 return
             emulators = self.composite.emulators
-            X = uncertain(emulators, self.opaque.inputs, draws, doubt, draws[:0], N_MORE)
+            X = uncertain(emulators, self.opaque.inputs, draws, doubt, draws[:0], LARGEST_BATCH)
             self.evaluations = self.evaluations.joined(self.opaque.evaluate(X))
             # What is deep for the fine posterior matters less, not what is for the coarse one.
             heights = composite(self.evaluations.X).mean

@@ -30,33 +30,34 @@ from scipy.special import logsumexp
 
 from pymc_kmc.learning.modes import maxima
 from pymc_kmc.numerics.coordinates import ModeMaps
-from pymc_kmc.numerics.linear_algebra import cholesky_factor
-from pymc_kmc.numerics.samples import shrunk
+from pymc_kmc.numerics.linear_algebra import ROUNDING, cholesky_factor
+from pymc_kmc.numerics.samples import robust_spread, shrunk
 
 # Most leapfrog steps of a transition; the number is uniform from 1.
 MOST_STEPS = 10
 # Target acceptance rate of the step size, gain of its logarithm, and bounds. Leapfrog steps on a
 # unit Gaussian are unstable from 2 on, and 1 is hardly worse than shorter ones.
-ACCEPTANCE, GAIN, STEP_SIZES = 0.75, 0.15, (1e-3, 1.2)
+ACCEPTANCE, SIZE_GAIN, STEP_SIZES = 0.75, 0.15, (1e-3, 1.2)
 # Factors of the step size, drawn for each chain, and their probabilities: the step size that is
 # right in the middle of a banana is hardly accepted in its arms.
-STEP_FACTORS, STEP_PROBABILITIES = (1.0, 0.35), (0.75, 0.25)
+SIZE_FACTORS, SIZE_PROBABILITIES = (1.0, 0.35), (0.75, 0.25)
 # Bounds of the uniform jitter of a transition's step size, in learned step sizes.
-JITTER = (0.7, 1.3)
+SIZE_JITTER = (0.7, 1.3)
 # Weight of the variance V in the log density that is drawn from.
 PENALTY = 0.5
-# Lower bound, in squared nats, of a variance whose square root is differentiated.
-SMALLEST_VARIANCE = 1e-12
 # Standard deviation, in nats, of a log density that is finite with probability one half: the
 # density is either zero or twice its mean.
 DOUBT = np.log(2.0)
-# Lower bound of a scale of the prior's draws: those of a variable may all be equal.
-SMALLEST = 1e-12
 # Most chains that make the final draws, and draws of each.
-N_CHAINS, N_EACH = 256, 8
-# Most nodes predicted at once, over all chains, and fewest chains: 256 chains of thirty boxes took
-# four minutes.
-MOST_AT_ONCE, FEWEST_CHAINS = 4096, 32
+MOST_CHAINS, N_EACH = 256, 8
+# Most nodes predicted at once, over all chains: 256 chains of thirty boxes took four minutes.
+MOST_AT_ONCE = 4096
+# Fewest chains, of a round or for the final draws.
+FEWEST_CHAINS = 32
+# Number of draws that stand for a density, where pairs of them are compared.
+N_DRAWS = 256
+# Temperature of draws wider than the posterior, hardly deeper than the values that are compressed.
+DISPERSED = 2.0
 # Stages until chains have mixed: transitions between draws and most leapfrog steps of each. Along a
 # banana four times as long trajectories gave an R-hat of 1.04, four times as many 1.09. Keeping the
 # draws of earlier stages gave errors of its log sds of .12 in place of .05.
@@ -65,7 +66,7 @@ BETWEEN = (8, MOST_STEPS), (8, 4 * MOST_STEPS), (16, 4 * MOST_STEPS), (32, 4 * M
 MIXED = 1.03
 # Drift of averages, in standard errors, above which chains still depend on their starts: of a
 # hundred averages without drift, one is above it in 1 of 150 calls.
-DRIFT = 4.0
+MOST_DRIFT = 4.0
 # Number of transitions of burn-in.
 N_BURNED = 16
 # Proposals from the prior between two draws. Without them a plateau with 3 % of the mass, 8 nats
@@ -146,7 +147,7 @@ class Composite:
         """Return :class:`Values` plus a standard deviation, `most` nats at most."""
 
         def bonus(variance):  # with .3 standard deviations searches ended early
-            sd = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
+            sd = np.sqrt(np.maximum(variance, ROUNDING))
             if most is None:
                 return sd, 0.5 / sd
             share = np.tanh(sd / most)
@@ -262,8 +263,8 @@ def draw(
     values = with_slopes(X, values)
     for _ in range(n):
         momentum = rng.standard_normal(X.shape)
-        factors = rng.choice(STEP_FACTORS, size=len(X), p=STEP_PROBABILITIES)
-        size = (step_size * rng.uniform(*JITTER) * factors)[:, None]
+        factors = rng.choice(SIZE_FACTORS, size=len(X), p=SIZE_PROBABILITIES)
+        size = (step_size * rng.uniform(*SIZE_JITTER) * factors)[:, None]
         new_X, new_momentum, new_values = X, momentum, values
         gradient = values.gradient
         for _ in range(rng.integers(1, most_steps + 1)):
@@ -282,7 +283,7 @@ def draw(
         X, values, probability = _accepted(X, values, new_X, new_values, change, rng)
         full = probability[:n_steering][factors[:n_steering] == 1.0]
         if len(full):
-            step_size *= np.exp(GAIN * (full.mean() - ACCEPTANCE))
+            step_size *= np.exp(SIZE_GAIN * (full.mean() - ACCEPTANCE))
         step_size = float(np.clip(step_size, *STEP_SIZES))
         if maps is not None:
             new_X, log_ratio = maps.jump(X, rng)
@@ -327,8 +328,8 @@ class FromPrior:
 
     def __init__(self, draws):
         n, d = draws.shape
-        spread = 0.5 * np.ptp(np.quantile(draws, [0.16, 0.84], axis=0), axis=0)
-        self.centres, self.scales = draws, n ** (-1.0 / (d + 4)) * np.maximum(spread, SMALLEST)
+        spread = np.maximum(robust_spread(draws), ROUNDING)  # a variable's may all be equal
+        self.centres, self.scales = draws, n ** (-1.0 / (d + 4)) * spread
 
     def log_density(self, X):
         squares = cdist(X / self.scales, self.centres / self.scales, "sqeuclidean")
@@ -365,7 +366,7 @@ def drawn(composite, state, rng, prior) -> FinalDraws:
     from_prior = FromPrior(prior) if len(prior) else None
     starts = _finite(composite, state)
     n_chains = max(MOST_AT_ONCE // len(composite.model.nodes), FEWEST_CHAINS)
-    starts = starts[rng.choice(len(starts), min(n_chains, N_CHAINS))]
+    starts = starts[rng.choice(len(starts), min(n_chains, MOST_CHAINS))]
     factor, modes, maps = state.factor, tuple(state.modes), state.maps
     last = draw(composite, starts, factor, state.step_size, N_BURNED, rng, maps=maps)
     for stage, (n, most_steps) in enumerate(BETWEEN):
@@ -379,7 +380,7 @@ def drawn(composite, state, rng, prior) -> FinalDraws:
         X = np.stack([part.X for part in parts])
         turned = on_circles(X, composite.model.periods)
         r_hat = potential_scale_reduction(turned)
-        have_mixed = r_hat < MIXED and drift(turned) < DRIFT
+        have_mixed = r_hat < MIXED and drift(turned) < MOST_DRIFT
         if have_mixed or not state.has_converged or stage == len(BETWEEN) - 1:
             break
         if stage == 0 and r_hat >= MIXED:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kmc.adaptation.schedules import FIRST_STEP_SIZE
 from pymc_kmc.learning.composite import Composite, on_circles
 from pymc_kmc.learning.emulator import SHALLOW
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
@@ -14,8 +15,6 @@ from pymc_kmc.numerics.linear_algebra import cholesky_factor
 # Consecutive rounds with small errors at convergence. With two a dose-response model had an ESS of
 # 817 (250) after 76 evaluations, with three 842 (586) after 84: two had missed a tail.
 N_CONVERGED_ROUNDS = 3
-# First step size in one dimension; it falls with the fourth root of the dimension.
-FIRST_STEP_SIZE = 0.5
 # Lowest temperature of the draws among which uncertain places are chosen: posterior draws of a
 # wrong emulator don't reach the places where it is wrong.
 EXPLORING = 1.7
@@ -103,6 +102,7 @@ class LearningState(NamedTuple):
 
 def begin(evaluations, draws, covariance, temperature, modes=()):
     """Return the state before the first round, for a surrogate around draws (n, d)."""
+    # The step size of one acceptance rate falls with the fourth root of the dimension.
     step_size = FIRST_STEP_SIZE * draws.shape[1] ** -0.25
     factor = cholesky_factor(covariance)
     start = evaluations, None, draws, factor, temperature, np.inf, 0, step_size, ()

@@ -1,5 +1,6 @@
 """The progress line of learning, and the line that names functions while they are compiled."""
 
+import logging
 from contextlib import suppress
 from importlib.util import find_spec
 
@@ -9,6 +10,9 @@ from rich.errors import LiveError
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pymc_kmc.numerics.jit import is_announced
+
+# PyMC's logger has a handler, and its level.
+log = logging.getLogger("pymc.pymc_kmc")
 
 # The last phase.
 DONE = "Learned"

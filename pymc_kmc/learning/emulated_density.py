@@ -5,7 +5,6 @@ likelihood are exact and follow other steps' variables. Value and gradient are o
 function, which compiled trajectories call.
 """
 
-import logging
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +21,10 @@ from pymc_kmc.adaptation.fitted import FittedSurrogate, LogWeights, fisher_infor
 from pymc_kmc.adaptation.transitions import learn_transitions
 from pymc_kmc.dynamics import Metric, SurrogateHamiltonian
 from pymc_kmc.learning.composite import Composite
-from pymc_kmc.learning.display import Compiling
+from pymc_kmc.learning.display import Compiling, log
 from pymc_kmc.learning.emulator import NodeEmulator, shrunk
 from pymc_kmc.learning.region import FeasibleRegion, log_probability_graph
-from pymc_kmc.learning.resuming import ROUNDING
+from pymc_kmc.likelihoods.black_box import CALL_ROUNDING
 from pymc_kmc.model.differentiable import CompiledDensity, density_at
 from pymc_kmc.model.log_density import compile_function
 from pymc_kmc.model.opaque import OpaqueModel
@@ -41,15 +40,13 @@ from pymc_kmc.numerics.jit import sources_digest
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, geometric_mean, single_threaded_blas
 from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at_all, packed, pulled_at_all
 
-log = logging.getLogger("pymc.pymc_kmc")
-
 # Minus the log correlation of starts and ends at which sequences end. With 6 they take .8 to 1.2 ms
 # in three and four dimensions, with 3 .5 to .7, at the same effective sample size.
-MOST_DECORRELATION = 3.0
+ENOUGH_DECORRELATION = 3.0
 # Operations of a proposal's gradients for each emulator, and most emulators with a budget of their
 # own. One budget takes two ms, a fifth of an evaluation of ten ms; twelve emulators share two (16
 # ms on a slow machine).
-BUDGET, MOST_BUDGETS = 12e6, 2
+OPERATIONS, MOST_BUDGETS = 12e6, 2
 # Operations of a gradient besides emulators (two microseconds), and besides each emulator's (two
 # thirds of one).
 OVERHEAD, OVERHEAD_OF_ONE = 12e3, 4e3
@@ -58,7 +55,7 @@ OVERHEAD, OVERHEAD_OF_ONE = 12e3, 4e3
 FEWEST_GRADIENTS = 100
 # Number of emulators above which this is the fewest gradients: a trajectory or two, 20 ms on a
 # hundred.
-MANY, FEWEST_OF_MANY = 10, 20
+MANY_EMULATORS, FEWEST_OF_MANY = 10, 20
 # Number of the best evaluations that are compared with the model.
 N_COMPARED = 8
 # Last rounds whose evaluations weigh the surrogate by its errors.
@@ -235,7 +232,7 @@ def on_emulators(posterior, model) -> FittedSurrogate:
             X,
             np.random.default_rng(0),
             n_gradients(density.operations),
-            most_decorrelation=MOST_DECORRELATION,
+            most_decorrelation=ENOUGH_DECORRELATION,
         )
         fitted = FittedSurrogate(density, IDENTITY, transitions, LogWeights(density.hamiltonian))
         evaluations = posterior.evaluations
@@ -254,7 +251,7 @@ def _check_same_model(density, evaluations):
         now = density.composite.model.values(best.X, best.outputs)
     except ValueError:  # other nodes, or outputs of other shapes
         now = np.full(len(best), np.nan)
-    if not np.allclose(now, best.log_densities, rtol=ROUNDING, atol=ROUNDING):
+    if not np.allclose(now, best.log_densities, rtol=CALL_ROUNDING, atol=CALL_ROUNDING):
         raise ValueError(
             f"the posterior was learned of another model: at its best place, with the same opaque "
             f"outputs, the log density was {best.log_densities[0]:.6g}, and is {now[0]:.6g} here. "
@@ -267,8 +264,8 @@ def n_gradients(operations):
     """Return the number of gradients of a proposal, given each emulator's operations (n,)."""
     n = len(operations)
     total = OVERHEAD + n * OVERHEAD_OF_ONE + np.sum(operations)
-    fewest = FEWEST_OF_MANY if n > MANY else FEWEST_GRADIENTS
-    return max(int(min(n, MOST_BUDGETS) * BUDGET / total), fewest)
+    fewest = FEWEST_OF_MANY if n > MANY_EMULATORS else FEWEST_GRADIENTS
+    return max(int(min(n, MOST_BUDGETS) * OPERATIONS / total), fewest)
 
 
 # Emulators in place of opaque nodes, in a graph like any other
@@ -324,7 +321,7 @@ class EmulatorPullOp(Op):
         output_storage[0][0] = pulled_at_all(*arrays, int(place))
 
 
-def _key(op):
+def _cache_key(op):
     """Return the cache key of an Op's compiled code, the same for any number of outputs."""
     return f"{type(op).__qualname__} {sources_digest()}"
 
@@ -335,7 +332,7 @@ def _funcify_emulator(op, **kwargs):
     def emulator(points, numbers, layout, place):
         return outputs_at_all(points, numbers, layout, place.item())
 
-    return emulator, _key(op)
+    return emulator, _cache_key(op)
 
 
 @numba_basic.register_funcify_and_cache_key(EmulatorPullOp)
@@ -344,7 +341,7 @@ def _funcify_pull(op, **kwargs):
     def pull(points, by_outputs, outputs, memory, numbers, layout, place):
         return pulled_at_all(points, by_outputs, outputs, memory, numbers, layout, place.item())
 
-    return pull, _key(op)
+    return pull, _cache_key(op)
 
 
 def emulated_graph(composite, packed):

@@ -42,7 +42,7 @@ COMPETE_AGAIN = 1.2
 MOST_COMPARED = 400
 # Number of values from which on hyperparameters are kept until the number has grown by this factor:
 # a search takes some 15 times as long as a fit.
-MANY, SEARCH_AGAIN = 300, 1.15
+MANY_ROWS, SEARCH_AGAIN = 300, 1.15
 # Fewest values for an extended covariance, and its least gain of log evidence, in nats a value;
 # below .3 predictions don't improve. Functions of few coordinates gain .8 for Glass at 250 values
 # and 1.0 at 1100; radial terms gain 3.7 for a Student t at 250.
@@ -51,7 +51,7 @@ FEWEST_EXTENDED, EXTENSION_GAIN = 100, 0.5
 # each trial of the additive kernel's parameters. On moves each output takes a square of all its
 # knots.
 MOST_EXTENDED = {"additive": (20, 1), "radial": (1000, 1000)}
-# Weight of the last covariance in that of a space's coordinates, if fits follow each other.
+# Weight of the last covariance in the next, of a space's coordinates and of chains' metric.
 COVARIANCE_MEMORY = 0.5
 # Most values of a function's nodes that are fitted, in coefficients of a quadratic of its inputs,
 # besides one a node. A hundred values in two dimensions gave errors of .05 nats, sixty .1.
@@ -262,7 +262,7 @@ class NodeEmulator:
         competes |= self.space is not None and self.space[0] not in spaces
         if not competes and self.is_log:
             competes = not np.all(Y > 0)  # they all were before
-        keeps = self.grows and not competes and MANY < len(Y) < SEARCH_AGAIN * self.n_searched
+        keeps = self.grows and not competes and MANY_ROWS < len(Y) < SEARCH_AGAIN * self.n_searched
         last = None if self.process is None else self.process.extension
 
         def best(candidates, extension, rows=slice(None)):

@@ -7,17 +7,16 @@
 3. *Learn* (:mod:`pymc_kmc.learning.rounds`): draw, predict, evaluate, until predictions are right.
 """
 
-import logging
 import warnings
 from functools import partial
 
 import numpy as np
 
-from pymc_kmc.learning.averages import N_DRAWS, emulated, jumps, of_emulated, without_noise
+from pymc_kmc.learning.averages import emulated, jumps, of_emulated, without_noise
 from pymc_kmc.learning.coarse import Coarse, Unusable
-from pymc_kmc.learning.composite import N_BURNED, draw, drawn, joined
+from pymc_kmc.learning.composite import DISPERSED, N_BURNED, N_DRAWS, draw, drawn, joined
 from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS, unchecked
-from pymc_kmc.learning.display import DONE, Display
+from pymc_kmc.learning.display import DONE, Display, log
 from pymc_kmc.learning.modes import is_new, learned_mode, of_searches
 from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
 from pymc_kmc.learning.posterior import LearnedPosterior
@@ -31,9 +30,6 @@ from pymc_kmc.model.opaque import OpaqueModel, StructureError
 from pymc_kmc.numerics.checks import check_count, check_flag, check_positive, check_rng
 from pymc_kmc.numerics.jit import is_interrupt
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
-
-# PyMC's logger has a handler, and its level.
-log = logging.getLogger("pymc.pymc_kmc")
 
 # Default limit of evaluations, and its growth with each dimension: of ten runs of a scalar in eight
 # dimensions four converge by then, and all are in the right mode.
@@ -51,8 +47,6 @@ N_STARTS = 4
 MOST_UNCHECKED = 0.02
 # R-hat of the final draws above which the weights of maxima are unknown.
 UNMIXED = 1.1
-# Temperature of the dispersed draws at which chains begin.
-DISPERSED = 2.0
 # Message for a model that has a gradient.
 HAS_GRADIENT = (
     "This model's log density has a gradient: pm.NUTS() or kmc.GadMALA() may need fewer "

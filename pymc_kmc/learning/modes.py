@@ -6,24 +6,26 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from pymc_kmc.numerics.linear_algebra import symmetric
+from pymc_kmc.numerics.linear_algebra import ROUNDING, symmetric
 from pymc_kmc.numerics.samples import far_apart
+from pymc_kmc.surrogates.exact_gp import NO_LOSS
 
 # Number of draws, far apart, from which maxima are climbed to.
 N_CLIMBS = 16
-# Most iterations of a climb, and its loss where the density has no value.
-N_ITERATIONS, NO_LOSS = 100, 1e10
+# Most iterations of a climb.
+CLIMB_ITERATIONS = 100
 # Step of the differences for curvatures, and the smallest curvature, in units of the draws' scales.
 CURVATURE_STEP, SMALLEST_CURVATURE = 1e-3, 1e-2
-# Smallest curvature as a share of the largest, for an invertible covariance.
-ROUNDING = 1e-12
 # Difference of log masses from which on the smaller maximum is left out.
 NEGLIGIBLE_MASS = 7.0
-# Largest depth of a point, in nats, that may belong to a mode, and the tolerance of the depth that
-# the mode's Gaussian predicts: in nats, and as a share of the depth.
-DEEPEST_MEMBER, MEMBER_ERROR, MEMBER_SHARE = 10.0, 1.0, 0.25
+# Depth, in nats, beyond which there is no mass.
+NO_MASS = 10.0
+# Error of a predicted log density, in nats, that confirms a prediction.
+SMALL_ERROR = 1.0
+# The same as a share of the depth, for a mode's Gaussian.
+MEMBER_SHARE = 0.25
 # Most variables, and elements of each, in a sentence.
-MOST_NAMED, MOST_ELEMENTS = 4, 4
+MOST_NAMED = 4
 
 
 class Mode(NamedTuple):
@@ -44,9 +46,9 @@ def explains(mode, x, log_density, nearest_copy):
     away = nearest_copy(x, mode.x) - mode.x
     predicted = 0.5 * away @ np.linalg.solve(mode.covariance, away)
     depth = mode.log_density - log_density
-    if not depth < DEEPEST_MEMBER:
+    if not depth < NO_MASS:
         return False
-    return abs(predicted - depth) < MEMBER_ERROR + MEMBER_SHARE * max(depth, 0.0)
+    return abs(predicted - depth) < SMALL_ERROR + MEMBER_SHARE * max(depth, 0.0)
 
 
 def maxima(composite, X):
@@ -94,7 +96,7 @@ def climb(density, x, factor, start, n_iterations, bounds=None):
 def _climb(composite, x, scales):
     """Return the :class:`Mode` above x (d,), or None where the log density is not finite."""
     density, factor = partial(composite, penalty=0.0), np.diag(scales)
-    found = climb(density, x, factor, np.zeros(len(x)), N_ITERATIONS)
+    found = climb(density, x, factor, np.zeros(len(x)), CLIMB_ITERATIONS)
     if not found.fun < NO_LOSS:
         return None
     top, steps = x + found.x * scales, CURVATURE_STEP * factor
@@ -233,5 +235,5 @@ def _place(variables):
 def _shown(value):
     if value.ndim == 0:
         return f"{value:.3g}"
-    shown = [f"{element:.3g}" for element in value.ravel()[:MOST_ELEMENTS]]
-    return f"[{', '.join([*shown, *['...'][: value.size > MOST_ELEMENTS]])}]"
+    shown = [f"{element:.3g}" for element in value.ravel()[:MOST_NAMED]]
+    return f"[{', '.join([*shown, *['...'][: value.size > MOST_NAMED]])}]"

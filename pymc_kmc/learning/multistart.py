@@ -30,48 +30,39 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kmc.learning.composite import DISPERSED, N_DRAWS
 from pymc_kmc.learning.convergence import begin
 from pymc_kmc.learning.emulator import shrunk
 from pymc_kmc.learning.modes import NEGLIGIBLE_MASS, Mode, explains, is_same, learned_mode
 from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.learning.rounds import BATCH_SIZE, LARGEST_TEMPERATURE
 from pymc_kmc.learning.search import search, side_by_side
-from pymc_kmc.learning.trust_region import FAR_BELOW, N_CHECKS, SAME, Repulsion, TrustRegion
-from pymc_kmc.numerics.samples import far_from, spread_out
+from pymc_kmc.learning.trust_region import N_IN_A_ROW, SAME, Repulsion, TrustRegion
+from pymc_kmc.numerics.samples import far_from, robust_spread, spread_out
 
-# Draws of the prior, which cost nothing, and the number of them, evenly spread, that are evaluated
-# for log densities alone.
-N_POOL, N_PRIOR = 256, 16
+# Number of the prior's draws, evenly spread, that are evaluated for log densities alone.
+N_PRIOR = 16
 # Largest distance of a start from the prior's median, in its scales: a search moves one scale a
 # step.
-FARTHEST = 5.0
+FARTHEST_START = 5.0
 # Fewest searches by outputs, fewest and most by numbers. Of Lotka-Volterra's one in eight ends in a
 # local maximum with outputs, six in ten with numbers, and one in five of those that are repelled.
-FEWEST_SEARCHES, FEWEST_BY_NUMBERS, MOST_BY_NUMBERS = 4, 6, 10
+FEWEST_SEARCHES, FEWEST_CLIMBS, MOST_SEARCHES = 4, 6, 10
 # Number of searches by numbers after which one that stalls is the last: others would stall too.
 FEWEST_STALLED = 3
 # Largest number of inputs of a node up to which searches aren't expected to miss its best mode.
-FEW_DIMENSIONS = 6
-# Fewest searches by numbers beyond these dimensions: if some end far below the best, if all end
-# alike, and under noise. Half of Lotka-Volterra's that climb alone end in its local mode: six all
-# did on one seed of 18, eight that are repelled on one seed of ten.
-FEWEST_APART, FEWEST_ALIKE, FEWEST_IN_NOISE = 4, 6, 8
-# Number of repelled searches after those that climb alone, if all ended alike: on the seed above
-# the first one found the higher mode.
-N_KEPT_AWAY = 2
+FEW_INPUTS = 6
+# Fewest searches by numbers beyond them under noise. Half of Lotka-Volterra's that climb alone end
+# in its local mode: six all did on one seed of 18, eight that are repelled on one seed of ten.
+FEWEST_IN_NOISE = 8
 # Number of searches under noise if all end alike; those after the fewest climb alone. On 25 seeds
 # of Lotka-Volterra with noise of one nat eight searches missed the right mode twice, twelve once.
 MOST_IN_NOISE = 12
 # Standard deviation of the noise, in nats, above which it hides slopes.
 HIDING_NOISE = 0.3
-# Checks a dimension that the highest maximum has to pass under noise. With three in all, six of ten
-# of Lotka-Volterra's with noise of one nat were on a ridge 5 to 25 nats below their maximum.
-CHECKS_A_DIMENSION = 1
-# Number of later searches that the best maximum has to stand for.
+# Number of later searches that the best maximum has to stand for: those that are repelled, if all
+# that climb alone end alike. On the seed above the first one found the higher mode.
 N_STOOD = 2
-# Evaluations a dimension for which a search is repelled from known modes: by then it is in the
-# basin of another one, if there is one.
-REPELLED = 1
 # Largest share of the evaluations for one search, and for all searches: rounds need the rest.
 SEARCH_SHARE, SEARCHES_SHARE = 0.25, 0.75
 # Evaluations a dimension that a search by numbers may take anyway: one of Lotka-Volterra's to the
@@ -80,12 +71,10 @@ LEAST_A_SEARCH = 24
 # Largest scale, in unconstrained units, of a search from one of PyMC's jittered points, which are a
 # unit around a point that the user may have set. With the scales of far too wide priors a
 # regression's seven parameters were a hundred nats below their maximum after 250 evaluations.
-JITTER = 1.0
+JITTERED_SCALE = 1.0
 # Spread of the first places around a maximum, in standard deviations of the linear model's
-# posterior, and temperature of the first round there.
-FIRST_SPREAD, FIRST_TEMPERATURE = 1.5, 2.0
-# Number of draws that rounds begin with.
-N_DRAWS = 256
+# posterior.
+FIRST_SPREAD = 1.5
 # Places of the first design of small nodes, in coefficients of a quadratic of their inputs.
 DESIGN = 2
 
@@ -108,13 +97,13 @@ class MultiStart:
         self.n_parallel = opaque.n_parallel if opaque.n_parallel > BATCH_SIZE else 1
         least = LEAST_A_SEARCH * opaque.n_dimensions
         self._most_by_numbers = max(int(SEARCH_SHARE * most), least)
-        self.prior = opaque.prior_points(N_POOL, rng)
+        self.prior = opaque.prior_points(N_DRAWS, rng)
         self.starts = opaque.jittered_points(n_starts, rng)
         self.scales = np.ones(opaque.n_dimensions)
         if self.prior is not None:
-            spread = 0.5 * np.ptp(np.quantile(self.prior, [0.16, 0.84], axis=0), axis=0)
+            spread = robust_spread(self.prior)
             self.scales = np.where(spread > 0, spread, 1.0)
-            centre, away = np.median(self.prior, axis=0), FARTHEST * self.scales
+            centre, away = np.median(self.prior, axis=0), FARTHEST_START * self.scales
             self.starts = np.clip(self.starts, centre - away, centre + away)
             self.starts[1::2] = spread_out(self.prior, n_starts // 2, rng)
         self.begin_again()
@@ -126,7 +115,7 @@ class MultiStart:
         self.evaluations = opaque.evaluations
         # Whether a node depends on so many numbers that searches may miss its modes, and whether
         # noise hides slopes besides.
-        self.may_hide_modes = max(len(n.moves_with) for n in opaque.nodes) > FEW_DIMENSIONS
+        self.may_hide_modes = max(len(n.moves_with) for n in opaque.nodes) > FEW_INPUTS
         self._is_hidden = self.may_hide_modes and opaque.is_noisy
         self.found: list[FoundMode] = []
         self.n_searches = self.n_dispersed = 0
@@ -136,7 +125,7 @@ class MultiStart:
         self.say = say
         if evaluations is not None:
             self.evaluations = evaluations
-            hot = FIRST_TEMPERATURE if self.opaque.returns_outputs else LARGEST_TEMPERATURE
+            hot = DISPERSED if self.opaque.returns_outputs else LARGEST_TEMPERATURE
             return self._at_best(hot)
         if self.opaque.has_small_nodes and self.prior is not None:
             # Each node's inputs are few.
@@ -169,7 +158,7 @@ class MultiStart:
         pairs = zip(starts, self.rng.spawn(len(starts)), strict=True)
         searches = [self._search_by_outputs(*pair) for pair in pairs]
         begin = opaque.begin if opaque.runs_ahead else None
-        n = min(max(FEWEST_SEARCHES, 1), n_starts)
+        n = min(FEWEST_SEARCHES, n_starts)
         while searches and not self._have_agreed and self._may_search:
             side_by_side(searches[:n], self._evaluate, begin, self.n_parallel)
             searches, n = searches[n:], 1
@@ -240,13 +229,13 @@ class MultiStart:
             return 1
         if n_before:
             return N_STOOD
-        return FEWEST_APART if self.may_hide_modes else FEWEST_BY_NUMBERS
+        return FEWEST_SEARCHES if self.may_hide_modes else FEWEST_CLIMBS
 
     def _start(self, dispersed, left, n_before):
         """Return a search, the one after `n_before`, from one of the places `left`, a mask."""
         repulsion, heights = None, dispersed.log_densities
         alone = self._climbs_alone(n_before)
-        if n_before and (self._is_hidden or (self.may_hide_modes and n_before >= FEWEST_ALIKE)):
+        if n_before and (self._is_hidden or (self.may_hide_modes and n_before >= FEWEST_CLIMBS)):
             # A search otherwise goes on from the best place nearby, a known mode. If all climbed
             # alone, as many seeds would end in the wrong basin, after more evaluations.
             modes, places = [mode for mode, _ in self.found], dispersed.X[len(self.starts) :]
@@ -260,20 +249,24 @@ class MultiStart:
         left[start] = False
         x, scales = dispersed.X[start], self.scales
         if (x == self.starts[::2]).all(axis=1).any():
-            scales = np.minimum(scales, JITTER)
+            scales = np.minimum(scales, JITTERED_SCALE)
         place = Mode(x, dispersed.log_densities[start], np.diag(scales**2))
-        n_checks = N_CHECKS + self.may_hide_modes
+        n_checks = N_IN_A_ROW + self.may_hide_modes
         if alone and self._is_hidden:
             repulsion = None  # those only begin far from known modes
         n_shared = self.n_dispersed if alone else None
         return TrustRegion(self.opaque, place, self.rng, n_checks, repulsion, n_shared)
 
     def _climb_on(self):
-        """Continue at the highest maximum until it passes more checks: noise hides rises."""
+        """Continue at the highest maximum until it passes a check a dimension: noise hides rises.
+
+        With three in all, six of ten of Lotka-Volterra's with noise of one nat were on a ridge 5 to
+        25 nats below their maximum.
+        """
         d, n = self.opaque.n_dimensions, len(self.evaluations)
         i = int(np.argmax([mode.log_density for mode, _ in self.found]))
         mode, n_searches = self.found.pop(i)
-        region = TrustRegion(self.opaque, mode, self.rng, CHECKS_A_DIMENSION * d)
+        region = TrustRegion(self.opaque, mode, self.rng, d)
         last = min(n + self._most_by_numbers, self.most)
         while not region.has_ended and len(self.evaluations) < last:
             self._step([region])
@@ -295,17 +288,17 @@ class MultiStart:
         """Say whether enough searches have ended, given their modes."""
         if self._is_hidden:
             return has_stood(ends, MOST_IN_NOISE if self.may_have_missed else FEWEST_IN_NOISE)
-        if len(ends) >= MOST_BY_NUMBERS:
+        if len(ends) >= MOST_SEARCHES:
             return True
         if not self.may_hide_modes:
             return have_agreed(ends)
-        alike = FEWEST_ALIKE + N_KEPT_AWAY
-        return has_stood(ends, alike if self._are_alike(ends) else FEWEST_APART)
+        alike = FEWEST_CLIMBS + N_STOOD
+        return has_stood(ends, alike if self._are_alike(ends) else FEWEST_SEARCHES)
 
     def _are_alike(self, modes):
         """Say whether no maximum is far below the best one."""
         values = [mode.log_density for mode in modes]
-        return bool(np.ptp(values) < FAR_BELOW * self.opaque.n_dimensions)
+        return bool(np.ptp(values) < COMPRESSION_DEPTH * self.opaque.n_dimensions)
 
     @property
     def is_blurred(self):
@@ -339,7 +332,8 @@ class MultiStart:
         left = min(left, self._most_by_numbers - region.n_evaluations)
         known = self._known(region)
         if known is None and left > 0:
-            if region.has_ended or region.n_evaluations >= REPELLED * len(region.x):
+            # By then it is in the basin of another mode, if there is one.
+            if region.has_ended or region.n_evaluations >= len(region.x):
                 region.release()
             if not region.has_ended:
                 highest = max([highest, *(mode.log_density for mode, _ in self.found)])
@@ -413,7 +407,7 @@ class MultiStart:
             draws.append(mode.x + rng.standard_normal((N_DRAWS // len(modes), d)) @ factor.T)
         draws = np.vstack(draws)
         covariance = best.covariance if len(modes) == 1 else shrunk(draws)
-        return begin(self.evaluations, draws, covariance, FIRST_TEMPERATURE, modes)
+        return begin(self.evaluations, draws, covariance, DISPERSED, modes)
 
     def _at_best(self, temperature):
         X, values = self.evaluations.X, self.evaluations.log_densities
@@ -444,7 +438,7 @@ def are_near(evaluations, opaque):
 def have_agreed(modes):
     """Say whether enough searches by numbers have ended, two of them at the best maximum."""
     values = np.array([mode.log_density for mode in modes])
-    return len(modes) >= FEWEST_BY_NUMBERS and np.sum(values > values.max() - SAME) > 1
+    return len(modes) >= FEWEST_CLIMBS and np.sum(values > values.max() - SAME) > 1
 
 
 def has_stood(modes, fewest):

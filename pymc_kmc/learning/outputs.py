@@ -13,6 +13,9 @@ import numpy as np
 # Depth below the best log density, in nats a dimension, beyond which it is compressed, and fewest
 # dimensions that are counted: draws at temperature 2 are hardly deeper.
 COMPRESSION_DEPTH, FEWEST_DIMENSIONS = 3.0, 2
+# Largest number of dimensions that are few: a quadratic in more has so many coefficients that
+# rounds learn them faster than searches, and compressed values determine them badly.
+FEW_DIMENSIONS = 10
 # Standard deviation of a deep value's error, as a share of its depth beyond. With .1 noisy deep
 # values bent the process at draws: learning took 400 evaluations in place of 280.
 DEEP_ERROR = 0.25
@@ -80,7 +83,7 @@ def of_term(Y, log_densities, highest, d, transform, base=None):
 def of_outputs(Y, log_densities, highest, d, transform, base=None):
     """Return the same of outputs Y (n, m); `base` (n, m) is in the transform's units."""
     compression = Compression.of(np.minimum(log_densities, highest), d)
-    finite = np.where(np.isfinite(log_densities), log_densities, compression.best - 1e6)
+    finite = np.where(np.isfinite(log_densities), log_densities, compression.best - DEEPEST)
     # The error of an output is of no interest where the log density is that low.
     noise = (compression.error(compression(finite)) / compression.depth) ** 2
     weights = 1.0 / (1.0 + np.maximum(compression.best - finite, 0.0) / compression.depth)

@@ -25,16 +25,17 @@ surrogate Bayesian inference with noisy likelihood evaluations. *Bayesian Analys
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from pymc_kmc.learning.composite import Draws, draw, joined
-from pymc_kmc.numerics.samples import far_apart
+from pymc_kmc.numerics.samples import JITTER, far_apart
 
 # Largest standard deviation, in nats, that is added: without a limit draws leave for ever farther
 # places.
 MOST_OPTIMISM = 2.0
-# Stretches of optimistic draws, the first half of them burn-in, and transitions of each: fifty
-# transitions hardly come along a banana's arms.
-N_STRETCHES, N_TRANSITIONS = 10, 10
+# Stretches of optimistic draws, the first half of them burn-in, and transitions of each, as many as
+# lead to a round's exploring temperature: fifty transitions hardly come along a banana's arms.
+N_STRETCHES, STRETCH = 10, 10
 # Largest standard deviation, in nats, of an optimistic draw that is used: beyond, a polynomial that
 # bends up may lead thousands of nats down. Without a limit one banana of ten had its arms cut off;
 # 3 and 10 cost other models the same.
@@ -66,14 +67,12 @@ def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraw
 
     last, way = draws, [draws]
     for _ in range(N_STRETCHES):
-        last = draw(density, last.X, factor, last.step_size, N_TRANSITIONS, rng, maps=maps)
+        last = draw(density, last.X, factor, last.step_size, STRETCH, rng, maps=maps)
         way.append(last)
     end = joined(way[-(N_STRETCHES // 2) :])
     X = end.X
     # The draws' own moments by weights: two sets of draws would differ by chance.
-    log_weights = composite(X).own - end.values.penalised
-    weights = np.exp(log_weights - log_weights.max())
-    weights /= weights.sum()
+    weights = softmax(composite(X).own - end.values.penalised)
     mean = weights @ X
     sd = np.sqrt(np.maximum(weights @ (X - mean) ** 2, np.finfo(float).tiny))
     gap = max(
@@ -99,7 +98,7 @@ def uncertain(emulators, inputs_at, X, variance, picked, n):
     covariance = emulator.covariance(places, inputs_at(places))
     n_picked = len(picked)
     scale = variance / np.maximum(np.diag(covariance)[n_picked:], np.finfo(float).tiny)
-    noise = emulator.noise + 1e-9 * np.trace(covariance) / len(covariance)
+    noise = emulator.noise + JITTER * np.trace(covariance) / len(covariance)
     chosen = []
     for k in range(n_picked + n):
         i = k

@@ -7,7 +7,7 @@ import xarray as xr
 
 from pymc_kmc.learning import averages, storage
 from pymc_kmc.learning.averages import Averages, Emulated, LogEvidence
-from pymc_kmc.learning.composite import N_EACH
+from pymc_kmc.learning.composite import DISPERSED, N_EACH
 from pymc_kmc.learning.convergence import lowest_of_mass
 from pymc_kmc.learning.emulator import ProcessState
 from pymc_kmc.learning.modes import sentences
@@ -16,9 +16,6 @@ from pymc_kmc.model.opaque import Structure
 from pymc_kmc.notebook import figures, paragraph, result
 from pymc_kmc.numerics.checks import check_count, check_rng
 from pymc_kmc.numerics.coordinates import ModeMaps
-
-# Highest temperature of the rounds whose evaluations calibrate the emulators' standard deviations.
-HIGHEST_TEMPERATURE = 2.0
 
 
 @dataclass(frozen=True)
@@ -199,7 +196,7 @@ class LearnedPosterior:
         near = np.fmax(values, emulated.held_out) >= lowest_of_mass(self.log_densities)
         late = np.zeros(len(errors), dtype=bool)
         for found in self.rounds:
-            if found.temperature <= HIGHEST_TEMPERATURE:
+            if found.temperature <= DISPERSED:
                 late[found.n_evaluations - len(found.predicted) : found.n_evaluations] = True
         if self.rounds:  # else earlier evaluations were enough
             near &= late

@@ -21,6 +21,7 @@ from scipy.linalg import LinAlgError
 from scipy.special import expit
 
 from pymc_kmc.learning.emulator import ProcessState, process_about, shrunk
+from pymc_kmc.numerics.linear_algebra import ROUNDING
 
 # Standard deviation s, in labels: the probability's slope is finite for trajectories, and a label
 # is five of them from zero.
@@ -28,8 +29,6 @@ SMOOTHING = 0.2
 # Least probability for chains' moves: where the region is wrong a chain stays for some twenty
 # iterations at most. Without it one chain of four had 1.2 times the standard deviation.
 LEAST = 0.05
-# Lower bound of a label's variance, which rounding may make negative at an evaluation.
-SMALLEST_VARIANCE = 1e-12
 # Slope of the logistic function that approximates the Gaussian distribution function within .01.
 STEEPNESS = 1.702
 
@@ -88,7 +87,7 @@ class FeasibleRegion:
         """
         p = np.fmax(np.exp(self.log_probability(X)[0]), LEAST)
         labels = self.process.covariance(X)
-        sds = np.sqrt(np.fmax(np.diag(labels), SMALLEST_VARIANCE))
+        sds = np.sqrt(np.fmax(np.diag(labels), ROUNDING))
         return (1.0 / np.maximum.outer(p, p) - 1.0) * labels / np.outer(sds, sds)
 
     def for_moves(self, X):

@@ -6,15 +6,9 @@ from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS, error_about_median
 from pymc_kmc.learning.placing import optimistic_draws
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.rounds import BATCH_SIZE
+from pymc_kmc.likelihoods.black_box import CALL_ROUNDING
 from pymc_kmc.likelihoods.store import EvaluationStore
 from pymc_kmc.model.evaluations import Evaluations
-
-# Largest relative difference of outputs, or of log densities, that rounding may explain.
-ROUNDING = 1e-6
-
-
-# Fewest earlier evaluations near draws that may replace rounds: as many as three rounds have.
-FEWEST_KNOWN = N_CONVERGED_ROUNDS * BATCH_SIZE // 2
 
 
 def known_error(rounds, state, composite, draws):
@@ -27,7 +21,8 @@ def known_error(rounds, state, composite, draws):
     values, heights = evaluations.log_densities, draws.values.mean
     is_near = (values >= lowest_of_mass(heights)) & np.isfinite(predicted)
     error = error_about_median(values[is_near] - predicted[is_near])
-    if is_near.sum() < FEWEST_KNOWN or error >= rounds.limits.error:
+    fewest = N_CONVERGED_ROUNDS * BATCH_SIZE // 2  # as many as the rounds that it replaces have
+    if is_near.sum() < fewest or error >= rounds.limits.error:
         return np.inf
     few = draws.rows(slice(rounds.n_chains))
     gap = optimistic_draws(composite, few, state.factor, rounds.rng, state.maps).gap
@@ -81,7 +76,7 @@ def known_modes(learned, remembered):
 def _are_as_high(earlier, remembered):
     """Return whether the model's log densities at earlier evaluations are those found then."""
     before = earlier.log_densities
-    return np.allclose(remembered.log_densities, before, rtol=ROUNDING, atol=ROUNDING)
+    return np.allclose(remembered.log_densities, before, rtol=CALL_ROUNDING, atol=CALL_ROUNDING)
 
 
 def of_store(store, opaque, most):
@@ -110,7 +105,7 @@ def of_store(store, opaque, most):
     for stored, own in zip(columns, opaque.parameters(X), strict=False):
         stored, own = stored.reshape(len(X), -1), own.reshape(len(X), -1)
         largest = np.abs(stored).max(axis=1, keepdims=True)
-        is_there &= (np.abs(stored - own) <= ROUNDING * largest).all(axis=1)
+        is_there &= (np.abs(stored - own) <= CALL_ROUNDING * largest).all(axis=1)
     if not is_there.any():
         raise ValueError(
             f"evaluations={store!r} has none of {op.name!r} that this model could make: its "
@@ -159,8 +154,8 @@ def _check_inputs(earlier, opaque):
             f"have {now.shape[1]}: pass what was learned of the same black boxes."
         )
     # Where terms of an input cancel, rounding is that of the terms.
-    rounding = ROUNDING**2 * np.abs(before).max(axis=0, initial=0.0, where=np.isfinite(before))
-    wrong = np.argwhere(~np.isclose(now, before, ROUNDING, rounding, equal_nan=True))
+    rounding = CALL_ROUNDING**2 * np.abs(before).max(axis=0, initial=0.0, where=np.isfinite(before))
+    wrong = np.argwhere(~np.isclose(now, before, CALL_ROUNDING, rounding, equal_nan=True))
     if len(wrong):
         i, k = wrong[0]
         name = next(node.name for node in opaque.nodes if k < node.inputs.stop)
@@ -179,7 +174,7 @@ def _try_out(earlier, opaque):
         return
     best = earlier[[int(np.argmax(earlier.log_densities))]]
     now, (before,) = opaque.evaluate(best.X).outputs[0], best.outputs
-    rounding = ROUNDING * np.abs(before).max(initial=0.0, where=np.isfinite(before))
+    rounding = CALL_ROUNDING * np.abs(before).max(initial=0.0, where=np.isfinite(before))
     wrong = np.flatnonzero(~np.isclose(now, before, 0.0, rounding, equal_nan=True))
     if len(wrong):
         i = wrong[0]

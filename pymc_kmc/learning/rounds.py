@@ -13,7 +13,6 @@ evaluated, two a round, without noise. In the first rounds that seem right four 
 evaluations, are evaluated: certain emulators don't foresee a jump.
 """
 
-import logging
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_kmc.learning import convergence
-from pymc_kmc.learning.composite import Composite, Draws, draw
+from pymc_kmc.learning.composite import FEWEST_CHAINS, Composite, Draws, draw
 from pymc_kmc.learning.convergence import (
     LearningState,
     Limits,
@@ -30,9 +29,11 @@ from pymc_kmc.learning.convergence import (
     in_place,
     without_refuted,
 )
-from pymc_kmc.learning.emulator import MOST_FITS, NodeEmulator, noise_of, shrunk
-from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, Compression
+from pymc_kmc.learning.display import log
+from pymc_kmc.learning.emulator import COVARIANCE_MEMORY, MOST_FITS, NodeEmulator, noise_of, shrunk
+from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, FEW_DIMENSIONS, Compression
 from pymc_kmc.learning.placing import (
+    STRETCH,
     bounds_of,
     informative,
     new_places,
@@ -45,13 +46,11 @@ from pymc_kmc.learning.region import FeasibleRegion
 from pymc_kmc.model.structure import StructureError
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
-log = logging.getLogger("pymc.pymc_kmc")
-
-# Number of chains that draw, at least and a dimension.
-N_CHAINS, CHAINS_A_DIMENSION = 32, 2
-# Number of their transitions in a round, at least and a dimension. With 25 in 44 dimensions chains
+# Number of chains that draw, a dimension.
+CHAINS_A_DIMENSION = 2
+# Number of their transitions in a round; one a dimension at least. With 25 in 44 dimensions chains
 # that began in a funnel's neck, where a search had ended, were still there at the end of learning.
-N_TRANSITIONS, TRANSITIONS_A_DIMENSION = 25, 1
+N_TRANSITIONS = 25
 # Dimensions counted for both if nodes are small: with a hundred groups four hundred chains would
 # take an hour.
 MOST_OF_SMALL = 32
@@ -69,9 +68,9 @@ FEWEST_TRIED = 8
 # Number of the prior's draws, far from all evaluations, that are evaluated: certain emulators don't
 # foresee a jump. Without them a fifth of the prior wasn't seen, and 14 % of the mass missed.
 N_LOOKED = 4
-# Evaluations a round: at least, a dimension of the largest opaque node, a node, as a share of those
-# that aren't compressed, and at most. After hundreds, eight more change a quadratic little.
-BATCH_SIZE, BATCH_A_DIMENSION, BATCH_A_NODE = 8, 0.5, 0.5
+# Evaluations a round: at least, a dimension of the largest opaque node or a node, as a share of
+# those that aren't compressed, and at most. After hundreds, eight more change a quadratic little.
+BATCH_SIZE, BATCH_GROWTH = 8, 0.5
 BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
 # Evaluations a round for small nodes: each node is evaluated at all of them.
 SMALL_BATCH = 4
@@ -82,17 +81,12 @@ SHARE_AT_ONCE = 1 / 2
 MOST_CONFIRMED = 2
 # Largest temperature, the first where nothing is known.
 LARGEST_TEMPERATURE = 50.0
-# Largest temperature in more than so many dimensions: draws are some T d / 2 nats deep, and
-# compressed values determine a quadratic badly.
-FEW_DIMENSIONS, LARGEST_OF_MANY = 10, 2.0 * COMPRESSION_DEPTH
 # Largest temperature after searches have found modes: errors and temperature raise each other, and
 # without a limit draws left such modes for good.
 LARGEST_AT_MODES = 3.0
 # Exploring temperature under noise: distant places determine slopes. With 150 draws in four
 # dimensions, noise of 1 nat, means were off by .22 sds at temperature 1, .12 at 2, .16 at 3.
 EXPLORING_NOISE = 2.5
-# Number of transitions from the draws to those at the exploring temperature.
-N_EXPLORING_TRANSITIONS = 10
 # Bounds of the temperature's change, a factor, in a round.
 COOLING = (0.4, 1.6)
 # Consecutive rounds with gaps, of usual size, after which the most uncertain places are evaluated:
@@ -105,8 +99,6 @@ CLOSE = 2.0
 # Number of rounds after which outputs are given up if errors were too large in the last half of
 # them, as where outputs jump: smooth ones have small errors from the third to sixth round on.
 PATIENCE = 8
-# Weight of the last metric in the next.
-METRIC_MEMORY = 0.5
 
 
 class RoundDraws(NamedTuple):
@@ -142,7 +134,7 @@ class Rounds:
         self.n_counted = model.n_dimensions
         if model.has_small_nodes:
             self.n_counted = min(self.n_counted, MOST_OF_SMALL)
-        self.n_chains = max(N_CHAINS, CHAINS_A_DIMENSION * self.n_counted)
+        self.n_chains = max(FEWEST_CHAINS, CHAINS_A_DIMENSION * self.n_counted)
         self.region: FeasibleRegion | None = None
         # The Coarse version, from which differences are learned.
         self.coarse: Any = None
@@ -161,8 +153,7 @@ class Rounds:
         compression = Compression.of(values, self.model.n_dimensions)
         wanted = max(
             BATCH_SIZE,
-            BATCH_A_DIMENSION * max(len(node.moves_with) for node in nodes),
-            BATCH_A_NODE * len(nodes),
+            BATCH_GROWTH * max(len(nodes), *[len(node.moves_with) for node in nodes]),
             BATCH_SHARE * np.sum(values > compression.best - compression.depth),
         )
         at_once = min(self.model.n_parallel, SHARE_AT_ONCE * len(values))
@@ -173,7 +164,9 @@ class Rounds:
             return 1.0  # the first design has filled each node's space
         if modes:
             return LARGEST_AT_MODES
-        return LARGEST_TEMPERATURE if self.model.n_dimensions <= FEW_DIMENSIONS else LARGEST_OF_MANY
+        if self.model.n_dimensions <= FEW_DIMENSIONS:
+            return LARGEST_TEMPERATURE
+        return 2.0 * COMPRESSION_DEPTH  # draws are some T d / 2 nats deep
 
     def fit(self, evaluations, draws):
         inputs, averages, all_evaluations = self.model.inputs(draws), self.is_noisy, evaluations
@@ -239,8 +232,8 @@ class Rounds:
         errors = judged.error, judged.uncertain_error
         predicted = predictions.mean, predictions.variance
         self.history.append(Round(len(evaluations), T, *errors, plan.n_fresh, *predicted))
-        covariance = METRIC_MEMORY * (state.factor @ state.factor.T)
-        factor = cholesky_factor(covariance + (1 - METRIC_MEMORY) * shrunk(draws.X))
+        covariance = COVARIANCE_MEMORY * (state.factor @ state.factor.T)
+        factor = cholesky_factor(covariance + (1 - COVARIANCE_MEMORY) * shrunk(draws.X))
         change = np.clip(judged.excess / T, COOLING[0] ** pace, COOLING[1])
         T = np.clip(T * change, 1.0, self.hottest(state.modes))
         start = evaluations, composite, drawn.in_place, factor, float(T)
@@ -266,7 +259,7 @@ class Rounds:
         starts = starts_of(state, composite, self.n_chains, rng)
         n, n_scouts = len(starts), min(int(SCOUTS * self.n_chains), len(self.prior))
         scouts = self.prior[rng.choice(len(self.prior), n_scouts, replace=False)]
-        n_transitions = max(N_TRANSITIONS, TRANSITIONS_A_DIMENSION * self.n_counted)
+        n_transitions = max(N_TRANSITIONS, self.n_counted)
         settings = state.factor, state.step_size, n_transitions, rng, T, maps
         found = draw(composite, np.vstack([starts, scouts]), *settings, n_steering=n)
         draws = found.rows(slice(n))
@@ -284,7 +277,7 @@ class Rounds:
         exploring = EXPLORING_NOISE if self.is_noisy else convergence.EXPLORING
         wide = optimistic = draws
         if T < exploring:
-            explore = state.factor, draws.step_size, N_EXPLORING_TRANSITIONS, rng, exploring, maps
+            explore = state.factor, draws.step_size, STRETCH, rng, exploring, maps
             wide = draw(composite, draws.X, *explore)
             optimistic = draw(partial(composite, penalty=0.0), draws.X, *explore)
         return RoundDraws(draws, in_place(found, n), n_new, fresh, wide, optimistic)

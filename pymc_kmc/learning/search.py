@@ -27,7 +27,7 @@ from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 
 # The trust region's half width at first, at most, and where a search gives up; all lengths here are
 # in units of the variables' scales.
-FIRST_RADIUS, LARGEST_RADIUS, SMALLEST_RADIUS = 0.3, 1.0, 1e-3
+FIRST_REACH, LARGEST_REACH, SMALLEST_REACH = 0.3, 1.0, 1e-3
 # Length of the first steps along each variable.
 FIRST_STEP = 0.1
 # Points of the regression for each variable, besides one.
@@ -39,11 +39,11 @@ LAST_RISE = 0.15
 # Ridge of the regression: a step of so many scales along each variable, without a change.
 RIDGE = 1e-4
 # Half width of the region for variables that outputs don't depend on: the model is exact there.
-FREE = 3.0
+FREE_REACH = 3.0
 # Most iterations of the maximisation of the linear model.
-N_ITERATIONS = 60
+LINEAR_ITERATIONS = 60
 # Step of the differences for curvatures, in the variables' scales.
-CURVATURE_STEP = 1e-4
+LINEAR_CURVATURE_STEP = 1e-4
 # Steps while all outputs are equal: beyond four scales hardly any prior has mass.
 STEPS_OUT = (1.0, -1.0, 2.0, -2.0, 4.0, -4.0)
 
@@ -74,17 +74,17 @@ class LinearModel(NamedTuple):
 
     def maximum(self, radius, scales):
         """Return the place of the maximum within a radius of x, and its log density."""
-        size = np.full(len(self.x), FREE)
+        size = np.full(len(self.x), FREE_REACH)
         size[self.moves] = radius
         start, bounds = np.zeros(len(self.x)), np.column_stack([-size, size])
-        found = climb(self, self.x, np.diag(scales), start, N_ITERATIONS, bounds)
+        found = climb(self, self.x, np.diag(scales), start, LINEAR_ITERATIONS, bounds)
         return self.x + found.x * scales, -found.fun
 
     def covariance(self, x, scales):
         """Return the covariance (d, d) of the Gaussian at a maximum x (d,)."""
-        steps = CURVATURE_STEP * np.diag(scales)
+        steps = LINEAR_CURVATURE_STEP * np.diag(scales)
         ahead, behind = self(x + steps)[1], self(x - steps)[1]
-        H = -(ahead - behind) / (2.0 * CURVATURE_STEP * scales[:, None])
+        H = -(ahead - behind) / (2.0 * LINEAR_CURVATURE_STEP * scales[:, None])
         H = symmetric(H) * np.outer(scales, scales)
         return covariance_of(H if np.isfinite(H).all() else np.eye(len(scales)), scales)
 
@@ -133,8 +133,8 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
         X, outputs = np.vstack([X, point]), np.vstack([outputs, new])
     if are_constant(outputs):
         return X, outputs, None
-    radius, fitted, was_bad = FIRST_RADIUS, None, False
-    while len(X) < most and radius >= SMALLEST_RADIUS:
+    radius, fitted, was_bad = FIRST_REACH, None, False
+    while len(X) < most and radius >= SMALLEST_REACH:
         values = model.values(X, outputs)
         best = int(np.argmax(values))
         if not np.isfinite(values[best]):
@@ -162,7 +162,7 @@ def search(model, start, scales, rng, most, is_known=lambda x, value: False):
                 X, outputs, was_bad = np.vstack([X, point]), np.vstack([outputs, new]), False
         else:
             is_widest = radii[k] == max(radii)
-            radius = min(2.0 * radii[k], LARGEST_RADIUS) if share > GOOD and is_widest else radii[k]
+            radius = min(2.0 * radii[k], LARGEST_REACH) if share > GOOD and is_widest else radii[k]
     return X, outputs, fitted
 
 
@@ -170,7 +170,7 @@ def _radii(radius, n_more, was_bad):
     """Return the radii of a step that may have `n_more` points beyond one."""
     radii = [radius]
     if n_more > 1 or (n_more == 1 and not was_bad):
-        radii.append(2.0 * radius if 2.0 * radius <= LARGEST_RADIUS else 0.5 * radius)
+        radii.append(2.0 * radius if 2.0 * radius <= LARGEST_REACH else 0.5 * radius)
     if n_more > 2:
         radii.append(0.5 * min(radii))
     return radii

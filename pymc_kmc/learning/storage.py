@@ -19,7 +19,7 @@ FORM = 12
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
 # Classes with fields that are stored: results, and states of fitted parts.
 RESULTS = Emulated, EmulatedNode, Evaluations, LearnedMode, LogEvidence, Round
-KINDS = {kind.__name__: kind for kind in (*RESULTS, EmulatorState, ProcessState, Structure)}
+STORED_KINDS = {kind.__name__: kind for kind in (*RESULTS, EmulatorState, ProcessState, Structure)}
 
 
 def write(posterior, path):
@@ -63,7 +63,7 @@ def _packed(value, name, arrays):
         return {"array": name}
     if isinstance(value, np.generic):
         return value.item()
-    if type(value).__name__ in KINDS:
+    if type(value).__name__ in STORED_KINDS:
         parts = [(key, getattr(value, key)) for key in fields_of(type(value))]
         packed = {key: _packed(part, f"{name}_{key}", arrays) for key, part in parts}
         return {"kind": type(value).__name__, "fields": packed}
@@ -85,7 +85,7 @@ def _unpacked(value, data):
         return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     if "kind" in value:
         parts = value["fields"].items()
-        return KINDS[value["kind"]](**{key: _unpacked(part, data) for key, part in parts})
+        return STORED_KINDS[value["kind"]](**{key: _unpacked(part, data) for key, part in parts})
     if "items" in value:
         return tuple(_unpacked(part, data) for part in value["items"])
     return {key: _unpacked(part, data) for key, part in value["pairs"]}

@@ -26,9 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kmc.learning.composite import Composite
+from pymc_kmc.learning.composite import N_DRAWS, Composite
 from pymc_kmc.learning.emulator import NodeEmulator, noise_of
-from pymc_kmc.learning.modes import Mode, climb
+from pymc_kmc.learning.modes import SMALL_ERROR, Mode, climb
+from pymc_kmc.learning.outputs import COMPRESSION_DEPTH, FEW_DIMENSIONS
 from pymc_kmc.learning.placing import uncertain
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, symmetric
 
@@ -41,43 +42,38 @@ FIRST_RADIUS, LAST_RADIUS = 0.5, 2.0
 # Half width at which a search gives up.
 SMALLEST_RADIUS = 1e-4
 # Shares of the predicted rise above which the box grows, and below which it shrinks; the factors.
-GOOD, BAD, GROWTH, SHRINKAGE = 0.5, 0.1, 1.7, 0.6
+GOOD_RISE, BAD_RISE, GROWTH, SHRINKAGE = 0.5, 0.1, 1.7, 0.6
 # Half widths of the boxes of a step of several places, in units of the search's.
 RADII = (1.0, 4.0, 0.25)
 # Share of the optimistic rise that counts as predicted.
 OPTIMISM_SHARE = 0.3
-# Evaluations between updates of the curvature, and before the first, a dimension.
-RENEWAL, FIRST_RENEWAL = 6, 2
+# Evaluations between updates of the curvature.
+RENEWAL = 6
+# Evaluations a dimension that show a search's course: those before the first curvature, those that
+# give its last direction, and those that gain little if it stalls.
+COURSE = 2
 # Bounds of curvatures, in squared inverse units of the last ones.
 CURVATURES = (1e-2, 1e4)
 # Step of the differences for curvatures, in units of the last ones.
-CURVATURE_STEP = 0.05
+BOX_CURVATURE_STEP = 0.05
 # Smallest optimistic rise, in nats, that counts as one.
 SMALLEST_RISE = 0.5
-# Largest error of a passed check, in nats and as a share of the depth; checks in a row at the end.
-CHECK_ERROR, CHECK_SHARE, N_CHECKS = 1.0, 0.1, 2
-# Consecutive predicted evaluations after which an ascent on the emulator is trusted.
-N_PREDICTED = 2
+# Largest error of a passed check, as a share of the depth.
+CHECK_SHARE = 0.1
+# Consecutive evaluations that settle something: passed checks the end of a search, predicted ones
+# that an ascent on the emulator is trusted, and those without a rise that checks begin. Optimistic
+# rises persist if the kernel's variance is that of deep values.
+N_IN_A_ROW = 2
 # Distance of a check, in standard deviations: at one, a wrong curvature causes half a nat, within a
 # check's error. Number of random directions, of which the least known is taken.
 CHECK_DISTANCE, N_DIRECTIONS = 2.5, 128
-# Evaluations a dimension that give a search's last direction, in which the first of additional
-# checks is: a narrow ridge that bends looks like a maximum. Of five seeds of Lotka-Volterra's
-# number three ended 18 to 32 nats below the maximum without it, and none with it.
-WAY = 2
-# Consecutive predicted evaluations without a rise after which checks begin: optimistic rises
-# persist if the kernel's variance is that of deep values.
-N_FLAT = 2
-# In more dimensions a search ends if so many evaluations a dimension gain less than this, in nats a
-# dimension: rounds learn a quadratic's coefficients faster.
-FEW_DIMENSIONS, STALLING, STALLED = 10, 2, 0.1
-# A search is given up if it is so many nats a dimension below a known maximum and too slow;
-# evaluations that give its rate, at least and a dimension.
-FAR_BELOW, LATE, LATE_A_DIMENSION = 3.0, 24, 3
-# Number of draws that determine an emulator's coordinates.
-N_DRAWS = 256
+# Gain of its course, in nats a dimension, below which a search in many dimensions ends.
+STALLED = 0.1
+# Evaluations that give a search's rate, at least and a dimension. It is given up if it is too slow
+# and below a known maximum by more than the depth of compression.
+LATE, LATE_A_DIMENSION = 24, 3
 # Most iterations of a maximisation.
-N_ITERATIONS = 40
+ASCENT_ITERATIONS = 40
 # Share of the box in which the second start of a maximisation is random.
 INSIDE = 0.7
 # Largest difference of log densities, in nats, of two searches that have found the same maximum.
@@ -138,7 +134,7 @@ class Repelled:
 
 def agrees(predicted, value, highest, noise=0.0):
     """Say which log densities were predicted within an error, noise and a share of their depth."""
-    error = CHECK_ERROR + noise
+    error = SMALL_ERROR + noise
     return abs(value - predicted) < error + CHECK_SHARE * np.maximum(highest - value, 0.0)
 
 
@@ -168,7 +164,7 @@ class TrustRegion:
     own; others only show whether it approaches a known mode.
     """
 
-    def __init__(self, model, start, rng, n_checks=N_CHECKS, repulsion=None, n_shared=None):
+    def __init__(self, model, start, rng, n_checks=N_IN_A_ROW, repulsion=None, n_shared=None):
         self.model, self.rng, self.n_checks, self.repulsion = model, rng, n_checks, repulsion
         self.x, self.log_density, self.covariance = start
         self.radius = FIRST_RADIUS
@@ -199,9 +195,9 @@ class TrustRegion:
     def has_stalled(self):
         """Whether so little is gained that rounds do better."""
         d, n = len(self.x), self.n_evaluations
-        if self.is_noisy or d <= FEW_DIMENSIONS or n < STALLING * d:
+        if self.is_noisy or d <= FEW_DIMENSIONS or n < COURSE * d:
             return False
-        return self.heights[-1] - self.heights[-1 - STALLING * d] < STALLED * d
+        return self.heights[-1] - self.heights[-1 - COURSE * d] < STALLED * d
 
     def is_hopeless(self, height, n_left):
         """Say whether `n_left` evaluations would not reach a height, at the recent rate of rise."""
@@ -210,14 +206,14 @@ class TrustRegion:
         if self.n_evaluations < n + d:
             return False
         rise = self.heights[-1] - self.heights[-1 - n]
-        return short > max(FAR_BELOW * d, rise / n * n_left)
+        return short > max(COMPRESSION_DEPTH * d, rise / n * n_left)
 
     def next(self, evaluations, n=1):
         """Return the next :class:`Step`, of n places."""
         if not self.own:
             self.own.append(int(np.argmin(((evaluations.X - self.x) ** 2).sum(axis=1))))
         composite = self._seen(evaluations)
-        if self.n_evaluations >= max(self.n_renewed + RENEWAL, FIRST_RENEWAL * len(self.x)):
+        if self.n_evaluations >= max(self.n_renewed + RENEWAL, COURSE * len(self.x)):
             self._renew(composite)
             composite = self._seen(evaluations)
         while True:
@@ -225,7 +221,7 @@ class TrustRegion:
             if first.optimistic > SMALLEST_RISE or self.radius > LAST_RADIUS:
                 break
             self.radius *= 2.0
-        is_flat = first.optimistic <= SMALLEST_RISE or self.n_flat >= N_FLAT
+        is_flat = first.optimistic <= SMALLEST_RISE or self.n_flat >= N_IN_A_ROW
         n_rises = min(max(n - self.n_checks, 0) if is_flat else n, len(RADII))
         if is_flat and not self.n_renewed:
             # The scales that a search begins with are no curvature.
@@ -233,7 +229,7 @@ class TrustRegion:
         more = [self._maximum(composite, self.radius * size) for size in RADII[1:n_rises]]
         rises = [first, *more][:n_rises]
         X = np.array([each.x for each in rises]).reshape(-1, len(self.x))
-        if n > n_rises and self.n_checks > N_CHECKS and not self.n_passed:
+        if n > n_rises and self.n_checks > N_IN_A_ROW and not self.n_passed:
             X = np.vstack([X, *self._ahead()])
         if n > len(X):
             X = np.vstack([X, self._least_known(composite, X, n - len(X))])
@@ -271,8 +267,12 @@ class TrustRegion:
         self.path += n * [self.x]
 
     def _ahead(self):
-        """Return a list of the place ahead at a check's distance, empty without a direction."""
-        way = self.x - self.path[max(len(self.path) - WAY * len(self.x), 0)]
+        """Return a list of the place ahead at a check's distance, empty without a direction.
+
+        A narrow ridge that bends looks like a maximum. Of five seeds of Lotka-Volterra's number
+        three ended 18 to 32 nats below the maximum without this check, and none with it.
+        """
+        way = self.x - self.path[max(len(self.path) - COURSE * len(self.x), 0)]
         length = np.linalg.norm(np.linalg.solve(cholesky_factor(self.covariance), way))
         return [self.x + CHECK_DISTANCE / length * way] if length > 0.0 else []
 
@@ -290,14 +290,14 @@ class TrustRegion:
         None if the last evaluations were not predicted. A repelled search climbs the repelled
         density first; without another mode the ascent leads back to a known one.
         """
-        if self.n_predicted < N_PREDICTED:
+        if self.n_predicted < N_IN_A_ROW:
             return None
         composite, factor = self._fit_to_all(evaluations), cholesky_factor(self.covariance)
         place = np.zeros(len(self.x))
         climbed = [] if self.repulsion is None else [Repelled(composite, self.repulsion)]
         for density in [*climbed, composite]:
             density = partial(density, penalty=0.0)
-            found = climb(density, self.x, factor, place, N_ITERATIONS)
+            found = climb(density, self.x, factor, place, ASCENT_ITERATIONS)
             place = found.x
         return self.x + factor @ place, -found.fun
 
@@ -363,12 +363,12 @@ class TrustRegion:
         """Update the covariance from the curvature, if finite; the box keeps its volume."""
         self.n_renewed = self.n_evaluations
         factor = cholesky_factor(self.covariance)
-        steps = CURVATURE_STEP * factor.T
+        steps = BOX_CURVATURE_STEP * factor.T
         with np.errstate(all="ignore"):
             ahead, behind = (
                 composite(self.x + sign * steps, penalty=0.0).gradient @ factor for sign in (1, -1)
             )
-        H = -(ahead - behind) / (2.0 * CURVATURE_STEP)
+        H = -(ahead - behind) / (2.0 * BOX_CURVATURE_STEP)
         if not np.isfinite(H).all():
             return
         values, vectors = np.linalg.eigh(symmetric(H))
@@ -387,7 +387,7 @@ class TrustRegion:
             1e-3 * radius * self.rng.standard_normal(d),
             INSIDE * radius * self.rng.uniform(-1.0, 1.0, d),
         )
-        density, limits = composite.optimistic, (N_ITERATIONS, d * [(-radius, radius)])
+        density, limits = composite.optimistic, (ASCENT_ITERATIONS, d * [(-radius, radius)])
         found = [climb(density, self.x, factor, start, *limits) for start in starts]
         best = min(found, key=lambda end: end.fun)
         x = self.x + factor @ best.x
@@ -405,7 +405,7 @@ class TrustRegion:
         """Resize the box, given the rises (k,) that were `reached` of those predicted."""
         k = int(np.argmax(reached))
         share = reached[k] / max(rises[k].mean, OPTIMISM_SHARE * rises[k].optimistic)
-        if not share >= BAD:
+        if not share >= BAD_RISE:
             self.radius = SHRINKAGE * min(rise.radius for rise in rises)
         else:
-            self.radius = rises[k].radius * (GROWTH if share > GOOD else 1.0)
+            self.radius = rises[k].radius * (GROWTH if share > GOOD_RISE else 1.0)

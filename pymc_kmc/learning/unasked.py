@@ -1,8 +1,8 @@
 """Learning by a step before its chains, and whether chains can start from the result."""
 
-import logging
 import warnings
 
+from pymc_kmc.learning.display import log
 from pymc_kmc.learning.learning_run import (
     N_STARTS,
     TOLERANCE,
@@ -20,9 +20,6 @@ from pymc_kmc.likelihoods.black_box_op import BlackBoxError
 from pymc_kmc.likelihoods.noisy_log_likelihood import EstimatorError
 from pymc_kmc.model.opaque import OpaqueModel
 from pymc_kmc.model.structure import why_not_learned
-
-# PyMC's logger has a handler, and its level.
-log = logging.getLogger("pymc.pymc_kmc")
 
 # Most dimensions in which a step learns unasked, by outputs and by numbers. A number of 20 takes
 # some 300 evaluations and 22 seconds, of fifty 2000 and 1000 seconds. Outputs were tried up to 29.

@@ -38,7 +38,7 @@ from pymc_kmc.numerics.checks import check_choice, check_flag
 
 # Largest relative difference of two calls with the same parameters that counts as rounding, as of
 # threads that add in another order. An estimate differs by more.
-ROUNDING = 1e-6
+CALL_ROUNDING = 1e-6
 
 
 def BlackBox(  # noqa: N802
@@ -285,7 +285,7 @@ def try_out(op, values):
     if not (difference > 0).any() and np.isfinite(again).all():
         op.keep(values, (), result, seconds)
         return outputs
-    if not (difference <= ROUNDING * np.abs(outputs).max()).all():
+    if not (difference <= CALL_ROUNDING * np.abs(outputs).max()).all():
         raise ValueError(
             f"The black box {op.name!r} returned different values when it was called twice with "
             f"{point}: {outputs} and {again}. It must be deterministic. If it estimates a log "

@@ -34,7 +34,7 @@ from pymc_kmc.likelihoods.user_function import (
 )
 
 MOST_REJECTIONS = 100  # rejected points kept for inspection; all are counted
-ROUNDING = 1e-10  # relative difference of one draw's parameters as two graphs compute them
+GRAPH_ROUNDING = 1e-9  # relative difference of one value as two graphs compute it
 
 
 class BlackBoxError(RuntimeError):
@@ -80,7 +80,7 @@ class ResultsAtDraws(NamedTuple):
         row = np.concatenate([np.ravel(value) for value in values])
         if len(row) != self.rows.shape[1]:
             return None
-        distances, bounds = np.abs(self.rows - row), ROUNDING * np.abs(row)
+        distances, bounds = np.abs(self.rows - row), GRAPH_ROUNDING * np.abs(row)
         (same,) = np.nonzero((distances <= bounds).all(axis=1))
         if not len(same):
             return None

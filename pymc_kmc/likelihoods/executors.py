@@ -156,7 +156,7 @@ def _tell(arrived, call, future):
         future.is_kept = True
 
 
-def _key(task, call):
+def _task_key(task, call):
     return id(task), pickle.dumps(call)
 
 
@@ -224,7 +224,7 @@ class LazyExecutor:
                 future = self._submitted(task, call, arrived)
             except Exception:
                 return
-            self._begun.setdefault(_key(task, call), []).append(future)
+            self._begun.setdefault(_task_key(task, call), []).append(future)
 
     def _submitted(self, task, call, arrived):
         self._n_submitted += 1
@@ -313,7 +313,7 @@ class LazyExecutor:
         deadline = np.inf
         try:
             for call in calls:
-                key = _key(task, call)
+                key = _task_key(task, call)
                 waiting.append((key, self._taken(key) or self._submitted(task, call, arrived)))
             for i in range(len(calls)):
                 if seconds is not None and (each or i in firsts):

@@ -25,9 +25,9 @@ import numpy as np
 from pymc_kmc.likelihoods.checks import WrongResult, as_real_array, check_name
 from pymc_kmc.likelihoods.executors import Failure
 
-FORM = 1  # version of the file's tables
-MARK = 0x4B4D4345  # SQLite's application_id of a store, "KMCE"
-PATIENCE = 60.0  # seconds to wait for another writer: a merge of 10^6 rows takes ten
+TABLES_FORM = 1  # version of the file's tables
+APPLICATION_ID = 0x4B4D4345  # SQLite's application_id of a store, "KMCE"
+LONGEST_WAIT = 60.0  # seconds to wait for another writer: a merge of 10^6 rows takes ten
 PAUSE = 0.01  # seconds between attempts to begin a log: here SQLite itself doesn't wait
 MOST_EXACT = 2**53  # up to here whole numbers are exact as 64-bit floats
 DIGEST_SIZE = 16  # bytes of a key: two of 10^6 are equal with probability 10^-27
@@ -38,8 +38,8 @@ CREATE TABLE IF NOT EXISTS functions
 CREATE TABLE IF NOT EXISTS evaluations
     (name TEXT, key BLOB, parameters BLOB, noise BLOB, outputs BLOB, seconds REAL, failure TEXT);
 CREATE UNIQUE INDEX IF NOT EXISTS keys ON evaluations (name, key);
-PRAGMA user_version={FORM};
-PRAGMA application_id={MARK};
+PRAGMA user_version={TABLES_FORM};
+PRAGMA application_id={APPLICATION_ID};
 COMMIT;
 """
 
@@ -360,7 +360,7 @@ class StoredFunction:
     def find(self, parameters, noise):
         """Return the stored outputs with their extras, a list, or a Failure; None if not stored."""
         try:
-            row = self._found(_key(parameters, noise))
+            row = self._found(_row_key(parameters, noise))
             if row is None and not _are_floats(parameters):
                 row = self._found(_digest(parameters, noise))  # of stores from before
             if row is None or row[2] is None:
@@ -390,7 +390,7 @@ class StoredFunction:
 
         Without `replace` what is stored for these parameters stays.
         """
-        key = _key(parameters, noise)
+        key = _row_key(parameters, noise)
         values = None if failure is not None else pack([outputs, *extras])
         failure = None if failure is None else json.dumps(failure)
         row = key, pack(parameters), pack(noise), values, seconds, failure
@@ -436,7 +436,7 @@ def unpack(content):
     return arrays
 
 
-def _key(parameters, noise):
+def _row_key(parameters, noise):
     return _digest([_as_floats(array) for array in parameters], noise)
 
 
@@ -484,7 +484,7 @@ def _explained(path):
     except (sqlite3.Error, OSError) as error:
         remedy = "Give a path in a folder that can be written to, on a local disk with room."
         if "locked" in str(error):
-            remedy = f"Another program has held it for {PATIENCE:g} seconds: end it, or wait."
+            remedy = f"Another program has held it for {LONGEST_WAIT:g} seconds: end it, or wait."
         elif "malformed" in str(error) or "not a database" in str(error):
             remedy = "It is damaged, or no store: give another path. Nothing was changed in it."
         raise OSError(f"store {path!r} can't be used: {error}. {remedy}") from error
@@ -518,7 +518,7 @@ def _connection(path):
         _connections.pop(key)[0].close()
     os.makedirs(os.path.dirname(path), exist_ok=True)
     connection = sqlite3.connect(
-        path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+        path, timeout=LONGEST_WAIT, isolation_level=None, check_same_thread=False
     )
     try:
         _open(connection, path)
@@ -535,14 +535,14 @@ def _open(connection, path):
     is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
     (mark,) = connection.execute("PRAGMA application_id").fetchone()
     (form,) = connection.execute("PRAGMA user_version").fetchone()
-    if mark != MARK and not is_empty:
+    if mark != APPLICATION_ID and not is_empty:
         raise ValueError(f"store {path!r} is another program's database: give another path.")
-    if mark == MARK and form != FORM:
+    if mark == APPLICATION_ID and form != TABLES_FORM:
         raise ValueError(
             f"store {path!r} was written by another version of pymc_kmc, in form {form}; this one "
-            f"has form {FORM}. Give another path."
+            f"has form {TABLES_FORM}. Give another path."
         )
-    deadline = monotonic() + PATIENCE
+    deadline = monotonic() + LONGEST_WAIT
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -552,7 +552,7 @@ def _open(connection, path):
                 raise
             sleep(PAUSE)
     connection.execute("PRAGMA synchronous=NORMAL")
-    if mark != MARK:
+    if mark != APPLICATION_ID:
         connection.executescript(SCHEMA)
 
 

@@ -141,7 +141,7 @@ class UserFunctionOp(Op):
                 return value
             has_extras = len(kept) == 2 and np.array_equal(kept[1], self.extras.mark)
             return WithExtras(value, kept[0]) if has_extras else None
-        is_time = found.error.kind == KINDS[TimeLimitError]
+        is_time = found.error.kind == FAULT_KINDS[TimeLimitError]
         is_short = is_time and found.error.seconds < (self.timeout or np.inf)
         return found if self.rejects and not is_short else None
 
@@ -203,7 +203,7 @@ class UserFunctionOp(Op):
 
 
 # Kinds of failures besides the exceptions of the user's function, as they are counted.
-KINDS = {
+FAULT_KINDS = {
     NotFinite: "not finite",
     WrongResult: "wrong result",
     TimeLimitError: "timeout",
@@ -215,7 +215,7 @@ def kind(error):
     """Return the kind of an error, for counts."""
     if isinstance(error, StoredFailure):
         return error.kind
-    return KINDS.get(type(error), type(error).__name__)
+    return FAULT_KINDS.get(type(error), type(error).__name__)
 
 
 def happened(failure):

@@ -35,7 +35,7 @@ from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.log_density import LogDensity
 from pymc_kmc.model.part_evaluator import PartEvaluator
 from pymc_kmc.model.rows import Columns, Stacked, of_rows, with_slices
-from pymc_kmc.model.structure import OpaquePart, Structure, StructureError, spread_out
+from pymc_kmc.model.structure import OpaquePart, Structure, StructureError, shared_out
 from pymc_kmc.model.unconstrained import UnconstrainedModel
 
 # Dimensions for each input of a node from which on its inputs are few: two inputs in thirteen
@@ -177,7 +177,7 @@ class OpaqueModel(UnconstrainedModel):
                 found, node = emulate(nodes, inputs[rows]), self.nodes[nodes[0]]
                 if node.is_term:
                     # Only the weighted sum of a term's outputs matters.
-                    found = found * spread_out(node.weights)
+                    found = found * shared_out(node.weights)
                 shape = (len(nodes), *self._holes.shapes[nodes[0]])
                 outputs += graph.entries(found.reshape(shape[shape[0] == 1 :]), len(nodes))
         log_density = clone_replace(self._graph, self._fillings(outputs))
@@ -253,13 +253,13 @@ class OpaqueModel(UnconstrainedModel):
         raw = np.empty((len(X), self.nodes[-1].returned.stop))
         for node in self.nodes:
             own = outputs[:, node.outputs]
-            raw[:, node.returned] = own * spread_out(node.weights) if node.is_term else own
+            raw[:, node.returned] = own * shared_out(node.weights) if node.is_term else own
         value, by_x, by_raw = self._given(X, raw)
         by_outputs = np.empty_like(outputs)
         for node in self.nodes:
             own = by_raw[:, node.returned]
             if node.is_term:
-                own = own @ spread_out(node.weights)[:, None]
+                own = own @ shared_out(node.weights)[:, None]
             by_outputs[:, node.outputs] = own
         return value, by_x, by_outputs
 

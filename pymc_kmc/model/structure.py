@@ -22,7 +22,7 @@ from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.type import TensorType, continuous_dtypes, discrete_dtypes
 
-from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
+from pymc_kmc.likelihoods.black_box_op import GRAPH_ROUNDING, BlackBoxOp
 from pymc_kmc.model.log_density import LogDensity
 from pymc_kmc.model.noise_sources import EstimatedLikelihood, estimated_likelihoods, simulators
 from pymc_kmc.model.rows import with_slices
@@ -35,8 +35,8 @@ N_TRIED, SPREADS = 12, (0.1, 1.0, 3.0)
 SIZES, SIZES_OF_NUMBER = (1.0, 1e2, 1e4), (1.0,)
 # Fewest points with a finite log density for a derivative to be called constant.
 FEWEST_FINITE = 3
-# Relative error of a constant derivative, and of a log density that is computed in two ways.
-ROUNDING, ROUNDING_OF_SUM = 1e-9, 1e-7
+# Relative error of a log density that is computed in two ways.
+ROUNDING_OF_SUM = 1e-7
 
 
 class OpaquePart(NamedTuple):
@@ -344,7 +344,7 @@ def term_weights(given, X, sizes):
         if size == 1:
             tried = tried[tried != 0.0][:, None]
         first = tried[0] if len(tried) else np.zeros(size)
-        same = len(tried) >= FEWEST_FINITE and np.allclose(tried, first, rtol=ROUNDING, atol=0.0)
+        same = len(tried) >= FEWEST_FINITE and np.allclose(tried, first, GRAPH_ROUNDING, 0.0)
         weights.append(first if same and first.any() else None)
     return weights
 
@@ -409,7 +409,7 @@ def _after(last, n):
     return slice(last.stop, last.stop + n)
 
 
-def spread_out(weights):
+def shared_out(weights):
     """Return a term's outputs (k,) for a weighted sum of 1."""
     return weights / (weights @ weights)
 

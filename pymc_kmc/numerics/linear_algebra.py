@@ -9,15 +9,14 @@ from threadpoolctl import ThreadpoolController
 
 from pymc_kmc.numerics.jit import njit
 
-#: First jitter after a failed Cholesky factorisation, relative to the mean diagonal: a few rounding
-#: errors.
-FIRST_JITTER = 1e-14
+#: Last digits of a number in double precision, relative to it: some fifty rounding errors.
+LAST_DIGITS = 1e-14
+#: What rounding leaves of zero after sums and factorisations, relative to their terms.
+ROUNDING = 1e-12
 #: Factor by which the jitter grows until the factorisation succeeds.
 MORE_JITTER = 100.0
 #: Largest jitter: beyond it the matrix is not positive semi-definite.
 LAST_JITTER = 1e-4
-#: Floor of the eigenvalues in powers of a matrix, relative to the largest.
-EIGENVALUE_FLOOR = 1e-12
 
 
 def symmetric(A):
@@ -33,7 +32,7 @@ def cholesky_factor(A):
         L, info = scipy.linalg.lapack.dpotrf(shifted, lower=1, clean=1)
         if info == 0 and np.isfinite(L.diagonal()).all():
             return L
-        jitter = FIRST_JITTER if jitter == 0.0 else MORE_JITTER * jitter
+        jitter = LAST_DIGITS if jitter == 0.0 else MORE_JITTER * jitter
     return None
 
 
@@ -121,7 +120,7 @@ def cholesky_update(U, V):
 def symmetric_power(matrix, power):
     """Return a semi-definite matrix to a real power; eigenvalues are raised to a floor first."""
     eigenvalues, eigenvectors = np.linalg.eigh(symmetric(matrix))
-    eigenvalues = np.maximum(eigenvalues, EIGENVALUE_FLOOR * eigenvalues[-1])
+    eigenvalues = np.maximum(eigenvalues, ROUNDING * eigenvalues[-1])
     return (eigenvectors * eigenvalues**power) @ eigenvectors.T
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.stats import rankdata
 from scipy.stats.qmc import LatinHypercube
 
-from pymc_kmc.numerics.linear_algebra import symmetric_power
+from pymc_kmc.numerics.linear_algebra import LAST_DIGITS, symmetric_power
 
 #: Weight of a covariance's diagonal with many states: it preserves narrow directions.
 FAINT = 1e-6
@@ -12,12 +12,12 @@ FAINT = 1e-6
 FIRM = 0.5
 #: Distinct states a dimension from which on there are many.
 MANY = 2
-#: Share of each coordinate's variance added to the diagonal, against rounding errors.
+#: Share of its scale that is added to a matrix's diagonal, against rounding errors.
 JITTER = 1e-9
-#: Spread of a coordinate, relative to its mean, below which it is rounding error.
-ROUNDING = 1e-14
 #: Smallest variance of a coordinate that isn't constant: the square of its reciprocal is finite.
 SMALLEST_VARIANCE = 1e-100
+#: Levels of the quantiles one standard deviation from a Gaussian's median.
+ONE_SD = (0.16, 0.84)
 
 
 def thinned(X, most):
@@ -77,7 +77,7 @@ def shrunk_covariance(states, weights=None, share=None):
         total = len(states) if weights is None else np.sum(weights)
         covariance = weighted.T @ centred / total
     variances = np.diag(covariance)
-    moved = variances > np.maximum((ROUNDING * np.abs(mean)) ** 2, SMALLEST_VARIANCE)
+    moved = variances > np.maximum((LAST_DIGITS * np.abs(mean)) ** 2, SMALLEST_VARIANCE)
     if not moved.any() or not np.isfinite(covariance).all():
         return np.eye(n_dimensions)
     if share is None:
@@ -90,6 +90,11 @@ def shrunk(X):
     """Return the covariance (d, d) of draws (n, d), its diagonal with the weight d / (d + n)."""
     n, d = X.shape
     return shrunk_covariance(X, share=d / (d + n))
+
+
+def robust_spread(X):
+    """Return half the range (d,) of the central 68 % of points (n, d)."""
+    return 0.5 * np.ptp(np.quantile(X, ONE_SD, axis=0), axis=0)
 
 
 def whitening(covariance):

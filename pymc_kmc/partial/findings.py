@@ -5,15 +5,15 @@ import numpy as np
 # Chains that agree, with 50 effective draws or more, have an R-hat below it.
 R_HAT_OF_SHORT_RUNS = 1.05
 # Smallest ESS of a run: Monte-Carlo error adds a share 1 / ESS to the variance of phi_t, here 2 %.
-FEWEST_EFFECTIVE = 50
+FEWEST_OF_RUN = 50
 # Shares of suspect runs, of all and of a level's, above which there is a finding.
 MOST_SUSPECT, MOST_AT_A_LEVEL = 0.05, 0.5
 # Replications whose standard error has itself a relative error of a fifth; fewer are a finding.
 FEWEST_REPLICATIONS = 12
 # Share of the squared deviations above which one replication decides the standard error.
-LARGEST_SHARE = 0.5
+LARGEST_SQUARE = 0.5
 # Standard errors by which a rate must differ from a value: 95 % of a normal law.
-CLEAR = 2.0
+CLEAR_ERRORS = 2.0
 # Fewest replications at a level for the standard error to contain its variance.
 FEWEST_AT_A_LEVEL = 3
 # Ratio of successive interquartile ranges of an improper posterior; regular ones have 1.4.
@@ -24,7 +24,7 @@ MOST_DIVERGENT = 0.01
 
 def is_suspect(r_hat, ess):
     """Return whether a run's chains disagree or are too short; False if unknown (NaN)."""
-    return (r_hat > R_HAT_OF_SHORT_RUNS) | (ess < FEWEST_EFFECTIVE)
+    return (r_hat > R_HAT_OF_SHORT_RUNS) | (ess < FEWEST_OF_RUN)
 
 
 def findings_of(result):
@@ -88,7 +88,7 @@ def _runs(result):
         sizes = ", ".join(f"{result.schedule.sizes[level]:,}" for level in levels)
         yield (
             f"Chains are too short: {len(marked)} of {len(runs)} runs have R-hat above "
-            f"{R_HAT_OF_SHORT_RUNS} or fewer than {FEWEST_EFFECTIVE} effective draws (largest "
+            f"{R_HAT_OF_SHORT_RUNS} or fewer than {FEWEST_OF_RUN} effective draws (largest "
             f"R-hat {runs['r_hat'].max():.3g}, smallest ESS {runs['ess'].min():.3g}), on subsets "
             f"of {sizes} data; .runs marks them. Draw or tune more (sample={{'draws': ..., 'tune': "
             "...}), or use another step: what biases chains on large subsets biases the estimate."
@@ -114,8 +114,8 @@ def _replications(result):
     deviations = (result.debiased - result.estimate).reshape(n, -1) ** 2
     total = deviations.sum(axis=0)
     share = deviations[:, total > 0.0].max(axis=0, initial=0.0) / total[total > 0.0]
-    if share.size and share.max() > LARGEST_SHARE:
-        where = _labels(result, np.flatnonzero(total > 0.0)[share > LARGEST_SHARE])
+    if share.size and share.max() > LARGEST_SQUARE:
+        where = _labels(result, np.flatnonzero(total > 0.0)[share > LARGEST_SQUARE])
         yield (
             f"One replication has {100 * share.max():.0f} % of the squared deviations of {where}: "
             "the standard error rests on it. Give a larger n_replications, or a smaller alpha."
@@ -136,7 +136,7 @@ def _rate(result):
         )
         return
     excess = (schedule.alpha - rate.exponent) / rate.standard_error
-    too_large = np.flatnonzero(known & (excess > CLEAR))
+    too_large = np.flatnonzero(known & (excess > CLEAR_ERRORS))
     if too_large.size:
         slowest = too_large[np.argmax(excess[too_large])]
         beta = rate.exponent[slowest]
@@ -150,7 +150,7 @@ def _rate(result):
             f"squared differences fall as n^-{beta:.2g} ({rate.standard_error[slowest]:.1g}), and "
             f"the variance grows with the data, as N^{schedule.alpha - beta:.2g}. {advice}"
         )
-    slow = np.flatnonzero(known & (rate.exponent - 1.0 > CLEAR * rate.standard_error))
+    slow = np.flatnonzero(known & (rate.exponent - 1.0 > CLEAR_ERRORS * rate.standard_error))
     if schedule.alpha <= 1.0 and slow.size == np.count_nonzero(known):
         beta = rate.exponent[known].min()
         yield (

@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from pymc_kmc.learning import LearnedPosterior
+from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.likelihoods.checks import is_positive_integer
 from pymc_kmc.plots.panels import Panels, bins, check_step
 from pymc_kmc.runs import Run
@@ -12,16 +13,13 @@ from pymc_kmc.runs import Run
 SMALLEST_ERROR = 1e-4
 # Least range of errors that is drawn, a ratio: all of an exact surrogate's are the smallest.
 LEAST_RANGE = 10.0
-# Largest depth below the best log density, in nats a dimension, of evaluations that are drawn:
-# emulators needn't be right where the posterior has no mass.
-DEPTH = 3.0
 # Most curves that are drawn, of outputs with several axes: a panel each.
 MOST_CURVES = 4
 # Probabilities of a band's ends.
 BAND = (0.05, 0.95)
 EMULATED, EVALUATED = "C0", "0.25"
 # Colours of the chains' evaluations and of the step's own work.
-EVALUATION, OWN = "tab:blue", "tab:orange"
+OF_EVALUATION, OWN = "tab:blue", "tab:orange"
 
 
 def draw_rounds(learned, figsize=None, ax=None):
@@ -91,7 +89,8 @@ def plot_emulator(learned, node=0, *, figsize=None, ax=None):
         raise TypeError(f"learned={learned!r} must be what kmc.learn() has returned.")
     found = _node(learned, node)
     values = learned.evaluations.log_densities
-    depth = DEPTH * learned.n_dimensions
+    # Emulators needn't be right where the posterior has no mass.
+    depth = COMPRESSION_DEPTH * learned.n_dimensions
     near = np.isfinite(values) & (values > np.nanmax(values) - depth)
     near &= np.isfinite(found.held_out).all(axis=1)
     if len(found.columns) == 1:
@@ -325,7 +324,7 @@ def _draw_costs(panels, run, chosen, step):
     unit, factor = ("seconds", 1.0) if seconds.sum() >= 1 else ("milliseconds", 1e3)
     positions = np.arange(2)
     style = {"height": 0.3}
-    ax.barh(positions, factor * seconds[:, 0], color=EVALUATION, label="evaluations", **style)
+    ax.barh(positions, factor * seconds[:, 0], color=OF_EVALUATION, label="evaluations", **style)
     ax.barh(
         positions,
         factor * seconds[:, 1],

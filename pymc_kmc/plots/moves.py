@@ -35,7 +35,7 @@ NEVER_DRAWS = (
     MoveKind.STAY,
 )
 # Fewest moves of a kind in an interval for a point: the mean of one or two is noise.
-FEWEST = 3
+FEWEST_MOVES = 3
 
 
 def plot_moves(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize=None, ax=None):
@@ -132,7 +132,7 @@ def _sums(values, edges):
 def _ratios(values, counts, edges):
     """Return means in intervals, (kind, interval); NaN with too few moves."""
     sums = np.array([_sums(value, edges) for value in values])
-    return np.where(counts >= FEWEST, sums / np.maximum(counts, 1), np.nan)
+    return np.where(counts >= FEWEST_MOVES, sums / np.maximum(counts, 1), np.nan)
 
 
 def _squared_jumps(draws, n_tuning):

@@ -104,7 +104,7 @@ def bins(n_iterations, n_bins):
 # Most draws that are shown, evenly taken from all: transforming one costs a call of a function.
 MOST_DRAWS = 1000
 # Dimension of draws of all chains: a name that no dimension of a model has.
-OF_DRAWS = "pymc_kmc draw"
+STACKED = "pymc_kmc draw"
 
 
 class Element(NamedTuple):
@@ -189,9 +189,9 @@ def positions_of(source: Any, idata: Any, n_dimensions: int) -> np.ndarray:
     model = source.target.model
     names = {variable.name for variable in (*model.free_RVs, *source.vars)}
     stacked = posterior[[name for name in posterior.data_vars if name in names]].stack(
-        {OF_DRAWS: ("chain", "draw")}
+        {STACKED: ("chain", "draw")}
     )
-    thinned = stacked.isel({OF_DRAWS: _thinned(np.arange(stacked.sizes[OF_DRAWS]))})
+    thinned = stacked.isel({STACKED: _thinned(np.arange(stacked.sizes[STACKED]))})
     return np.column_stack([_unconstrained(source, v, thinned) for v in source.vars])
 
 
@@ -206,7 +206,7 @@ def _unconstrained(step, variable, draws: xr.Dataset):
     name = variable.name if variable.name in draws else rv.name
     if name not in draws:
         raise ValueError(f"idata has no draws of {rv.name!r}, which the step samples.")
-    values = draws[name].transpose(OF_DRAWS, ...).values
+    values = draws[name].transpose(STACKED, ...).values
     if transform is None or name == variable.name:
         return values.reshape(len(values), -1)
     # Bounds of an interval, say, may depend on other variables.
@@ -214,7 +214,7 @@ def _unconstrained(step, variable, draws: xr.Dataset):
     transformed = transform.forward(rv, *rv.owner.inputs)
     function = pytensor.function(others, transformed, on_unused_input="ignore", mode="FAST_COMPILE")
     columns = [
-        np.asarray(draws[other.name].transpose(OF_DRAWS, ...).values, dtype=other.dtype)
+        np.asarray(draws[other.name].transpose(STACKED, ...).values, dtype=other.dtype)
         for other in others
     ]
     return np.array([np.ravel(function(*row)) for row in zip(*columns, strict=True)])

@@ -12,8 +12,6 @@ from pymc_kmc.surrogates.protocol import NotFittedError
 
 # Radius of an ellipse, in standard deviations of the proposal.
 N_SDS = 1.0
-# Smallest standard deviation that coordinates are divided by: those that never moved have 0.
-TINY = 1e-300
 
 
 def plot_proposals(
@@ -68,7 +66,7 @@ def plot_proposals(
     i, j = choose(elements, var_names, coords, 2)[:2]
     positions = positions_of(step, idata, step.n_dimensions)
     shown = positions[:, [i, j]]
-    places = positions[spread_out(shown, n_ellipses)]
+    places = positions[typical_rows(shown, n_ellipses)]
 
     panels = Panels(("proposals",), [["proposals"]], figsize or (6, 4.5), ax)
     axes = panels["proposals"]
@@ -98,9 +96,9 @@ def ellipse(centre, covariance, label=None):
     return Ellipse(tuple(centre), width, height, angle=angle, label=label, **style)
 
 
-def spread_out(points, n):
+def typical_rows(points, n):
     """Return indices of n points of (m, k), far from each other and typical of those around."""
-    scaled = (points - points.mean(axis=0)) / np.maximum(points.std(axis=0), TINY)
+    scaled = (points - points.mean(axis=0)) / np.maximum(points.std(axis=0), np.finfo(float).tiny)
     chosen = far_apart(scaled, n)
     # The outermost draws are typical of nothing: the middle of those around each is.
     nearest, typical = np.argmin(squared_distances(scaled, scaled[chosen]), axis=1), []

@@ -17,15 +17,15 @@ CONTOURS = (-64.0, -32.0, -16.0, -8.0, -4.0, -2.0, -1.0, -0.5)
 STD_LEVELS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 PALETTE = matplotlib.colormaps["YlOrBr"]
 # Points a side of the grids of values and of arrows.
-GRID, ARROWS = 60, 13
+N_GRID, ARROWS = 60, 13
 # Margin of a grid on each side, as a share of the range of the draws' central 99 %.
-MARGIN = 0.25
+GRID_MARGIN = 0.25
 # Most rows of panels: the pairs of four coordinates.
 MOST_PAIRS = 6
 
 
 def plot_surrogate(
-    source, idata=None, *, var_names=None, coords=None, grid=GRID, figsize=None, ax=None
+    source, idata=None, *, var_names=None, coords=None, grid=N_GRID, figsize=None, ax=None
 ):
     """Draw a surrogate's log density, and its uncertainty.
 
@@ -126,7 +126,7 @@ def slice_grid(where, pair, n):
     axes = []
     for i in pair:
         low, high = np.quantile(where[:, i], [0.005, 0.995])
-        margin = MARGIN * (high - low or 1.0)
+        margin = GRID_MARGIN * (high - low or 1.0)
         axes.append(np.linspace(low - margin, high + margin, n))
     X = np.tile(np.median(where, axis=0), (n * n, 1))
     across, up = np.meshgrid(*axes)

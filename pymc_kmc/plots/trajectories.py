@@ -19,14 +19,14 @@ from pymc_kmc.numerics.coordinates import Coordinates
 from pymc_kmc.numerics.evaluation import evaluable
 from pymc_kmc.numerics.samples import shrunk_covariance
 from pymc_kmc.plots.panels import Panels, choose, elements_of, positions_of
-from pymc_kmc.plots.proposals import spread_out
-from pymc_kmc.plots.surrogate import GRID, draw_contours, learned_surrogate, slice_grid
+from pymc_kmc.plots.proposals import typical_rows
+from pymc_kmc.plots.surrogate import N_GRID, draw_contours, learned_surrogate, slice_grid
 from pymc_kmc.steps.base import AdaptiveStep
 
 # Step of the central differences of the target's gradients, in standard deviations of the draws.
 DIFFERENCE = 1e-4
 # Colours of the trajectories: none of them is the contours' blue.
-COLOURS = ("tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink")
+HUES = ("tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink")
 
 
 class Target:
@@ -120,7 +120,7 @@ def plot_trajectories(
     covariance = shrunk_covariance(draws)
     target = Target(log_density, DIFFERENCE * np.sqrt(np.diag(covariance)))
     followed = {"surrogate": surrogate} | ({"target": target} if on_target else {})
-    starts = draws[spread_out(draws[:, pair], n_trajectories)]
+    starts = draws[typical_rows(draws[:, pair], n_trajectories)]
     rng = check_rng(random_seed, "random_seed")
     found = _trajectories(followed, target, Metric(covariance), starts, rng, step_size, n_steps)
     panels = Panels(
@@ -182,7 +182,7 @@ def _trajectory(function, target, metric, start, momentum, step_size, n_steps):
 
 
 def _style(kind, i):
-    colour = np.array(to_rgb(COLOURS[i % len(COLOURS)]))
+    colour = np.array(to_rgb(HUES[i % len(HUES)]))
     label = f"on the {kind}" if i == 0 else None
     if kind == "surrogate":
         return {"color": colour, "lw": 3.0, "alpha": 0.7, "label": label}
@@ -191,14 +191,14 @@ def _style(kind, i):
 
 def _draw_paths(panels, surrogate, draws, pair, found, elements):
     ax = panels["trajectories"]
-    X, axes = slice_grid(draws, pair, GRID)
+    X, axes = slice_grid(draws, pair, N_GRID)
     draw_contours(ax, surrogate, X, axes)
     for kind, trajectories in found.items():
         for i, (path, _) in enumerate(trajectories):
             ax.plot(*path[:, pair].T, **_style(kind, i))
     for i, (path, _) in enumerate(found["surrogate"]):
         label = "starts" if i == 0 else None
-        ax.plot(*path[0, pair], "o", color=COLOURS[i % len(COLOURS)], mec="k", ms=6, label=label)
+        ax.plot(*path[0, pair], "o", color=HUES[i % len(HUES)], mec="k", ms=6, label=label)
     ax.set(xlabel=elements[pair[0]].label, ylabel=elements[pair[1]].label)
     ax.set(xlim=axes[0][[0, -1]], ylim=axes[1][[0, -1]])
     ax.set_title("Trajectories over the surrogate", fontsize="medium")

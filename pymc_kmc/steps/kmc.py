@@ -47,7 +47,7 @@ from time import perf_counter
 import numpy as np
 
 from pymc_kmc.adaptation.fit_to_values import FitToValues
-from pymc_kmc.adaptation.fitted import LARGEST_SHARE, GivenSurrogate
+from pymc_kmc.adaptation.fitted import LARGEST_RANDOM_WALKS, GivenSurrogate
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.learning import LearnedPosterior
 from pymc_kmc.learning.emulated_density import on_emulators
@@ -355,7 +355,7 @@ class KMC(SurrogateStep):
 
     def _share_of_wrong_places(self, state):
         """Return the share of random walks where the target is far above the surrogate, else 0."""
-        return LARGEST_SHARE * self.adapted.fitted.excess(state.position, state.log_density)
+        return LARGEST_RANDOM_WALKS * self.adapted.fitted.excess(state.position, state.log_density)
 
     def _conclude(self, outcome):
         if isinstance(outcome.proposal.move, Partner):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kmc.adaptation.fit_to_values import first_fit
+from pymc_kmc.adaptation.history import RECENT_SHARE
 from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.learning.emulated_density import EmulatedDensity
@@ -18,6 +19,7 @@ from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.transitions import KINDS, TEMPERED, SurrogateTransition
 from pymc_kmc.numerics.coordinates import IDENTITY
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
+from pymc_kmc.numerics.samples import robust_spread
 from pymc_kmc.steps.surrogate import SurrogateAdaptation
 
 # Evaluations in which a chain settles on a learned posterior: enough to recognise a surrogate that
@@ -27,16 +29,14 @@ SETTLING = 8
 SETTLING_IN_NOISE = 15
 # Learned draws a dimension from which the random walk's covariance is estimated before the chain.
 DRAWS_PER_DIMENSION = 20
-# Share of the chain's states, the most recent, at which partners begin: earlier ones are burn-in.
-RECENT_SHARE = 0.5
 # Groups of partners: workers evaluate one while the chain exchanges with the other.
 N_GROUPS = 2
 # Temperature of the tempered moves and of the auxiliary chain: at 2 chains stick now and then.
 TEMPERATURE = 1.5
 # Factors on the random walk's scale, once there is a surrogate for the long moves.
-FACTORS = (1.0, 0.3, 0.1)
+WALK_FACTORS = (1.0, 0.3, 0.1)
 # Factor on the number of iterations from one fit to the next; updates learn in between.
-REFIT_GROWTH = 1.2
+FIT_GROWTH = 1.2
 # Number of the last surrogate moves whose acceptance shows a surrogate in trouble.
 TROUBLE_AFTER = 40
 # Error of a learned surrogate, in nats beyond the noise's standard deviation, from which on it is
@@ -45,7 +45,7 @@ FAILED = 2.0
 # Acceptance rate below which a surrogate is in trouble, as a share of what noise allows.
 TROUBLE_ACCEPTANCE = 0.15
 # Number of fits after which trouble is no reason for another.
-MOST_FITS = 45
+MOST_REFITS = 45
 # Ratio of the log weights' spreads above which the last fit is clearly worse than the one before.
 CLEARLY_WORSE = 1.2
 # Rise of the log density, in standard deviations of a Gaussian's, that shows a chain in burn-in.
@@ -64,9 +64,9 @@ class KMCAdaptation(SurrogateAdaptation):
 
     def __init__(self, n_dimensions, fits, is_noisy):
         def random_walk():
-            return RandomWalk(RandomWalkAdaptation(n_dimensions, is_noisy=is_noisy), FACTORS)
+            return RandomWalk(RandomWalkAdaptation(n_dimensions, is_noisy=is_noisy), WALK_FACTORS)
 
-        schedule = GeometricSchedule(first_fit(n_dimensions), REFIT_GROWTH)
+        schedule = GeometricSchedule(first_fit(n_dimensions), FIT_GROWTH)
         moves = [SurrogateTransition(size, is_noisy) for size in KINDS]
         super().__init__(n_dimensions, fits, schedule, random_walk(), moves)
         self.tempered = SurrogateTransition(TEMPERED, is_noisy, TEMPERATURE)
@@ -219,7 +219,7 @@ class KMCAdaptation(SurrogateAdaptation):
             active_learning.compare(comparison, before.surrogate)
 
     def _is_in_trouble(self, noise):
-        if len(self._recent) < TROUBLE_AFTER or self.fits.n_fits >= MOST_FITS:
+        if len(self._recent) < TROUBLE_AFTER or self.fits.n_fits >= MOST_REFITS:
             return False
         return np.mean(self._recent[-TROUBLE_AFTER:]) < TROUBLE_ACCEPTANCE * noise.ideal_acceptance
 
@@ -266,7 +266,7 @@ class Settling:
         """Half the width of the errors' central 68 %, in nats: a constant is no error."""
         if not self.errors:
             return np.inf
-        return 0.5 * float(np.ptp(np.quantile(self.errors, [0.16, 0.84])))
+        return float(robust_spread(self.errors))
 
     @property
     def is_over(self):

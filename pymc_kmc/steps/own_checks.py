@@ -8,10 +8,12 @@ range grows for ever. States are thinned: their memory doesn't grow with the cha
 import numpy as np
 from scipy.stats import rankdata
 
+from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
+
 # Most states that are kept: a check costs some 0.1 ms a dimension.
 MOST_STATES = 256
 # Number of draws at the first check, for drift alone, and its factor from one check to the next.
-FIRST_CHECK, GROWTH = 64, 1.5
+FIRST_CHECK, CHECK_GROWTH = 64, 1.5
 # Number of draws from which on their parts are compared: fewer show nothing.
 FIRST_PARTS = 256
 # Number of parts that are compared: eight find 96 % of the chains that drift like a Brownian
@@ -23,9 +25,6 @@ R_HAT_OF_DIFFERENT_PARTS = 1.45
 # Factor on the interquartile range since the first 256 iterations that shows an improper posterior,
 # if the parts differ and if they don't: a proper one's scale is found before the first iteration.
 DRIFT_OF_PARTS, DRIFT = 1e3, 1e6
-# Largest plausible size of a logarithm or a logit, a natural value of 1e130: a chain on its way to
-# infinity ends at 709, the limit of double precision.
-LARGEST_LOG = 300.0
 # Range of the central 95 % of the draws, in interquartile ranges, above which tails are heavy:
 # Gaussian 2.9, Laplace 4.3, Cauchy 12.7. Found in 145 of 150 chains on a Cauchy, 4 on a Laplace.
 HEAVY_TAILS = 6.0
@@ -61,7 +60,7 @@ class OwnChecks:
         planned = (self.n_expected, FIRST_PARTS, FIRST_TAILS)
         if n < FIRST_CHECK or not (n >= self._next_check or n in planned):
             return False
-        self._next_check = int(np.ceil(n * GROWTH))
+        self._next_check = int(np.ceil(n * CHECK_GROWTH))
         return True
 
     def drifting(self, is_free):
@@ -70,6 +69,7 @@ class OwnChecks:
         `is_free`, bool (d,), marks values that are a variable's own, not a transform of it.
         """
         states = self._all.states
+        # A chain on its way to infinity ends at the limit of double precision.
         far = ~is_free & (np.median(np.abs(states), axis=0) > LARGEST_LOG)
         if self._first_range is None:
             return np.flatnonzero(far)

@@ -26,7 +26,7 @@ from pymc_kmc.numerics.jit import njit
 # Bounds of log v, log r and each log l, l in standard deviations of a coordinate.
 LOG_VARIANCE, LOG_RATIO, LOG_LENGTH = (-16.0, 12.0), (-12.0, 4.0), (-2.5, 3.5)
 # First values of log v, log r and log l in a search: single coordinates dominate pairs.
-START = (0.0, -2.0, 0.3)
+ADDITIVE_START = (0.0, -2.0, 0.3)
 
 # Distance of knots, in length scales. On Glass, 1102 points in nine dimensions have 177 knots, and
 # the error at draws is at most 3e-4 nats; with .6 it is .02, with .75 it is .4.
@@ -34,7 +34,7 @@ SPACING = 0.5
 # Knots about a point, in spacings from the last one below it.
 ABOUT = (-1.0, 0.0, 1.0, 2.0)
 # Eigenvalue of the knots' covariance, relative to the largest, below which it is rounding error.
-ROUNDING = 1e-13
+KNOT_ROUNDING = 1e-13
 
 
 class AdditiveKernel(NamedTuple):
@@ -52,7 +52,7 @@ class AdditiveKernel(NamedTuple):
 
     @classmethod
     def start(cls, n_dimensions):
-        log_variance, log_ratio, log_length = START
+        log_variance, log_ratio, log_length = ADDITIVE_START
         return cls(log_variance, log_ratio, np.full(n_dimensions, log_length))
 
     @classmethod
@@ -132,7 +132,7 @@ class _Grid(NamedTuple):
     def about(cls, points):
         cells = np.unique(np.floor(points / SPACING)[:, None] + ABOUT)
         knots = SPACING * cells
-        inverse = pinvh(_gaussians(knots, knots), rtol=ROUNDING)
+        inverse = pinvh(_gaussians(knots, knots), rtol=KNOT_ROUNDING)
         return cls(knots, inverse @ _gaussians(knots, points))
 
 

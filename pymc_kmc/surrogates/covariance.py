@@ -21,7 +21,7 @@ TREND_VARIANCES = _C0, _C1, _C2 = (100.0, 100.0, 1.0)
 DEGREES_OF_FREEDOM = np.array([1.0, 4.0, 16.0, 64.0])
 # Bounds of log s and log t, and their first values in a search: coefficients are of order 1, and
 # coordinates are known to a tenth.
-LOG_SCALE, START = (-16.0, 6.0), (-1.0, -3.0)
+LOG_RADIAL, RADIAL_START = (-16.0, 6.0), (-1.0, -3.0)
 # Usual squared length scale a dimension, l_0^2 / d: the unit of the bend's relevances.
 BEND_LENGTH = 4.0
 
@@ -57,7 +57,7 @@ class RadialTerms(NamedTuple):
 
     @classmethod
     def start(cls, n_dimensions):
-        return cls(*START)
+        return cls(*RADIAL_START)
 
     @classmethod
     def unpacked(cls, vector):
@@ -69,7 +69,7 @@ class RadialTerms(NamedTuple):
 
     @property
     def bounds(self):
-        return [LOG_SCALE, LOG_SCALE]
+        return [LOG_RADIAL, LOG_RADIAL]
 
     @property
     def n_lengths(self):

@@ -37,6 +37,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, blas, lapack
 from scipy.optimize import minimize
 
+from pymc_kmc.numerics.linear_algebra import ROUNDING
 from pymc_kmc.surrogates.additive_kernel import LOG_LENGTH, LOG_VARIANCE
 from pymc_kmc.surrogates.covariance import EXTENSIONS, Covariances, Hyperparameters
 
@@ -53,11 +54,9 @@ KERNEL_START, POLYNOMIAL_START = (0.0, -4.0, 0.0, -7.0), (0.0, 0.0, -4.0, -7.0)
 PRIOR_SD = 3.0
 # Most iterations of a search, from a start and from the last fit's parameters.
 N_TRIALS, N_TRIALS_AGAIN = 60, 12
-# Share of the diagonal added to it, against rounding errors.
-JITTER = 1e-12
 # Largest coordinate, in standard deviations: covariances of quartic terms take its eighth power.
-FARTHEST = 1e30
-# Loss where a covariance can't be factorised or something overflows.
+MOST_SDS = 1e30
+# Loss where a covariance can't be factorised, or the function to maximise has no value.
 NO_LOSS = 1e10
 # Parameters with which any finite values have a fit: a trend, no bend, much noise.
 SIMPLEST = (0.0, NO_BEND, 0.0, LOG_NOISE[1])
@@ -100,7 +99,7 @@ class ExactGP:
         self.deterministic = deterministic
 
     def coordinates(self, X):
-        return np.clip((X - self.centre) @ self.whitening.T, -FARTHEST, FARTHEST)
+        return np.clip((X - self.centre) @ self.whitening.T, -MOST_SDS, MOST_SDS)
 
     @property
     def extension(self):
@@ -266,7 +265,7 @@ def _factor(covariances, parameters, noise):
     K = covariances.triangle
     # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
     diagonal = np.einsum("ii->i", K)
-    diagonal += np.exp(parameters.log_noise) + noise + JITTER * diagonal
+    diagonal += np.exp(parameters.log_noise) + noise + ROUNDING * diagonal
     factor, info = lapack.dpotrf(K, lower=1, clean=0, overwrite_a=1)
     if info or not np.isfinite(factor.diagonal()).all():
         raise LinAlgError("the covariance of the values is not finite, or not positive definite")

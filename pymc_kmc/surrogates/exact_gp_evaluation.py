@@ -28,7 +28,7 @@ from pymc_kmc.surrogates.covariance import (
     terms,
 )
 
-# Largest logarithm of an output, against overflow.
+# Largest plausible logarithm of a natural value, which is then 1e130; doubles end at 709.
 LARGEST_LOG = 300.0
 # Largest change of an output at a place, in the outputs' standard deviations, for which a part of
 # the covariance is left out.

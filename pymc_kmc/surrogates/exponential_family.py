@@ -39,6 +39,7 @@ from pymc_kmc.numerics.checks import (
 from pymc_kmc.numerics.evaluation import evaluation
 from pymc_kmc.numerics.linear_algebra import solve_positive, symmetric
 from pymc_kmc.surrogates.gp_parts import Trend
+from pymc_kmc.surrogates.kernels import PIVOT_TOLERANCE
 from pymc_kmc.surrogates.protocol import AtPoints, check_fitted
 from pymc_kmc.surrogates.regression import ridge_regression
 
@@ -49,8 +50,6 @@ NARROWEST = 1e-6
 #: can mislead score matching so far that none of it is better.
 SHARES = (1.0, 0.5, 0.0)
 
-#: Eigenvalue of a Gram matrix, relative to the largest, below which it is rounding error.
-RELATIVE_RANK = 1e-10
 
 #: Largest width of a fitted Gaussian in any direction, in standard deviations of the Gaussian that
 #: it is shrunk towards: values in a small region say little of a wide one.
@@ -58,7 +57,7 @@ WIDEST = 4.5
 
 #: Largest Mahalanobis distance between the two Gaussians' means, in square roots of the dimension:
 #: beyond it the mean would be extrapolated.
-FARTHEST = 3.0
+FARTHEST_MEAN = 3.0
 
 
 class GaussianBase(NamedTuple):
@@ -188,7 +187,7 @@ def gaussian_from_values(X, values, weights, mean, covariance):
     eigenvalues = np.maximum(eigenvalues, WIDEST**-2)
     centre = (vectors / eigenvalues) @ (vectors.T @ linear)
     distance = np.linalg.norm(centre)
-    centre *= min(1.0, FARTHEST * np.sqrt(d) / distance) if distance > 0 else 1.0
+    centre *= min(1.0, FARTHEST_MEAN * np.sqrt(d) / distance) if distance > 0 else 1.0
     half = scipy.linalg.solve_triangular(L, vectors * np.sqrt(eigenvalues), lower=True, trans=1)
     return GaussianBase(mean + L @ centre, np.ascontiguousarray(half @ half.T))
 
@@ -200,7 +199,7 @@ def whitened(features, gram):
     matrix times those of the new ones.
     """
     eigenvalues, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
-    kept = eigenvalues > RELATIVE_RANK * eigenvalues[-1]
+    kept = eigenvalues > PIVOT_TOLERANCE * eigenvalues[-1]
     matrix = vectors[:, kept] / np.sqrt(eigenvalues[kept])
     return features @ matrix, matrix
 

@@ -60,7 +60,7 @@ from pymc_kmc.surrogates.exponential_family import (
 )
 from pymc_kmc.surrogates.protocol import check_fitted
 
-KERNELS = ("gaussian", "rational_quadratic")
+FEATURE_KERNELS = ("gaussian", "rational_quadratic")
 
 #: a of the rational quadratic kernel: a = 1, the Cauchy kernel, has the widest spread of scales in
 #: common use.
@@ -278,7 +278,7 @@ class KernelExpFinite(ExponentialFamily):
         """
         m = check_count(self.n_features, "n_features")
         regularisation = check_positive(self.regularisation, "regularisation")
-        check_choice(self.kernel, "kernel", KERNELS)
+        check_choice(self.kernel, "kernel", FEATURE_KERNELS)
         check_base(self.base)
         X = check_points(X)
         weights = check_weights(sample_weight, len(X))

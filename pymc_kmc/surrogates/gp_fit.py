@@ -12,7 +12,7 @@ from pymc_kmc.numerics.samples import FAINT, MANY, count_distinct, shrunk_covari
 from pymc_kmc.numerics.samples import whitening as whitening_of
 from pymc_kmc.surrogates.gp_evaluation import LogDensityGPParameters, values_and_gradients
 from pymc_kmc.surrogates.gp_parts import (
-    HALF,
+    HALF_WEIGHT,
     KernelPart,
     Trend,
     choose_kernels,
@@ -31,13 +31,12 @@ from pymc_kmc.surrogates.regression import (
 
 # Values that are learned from
 
-#: Depth at which a value has weight 1/2, in nats, and its increase a dimension: a Gaussian's draws
-#: lie d / 2 below its maximum.
-DEPTH, DEPTH_PER_DIMENSION = 5.0, 0.5
+#: Depth at which a value has weight 1/2, in nats, below a Gaussian's mean log density.
+DEPTH = 5.0
 #: Depth beyond which values are left out, in units of that.
-DEEPEST = 10.0
+MOST_DEPTHS = 10.0
 #: Distance beyond which points are left out, in wall radii.
-FARTHEST = 1.5
+FARTHEST_POINT = 1.5
 #: Values a coefficient for a whole quadratic, and for kernels beside the trend. That number of
 #: values and FEWEST_VALUES more are never left out: a chain from far away has mostly deep values.
 VALUES_PER_COEFFICIENT, FEWEST_VALUES = 1.1, 25
@@ -55,14 +54,14 @@ REFINEMENTS = (0.7, 1.0, 1.4)
 
 #: Radius of the wall: a factor on the farthest point's distance and an addend, in the surrogate's
 #: coordinates. A chain's next state may lie somewhat farther out than all before it.
-WALL, BEYOND = 1.4, 0.5
+WALL, WALL_MARGIN = 1.4, 0.5
 #: Factor on the wall's radius around a concave quadratic, which needs no wall: it would hold back a
 #: chain that has not seen the target's width yet.
 FREE = 100.0
 #: Nats by which the surrogate is to lie below the bulk outside of the wall.
 BELOW_BULK = 20.0
 #: Distances at which this is enforced, in wall radii.
-RADII = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
+WALL_RADII = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
 
 # Updates
 
@@ -77,7 +76,7 @@ FARTHEST_UPDATE = 10.0
 
 def wall_radius(distance):
     """Return the radius of the wall around points, given their largest distance."""
-    return WALL * distance + BEYOND
+    return WALL * distance + WALL_MARGIN
 
 
 class FitData(NamedTuple):
@@ -118,14 +117,14 @@ class FitData(NamedTuple):
         inside = (reference - centre) @ whitening.T
         radius = wall_radius(np.sqrt(np.einsum("nd,nd->n", inside, inside).max()))
         bulk = np.quantile(values, BULK) if bulk is None else bulk
-        depth = Depth(bulk, DEPTH + DEPTH_PER_DIMENSION * d)
+        depth = Depth(bulk, DEPTH + 0.5 * d)  # a Gaussian's draws lie d / 2 below its maximum
         depths = depth(values)
         Z = (X - centre) @ whitening.T
         distance = np.linalg.norm(Z, axis=1)
         enough = FEWEST_VALUES + int(VALUES_PER_COEFFICIENT * 0.5 * d * (d + 3))
         enough = min(len(X) - 1, enough)
-        kept = distance <= max(FARTHEST * radius, np.partition(distance, enough)[enough])
-        kept &= depths <= max(DEEPEST, np.partition(depths, enough)[enough])
+        kept = distance <= max(FARTHEST_POINT * radius, np.partition(distance, enough)[enough])
+        kept &= depths <= max(MOST_DEPTHS, np.partition(depths, enough)[enough])
         return cls(
             reference=reference,
             centre=centre,
@@ -216,7 +215,7 @@ class LogDensityFit:
             return replace(
                 new, parameters=p._replace(landmarks=landmarks, coefficients=coefficients)
             )
-        radius = max(p.radius, wall_radius(np.linalg.norm(z))) if weight > HALF else p.radius
+        radius = max(p.radius, wall_radius(np.linalg.norm(z))) if weight > HALF_WEIGHT else p.radius
         p = p._replace(radius=float(radius), **functions)
         return replace(new, parameters=p, constant=regression.constant)
 
@@ -378,7 +377,7 @@ def _stiffness(data, parameters):
     X, distance = np.vstack([X, -X]), np.tile(distance, 2)
     bulk = np.max(values_and_gradients(parameters, X[: len(X) // 2])[0], initial=-np.inf)
     stiffness = 1.0  # at least: coordinates have about unit curvature
-    for factor in RADII if len(X) else ():
+    for factor in WALL_RADII if len(X) else ():
         beyond = (factor - 1.0) * radius
         rays = X * (factor * radius / distance)[:, None]
         excess = np.max(values_and_gradients(parameters, rays)[0]) - bulk + BELOW_BULK

@@ -258,7 +258,7 @@ LENGTH_SCALES = (1.0, 3.0, 9.0, 27.0)
 LENGTH_SCALES_AROUND = (0.5, 1.0, 2.0)
 
 #: Floor added to the gradients' outer product, in units of its mean eigenvalue.
-FAINT = 1e-4
+GRADIENT_FLOOR = 1e-4
 #: Difference of a covariance's entry from the identity's for which its whitening map is tried.
 NOT_WHITE = 0.1
 
@@ -267,7 +267,7 @@ NOT_WHITE = 0.1
 #: Fewest coordinates for an additive part: with fewer, the kernel part has neighbours everywhere.
 FEWEST_COORDINATES = 3
 #: Kernel functions a coordinate.
-GRID = 8
+GRID_SIZE = 8
 #: Fewest values a kernel function, so that the values determine its coefficient.
 VALUES_PER_GRID_POINT = 4
 #: Quantiles of the points that the grid covers, without outliers.
@@ -275,7 +275,7 @@ GRID_ENDS = (0.005, 0.995)
 #: Grid points outside of these quantiles, on either side.
 MARGIN = 1
 #: Weight above which a point counts for the grid's ends and the wall's radius.
-HALF = 0.5
+HALF_WEIGHT = 0.5
 #: Variances of additive parts compared, in units of the kernel part's.
 ADDITIVE_VARIANCES = (1.0, 30.0, 1000.0)
 #: Length scales compared, in grid points (the longer one extends beyond the grid), and factors on
@@ -343,18 +343,18 @@ def _additive_part(data, last):
     n_losses = last.n_additive_losses if last is not None else 0
     if n_losses > 1 and n_losses % RETRIED:
         return None
-    if d < FEWEST_COORDINATES or n < VALUES_PER_GRID_POINT * GRID * d:
+    if d < FEWEST_COORDINATES or n < VALUES_PER_GRID_POINT * GRID_SIZE * d:
         return None
     inverse = np.linalg.inv(data.whitening)
-    X = (data.Z @ inverse.T)[data.weights > HALF]
+    X = (data.Z @ inverse.T)[data.weights > HALF_WEIGHT]
     if not len(X):
         return None
     low, high = np.quantile(X, GRID_ENDS, axis=0)
-    spacing = (high - low) / (GRID - 1 - 2 * MARGIN)
+    spacing = (high - low) / (GRID_SIZE - 1 - 2 * MARGIN)
     low = low - MARGIN * spacing
     if not np.all(spacing > 0):
         return None
-    return AdditivePart(inverse / spacing[:, None], low / spacing, GRID)
+    return AdditivePart(inverse / spacing[:, None], low / spacing, GRID_SIZE)
 
 
 def _maps(data, Z, last, with_additive):
@@ -377,7 +377,7 @@ def _maps(data, Z, last, with_additive):
         product = gradients.T @ gradients
         if np.trace(product) > 0:
             product *= d / np.trace(product)
-            product += FAINT * np.eye(d)
+            product += GRADIENT_FLOOR * np.eye(d)
             candidates.append((symmetric_power(product, 0.5), LENGTH_SCALES))
             candidates.append((symmetric_power(product, 0.25), LENGTH_SCALES))
         candidates.append((p.projection @ change, None))

@@ -155,8 +155,8 @@ def weigh_kernels(tag, squares, weights, scratch, n):
     return total
 
 
-#: Squared norm of a kernel function outside the span of those before it, below which rounding
-#: errors decide and it is left out.
+#: Share of a kernel matrix's diagonal below which rounding errors decide: of a kernel function's
+#: squared norm outside the span of others, or of an eigenvalue.
 PIVOT_TOLERANCE = 1e-10
 
 

@@ -42,6 +42,7 @@ from pymc_kmc.numerics.checks import (
 )
 from pymc_kmc.numerics.evaluation import BLOCK, evaluation, register
 from pymc_kmc.numerics.linear_algebra import (
+    ROUNDING,
     cholesky_factor,
     conjugate_gradients,
     solve_positive,
@@ -68,8 +69,6 @@ from pymc_kmc.surrogates.kernels import (
 
 PENALTIES = ("coefficients", "reference", "rkhs")
 
-#: Relative residual at which conjugate gradients stop.
-CG_TOLERANCE = 1e-12
 #: Most iterations of conjugate gradients: a well-conditioned system takes some tens.
 CG_ITERATIONS = 1000
 #: Relative residual above which a fit warns.
@@ -320,7 +319,7 @@ def _solve_low_rank(X, weights, R, sigma, regularisation, penalty, base):
     solution, error = conjugate_gradients(
         lambda v: apply_C(v) + shift * v,
         b,
-        tolerance=CG_TOLERANCE * np.linalg.norm(b),
+        tolerance=ROUNDING * np.linalg.norm(b),
         n_iterations=CG_ITERATIONS,
         precondition=precondition,
     )

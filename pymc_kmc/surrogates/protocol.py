@@ -104,7 +104,7 @@ def check_surrogate(surrogate, n_dimensions):
 
 
 # Step of central differences for the warp's derivatives, relative to max(1, |x_i|).
-STEP = 1e-6
+WARP_STEP = 1e-6
 
 
 class WarpedSurrogate(AtPoints):
@@ -122,7 +122,7 @@ class WarpedSurrogate(AtPoints):
         out = np.empty(rows.shape)
         for i in range(rows.shape[1]):
             step = np.zeros(rows.shape)
-            step[:, i] = STEP * np.maximum(1.0, np.abs(rows[:, i]))
+            step[:, i] = WARP_STEP * np.maximum(1.0, np.abs(rows[:, i]))
             ahead, behind = rows + step, rows - step
             change = self.warp.forward(ahead) - self.warp.forward(behind)
             growth = self.warp.log_volume(ahead) - self.warp.log_volume(behind)

@@ -54,22 +54,22 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import lapack
 
-from pymc_kmc.numerics.linear_algebra import cholesky_factor, cholesky_update, triangular_solve
+from pymc_kmc.numerics.linear_algebra import (
+    LAST_DIGITS,
+    ROUNDING,
+    cholesky_factor,
+    cholesky_update,
+    triangular_solve,
+)
 
 #: Level of the values' quantile that depth is measured from.
 BULK = 0.9
-#: Residual variance, relative to the values', below which it is rounding error.
-RELATIVE_FLOOR = 1e-14
 
 #: Ridges of the second group tried: from rounding error to a fit that is switched off.
 MORE_RIDGES = 10.0 ** np.arange(-12.0, 4.0)
 
 #: Smallest ridge, in units of a bound of the largest eigenvalue: less would fit rounding errors.
 SMALLEST_RIDGE = 1e-15
-
-#: Floor of the factor's new squared diagonal entry, relative to the new feature's square: rounding
-#: errors of a feature that others span.
-SMALLEST_SQUARE = 1e-12
 
 
 class Depth(NamedTuple):
@@ -122,7 +122,7 @@ class BayesianRegression:
         return (features - mean) * self._root[:, None]
 
     def _variance(self, squared_residuals):
-        floor = RELATIVE_FLOOR * self._square + np.finfo(float).tiny
+        floor = LAST_DIGITS * self._square + np.finfo(float).tiny
         return np.maximum(squared_residuals, floor) / self.n
 
     def fit(self, features, more_ridges=MORE_RIDGES, ridges=None):
@@ -274,8 +274,8 @@ class OnlineRegression(NamedTuple):
         square = column @ column
         factor = np.pad(self.factor, (0, 1))
         factor[:p, p] = row
-        rest = square + new.ridge - row @ row
-        factor[p, p] = np.sqrt(max(rest, new.ridge + SMALLEST_SQUARE * square))
+        rest = square + new.ridge - row @ row  # rounding error if others span the feature
+        factor[p, p] = np.sqrt(max(rest, new.ridge + ROUNDING * square))
         return column, mean, factor
 
 

@@ -33,10 +33,10 @@ from pymc_kmc.numerics.checks import (
     check_rng,
     check_weights,
 )
-from pymc_kmc.numerics.samples import unique_rows
+from pymc_kmc.numerics.samples import JITTER, unique_rows
 from pymc_kmc.surrogates.exponential_family import check_base, fit_base, score_matching_loss
 from pymc_kmc.surrogates.finite import (
-    KERNELS,
+    FEATURE_KERNELS,
     KernelExpFinite,
     ScoreMatchingSums,
     scale_basis,
@@ -54,14 +54,12 @@ MOST_POINTS = {False: 2000, True: 300}
 #: some dimensions to a kernel that is a parabola on the states.
 COARSE_GRID = 4.0 ** np.arange(-2, 4)
 #: Ratio of bandwidths in the last steps: the loss is flat near its minimum.
-STEP = 2.0
+RATIO = 2.0
 #: Bounds of bandwidths, in median squared distances; beyond them the loss no longer changes.
 RANGE = (4.0**-8, 4.0**9)
 #: Regularisations tried, in units of the system's mean eigenvalue: quarter decades from small
 #: rounding errors of the loss to a fit that is switched off.
 RELATIVE_REGULARISATIONS = 10.0 ** np.arange(-9.0, 3.01, 0.25)
-#: Share of the identity added to a penalty, which makes it positive definite despite rounding.
-JITTER = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,7 +266,7 @@ def _with_basis(surrogate, d, max_features, rng):
             "instead of KernelExpFinite.from_basis(...)"
         )
     m = min(check_count(surrogate.n_features, "n_features"), max_features)
-    kernel = check_choice(surrogate.kernel, "kernel", KERNELS)
+    kernel = check_choice(surrogate.kernel, "kernel", FEATURE_KERNELS)
     copied = copy.copy(surrogate)
     copied.basis = standard_basis(m, d, kernel, rng)
     return copied
@@ -327,7 +325,7 @@ def _search(systems, starts, low, high):
     while len(untried):
         trials |= {sigma: _try(list(systems(sigma)), sigma) for sigma in map(float, untried)}
         best = min(trials, key=lambda sigma: trials[sigma].least)
-        nearby = {float(np.clip(sigma, low, high)) for sigma in (best / STEP, best * STEP)}
+        nearby = {float(np.clip(sigma, low, high)) for sigma in (best / RATIO, best * RATIO)}
         untried = sorted(nearby - trials.keys())
     return list(trials.values())
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.fitted import MOST_STATES, LogWeights
+from pymc_kmc.adaptation.fitted import MOST_VALUED, LogWeights
 
 
 class Surrogate:
@@ -64,7 +64,7 @@ def test_looks_at_a_part_of_a_long_history():
             return super().log_density(x)
 
     LogWeights.of(Counting(), np.zeros((10_000, 2)), np.zeros(10_000))
-    assert len(calls) <= 2 * MOST_STATES
+    assert len(calls) <= 2 * MOST_VALUED
 
 
 class Higher(Surrogate):

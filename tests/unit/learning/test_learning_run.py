@@ -16,8 +16,8 @@ import pymc_kmc as kmc
 from pymc_kmc.learning import convergence
 from pymc_kmc.learning import learning_run as learning
 from pymc_kmc.learning.composite import (
-    DRIFT,
     MIXED,
+    MOST_DRIFT,
     Values,
     _finite,
     drift,
@@ -264,10 +264,10 @@ def test_draws_that_remember_their_starts_are_known():
     """Chains that begin close together, as those of a step size that was far too small."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((8, 256, 2))
-    assert drift(X) < DRIFT
-    assert drift(X + [0.5, 0.0] * (np.arange(8)[:, None, None] < 2)) > DRIFT
+    assert drift(X) < MOST_DRIFT
+    assert drift(X + [0.5, 0.0] * (np.arange(8)[:, None, None] < 2)) > MOST_DRIFT
     narrow = X * np.where(np.arange(8) < 2, 0.75, 1.0)[:, None, None]
-    assert drift(narrow) > DRIFT
+    assert drift(narrow) > MOST_DRIFT
     assert potential_scale_reduction(narrow) < MIXED
 
 

@@ -7,22 +7,20 @@ import pytest
 import pymc_kmc as kmc
 from pymc_kmc.learning.modes import Mode
 from pymc_kmc.learning.multistart import (
-    CHECKS_A_DIMENSION,
-    FEWEST_ALIKE,
-    FEWEST_APART,
-    FEWEST_BY_NUMBERS,
+    FEWEST_CLIMBS,
     FEWEST_IN_NOISE,
+    FEWEST_SEARCHES,
     HIDING_NOISE,
     LEAST_A_SEARCH,
     MOST_IN_NOISE,
-    N_KEPT_AWAY,
     N_PRIOR,
     N_STOOD,
     MultiStart,
     has_stood,
     have_agreed,
 )
-from pymc_kmc.learning.trust_region import FAR_BELOW, TrustRegion
+from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
+from pymc_kmc.learning.trust_region import TrustRegion
 from tests.opaque_numbers import number, opaque, prior, stepped
 
 AWAY = 4.0
@@ -81,7 +79,7 @@ def test_where_there_is_no_prior_to_draw_from_there_are_searches():
 def test_searches_that_meet_are_stopped(arrivals):
     n_evaluations = [len(state.evaluations) - N_STARTS - N_PRIOR for _, state in arrivals]
     for multistart, _ in arrivals:
-        assert sum(n for _, n in multistart.found) >= FEWEST_BY_NUMBERS
+        assert sum(n for _, n in multistart.found) >= FEWEST_CLIMBS
     # Two searches in full, of some eight evaluations, and four that meet them.
     assert np.mean(n_evaluations) < 27
 
@@ -182,11 +180,15 @@ def searches_of(multistart, search_from, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "are_kept_away", "fewest"),
     [
-        (lambda: number(bell, 6), [False] * 4, FEWEST_BY_NUMBERS),
-        (lambda: number(bell, 7), [False] * FEWEST_ALIKE + [True] * 2, FEWEST_ALIKE + N_KEPT_AWAY),
+        (lambda: number(bell, 6), [False] * 4, FEWEST_CLIMBS),
+        (
+            lambda: number(bell, 7),
+            [False] * FEWEST_CLIMBS + [True] * 2,
+            FEWEST_CLIMBS + N_STOOD,
+        ),
         (lambda: noisy_groups([7]), [False, True, True, True], FEWEST_IN_NOISE),
         # Twelve dimensions, but no log likelihood of more than four.
-        (lambda: noisy_groups([4, 4, 4]), [False] * 4, FEWEST_BY_NUMBERS),
+        (lambda: noisy_groups([4, 4, 4]), [False] * 4, FEWEST_CLIMBS),
     ],
     ids=["six", "seven", "noisy", "groups"],
 )
@@ -206,7 +208,7 @@ def test_searches_are_kept_from_known_modes(model, are_kept_away, fewest, monkey
         (2.0 * HIDING_NOISE, 0.0, MOST_IN_NOISE),
         (0.5 * HIDING_NOISE, 0.0, FEWEST_IN_NOISE),
         # One end is far below the others: searches have come to different basins.
-        (2.0 * HIDING_NOISE, 7.0 * FAR_BELOW + 1.0, FEWEST_IN_NOISE),
+        (2.0 * HIDING_NOISE, 7.0 * COMPRESSION_DEPTH + 1.0, FEWEST_IN_NOISE),
     ],
     ids=["alike", "little", "apart"],
 )
@@ -245,7 +247,7 @@ def test_under_noise_the_highest_maximum_is_climbed_on_from():
     assert (n_away, n_best) == (1, 2)
     # From 14 nats below.
     assert best.log_density > heights[0] - 2.0
-    assert CHECKS_A_DIMENSION * 7 <= len(multistart.evaluations) - n <= LEAST_A_SEARCH * 7
+    assert 7 <= len(multistart.evaluations) - n <= LEAST_A_SEARCH * 7
 
 
 @pytest.mark.parametrize(("most", "n"), [(40, 40), (1000, N_STARTS + N_PRIOR + 250)])
@@ -292,9 +294,12 @@ def test_a_search_tells_the_noise():
 def test_fewer_searches_are_enough_where_some_end_far_below():
     multistart = MultiStart(opaque(number(bell, 8)), N_STARTS, 1000, np.random.default_rng(0))
     x, covariance = np.zeros(8), np.eye(8)
-    far, near = (Mode(x, -depth, covariance) for depth in (8 * FAR_BELOW + 1, 8 * FAR_BELOW - 1))
+    far, near = (
+        Mode(x, -depth, covariance)
+        for depth in (8 * COMPRESSION_DEPTH + 1, 8 * COMPRESSION_DEPTH - 1)
+    )
     best = Mode(x, 0.0, covariance)
-    for other, fewest in ((far, FEWEST_APART), (near, FEWEST_ALIKE + N_KEPT_AWAY)):
+    for other, fewest in ((far, FEWEST_SEARCHES), (near, FEWEST_CLIMBS + N_STOOD)):
         for n in range(2, fewest):
             assert not multistart._are_enough([best] + [other] * (n - 1))
         assert multistart._are_enough([best] + [other] * (fewest - 1))

@@ -12,7 +12,7 @@ from pymc_kmc.learning import convergence
 from pymc_kmc.learning import rounds as rounds_module
 from pymc_kmc.learning.composite import Draws, Values
 from pymc_kmc.learning.convergence import Round, begin, unchecked, without_refuted
-from pymc_kmc.learning.emulator import MANY, SEARCH_AGAIN, NodeEmulator
+from pymc_kmc.learning.emulator import MANY_ROWS, SEARCH_AGAIN, NodeEmulator
 from pymc_kmc.learning.modes import Mode
 from pymc_kmc.learning.placing import OptimisticDraws, new_places, starts_of
 from pymc_kmc.learning.rounds import (
@@ -284,23 +284,23 @@ def fitted(emulator, n, rng):
 
 def test_parameters_of_many_values_are_kept_until_there_are_more():
     rng, emulator = np.random.default_rng(0), NodeEmulator(TERM, grows=True)
-    first = fitted(emulator, MANY + 10, rng).process
-    kept = fitted(emulator, MANY + 20, rng).process
+    first = fitted(emulator, MANY_ROWS + 10, rng).process
+    kept = fitted(emulator, MANY_ROWS + 20, rng).process
     assert kept.hyperparameters_ is first.hyperparameters_
     np.testing.assert_array_equal(kept.whitening, first.whitening)
     # What is kept are parameters: the factor is that of all values.
     fresh = ExactGP(kept.whitening, kept.centre)
     fresh.given(kept.Z_, kept.Y_, kept.noise_, first.hyperparameters_)
     np.testing.assert_array_equal(kept.inverse_factor_, fresh.inverse_factor_)
-    assert len(kept.Y_) == MANY + 20
+    assert len(kept.Y_) == MANY_ROWS + 20
     X = rng.standard_normal((20, 2))
     expected = -0.5 * X[:, 0] ** 2 - np.sin(X[:, 1]) ** 2
     assert np.abs(emulator.predict(X, X).outputs[:, 0] - expected).max() < 0.1
-    again = fitted(emulator, int(SEARCH_AGAIN * (MANY + 10)) + 1, rng).process
+    again = fitted(emulator, int(SEARCH_AGAIN * (MANY_ROWS + 10)) + 1, rng).process
     assert again.hyperparameters_ is not first.hyperparameters_
 
 
-@pytest.mark.parametrize(("n", "grows"), [(MANY - 20, True), (MANY + 10, False)])
+@pytest.mark.parametrize(("n", "grows"), [(MANY_ROWS - 20, True), (MANY_ROWS + 10, False)])
 def test_parameters_of_few_values_are_sought_each_time(n, grows):
     rng, emulator = np.random.default_rng(0), NodeEmulator(TERM, grows=grows)
     first = fitted(emulator, n, rng).process

@@ -14,7 +14,7 @@ from pymc_kmc.learning.outputs import COMPRESSION_DEPTH
 from pymc_kmc.learning.trust_region import (
     CHECK_DISTANCE,
     FIRST_RADIUS,
-    N_CHECKS,
+    N_IN_A_ROW,
     Repelled,
     Repulsion,
     Rise,
@@ -86,7 +86,7 @@ def test_a_check_that_fails_restarts_the_search():
     lowered = [0.0]
     model = opaque(number(lambda x: -0.5 * x @ x - lowered[0]))
     region, evaluations = search_from([1.0, -2.0], model, 60)
-    assert region.n_passed == N_CHECKS
+    assert region.n_passed == N_IN_A_ROW
     x, value = region.x, region.log_density
     lowered[0] = 6.0
     stepped(region, evaluations)
@@ -119,14 +119,14 @@ def test_the_first_of_more_checks_is_ahead_on_the_way():
     X = np.vstack([MEAN, MEAN + np.random.default_rng(0).standard_normal((30, 4))])
     evaluations = model.evaluate(X)
     place = Mode(MEAN, evaluations.log_densities[0], COVARIANCE)
-    for n_checks in (N_CHECKS, N_CHECKS + 1):
+    for n_checks in (N_IN_A_ROW, N_IN_A_ROW + 1):
         region = TrustRegion(model, place, np.random.default_rng(0), n_checks)
         region.path = 9 * [MEAN - (way := np.array([0.1, 0.0, 0.2, 0.0]))]
         step = region.next(evaluations)
         assert step.is_flat
         away = step.X[-1] - MEAN
         is_ahead = np.allclose(away / np.linalg.norm(away), way / np.linalg.norm(way))
-        assert is_ahead == (n_checks > N_CHECKS)
+        assert is_ahead == (n_checks > N_IN_A_ROW)
         assert away @ np.linalg.solve(region.covariance, away) == pytest.approx(CHECK_DISTANCE**2)
     # Nor is there one where the search has not moved, or after one that was passed.
     region.path = [MEAN]
@@ -409,7 +409,7 @@ def test_an_ascent_under_repulsion_leads_back_where_there_is_nothing_else():
     region = TrustRegion(
         model, Mode(x, value, np.eye(2)), np.random.default_rng(1), repulsion=repulsion
     )
-    region.n_predicted = N_CHECKS
+    region.n_predicted = N_IN_A_ROW
     place, height = region.ascent(evaluations)
     np.testing.assert_allclose(place, 0.0, atol=0.3)
     assert height == pytest.approx(prior(np.zeros(2)), abs=0.3)

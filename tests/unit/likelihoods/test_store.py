@@ -542,7 +542,7 @@ def test_a_full_disk_is_told_once_and_costs_no_draw(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:The black box")
 def test_a_locked_file_is_told_once_and_costs_no_draw(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(store_module, "LONGEST_WAIT", 0.05)
     expected = draws_of(None)
     store = kmc.EvaluationStore(tmp_path / "a.db")
     op, model = box_of(store=store, on_error="reject")
@@ -572,7 +572,7 @@ def test_a_damaged_file_is_told_once_and_costs_no_draw(tmp_path):
 
 
 def test_a_model_built_after_a_fault_is_stored_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(store_module, "LONGEST_WAIT", 0.05)
     store = kmc.EvaluationStore(tmp_path / "a.db")
     op, _ = box_of(store=store)
     other = sqlite3.connect(store.path, isolation_level=None)

@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.plots.proposals import ellipse, spread_out
+from pymc_kmc.plots.proposals import ellipse, typical_rows
 from pymc_kmc.surrogates.protocol import NotFittedError
 from tests.plots import labels, line, panels_of
 
@@ -43,7 +43,7 @@ def test_places_are_spread():
     rng = np.random.default_rng(0)
     corners = np.array([[0, 0], [0, 9], [9, 0], [9, 9]])
     points = np.repeat(corners, 50, axis=0) + 0.1 * rng.standard_normal((200, 2))
-    assert set(spread_out(points, 4) // 50) == {0, 1, 2, 3}
+    assert set(typical_rows(points, 4) // 50) == {0, 1, 2, 3}
 
 
 def test_what_has_no_covariance(curved):

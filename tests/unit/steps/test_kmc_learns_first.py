@@ -82,7 +82,7 @@ def test_an_estimate_is_learned_and_a_warning_says_if_noise_may_hide_a_higher_ma
     with noisy_gaussian(1.0):
         assert kmc.KMC().posterior.has_converged
         monkeypatch.setattr(multistart.MultiStart, "may_have_missed", True)
-        monkeypatch.setattr(multistart, "FEW_DIMENSIONS", 0)
+        monkeypatch.setattr(multistart, "FEW_INPUTS", 0)
         with pytest.warns(UserWarning, match="may have missed a higher one") as told:
             assert kmc.KMC().posterior is not None
     assert told[0].filename == __file__

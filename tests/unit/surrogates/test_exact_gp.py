@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from pymc_kmc.numerics.linear_algebra import ROUNDING
 from pymc_kmc.surrogates.covariance import EXTENSIONS, Covariances, Hyperparameters
-from pymc_kmc.surrogates.exact_gp import JITTER, ExactGP, MarginalLikelihood
+from pymc_kmc.surrogates.exact_gp import ExactGP, MarginalLikelihood
 
 WHITENING = np.array([[1.0, 0.0], [0.3, 0.5]])
 CENTRE = np.array([0.5, -1.0])
@@ -24,7 +25,7 @@ def covariance_of(process):
     """The covariance of a process's values."""
     parameters, Z = process.hyperparameters_, process.Z_
     K = Covariances(parameters, Z, Z, process.axes_).values
-    return K + np.diag(np.exp(parameters.log_noise) + JITTER * np.diag(K))
+    return K + np.diag(np.exp(parameters.log_noise) + ROUNDING * np.diag(K))
 
 
 @pytest.fixture
