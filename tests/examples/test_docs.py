@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pymc as pm
+import pytensor
 import pytest
 
 import pymc_kmc as kmc
@@ -43,7 +44,14 @@ QUICKER = {
         ("kmc.KMC(), draws=1000", "kmc.KMC(learn=False), tune=9, draws=9"),
         ("tune=100, draws=100", "tune=9, draws=9"),
     ],
-    "learning.md": [("    learned = kmc.learn(model, random_seed=1)\n", "    pass\n")],
+    "learning.md": [
+        ("    learned = kmc.learn(model, random_seed=1)\n", "    pass\n"),
+        ("ProcessPoolExecutor(4), random_seed=1", "ProcessPoolExecutor(1), max_evaluations=16"),
+    ],
+    # That estimates are learned, too, the first model of the page shows.
+    "noisy_likelihoods.md": [
+        ("vars=[intercept, spread])", "vars=[intercept, spread], learn=False)")
+    ],
     "on_a_cluster.md": [("draws=64", "draws=4")],
     "partial_posteriors.md": [
         ("1_000_000", "2000"),
@@ -52,6 +60,8 @@ QUICKER = {
             "first_size=1000, alpha=0.9, n_replications=2",
         ),
     ],
+    # That estimates are learned, tests of noisy likelihoods show.
+    "simulators.md": [("step=kmc.KMC()", "step=kmc.KMC(learn=False)")],
 }
 
 
@@ -72,14 +82,18 @@ def extension(monkeypatch):
     return imported
 
 
-# Pages that take long, on whose subjects notebooks run on the second line of PyMC.
+# Pages that take long, on whose subjects notebooks run on the second line of PyMC. PyTensor doesn't
+# compile their models; those of other pages, of README and of notebooks are compiled as users' are.
 LONG = (
     "black_boxes.md",
     "coming_from.md",
     "external_simulators.md",
     "learning.md",
+    "noisy_likelihoods.md",
     "on_a_cluster.md",
     "partial_posteriors.md",
+    "simulators.md",
+    "stores.md",
 )
 
 
@@ -96,7 +110,9 @@ LONG = (
 def test_code_runs_as_printed(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages write files
     quicker = QUICKER.get(page.name, ())
-    run_quickly(python_blocks(page), page.name, quicker)
+    mode = "FAST_COMPILE" if page.name in LONG else pytensor.config.mode
+    with pytensor.config.change_flags(mode=mode):
+        run_quickly(python_blocks(page), page.name, quicker)
 
 
 def without_numbers(lines):
