@@ -297,8 +297,8 @@ def test_transforms(name):
     assert_standard_normal(z)
 
 
-# KMCFinite adapts as KMCLite does; `test_the_papers_schedule` has it too. GadRWM learns its factor as
-# GadMALA does.
+# KMCFinite adapts as KMCLite does; `test_the_papers_schedule` has it too. GadRWM learns its factor
+# as GadMALA does.
 @pytest.mark.one_line
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in ("KMCFinite", "GadRWM")])
 def test_adaptation_that_vanishes(name):

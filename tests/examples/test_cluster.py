@@ -21,6 +21,14 @@ pytestmark = [pytest.mark.documentation, pytest.mark.one_line]
 
 ROOT, HERE = Path(__file__).parents[2], Path(sys.executable).parent
 N_DRAWS, N_WORKERS = "8", "2"
+#: What Open MPI wants to be told besides: in a container, and by mpi4py's wheel.
+OPEN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+OPEN["MPI4PY_MPIABI"] = "openmpi"
+#: Names of mpiexec, where it is looked for, options and environment: PyPI's MPICH, and Debian's.
+MPI = {
+    "mpich": ("mpiexec", HERE, (), {}),
+    "openmpi": ("mpiexec.openmpi", None, ("--oversubscribe",), OPEN),
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +39,21 @@ def printed_here():
     return said.getvalue().splitlines()[-3:]
 
 
-def test_on_mpi(printed_here):
-    """By PyPI's MPICH."""
+@pytest.mark.parametrize("kind", MPI)
+def test_on_mpi(kind, printed_here):
+    """Whose MPI it is concerns mpi4py: the second one is tried on GitHub alone, which sets CI."""
     pytest.importorskip("mpi4py")
-    if (mpiexec := shutil.which("mpiexec", path=HERE)) is None:
-        pytest.skip("There is no mpiexec.")
+    name, folder, options, environment = MPI[kind]
+    if (mpiexec := shutil.which(name, path=folder)) is None:
+        pytest.skip(f"There is no {name}.")
+    if kind == "openmpi" and not os.environ.get("CI"):
+        pytest.skip("Another MPI is tried where CI is set.")
     python = sys.executable, "-W", "ignore", "-m", "mpi4py.futures"
-    job = mpiexec, "-n", str(1 + int(N_WORKERS)), *python, "examples/cluster.py", "mpi"
+    job = mpiexec, *options, "-n", str(1 + int(N_WORKERS)), *python, "examples/cluster.py", "mpi"
     done = subprocess.run(
         [*job, "--draws", N_DRAWS],
         cwd=ROOT,
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=300,
