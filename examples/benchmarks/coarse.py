@@ -44,7 +44,7 @@ from examples.benchmarks.learning import (  # noqa: E402
 from examples.benchmarks.targets import markdown  # noqa: E402
 
 KINDS = ("none", "5 % off", "bad")
-REFERENCE_DRAWS, QUICK_DRAWS, QUICK_SEEDS = 2000, 200, 1
+REFERENCE_DRAWS, QUICK_DRAWS, QUICK_SEEDS = 2000, 200, 3
 SENSORS = np.linspace(0.1, 0.9, 9)
 
 
@@ -163,7 +163,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--targets", default=",".join(MODELS), help="some of: %(default)s")
     parser.add_argument("--seeds", type=int, default=5, help="number of runs a model")
-    parser.add_argument("--quick", action="store_true", help="one small model, one seed")
+    parser.add_argument("--quick", action="store_true", help="one small model, three seeds")
     options = parser.parse_args(arguments)
     logging.getLogger("pymc").setLevel(logging.ERROR)
     names = ["dose-response"] if options.quick else options.targets.split(",")

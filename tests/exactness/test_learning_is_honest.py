@@ -448,6 +448,7 @@ def assert_keeps_all(step, model, calls):
 
 
 @pytest.mark.one_line
+@pytest.mark.usefixtures("emulated_by_numpy")
 def test_outputs_that_jump_are_left_to_the_chains():
     calls = []
     model = change_point(calls)
@@ -488,6 +489,7 @@ def test_draws_end_where_a_model_fails(kind):
 
 @pytest.mark.one_line
 @pytest.mark.parametrize("kind", ["-inf", "nan"])
+@pytest.mark.usefixtures("emulated_by_numpy")
 def test_a_step_has_all_evaluations(kind, monkeypatch):
     """Learning ends at its limit, which is lower here than it is unasked."""
     monkeypatch.setattr(unasked, "most_evaluations", lambda *arguments: 96)
@@ -511,6 +513,7 @@ def test_a_model_that_fails_says_that_it_can_be_cut_off_there():
     assert N_TRIALS + len(error.value.evaluations) >= len(calls) - 1
 
 
+@pytest.mark.usefixtures("emulated_by_numpy")
 def test_a_step_learns_of_two_outputs_or_says_why_not(caplog):
     with two_outputs(records=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")

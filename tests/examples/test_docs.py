@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pymc as pm
-import pytensor
 import pytest
 
 import pymc_kmc as kmc
@@ -82,8 +81,8 @@ def extension(monkeypatch):
     return imported
 
 
-# Pages that take long, on whose subjects notebooks run on the second line of PyMC. PyTensor doesn't
-# compile their models; those of other pages, of README and of notebooks are compiled as users' are.
+# Pages that take long, on whose subjects notebooks run on the second line of PyMC. Their models and
+# what is learned aren't compiled; those of other pages, of README and of notebooks are as users'.
 LONG = (
     "black_boxes.md",
     "coming_from.md",
@@ -107,12 +106,12 @@ LONG = (
     ],
     ids=lambda page: page.name,
 )
-def test_code_runs_as_printed(page, tmp_path, monkeypatch):
+def test_code_runs_as_printed(page, tmp_path, monkeypatch, request):
+    if page.name in LONG:
+        request.getfixturevalue("uncompiled")
     monkeypatch.chdir(tmp_path)  # pages write files
     quicker = QUICKER.get(page.name, ())
-    mode = "FAST_COMPILE" if page.name in LONG else pytensor.config.mode
-    with pytensor.config.change_flags(mode=mode):
-        run_quickly(python_blocks(page), page.name, quicker)
+    run_quickly(python_blocks(page), page.name, quicker)
 
 
 def without_numbers(lines):

@@ -13,6 +13,7 @@ import pytest
 
 import pymc_kmc as kmc
 from tests.faults.killed import CALL, CALLS, N_WORKERS, STORE
+from tests.scripts import uncompiled
 
 ROOT = Path(__file__).parents[2]
 # Seconds after which a run counts as hanging.
@@ -23,7 +24,12 @@ def start(kind, folder, seed=1):
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-W", "ignore", "-m", "tests.faults.killed", kind, folder, str(seed)]
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command,
+        cwd=ROOT,
+        env=uncompiled(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
 
 
