@@ -312,7 +312,7 @@ def exact(name):
 
 # What is read off a model's graph: on the second line of PyMC, one seed of each. The others are
 # told by algorithms.
-OF_GRAPHS = ("clipped terms", "a sum of two likelihoods", "a step before the box")
+OF_GRAPHS = ("clipped terms", "a step before the box")
 OF_GRAPHS += ("an integer beside a box", "two outputs, one recorded")
 
 
