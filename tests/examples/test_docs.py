@@ -81,8 +81,8 @@ def extension(monkeypatch):
     return imported
 
 
-# Pages whose models, and what is learned of them, are compiled as users': NUTS takes many steps, and
-# index.md is read first. So are README's and those of notebooks.
+# Pages whose models, and what is learned of them, are compiled as users': NUTS takes many steps,
+# and index.md is read first. So are README's and those of notebooks.
 COMPILED = ("gradients.md", "index.md", "partial_posteriors.md")
 # Pages that take long, on whose subjects notebooks run on the second line of PyMC.
 LONG = (
