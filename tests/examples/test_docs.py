@@ -45,7 +45,7 @@ QUICKER = {
     ],
     "learning.md": [
         ("    learned = kmc.learn(model, random_seed=1)\n", "    pass\n"),
-        ("ProcessPoolExecutor(4), random_seed=1", "ProcessPoolExecutor(1), max_evaluations=16"),
+        ("ProcessPoolExecutor(4), random_seed=1", "ProcessPoolExecutor(1), max_evaluations=20"),
     ],
     # That estimates are learned, too, the first model of the page shows.
     "noisy_likelihoods.md": [
