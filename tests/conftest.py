@@ -8,6 +8,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from pymc_kmc.learning.emulated_density import EmulatedDensity
 from tests.chains import short_sequences
 
 TESTS = Path(__file__).parent
@@ -101,6 +102,12 @@ def is_of_arrays(item):
 def with_short_sequences():
     with short_sequences():
         yield
+
+
+@pytest.fixture
+def emulated_by_numpy(monkeypatch):
+    """What is learned is evaluated as where it can't be compiled, which takes numba 5 to 20 s."""
+    monkeypatch.setattr(EmulatedDensity, "_compile", lambda self: setattr(self, "_compiled", False))
 
 
 @pytest.fixture(autouse=True)

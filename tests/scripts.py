@@ -1,14 +1,27 @@
 """Examples as users run them."""
 
-import subprocess
+import io
+import os
+import runpy
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+
+import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+def uncompiled():
+    """Return an environment in which PyTensor doesn't compile: short runs take less than that."""
+    flags = [os.environ.get("PYTENSOR_FLAGS", ""), "mode=FAST_COMPILE"]
+    return os.environ | {"PYTENSOR_FLAGS": ",".join(filter(None, flags))}
+
+
 def run_quickly(script, folder):
-    """Run an example in its quick form in an empty folder, where it leaves its picture alone.
+    """Run an example as a script, in its quick form and in an empty folder, where its picture is.
+
+    It runs in this process, which has imported PyMC.
 
     Returns
     -------
@@ -16,11 +29,14 @@ def run_quickly(script, folder):
         What it prints.
     """
     picture = folder / "picture.png"
-    command = [sys.executable, "-W", "ignore", str(EXAMPLES / script)]
-    command += ["--quick", "--output", str(picture)]
-    finished = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
-    assert finished.returncode == 0, finished.stderr
-    assert str(picture) in finished.stdout
+    path = str(EXAMPLES / script)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as said:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", [path, "--quick", "--output", str(picture)])
+        patch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+        runpy.run_path(path, run_name="__main__")
+    printed = said.getvalue()
+    assert str(picture) in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert list(folder.iterdir()) == [picture]
-    return finished.stdout
+    return printed

@@ -25,7 +25,6 @@ STEPS = {
     "AdaptiveMetropolis": (kmc.AdaptiveMetropolis, {"tune": 1000, "draws": 8000}),
     "Metropolis": (lambda: pm.Metropolis(), {"tune": 1000, "draws": 8000}),
     "Slice": (lambda: pm.Slice(), {"tune": 300, "draws": 3000}),
-    "DEMetropolisZ": (lambda: pm.DEMetropolisZ(), {"tune": 2000, "draws": 8000}),
 }
 
 
@@ -56,9 +55,9 @@ def draws_of(name, function, on_error):
     return idata.posterior["b"].values
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_mean_that_is_a_black_box(name):
-    draws = draws_of(name, prediction, "raise")
+def test_a_mean_that_is_a_black_box():
+    """By a step of PyMC's own; that of this package is in test_learned.py, on what it learns."""
+    draws = draws_of("Slice", prediction, "raise")
     for i in range(2):
         assert worst_moment(draws[..., i], MEAN[i], COVARIANCE[i, i] ** 0.5) < TOLERANCE
 

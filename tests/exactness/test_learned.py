@@ -63,27 +63,22 @@ def quick(with_short_sequences):
 
 
 @pytest.fixture(scope="module")
-def posteriors():
-    return {
-        "good": kmc.learn(model(), progressbar=False),
-        "bad": kmc.learn(model(TOO_HIGH), progressbar=False),
-    }
+def bad_posterior():
+    return kmc.learn(model(TOO_HIGH), progressbar=False)
 
 
-@pytest.mark.parametrize(
-    ("kind", "n_parallel"), [("good", 1), ("bad", 1), ("good", 8), ("bad", 32)]
-)
-def test_draws_are_the_posteriors(posteriors, kind, n_parallel):
-    # 32 shares, each of 80 batches: |z| > 4.5 has a false-alarm rate of 6e-4 by Student's t. The
-    # bad posterior alone, without an accept step, has shares that are .3 off.
-    posterior = posteriors[kind]
+@pytest.mark.parametrize("n_parallel", [1, 32])
+def test_draws_are_the_posteriors_whatever_was_learned(bad_posterior, n_parallel):
+    # 16 shares, each of 80 batches: |z| > 4.5 has a false-alarm rate of 3e-4 by Student's t. What
+    # was learned, without an accept step, has shares that are .3 off. Chains on what is right are
+    # those of `test_modes_have_their_shares`.
+    posterior = bad_posterior
     with model(), ThreadPoolExecutor(2) as pool:
         options = {"executor": pool, "n_parallel": n_parallel} if n_parallel > 1 else {}
         draws = np.log(sample("rate", lambda: kmc.KMC(posterior, **options), 60, DRAWS))
     scores = shares_scores(draws)
     assert np.abs(scores).max() < 4.5
-    if kind == "bad":
-        assert np.abs(shares(posterior.positions[:, 0])).max() > 0.3
+    assert np.abs(shares(posterior.positions[:, 0])).max() > 0.3
 
 
 def test_averages_are_the_posteriors_whatever_was_learned(posteriors):
@@ -116,7 +111,6 @@ LINE = np.linspace(0.0, 1.0, 8)
 ROUGH = {
     "a kink between two modes": lambda x: np.abs(x[0]) + x[1] * LINE,
     "a jump": lambda x: x[0] + x[1] * LINE + 0.5 * (x[0] > 0.4),
-    "steps": lambda x: np.round(5.0 * (x[0] + x[1] * LINE)) / 5.0,
     "failures in a third of the prior": lambda x: (
         (x[0] + x[1] * LINE) * np.where(x[0] < 0.5, 1.0, np.nan)
     ),

@@ -116,6 +116,7 @@ def test_learning_is_right_or_says_that_it_has_not_converged():
     assert silent_error(model, exact(), random_seed=0, max_evaluations=FEW) == ""
 
 
+@pytest.mark.one_line
 def test_a_step_says_why_it_does_not_start_there_and_its_chains_have_all_evaluations(
     monkeypatch, caplog
 ):

@@ -51,9 +51,6 @@ def sample(step, *, seed, draws=N_DRAWS, tune=500, chains=1, **kwargs):
     + [
         pytest.param(*case, marks=pytest.mark.one_line)
         for case in (
-            ("AdaptiveMetropolis", 0.0),
-            ("AdaptiveMetropolis", 1.0),
-            ("KMC", 1.0),
             ("KMCLite", 3.0),
             ("KMCFinite", 3.0),
             ("KAMH", 3.0),
@@ -67,18 +64,16 @@ def test_alone(name, variance):
 
 
 @pytest.mark.one_line
-@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
-def test_noise_that_depends_on_the_parameter(name):
+def test_noise_that_depends_on_the_parameter():
     with noisy_gaussian(1.5, heteroscedastic=True):
-        idata = sample(STEPS[name](), seed=3, draws=n_draws_of(name))
+        idata = sample(kmc.AdaptiveMetropolis(), seed=3)
     assert worst_moment(idata.posterior["x"], POSTERIOR_MEAN, POSTERIOR_SD) < TOLERANCE
 
 
 @pytest.mark.one_line
-@pytest.mark.parametrize(("variance", "heteroscedastic"), [(1.0, False), (1.5, True)])
-def test_what_was_learned_before_the_chain(variance, heteroscedastic):
+def test_what_was_learned_before_the_chain():
     """Learning takes the noise for the same everywhere; draws are exact where it isn't."""
-    with noisy_gaussian(variance, heteroscedastic):
+    with noisy_gaussian(1.5, heteroscedastic=True):
         step = kmc.KMC(n_landmarks=60)
         assert step.posterior is not None
         idata = sample(step, seed=12, draws=n_draws_of("KMC"), tune=step.default_tune_steps)
@@ -124,10 +119,9 @@ def test_pymc_moves_the_noisy_variable_ours_another(name):
 
 
 @pytest.mark.one_line
-@pytest.mark.parametrize("variance", [0.0, 1.0, 3.0])
-def test_noise_does_not_shrink_the_random_walk(variance):
+def test_noise_does_not_shrink_the_random_walk():
     """No step is accepted more often than its noise allows: .22 at variance 3, below .234."""
-    with noisy_gaussian(variance) as model:
+    with noisy_gaussian(3.0) as model:
         step = STEPS["AdaptiveMetropolis"]()
         step.set_rng(np.random.default_rng(8))
         _, statistics = run(step, model.initial_point(), 5000)

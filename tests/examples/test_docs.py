@@ -43,7 +43,14 @@ QUICKER = {
         ("kmc.KMC(), draws=1000", "kmc.KMC(learn=False), tune=9, draws=9"),
         ("tune=100, draws=100", "tune=9, draws=9"),
     ],
-    "learning.md": [("    learned = kmc.learn(model, random_seed=1)\n", "    pass\n")],
+    "learning.md": [
+        ("    learned = kmc.learn(model, random_seed=1)\n", "    pass\n"),
+        ("ProcessPoolExecutor(4), random_seed=1", "ProcessPoolExecutor(1), max_evaluations=20"),
+    ],
+    # That estimates are learned, too, the first model of the page shows.
+    "noisy_likelihoods.md": [
+        ("vars=[intercept, spread])", "vars=[intercept, spread], learn=False)")
+    ],
     "on_a_cluster.md": [("draws=64", "draws=4")],
     "partial_posteriors.md": [
         ("1_000_000", "2000"),
@@ -52,6 +59,8 @@ QUICKER = {
             "first_size=1000, alpha=0.9, n_replications=2",
         ),
     ],
+    # That estimates are learned, tests of noisy likelihoods show.
+    "simulators.md": [("step=kmc.KMC()", "step=kmc.KMC(learn=False)")],
 }
 
 
@@ -72,14 +81,20 @@ def extension(monkeypatch):
     return imported
 
 
+# Pages whose models, and what is learned of them, are compiled as users': NUTS takes many steps,
+# and index.md is read first. So are README's and those of notebooks.
+COMPILED = ("gradients.md", "index.md", "partial_posteriors.md")
 # Pages that take long, on whose subjects notebooks run on the second line of PyMC.
 LONG = (
     "black_boxes.md",
     "coming_from.md",
     "external_simulators.md",
     "learning.md",
+    "noisy_likelihoods.md",
     "on_a_cluster.md",
     "partial_posteriors.md",
+    "simulators.md",
+    "stores.md",
 )
 
 
@@ -93,7 +108,9 @@ LONG = (
     ],
     ids=lambda page: page.name,
 )
-def test_code_runs_as_printed(page, tmp_path, monkeypatch):
+def test_code_runs_as_printed(page, tmp_path, monkeypatch, request):
+    if page.name not in COMPILED:
+        request.getfixturevalue("uncompiled")
     monkeypatch.chdir(tmp_path)  # pages write files
     quicker = QUICKER.get(page.name, ())
     run_quickly(python_blocks(page), page.name, quicker)

@@ -1,6 +1,6 @@
 """Models of PyMC's gallery without gradients, as written there: ``step=kmc.KMC()`` is the change.
 
-Black-box likelihoods as an Op, in a CustomDist and in a Potential; an ODE solver by ``as_op``;
+A black-box likelihood as an Op in a CustomDist; an ODE solver by ``as_op``;
 a ``pm.Simulator``. Data and chains are shorter.
 """
 
@@ -49,33 +49,12 @@ def custom_dist_loglike(data, m, c, sigma, x):
     return loglike_op(m, c, sigma, x, data)
 
 
-def custom_dist(m, c):
-    pm.CustomDist("likelihood", m, c, SIGMA, X, observed=DATA, logp=custom_dist_loglike)
-
-
-def potential(m, c):
-    pm.Potential("likelihood", custom_dist_loglike(DATA, m, c, SIGMA, X))
-
-
-def black_box(m, c):
-    """The same by this package: no Op is written."""
-
-    def loglike(m, c):
-        return my_loglike(m, c, SIGMA, X, DATA)
-
-    pm.Potential("likelihood", kmc.BlackBox("loglike", loglike, m, c, shape=10))
-
-
-@pytest.mark.parametrize(
-    "likelihood",
-    [custom_dist, *[pytest.param(f, marks=pytest.mark.one_line) for f in (potential, black_box)]],
-)
 @pytest.mark.filterwarnings("ignore:Numba will use object mode")
-def test_black_box_likelihood(likelihood):
+def test_black_box_likelihood():
     with pm.Model():
         m = pm.Uniform("m", lower=-10.0, upper=10.0)
         c = pm.Uniform("c", lower=-10.0, upper=10.0)
-        likelihood(m, c)
+        pm.CustomDist("likelihood", m, c, SIGMA, X, observed=DATA, logp=custom_dist_loglike)
         idata = pm.sample(step=kmc.KMC(), tune=400, draws=200, random_seed=1, **ONE_CHAIN)
     # The prior is flat where the likelihood has its mass.
     design = np.stack([X, np.ones(10)], axis=1)

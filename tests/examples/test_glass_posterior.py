@@ -22,9 +22,11 @@ def test_chains_of_the_example_cover_the_posterior():
     with np.load(REFERENCE) as arrays:
         reference = dict(arrays)
     with example.build_model(n_samples=10):
+        step = kmc.KMC()
+        assert step.posterior is not None
         idata = pm.sample(
-            step=kmc.KMC(),
-            tune=1000,
+            step=step,
+            tune=step.default_tune_steps,
             draws=2000,
             chains=2,
             cores=2,

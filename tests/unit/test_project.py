@@ -139,14 +139,14 @@ def test_what_pytest_leaves_out_is_run_by_the_check_and_by_github():
     options = tomllib.loads(text("pyproject.toml"))["tool"]["pytest"]["ini_options"]["addopts"]
     (left_out,) = (option.removeprefix("-m=") for option in options if "-m=" in option)
     assert left_out == "not documentation and not exactness"
-    for marker, on_the_wheel in (
-        ("documentation", "test-wheel-docs "),
-        ("exactness", "-m 'not documentation'"),
-    ):
+    # All of them in one session; on the wheel all but what the first line has.
+    check = text(".ci/run")
+    assert "\"$session -m '' --ignore=$notebooks\"" in check and '"$session -m $which"' in check
+    assert re.findall(r"""which="'(.*?)'\"""", check) == ["", "not one_line"]
+    for marker in ("documentation", "exactness"):
         asked = rf"^([\w-]+): venv\n.*\$\({marker.upper()}\)"
         (target,) = re.findall(asked, text("Makefile"), flags=re.M)
         assert f"{marker.upper()} = -m {marker}\n" in text("Makefile")
-        assert f" {target} " in text(".ci/run") and on_the_wheel in text(".ci/run")
         assert f"run: make {target} " in text(".github/workflows/tests.yml")
 
 
