@@ -1,5 +1,7 @@
 """Earlier evaluations: attached to exceptions, and reused by another call."""
 
+import warnings
+
 import numpy as np
 
 from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS, error_about_median, lowest_of_mass
@@ -12,6 +14,10 @@ from pymc_kmc.model.evaluations import Evaluations
 # Largest relative difference of outputs, or of log densities, that rounding may explain.
 ROUNDING = 1e-6
 
+
+# Number of estimates that are made again, standard errors of the mean square of their changes that
+# noise may explain, and the change, in nats, that is too small to matter.
+N_REPEATED, NOISE_ERRORS, SMALL_CHANGE = 8, 4.0, 0.1
 
 # Fewest earlier evaluations near draws that may replace rounds: as many as three rounds have.
 FEWEST_KNOWN = N_CONVERGED_ROUNDS * BATCH_SIZE // 2
@@ -60,7 +66,9 @@ def remember(earlier, opaque, starts, most):
     evaluations = earlier.evaluations if is_posterior else earlier
     _check(evaluations, opaque)
     # Outputs are of functions that stay the same, log densities of the prior and the data besides.
-    if is_posterior or opaque.is_whole:
+    if is_posterior and opaque.is_noisy:
+        _repeat_estimates(earlier, opaque)
+    elif is_posterior or opaque.is_whole:
         _try_out(evaluations, opaque)
     remembered = opaque.remember(evaluations)
     begins_there = not is_posterior and remembered.rows(starts[:1])[0] >= 0
@@ -161,6 +169,28 @@ def _check_inputs(earlier, opaque):
             "bounds of a prior had changed, or what a variable is multiplied by. Learn anew, "
             "without evaluations=, or from a kmc.EvaluationStore, whose places are on the natural "
             "scale: docs/learning.md, 'Another prior, more data'."
+        )
+
+
+def _repeat_estimates(learned, opaque):
+    """Warn if estimates of a LearnedPosterior have changed by more than their noise."""
+    # The highest by the other evaluations: the highest estimates owe it to their noise.
+    heights = np.nan_to_num(learned.emulated.held_out, nan=-np.inf)
+    best = learned.evaluations[np.argsort(-heights, kind="stable")[:N_REPEATED]]
+    changes = opaque.evaluate(best.X).outputs - best.outputs
+    columns = [np.arange(n.returned.start, n.returned.stop) for n in opaque.nodes if n.is_noisy]
+    changes = changes[:, np.concatenate(columns)].sum(axis=1)
+    changes = changes[np.isfinite(changes)]
+    n, noise = max(len(changes), 1), 2.0 * learned.noise**2
+    mean_square = float(np.sum(changes**2)) / n
+    if mean_square > SMALL_CHANGE**2 + noise * (1.0 + NOISE_ERRORS * np.sqrt(2.0 / n)):
+        warnings.warn(
+            f"evaluations may be of another model: {n} estimates made again at its best places "
+            f"differ by {np.sqrt(mean_square):.2g} nats from those made then, at the root mean "
+            f"square, and by noise they would differ by {np.sqrt(noise):.2g}. If the estimator "
+            "uses other data now, or other constants, learn anew, without evaluations=.",
+            UserWarning,
+            stacklevel=5,
         )
 
 

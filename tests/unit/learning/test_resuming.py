@@ -1,12 +1,16 @@
 """No evaluation is lost where learning fails, and none is made again."""
 
+import warnings
 from functools import partial
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import of_store, remember
 from pymc_kmc.model.opaque import OpaqueModel, StructureError
 from tests.learned import (
@@ -177,6 +181,29 @@ def test_what_became_one_number_is_one_for_the_next_call():
     np.testing.assert_allclose(found.log_densities, first.evaluations.log_densities)
     with pytest.raises(ValueError, match="another model"):
         remember(first.evaluations, clipped(0.5), X + 1.0, 20)
+
+
+@pytest.mark.parametrize("data", [1.0, -0.5])
+def test_estimates_of_other_data_are_noticed(data):
+    """Noise hid that they had changed: posteriors between the two were said to be learned."""
+
+    def estimated(data):
+        def estimator(a, rng):
+            return -2.0 * (a - data) ** 2 + 0.7 * rng.standard_normal()
+
+        with pm.Model() as model:
+            kmc.PseudoMarginalPotential("l", estimator, pm.Normal("a", 0, 2))
+        return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+
+    first = estimated(1.0).evaluate(np.linspace(-1.0, 3.0, 24)[:, None])
+    emulated = SimpleNamespace(held_out=-2.0 * (first.X[:, 0] - 1.0) ** 2)
+    learned = MagicMock(LearnedPosterior, evaluations=first, emulated=emulated, noise=0.7)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        found = remember(learned, estimated(data), first.X[:4], 20)
+    assert len(found) == 24
+    told = [str(w.message) for w in caught if "may be of another model" in str(w.message)]
+    assert len(told) == (data != 1.0)
 
 
 @pytest.mark.parametrize("observed", [OBSERVED, OBSERVED + 0.1])
