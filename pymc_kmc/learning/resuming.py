@@ -66,10 +66,10 @@ def remember(earlier, opaque, starts, most):
     evaluations = earlier.evaluations if is_posterior else earlier
     _check(evaluations, opaque)
     # Outputs are of functions that stay the same, log densities of the prior and the data besides.
+    if is_posterior or opaque.is_whole:
+        _try_out(evaluations, opaque)
     if is_posterior and opaque.is_noisy:
         _repeat_estimates(earlier, opaque)
-    elif is_posterior or opaque.is_whole:
-        _try_out(evaluations, opaque)
     remembered = opaque.remember(evaluations)
     begins_there = not is_posterior and remembered.rows(starts[:1])[0] >= 0
     is_on_the_way = begins_there and _are_as_high(evaluations, remembered)
@@ -177,9 +177,7 @@ def _repeat_estimates(learned, opaque):
     # The highest by the other evaluations: the highest estimates owe it to their noise.
     heights = np.nan_to_num(learned.emulated.held_out, nan=-np.inf)
     best = learned.evaluations[np.argsort(-heights, kind="stable")[:N_REPEATED]]
-    changes = opaque.evaluate(best.X).outputs - best.outputs
-    columns = [np.arange(n.returned.start, n.returned.stop) for n in opaque.nodes if n.is_noisy]
-    changes = changes[:, np.concatenate(columns)].sum(axis=1)
+    changes = (opaque.evaluate(best.X).outputs - best.outputs)[:, ~_are_exact(opaque)].sum(axis=1)
     changes = changes[np.isfinite(changes)]
     n, noise = max(len(changes), 1), 2.0 * learned.noise**2
     mean_square = float(np.sum(changes**2)) / n
@@ -194,14 +192,23 @@ def _repeat_estimates(learned, opaque):
         )
 
 
+def _are_exact(opaque):
+    """Return the mask (k,) of returned values that aren't estimates."""
+    are_exact = np.ones(opaque.nodes[-1].returned.stop, dtype=bool)
+    for node in opaque.nodes:
+        are_exact[node.returned] = not node.is_noisy
+    return are_exact
+
+
 def _try_out(earlier, opaque):
     """Raise a ValueError if the best place now has other outputs; noisy ones aren't compared."""
-    if opaque.is_noisy:
+    compared = _are_exact(opaque)
+    if not compared.any():
         return
     best = earlier[[int(np.argmax(earlier.log_densities))]]
     now, (before,) = opaque.evaluate(best.X).outputs[0], best.outputs
-    rounding = ROUNDING * np.abs(before).max(initial=0.0, where=np.isfinite(before))
-    wrong = np.flatnonzero(~np.isclose(now, before, 0.0, rounding, equal_nan=True))
+    rounding = ROUNDING * np.abs(before).max(initial=0.0, where=compared & np.isfinite(before))
+    wrong = np.flatnonzero(compared & ~np.isclose(now, before, 0.0, rounding, equal_nan=True))
     if len(wrong):
         i = wrong[0]
         raise ValueError(

@@ -206,6 +206,22 @@ def test_estimates_of_other_data_are_noticed(data):
     assert len(told) == (data != 1.0)
 
 
+def test_exact_outputs_beside_estimates_are_compared():
+    def beside(constant):
+        with pm.Model() as model:
+            a = pm.Normal("a")
+            pm.Normal("y", kmc.BlackBox("f", lambda a: constant + a, a), observed=0.5)
+            kmc.PseudoMarginalPotential("l", lambda a, rng: rng.standard_normal() - a**2, a)
+        return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+
+    first = beside(1.0).evaluate(np.linspace(-1.0, 3.0, 9)[:, None])
+    emulated = SimpleNamespace(held_out=first.log_densities)
+    learned = MagicMock(LearnedPosterior, evaluations=first, emulated=emulated, noise=1.0)
+    remember(learned, beside(1.0), first.X[:4], 20)
+    with pytest.raises(ValueError, match="another model"):
+        remember(learned, beside(1.5), first.X[:4], 20)
+
+
 @pytest.mark.parametrize("observed", [OBSERVED, OBSERVED + 0.1])
 def test_the_same_way_is_taken_with_the_same_log_densities_alone(observed):
     """With the same seed, but other data, learning begins with all earlier evaluations."""
