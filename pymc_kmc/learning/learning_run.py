@@ -110,7 +110,8 @@ def learn(
         other data or another likelihood around them: a result of this function, or the attribute
         `evaluations` of a result, of an exception that this function has raised, or of a step. They
         are not repeated, except for the best place of a learned posterior, or where black boxes get
-        data or constants: another value there belongs to another model. If leave-one-out
+        data or constants: another value there belongs to another model. Of noisy estimates eight
+        are repeated; a warning says if they differ by more than their noise. If leave-one-out
         predictions show that they suffice, nothing is evaluated. With the same arguments learning
         continues where they ended. From a store those of the model's one black box or noisy
         likelihood are taken, whose parameters must be variables of the model: the best and others,

@@ -1,5 +1,7 @@
 """Earlier evaluations: attached to exceptions, and reused by another call."""
 
+import warnings
+
 import numpy as np
 
 from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS, error_about_median, lowest_of_mass
@@ -9,6 +11,10 @@ from pymc_kmc.learning.rounds import BATCH_SIZE
 from pymc_kmc.likelihoods.black_box import CALL_ROUNDING
 from pymc_kmc.likelihoods.store import EvaluationStore
 from pymc_kmc.model.evaluations import Evaluations
+
+# Number of estimates that are made again, standard errors of the mean square of their changes that
+# noise may explain, and the change, in nats, that is too small to matter.
+N_REPEATED, NOISE_ERRORS, SMALL_CHANGE = 8, 4.0, 0.1
 
 
 def known_error(rounds, state, composite, draws):
@@ -59,6 +65,8 @@ def remember(earlier, opaque, starts, most):
     has_more = opaque.has_other_arguments and not is_compared
     if is_posterior or opaque.is_whole or has_more:
         _try_out(evaluations, opaque)
+    if is_posterior and opaque.is_noisy:
+        _repeat_estimates(earlier, opaque)
     remembered = opaque.remember(evaluations)
     begins_there = not is_posterior and remembered.rows(starts[:1])[0] >= 0
     is_on_the_way = begins_there and _are_as_high(evaluations, remembered)
@@ -168,14 +176,43 @@ def _check_inputs(earlier, opaque):
         )
 
 
+def _repeat_estimates(learned, opaque):
+    """Warn if estimates of a LearnedPosterior have changed by more than their noise."""
+    # The highest by the other evaluations: the highest estimates owe it to their noise.
+    heights = np.nan_to_num(learned.emulated.held_out, nan=-np.inf)
+    best = learned.evaluations[np.argsort(-heights, kind="stable")[:N_REPEATED]]
+    changes = (opaque.evaluate(best.X).outputs - best.outputs)[:, ~_are_exact(opaque)].sum(axis=1)
+    changes = changes[np.isfinite(changes)]
+    n, noise = max(len(changes), 1), 2.0 * learned.noise**2
+    mean_square = float(np.sum(changes**2)) / n
+    if mean_square > SMALL_CHANGE**2 + noise * (1.0 + NOISE_ERRORS * np.sqrt(2.0 / n)):
+        warnings.warn(
+            f"evaluations may be of another model: {n} estimates made again at its best places "
+            f"differ by {np.sqrt(mean_square):.2g} nats from those made then, at the root mean "
+            f"square, and by noise they would differ by {np.sqrt(noise):.2g}. If the estimator "
+            "uses other data now, or other constants, learn anew, without evaluations=.",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _are_exact(opaque):
+    """Return the mask (k,) of returned values that aren't estimates."""
+    are_exact = np.ones(opaque.nodes[-1].returned.stop, dtype=bool)
+    for node in opaque.nodes:
+        are_exact[node.returned] = not node.is_noisy
+    return are_exact
+
+
 def _try_out(earlier, opaque):
     """Raise a ValueError if the best place now has other outputs; noisy ones aren't compared."""
-    if opaque.is_noisy:
+    compared = _are_exact(opaque)
+    if not compared.any():
         return
     best = earlier[[int(np.argmax(earlier.log_densities))]]
     now, (before,) = opaque.evaluate(best.X).outputs[0], best.outputs
-    rounding = CALL_ROUNDING * np.abs(before).max(initial=0.0, where=np.isfinite(before))
-    wrong = np.flatnonzero(~np.isclose(now, before, 0.0, rounding, equal_nan=True))
+    rounding = CALL_ROUNDING * np.abs(before).max(initial=0.0, where=compared & np.isfinite(before))
+    wrong = np.flatnonzero(compared & ~np.isclose(now, before, 0.0, rounding, equal_nan=True))
     if len(wrong):
         i = wrong[0]
         raise ValueError(

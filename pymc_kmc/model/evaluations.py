@@ -63,10 +63,6 @@ class Evaluations:
     def _columns(self):
         return [getattr(self, each.name) for each in fields(self)[1:-1]]
 
-    def _with(self, columns) -> "Evaluations":
-        X, inputs, outputs, log_densities, seconds = columns
-        return Evaluations(self.names, X, inputs, outputs, log_densities, seconds, self.is_whole)
-
     def joined(self, other) -> "Evaluations":
         pairs = zip(self._columns, other._columns, strict=True)
         columns = [np.concatenate(pair) for pair in pairs]

@@ -1,12 +1,16 @@
 """No evaluation is lost where learning fails, and none is made again."""
 
+import warnings
 from functools import partial
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
+from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import of_store, remember
 from pymc_kmc.model.opaque import OpaqueModel, StructureError
 from tests.learned import (
@@ -188,6 +192,45 @@ def test_what_became_one_number_is_one_for_the_next_call():
     np.testing.assert_allclose(found.log_densities, first.evaluations.log_densities)
     with pytest.raises(ValueError, match="another model"):
         remember(first.evaluations, clipped(0.5), X + 1.0, 20)
+
+
+@pytest.mark.parametrize("data", [1.0, -0.5])
+def test_estimates_of_other_data_are_noticed(data):
+    """Noise hid that they had changed: posteriors between the two were said to be learned."""
+
+    def estimated(data):
+        def estimator(a, rng):
+            return -2.0 * (a - data) ** 2 + 0.7 * rng.standard_normal()
+
+        with pm.Model() as model:
+            kmc.PseudoMarginalPotential("l", estimator, pm.Normal("a", 0, 2))
+        return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+
+    first = estimated(1.0).evaluate(np.linspace(-1.0, 3.0, 24)[:, None])
+    emulated = SimpleNamespace(held_out=-2.0 * (first.X[:, 0] - 1.0) ** 2)
+    learned = MagicMock(LearnedPosterior, evaluations=first, emulated=emulated, noise=0.7)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        found = remember(learned, estimated(data), first.X[:4], 20)
+    assert len(found) == 24
+    told = [str(w.message) for w in caught if "may be of another model" in str(w.message)]
+    assert len(told) == (data != 1.0)
+
+
+def test_exact_outputs_beside_estimates_are_compared():
+    def beside(constant):
+        with pm.Model() as model:
+            a = pm.Normal("a")
+            pm.Normal("y", kmc.BlackBox("f", lambda a: constant + a, a), observed=0.5)
+            kmc.PseudoMarginalPotential("l", lambda a, rng: rng.standard_normal() - a**2, a)
+        return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+
+    first = beside(1.0).evaluate(np.linspace(-1.0, 3.0, 9)[:, None])
+    emulated = SimpleNamespace(held_out=first.log_densities)
+    learned = MagicMock(LearnedPosterior, evaluations=first, emulated=emulated, noise=1.0)
+    remember(learned, beside(1.0), first.X[:4], 20)
+    with pytest.raises(ValueError, match="another model"):
+        remember(learned, beside(1.5), first.X[:4], 20)
 
 
 @pytest.mark.parametrize("observed", [OBSERVED, OBSERVED + 0.1])
