@@ -219,13 +219,8 @@ def summary(
     True
     """
     model, quantiles = check_model(model), check_quantiles(quantiles)
-    run = _checked(idata, learned, model, "summary")
-    if (n := run.sampling.shape[1]) < FEWEST_A_CHAIN:
-        raise ValueError(f"idata has {n} draws a chain; standard errors need {FEWEST_A_CHAIN}.")
-    compared = _compared(run, learned, model)
-    ratios = None if _has_zeros(run) else _usable_ratios(compared.log_ratios)
-    exact = ExactAverages(compared, learned, ratios)
-    values, labels = flattened(compared.variables)
+    exact = ExactAverages.of(idata, learned, model)
+    values, labels = flattened(exact.compared.variables)
     return exact.table(values, flattened(learned.variables)[0], labels, quantiles)
 
 
@@ -247,16 +242,17 @@ class Compared(NamedTuple):
 class ExactAverages:
     """Averages over the n draws of a run, with control variates from the m learned ones.
 
-    `ratios` (chains, draws) are those of Compared, with mean one, or None if they can't help.
+    `ratios` (chains, draws) are those of `compared`, with mean one, or None if they can't help.
     """
 
     def __init__(self, compared, learned, ratios):
+        self.compared = compared
         n_learned = len(learned.positions)
         controls = control_variates(learned.positions, compared.at_positions.gradient)
         controls = controls[:, : 0 if learned.jumps else None]
         worth = inefficiency(learned.r_hat, N_EACH)
-        nothing = np.zeros(n_learned), np.zeros((1, 1))
-        self._learned = Averages(nothing[0], controls, nothing[1], 1.0, inefficiency=worth)
+        exact = np.zeros(n_learned), np.zeros((1, 1))
+        self._learned = Averages(exact[0], controls, exact[1], 1.0, inefficiency=worth)
         # A chain that sticks for long has no autocorrelation to tell.
         self._n_distinct = len(np.unique(compared.X, axis=0))
         self._shape, self._slope = compared.log_ratios.shape, 0.0
@@ -264,6 +260,15 @@ class ExactAverages:
         if ratios is not None:
             self._ratios = ratios.reshape(-1, 1)
             self._slope = self._regressed(compared.X, learned.positions)
+
+    @classmethod
+    def of(cls, idata, learned, model):
+        """Return those of a run; the errors are those of :func:`summary`."""
+        run = _checked(idata, learned, model, "summary")
+        if (n := run.sampling.shape[1]) < FEWEST_A_CHAIN:
+            raise ValueError(f"idata has {n} draws a chain; standard errors need {FEWEST_A_CHAIN}.")
+        compared = _compared(run, learned, model)
+        return cls(compared, learned, None if _has_zeros(run) else _usable(compared.log_ratios))
 
     def _regressed(self, X, positions):
         """Return the slope of all coordinates on their control variates."""
@@ -352,7 +357,7 @@ def _compared(run, learned, model):
     return Compared(X, natural, log_ratios, emulated, at_positions)
 
 
-def _usable_ratios(log_ratios):
+def _usable(log_ratios):
     """Return density ratios (chains, draws) with mean one, None if too little is known of them."""
     ratios, is_flat, n_effective = _weights(log_ratios)
     if is_flat or (

@@ -19,6 +19,7 @@ import pymc_kmc as kmc
 from examples.benchmarks import learning
 from examples.benchmarks.seconds import of_vector
 from examples.benchmarks.targets import START_SD, TARGETS
+from pymc_kmc.exact_averages import FEWEST_A_CHAIN, ExactAverages
 from pymc_kmc.model.opaque import OpaqueModel
 
 BUDGET, QUICK_BUDGET = 10_000, 500
@@ -48,13 +49,17 @@ SLICE_CALLS, SMC_CALLS = 6, 40
 
 
 class Snapshot(NamedTuple):
-    """What a peer knows after so many evaluations and own seconds: draws (n, d), weights (n,)."""
+    """What a peer knows after so many evaluations and own seconds: draws (n, d), weights (n,).
+
+    `moments` are means and standard deviations (d,) that are known better than by the draws.
+    """
 
     evaluations: int
     seconds: float
     draws: np.ndarray
     weights: np.ndarray | None = None
     log_evidence: float = np.nan
+    moments: tuple | None = None
 
 
 class Problem:
@@ -130,10 +135,13 @@ class Problem:
         """Log density relative to that distribution."""
         return self.finite(x) - norm.logpdf(x, self.middle, self.half).sum()
 
-    def along(self, draws, counts, seconds, before=(0, 0.0), first_share=0.5):
+    def along(
+        self, draws, counts, seconds, before=(0, 0.0), first_share=0.5, moments=lambda n: None
+    ):
         """Snapshots of chains (n, k, d), whose iterations ended after `counts` (n,) evaluations.
 
         `before` are evaluations and seconds that preceded them; a share of draws is left out.
+        ``moments(n)`` are those by the first n draws of each chain.
         """
         per_call = (seconds - before[1]) / (counts[-1] - before[0])
         for checkpoint in (*(c for c in CHECKPOINTS if c < counts[-1]), counts[-1]):
@@ -141,7 +149,8 @@ class Problem:
             kept = draws[int(first_share * end) : end]
             if len(kept) > 1:
                 spent = before[1] + per_call * (checkpoint - before[0])
-                yield Snapshot(int(checkpoint), spent, kept.reshape(-1, draws.shape[-1]))
+                found = kept.reshape(-1, draws.shape[-1])
+                yield Snapshot(int(checkpoint), spent, found, moments=moments(end))
 
 
 def by_learning(problem, budget):
@@ -160,16 +169,22 @@ def by_learning(problem, budget):
 
 
 def by_learning_and_chains(problem, budget):
-    """`learn`, then four chains, all of whose draws count."""
+    """`learn`, then four chains, all of whose draws count; averages are those of `kmc.summary`."""
     learned = kmc.learn(problem.model, random_seed=problem.seed, progressbar=False)
     before = problem.n_calls, problem.seconds
     left = max(budget - before[0], QUICK_BUDGET)
     yield from by_pymc(
-        lambda: kmc.KMC(learned), problem, left, tune=learning.TUNE, before=before, first_share=0.0
+        lambda: kmc.KMC(learned),
+        problem,
+        left,
+        tune=learning.TUNE,
+        learned=learned,
+        before=before,
+        first_share=0.0,
     )
 
 
-def by_pymc(make_step, problem, budget, calls=1, tune=None, **options):
+def by_pymc(make_step, problem, budget, calls=1, tune=None, learned=None, **options):
     """Four chains, an iteration of which makes some number of calls; tuning is left out."""
     n = budget // (calls * learning.CHAINS)
     tune = int(TUNED * n) if tune is None else tune
@@ -191,7 +206,18 @@ def by_pymc(make_step, problem, budget, calls=1, tune=None, **options):
     # Chains that ran one after the other are counted as if they had run at once.
     ends = [before, *(each[-1] for each in counts)]
     own = sum(np.array(each[tune:]) - end for each, end in zip(counts, ends, strict=False))
+    if learned is not None:
+        options["moments"] = functools.partial(exact_moments, idata, learned, problem.model)
     return problem.along(draws, before + own, problem.seconds, **options)
+
+
+def exact_moments(idata, learned, model, n):
+    """Means and standard deviations (d,) on the unconstrained scale, by n draws of each chain."""
+    if n < FEWEST_A_CHAIN:
+        return None
+    averages = ExactAverages.of(idata.isel(draw=slice(n)), learned, model)
+    found = averages.table(averages.compared.X, learned.positions, None, ())
+    return found["mean"].to_numpy(), found["sd"].to_numpy()
 
 
 def by_nuts(problem, budget):

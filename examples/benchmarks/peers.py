@@ -105,7 +105,9 @@ def reference(name):
 
 
 def moments(snapshot):
-    """Weighted means and standard deviations of draws, (d,)."""
+    """Means and standard deviations (d,), weighted ones of draws where not given."""
+    if snapshot.moments is not None:
+        return snapshot.moments
     mean = np.average(snapshot.draws, axis=0, weights=snapshot.weights)
     square = np.average((snapshot.draws - mean) ** 2, axis=0, weights=snapshot.weights)
     return mean, np.sqrt(square)
