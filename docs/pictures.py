@@ -9,7 +9,7 @@ same bad place, makes 2500 iterations of tuning and 1000 draws, and evaluates th
 in each.
 
 That of learning once: what is known of the populations of hares and lynx, an ODE's solution, before
-any chain.
+any chain. That of few draws: the error of a mean by draws alone and by `kmc.summary`.
 """
 
 import argparse
@@ -38,6 +38,7 @@ SAMPLERS = {
     "kmc.AdaptiveMetropolis": kmc.AdaptiveMetropolis,
     "kmc.KMC": kmc.KMC,
 }
+N_FEW, N_PARTS = (5, 10, 20, 50, 100, 200, 400), 10
 COLOURS = ("#8a8f98", "#c2762e", "#2166ac")
 
 
@@ -98,7 +99,35 @@ def draw_emulator(folder, model="outputs"):
     plt.gcf().savefig(folder / "emulator.png", dpi=130)
 
 
-PICTURES = {"bananas": draw_bananas, "emulator": draw_emulator}
+def draw_few_draws(folder, name="dose-response"):
+    """The root mean square error of the parameters' means, over parts of a long run."""
+    model = MODELS[name]()
+    with model:
+        learned = kmc.learn(random_seed=SEED, progressbar=False)
+        options = {"chains": 4, "cores": 1, "random_seed": SEED, "progressbar": False}
+        idata = pm.sample(4000, tune=20, step=kmc.KMC(learned), **options)
+    exact = kmc.summary(idata, learned, model)
+    errors = {"draws alone": [], "kmc.summary": []}
+    for n in N_FEW:
+        found = {label: [] for label in errors}
+        for begin in range(0, 4000, 4000 // N_PARTS):
+            part = idata.isel(draw=slice(begin, begin + n))
+            draws = part.posterior[list(learned.variables)].mean(("chain", "draw"))
+            alone = np.concatenate([np.ravel(values) for values in draws.values()])
+            found["draws alone"].append((alone - exact["mean"]) / exact["sd"])
+            averages = kmc.summary(part, learned, model, quantiles=())
+            found["kmc.summary"].append((averages["mean"] - exact["mean"]) / exact["sd"])
+        for label, parts in found.items():
+            errors[label].append(np.sqrt(np.mean(np.square(parts))))
+    figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    for colour, (label, values) in zip(COLOURS[1:], errors.items(), strict=True):
+        axis.loglog(4 * np.array(N_FEW), values, "o-", color=colour, label=label)
+    axis.set(xlabel="evaluations by four chains", ylabel="error of a mean, in sds")
+    axis.legend(frameon=False)
+    figure.savefig(folder / "few_draws.png", dpi=130)
+
+
+PICTURES = {"bananas": draw_bananas, "emulator": draw_emulator, "few_draws": draw_few_draws}
 
 
 def main(arguments=None):

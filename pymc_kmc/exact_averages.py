@@ -172,7 +172,7 @@ def summary(
 ) -> pd.DataFrame:
     """Return means, standard deviations and quantiles by exact draws, with standard errors.
 
-    What was learned takes most of the Monte Carlo error away: some fifty draws are worth thousands.
+    What was learned takes most of the Monte Carlo error away: a hundred draws are worth some thousand.
     However wrong it is, the averages converge to the posterior's as draws become more.
 
     Parameters
