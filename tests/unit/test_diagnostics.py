@@ -18,7 +18,7 @@ import pymc_kmc as kmc
 from pymc_kmc.diagnostics import LABELS
 from pymc_kmc.notebook import number
 from pymc_kmc.runs import Run
-from tests.chains import run
+from tests.chains import run, short_sequences
 from tests.models import noisy_gaussian
 from tests.targets import warnings_of
 
@@ -31,7 +31,7 @@ QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, 
 
 @pytest.fixture(scope="module")
 def noisy():
-    with noisy_gaussian(1.0):
+    with noisy_gaussian(1.0), short_sequences():
         return pm.sample(step=kmc.KMC(learn=False), tune=1000, draws=N_DRAWS, chains=2, **QUIET)
 
 

@@ -72,8 +72,8 @@ def balance(step, n):
 
 @pytest.mark.parametrize("name", STEPS)
 def test_the_mixture_is_in_detailed_balance(name):
-    """Ten comparisons of 10,000 independent pairs at 4.5 standard errors: false alarm 7e-5."""
-    worst, x, moves = balance(frozen_step(name), 10_000)
+    """Ten comparisons of 5000 independent pairs at 4.5 standard errors: false alarm 7e-5."""
+    worst, x, moves = balance(frozen_step(name), 5000)
     assert worst < TOLERANCE
     at_centre = np.abs(x - CENTRE) < 0.3
     share = [np.mean(moves[group] == MoveKind.RANDOM_WALK) for group in (x < -1, at_centre)]
@@ -83,7 +83,7 @@ def test_the_mixture_is_in_detailed_balance(name):
 @pytest.mark.parametrize("name", STEPS)
 def test_the_mixtures_balance_can_fail(name):
     """With as many pairs."""
-    worst, _, _ = balance(frozen_step(name, is_broken=True), 10_000)
+    worst, _, _ = balance(frozen_step(name, is_broken=True), 5000)
     assert worst > 7
 
 
