@@ -22,7 +22,6 @@ from pymc_kmc.moves.partners import NearPartner, Partner
 from pymc_kmc.steps import kmc as kmc_step
 from tests.chains import ONE_CHAIN, column, iterate, run
 
-pytestmark = pytest.mark.usefixtures("with_short_sequences")
 FORK = get_context("fork")  # spawned workers import PyMC, in seconds
 
 
