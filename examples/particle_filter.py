@@ -116,7 +116,7 @@ def log_particle_filter(flow, level_sd, noise_sd, moves, uniforms):
     return filter_with_path(flow, level_sd, noise_sd, moves, uniforms, np.empty(0))
 
 
-@numba.njit(error_model="numpy")
+@numba.njit(error_model="numpy", cache=True)
 def filter_with_path(flow, level_sd, noise_sd, moves, uniforms, path):
     """Log of the bootstrap filter's estimate of p(flow | level_sd, noise_sd).
 

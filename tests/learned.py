@@ -63,6 +63,12 @@ def learned_number():
     return kmc.learn(scalar(), progressbar=False)
 
 
+def emulated(posterior, model):
+    """A LearnedPosterior's emulated log density, without what is compiled for chains."""
+    d = len(posterior.names)
+    return EmulatedDensity(model, posterior, Coordinates(np.zeros(d), np.eye(d)))
+
+
 def density_of(model):
     """A density with emulators that were fitted to forty places, rightly or not."""
     opaque = OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))

@@ -215,7 +215,7 @@ def scores_of_levels(flow, n_particles, n):
 
 def test_paths_are_the_kalman_smoothers(short):
     """Particle marginal Metropolis-Hastings, with the path of the accepted run."""
-    scores = scores_of_levels(short, 8, 30_000)
+    scores = scores_of_levels(short, 8, 15_000)
     assert np.abs(scores).max() < TOLERANCE
 
 
@@ -230,7 +230,7 @@ def test_paths_of_proposals_are_found_out(short, monkeypatch):
     original, split = TargetDensity.propose, TargetDensity.extras_of
     monkeypatch.setattr(TargetDensity, "propose", propose)
     monkeypatch.setattr(TargetDensity, "extras_of", lambda self, end: split(self, proposed[0]))
-    scores = scores_of_levels(short, 8, 30_000)
+    scores = scores_of_levels(short, 8, 15_000)
     assert np.abs(scores).max() > 2 * TOLERANCE
 
 

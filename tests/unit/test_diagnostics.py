@@ -18,7 +18,8 @@ import pymc_kmc as kmc
 from pymc_kmc.diagnostics import LABELS
 from pymc_kmc.notebook import number
 from pymc_kmc.runs import Run
-from tests.chains import run
+from tests.chains import run, short_sequences
+from tests.learned import curve, decay
 from tests.models import noisy_gaussian
 from tests.targets import warnings_of
 
@@ -31,7 +32,7 @@ QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, 
 
 @pytest.fixture(scope="module")
 def noisy():
-    with noisy_gaussian(1.0):
+    with noisy_gaussian(1.0), short_sequences():
         return pm.sample(step=kmc.KMC(learn=False), tune=1000, draws=N_DRAWS, chains=2, **QUIET)
 
 
@@ -259,13 +260,11 @@ def test_evaluations_are_counted_where_they_went():
     """A learned posterior's, those of tuning, which PyMC discards, and those of drawing."""
     calls = []
 
-    def curve(a):
-        calls.append(a)
-        return a * np.arange(1.0, 4.0)
+    def counted(size, rate):
+        calls.append(size)
+        return decay(size, rate)
 
-    with pm.Model():
-        a = pm.Normal("a")
-        pm.Normal("y", kmc.BlackBox("curve", curve, a, shape=3), observed=[1.0, 2.0, 3.0])
+    with curve(counted):
         before = len(calls)
         step = kmc.KMC()
         n_learned = len(calls) - before

@@ -10,7 +10,15 @@ import pymc_kmc as kmc
 from pymc_kmc.learning.emulated_density import on_emulators
 from pymc_kmc.learning.emulator import NodeEmulator
 from pymc_kmc.model.opaque import OpaqueModel
-from tests.learned import OBSERVED, TIMES, decay, learned_curve, log_likelihood, on_grid
+from tests.learned import (
+    OBSERVED,
+    TIMES,
+    decay,
+    emulated,
+    learned_curve,
+    log_likelihood,
+    on_grid,
+)
 
 QUIET = {"progressbar": False}
 
@@ -119,7 +127,7 @@ def test_it_is_stored_with_its_base(learned, tmp_path):
     np.testing.assert_array_equal(
         again.emulators[0].base.process.Z, learned.emulators[0].base.process.Z
     )
-    first, second = (on_emulators(one, model(roughly)).surrogate for one in (learned, again))
+    first, second = (emulated(one, model(roughly)) for one in (learned, again))
     X = learned.positions[:5]
     np.testing.assert_array_equal(first.log_density(X), second.log_density(X))
 

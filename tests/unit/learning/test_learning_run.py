@@ -142,10 +142,10 @@ def test_an_executor_learns_the_same(kind):
     assert found[0].n_evaluations == found[1].n_evaluations
 
 
-def learn_quietly(model, executor):
+def learn_quietly(model, executor, most=48):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return kmc.learn(model, max_evaluations=48, executor=executor, progressbar=False)
+        return kmc.learn(model, max_evaluations=most, executor=executor, progressbar=False)
 
 
 def test_an_executor_that_was_made_here_is_ended():
@@ -155,12 +155,12 @@ def test_an_executor_that_was_made_here_is_ended():
         made.append(ThreadPoolExecutor(2))
         return made[-1]
 
-    learn_quietly(curve(), pool)
+    learn_quietly(curve(), pool, 20)
     (mine,) = made
     with pytest.raises(RuntimeError, match="after shutdown"):
         mine.submit(abs, 1)
     with ThreadPoolExecutor(2) as given:
-        learn_quietly(curve(), given)
+        learn_quietly(curve(), given, 20)
         assert given.submit(abs, -1).result() == 1
 
 

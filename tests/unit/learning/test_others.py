@@ -10,7 +10,7 @@ import pytest
 import pymc_kmc as kmc
 from pymc_kmc.learning.emulated_density import EmulatedDensity, on_emulators
 from pymc_kmc.surrogates import LogDensityGP
-from tests.learned import OBSERVED, TIMES, curve, decay, learned_curve
+from tests.learned import OBSERVED, TIMES, curve, decay, emulated, learned_curve
 from tests.targets import sample
 
 QUIET = {"progressbar": False, "random_seed": 1}
@@ -62,8 +62,9 @@ def test_the_emulated_density_follows(learned, on):
 
 def test_it_follows_in_other_processes(learned):
     model, posterior = learned
-    density = on_emulators(posterior, model).surrogate
+    density = emulated(posterior, model)
     density.follow({"on": np.array(0)})  # not the first value
+    assert np.isfinite(density.log_density(posterior.positions[0]))
     copy, x = cloudpickle.loads(cloudpickle.dumps(density)), posterior.positions[0]
     assert isinstance(copy, EmulatedDensity) and copy._composite is None
     assert copy.log_density(x) == density.log_density(x)
@@ -75,7 +76,7 @@ def test_a_file_has_the_emulators(learned, tmp_path):
     posterior.to_netcdf(tmp_path / "learned.nc")
     loaded = kmc.LearnedPosterior.from_netcdf(tmp_path / "learned.nc")
     x = posterior.positions[0]
-    densities = [on_emulators(one, model).surrogate for one in (posterior, loaded)]
+    densities = [emulated(one, model) for one in (posterior, loaded)]
     assert densities[0].log_density(x) == densities[1].log_density(x)
 
 

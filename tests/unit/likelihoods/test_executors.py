@@ -104,14 +104,12 @@ def test_nor_do_they_with_normal_numbers_in_one_task_or_in_many(processes):
 
 @pytest.mark.one_line
 def test_pm_sample_makes_one_executor_in_each_process_that_needs_it():
-    """The step travels by fork and, pickled, by spawn."""
     with model_on(partial(ThreadPoolExecutor, 2)):
         step = kmc.AdaptiveMetropolis()
         run = partial(sample, step, draws=20, tune=20, chains=2)
         one_core = run(cores=1).posterior["x"].values
-        for start_method in ("fork", "spawn"):
-            draws = run(cores=2, mp_ctx=start_method).posterior["x"].values
-            np.testing.assert_array_equal(draws, one_core)
+        draws = run(cores=2, mp_ctx="fork").posterior["x"].values
+    np.testing.assert_array_equal(draws, one_core)
 
 
 def test_the_function_is_called_once_a_process(tmp_path):

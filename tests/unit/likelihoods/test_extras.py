@@ -222,7 +222,7 @@ def test_a_replicate_is_chosen_by_its_weight():
 
 
 @pytest.mark.exactness
-@pytest.mark.parametrize("n_replicates", [1, 4])
+@pytest.mark.parametrize("n_replicates", [1, pytest.param(4, marks=pytest.mark.one_line)])
 def test_latent_values_are_exact_draws(n_replicates):
     """x ~ N(0, 1), z ~ N(x, 1), data 1 ~ N(z, 1): z has the posterior N(2/3, 2/3)."""
     model = model_of(n_replicates=n_replicates)
@@ -233,6 +233,7 @@ def test_latent_values_are_exact_draws(n_replicates):
     assert abs(z_score_of_draws((z - 2 / 3) ** 2, 2 / 3)) < TOLERANCE
 
 
+@pytest.mark.one_line
 def test_the_check_of_latent_values_can_fail(monkeypatch):
     """The first replicate, whatever its weight, is found out."""
     module = "pymc_kmc.likelihoods.noisy_log_likelihood.chosen"

@@ -89,7 +89,7 @@ def test_it_travels_to_processes(url):
         step = kmc.AdaptiveMetropolis()
         run = partial(sample, step, draws=10, tune=10, chains=2)
         here = run(cores=1).posterior["ab"]
-        np.testing.assert_array_equal(run(cores=2, mp_ctx="spawn").posterior["ab"], here)
+        np.testing.assert_array_equal(run(cores=2, mp_ctx="fork").posterior["ab"], here)
 
 
 def test_an_executor_and_a_store(url, tmp_path):

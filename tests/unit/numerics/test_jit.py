@@ -5,6 +5,11 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+from numba.core import caching
+
+from pymc_kmc.numerics.jit import njit
+
 # A read-only container, as numba sees it: there is no folder that it can write to.
 NOWHERE = """
     import numba.core.caching as caching
@@ -66,15 +71,10 @@ def test_compilation_is_announced_where_it_takes_place(tmp_path):
     assert [text.count("compiling (once on this machine)") for text in errors] == [1, 0]
 
 
-def test_other_errors_are_not_hidden():
-    run("""
-        import pytest
-        from pymc_kmc.numerics.jit import njit
+def test_other_errors_are_not_hidden(monkeypatch):
+    def fail(self, *args):
+        raise RuntimeError("something else")
 
-        def fail(self, *args):
-            raise RuntimeError("something else")
-
-        caching.CacheImpl.__init__ = fail
-        with pytest.raises(RuntimeError, match="something else"):
-            njit(lambda x: x)
-    """)
+    monkeypatch.setattr(caching.CacheImpl, "__init__", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        njit(lambda x: x)

@@ -10,6 +10,7 @@ import pytensor  # noqa: E402
 import pytest  # noqa: E402
 
 import pymc_kmc as kmc  # noqa: E402
+from tests.chains import short_sequences  # noqa: E402
 from tests.models import noisy_gaussian  # noqa: E402
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "random_seed": 1}
@@ -33,7 +34,8 @@ def curved():
         pm.Normal("y", x**2, 0.5)
         pm.HalfNormal("s")
         step = kmc.KMC()
-        return pm.sample(step=step, tune=150, draws=100, chains=2, **KEPT), step
+        with short_sequences():
+            return pm.sample(step=step, tune=150, draws=100, chains=2, **KEPT), step
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,8 @@ def test_energy_is_the_hamiltonian():
     """Its mean is that of the potential plus d / 2."""
     with pm.Model():
         pm.Normal("x", shape=4)
-        idata = pm.sample(step=kmc.KMCLite(), tune=300, draws=3000, random_seed=4, **ONE_CHAIN)
+        step = kmc.KMCLite(n_points=200)
+        idata = pm.sample(step=step, tune=300, draws=3000, random_seed=4, **ONE_CHAIN)
     excess = (idata.sample_stats["energy"] + idata.sample_stats["lp"]).mean()
     assert float(excess) == pytest.approx(2.0, abs=0.2)
 

@@ -15,11 +15,12 @@ from pymc_kmc.steps import kmc as kmc_step
 from pymc_kmc.steps import kmc_adaptation
 from pymc_kmc.surrogates import KernelExpLite, LogDensityGP
 from tests.bananas import Banana
-from tests.chains import ONE_CHAIN, column, iterate, run
+from tests.chains import ONE_CHAIN, column, iterate, run, short_sequences
 from tests.fitted import snapshot
 from tests.models import NoisyEstimator, noisy_gaussian
 from tests.moves import evaluation
 
+pytestmark = pytest.mark.usefixtures("with_short_sequences")
 ON_THE_SURROGATE = (
     MoveKind.SHORT_TRANSITION,
     MoveKind.SINGLE_TRANSITION,
@@ -266,7 +267,8 @@ def tuned(request):
     """A step at the end of its tuning, in bytes; its number of fits; whether it has a warp."""
     with request.param():
         step = kmc.KMC(n_landmarks=60, rng=14)
-    _, statistics = run(step, BANANA_START, 700)
+    with short_sequences():
+        _, statistics = run(step, BANANA_START, 700)
     return cloudpickle.dumps(step), statistics[-1]["kmc_n_fits"], request.param is funnel_model
 
 

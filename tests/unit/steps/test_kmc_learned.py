@@ -4,6 +4,7 @@ import re
 import warnings
 from dataclasses import replace
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
@@ -13,7 +14,9 @@ from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.steps.kmc import SETTLING_TUNE
 from pymc_kmc.steps.kmc_adaptation import SETTLING, Disagreement
 from pymc_kmc.steps.messages import of_disagreement
-from tests.chains import run
+from tests.chains import iterate, run
+
+pytestmark = pytest.mark.usefixtures("with_short_sequences")
 
 
 def model(error=0.0):
@@ -155,10 +158,17 @@ def test_what_a_chain_says_of_what_was_learned(seen, words):
 
 
 def test_draws_do_not_depend_on_processes(learned):
-    """Spawned ones, which get what was learned by pickle."""
-    one = sample(learned, tune=20, draws=20, cores=1)
-    two = sample(learned, tune=20, draws=20, cores=2, mp_ctx="spawn")
-    np.testing.assert_array_equal(one.posterior["x"], two.posterior["x"])
+    """Spawned ones get what was learned by pickle."""
+    with model() as m:
+        step = kmc.KMC(learned)
+    chains = []
+    for each in (step, cloudpickle.loads(cloudpickle.dumps(step))):
+        each.set_rng(np.random.default_rng(3))
+        point, _ = run(each, m.initial_point(), 20)
+        each.stop_tuning()
+        chains.append([point["x"] for point, _ in iterate(each, point, 20)])
+    assert len(np.unique(chains[0], axis=0)) > 5
+    np.testing.assert_array_equal(*chains)
 
 
 def test_another_models_posterior_is_refused(learned):
@@ -222,5 +232,5 @@ def test_noise_of_which_a_proposal_keeps_much_is_less_than_what_was_learned(opti
 
     with pm.Model():
         kmc.PseudoMarginalPotential("l", estimator, pm.Normal("x", 0, 1, shape=2), **options)
-        step = kmc.KMC(n_landmarks=30)
+        step = kmc.KMC(n_landmarks=30, learn=False)
     assert step.target.has_independent_noise == is_known

@@ -167,8 +167,8 @@ def test_how_many_values_are_learned(d, has_small_nodes, returns_outputs, is_lea
 
 
 @pytest.mark.one_line
-def test_the_draws_are_those_of_what_learn_returns():
-    options = {"tune": 30, "draws": 30, "chains": 2, "cores": 1} | QUIET
+def test_the_draws_are_those_of_what_learn_returns(with_short_sequences):
+    options = {"tune": 30, "draws": 30, "chains": 1, "cores": 1} | QUIET
     learned = learned_curve()
     with curve():
         unasked = pm.sample(step=kmc.KMC(n_landmarks=50), **options)

@@ -191,8 +191,18 @@ def test_a_short_chain_that_escapes_says_so(name, caplog):
     assert GROWS in told(caplog)
 
 
-# KMCFinite differs from KMCLite in its surrogate alone.
-@pytest.mark.parametrize("name", [name for name in STEPS if name not in ("KMC", "KMCFinite")])
+KERNEL_HMC = ("KMCLite", "KMCFinite")
+
+
+def test_trajectories_are_local_moves():
+    """What such a step says of its draws is the next test's, of steps that take less long."""
+    with pm.Model():
+        pm.Normal("x")
+        assert all(STEPS[name]()._is_local for name in KERNEL_HMC)
+        assert not STEPS["KMC"]()._is_local
+
+
+@pytest.mark.parametrize("name", [name for name in STEPS if name not in ("KMC", *KERNEL_HMC)])
 def test_heavy_tails_are_told_by_every_step_of_local_moves(name, caplog):
     """Of 40 chains of GadMALA and of GadRWM 34 are told, of other steps more: two of six but for
     a probability of .04 %.
