@@ -172,8 +172,8 @@ def summary(
 ) -> pd.DataFrame:
     """Return means, standard deviations and quantiles by exact draws, with standard errors.
 
-    What was learned takes most of the Monte Carlo error away: a hundred draws are worth some thousand.
-    However wrong it is, the averages converge to the posterior's as draws become more.
+    What was learned takes most of the Monte Carlo error away: a hundred draws are worth some
+    thousand. However wrong it is, averages converge to the posterior's as draws become more.
 
     Parameters
     ----------

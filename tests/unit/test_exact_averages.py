@@ -164,9 +164,9 @@ def test_averages_of_draws_alone_where_ratios_say_nothing():
     close = kmc.summary(idata, learned, model).loc["rate"]
     # A Gamma posterior, whose moments are known: shape y + a, rate b + 1.
     assert abs(close["mean"] - 5.0 / 2.5) < 5 * close["se_mean"]
-    zeros = idata.copy()
+    zeros = deepcopy(idata)
     zeros.sample_stats["kmc_zero_share"] = 0.0 * zeros.sample_stats["kmc_zero_share"] + 0.1
-    heavy = idata.copy()
+    heavy = deepcopy(idata)
     lp = heavy.sample_stats["lp"]
     heavy.sample_stats["lp"] = lp - np.random.default_rng(2).exponential(1.5, lp.shape)
     for changed in (zeros, heavy):
