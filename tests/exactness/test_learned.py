@@ -81,13 +81,14 @@ def test_draws_are_the_posteriors_whatever_was_learned(bad_posterior, n_parallel
     assert np.abs(shares(posterior.positions[:, 0])).max() > 0.3
 
 
-def test_averages_are_the_posteriors_whatever_was_learned(posteriors):
+def test_averages_are_the_posteriors_whatever_was_learned(bad_posterior):
     """They converge where what was learned is two standard deviations off."""
     x, shares_below = exact()
     rate, weights = np.exp(x), np.diff(shares_below, prepend=0.0)
     mean = weights @ rate
     right = {"mean": mean, "sd": np.sqrt(weights @ (rate - mean) ** 2)}
     right |= {f"{p}%": rate[np.searchsorted(shares_below, p / 100)] for p in (5, 50, 95)}
+    posteriors = {"good": kmc.learn(model(), progressbar=False), "bad": bad_posterior}
     found, worst = {}, {}
     for kind, posterior in posteriors.items():
         with model() as to_sample, warnings.catch_warnings():
@@ -102,7 +103,7 @@ def test_averages_are_the_posteriors_whatever_was_learned(posteriors):
     assert max(worst.values()) < 5.0
     assert found["good"]["se_mean"] < 0.01 * right["sd"]
     # What was learned, without draws, is found out.
-    alone = posteriors["bad"].summary().loc["rate"]
+    alone = bad_posterior.summary().loc["rate"]
     assert abs(alone["mean"] - mean) > 10 * found["bad"]["se_mean"]
 
 
