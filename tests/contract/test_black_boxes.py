@@ -9,6 +9,7 @@ import pytest
 
 import pymc_kmc as kmc
 from tests.chains import QUIET
+from tests.learned import curve, learned_curve
 
 
 def model_of(**options):
@@ -58,6 +59,19 @@ def test_same_seed_same_draws_whatever_cores_and_start_method(caplog):
         messages = [record.getMessage() for record in caplog.records]
         told = [message for message in messages if "black box 'line' failed" in message]
         assert len(told) == 2  # once a chain
+
+
+@pytest.mark.exactness
+def test_draws_on_what_was_learned_do_not_depend_on_processes():
+    """Spawned ones get it by pickle, and compile its code anew."""
+    learned, options = learned_curve(), {"tune": 20, "draws": 20, "chains": 2, "random_seed": 5}
+    with curve():
+        one, two = (
+            pm.sample(step=kmc.KMC(learned), **options, **(QUIET | where))
+            for where in ({"cores": 1}, {"cores": 2, "mp_ctx": "spawn"})
+        )
+    for name in ("size", "rate"):
+        np.testing.assert_array_equal(one.posterior[name], two.posterior[name])
 
 
 @pytest.mark.exactness
