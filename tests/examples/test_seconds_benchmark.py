@@ -3,7 +3,6 @@
 import pytest
 
 from examples.benchmarks.seconds import main, ratios, seconds, table
-from tests.scripts import uncompiled
 
 FIGURES = {"calls": 100, "seconds": 2.0, "more calls": 50, "more seconds": 1.0, "rhat": 1.0}
 SLOW = FIGURES | {"calls": 10_000, "more calls": 40_000, "seconds": 0.1, "more seconds": 0.4}
@@ -24,7 +23,6 @@ def test_kmc_is_compared_with_the_least_of_those_that_have_mixed():
 
 @pytest.mark.documentation
 @pytest.mark.one_line
-def test_it_runs_in_short(capsys, monkeypatch):
-    monkeypatch.setenv("PYTENSOR_FLAGS", uncompiled()["PYTENSOR_FLAGS"])
+def test_it_runs_in_short(capsys):
     main(["--quick"])
     assert "| to reach | 3 | 1.5 | 1 | 1 |" in capsys.readouterr().out
