@@ -274,8 +274,8 @@ def jump_of_the_model():
 MUST_BE_RIGHT = {
     "clipped terms": (clipped_terms, 50.0, (0, 1)),
     "two modes of outputs": (two_modes_of_outputs, 15.0, (0, 1, 2)),
-    "two modes of a number": (lambda: two_modes_of_a_number(1.0), 12.0, (4,)),
-    "two modes of a number's negative": (lambda: two_modes_of_a_number(-1.0), 12.0, (1,)),
+    "two modes of a number": (lambda: two_modes_of_a_number(1.0), 12.0, (0, 4)),
+    "two modes of a number's negative": (lambda: two_modes_of_a_number(-1.0), 12.0, (0, 1, 4)),
     "two modes of half a number's negative": (lambda: two_modes_of_a_number(-0.5), 12.0, (0,)),
 }
 MUST_BE_RIGHT["a jump where nobody looked"] = (jump_where_nobody_looked, 5.0, (1, 3))
@@ -374,9 +374,10 @@ def moons():
 
 
 @pytest.mark.one_line
-def test_a_second_search_is_not_drawn_to_the_mode_of_the_first():
-    """With this seed, as with others, all searches ended in one moon, and nothing was said."""
-    learned = kmc.learn(moons(), random_seed=0, progressbar=False)
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_a_second_search_is_not_drawn_to_the_mode_of_the_first(seed):
+    """With each of these seeds all searches ended in one moon, and nothing was said."""
+    learned = kmc.learn(moons(), random_seed=seed, progressbar=False)
     theta = np.tanh(0.5 * learned.positions)
     assert 0.2 < np.mean(theta.sum(axis=1) > 0) < 0.8
 

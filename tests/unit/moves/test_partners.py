@@ -109,7 +109,7 @@ NEAR, TEMPERED_ALONE, USUAL = np.eye(3)
 )
 def test_the_targets_law_stays(shares, jumps):
     """Starts are independent draws: |z| > 4.5 has a false-alarm rate of 3e-5 in each case."""
-    assert worst(ends_of_sweeps(shares, n=3000, n_sweeps=2, jumps=jumps)) < 4.5
+    assert worst(ends_of_sweeps(shares, n=5000, n_sweeps=3, jumps=jumps)) < 4.5
 
 
 def test_a_jump_without_its_ratio_is_found_out(monkeypatch):
