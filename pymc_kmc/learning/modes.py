@@ -60,7 +60,7 @@ def maxima(composite, X):
         if mode is not None and is_new(mode, found, composite.model.nearest_copy):
             found.append(mode)
     largest = max((mode.log_mass for mode in found), default=0.0)
-    return [mode for mode in found if mode.log_mass > largest - NEGLIGIBLE_MASS]
+    return [mode for mode in found if mode.log_mass >= largest - NEGLIGIBLE_MASS]
 
 
 def is_same(mode, other, nearest_copy):

@@ -383,7 +383,7 @@ class MultiStart:
     def have_mass(self):
         """Whether each mode has mass, compared with the largest."""
         masses = np.array([mode.log_mass for mode, _ in self.found])
-        return [bool(mass > masses.max() - NEGLIGIBLE_MASS) for mass in masses]
+        return [bool(mass >= masses.max() - NEGLIGIBLE_MASS) for mass in masses]
 
     @property
     def modes(self):

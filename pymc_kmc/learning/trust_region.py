@@ -352,10 +352,13 @@ class TrustRegion:
             among = np.intersect1d(near, self.own) if self.has_own_places else near
             X = evaluations.X[among]
             # A failed estimate's place is no place to go on from, whatever is predicted there.
-            is_finite = np.isfinite(evaluations.log_densities[among])
-            means = np.where(is_finite, composite(X).mean, -np.inf)
+            values = evaluations.log_densities[among]
+            values = np.where(np.isfinite(values), values, -np.inf)
+            # Nor is a mean above the luckiest value believed: among values of -1e15 it was 1e19.
+            means = np.where(np.isfinite(values), composite(X).mean, -np.inf)
+            means = np.minimum(means, values.max())
             off = 0.0 if self.repulsion is None else self.repulsion(X)[0]
-            best = int(np.argmax(means - off))
+            best = int(np.lexsort((values, means - off))[-1])
             self.x, self.log_density = X[best], means[best]
         return composite
 

@@ -378,6 +378,13 @@ def test_a_mode_without_mass_is_left_out():
     assert kept is both[0]
 
 
+def test_the_largest_mode_has_mass_however_large_its_logarithm_is():
+    multistart = MultiStart(opaque(number(two_modes, 2)), N_STARTS, 400, np.random.default_rng(0))
+    for x, log_density in ((0.0, 1e19), (9.0, 0.0)):
+        multistart._note(Mode(np.full(2, x), log_density, np.eye(2)))
+    assert multistart.have_mass == [True, False]
+
+
 def test_searches_that_end_in_one_mode_are_counted():
     multistart = MultiStart(opaque(number(two_modes)), N_STARTS, 400, np.random.default_rng(0))
     first = Mode(np.array([AWAY, 0.0]), -0.2, np.eye(2))

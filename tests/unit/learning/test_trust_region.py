@@ -214,6 +214,20 @@ def test_the_luckiest_estimate_is_not_believed(noisy):
         assert region.log_density not in evaluations.log_densities
 
 
+def test_among_astronomically_deep_estimates_no_mean_is_above_the_luckiest(noisy):
+    """A model of rates overflows: a maximum of 1e19 nats left `learn` without any mode."""
+    model, evaluations = noisy
+    rng = np.random.default_rng(0)
+    values = -(10.0 ** rng.uniform(5.0, 19.0, len(evaluations)))
+    values[0] = -90.0
+    outputs = values[:, None]
+    evaluations = replace(evaluations, log_densities=values, outputs=outputs)
+    region = TrustRegion(model, Mode(evaluations.X[0], -90.0, 0.01 * np.eye(2)), rng)
+    region._fit(evaluations)
+    assert np.max(Composite(model, region.emulators)(evaluations.X).mean) > 1e6
+    assert region.log_density <= -90.0
+
+
 @pytest.mark.parametrize("kind", ["kept away", "alone", "sharing"])
 def test_under_noise_a_search_for_other_modes_does_not_jump_back(noisy, kind):
     """A known maximum is near enough to be emulated: searches for others ended there at once."""
