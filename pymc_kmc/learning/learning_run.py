@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from pymc_kmc.learning.averages import emulated, jumps, of_emulated, without_noise
+from pymc_kmc.learning.averages import emulated, jackknifed, jumps, of_emulated, without_noise
 from pymc_kmc.learning.coarse import Coarse, Unusable
 from pymc_kmc.learning.composite import DISPERSED, N_BURNED, N_DRAWS, draw, drawn, joined
 from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS, unchecked
@@ -475,7 +475,7 @@ def _posterior(run, state):
         gradients=composite(X, penalty=0.0).gradient,
         jumps=jumps(composite, X, rng),
         variables=opaque.natural(X),
-        emulated=emulated(composite, state.evaluations, X[:N_DRAWS]),
+        emulated=emulated_at(X[:N_DRAWS], values.mean[:N_DRAWS], run, state, composite),
         emulated_log_evidence=evidence,
         emulators=tuple(emulator.state for emulator in composite.emulators),
         region=composite.region and composite.region.state,
@@ -486,6 +486,20 @@ def _posterior(run, state):
         given=opaque.others,
         n_coarse_evaluations=run.n_coarse_evaluations,
     )
+
+
+def emulated_at(draws, means, run, state, composite):
+    """Return the Emulated of draws (k, d), whose log densities are `means` (k,)."""
+    evaluations, rounds = state.evaluations, run.rounds
+    found = emulated(composite, evaluations, draws)
+    if not rounds.is_noisy:
+        return found
+
+    def fit_without(rows):
+        return rounds.fitted_to(evaluations[~rows], state.draws)
+
+    (rng,) = run.rng.spawn(1)
+    return jackknifed(found, fit_without, len(evaluations), draws, means, rounds.noise, rng)
 
 
 def _are_alike(structure, other):

@@ -247,7 +247,10 @@ class LearnedPosterior:
     @property
     def _sentences(self):
         what = ", ".join(self.opaque)
+        means = self.summary(quantiles=())
+        worst = (means["se_mean"] / means["sd"].where(means["sd"] > 0)).max()
         quality = f"The log density is known to {self.error:.2g} nats at new draws"
+        quality += f", means to {worst:.2g} standard deviations"
         if self.has_converged:
             quality += "."
         elif self.is_close:

@@ -184,17 +184,21 @@ class Rounds:
         self._firm = np.pad(self._firm, (0, len(all_evaluations) - len(self._firm)))
         for _ in range(MOST_FITS):
             settings = {"averages": averages, "firm": self._firm}
-            for i, node in enumerate(self.model.nodes):
-                if node.function == i:
-                    self.emulators[i].fit(evaluations, draws, inputs, **settings)
-                else:
-                    self.emulators[i] = self.emulators[node.function].shared(node)
+            fit_all(self.emulators, evaluations, draws, inputs, **settings)
             composite = Composite(self.model, self.emulators, self.region, bounds)
             overrated, self.loses_mass = self._misjudged(all_evaluations, composite, draws)
             if not (overrated & ~self._firm).any():
                 break
             self._firm = self._firm | overrated
         return composite
+
+    def fitted_to(self, evaluations, draws):
+        """Return the composite of other evaluations, fitted as if they were all that is known."""
+        emulators = [NodeEmulator(old.node, True, old.alike) for old in self.emulators]
+        for emulator, old in zip(emulators, self.emulators, strict=True):
+            emulator.base = old.base
+        fit_all(emulators, evaluations, draws, self.model.inputs(draws), averages=self.is_noisy)
+        return Composite(self.model, emulators, self.region)
 
     def _misjudged(self, evaluations, composite, draws):
         """Return a mask (n,) of overrated deep evaluations, and whether others lost their mass."""
@@ -410,6 +414,15 @@ class Rounds:
     @property
     def limits(self):
         return Limits(self.tolerance, self.noise)
+
+
+def fit_all(emulators, *data, **settings):
+    """Fit the emulators of a model's nodes, in place, one a function."""
+    for i, emulator in enumerate(emulators):
+        if emulator.node.function == i:
+            emulator.fit(*data, **settings)
+        else:
+            emulators[i] = emulators[emulator.node.function].shared(emulator.node)
 
 
 def pace_of(n, model):

@@ -10,11 +10,14 @@ from scipy.stats import multivariate_normal, multivariate_t, norm
 
 import pymc_kmc as kmc
 from pymc_kmc.learning.averages import (
+    N_GROUPS,
     Averages,
+    Emulated,
     bridge,
     calibration,
     control_variates,
     flattened,
+    jackknifed,
     jumps,
     log_mean,
 )
@@ -126,6 +129,30 @@ def test_what_emulators_know_nothing_of_is_in_the_standard_errors():
     averages = without_controls(x, unknown=0.5)
     np.testing.assert_allclose(averages.table(x, ["a"], ())["se_mean"], 0.5, rtol=0.1)
     np.testing.assert_allclose(averages.constant_error, 0.5)
+
+
+def test_under_noise_errors_include_those_of_the_fit():
+    # Fits without a group of evaluations are off by c x, or so wrong that they are no fits.
+    x = np.random.default_rng(4).standard_normal((50, 1))
+    slopes, zero, left_out = np.array([-0.3, -0.1, 0.1, 0.3]), np.zeros(50), []
+    found = Emulated((), zero, zero, 0.01 * np.eye(50))
+
+    def fit_without(slopes):
+        def fit(mask):
+            left_out.append(mask)
+            slope = slopes[len(left_out) % N_GROUPS]
+            return lambda X: Values(*[0.1 + slope * X[:, 0]] * 5)
+
+        return fit
+
+    rng = np.random.default_rng(5)
+    errors = jackknifed(found, fit_without(slopes), 102, x, zero, 2.0, rng)
+    assert np.array_equal(np.sum(left_out, axis=0), np.ones(102))
+    expected = 0.01 * np.eye(50) + 3 * np.mean(slopes**2) * x @ x.T
+    np.testing.assert_allclose(errors.covariance, expected)
+    wild = np.array([-0.3, -0.1, 0.1, 1e6])
+    errors = jackknifed(found, fit_without(wild), 102, x, zero, 2.0, rng)
+    assert errors.covariance.max() < 0.01 + 3 * 2.0**2
 
 
 def test_draws_are_weighted_by_what_the_penalty_took_off():

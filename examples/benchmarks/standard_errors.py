@@ -1,0 +1,69 @@
+"""How far what is learned is off, beside the standard errors that are stated.
+
+    python -m examples.benchmarks.standard_errors                          # some ten minutes
+    python -m examples.benchmarks.standard_errors --noise 2 --seeds 6
+    python -m examples.benchmarks.standard_errors --quick
+
+Targets are those of :mod:`examples.benchmarks.peers`; with `--noise` the log likelihood of each is
+one estimated number. "error" is the root mean square error of means and standard deviations of the
+unconstrained variables, in posterior standard deviations; "z" is that of errors in standard errors,
+about 1 if these are honest. Cells are over seeds and variables.
+"""
+
+import os
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import argparse  # noqa: E402
+import logging  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+from examples.benchmarks import learning  # noqa: E402
+from examples.benchmarks.peer_samplers import Problem  # noqa: E402
+from examples.benchmarks.peers import reference  # noqa: E402
+from examples.benchmarks.targets import markdown  # noqa: E402
+
+TARGETS = "dose-response", "time-series", "survival", "mixture", "two-modes", "schools"
+#: z that one Gaussian error of 370 has.
+LARGE = 3.0
+
+
+def scores(name, noise, seed):
+    """Return evaluations of learning, errors (2 d,) in standard deviations, and z (2 d,)."""
+    known = reference(name)
+    learned, _ = learning.learn(Problem(name, noise, seed).model, seed)
+    labels = [f"{i}" for i in range(learned.n_dimensions)]
+    found = learned._averages.table(learned.positions, labels, quantiles=())
+    errors = np.r_[found["mean"] - known.mean, found["sd"] - known.sd]
+    stated = np.r_[found["se_mean"], found["se_sd"]]
+    return len(learned.evaluations), errors / np.tile(known.sd, 2), errors / stated
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--targets", default=",".join(TARGETS), help="default: %(default)s")
+    parser.add_argument("--noise", type=float, default=0.0, help="standard deviation, in nats")
+    parser.add_argument("--seeds", type=int, default=4, help="number of runs a target")
+    parser.add_argument("--quick", action="store_true", help="one small target, one seed")
+    options = parser.parse_args(arguments)
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    names = ["dose-response"] if options.quick else options.targets.split(",")
+    rows = []
+    for name in names:
+        runs = [
+            scores(name, options.noise, seed)
+            for seed in range(1 if options.quick else options.seeds)
+        ]
+        n, errors, z = (np.array(each) for each in zip(*runs, strict=True))
+        error, ratio = (np.sqrt(np.mean(each**2)) for each in (errors, z))
+        cells = f"{np.median(n):.0f}", f"{error:.2g}", f"{ratio:.2f}", f"{np.abs(z).max():.1f}"
+        rows.append([name, *cells, f"{100 * np.mean(np.abs(z) > LARGE):.1f}"])
+        print(*rows[-1], flush=True)
+    header = ["target", "evaluations", "error", "z", "largest z", f"% above {LARGE:.0f}"]
+    print(markdown(header, rows))
+
+
+if __name__ == "__main__":
+    main()
