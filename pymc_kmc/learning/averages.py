@@ -74,7 +74,7 @@ LARGEST_WEIGHT = 0.01
 # Weight of the calibration's prior, a calibrated emulator, in evaluations.
 PRIOR_EVALUATIONS = 4.0
 # Number of groups of evaluations that a jackknife leaves out in turn. Under noise of two (32 runs,
-# six models) errors were 1.6 standard errors without it, and are .85 with it; eight tell no more.
+# six models) errors were 1.6 standard errors without it, and are .9 with it; eight tell no more.
 N_GROUPS = 4
 # Number of draws that one independent draw is worth, if chains have mixed.
 INEFFICIENCY = 1.25
