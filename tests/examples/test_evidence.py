@@ -24,7 +24,7 @@ def test_the_page_is_what_the_command_writes(tmp_path, monkeypatch):
 def test_a_claim_that_its_page_no_longer_makes_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(evidence, "ROOT", tmp_path)
     (tmp_path / "README.md").write_text("Once tuned, it gives some effective draws.")
-    with pytest.raises(ValueError, match="README.md no longer says '611 to 911"):
+    with pytest.raises(ValueError, match="README.md no longer says '400 effective draws"):
         evidence.claims()
 
 
