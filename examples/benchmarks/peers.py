@@ -52,7 +52,13 @@ import pandas as pd  # noqa: E402
 import pymc_kmc as kmc  # noqa: E402
 from examples.benchmarks import learning  # noqa: E402
 from examples.benchmarks.metrics import gskl, mmtv  # noqa: E402
-from examples.benchmarks.peer_samplers import BUDGET, PEERS, QUICK_BUDGET, Problem  # noqa: E402
+from examples.benchmarks.peer_samplers import (  # noqa: E402
+    BUDGET,
+    PEERS,
+    QUICK_BUDGET,
+    Problem,
+    exact_moments,
+)
 from examples.benchmarks.targets import TARGETS, markdown  # noqa: E402
 from examples.paper.frame import Experiment, execute  # noqa: E402
 
@@ -82,8 +88,8 @@ class Reference(NamedTuple):
 def reference(name):
     """The Reference of a target on the unconstrained scale; see `learning.reference`.
 
-    What isn't known is learned, by the first seed that converges, and drawn from. A RuntimeError is
-    raised if these chains disagree.
+    What isn't known is learned, by the first seed that converges, and drawn from; moments are those
+    of `kmc.summary`. A RuntimeError is raised if these chains disagree.
     """
     target = TARGETS[learning.KNOWN[name]]() if name in learning.KNOWN else None
     if target is not None and target.sample is not None:
@@ -99,9 +105,11 @@ def reference(name):
     r_hat = max(float(az.rhat(column)) for column in np.moveaxis(draws, -1, 0))
     if r_hat > MIXED:
         raise RuntimeError(f"{name} has no reference: its chains have an R-hat of {r_hat:.2f}")
-    draws = draws.reshape(-1, draws.shape[-1])
-    known = draws.mean(axis=0), draws.std(axis=0)
-    return Reference(*(known if target is None else (target.mean, target.sd)), draws)
+    if target is None:
+        known = exact_moments(idata, learned, model, learning.REFERENCE_DRAWS)
+    else:
+        known = target.mean, target.sd
+    return Reference(*known, draws.reshape(-1, draws.shape[-1]))
 
 
 def moments(snapshot):

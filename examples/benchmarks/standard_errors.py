@@ -7,8 +7,7 @@
 Targets are those of :mod:`examples.benchmarks.peers`, the log likelihood of each one estimated
 number. "error" is the root mean square error of means and standard deviations of the unconstrained
 variables, in posterior standard deviations; "z" is that of errors in standard errors, about 1 if
-these are honest. References are draws with errors of .01 to .02, as large as what is learned
-without noise has. Cells are over seeds and variables.
+these are honest. References have errors of some .005. Cells are over seeds and variables.
 """
 
 import os
