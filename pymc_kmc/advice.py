@@ -134,8 +134,8 @@ def estimate_noise(
     Raises
     ------
     ValueError
-        If the model has no noisy likelihood, or `at` has unknown names or wrong shapes, or is
-        a run of another model.
+        If the model has no noisy likelihood or no continuous variable, or `at` has unknown names or
+        wrong shapes, or is a run of another model.
     pymc.exceptions.SamplingError
         If the place is impossible, whatever the estimate.
     EstimatorError
@@ -159,13 +159,7 @@ def estimate_noise(
         raise ValueError(f"n must be a whole number, 2 or more, got {n!r}.")
     model, rng = check_model(model), check_rng(random_seed, "random_seed")
     points = points_of(model, at)
-    target = TargetDensity(model.continuous_value_vars, model, points[0])
-    if not target.is_noisy:
-        raise ValueError(
-            "The model has no noisy likelihood: it needs a kmc.PseudoMarginalPotential or another "
-            "noisy likelihood of this package, or a pm.Simulator. An exact likelihood has "
-            "variance 0."
-        )
+    target = noisy_target(model, points[0])
     noise_of_the_model = target.borrow()
     n_each = max(2, -(-n // len(points)))
     try:
@@ -195,6 +189,24 @@ def estimate_noise(
         float(factor),
         tuple(filter(None, [*advise(total, factor, is_of_run=len(points) > 1), *failures])),
     )
+
+
+def noisy_target(model, point):
+    """Return a model's TargetDensity; a ValueError if nothing varies or no likelihood is noisy."""
+    if not model.continuous_value_vars:
+        raise ValueError(
+            "The model has no free continuous variables, which the steps of pymc_kmc move and "
+            f"estimate_noise needs; it has {[each.name for each in model.free_RVs]}. To measure "
+            'the noise add one without effect, pm.Normal("unused").'
+        )
+    target = TargetDensity(model.continuous_value_vars, model, point)
+    if not target.is_noisy:
+        raise ValueError(
+            "The model has no noisy likelihood: it needs a kmc.PseudoMarginalPotential or another "
+            "noisy likelihood of this package, or a pm.Simulator. An exact likelihood has "
+            "variance 0."
+        )
+    return target
 
 
 def points_of(model, at):

@@ -3,7 +3,7 @@
 import reprlib
 import warnings
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -25,7 +25,7 @@ from pymc_kmc.likelihoods.simulations import NotAnArray, as_one_array
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
 from pymc_kmc.model.log_density import EXTRA
 from pymc_kmc.numerics.checks import check_rng
-from pymc_kmc.runs import Run, stacked_draws
+from pymc_kmc.runs import OF_DRAWS, Run, stacked_draws
 
 # Ops between tensors and those of pymc.dims, by name: importing them makes a warning on PyMC 5.
 OF_NAMED_DIMENSIONS = ("XTensorFromTensor", "TensorFromXTensor")
@@ -163,7 +163,7 @@ def sample_posterior_predictive(
     ----------
     idata : arviz.InferenceData, xarray.DataTree or xarray.Dataset
         What `pymc.sample` returned, also loaded from disk, or its group ``posterior``; with all
-        free variables of the model.
+        free variables of the model. Draws that were stacked need ``sample_dims``, as in PyMC.
     model : pymc.Model, optional
         The model, by default the one of the context.
     executor : concurrent.futures.Executor or callable, optional
@@ -179,7 +179,8 @@ def sample_posterior_predictive(
     Raises
     ------
     ValueError
-        If `idata` lacks a variable that a black box or a simulator depends on.
+        If `idata` lacks a variable that a black box or a simulator depends on, or has stacked draws
+        without ``sample_dims``.
     TypeError
         If ``var_names`` has a simulator whose data sets are no arrays of one shape.
     BlackBoxError, EstimatorError
@@ -191,7 +192,8 @@ def sample_posterior_predictive(
         simulators = {name: node for name, node in simulators.items() if name in wanted}
         # PyMC would draw their estimates of the likelihood under these names.
         kwargs["var_names"] = [name for name in wanted if name not in simulators]
-    known = _known_at_draws(idata, model, executor, kwargs.get("var_names"))
+    draws = _Draws.of(idata, kwargs)
+    known = _known_at_draws(draws, model, executor, kwargs.get("var_names"))
     with known, _kept_as_it_is(model.observed_RVs), warnings.catch_warnings():
         # Said of every model with a potential; draws of a posterior have its potentials' effect.
         warnings.filterwarnings("ignore", "The effect of Potentials", UserWarning)
@@ -202,7 +204,7 @@ def sample_posterior_predictive(
     simulated = {}
     for name, node in simulators.items():
         try:
-            simulated[name] = _simulated_at_draws(node, idata, model, executor, rng)
+            simulated[name] = _simulated_at_draws(node, draws, model, executor, rng)
         except NotAnArray as error:
             told = (
                 f"The simulator of {name!r} {error}: its data sets can't be kept with the "
@@ -216,12 +218,13 @@ def sample_posterior_predictive(
         return found
     if not kwargs.get("return_inferencedata", True):
         return found | simulated
+    n_dims = len(draws.dims)
     data = xr.Dataset(
         {
-            name: (["chain", "draw", *(f"{name}_dim_{i}" for i in range(values.ndim - 2))], values)
+            name: ([*draws.dims, *(f"{name}_dim_{i}" for i in range(values.ndim - n_dims))], values)
             for name, values in simulated.items()
         },
-        {dim: Run.draws_of(idata)[dim].values for dim in ("chain", "draw")},
+        {dim: draws.variables[dim].values for dim in draws.dims},
     )
     group = "predictions" if kwargs.get("predictions") else "posterior_predictive"
     add_to_group(found, group, data)
@@ -244,8 +247,36 @@ def compute_log_likelihood(
         )
     # Predictions have new values of observed variables, log likelihoods those that were observed.
     given, names = set(model.observed_RVs), kwargs.get("var_names")
-    with _known_at_draws(idata, model, executor, names, given):
+    draws = _Draws.of(idata, kwargs)
+    with _known_at_draws(draws, model, executor, names, given):
         return pm.compute_log_likelihood(idata, model=model, **kwargs)
+
+
+class _Draws(NamedTuple):
+    """The `variables` of a result of `pm.sample`, `idata`, with the draws' dimensions `dims` first.
+
+    `values` has an array (n, ...) for each, one row a draw.
+    """
+
+    idata: Any
+    variables: xr.Dataset
+    dims: tuple
+    values: dict
+
+    @classmethod
+    def of(cls, idata, kwargs):
+        """Take ``sample_dims`` from PyMC's keyword arguments."""
+        given = kwargs.get("sample_dims")
+        if isinstance(given, str):
+            given = kwargs["sample_dims"] = [given]
+        dims = OF_DRAWS if given is None else tuple(given)
+        variables = Run.draws_of(idata, dims=dims)
+        if given is not None and not set(dims) <= set(variables.dims):
+            raise ValueError(
+                f"sample_dims={given!r} must be dimensions of the draws, which have "
+                f"{list(variables.dims)}."
+            )
+        return cls(idata, variables, dims, stacked_draws(variables, len(dims)))
 
 
 @contextmanager
@@ -259,26 +290,26 @@ def _kept_as_it_is(variables):
 
 
 @contextmanager
-def _known_at_draws(idata, model, executor, names=None, given=frozenset()):
+def _known_at_draws(draws, model, executor, names=None, given=frozenset()):
     """Give the black boxes above variables, by default observed ones, their outputs at draws.
 
     Those that depend on observed variables other than the `given` ones are left out.
     """
     wanted = model.observed_RVs if names is None else [model[name] for name in names]
-    executor, draws = _lazy(executor), stacked_draws(Run.draws_of(idata))
+    executor = _lazy(executor)
     boxes = {
-        variable.owner: draws[each.name]
+        variable.owner: draws.values[each.name]
         for each in model.deterministics
-        if each.name in draws and (variable := _box_of(each)) is not None
+        if each.name in draws.values and (variable := _box_of(each)) is not None
     }
-    unchanged = _unchanged_data(idata, model)
+    unchanged = _unchanged_data(draws, model)
     with ExitStack() as stack:
         for node in io_toposort([], wanted):
             if isinstance(node.op, BlackBoxOp):
                 data = _data_above(node.inputs, model)
                 if data & set(model.observed_RVs) - given:
                     continue
-                inputs = _at_draws(node.inputs, draws, model, node.op.name)
+                inputs = _at_draws(node.inputs, draws.values, model, node.op.name)
                 is_kept = node in boxes and data <= unchanged
                 outputs = boxes[node] if is_kept else None
                 stack.enter_context(node.op.knowing(inputs, outputs, executor))
@@ -297,16 +328,16 @@ def _data_above(variables, model):
     return shared - random | above & {*model.data_vars, *model.observed_RVs}
 
 
-def _unchanged_data(idata, model):
-    """Return the data and lengths of dims that `idata` has, and that are the same in the model.
+def _unchanged_data(draws, model):
+    """Return the data and lengths of dims that a result has, and that are the same in the model.
 
     Others may have changed: `pymc.sample_posterior_predictive` sees it so too.
     """
     constants, observed = (
-        xr.Dataset() if (group := getattr(idata, name, None)) is None else group
+        xr.Dataset() if (group := getattr(draws.idata, name, None)) is None else group
         for name in ("constant_data", "observed_data")
     )
-    sizes = {**Run.draws_of(idata).sizes, **constants.sizes}
+    sizes = {**draws.variables.sizes, **constants.sizes}
     of_draws = {data: constants[data.name] for data in model.data_vars if data.name in constants}
     of_draws |= {each: observed[each.name] for each in model.observed_RVs if each.name in observed}
     of_draws |= {length: sizes[dim] for dim, length in model.dim_lengths.items() if dim in sizes}
@@ -335,12 +366,11 @@ def _simulators(model):
     }
 
 
-def _simulated_at_draws(node, idata, model, executor, rng):
-    """Return a simulator's data sets (chain, draw, ...); raise a NotAnArray if they make none."""
-    inputs = _at_draws(node.inputs[1:], stacked_draws(Run.draws_of(idata)), model, node.op.name)
+def _simulated_at_draws(node, draws, model, executor, rng):
+    """Return a simulator's data sets (*dims, ...); raise a NotAnArray if they make none."""
+    inputs = _at_draws(node.inputs[1:], draws.values, model, node.op.name)
     found = as_one_array(node.op.simulated(inputs, rng, _lazy(executor)))
-    sizes = Run.draws_of(idata).sizes
-    return found.reshape(sizes["chain"], sizes["draw"], *found.shape[1:])
+    return found.reshape(*(draws.variables.sizes[dim] for dim in draws.dims), *found.shape[1:])
 
 
 def _lazy(executor):

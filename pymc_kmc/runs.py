@@ -70,10 +70,13 @@ class Run:
         return cls(sampling, _phase(trace, "warmup_"))
 
     @staticmethod
-    def draws_of(trace: Any, name: str = "idata", also: str = "") -> xr.Dataset:
+    def draws_of(
+        trace: Any, name: str = "idata", also: str = "", dims: tuple[str, ...] = OF_DRAWS
+    ) -> xr.Dataset:
         """Return the draws, by any step, in a result of `pm.sample` or its group posterior.
 
         A TypeError says what the argument, called `name`, must be, `also` among other things.
+        `dims` are the first dimensions of all draws.
         """
         if isinstance(trace, MultiTrace):
             names = [name for name in trace.varnames if not is_transformed_name(name)]
@@ -81,14 +84,16 @@ class Run:
                 {name: trace.get_values(name, combine=False, squeeze=False) for name in names},
                 slice(None),
             )
-        is_group = isinstance(trace, xr.Dataset | xr.DataTree) and "draw" in trace.dims
+        is_group = isinstance(trace, xr.Dataset | xr.DataTree) and not {"draw", *dims}.isdisjoint(
+            [*trace.dims, *trace.coords]
+        )
         posterior = trace if is_group else getattr(trace, "posterior", None)
         if posterior is None:
             raise TypeError(
                 f"{name}={reprlib.repr(trace)} must be {also}what pm.sample returned, or its group "
                 "posterior."
             )
-        return _as_dataset(posterior)
+        return _as_dataset(posterior, dims)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -117,17 +122,27 @@ def _phase(idata: Any, prefix: str) -> Phase | None:
     return Phase(_as_dataset(posterior), _as_dataset(statistics))
 
 
-def _as_dataset(group: Any) -> xr.Dataset:
-    """Return a group with the dimensions chain and draw first, also if one of them was chosen."""
+def _as_dataset(group: Any, dims: tuple[str, ...] = OF_DRAWS) -> xr.Dataset:
+    """Return a group with the dimensions `dims` first, also if one of them was chosen."""
     found = group.to_dataset() if isinstance(group, xr.DataTree) else group
-    chosen = [dim for dim in OF_DRAWS if dim in found.coords and dim not in found.dims]
-    return found.expand_dims(chosen).transpose(*OF_DRAWS, ..., missing_dims="ignore")
+    chosen = [dim for dim in dims if dim in found.coords and dim not in found.dims]
+    for dim in chosen:
+        if stacked := found.coords[dim].dims:
+            raise ValueError(
+                f"The draws have {dim} stacked along {stacked[0]!r}: pass what "
+                f"posterior.unstack({stacked[0]!r}) returns, or, to PyMC's functions for "
+                f"predictions and log likelihoods, sample_dims={list(stacked)}."
+            )
+    return found.expand_dims(chosen).transpose(*dims, ..., missing_dims="ignore")
 
 
-def stacked_draws(draws: xr.Dataset) -> dict[str, np.ndarray]:
-    """Return arrays (n, ...) of a data set's draws, those of all chains one after another."""
+def stacked_draws(draws: xr.Dataset, n_dims: int = len(OF_DRAWS)) -> dict[str, np.ndarray]:
+    """Return arrays (n, ...) of a data set's draws, those of all chains one after another.
+
+    The first `n_dims` dimensions are those of draws.
+    """
     return {
-        str(name): np.reshape(values.to_numpy(), (-1, *values.shape[2:]))
+        str(name): np.reshape(values.to_numpy(), (-1, *values.shape[n_dims:]))
         for name, values in draws.items()
     }
 

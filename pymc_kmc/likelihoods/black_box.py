@@ -159,7 +159,7 @@ def BlackBox(  # noqa: N802
     options = executor, timeout, on_error, vectorized, kept
     op = BlackBoxOp(name, function, shape, names, [param.dtype for param in params], *options)
     op.keep_in(store, BLACK_BOX, params, shape, model)
-    values = evaluate_at_initial_point(params, model)
+    values = evaluate_at_initial_point(name, params, model)
     stand_in = try_out(op, values)
     if coarse is not None:
         op.coarse = coarse_of(op, coarse, values)

@@ -9,8 +9,10 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from inspect import Parameter, Signature
 from keyword import iskeyword
 from pathlib import Path
@@ -194,24 +196,49 @@ class Command:
 
 def _run(arguments, directory, seconds):
     """Run a program; return its status. Kill its process group after `seconds` and on Ctrl-C."""
-    with open(directory / STDOUT, "wb") as out, open(directory / STDERR, "wb") as err:
-        process = subprocess.Popen(
-            arguments,
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-        )
+    process = None
     try:
+        with (
+            open(directory / STDOUT, "wb") as out,
+            open(directory / STDERR, "wb") as err,
+            # One between the program's start and its handle would leave it running.
+            _ctrl_c_postponed(),
+        ):
+            process = subprocess.Popen(
+                arguments,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
         return process.wait(seconds)
     except BaseException:
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-        process.wait()
+        if process is not None:
+            if hasattr(os, "killpg"):
+                with suppress(ProcessLookupError):  # ended while Popen handled Ctrl-C
+                    os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+            process.wait()
         raise
+
+
+@contextmanager
+def _ctrl_c_postponed():
+    """Handle Ctrl-C at the end of the block: in the main thread, which alone is interrupted."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    received = []
+    signal.signal(signal.SIGINT, lambda *arguments: received.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if received:
+            before(*received[0])
 
 
 def _executable(program):

@@ -299,7 +299,7 @@ def add_potential(
     op.summaries = summaries
     op.keep_in(store, results + " made at once" * op.noise.is_joint, params, shape, model)
     noise = op.noise.draw(op.n_start, np.random.default_rng(0))
-    values = evaluate_at_initial_point(params, model)
+    values = evaluate_at_initial_point(name, params, model)
     is_known = op.known(values, (noise[:fewest],)) is not None
     try:
         # In this process, whatever the executor, and with as few replicates as find an error.

@@ -274,11 +274,12 @@ def names_of(params):
     return [param.name or f"params[{i}]" for i, param in enumerate(params)]
 
 
-def evaluate_at_initial_point(params, model):
+def evaluate_at_initial_point(name, params, model):
     """Return the values of `params` at the model's initial point, on their natural scale.
 
-    Raises a ValueError if one depends on another model's variable; those of a submodel's parents
-    and their other submodels are its own.
+    Raises a ValueError with the likelihood's name if one depends on another model's variable, or on
+    one of a step of `pytensor.scan`; variables of a submodel's parents and their other submodels
+    are its own.
     """
     model = model.root
     values = model.replace_rvs_by_values(params)
@@ -288,11 +289,17 @@ def evaluate_at_initial_point(params, model):
             for variable in ancestors([value])
             if is_free(variable) and variable not in model.value_vars
         ]
+        if strange and (strange[0] is None or "[t" in strange[0]):  # scan names x[t], x[t-1]
+            raise ValueError(
+                f"The parameter {param!r} of {name!r} has no value, as if it were of a step inside "
+                f"pytensor.scan, where {name!r} can't be. Let its function make all steps itself, "
+                "or call it outside of scan: in a Python loop, under another name at each step."
+            )
         if strange:
             raise ValueError(
-                f"The parameter {param!r} depends on the variable {strange[0]!r}, which is not a "
-                "variable of this model. Register it in this model, or give the model that "
-                "it belongs to."
+                f"The parameter {param!r} of {name!r} depends on the variable {strange[0]!r}, "
+                "which is not a variable of this model. Register it in this model, or give the "
+                "model that it belongs to."
             )
     point = model.initial_point()
     function = pytensor.function(

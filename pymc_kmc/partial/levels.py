@@ -1,5 +1,6 @@
 """One level of a path: a model of a subset, its run, its functional and its diagnostics."""
 
+import reprlib
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -48,8 +49,8 @@ class Functional:
     def __call__(self, result):
         """Return the value (k,), its shape as users see it, and a list of k labels."""
         if self.names is None:
-            value = np.asarray(self.function(result), dtype=float)
             name = getattr(self.function, "__name__", "functional")
+            value = _as_numbers(self.function(result), name)
             name = "functional" if name == "<lambda>" else name
             return value.ravel(), value.shape, _elements(name, value.shape)
         values, labels = [], []
@@ -62,7 +63,26 @@ class Functional:
                 values.append(np.ravel(moment))
                 labels += [f"{what} of {element}" for element in _elements(name, moment.shape)]
         value = np.concatenate(values).astype(float)
+        if not value.size:
+            raise ValueError(
+                f"functional={self.names!r} has no elements: name variables that have some in "
+                "every subset's model."
+            )
         return value, value.shape, labels
+
+
+def _as_numbers(returned, name):
+    """Return what a functional has returned as floats; an error unless there are some."""
+    told = f"The functional {name!r} must return a number or an array of numbers, it returned"
+    try:
+        value = np.asarray(returned, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{told} {reprlib.repr(returned)}: {error}.") from error
+    if returned is None:
+        raise TypeError(f"{told} None: does it end with a return?")
+    if not value.size:
+        raise ValueError(f"{told} an array of shape {value.shape}, which has none.")
+    return value
 
 
 def _elements(name, shape):

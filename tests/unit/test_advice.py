@@ -178,6 +178,14 @@ def test_no_noise_is_an_error():
         kmc.estimate_noise(gaussian(), n=1)
 
 
+def test_discrete_variables_alone_are_an_error():
+    with pm.Model() as model:
+        k = pm.Poisson("k", 3.0)
+        kmc.PseudoMarginalPotential("p", lambda k, rng: float(k), k)
+    with pytest.raises(ValueError, match=r"model has no free continuous variables, .*\['k'\]"):
+        kmc.estimate_noise(model, {"k": 2})
+
+
 def test_an_impossible_point():
     with pm.Model() as model:
         x = pm.Normal("x")

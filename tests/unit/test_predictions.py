@@ -7,6 +7,7 @@ import pymc as pm
 import pymc.dims as pmd
 import pytensor
 import pytest
+import xarray as xr
 from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_kmc as kmc
@@ -416,6 +417,33 @@ def test_draws_alone_are_enough():
         expected = pm.sample_posterior_predictive(given, model=model, random_seed=2, **QUIET)
         found, expected = found.posterior_predictive, expected.posterior_predictive
         np.testing.assert_array_equal(found["y"], expected["y"])
+
+
+def test_draws_that_are_stacked():
+    function = Decay()
+    with pm.Model() as model:
+        rate = pm.HalfNormal("rate")
+        pm.Normal("y", kmc.BlackBox("decay", function, 1.0, rate, shape=4), 0.5, observed=[1.0] * 4)
+        kmc.ABCPotential("z", lambda rate, rng: rng.normal(rate), rate, observed=0.5, epsilon=1.0)
+        step = kmc.AdaptiveMetropolis()
+        idata = pm.sample(step=step, tune=20, draws=N_DRAWS, chains=2, random_seed=1, **QUIET)
+    draws = idata.posterior.to_dataset() if isinstance(idata, xr.DataTree) else idata.posterior
+    stacked = draws.stack(sample=("chain", "draw"))
+    with pytest.raises(ValueError, match=r"stacked along 'sample': .* sample_dims=\['sample'"):
+        kmc.sample_posterior_predictive(stacked, model, **QUIET)
+    with pytest.raises(ValueError, match=r"sample_dims=\['row'\] must be dimensions of the draws"):
+        kmc.sample_posterior_predictive(draws, model, sample_dims=["row"], **QUIET)
+    plain = kmc.sample_posterior_predictive(draws, model, random_seed=2, **QUIET)
+    expected = plain.posterior_predictive
+    function.n_calls = 0
+    found = kmc.sample_posterior_predictive(
+        stacked, model, sample_dims=["sample"], random_seed=2, **QUIET
+    )
+    assert function.n_calls == n_distinct(idata)
+    for name, shape in (("y", (2 * N_DRAWS, 4)), ("z", (2 * N_DRAWS,))):
+        values = found.posterior_predictive[name]
+        assert values.shape == shape and values.dims[0] == "sample"
+        np.testing.assert_array_equal(np.ravel(values), np.ravel(expected[name]))
 
 
 @pytest.mark.parametrize("given", ["a", 3, None, [{"rate": 1.0}]])

@@ -190,6 +190,40 @@ def test_ctrl_c_ends_the_program_and_its_children(tmp_path):
     assert not list((tmp_path / "calls").iterdir())
 
 
+def test_ctrl_c_while_the_program_starts(tmp_path, monkeypatch):
+    started = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            started.append(self.pid)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            script("sleep 60; $mood", folder=tmp_path)("true")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert has_ended(started[0])
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_while_the_program_ends(tmp_path, monkeypatch):
+    class Interrupted(subprocess.Popen):
+        def wait(self, timeout=None):
+            status = super().wait(timeout)  # Popen waits for a moment longer
+            if timeout is not None:
+                raise KeyboardInterrupt
+            return status
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        script("$mood", folder=tmp_path, timeout=60)("true")
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -3,6 +3,7 @@
 import numpy as np
 import pymc as pm
 import pymc.dims as pmd
+import pytensor
 import pytest
 from pytensor.tensor.variable import TensorVariable
 
@@ -38,6 +39,15 @@ def test_a_variable_of_another_model(likelihood):
             likelihood(other.rvs_to_values[stranger])
 
 
+def test_inside_scan(likelihood):
+    """Of sequences that have no name, and of one that has."""
+    with pm.Model():
+        x = pm.Normal("x", shape=3)
+        for steps in (2.0 * x, x):
+            with pytest.raises(ValueError, match="of 'f' has no value, .* inside pytensor.scan"):
+                pytensor.scan(likelihood, sequences=[steps], return_updates=False)
+
+
 def test_none_at_all(likelihood):
     with pm.Model():
         with pytest.raises(ValueError, match="'f' got no params"):
@@ -51,7 +61,7 @@ def test_names_and_values_at_the_initial_point():
         seen = pm.Normal("seen", x, 1.0, observed=5.0)
     params = as_tensors("f", [x, 3 * x, data, seen, 300, [1, 2]], "function")
     assert names_of(params) == ["x", "params[1]", "data", "seen", "params[4]", "params[5]"]
-    values = evaluate_at_initial_point(params, model)
+    values = evaluate_at_initial_point("f", params, model)
     for value, expected in zip(values, [2, 6, [1, 2], 5, 300, [1, 2]], strict=True):
         np.testing.assert_allclose(value, expected)
     assert values[4].dtype == np.int64  # of a Python number PyTensor makes the shortest type
@@ -78,5 +88,5 @@ def test_variables_with_named_dimensions(likelihood):
         assert isinstance(likelihood(z, 2 * z), TensorVariable)
     params = as_tensors("f", [z, 2 * z], "function")
     assert names_of(params) == ["z", "params[1]"]
-    values = evaluate_at_initial_point(params, model)
+    values = evaluate_at_initial_point("f", params, model)
     np.testing.assert_allclose(values, [[1.0, 2.0], [2.0, 4.0]])

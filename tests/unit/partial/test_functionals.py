@@ -58,3 +58,20 @@ def test_a_variable_that_is_not_there():
 def test_bad_functionals(functional):
     with pytest.raises(TypeError, match="functional must be a function of the draws, or names"):
         Functional(functional)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(np.zeros((0, 2)), ValueError), (None, TypeError), ({"a": 1.0}, TypeError), ("a", TypeError)],
+)
+def test_values_that_are_no_numbers(value, error):
+    def share(result):
+        return value
+
+    with pytest.raises(error, match="functional 'share' must return .*, it returned"):
+        Functional(share)({})
+
+
+def test_a_variable_without_elements():
+    with pytest.raises(ValueError, match=r"functional=\('x',\) has no elements"):
+        Functional("x")({"x": np.zeros((2, 9, 0))})
