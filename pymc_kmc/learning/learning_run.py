@@ -492,14 +492,13 @@ def emulated_at(draws, means, run, state, composite):
     """Return the Emulated of draws (k, d), whose log densities are `means` (k,)."""
     evaluations, rounds = state.evaluations, run.rounds
     found = emulated(composite, evaluations, draws)
-    if not rounds.is_noisy:
-        return found
+    largest = max(rounds.noise, rounds.tolerance)
 
     def fit_without(rows):
         return rounds.fitted_to(evaluations[~rows], state.draws)
 
     (rng,) = run.rng.spawn(1)
-    return jackknifed(found, fit_without, len(evaluations), draws, means, rounds.noise, rng)
+    return jackknifed(found, fit_without, len(evaluations), draws, means, largest, rng)
 
 
 def _are_alike(structure, other):

@@ -352,7 +352,7 @@ def noisy_banana(x, rng):
 
 @pytest.mark.one_line
 def test_standard_errors_cover_under_noise():
-    """Hyperparameters are uncertain, and left-out values hide errors below the noise.
+    """Hyperparameters are uncertain, and noise hides errors of left-out values.
 
     24 errors of means and standard deviations, in standard errors: their root mean square is .76,
     and 1.3 with the emulators' own errors alone.

@@ -131,7 +131,7 @@ def test_what_emulators_know_nothing_of_is_in_the_standard_errors():
     np.testing.assert_allclose(averages.constant_error, 0.5)
 
 
-def test_under_noise_errors_include_those_of_the_fit():
+def test_errors_include_those_of_the_fit():
     # Fits without a group of evaluations are off by c x, or so wrong that they are no fits.
     x = np.random.default_rng(4).standard_normal((50, 1))
     slopes, zero, left_out = np.array([-0.3, -0.1, 0.1, 0.3]), np.zeros(50), []
