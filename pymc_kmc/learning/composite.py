@@ -45,9 +45,6 @@ SIZE_FACTORS, SIZE_PROBABILITIES = (1.0, 0.35), (0.75, 0.25)
 SIZE_JITTER = (0.7, 1.3)
 # Weight of the variance V in the log density that is drawn from.
 PENALTY = 0.5
-# Standard deviation, in nats, of a log density that is finite with probability one half: the
-# density is either zero or twice its mean.
-DOUBT = np.log(2.0)
 # Most chains that make the final draws, and draws of each.
 MOST_CHAINS, N_EACH = 256, 8
 # Most nodes predicted at once, over all chains: 256 chains of thirty boxes took four minutes.
@@ -83,7 +80,7 @@ class Values(NamedTuple):
     `penalised` (n,) is the log density at the temperature, less the penalty and plus the log
     probability of feasibility, and `gradient` (n, d) is its gradient. `mean` and `variance` (n,)
     are those of the log density at temperature 1. `log_feasible` (n,) is the log probability that
-    it is finite.
+    it is finite, `of_region` (n,) the variance of the log density since that is uncertain.
     """
 
     penalised: np.ndarray
@@ -91,6 +88,7 @@ class Values(NamedTuple):
     mean: np.ndarray
     variance: np.ndarray
     log_feasible: np.ndarray
+    of_region: np.ndarray
 
     @property
     def own(self):
@@ -100,8 +98,7 @@ class Values(NamedTuple):
     @property
     def doubt(self):
         """Variance (n,) of the log density, including that of uncertain feasibility."""
-        p = np.exp(self.log_feasible)
-        return self.variance + 4.0 * p * (1.0 - p) * DOUBT**2
+        return self.variance + self.of_region
 
     def rows(self, rows):
         return Values(*[field[rows] for field in self])
@@ -203,16 +200,17 @@ class Composite:
                 base.add_pull(gradient, by_inputs, pulled, inputs)
         if by_inputs.any():
             gradient += model.pull(X, by_inputs)
-        log_feasible = np.zeros(len(X))
+        log_feasible, of_region = np.zeros((2, len(X)))
         if self.region is not None:
             log_feasible, slopes = (
                 self.region.for_moves(X) if is_for_moves else self.region.log_probability(X, n_sds)
             )
+            of_region = self.region.doubt(X, log_feasible)
             added, gradient = added + log_feasible / temperature, gradient + slopes / temperature
         if self.bounds is not None:
             low, high = self.bounds
             added = np.where(((X < low) | (X > high)).any(axis=1), -np.inf, added)
-        return Values(tempered + added, gradient, mean, variance, log_feasible)
+        return Values(tempered + added, gradient, mean, variance, log_feasible, of_region)
 
 
 class Draws(NamedTuple):

@@ -180,17 +180,18 @@ class Judgement(NamedTuple):
     is_confirmed: bool
 
 
-def judge(limits, plan, values, predicted, heights, compression, last_errors):
+def judge(limits, plan, values, predicted, heights, compression, last_errors, by_chance=None):
     """Return the :class:`Judgement` of a round, given :class:`Limits` and its :class:`RoundPlan`.
 
     `values` and `predicted` (n,) are log densities at the plan's places and their predictions,
     `heights` (k,) the draws' predicted log densities, `last_errors` the errors of the last round, a
-    list of one array or none.
+    list of one array or none. `by_chance` (n,) are probabilities of estimates that aren't finite.
     """
     # A log density that isn't finite is no error of the emulators.
     is_finite, end = np.isfinite(values), plan.n_fresh + plan.n_distant
     n, n_distant = is_finite[: plan.n_fresh].sum(), is_finite[plan.n_fresh : end].sum()
-    is_feasible = plan.n_fresh - n <= FEW_FAILED + MOST_FAILED * plan.n_fresh
+    expected = 0.0 if by_chance is None else by_chance[: plan.n_fresh].sum()
+    is_feasible = plan.n_fresh - n <= FEW_FAILED + MOST_FAILED * plan.n_fresh + expected
     values, predicted = values[is_finite], predicted[is_finite]
     errors = compression(values) - compression(predicted)
     elsewhere, of_mass = errors, errors

@@ -94,7 +94,8 @@ class EmulatedDensity:
                 is_first = node.function == i
                 first = NodeEmulator.restored(node, state) if is_first else emulators[node.function]
                 emulators.append(first if is_first else first.shared(node))
-            region = learned.region and FeasibleRegion.restored(learned.region)
+            region = learned.region
+            region = region and FeasibleRegion.restored(region, opaque.is_noisy)
             self._composite = Composite(opaque, emulators, region)
         return self._composite
 
@@ -366,7 +367,8 @@ def emulated_graph(composite, packed):
 
     log_density = opaque.filled(x, emulate)
     if composite.region is not None:
-        log_density += log_probability_graph(outputs_of(composite.region, 1, x[None])[0, 0])
+        mean = outputs_of(composite.region, 1, x[None])[0, 0]
+        log_density += log_probability_graph(mean, composite.region.smoothing)
     return x, log_density, grad(log_density, x)
 
 

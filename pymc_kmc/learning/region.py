@@ -9,6 +9,10 @@ feasible with probability
 (least-squares classification; Rasmussen and Williams, 2006, section 6.5), approximated by a
 logistic function. The density is multiplied by it, and emulators are fitted to finite values only.
 
+An estimate may fail by chance, with a probability that depends on the place: zero successes of a
+few simulations, say. Labels then are random about their mean, the process finds the variance of
+that, and s is as large: the probability is that of a finite estimate.
+
 References
 ----------
 Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine Learning*. MIT
@@ -23,24 +27,32 @@ from scipy.special import expit
 from pymc_kmc.learning.emulator import ProcessState, process_about, shrunk
 from pymc_kmc.numerics.linear_algebra import ROUNDING
 
-# Standard deviation s, in labels: the probability's slope is finite for trajectories, and a label
-# is five of them from zero.
+# Standard deviation s, in labels, at least: the probability's slope is finite for trajectories, and
+# a label is five of them from zero.
 SMOOTHING = 0.2
 # Least probability for chains' moves: where the region is wrong a chain stays for some twenty
 # iterations at most. Without it one chain of four had 1.2 times the standard deviation.
 LEAST = 0.05
+# Standard deviation, in nats, of a log density that is finite with probability one half: the
+# density is either zero or twice its mean.
+DOUBT = np.log(2.0)
 # Slope of the logistic function that approximates the Gaussian distribution function within .01.
 STEEPNESS = 1.702
 
 
 class FeasibleRegion:
-    """The probability that points are feasible, by a fitted `process` of labels less 1."""
+    """The probability that points are feasible, by a fitted `process` of labels less 1.
 
-    def __init__(self, process):
+    `is_noisy` says that values are estimates, which may fail by chance.
+    """
+
+    def __init__(self, process, is_noisy=False):
         self.process = process
+        noise = np.exp(process.hyperparameters_.log_noise) if is_noisy else 0.0
+        self.smoothing = float(np.sqrt(max(SMOOTHING**2, noise)))
 
     @classmethod
-    def of(cls, evaluations, draws, last=None):
+    def of(cls, evaluations, draws, last=None, is_noisy=False):
         """Return the region, in coordinates of draws (n, d), or `last` if all values are finite."""
         is_finite = np.isfinite(evaluations.log_densities)
         if is_finite.all() or not is_finite.any():
@@ -52,11 +64,11 @@ class FeasibleRegion:
             process.fit(evaluations.X, labels, last=last and last.process)
         except LinAlgError:
             return last
-        return cls(process)
+        return cls(process, is_noisy)
 
     @classmethod
-    def restored(cls, state):
-        return cls(state.process(deterministic=False))
+    def restored(cls, state, is_noisy=False):
+        return cls(state.process(deterministic=False), is_noisy)
 
     @property
     def state(self):
@@ -70,7 +82,7 @@ class FeasibleRegion:
     def log_probability(self, X, n_sds=0.0):
         """Return log probabilities (k,) and gradients (k, d) at X, `n_sds` optimistic."""
         predicted = self.process.predict(X)
-        variance = SMOOTHING**2 + predicted.variance
+        variance = self.smoothing**2 + predicted.variance
         ratio = (1.0 + predicted.mean[:, 0]) / np.sqrt(variance)
         logit = STEEPNESS * (ratio + n_sds)
         slope = STEEPNESS * expit(-logit)
@@ -87,18 +99,33 @@ class FeasibleRegion:
         """
         p = np.fmax(np.exp(self.log_probability(X)[0]), LEAST)
         labels = self.process.covariance(X)
-        sds = np.sqrt(np.fmax(np.diag(labels), ROUNDING))
+        variances = np.fmax(np.diag(labels), ROUNDING)
+        sds = np.sqrt(variances / self._share_of_doubt(variances))
         return (1.0 / np.maximum.outer(p, p) - 1.0) * labels / np.outer(sds, sds)
+
+    def _share_of_doubt(self, variances):
+        """Return which share of what is uncertain about labels isn't chance, given their variances.
+
+        All of it, unless estimates fail by chance.
+        """
+        return (SMOOTHING**2 + variances) / (self.smoothing**2 + variances)
+
+    def doubt(self, X, log_probability):
+        """Return variances (k,) of the log density at X, given the log probabilities (k,) there."""
+        p, share = np.exp(log_probability), 1.0
+        if self.smoothing > SMOOTHING:
+            share = self._share_of_doubt(self.process.predict(X).variance)
+        return 4.0 * p * (1.0 - p) * DOUBT**2 * share
 
     def for_moves(self, X):
         """Return the same for chains' moves, without the variance and with a lower bound."""
         predicted = self.process.predict(X)
-        p = expit(STEEPNESS / SMOOTHING * (1.0 + predicted.mean[:, 0]))
+        p = expit(STEEPNESS / self.smoothing * (1.0 + predicted.mean[:, 0]))
         floored = LEAST + (1.0 - LEAST) * p
-        slope = STEEPNESS / SMOOTHING * (1.0 - LEAST) * p * (1.0 - p) / floored
+        slope = STEEPNESS / self.smoothing * (1.0 - LEAST) * p * (1.0 - p) / floored
         return np.log(floored), predicted.pullback(slope[:, None], np.zeros(len(X)))
 
 
-def log_probability_graph(mean):
+def log_probability_graph(mean, smoothing):
     """Return the graph of the log probability for moves, given that of the predictive mean."""
-    return pt.log(LEAST + (1.0 - LEAST) * pt.sigmoid(STEEPNESS / SMOOTHING * mean))
+    return pt.log(LEAST + (1.0 - LEAST) * pt.sigmoid(STEEPNESS / smoothing * mean))

@@ -179,7 +179,9 @@ class Rounds:
                 self.coarse.follow(draws, Composite(self.model, self.emulators, self.region))
             for emulator, base in zip(self.emulators, self.coarse.composite.emulators, strict=True):
                 emulator.base = base
-        self.region = FeasibleRegion.of(all_evaluations, draws, self.region)
+        self.region = FeasibleRegion.of(
+            all_evaluations, draws, self.region, self.model.is_noisy
+        )
         bounds = bounds_of(self.prior, all_evaluations) if len(self.prior) else None
         self._firm = np.pad(self._firm, (0, len(all_evaluations) - len(self._firm)))
         for _ in range(MOST_FITS):
@@ -227,7 +229,9 @@ class Rounds:
         compression = Compression.of(evaluations.log_densities, self.model.n_dimensions)
         known = draws.values.mean, compression, state.errors[-1:]
         values = new.log_densities, predictions.mean
-        judged = convergence.judge(self.limits, plan, *values, *known)
+        # Exact values don't fail by chance.
+        by_chance = -np.expm1(predictions.log_feasible) if self.model.is_noisy else None
+        judged = convergence.judge(self.limits, plan, *values, *known, by_chance)
         pace = pace_of(drawn.n_new, self.model)
         counted = min(int(pace), MOST_CONFIRMED) if judged.is_confirmed else 0
         n_converged = state.n_converged_rounds + counted if judged.is_right else 0
