@@ -163,7 +163,7 @@ class Composite:
             outputs = np.hstack(drawn)
             row[:] = self.model.log_density(X, outputs)[0]
         if self.region is not None:
-            log_feasible, _ = self.region.log_probability(X)
+            log_feasible, *_ = self.region.log_probability(X)
             values[np.log(rng.random(values.shape)) > log_feasible] = -np.inf
         return values
 
@@ -202,10 +202,9 @@ class Composite:
             gradient += model.pull(X, by_inputs)
         log_feasible, of_region = np.zeros((2, len(X)))
         if self.region is not None:
-            log_feasible, slopes = (
+            log_feasible, slopes, of_region = (
                 self.region.for_moves(X) if is_for_moves else self.region.log_probability(X, n_sds)
             )
-            of_region = self.region.doubt(X, log_feasible)
             added, gradient = added + log_feasible / temperature, gradient + slopes / temperature
         if self.bounds is not None:
             low, high = self.bounds

@@ -80,7 +80,10 @@ class FeasibleRegion:
         return self.process, np.ones(1), np.ones(1), False
 
     def log_probability(self, X, n_sds=0.0):
-        """Return log probabilities (k,) and gradients (k, d) at X, `n_sds` optimistic."""
+        """Return log probabilities (k,), gradients (k, d) and :meth:`doubt` at X.
+
+        The probabilities are `n_sds` optimistic.
+        """
         predicted = self.process.predict(X)
         variance = self.smoothing**2 + predicted.variance
         ratio = (1.0 + predicted.mean[:, 0]) / np.sqrt(variance)
@@ -88,7 +91,8 @@ class FeasibleRegion:
         slope = STEEPNESS * expit(-logit)
         by_mean = (slope / np.sqrt(variance))[:, None]
         pulled = predicted.pullback(by_mean, -0.5 * slope * ratio / variance)
-        return -np.logaddexp(0.0, -logit), pulled
+        log_probability = -np.logaddexp(0.0, -logit)
+        return log_probability, pulled, self.doubt(log_probability, predicted.variance)
 
     def covariance(self, X):
         """Return the covariance (k, k) of the density's relative errors at X (k, d).
@@ -110,12 +114,13 @@ class FeasibleRegion:
         """
         return (SMOOTHING**2 + variances) / (self.smoothing**2 + variances)
 
-    def doubt(self, X, log_probability):
-        """Return variances (k,) of the log density at X, given the log probabilities (k,) there."""
-        p, share = np.exp(log_probability), 1.0
-        if self.smoothing > SMOOTHING:
-            share = self._share_of_doubt(self.process.predict(X).variance)
-        return 4.0 * p * (1.0 - p) * DOUBT**2 * share
+    def doubt(self, log_probability, variances):
+        """Return variances (k,) of the log density, given log probabilities and labels' variances.
+
+        That an estimate may fail by chance is known.
+        """
+        p = np.exp(log_probability)
+        return 4.0 * p * (1.0 - p) * DOUBT**2 * self._share_of_doubt(variances)
 
     def for_moves(self, X):
         """Return the same for chains' moves, without the variance and with a lower bound."""
@@ -123,7 +128,9 @@ class FeasibleRegion:
         p = expit(STEEPNESS / self.smoothing * (1.0 + predicted.mean[:, 0]))
         floored = LEAST + (1.0 - LEAST) * p
         slope = STEEPNESS / self.smoothing * (1.0 - LEAST) * p * (1.0 - p) / floored
-        return np.log(floored), predicted.pullback(slope[:, None], np.zeros(len(X)))
+        log_probability, none = np.log(floored), np.zeros(len(X))
+        pulled = predicted.pullback(slope[:, None], none)
+        return log_probability, pulled, self.doubt(log_probability, none)
 
 
 def log_probability_graph(mean, smoothing):

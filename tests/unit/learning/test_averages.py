@@ -61,7 +61,7 @@ def with_a_jump(X, penalty, size):
     values = -0.5 * np.sum(X**2, axis=1) - np.abs(x)
     values = np.where(x > 1.0, values + size, values)
     gradient = -X - np.sign(x)[:, None] * (np.arange(X.shape[1]) == 0)
-    return Values(values, gradient, values, np.zeros(len(X)), np.zeros(len(X)))
+    return Values(values, gradient, values, *np.zeros((3, len(X))))
 
 
 @pytest.mark.parametrize("d", [1, 2, 10])
@@ -83,7 +83,7 @@ def test_derivatives_that_are_wrong_everywhere_are_as_jumps():
     def composite(X, penalty):
         sizes.append(len(X))
         values = 1e9 * np.sin(X[:, 0])
-        return Values(values, np.zeros_like(X), values, np.zeros(len(X)), np.zeros(len(X)))
+        return Values(values, np.zeros_like(X), values, *np.zeros((3, len(X))))
 
     draws = np.random.default_rng(0).uniform(np.pi / 2 - 1e-4, np.pi / 2 + 1e-4, (500, 1))
     assert jumps(composite, draws, np.random.default_rng(0))

@@ -13,7 +13,7 @@ SD = np.array([10.0, 4.36])
 def known(X, temperature=1.0):
     """A banana that is emulated without error."""
     values = BANANA.log_density(X)
-    return Values(values, BANANA.gradient(X), values, *np.zeros((2, len(X))))
+    return Values(values, BANANA.gradient(X), values, *np.zeros((3, len(X))))
 
 
 def test_draws_come_into_the_arms():
@@ -34,7 +34,7 @@ def test_draws_come_into_the_arms():
 def with_a_cliff(X, temperature=1.0):
     """A normal density, but numbers end at 20."""
     values = np.where(X[:, 0] < 20.0, -0.5 * np.sum(X**2, axis=1), -np.inf)
-    return Values(values, np.where(X < 20.0, -X, np.nan), values, *np.zeros((2, len(X))))
+    return Values(values, np.where(X < 20.0, -X, np.nan), values, *np.zeros((3, len(X))))
 
 
 def test_the_step_size_is_that_of_the_chains_that_are_in_place():
@@ -57,7 +57,7 @@ class Uncertain:
     def __call__(self, X, temperature=1.0):
         variance = 0.5 * X[:, 0] ** 2
         mean, none = -0.5 * X[:, 0] ** 2, np.zeros(len(X))
-        return Values(mean - PENALTY * variance, -1.5 * X, mean, variance, none)
+        return Values(mean - PENALTY * variance, -1.5 * X, mean, variance, none, none)
 
     def slopes(self, X, temperature):
         return -X

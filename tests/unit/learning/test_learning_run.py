@@ -543,7 +543,7 @@ def test_chains_start_where_the_emulated_log_density_is_a_number(edge, starts):
     # Else they stay there, and a summary of them was an error of NumPy's.
     def composite(X):
         value = np.where(X[:, 0] < edge, 0.0, np.nan)
-        return Values(value, value[:, None], value, value, 0.0 * value)
+        return Values(value, value[:, None], value, value, *np.zeros((2, len(value))))
 
     evaluations = evaluations_of(np.array([[0.5], [3.0]]), np.zeros((2, 1)), np.array([-1.0, -2.0]))
     state = SimpleNamespace(draws=np.array([[0.0], [2.0], [1.0]]), evaluations=evaluations)

@@ -155,7 +155,7 @@ class TwoModes:
         weights = np.exp(logs - values[:, None])
         gradient = -(weights * away / self.sds).sum(axis=1, keepdims=True)
         none = np.zeros(len(X))
-        return Values(values / temperature, gradient / temperature, values, none, none)
+        return Values(values / temperature, gradient / temperature, values, none, none, none)
 
     def slopes(self, X, temperature):
         return self(X, temperature).gradient

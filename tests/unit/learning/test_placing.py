@@ -22,13 +22,13 @@ class Ridge:
     def __call__(self, X, temperature=1.0):
         mean, sd, slope = self._said(X)
         gradient = -X - 2.0 * PENALTY * (sd * slope)[:, None] * [1.0, 0.0]
-        return Values(mean - PENALTY * sd**2, gradient, mean, sd**2, np.zeros(len(X)))
+        return Values(mean - PENALTY * sd**2, gradient, mean, sd**2, *np.zeros((2, len(X))))
 
     def optimistic(self, X, most):
         mean, sd, slope = self._said(X)
         share = np.tanh(sd / most)
         gradient = -X + ((1.0 - share**2) * slope)[:, None] * [1.0, 0.0]
-        return Values(mean + most * share, gradient, mean, sd**2, np.zeros(len(X)))
+        return Values(mean + most * share, gradient, mean, sd**2, *np.zeros((2, len(X))))
 
     def _said(self, X):
         is_beyond = X[:, 0] > 0

@@ -406,7 +406,7 @@ def test_draws_far_from_all_that_was_evaluated_are_unchecked():
     """One evaluated place below has no mass, and says nothing."""
     draws = np.concatenate([np.linspace(-1.0, 1.0, 95), np.full(5, -8.0)])[:, None]
     heights = -0.5 * np.clip(draws[:, 0], -1.0, 1.0) ** 2
-    values = Values(heights, np.zeros_like(draws), heights, np.zeros(100), np.zeros(100))
+    values = Values(heights, np.zeros_like(draws), heights, *np.zeros((3, 100)))
     places, log_densities = np.array([[-0.9], [0.2], [0.9], [-8.0]]), np.array([-0.4, 0, -0.4, -50])
     evaluations = SimpleNamespace(X=places, log_densities=log_densities)
     model = SimpleNamespace(periods=np.array([np.inf]), has_small_nodes=False)
@@ -437,7 +437,7 @@ def test_fits_that_lose_the_mass_of_an_evaluation_are_told():
     def misjudged(predicted, lowest=-3.5):
         def composite(X):
             heights = np.array(predicted) if X is evaluations.X else np.array([0.0, lowest])
-            return Values(heights, None, heights, np.zeros(len(X)), np.zeros(len(X)))
+            return Values(heights, None, heights, *np.zeros((3, len(X))))
 
         overrated, loses_mass = rounds._misjudged(evaluations, composite, np.zeros((2, 1)))
         return np.flatnonzero(overrated).tolist(), loses_mass
