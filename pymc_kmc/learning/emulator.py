@@ -178,9 +178,9 @@ class NodeEmulator:
     def fit(self, evaluations, draws, draws_inputs, top=None, averages=False, firm=False):
         """Fit to evaluations, for predictions around `draws` (n', d) with inputs (n', k).
 
-        The best log density is the highest, or that of evaluation `top`, for a search below other
-        maxima. With `averages` deep values of a noisy term are left out unless the fit overrates
-        them. Deep values have errors except for the mask `firm` (n,).
+        The best log density is the highest, or that of evaluation `top` if finite, for a search
+        below other maxima. With `averages` deep values of a noisy term are left out unless the fit
+        overrates them. Deep values have errors except for the mask `firm` (n,).
         """
         node, n = self.node, len(self.alike)
         X, inputs, log_densities = evaluations.X, evaluations.inputs, evaluations.log_densities
@@ -195,7 +195,8 @@ class NodeEmulator:
         if (U > 0).all() and (of_draws > 0).all():
             spaces["log inputs"] = np.log(U), np.log(of_draws)
         heights = Y[:, 0] if node.is_term else log_densities
-        highest = np.inf if top is None else heights[top]
+        # A search may begin where an estimate fails.
+        highest = np.inf if top is None or not np.isfinite(heights[top]) else heights[top]
         # A search has no region besides: it is kept from where its emulator is deep.
         usable = (np.isfinite(Y) if self.grows else Y < np.inf).all(axis=1)
         if not node.is_term:

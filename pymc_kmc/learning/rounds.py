@@ -179,9 +179,7 @@ class Rounds:
                 self.coarse.follow(draws, Composite(self.model, self.emulators, self.region))
             for emulator, base in zip(self.emulators, self.coarse.composite.emulators, strict=True):
                 emulator.base = base
-        self.region = FeasibleRegion.of(
-            all_evaluations, draws, self.region, self.model.is_noisy
-        )
+        self.region = FeasibleRegion.of(all_evaluations, draws, self.region, self.model.is_noisy)
         bounds = bounds_of(self.prior, all_evaluations) if len(self.prior) else None
         self._firm = np.pad(self._firm, (0, len(all_evaluations) - len(self._firm)))
         for _ in range(MOST_FITS):

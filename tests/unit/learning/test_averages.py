@@ -141,7 +141,7 @@ def test_errors_include_those_of_the_fit():
         def fit(mask):
             left_out.append(mask)
             slope = slopes[len(left_out) % N_GROUPS]
-            return lambda X: Values(*[0.1 + slope * X[:, 0]] * 5)
+            return lambda X: Values(*[0.1 + slope * X[:, 0]] * 6)
 
         return fit
 
