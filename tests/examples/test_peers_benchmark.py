@@ -122,9 +122,12 @@ def test_a_reference_is_of_learning_that_converged_and_of_chains_that_agree(monk
     monkeypatch.setattr(peers.kmc, "KMC", lambda learned: learned)
     monkeypatch.setattr(learning, "sample", lambda *_, **__: SimpleNamespace(posterior=None))
     monkeypatch.setattr(learning, "unconstrained", lambda *_: draws)
+    moments = np.arange(3.0), np.ones(3)
+    monkeypatch.setattr(peers, "exact_moments", lambda *_: moments)
     found = peers.reference.__wrapped__("dose-response")
     assert seeds == [0, 1, 2]
-    np.testing.assert_array_equal(found.mean, draws.reshape(-1, 3).mean(axis=0))
+    assert (found.mean, found.sd) == moments
+    np.testing.assert_array_equal(found.draws, draws.reshape(-1, 3))
     draws[0] += 1.0
     with pytest.raises(RuntimeError, match="no reference: its chains have an R-hat of 1"):
         peers.reference.__wrapped__("dose-response")

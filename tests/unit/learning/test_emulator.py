@@ -112,6 +112,17 @@ def all_round(n=60):
     return 14.0 * Z / np.linalg.norm(Z, axis=1)[:, None]
 
 
+@pytest.mark.parametrize("failed", [-np.inf, np.nan])
+def test_a_search_may_begin_where_an_estimate_fails(failed):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, D))
+    values = normal(X)
+    values[7] = failed
+    evaluations, draws = evaluations_of(X, values[:, None], values), X[:20]
+    found = NodeEmulator(NOISY_TERM).fit(evaluations, draws, draws, top=7)
+    np.testing.assert_allclose(found.predict(draws, draws).outputs[:7, 0], values[:7], atol=0.5)
+
+
 def test_deep_values_are_left_out_where_noise_is_averaged():
     emulator, _, values = averaged(normal, all_round())
     is_shallow = values > values.max() - SHALLOW * COMPRESSION_DEPTH * D
