@@ -168,6 +168,7 @@ def emulated(composite, evaluations, draws) -> Emulated:
     return Emulated(tuple(nodes), held_out, np.sqrt(held_out_variance), covariance)
 
 
+@np.errstate(all="ignore")  # fits to fewer values may overflow
 def jackknifed(found, fit_without, n, draws, means, largest, rng) -> Emulated:
     """Return predictions at draws (k, d) whose covariance includes the uncertainty of the fit.
 
@@ -177,7 +178,7 @@ def jackknifed(found, fit_without, n, draws, means, largest, rng) -> Emulated:
     groups = rng.permutation(n) % N_GROUPS
     fits = np.array([fit_without(groups == group)(draws).mean for group in range(N_GROUPS)])
     # A fit that is further off at draws, as one of four of eight schools was, is no fit of these.
-    away = np.clip(fits - means, -largest, largest)
+    away = np.clip(np.nan_to_num(fits - means, nan=largest), -largest, largest)
     away -= away.mean(axis=0)
     spread = (N_GROUPS - 1) / N_GROUPS * away.T @ away
     return found._replace(covariance=found.covariance + spread)

@@ -208,7 +208,7 @@ class NodeEmulator:
             P, of_draws = list(spaces.values())[-1]
             most = n + MOST_ALIKE * (P.shape[1] + 1) * (P.shape[1] + 2) // 2
             usable = apart(P, usable, of_draws.std(axis=0), most)
-        if not (averages and node.is_term and node.is_noisy):
+        if not (averages and node.is_term and node.is_noisy and usable.any()):
             return self._fit_to(usable, spaces, *data)
         floor = self._floor(heights[usable])
         recalled = np.append(self._recalled, np.zeros(len(X) - len(self._recalled), dtype=bool))

@@ -150,9 +150,10 @@ def test_errors_include_those_of_the_fit():
     assert np.array_equal(np.sum(left_out, axis=0), np.ones(102))
     expected = 0.01 * np.eye(50) + 3 * np.mean(slopes**2) * x @ x.T
     np.testing.assert_allclose(errors.covariance, expected)
-    wild = np.array([-0.3, -0.1, 0.1, 1e6])
-    errors = jackknifed(found, fit_without(wild), 102, x, zero, 2.0, rng)
-    assert errors.covariance.max() < 0.01 + 3 * 2.0**2
+    for wild in (1e6, np.nan):
+        wrong = np.array([-0.3, -0.1, 0.1, wild])
+        errors = jackknifed(found, fit_without(wrong), 102, x, zero, 2.0, rng)
+        assert errors.covariance.max() < 0.01 + 3 * 2.0**2
 
 
 def test_draws_are_weighted_by_what_the_penalty_took_off():

@@ -123,6 +123,14 @@ def test_a_search_may_begin_where_an_estimate_fails(failed):
     np.testing.assert_allclose(found.predict(draws, draws).outputs[:7, 0], values[:7], atol=0.5)
 
 
+def test_failed_estimates_alone_have_a_fit():
+    """A jackknife may leave out all others."""
+    X, failed = np.random.default_rng(0).normal(size=(20, D)), np.full(20, -np.inf)
+    emulator = NodeEmulator(NOISY_TERM, grows=True)
+    emulator.fit(evaluations_of(X, failed[:, None], failed), X, X, averages=True)
+    assert np.isfinite(emulator.predict(X, X).outputs).all()
+
+
 def test_deep_values_are_left_out_where_noise_is_averaged():
     emulator, _, values = averaged(normal, all_round())
     is_shallow = values > values.max() - SHALLOW * COMPRESSION_DEPTH * D
