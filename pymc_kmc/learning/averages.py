@@ -20,6 +20,10 @@ A Gaussian process leaves out that its hyperparameters and transform are uncerta
 left-out values are hidden by noise. C includes the covariance of fits without a quarter of the
 evaluations each (a delete-a-group jackknife; Shao and Wu, 1989).
 
+Gaussian noise of variance :math:`s^2` in the logarithm lowers log estimates by :math:`s^2 / 2` on
+average. Draws get the weights :math:`e^{s^2 / 2}` too, and C includes what isn't known of that
+(:mod:`pymc_kmc.learning.noise_variance`).
+
 *The Monte Carlo error.* The functions of Stein's identity have mean zero and are control variates,
 
 .. math:: \Delta P + \nabla P \cdot \nabla f, \qquad P = x_j, \; x_j x_k.
@@ -33,8 +37,7 @@ draws of the density :math:`\tilde\pi`. Then
 .. math:: Z = \frac{E_q[h \tilde\pi]}{E_\pi[h q]}, \qquad h \propto \frac{1}{\tilde\pi + Z q},
 
 is iterated until Z converges, with as many draws from :math:`\pi` as from q (Meng and Wong, 1996).
-The mean of :math:`e^{V/2}` over the draws converts Z to the integral of :math:`e^f`. Gaussian noise
-of variance :math:`s^2` in the logarithm lowers log estimates by :math:`s^2 / 2` on average.
+The mean of the weights over the draws converts Z to the integral of :math:`e^{f + s^2 / 2}`.
 
 References
 ----------
@@ -135,6 +138,10 @@ class Emulated(NamedTuple):
     held_out_sd: np.ndarray
     covariance: np.ndarray
 
+    def with_errors(self, covariance):
+        """Return the same with the covariance (k, k) of further errors of the log density."""
+        return self._replace(covariance=self.covariance + covariance)
+
 
 @np.errstate(all="ignore")  # as far away as a first design is, outputs overflow
 def emulated(composite, evaluations, draws) -> Emulated:
@@ -181,22 +188,30 @@ def jackknifed(found, fit_without, n, draws, means, largest, rng) -> Emulated:
     away = np.clip(np.nan_to_num(fits - means, nan=largest), -largest, largest)
     away -= away.mean(axis=0)
     spread = (N_GROUPS - 1) / N_GROUPS * away.T @ away
-    return found._replace(covariance=found.covariance + spread)
+    return found.with_errors(spread)
 
 
 class Averages:
     """Averages over n draws of an emulated posterior.
 
     `variances` (n,) are the log density's, `controls` (n, c) are control variates of mean zero.
+    `lowered` (n,) is what noise took off the log density.
     `covariance` (k, k) is that of the log density's errors at the first k draws. `calibration` is
     the ratio of errors to predicted standard deviations. `unknown` is the standard deviation of a
     further error. One independent draw is worth `inefficiency` draws.
     """
 
     def __init__(
-        self, variances, controls, covariance, calibration, unknown=0.0, inefficiency=INEFFICIENCY
+        self,
+        variances,
+        controls,
+        covariance,
+        calibration,
+        unknown=0.0,
+        inefficiency=INEFFICIENCY,
+        lowered=0.0,
     ):
-        self.weights, self._inefficiency = _weights(variances), inefficiency
+        self.weights, self._inefficiency = _weights(variances, lowered), inefficiency
         self._controls, self._unknown = self._of_mean_zero(controls), unknown
         first = self.weights[: len(covariance)]
         self._first = first / first.sum()
@@ -280,9 +295,9 @@ def quantiles_and_slopes(values, weights, p):
     return middle, (high - low) / (2.0 * half)
 
 
-def _weights(variances):
+def _weights(variances, lowered):
     for power in POWERS:
-        weights = softmax(0.5 * power * variances)
+        weights = softmax(0.5 * power * variances + lowered)
         worth = 1.0 / np.sum(weights**2)
         if worth >= SMALLEST_SHARE * len(weights) and weights.max() <= LARGEST_WEIGHT:
             break
@@ -373,10 +388,13 @@ class LogEvidence(NamedTuple):
     error: float
 
 
-def of_emulated(composite, draws, values, rng) -> LogEvidence:
-    """Return an emulated density's LogEvidence, given Values at draws (n, d) of the penalised."""
+def of_emulated(composite, draws, values, lowered, rng) -> LogEvidence:
+    """Return an emulated density's LogEvidence, given Values at draws (n, d) of the penalised.
+
+    `lowered` (n,) is what noise took off the log density.
+    """
     found, inside = of_penalised(composite, draws, values.penalised, rng)
-    taken_off = log_mean(PENALTY * values.variance[inside])
+    taken_off = log_mean((PENALTY * values.variance + lowered)[inside])
     error = np.hypot(found.error, taken_off.error)
     return LogEvidence(found.value + taken_off.value, float(error))
 
@@ -404,13 +422,6 @@ def one_turn(draws, periods):
         return np.all(np.abs(X[:, angles] - middle) <= 0.5 * turns, axis=1)
 
     return is_inside
-
-
-def without_noise(evidence, noise, n) -> LogEvidence:
-    """Return a LogEvidence corrected for n noisy log estimates of standard deviation `noise`."""
-    value, error = evidence
-    half = 0.5 * noise**2
-    return LogEvidence(value + half, float(np.hypot(error, half * np.sqrt(2.0 / n))))
 
 
 def bridge(draws, log_densities, log_density, rng) -> LogEvidence:

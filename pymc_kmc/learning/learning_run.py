@@ -12,13 +12,14 @@ from functools import partial
 
 import numpy as np
 
-from pymc_kmc.learning.averages import emulated, jackknifed, jumps, of_emulated, without_noise
+from pymc_kmc.learning.averages import emulated, jackknifed, jumps, of_emulated
 from pymc_kmc.learning.coarse import Coarse, Unusable
 from pymc_kmc.learning.composite import DISPERSED, N_BURNED, N_DRAWS, draw, drawn, joined
 from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS, unchecked
 from pymc_kmc.learning.display import DONE, Display, log
 from pymc_kmc.learning.modes import is_new, learned_mode, of_searches
 from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
+from pymc_kmc.learning.noise_variance import NoiseVariance
 from pymc_kmc.learning.posterior import LearnedPosterior
 from pymc_kmc.learning.resuming import keep, known_error, known_modes, remember
 from pymc_kmc.learning.rounds import BATCH_SIZE, Rounds
@@ -45,6 +46,9 @@ TOLERANCE = 0.3
 N_STARTS = 4
 # Largest share of the last fit's draws far from all evaluations with mass: tails.
 MOST_UNCHECKED = 0.02
+# Standard deviation of the noise, in nats, above which what was learned is doubted: errors of a
+# third of it, at which learning ends, are more than a nat. With 12.6 a mixture was 27 sds off.
+MOST_NOISE = 3.0
 # R-hat of the final draws above which the weights of maxima are unknown.
 UNMIXED = 1.1
 # Message for a model that has a gradient.
@@ -186,7 +190,7 @@ def learn(
 
 def warnings_about(learned, run, tolerance):
     """Return the warnings about a learned posterior, a list of strings."""
-    warned = [of_limit(learned, tolerance)]
+    warned = [of_limit(learned, tolerance), of_noise(learned)]
     if (why := why_doubtful(learned, run.opaque)) is not None:
         warned.append(f"What was learned may be wrong: {why}.")
     if not run.opaque.returns_outputs:
@@ -237,6 +241,17 @@ def of_limit(learned, tolerance):
         f"below {tolerance:g} nats in three rounds running and its emulators were sure of all "
         f"draws; the last error at new draws was {learned.error:.2g}. Raise max_evaluations, or "
         f"pass it to kmc.KMC(learned) as it is: chains {then}."
+    )
+
+
+def of_noise(learned):
+    """Return the warning about noise that hides what was to be learned, or None."""
+    if learned.noise <= MOST_NOISE:
+        return None
+    return (
+        f"Estimates have noise of {learned.noise:.1f} nats: what was learned is known to a third "
+        "of that at best and may be far off, and chains hardly move. Use more particles or "
+        "replicates."
     )
 
 
@@ -457,8 +472,14 @@ def _posterior(run, state):
     X, values, _ = draws.rows(rng.permutation(len(draws.X)))
     modes = run.multistart.learned_modes or run.earlier_modes
     drawn_modes = [m for m in found.modes if is_new(m, modes, opaque.nearest_copy)]
-    evidence = of_emulated(composite, X, values, rng)
-    evidence = without_noise(evidence, rounds.noise, len(state.evaluations))
+    predictions = emulated_at(X[:N_DRAWS], values.mean[:N_DRAWS], run, state, composite)
+    lowered, noise_variance = np.zeros(len(X)), None
+    if rounds.noise > 0.0:
+        known = state.evaluations, predictions, X, values.mean
+        noise_variance = NoiseVariance.of(rounds.noise, *known)
+        lowered, _ = noise_variance.half(X)
+        predictions = predictions.with_errors(noise_variance.errors(X[:N_DRAWS]))
+    evidence = of_emulated(composite, X, values, lowered, rng)
     return LearnedPosterior(
         opaque=tuple(f"{node.name} ({node.n_outputs} outputs)" for node in opaque.nodes),
         evaluations=state.evaluations,
@@ -475,7 +496,7 @@ def _posterior(run, state):
         gradients=composite(X, penalty=0.0).gradient,
         jumps=jumps(composite, X, rng),
         variables=opaque.natural(X),
-        emulated=emulated_at(X[:N_DRAWS], values.mean[:N_DRAWS], run, state, composite),
+        emulated=predictions,
         emulated_log_evidence=evidence,
         emulators=tuple(emulator.state for emulator in composite.emulators),
         region=composite.region and composite.region.state,
@@ -483,6 +504,7 @@ def _posterior(run, state):
         step_size=last.step_size,
         r_hat=found.r_hat,
         noise=rounds.noise,
+        noise_variance=noise_variance,
         given=opaque.others,
         n_coarse_evaluations=run.n_coarse_evaluations,
     )

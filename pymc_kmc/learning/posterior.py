@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import xarray as xr
+from scipy.special import softmax
 
 from pymc_kmc.learning import averages, storage
 from pymc_kmc.learning.averages import Averages, Emulated, LogEvidence
@@ -11,6 +12,7 @@ from pymc_kmc.learning.composite import DISPERSED, N_EACH
 from pymc_kmc.learning.convergence import lowest_of_mass
 from pymc_kmc.learning.emulator import ProcessState
 from pymc_kmc.learning.modes import sentences
+from pymc_kmc.learning.noise_variance import NoiseVariance
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 from pymc_kmc.notebook import figures, paragraph, result
@@ -72,6 +74,8 @@ class LearnedPosterior:
         Potential scale reduction of the chains that made the draws; above 1.03 they haven't mixed.
     noise : float
         Standard deviation of the values' noise, in nats.
+    noise_variance : NoiseVariance or None
+        The noise's variance as a function of the place; None without noise.
     given : dict of str to ndarray
         Values of variables that were not learned, by the names of their value variables. Draws and
         averages are given these, the emulators are not.
@@ -102,6 +106,7 @@ class LearnedPosterior:
     step_size: float = field(repr=False)
     r_hat: float
     noise: float
+    noise_variance: NoiseVariance | None = field(repr=False)
     given: dict
     n_coarse_evaluations: int = 0
 
@@ -132,7 +137,8 @@ class LearnedPosterior:
         Parameters
         ----------
         n : int
-            Number of draws. More than there are positions are drawn with replacement.
+            Number of draws. They are drawn with replacement under noise, or if they are more than
+            there are positions.
         random_seed : None, int or numpy.random.Generator
 
         Returns
@@ -144,7 +150,10 @@ class LearnedPosterior:
         check_count(n, "n")
         rng = check_rng(random_seed, "random_seed")
         n_positions = len(self.positions)
-        chosen = rng.choice(n_positions, n, replace=n > n_positions)
+        if self.noise_variance is None:
+            chosen = rng.choice(n_positions, n, replace=n > n_positions)
+        else:
+            chosen = rng.choice(n_positions, n, p=softmax(self._lowered[0]))
         data = {}
         for name, values in self.variables.items():
             dims = [f"{name}_dim_{i}" for i in range(values.ndim - 1)]
@@ -201,12 +210,21 @@ class LearnedPosterior:
         if self.rounds:  # else earlier evaluations were enough
             near &= late
         ratio = averages.calibration(errors[near], emulated.held_out_sd[near])
-        controls = averages.control_variates(self.positions, self.gradients)
+        lowered, slopes = self._lowered
+        controls = averages.control_variates(self.positions, self.gradients + slopes)
         if self.jumps:
             controls = controls[:, :0]
         unknown = 0.0 if self.has_converged else self.error
         worth = averages.inefficiency(self.r_hat, N_EACH)
-        return Averages(self.variances, controls, emulated.covariance, ratio, unknown, worth)
+        known = controls, emulated.covariance, ratio, unknown, worth
+        return Averages(self.variances, *known, lowered=lowered)
+
+    @property
+    def _lowered(self):
+        """What noise took off the log density at `positions` (n',), and its gradient (n', d)."""
+        if self.noise_variance is None:
+            return np.zeros(len(self.positions)), np.zeros_like(self.positions)
+        return self.noise_variance.half(self.positions)
 
     # Stored
 

@@ -10,16 +10,18 @@ from pymc_kmc.learning.averages import Emulated, EmulatedNode, LogEvidence
 from pymc_kmc.learning.convergence import Round
 from pymc_kmc.learning.emulator import EmulatorState, ProcessState
 from pymc_kmc.learning.modes import LearnedMode
+from pymc_kmc.learning.noise_variance import NoiseVariance
 from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 
 # Number of the file's form, which rises with every change.
-FORM = 12
+FORM = 13
 # Attributes of the file: the one that marks it, and the one with the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
 # Classes with fields that are stored: results, and states of fitted parts.
 RESULTS = Emulated, EmulatedNode, Evaluations, LearnedMode, LogEvidence, Round
-STORED_KINDS = {kind.__name__: kind for kind in (*RESULTS, EmulatorState, ProcessState, Structure)}
+STATES = EmulatorState, NoiseVariance, ProcessState, Structure
+STORED_KINDS = {kind.__name__: kind for kind in (*RESULTS, *STATES)}
 
 
 def write(posterior, path):

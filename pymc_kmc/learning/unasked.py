@@ -12,6 +12,7 @@ from pymc_kmc.learning.learning_run import (
     limits_by_default,
     most_evaluations,
     of_limit,
+    of_noise,
     why_doubtful,
 )
 from pymc_kmc.learning.modes import of_searches
@@ -89,7 +90,7 @@ def _unasked(opaque, rng):
     if why is None:
         may_miss = run.multistart.may_hide_modes
         missed = of_searches(learned.modes, run.multistart) if may_miss else None
-        for text in filter(None, [of_limit(learned, TOLERANCE), missed]):
+        for text in filter(None, [of_limit(learned, TOLERANCE), of_noise(learned), missed]):
             warnings.warn(text, stacklevel=CALLER)
         return learned, opaque.evaluations
     log.info(

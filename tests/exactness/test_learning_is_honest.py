@@ -371,6 +371,32 @@ def test_standard_errors_cover_under_noise():
 
 
 @pytest.mark.one_line
+def test_noise_that_grows_along_a_coordinate_does_not_move_the_posterior():
+    """Log estimates are s^2 / 2 too low on average, with an s of exp(x / 2) for the first value.
+
+    Of six seeds its mean has a root mean square error of .23 standard deviations, and of 1.4
+    standard errors. Draws, of the density without a correction, are .55 off.
+    """
+
+    def estimate(x, rng):
+        s = np.exp(0.5 * x[0])
+        return -0.5 * np.sum((x - 1.0) ** 2) + rng.normal(-0.5 * s**2, s)
+
+    errors, scores, drawn = [], [], []
+    for seed in range(6):
+        with pm.Model() as model:
+            kmc.PseudoMarginalPotential("p", estimate, pm.Normal("x", shape=2))
+        learned = learn(model, random_seed=seed).posterior
+        found = learned.summary(quantiles=()).loc["x[0]"]  # x is N(1 / 2, 1 / 2)
+        errors.append(found["mean"] - 0.5)
+        scores.append(errors[-1] / found["se_mean"])
+        drawn.append(learned.draws(2000, random_seed=seed)["x"].values[0, :, 0].mean() - 0.5)
+    assert np.sqrt(np.mean(np.square(scores))) < 2.0
+    for each in (errors, drawn):
+        assert np.sqrt(np.mean(np.square(each))) < 0.4 * np.sqrt(0.5)
+
+
+@pytest.mark.one_line
 def test_a_banana_s_arms_are_learned_under_noise():
     """Log standard deviations of -.15, -.26 and -.08; without the front -.66, -.26 and -.54."""
     spreads = []

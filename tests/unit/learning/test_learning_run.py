@@ -333,6 +333,12 @@ def test_noise_is_averaged_over_more_evaluations(monkeypatch, noise, most, limit
     assert limit <= len(learned.evaluations) < limit + 4
 
 
+def test_noise_that_hides_what_is_learned_is_told():
+    with pytest.warns(UserWarning, match=r"noise of \d+\.\d nats.*more particles"):
+        learned = kmc.learn(noisy_curve(8.0), max_evaluations=60, progressbar=False)
+    assert learned.noise > 3.0
+
+
 @pytest.mark.exactness
 def test_small_errors_are_not_enough_where_mass_may_be_missing():
     """The arms of a banana that was cut short don't reach their ends.
