@@ -115,10 +115,15 @@ class Problem:
         """A term of the model, in place of a box; the expression around it adds nothing."""
 
         def estimate(*values, rng):
-            return function(*values) + rng.normal(-0.5 * self.noise**2, self.noise)
+            noise = self.noise_at(values)
+            return function(*values) + rng.normal(-0.5 * noise**2, noise)
 
         self._counted(kmc.PseudoMarginalPotential)(f"estimated {name}", estimate, *params)
         return pt.constant(0.0)
+
+    def noise_at(self, values):
+        """Standard deviation of an estimate's noise, given the function's arguments."""
+        return self.noise
 
     def log_density(self, x):
         """Log density (float) of an unconstrained vector (d,), -inf where there is none."""
