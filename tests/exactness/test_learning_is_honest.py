@@ -370,6 +370,7 @@ def test_standard_errors_cover_under_noise():
     assert 0.3 < np.sqrt(np.mean(np.square(scores))) < 1.1
 
 
+@pytest.mark.long
 @pytest.mark.one_line
 def test_a_banana_s_arms_are_learned_under_noise():
     """Log standard deviations of -.15, -.26 and -.08; without the front -.66, -.26 and -.54."""

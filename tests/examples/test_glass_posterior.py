@@ -13,7 +13,7 @@ import pytest
 import pymc_kmc as kmc
 from examples import glass_gp_classification as example
 
-pytestmark = [pytest.mark.documentation, pytest.mark.one_line]
+pytestmark = [pytest.mark.documentation, pytest.mark.long, pytest.mark.one_line]
 
 REFERENCE = Path(example.__file__).parent / "benchmarks" / "data" / "glass_posterior.npz"
 
