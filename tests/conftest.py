@@ -80,13 +80,15 @@ OF_MODELS = {"pymc", "pymc_kmc", "pytensor", "pytensor.tensor", "arviz"}
 
 
 def pytest_collection_modifyitems(items):
-    """Mark whole files; single tests bear markers where they are written."""
+    """Mark whole files; single tests bear markers where they are written. Long ones begin first."""
     for item in items:
         if item.path.is_relative_to(EXACTNESS) or item.path.is_relative_to(FAULTS):
             item.add_marker("exactness")
         is_example = item.path.parent == EXAMPLES and item.path not in USES_OF_PYMC
         if is_of_arrays(item) or is_example or item.path in OF_ALGORITHMS:
             item.add_marker("one_line")
+    # A test of minutes that begins last would leave the other processes idle.
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def is_of_arrays(item):

@@ -62,6 +62,7 @@ def test_same_seed_same_draws_whatever_cores_and_start_method(caplog):
 
 
 @pytest.mark.exactness
+@pytest.mark.long
 def test_draws_on_what_was_learned_do_not_depend_on_processes():
     """Spawned ones get it by pickle, and compile its code anew."""
     learned, options = learned_curve(), {"tune": 20, "draws": 20, "chains": 2, "random_seed": 5}

@@ -370,6 +370,7 @@ def test_standard_errors_cover_under_noise():
     assert 0.3 < np.sqrt(np.mean(np.square(scores))) < 1.1
 
 
+@pytest.mark.long
 @pytest.mark.one_line
 def test_noise_that_grows_along_a_coordinate_does_not_move_the_posterior():
     """Log estimates are s^2 / 2 too low on average, with an s of exp(x / 2) for the first value.

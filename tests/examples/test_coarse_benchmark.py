@@ -4,7 +4,7 @@ import pytest
 
 from examples.benchmarks.coarse import KINDS, main
 
-pytestmark = [pytest.mark.documentation, pytest.mark.one_line]
+pytestmark = [pytest.mark.documentation, pytest.mark.long, pytest.mark.one_line]
 
 
 def test_the_quick_table(capsys):

@@ -19,7 +19,11 @@ GLASS = kmc.datasets.load_glass()
 SMALL_GLASS = replace(GLASS, data=GLASS.data[::4], target=GLASS.target[::4], y=GLASS.y[::4])
 # What makes a notebook quick besides fewer iterations: pieces of its code, and their replacements.
 QUICK = {
-    "glass": {"kmc.datasets.load_glass()": "SMALL_GLASS"},
+    # What KMC() would learn before its chains takes a thousand evaluations, and fits of as many.
+    "glass": {
+        "kmc.datasets.load_glass()": "SMALL_GLASS",
+        "step=step()": "step=step(*[kmc.learn(max_evaluations=120)] * (step is kmc.KMC))",
+    },
     "hours_a_run": {
         "tune=50": "tune=9",
         "draws=200": "draws=9",
@@ -36,6 +40,13 @@ QUICK = {
     },
     "regressions_with_gradients": {"    run(asked, 20, 20, seed=2)\n": ""},
     "simulators": {"[2.0, 1.0, 0.5, 0.25]": "[2.0]"},
+    # Where estimates fail is learned in "where_a_solver_fails".
+    "when_it_goes_wrong": {
+        "run(root(False)), run(root(True))": (
+            "run(root(False), lambda: kmc.KMC(learn=False)), "
+            "run(root(True), lambda: kmc.KMC(learn=False))"
+        )
+    },
 }
 
 
@@ -52,6 +63,7 @@ def outputs(name):
 
 
 @pytest.mark.documentation
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(NOTEBOOKS))
 def test_it_runs(name, monkeypatch):
     monkeypatch.chdir(Path.cwd())  # back from where a notebook has gone

@@ -40,6 +40,7 @@ def test_own_seconds_count_if_wanted():
     assert elapsed(own, 1, seconds=4.0) == 4.0
 
 
+@pytest.mark.long
 def test_it_runs(capsys, tmp_path):
     pytest.importorskip("emcee")
     main(["--quick", "--peers", "emcee", "--lost", "0.1", "--plot", str(tmp_path / "speed.png")])

@@ -57,6 +57,7 @@ def kill_after(process, folder, n):
 
 # Lost evaluations a kill: those under way, and on a cluster as many whose results are on their way.
 # A run that went on is killed again once: where the calls are made makes no difference to that.
+@pytest.mark.long
 @pytest.mark.one_line
 @pytest.mark.parametrize(
     ("kind", "n_lost", "n_kills"),
