@@ -47,9 +47,8 @@ def test_control_variates_leave_no_error_of_a_gaussians_moments():
     table = Averages(np.zeros(500), controls, np.zeros((5, 5)), 1.0).table(X, LABELS, (0.5,))
     sds = np.sqrt(np.diag(FACTOR @ FACTOR.T))
     np.testing.assert_allclose(table["mean"], MEAN, atol=1e-9)
-    # The influence of a standard deviation is of first order.
-    np.testing.assert_allclose(table["sd"], sds, rtol=0.01)
-    assert np.all(table["se_mean"] < 1e-9)
+    np.testing.assert_allclose(table["sd"], sds, rtol=1e-9)
+    assert np.all(table[["se_mean", "se_sd"]] < 1e-9)
     assert np.all(np.abs(table["50%"] - MEAN) < 4 * table["se_50%"])
     plain = without_controls(X).table(X, LABELS, (0.5,))
     assert np.all(np.abs(plain["mean"] - MEAN) > 1e-3 * sds)
