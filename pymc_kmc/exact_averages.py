@@ -326,8 +326,8 @@ def _checked(idata, learned, model, name):
     names = {variable.name for variable in model.value_vars}
     if n_steps > 1 or learned.given or set(learned.names) != names:
         raise ValueError(
-            f"{name} needs a run of one step with all variables, {sorted(names)}; idata is of"
-            f" {n_steps} steps, and {sorted(learned.names)} were learned."
+            f"{name} needs a run of one step with all variables, {sorted(names)}; learned is of"
+            f" {sorted(learned.names)}, and idata of {n_steps} of this package's steps."
         )
     return run
 
