@@ -29,12 +29,12 @@ MOST_CHANGE = 2.0
 # Standard deviations of the slopes' prior, a change of the logarithm for a standard deviation of
 # the posterior, and their probabilities. Finer ones made no difference; without the largest a slope
 # of .7 was halved.
-SLOPE_SDS, PROBABILITIES = (1e-3, 0.1, 0.3, 1.0), (1 / 2, 1 / 6, 1 / 6, 1 / 6)
+SLOPE_SDS, SLOPE_PROBABILITIES = (1e-3, 0.1, 0.3, 1.0), (1 / 2, 1 / 6, 1 / 6, 1 / 6)
 # Standard deviation of the prior of a, which the emulators have already fitted.
 LEVEL_SD = 0.5
 # Largest leave-one-out error that counts, in its standard deviations: one evaluation of a survival
 # model was 1e15 nats deeper than predicted.
-MOST_SDS = 5.0
+LARGEST_Z = 5.0
 
 
 class NoiseVariance(NamedTuple):
@@ -61,7 +61,7 @@ class NoiseVariance(NamedTuple):
         Z = solve_triangular(root, (evaluations.X[near] - centre).T, lower=True).T
         expected = found.held_out_sd[near] ** 2
         errors = (evaluations.log_densities - found.held_out)[near]
-        squares = np.minimum(errors**2, MOST_SDS**2 * expected)
+        squares = np.minimum(errors**2, LARGEST_Z**2 * expected)
         parameters, covariance = _averaged(
             Z, squares, np.maximum(expected / noise**2 - 1.0, 0.0), noise
         )
@@ -100,7 +100,7 @@ def _averaged(Z, squares, others, noise):
     """
     fits = [_fit(Z, squares / noise**2, others, sd) for sd in SLOPE_SDS]
     evidences, means, covariances = map(np.array, zip(*fits, strict=True))
-    weights = softmax(evidences + np.log(PROBABILITIES))
+    weights = softmax(evidences + np.log(SLOPE_PROBABILITIES))
     mean = weights @ means
     away = means - mean
     return mean, np.tensordot(weights, covariances, 1) + (weights * away.T) @ away
