@@ -3,19 +3,21 @@ r"""The variance of estimates' noise, as a function of the place.
 The mean of log estimates is half of the noise's variance :math:`s^2` below the log likelihood, if
 the noise is Gaussian and estimates are unbiased. That this is the same everywhere isn't known:
 
-.. math:: \log s^2(x) = \log s_0^2 + a + T \tanh(b^\top z / T),
+.. math:: \log s^2(x) = \log s_0^2 + a + T \tanh((b^\top z + c r) / T), \qquad
+          r = (z^\top z - d) / \sqrt{2 d},
 
-with coordinates z in which the posterior has unit covariance. Squared leave-one-out errors tell a
-and b: each has the variance :math:`s^2(x)` and that of its prediction. The slopes b have a normal
-prior, whose standard deviation is averaged over: half of its probability is at no slope at all. The
-modes and their curvature (Fisher's information) at each are what is averaged, with weights by
-Laplace's approximation of the evidence.
+with coordinates z in which the posterior has unit covariance: noise may grow along coordinates, or
+away from the middle on all sides. Squared leave-one-out errors tell a, b and c: each has the
+variance :math:`s^2(x)` and that of its prediction. The slopes b and c have normal priors, whose
+standard deviations are averaged over: half of the probability is at no slope at all. The modes and
+their curvature (Fisher's information) at each are what is averaged, with weights by Laplace's
+approximation of the evidence.
 """
 
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 from scipy.special import softmax
 
@@ -29,7 +31,9 @@ MOST_CHANGE = 2.0
 # Standard deviations of the slopes' prior, a change of the logarithm for a standard deviation of
 # the posterior, and their probabilities. Finer ones made no difference; without the largest a slope
 # of .7 was halved.
-SLOPE_SDS, SLOPE_PROBABILITIES = (1e-3, 0.1, 0.3, 1.0), (1 / 2, 1 / 6, 1 / 6, 1 / 6)
+ALONG = {1e-3: 1 / 2, 0.1: 1 / 6, 0.3: 1 / 6, 1.0: 1 / 6}
+# The same for the slope along r, which has unit variance too.
+RADIAL = {1e-3: 1 / 2, 0.2: 1 / 4, 0.6: 1 / 4}
 # Standard deviation of the prior of a, which the emulators have already fitted.
 LEVEL_SD = 0.5
 # Largest leave-one-out error that counts, in its standard deviations: one evaluation of a survival
@@ -38,13 +42,15 @@ LARGEST_Z = 5.0
 
 
 class NoiseVariance(NamedTuple):
-    """The variance of noise, with slopes (d,) of its logarithm about a `centre` (d,).
+    """The variance of noise, in coordinates ``z = (x - centre) @ whitening.T``.
 
-    `level` is the logarithm at the centre. `covariance` (1 + d, 1 + d) is that of level and slopes.
+    `level` is its logarithm without slopes. `slopes` (d + 1,) are those along z and r, `covariance`
+    (d + 2, d + 2) is that of level and slopes.
     """
 
     level: float
     centre: np.ndarray
+    whitening: np.ndarray
     slopes: np.ndarray
     covariance: np.ndarray
 
@@ -57,32 +63,40 @@ class NoiseVariance(NamedTuple):
         """
         near = np.isfinite(evaluations.log_densities) & np.isfinite(found.held_out_sd)
         near &= found.held_out >= lowest_of_mass(heights)
-        centre, root = draws.mean(axis=0), cholesky_factor(shrunk(draws))
-        Z = solve_triangular(root, (evaluations.X[near] - centre).T, lower=True).T
+        d = draws.shape[1]
+        centre, whitening = draws.mean(axis=0), np.linalg.inv(cholesky_factor(shrunk(draws)))
+        unknown = cls(0.0, centre, whitening, np.zeros(d + 1), np.eye(d + 2))
         expected = found.held_out_sd[near] ** 2
         errors = (evaluations.log_densities - found.held_out)[near]
         squares = np.minimum(errors**2, LARGEST_Z**2 * expected)
-        parameters, covariance = _averaged(
-            Z, squares, np.maximum(expected / noise**2 - 1.0, 0.0), noise
-        )
-        to_x = np.eye(len(parameters))
-        to_x[1:, 1:] = np.linalg.inv(root).T
-        parameters = to_x @ parameters
+        others = np.maximum(expected / noise**2 - 1.0, 0.0)
+        features = unknown.features(evaluations.X[near])
+        parameters, covariance = _averaged(features, squares / noise**2, others)
         level = float(2.0 * np.log(noise) + parameters[0])
-        return cls(level, centre, parameters[1:], to_x @ covariance @ to_x.T)
+        return cls(level, centre, whitening, parameters[1:], covariance)
+
+    def features(self, X):
+        """Return z and r (n, d + 1) at X (n, d)."""
+        Z = (X - self.centre) @ self.whitening.T
+        d = Z.shape[1]
+        return np.column_stack([Z, (np.sum(Z**2, axis=1) - d) / np.sqrt(2.0 * d)])
 
     def half(self, X):
         """Return half of the variance (n,) at X (n, d), and its gradient (n, d)."""
-        change, slope = _bounded((X - self.centre) @ self.slopes)
+        features = self.features(X)
+        change, slope = _bounded(features @ self.slopes)
         half = 0.5 * np.exp(self.level + change)
-        return half, (half * slope)[:, None] * self.slopes
+        *along, radial = self.slopes
+        by_z = along + radial * np.sqrt(2.0 / len(along)) * features[:, :-1]
+        return half, (half * slope)[:, None] * by_z @ self.whitening
 
     def errors(self, X):
         """Return the covariance (n, n) of half of the variance at X (n, d)."""
-        away = X - self.centre
-        change, slope = _bounded(away @ self.slopes)
+        features = self.features(X)
+        change, slope = _bounded(features @ self.slopes)
         half = 0.5 * np.exp(self.level + change)
-        by_parameters = half[:, None] * np.column_stack([np.ones(len(X)), slope[:, None] * away])
+        ones = np.ones(len(X))
+        by_parameters = half[:, None] * np.column_stack([ones, slope[:, None] * features])
         return by_parameters @ self.covariance @ by_parameters.T
 
 
@@ -92,29 +106,32 @@ def _bounded(change):
     return MOST_CHANGE * share, 1.0 - share**2
 
 
-def _averaged(Z, squares, others, noise):
-    """Return a and b (1 + d,), averaged over priors, and their covariance.
+def _averaged(features, squares, others):
+    """Return a, b and c (d + 2,), averaged over priors, and their covariance.
 
-    `squares` (n,) are squared errors at Z (n, d), with `others` (n,) the predictions' variances
-    beside the noise's, in units of it.
+    `squares` (n,) are squared errors at `features` (n, d + 1), `others` (n,) the predictions'
+    variances beside the noise's, both in units of this.
     """
-    fits = [_fit(Z, squares / noise**2, others, sd) for sd in SLOPE_SDS]
+    d, fits, priors = features.shape[1] - 1, [], []
+    for (along, p), (radial, q) in product(ALONG.items(), RADIAL.items()):
+        sds = np.array([LEVEL_SD, *[along] * d, radial])
+        fits.append(_fit(features, squares, others, sds**-2))
+        priors.append(p * q)
     evidences, means, covariances = map(np.array, zip(*fits, strict=True))
-    weights = softmax(evidences + np.log(SLOPE_PROBABILITIES))
+    weights = softmax(evidences + np.log(priors))
     mean = weights @ means
     away = means - mean
     return mean, np.tensordot(weights, covariances, 1) + (weights * away.T) @ away
 
 
-def _fit(Z, squares, others, slope_sd):
-    """Return the log evidence of one prior, the mode (1 + d,) and the covariance about it."""
-    n, d = Z.shape
-    precisions = np.append(LEVEL_SD**-2, np.full(d, slope_sd**-2))
+def _fit(features, squares, others, precisions):
+    """Return the log evidence of a prior's `precisions` (k,), the mode and covariance about it."""
+    ones = np.ones(len(features))
 
     def parts(parameters):
-        change, slope = _bounded(Z @ parameters[1:])
+        change, slope = _bounded(features @ parameters[1:])
         of_noise = np.exp(parameters[0] + change)
-        return of_noise, np.column_stack([np.ones(n), slope[:, None] * Z]), of_noise + others
+        return of_noise, np.column_stack([ones, slope[:, None] * features]), of_noise + others
 
     def loss(parameters):
         of_noise, by_parameters, variances = parts(parameters)
@@ -123,7 +140,7 @@ def _fit(Z, squares, others, slope_sd):
         by_log = 0.5 * (1.0 - ratios) * of_noise / variances
         return value, by_log @ by_parameters + precisions * parameters
 
-    found = minimize(loss, np.zeros(1 + d), jac=True, method="L-BFGS-B")
+    found = minimize(loss, np.zeros(len(precisions)), jac=True, method="L-BFGS-B")
     of_noise, by_parameters, variances = parts(found.x)
     weighted = by_parameters * (of_noise / variances)[:, None]
     information = 0.5 * weighted.T @ weighted + np.diag(precisions)

@@ -11,11 +11,12 @@ DRAWS = np.random.default_rng(0).normal([1.0, -2.0], [0.5, 3.0], size=(4000, 2))
 HEIGHTS = -0.5 * np.sum(((DRAWS - [1.0, -2.0]) / [0.5, 3.0]) ** 2, axis=1)
 
 
-def fitted(slopes, rng, n=300, noise=1.5, others=0.3, wild=None):
+def fitted(slopes, rng, n=300, noise=1.5, others=0.3, wild=None, radial=0.0):
     """Return the variance fitted to n errors, whose log variance has slopes (2,) in sds."""
     Z = rng.standard_normal((n, 2))
     heights = -0.5 * np.sum(Z**2, axis=1)
-    variances = noise**2 * np.exp(Z @ slopes) + others**2
+    away = np.sum(Z**2, axis=1) / 2.0 - 1.0
+    variances = noise**2 * np.exp(Z @ slopes + radial * away) + others**2
     values = heights + np.sqrt(variances) * rng.standard_normal(n)
     if wild is not None:
         values[np.argmax(heights)] = wild
@@ -26,9 +27,14 @@ def fitted(slopes, rng, n=300, noise=1.5, others=0.3, wild=None):
 
 def test_slopes_are_found():
     found = fitted(np.array([0.5, -0.2]), np.random.default_rng(1), n=2000)
-    np.testing.assert_allclose(found.slopes * [0.5, 3.0], [0.5, -0.2], atol=0.15)
+    np.testing.assert_allclose(found.slopes, [0.5, -0.2, 0.0], atol=0.15)
     half, _ = found.half(np.array([[1.0, -2.0]]))
     np.testing.assert_allclose(half, 0.5 * 1.5**2, rtol=0.15)
+
+
+def test_noise_that_grows_on_all_sides_is_found():
+    found = fitted(np.zeros(2), np.random.default_rng(1), n=2000, radial=0.4)
+    np.testing.assert_allclose(found.slopes, [0.0, 0.0, 0.4], atol=0.15)
 
 
 def test_errors_are_those_that_are_stated():
@@ -40,14 +46,14 @@ def test_errors_are_those_that_are_stated():
             0.0, rng.choice([1e-3, 0.1, 0.3, 1.0], p=[0.49, 0.17, 0.17, 0.17]), size=2
         )
         found = fitted(slopes, rng)
-        sds = np.sqrt(np.diag(found.covariance)[1:])
-        scores.append((found.slopes - slopes / [0.5, 3.0]) / sds)
+        sds = np.sqrt(np.diag(found.covariance)[1:3])
+        scores.append((found.slopes[:2] - slopes) / sds)
     assert 0.8 < np.sqrt(np.mean(np.square(scores))) < 1.2
 
 
 def test_a_constant_variance_is_believed():
     found = [fitted(np.zeros(2), np.random.default_rng(seed)) for seed in range(20)]
-    slopes = np.array([each.slopes * [0.5, 3.0] for each in found])
+    slopes = np.array([each.slopes for each in found])
     # Without a prior slopes have a standard deviation of .08.
     assert np.sqrt(np.mean(slopes**2)) < 0.05
 
@@ -61,14 +67,14 @@ def test_one_evaluation_decides_nothing(wild):
 
 
 def test_gradient_and_errors_are_derivatives():
-    found = fitted(np.array([0.5, -0.2]), np.random.default_rng(1))
+    found = fitted(np.array([0.5, -0.2]), np.random.default_rng(1), radial=0.4)
     X, step = DRAWS[:5], 1e-6
     half, gradient = found.half(X)
     for j, shift in enumerate(step * np.eye(2)):
         change = found.half(X + shift)[0] - found.half(X - shift)[0]
         np.testing.assert_allclose(gradient[:, j], change / (2 * step), rtol=1e-5)
     slopes = [(found._replace(level=found.level + step).half(X)[0] - half) / step]
-    for shift in step * np.eye(2):
+    for shift in step * np.eye(3):
         slopes.append((found._replace(slopes=found.slopes + shift).half(X)[0] - half) / step)
     expected = np.transpose(slopes) @ found.covariance @ slopes
     np.testing.assert_allclose(found.errors(X), expected, rtol=1e-4)
