@@ -26,7 +26,7 @@ class FixedScale(kmc.AdaptiveMetropolis):
 
     def _learn(self, outcome):
         super()._learn(outcome)
-        self.adapted.random_walk.adaptation.scale_adaptation.scale = self.initial_scale
+        self.adapted.random_walk.scale_adaptation.scale = self.initial_scale
 
 
 STEPS = {

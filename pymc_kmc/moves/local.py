@@ -18,9 +18,9 @@ Metropolis-Hastings. *ICML* 31.
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import RobbinsMonroScale
 from pymc_kmc.moves.base import Move, MoveKind, Proposal
+from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.numerics.checks import check_points, check_positive
 from pymc_kmc.numerics.elementary import exp_in_place
 from pymc_kmc.numerics.evaluation import SUM_FLAGS
@@ -170,7 +170,7 @@ class LocalDistribution:
         self.points = np.ascontiguousarray(points.T)
         d, n = self.points.shape
         variances = np.linalg.eigvalsh(shrunk_covariance(points))
-        optimal = RandomWalkAdaptation.OPTIMAL_SCALE**2 / d
+        optimal = RandomWalk.OPTIMAL_SCALE**2 / d
         self.gamma2 = gamma**2 * optimal * variances[0]
         some = thinned(points, SIZE_POINTS)
         sizes = [np.trace(_covariance(x, self.points, self.sigma, 0.0, 1.0)) for x in some]

@@ -420,7 +420,7 @@ class AdaptiveStep(BlockedStep):
             if self._wants_shape and self.is_learning:
                 start = target.current(point)
                 factor = shape_around(target, start, self.rng, self._observe)
-                self.adapted.random_walk.adaptation.set_shape(factor)
+                self.adapted.random_walk.set_shape(factor)
         if progress.is_untuned and not self.is_learning:
             messages.append(("untuned", tell.of_no_tuning(self._instead_of_tuning)))
         if self._adapts and target.chooses_n_replicates:

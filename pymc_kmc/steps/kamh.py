@@ -25,7 +25,7 @@ With a kernel k and a sub-sample z_1, ..., z_n of the chain's history, an iterat
 The kernel acts on coordinates in units of the sub-sample's standard deviations. :math:`\gamma` is
 relative to the narrowest direction there. :math:`\nu` is relative to the value at which M H M' is
 on average as large as the covariance of an optimal random walk: the learned scale holds for a new
-sub-sample too. Before the first one a random walk is made (:mod:`pymc_kmc.adaptation.random_walk`).
+sub-sample too. Before the first one a random walk is made (:mod:`pymc_kmc.moves.random_walk`).
 
 References
 ----------
@@ -48,7 +48,6 @@ True
 import numpy as np
 
 from pymc_kmc.adaptation.history import GrowingArray
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import vanishing_weight
 from pymc_kmc.moves.local import LocalDistribution, LocalRandomWalk
 from pymc_kmc.moves.random_walk import RandomWalk
@@ -73,10 +72,10 @@ SUBSAMPLED_SHARE = 0.9
 class KAMHAdaptation:
     """KAMH's adaptation: `random_walk` moves the chain until the first sub-sample, then `local`."""
 
-    def __init__(self, n_dimensions, adaptation):
+    def __init__(self, n_dimensions, random_walk):
         self.states = GrowingArray(n_dimensions)
-        self.random_walk = RandomWalk(adaptation)
-        self.local = LocalRandomWalk(adaptation.scale_adaptation.target)
+        self.random_walk = random_walk
+        self.local = LocalRandomWalk(random_walk.scale_adaptation.target)
         self.n_subsamples = 0
 
     @property
@@ -151,12 +150,8 @@ class KAMH(AdaptiveStep):
         super().__init__(vars, **kwargs)
 
     def _start_chain(self):
-        adaptation = RandomWalkAdaptation(
-            self.n_dimensions,
-            target_acceptance=self.target_acceptance,
-            is_noisy=self.target.is_noisy,
-        )
-        return KAMHAdaptation(self.n_dimensions, adaptation)
+        d, options = self.n_dimensions, (self.target_acceptance, self.target.is_noisy)
+        return KAMHAdaptation(d, RandomWalk(d, None, 1.0, *options))
 
     _wants_shape = True
 
@@ -175,7 +170,7 @@ class KAMH(AdaptiveStep):
         position = check_points(np.atleast_2d(position), "position", self.n_dimensions)[0]
         local = self.adapted.local
         if local.distribution is None:
-            return self.adapted.random_walk.adaptation.proposal_covariance
+            return self.adapted.random_walk.proposal_covariance
         return local.distribution.covariance(position, local.scale.scale)
 
     def _propose(self, current):
@@ -187,7 +182,7 @@ class KAMH(AdaptiveStep):
         adapted.move.learn(outcome, self.rng)
         n, is_first = len(adapted.states), adapted.local.distribution is None
         if is_first:
-            adapted.random_walk.adaptation.learn_covariance(adapted.states)
+            adapted.random_walk.learn_covariance(adapted.states)
         if n < FIRST * self.n_dimensions:
             return
         if is_first or self.rng.uniform() < vanishing_weight(n):
@@ -213,7 +208,7 @@ class KAMH(AdaptiveStep):
                 self.kernel,
                 self.gamma,
                 self.rng,
-                adapted.random_walk.adaptation.basis,
+                adapted.random_walk.basis,
             )
         adapted.n_subsamples += 1
 

@@ -60,7 +60,6 @@ import numpy as np
 
 from pymc_kmc.adaptation.fit_to_scores import FitToScores
 from pymc_kmc.adaptation.fitted import GivenSurrogate
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
 from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
 from pymc_kmc.moves.base import MoveKind, Row
@@ -154,12 +153,11 @@ class KernelHMC(SurrogateStep):
         d, given = self.n_dimensions, (self.given_step_size, self.given_n_leapfrog)
         sizes = TRAJECTORIES[:1] if self.given_n_leapfrog else TRAJECTORIES
         growth = UPDATED_REFIT_GROWTH if self.schedule == "online" else REFIT_GROWTH
-        random_walk = RandomWalkAdaptation(d, is_noisy=self.target.is_noisy)
         return SurrogateAdaptation(
             d,
             self._fits(),
             GeometricSchedule(FIRST_FIT * d, growth),
-            RandomWalk(random_walk, has_momentum=True),
+            RandomWalk(d, is_noisy=self.target.is_noisy, has_momentum=True),
             [Trajectory(size, *given) for size in sizes],
         )
 
@@ -192,7 +190,7 @@ class KernelHMC(SurrogateStep):
     def _learn(self, outcome):
         adapted, proposal = self.adapted, outcome.proposal
         adapted.history.append(outcome)
-        adapted.random_walk.adaptation.learn_covariance(adapted.history.states)
+        adapted.random_walk.learn_covariance(adapted.history.states)
         proposal.move.learn(outcome, self.rng)
         adapted.transitions.learn(outcome)
         n = len(adapted.history)

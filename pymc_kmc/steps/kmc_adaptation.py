@@ -6,7 +6,6 @@ import numpy as np
 
 from pymc_kmc.adaptation.fit_to_values import first_fit
 from pymc_kmc.adaptation.history import RECENT_SHARE
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import GeometricSchedule
 from pymc_kmc.learning.emulated_density import EmulatedDensity
 from pymc_kmc.moves.auxiliary import AuxiliaryChain
@@ -64,7 +63,7 @@ class KMCAdaptation(SurrogateAdaptation):
 
     def __init__(self, n_dimensions, fits, is_noisy):
         def random_walk():
-            return RandomWalk(RandomWalkAdaptation(n_dimensions, is_noisy=is_noisy), WALK_FACTORS)
+            return RandomWalk(n_dimensions, is_noisy=is_noisy, factors=WALK_FACTORS)
 
         schedule = GeometricSchedule(first_fit(n_dimensions), FIT_GROWTH)
         moves = [SurrogateTransition(size, is_noisy) for size in KINDS]
@@ -194,13 +193,12 @@ class KMCAdaptation(SurrogateAdaptation):
 
     def _learn_covariance(self):
         warp = IDENTITY if self.fitted is None else self.fitted.warp
-        self.random_walk.adaptation.learn_covariance(self.history.states, warp)
+        self.random_walk.learn_covariance(self.history.states, warp)
 
     def _set_covariances(self):
         self._learn_covariance()
-        random_walk = self.random_walk.adaptation
-        auxiliary = self.auxiliary.random_walk.adaptation
-        auxiliary.set_covariance(random_walk.covariance, random_walk.factor)
+        walk = self.random_walk
+        self.auxiliary.random_walk.set_covariance(walk.covariance, walk.cholesky)
 
     def _learn_value(self, outcome, is_tuning):
         """Update the surrogate with a finite value before its next fit."""

@@ -28,7 +28,6 @@ Examples
 import numpy as np
 
 from pymc_kmc.adaptation.history import GrowingArray
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.numerics.checks import as_array, check_between, check_covariance, check_positive
 from pymc_kmc.steps.base import AdaptiveStep
@@ -99,14 +98,9 @@ class AdaptiveMetropolis(AdaptiveStep):
 
     def _start_chain(self):
         d = self.n_dimensions
-        adaptation = RandomWalkAdaptation(
-            d,
-            self.initial_covariance,
-            self.initial_scale,
-            self.target_acceptance,
-            self.target.is_noisy,
-        )
-        return MetropolisAdaptation(d, RandomWalk(adaptation))
+        first = self.initial_covariance, self.initial_scale
+        random_walk = RandomWalk(d, *first, self.target_acceptance, self.target.is_noisy)
+        return MetropolisAdaptation(d, random_walk)
 
     def proposal_covariance(self):
         """Return the proposal covariance, the same everywhere, of this process's last chain.
@@ -115,7 +109,7 @@ class AdaptiveMetropolis(AdaptiveStep):
         -------
         ndarray, shape (d, d)
         """
-        return self.adapted.random_walk.adaptation.proposal_covariance
+        return self.adapted.random_walk.proposal_covariance
 
     @property
     def _instead_of_tuning(self):
@@ -134,7 +128,7 @@ class AdaptiveMetropolis(AdaptiveStep):
         adapted = self.adapted
         adapted.states.append(outcome.end.position)
         adapted.random_walk.learn(outcome, self.rng)
-        adapted.random_walk.adaptation.learn_covariance(adapted.states)
+        adapted.random_walk.learn_covariance(adapted.states)
 
     def _statistics(self, proposal, current):
         return {"kmc_scale": proposal.step_size}

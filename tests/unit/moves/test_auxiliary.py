@@ -6,7 +6,6 @@ Its detailed balance is tested with that of the other moves.
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.moves.auxiliary import AuxiliaryChain
 from pymc_kmc.moves.base import MoveKind
 from pymc_kmc.moves.random_walk import RandomWalk
@@ -27,7 +26,7 @@ def fitted():
 
 
 def begun():
-    move = AuxiliaryChain(RandomWalk(RandomWalkAdaptation(2)), False, 1.5)
+    move = AuxiliaryChain(RandomWalk(2), False, 1.5)
     move.begin(evaluation(X[0], BANANA.log_density(X[0])))
     return move
 
@@ -85,8 +84,8 @@ def test_its_random_walk_learns_from_its_own_acceptance(fitted):
     """Whatever the chain's acceptance rate, and nothing from sequences on the surrogate."""
     for is_walk, value in ((True, 100.0), (True, -100.0), (False, 100.0)):
         move = begun()
-        scale, rng = move.random_walk.adaptation.scale, np.random.default_rng(4)
+        scale, rng = move.random_walk.scale, np.random.default_rng(4)
         proposal = proposal_of(move, fitted, is_walk, 4)
         move.learn(outcome_of(proposal, CURRENT, lambda x, value=value: value), rng)
-        change = np.sign(move.random_walk.adaptation.scale - scale)
+        change = np.sign(move.random_walk.scale - scale)
         assert change == (np.sign(value) if is_walk else 0)

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.dynamics import SurrogateHamiltonian
 from pymc_kmc.moves.auxiliary import AuxiliaryChain
 from pymc_kmc.moves.base import MoveKind, MoveMixture, Row
@@ -96,7 +95,7 @@ MORE_STEPS = ONE_STEP | {"step_size": 0.6, "n_steps": 4, "has_window": True}
 
 
 def random_walk(factors=()):
-    return RandomWalk(RandomWalkAdaptation(2, np.diag([2.0, 1.5])), factors)
+    return RandomWalk(2, np.diag([2.0, 1.5]), factors=factors)
 
 
 def local_random_walk(leftmost, gamma):
@@ -275,7 +274,7 @@ def test_the_auxiliary_chain_is_in_detailed_balance(is_warped, is_broken):
     """With the target to the power 1 / T, in its coordinates; not without its proposals' ratio."""
     rng, fitted = np.random.default_rng(6), fitted_to_another_density(is_warped)
     move = AuxiliaryChain(random_walk(), False, TEMPERATURE)
-    scale = move.random_walk.adaptation.scale_adaptation
+    scale = move.random_walk.scale_adaptation
     assert not move.is_draw
     starts = tempered_draws(N_PAIRS, rng, fitted.warp)
     assert len(starts) == N_PAIRS

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.moves import local
 from pymc_kmc.moves.base import Outcome
 from pymc_kmc.moves.local import LINEAR, LocalDistribution, LocalRandomWalk, proposal_covariance
+from pymc_kmc.moves.random_walk import RandomWalk
 from tests.bananas import Banana
 from tests.moves import evaluation
 
@@ -143,7 +143,7 @@ def test_the_linear_kernel_is_adaptive_metropolis():
     assert distribution.sigma == LINEAR
     for x in (states[0], 10.0 * states[1]):
         covariance = distribution.covariance(x, 1.0)
-        expected = RandomWalkAdaptation.OPTIMAL_SCALE**2 / D * np.cov(states.T, ddof=0)
+        expected = RandomWalk.OPTIMAL_SCALE**2 / D * np.cov(states.T, ddof=0)
         np.testing.assert_allclose(covariance, expected, rtol=1e-4)
     end, log_ratio = distribution.propose(states[0], 1.0, np.random.default_rng(4))
     assert log_ratio == pytest.approx(0.0, abs=1e-12)
@@ -169,7 +169,7 @@ def test_proposals_are_as_large_as_an_optimal_random_walks():
     distribution = LocalDistribution(states, "gaussian", 1e-6, np.random.default_rng(5))
     traces = [np.trace(covariance_at(x, distribution)) for x in states]
     # Standardised coordinates: the trace of the optimal covariance is 2.38^2.
-    assert np.mean(traces) == pytest.approx(RandomWalkAdaptation.OPTIMAL_SCALE**2, rel=0.1)
+    assert np.mean(traces) == pytest.approx(RandomWalk.OPTIMAL_SCALE**2, rel=0.1)
 
 
 def test_proposals_follow_the_banana():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from pymc_kmc.adaptation.fitted import FittedSurrogate
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.dynamics import SequenceEnd
 from pymc_kmc.moves import transitions
 from pymc_kmc.moves.base import MoveKind
@@ -64,7 +63,7 @@ def ends_of_sweeps(shares, n=1200, n_sweeps=1, jumps=0.0):
     The surrogate is Gaussian in coordinates of its own. Jumps leave any target's law as it is.
     """
     rng, fitted = np.random.default_rng(1), of_gaussian()
-    random_walk = RandomWalk(RandomWalkAdaptation(2), factors=(1.0, 0.3))
+    random_walk = RandomWalk(2, factors=(1.0, 0.3))
     moves = SurrogateTransition(KINDS[-1], False), SurrogateTransition(TEMPERED, False, TEMPERATURE)
     kinds = (MoveKind.EXCHANGE, 1.0), (MoveKind.TEMPERED_TRANSITION, TEMPERATURE)
     ends = []
@@ -139,7 +138,7 @@ def test_near_partners_are_exchanged_first():
     rng, start = np.random.default_rng(0), evaluation(np.zeros(2), 0.0)
     groups = [[[Partner(MoveKind.EXCHANGE, np.zeros(2)) for _ in range(8)], []] for _ in range(2)]
     move = SurrogateTransition(KINDS[-1], False)
-    sweeps = Sweeps(groups, (move, move), RandomWalk(RandomWalkAdaptation(2), factors=(1.0,)))
+    sweeps = Sweeps(groups, (move, move), RandomWalk(2, factors=(1.0,)))
     for _ in range(3):
         sweeps.begin(start, of_gaussian(), (0.5, 0.0, 0.5), rng)
         are_near = [isinstance(partner, NearPartner) for partner in sweeps.waiting]

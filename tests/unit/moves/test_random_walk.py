@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.numerics.coordinates import IDENTITY
 from tests.bananas import Banana
@@ -35,14 +34,14 @@ def assert_covariance(steps, expected):
 
 def test_proposals_have_the_stated_distribution():
     """20,000 proposals; factors are for where there is a surrogate."""
-    move = RandomWalk(RandomWalkAdaptation(2, COVARIANCE, scale=0.5), factors=(1.0, 0.1))
+    move = RandomWalk(2, COVARIANCE, scale=0.5, factors=(1.0, 0.1))
     steps = steps_of(move, None, 20_000, np.random.default_rng(0))
     assert_covariance(steps, (0.5 * 2.38) ** 2 / 2 * COVARIANCE)
 
 
 def test_beside_a_surrogate_scales_are_drawn():
     """Each as often as any other, and it says which: the scale of the statistics."""
-    move = RandomWalk(RandomWalkAdaptation(2, COVARIANCE, scale=2.0), factors=(1.0, 0.1))
+    move = RandomWalk(2, COVARIANCE, scale=2.0, factors=(1.0, 0.1))
     rng, n = np.random.default_rng(1), 8000
     proposals = [move.propose(STATE, Warped(), rng) for _ in range(n)]
     steps = np.array([proposal.position - POSITION for proposal in proposals])
@@ -57,7 +56,7 @@ def test_beside_a_surrogate_scales_are_drawn():
 def test_in_a_warp_steps_are_of_its_coordinates():
     """With the change of volume in the ratio."""
     warp = stretching_warp()
-    move = RandomWalk(RandomWalkAdaptation(2, COVARIANCE))
+    move = RandomWalk(2, COVARIANCE)
     rng = np.random.default_rng(2)
     proposals = [move.propose(STATE, Warped(warp), rng) for _ in range(8000)]
     ends = np.array([proposal.position for proposal in proposals])
@@ -69,15 +68,14 @@ def test_in_a_warp_steps_are_of_its_coordinates():
 
 
 def test_the_scale_is_learned_from_proposals_of_the_full_one():
-    adaptation = RandomWalkAdaptation(2)
-    move, rng = RandomWalk(adaptation, factors=(1.0, 0.1)), np.random.default_rng(3)
+    move, rng = RandomWalk(2, factors=(1.0, 0.1)), np.random.default_rng(3)
     n_learned = 0
     for _ in range(40):
-        before = adaptation.scale
+        before = move.scale
         proposal = move.propose(STATE, Warped(), rng)
         is_full = proposal.step_size == before
         move.learn(outcome_of(proposal, STATE, Banana().log_density, acceptance_rate=0.9), rng)
-        assert (adaptation.scale > before) == is_full  # accepted too often
+        assert (move.scale > before) == is_full  # accepted too often
         n_learned += is_full
     assert 0 < n_learned < 40
 
@@ -88,8 +86,7 @@ def test_a_momentums_energy_is_that_of_a_gaussian():
     10,000 energies: 4.5 standard errors of the mean.
     """
     rng = np.random.default_rng(4)
-    adaptation = RandomWalkAdaptation(2)
-    assert np.isnan(RandomWalk(adaptation).propose(STATE, None, rng).kinetic_energy)
-    move = RandomWalk(adaptation, has_momentum=True)
+    assert np.isnan(RandomWalk(2).propose(STATE, None, rng).kinetic_energy)
+    move = RandomWalk(2, has_momentum=True)
     energies = [move.propose(STATE, None, rng).kinetic_energy for _ in range(10_000)]
     assert abs(np.mean(energies) - 1.0) < 4.5 / 100

@@ -5,9 +5,9 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.adaptation.random_walk import RandomWalkAdaptation
 from pymc_kmc.adaptation.schedules import vanishing_weight
 from pymc_kmc.moves.base import MoveKind
+from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.steps.kamh import FIRST
 from tests.chains import column, run
 
@@ -93,7 +93,7 @@ def test_drives_the_scale_to_the_acceptance_rate():
             point, _ = run(step, model.initial_point(), 2000)
             _, statistics = run(step, point, 3000)
             rate = np.mean(column(statistics, "acceptance_rate"))
-            assert rate == pytest.approx(target or RandomWalkAdaptation.TARGET_ACCEPTANCE, abs=0.04)
+            assert rate == pytest.approx(target or RandomWalk.TARGET_ACCEPTANCE, abs=0.04)
 
 
 @pytest.mark.parametrize(

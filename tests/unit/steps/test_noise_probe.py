@@ -62,10 +62,10 @@ def test_no_probes_after_tuning():
 def test_a_probe_leaves_the_chain_where_it_is_and_teaches_no_scale():
     with noisy_gaussian(1.0) as model:
         step = kmc.AdaptiveMetropolis(rng=5)
-    before = model.initial_point(), step.adapted.random_walk.adaptation.scale
+    before = model.initial_point(), step.adapted.random_walk.scale
     n_probes = 0
     for point, statistics in iterate(step, before[0], 250):
-        after = point, step.adapted.random_walk.adaptation.scale
+        after = point, step.adapted.random_walk.scale
         if statistics["kmc_move"] == MoveKind.NOISE_PROBE:
             n_probes += 1
             assert not statistics["kmc_accepted"] and after == before
