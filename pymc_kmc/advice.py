@@ -28,7 +28,7 @@ from pymc.initial_point import make_initial_point_fn
 from pymc_kmc import notebook
 from pymc_kmc.findings import NEEDLESSLY_GOOD, TOO_NOISY
 from pymc_kmc.likelihoods.checks import check_model
-from pymc_kmc.likelihoods.n_replicates import (
+from pymc_kmc.likelihoods.replicates import (
     LARGEST_FACTOR,
     LEAST_FINITE,
     N_ESTIMATES,

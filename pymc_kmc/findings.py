@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pymc_kmc.likelihoods.n_replicates import (
+from pymc_kmc.likelihoods.replicates import (
     ENOUGH_ACCEPTANCE,
     MANY_ZEROS,
     TARGET_VARIANCE,

@@ -29,9 +29,8 @@ from pytensor.tensor import TensorVariable
 
 from pymc_kmc.likelihoods.checks import WrongResult, as_real_scalar, check_model
 from pymc_kmc.likelihoods.extras import Extras, ExtrasLike, joined
-from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
-from pymc_kmc.likelihoods.replicates import Replicates
+from pymc_kmc.likelihoods.replicates import TARGET_VARIANCE, Replicates, log_mean_exp
 from pymc_kmc.likelihoods.simulations import (
     Combination,
     Summaries,

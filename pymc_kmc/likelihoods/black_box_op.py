@@ -16,13 +16,13 @@ from pymc_kmc.likelihoods.executors import (
     ExecutorError,
     Failure,
     LazyExecutor,
+    RunOnce,
     Timed,
     Unavailable,
     check_executor,
     timed,
 )
 from pymc_kmc.likelihoods.extras import WithExtras, apart, joined
-from pymc_kmc.likelihoods.shipped import RunOnce
 from pymc_kmc.likelihoods.user_function import (
     NotFinite,
     UserFunctionOp,

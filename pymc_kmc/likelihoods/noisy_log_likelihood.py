@@ -14,8 +14,7 @@ from pymc_kmc._compat import expect_numba_fallback
 from pymc_kmc.likelihoods.checks import check_model, check_name
 from pymc_kmc.likelihoods.executors import ExecutorError, Failure, Timed, timed
 from pymc_kmc.likelihoods.extras import WithExtras, chosen
-from pymc_kmc.likelihoods.n_replicates import choose_n_replicates
-from pymc_kmc.likelihoods.replicates import Replicates
+from pymc_kmc.likelihoods.replicates import Replicates, choose_n_replicates
 from pymc_kmc.likelihoods.simulations import Combination, NotAnArray
 from pymc_kmc.likelihoods.user_function import (
     UserFunctionOp,

@@ -27,10 +27,9 @@ from pymc_kmc.likelihoods.checks import (
     check_n_replicates,
 )
 from pymc_kmc.likelihoods.extras import Extras, ExtrasLike, apart, joined
-from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE, log_mean_exp
 from pymc_kmc.likelihoods.noise_schemes import choose_noise
 from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
-from pymc_kmc.likelihoods.replicates import Replicates
+from pymc_kmc.likelihoods.replicates import TARGET_VARIANCE, Replicates, log_mean_exp
 from pymc_kmc.likelihoods.store import StoreLike
 
 

@@ -35,9 +35,8 @@ from pytensor.tensor import TensorVariable
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.special import gammaln
 
-from pymc_kmc.likelihoods.n_replicates import TARGET_VARIANCE
 from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
-from pymc_kmc.likelihoods.replicates import Replicates
+from pymc_kmc.likelihoods.replicates import TARGET_VARIANCE, Replicates
 from pymc_kmc.likelihoods.simulations import (
     Combination,
     Summaries,

@@ -4,7 +4,7 @@ Now and then the chain's state is evaluated twice, in place of two iterations, u
 renewed each time. Two fresh estimates give the noise's variance. A fresh estimate and the chain's
 own give the acceptance rate of perfect proposals, which change nothing but the noise, whatever its
 distribution. Likelihoods that ask for it choose their numbers of replicates
-(:mod:`pymc_kmc.likelihoods.n_replicates`) after 25, 100 and 400 iterations.
+(:mod:`pymc_kmc.likelihoods.replicates`) after 25, 100 and 400 iterations.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
-from pymc_kmc.likelihoods.n_replicates import (
+from pymc_kmc.likelihoods.replicates import (
     ENOUGH_ACCEPTANCE,
     MANY_ZEROS,
     MOST_REPLICATES,

@@ -13,12 +13,12 @@ from pymc_kmc.likelihoods.executors import (
     MOST_DEATHS,
     ExecutorError,
     LazyExecutor,
+    Shipped,
     cancel,
     explain,
     has_result,
     picklable,
 )
-from pymc_kmc.likelihoods.shipped import Shipped
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
 from pymc_kmc.partial.levels import run_level
 

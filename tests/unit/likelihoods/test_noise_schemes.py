@@ -6,10 +6,9 @@ import pytest
 from scipy.stats import kstest
 
 import pymc_kmc as kmc
-from pymc_kmc.likelihoods.n_replicates import log_mean_exp
 from pymc_kmc.likelihoods.noise_schemes import MAX_SEED, JointSeeds, Noise, Normals, Seeds
 from pymc_kmc.likelihoods.noisy_log_likelihood import add_potential
-from pymc_kmc.likelihoods.replicates import Replicates
+from pymc_kmc.likelihoods.replicates import Replicates, log_mean_exp
 from tests.models import POSTERIOR_MEAN, POSTERIOR_SD, log_likelihood
 from tests.targets import column, run
 

@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.likelihoods.n_replicates import (
+from pymc_kmc.likelihoods.replicates import (
     MOST_REPLICATES,
     choose_n_replicates,
     log_mean_exp,
