@@ -56,7 +56,8 @@ class Effective:
         varying = {
             name: values
             for name, values in draws.data_vars.items()
-            if np.issubdtype(values.dtype, np.number) and _varies(values.values)
+            if np.issubdtype(values.dtype, np.number)
+            and np.any(values.values != values.values[:1, :1])
         }
         if not varying:
             return cls({"r_hat": np.nan, "ess_bulk": np.nan, "ess_tail": np.nan}, None, None)
@@ -78,10 +79,6 @@ class Effective:
 def _variable_of_least(values: pd.Series) -> str | None:
     """Return the name of the variable with the least element; None if all are NaN."""
     return str(values.idxmin()).split("[")[0] if values.notna().any() else None
-
-
-def _varies(values: np.ndarray) -> bool:
-    return bool(np.any(values != values[:1, :1]))
 
 
 @dataclass(frozen=True)
@@ -277,7 +274,7 @@ def limits(chains: pd.DataFrame, effective: Effective, others: frozenset[str]) -
         )
     elif poor.any():
         yield _of_surrogate(chains[poor], others)
-    if (short := _is_tuned_too_little(chains)).any():
+    if (short := chains["tuning"] < chains["tuning asked"]).any():
         tuned, asked = chains.loc[short, ["tuning", "tuning asked"]].iloc[0]
         yield (
             f"Tuning was shorter than the step asks for, {tuned:.0f} iterations for {asked:.0f}: "
@@ -371,10 +368,6 @@ def _is_poor(chains: pd.DataFrame) -> pd.Series:
     # Noise that was not measured, NaN, may be all of the error.
     is_wrong = (error > LARGE_ERROR) & (error**2 > noise)
     return chains["random walks"].notna() & is_wrong & (few | (error > USELESS_ERROR))
-
-
-def _is_tuned_too_little(chains: pd.DataFrame) -> pd.Series:
-    return chains["tuning"] < chains["tuning asked"]
 
 
 def _is_short(chains: pd.DataFrame, effective: Effective) -> bool:

@@ -19,7 +19,7 @@ from pytensor.tensor.random.type import RandomType
 from pymc_kmc._compat import add_to_group, with_group
 from pymc_kmc.likelihoods.black_box_op import BlackBoxOp
 from pymc_kmc.likelihoods.checks import check_model
-from pymc_kmc.likelihoods.executors import LazyExecutor, check_executor
+from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.likelihoods.noisy_log_likelihood import NoisyLogLikelihood
 from pymc_kmc.likelihoods.simulations import NotAnArray, as_one_array
 from pymc_kmc.likelihoods.user_function import UserFunctionOp
@@ -296,7 +296,7 @@ def _known_at_draws(draws, model, executor, names=None, given=frozenset()):
     Those that depend on observed variables other than the `given` ones are left out.
     """
     wanted = model.observed_RVs if names is None else [model[name] for name in names]
-    executor = _lazy(executor)
+    executor = LazyExecutor.of(executor)
     boxes = {
         variable.owner: draws.values[each.name]
         for each in model.deterministics
@@ -369,13 +369,8 @@ def _simulators(model):
 def _simulated_at_draws(node, draws, model, executor, rng):
     """Return a simulator's data sets (*dims, ...); raise a NotAnArray if they make none."""
     inputs = _at_draws(node.inputs[1:], draws.values, model, node.op.name)
-    found = as_one_array(node.op.simulated(inputs, rng, _lazy(executor)))
+    found = as_one_array(node.op.simulated(inputs, rng, LazyExecutor.of(executor)))
     return found.reshape(*(draws.variables.sizes[dim] for dim in draws.dims), *found.shape[1:])
-
-
-def _lazy(executor):
-    check_executor(executor, None)
-    return None if executor is None else LazyExecutor(executor)
 
 
 def _box_of(variable):

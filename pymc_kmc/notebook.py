@@ -73,6 +73,11 @@ def table(frame: pd.DataFrame, digits: int = 3) -> str:
     )
 
 
+def element_names(name: str, shape: tuple[int, ...]) -> list[str]:
+    """Return names of an array's elements, as of x[0, 1]; a number has the array's."""
+    return [f"{name}[{', '.join(map(str, i))}]" if i else name for i in np.ndindex(*shape)]
+
+
 def number(value: float, digits: int = 3) -> str:
     """Return a number with `digits` significant digits, a count as a whole number, NaN as ""."""
     if np.isnan(value):

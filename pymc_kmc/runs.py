@@ -79,11 +79,7 @@ class Run:
         `dims` are the first dimensions of all draws.
         """
         if isinstance(trace, MultiTrace):
-            names = [name for name in trace.varnames if not is_transformed_name(name)]
-            return _dataset(
-                {name: trace.get_values(name, combine=False, squeeze=False) for name in names},
-                slice(None),
-            )
+            return _dataset(_draws_in(trace), slice(None))
         is_group = isinstance(trace, xr.Dataset | xr.DataTree) and not {"draw", *dims}.isdisjoint(
             [*trace.dims, *trace.coords]
         )
@@ -155,21 +151,22 @@ def _of_multitrace(trace: MultiTrace) -> Run:
         )
     n_drawn = getattr(trace.report, "_n_draws", None) or len(trace)
     n_tuned = max(0, len(trace) - n_drawn)
-    names = [name for name in trace.varnames if not is_transformed_name(name)]
-    draws = {name: trace.get_values(name, combine=False, squeeze=False) for name in names}
+    draws = _draws_in(trace)
     statistics = {
         name: trace.get_sampler_stats(name, combine=False, squeeze=False)
         for name in trace.stat_names
         if name != "warning"
     }
-    sampling = Phase(
-        _dataset(draws, slice(n_tuned, None)), _dataset(statistics, slice(n_tuned, None))
+    sampling, tuning = (
+        Phase(_dataset(draws, rows), _dataset(statistics, rows))
+        for rows in (slice(n_tuned, None), slice(n_tuned))
     )
-    if n_tuned == 0:
-        return Run(sampling, None)
-    return Run(
-        sampling, Phase(_dataset(draws, slice(n_tuned)), _dataset(statistics, slice(n_tuned)))
-    )
+    return Run(sampling, tuning if n_tuned else None)
+
+
+def _draws_in(trace: MultiTrace) -> dict[str, list]:
+    names = [name for name in trace.varnames if not is_transformed_name(name)]
+    return {name: trace.get_values(name, combine=False, squeeze=False) for name in names}
 
 
 def _dataset(chains_by_name: dict[str, list], iterations: slice) -> xr.Dataset:

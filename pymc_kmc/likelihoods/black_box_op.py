@@ -19,7 +19,6 @@ from pymc_kmc.likelihoods.executors import (
     RunOnce,
     Timed,
     Unavailable,
-    check_executor,
     timed,
 )
 from pymc_kmc.likelihoods.extras import WithExtras, apart, joined
@@ -129,7 +128,6 @@ class BlackBoxOp(UserFunctionOp):
         vectorized,
         extras=None,
     ):
-        check_executor(executor, timeout)
         super().__init__(name, f"black box {name!r}", parameter_names, extras)
         self.dtypes = tuple(dtypes)
         self.shape = shape
@@ -141,7 +139,7 @@ class BlackBoxOp(UserFunctionOp):
         self.reasons = Counter()
         self.rejections = deque(maxlen=MOST_REJECTIONS)
         self._call = RunOnce(RealArray(function, extras, vectorized))
-        self.executor = LazyExecutor.of(executor)
+        self.executor = LazyExecutor.of(executor, timeout)
 
     @property
     def function(self):

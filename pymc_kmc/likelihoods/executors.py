@@ -174,8 +174,12 @@ class LazyExecutor:
     """
 
     @classmethod
-    def of(cls, executor):
-        """Return the LazyExecutor of an executor or function; a LazyExecutor or None as it is."""
+    def of(cls, executor, timeout=None):
+        """Return the LazyExecutor of an executor or function; a LazyExecutor or None as it is.
+
+        Raises an error unless it and `timeout`, in seconds, are valid arguments.
+        """
+        check_executor(executor, timeout)
         return executor if isinstance(executor, cls | None) else cls(executor)
 
     def __init__(self, executor):

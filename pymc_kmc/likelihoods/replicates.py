@@ -34,7 +34,6 @@ from pymc_kmc.likelihoods.executors import (
     LazyExecutor,
     RunRows,
     Timed,
-    check_executor,
     timed,
 )
 
@@ -143,11 +142,10 @@ class Replicates:
     """
 
     def __init__(self, task, noise, executor=None, timeout=None):
-        check_executor(executor, timeout)
         self.noise = noise
         self.timeout = timeout
         self._run_rows = RunRows(task, noise)
-        self.executor = LazyExecutor.of(executor)
+        self.executor = LazyExecutor.of(executor, timeout)
 
     def __call__(self, rows, arguments):
         """Return the results for rows of noise (n, ...), one a row, or a :class:`Failure`."""

@@ -1,13 +1,13 @@
 """The function :func:`partial_posteriors`."""
 
 import json
-import numbers
 from contextlib import contextmanager
 
 import numpy as np
 import xarray as xr
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pymc_kmc.likelihoods.checks import is_positive_integer
 from pymc_kmc.likelihoods.executors import check_executor
 from pymc_kmc.numerics.checks import check_flag
 from pymc_kmc.partial.levels import Functional, Sampler
@@ -111,8 +111,7 @@ def partial_posteriors(
     if not callable(build):
         raise TypeError(f"build must be a function, got {build!r} of type {type(build).__name__}.")
     check_flag(progressbar, "progressbar")
-    is_number = isinstance(n_replications, numbers.Integral)
-    if not is_number or isinstance(n_replications, bool) or n_replications < 1:
+    if not is_positive_integer(n_replications):
         raise ValueError(
             f"n_replications must be a whole number, 1 or more, got {n_replications!r}."
         )

@@ -10,6 +10,7 @@ import pymc as pm
 from pymc.backends.base import MultiTrace
 from pytensor.gradient import DisconnectedInputError, NullTypeGradError
 
+from pymc_kmc.notebook import element_names
 from pymc_kmc.steps import KMC
 
 
@@ -52,7 +53,7 @@ class Functional:
             name = getattr(self.function, "__name__", "functional")
             value = _as_numbers(self.function(result), name)
             name = "functional" if name == "<lambda>" else name
-            return value.ravel(), value.shape, _elements(name, value.shape)
+            return value.ravel(), value.shape, element_names(name, value.shape)
         values, labels = [], []
         for name in self.names:
             draws = draws_of(result, name)
@@ -61,7 +62,7 @@ class Functional:
                 ("sd", draws.std(axis=(0, 1))),
             ):
                 values.append(np.ravel(moment))
-                labels += [f"{what} of {element}" for element in _elements(name, moment.shape)]
+                labels += [f"{what} of {element}" for element in element_names(name, moment.shape)]
         value = np.concatenate(values).astype(float)
         if not value.size:
             raise ValueError(
@@ -83,12 +84,6 @@ def _as_numbers(returned, name):
     if not value.size:
         raise ValueError(f"{told} an array of shape {value.shape}, which has none.")
     return value
-
-
-def _elements(name, shape):
-    if not shape:
-        return [name]
-    return [f"{name}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)]
 
 
 # Defaults of pm.sample. Monte-Carlo error adds a share 1 / ESS to a path's variance, negligible
@@ -199,22 +194,12 @@ def run_level(build, sample, functional, subset, random_seed):
             "sample returned a MultiTrace: leave out return_inferencedata=False, or return a "
             "dictionary of draws."
         )
-    value, shape, labels = functional(result)
+    found = functional(result)
     variables = tuple(variable.name for variable in model.free_RVs)
     r_hat, ess, spread = _checked(result, variables)
     evaluations, divergences = _statistics(result)
-    return SubsetRun(
-        value,
-        shape,
-        labels,
-        variables,
-        evaluations,
-        perf_counter() - begin,
-        r_hat,
-        ess,
-        divergences,
-        spread,
-    )
+    seconds = perf_counter() - begin
+    return SubsetRun(*found, variables, evaluations, seconds, r_hat, ess, divergences, spread)
 
 
 def _statistics(result):

@@ -27,6 +27,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import digamma, polygamma
 
+from pymc_kmc.likelihoods.checks import is_positive_integer
+
 
 class Schedule:
     """Nested subsets whose `sizes` double from `first_size` to `n_data`.
@@ -35,8 +37,7 @@ class Schedule:
     """
 
     def __init__(self, n_data, first_size, alpha):
-        is_number = isinstance(first_size, numbers.Integral) and not isinstance(first_size, bool)
-        if not is_number or not 1 <= first_size <= n_data:
+        if not is_positive_integer(first_size) or first_size > n_data:
             raise ValueError(
                 f"first_size must be a whole number from 1 to the number of data, {n_data}, got "
                 f"{first_size!r}."

@@ -8,6 +8,7 @@ import pytensor
 import xarray as xr
 
 from pymc_kmc._compat import as_arviz_plot
+from pymc_kmc.notebook import element_names
 from pymc_kmc.numerics.checks import check_count
 from pymc_kmc.runs import Run
 from pymc_kmc.steps.base import AdaptiveStep
@@ -80,10 +81,7 @@ def draws_of(run: Run, var_names=None, coords=None):
             parts.append(values.sel(chosen))
         shape = parts[0].shape[2:]
         columns.append(np.concatenate([p.values.reshape(*p.shape[:2], -1) for p in parts], axis=1))
-        if shape:
-            labels += [f"{name}[{', '.join(map(str, i))}]" for i in np.ndindex(*shape)]
-        else:
-            labels.append(name)
+        labels += element_names(name, shape)
     unknown = set(coords or {}) - set(run.sampling.posterior.dims)
     if unknown:
         raise ValueError(f"coords has {sorted(unknown)}, which idata's variables don't have.")

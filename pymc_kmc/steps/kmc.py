@@ -53,7 +53,7 @@ from pymc_kmc.learning import LearnedPosterior
 from pymc_kmc.learning.emulated_density import on_emulators
 from pymc_kmc.learning.unasked import learn_unasked
 from pymc_kmc.likelihoods.checks import check_model
-from pymc_kmc.likelihoods.executors import LazyExecutor, check_executor
+from pymc_kmc.likelihoods.executors import LazyExecutor
 from pymc_kmc.moves.base import MoveMixture, Row
 from pymc_kmc.moves.partners import NearPartner, Partner
 from pymc_kmc.numerics.checks import check_count, check_flag
@@ -157,7 +157,6 @@ class KMC(SurrogateStep):
     def __new__(cls, *args, **kwargs):
         # PyMC keeps the arguments for copies in other processes.
         if (executor := kwargs.get("executor")) is not None:
-            check_executor(executor, None)
             kwargs["executor"] = LazyExecutor.of(executor)
         if "posterior" in kwargs:
             raise TypeError("posterior= is no argument: write KMC(learned), learned=kmc.learn().")
@@ -183,7 +182,6 @@ class KMC(SurrogateStep):
     ):
         self.n_landmarks = check_count(n_landmarks, "n_landmarks")
         self.learns_first = check_flag(learn, "learn")
-        check_executor(executor, None)
         self.executor = LazyExecutor.of(executor)
         # What the user asks for also learns.
         self.n_parallel = n_parallel
