@@ -9,10 +9,9 @@ import shlex
 import shutil
 import signal
 import subprocess
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from inspect import Parameter, Signature
 from keyword import iskeyword
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_kmc.likelihoods.executors import Unavailable, check_time_limit
+from pymc_kmc.likelihoods.executors import Unavailable, check_time_limit, noticed_interrupts
 
 STDOUT, STDERR = "stdout.txt", "stderr.txt"  # what the program prints, in its directory
 MOST_SEED = 2**31  # bound of seeds: programs read signed 32-bit integers
@@ -202,7 +201,7 @@ def _run(arguments, directory, seconds):
             open(directory / STDOUT, "wb") as out,
             open(directory / STDERR, "wb") as err,
             # One between the program's start and its handle would leave it running.
-            _ctrl_c_postponed(),
+            noticed_interrupts(is_postponed=True),
         ):
             process = subprocess.Popen(
                 arguments,
@@ -222,23 +221,6 @@ def _run(arguments, directory, seconds):
                 process.kill()
             process.wait()
         raise
-
-
-@contextmanager
-def _ctrl_c_postponed():
-    """Handle Ctrl-C at the end of the block: in the main thread, which alone is interrupted."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    received = []
-    signal.signal(signal.SIGINT, lambda *arguments: received.append(arguments))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if received:
-            before(*received[0])
 
 
 def _executable(program):

@@ -6,10 +6,12 @@ Tasks travel to the workers, which unpack each of them once.
 import numbers
 import os
 import pickle
+import signal
 import threading
 import traceback
 from collections import deque
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from hashlib import sha256
 from time import monotonic, perf_counter
@@ -103,6 +105,32 @@ def check_executor(executor, timeout=None):
 def check_time_limit(timeout):
     if timeout is not None and not (isinstance(timeout, numbers.Real) and 0 < timeout < np.inf):
         raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
+
+
+@contextmanager
+def noticed_interrupts(is_postponed=False):
+    """Yield a list that isn't empty after Ctrl-C; the signal's own handler is called too.
+
+    If `is_postponed` it is called at the end of the block. The main thread alone is interrupted.
+    """
+    seen = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield seen  # not here, or the signal is ignored, or its handler is none of Python's
+        return
+
+    def handler(*arguments):
+        seen.append(arguments)
+        if not is_postponed:
+            before(*arguments)
+
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if is_postponed and seen:
+            before(*seen[0])
 
 
 def cancel(futures):

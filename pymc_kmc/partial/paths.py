@@ -1,9 +1,6 @@
 """Runs of replications on rows of the data, here or on an executor; errors and interrupts."""
 
-import signal
-import threading
 import traceback
-from contextlib import contextmanager
 from time import sleep
 from typing import NamedTuple
 
@@ -17,6 +14,7 @@ from pymc_kmc.likelihoods.executors import (
     cancel,
     explain,
     has_result,
+    noticed_interrupts,
     picklable,
 )
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
@@ -164,29 +162,6 @@ def failure(index, plan, outcome):
     if outcome.frames:
         error.add_note(f"Where it was raised, in another process:\n{outcome.frames}")
     return error
-
-
-@contextmanager
-def noticed_interrupts():
-    """Yield a list that isn't empty after Ctrl-C; the signal's own handler is called too."""
-    seen = []
-    if threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-    before = signal.getsignal(signal.SIGINT)
-    if not callable(before):  # ignored, or none of Python's
-        yield seen
-        return
-
-    def handler(number, frame):
-        seen.append(True)
-        before(number, frame)
-
-    signal.signal(signal.SIGINT, handler)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def n_rows(data):

@@ -5,7 +5,7 @@ An iteration of gadRWM at x, with a lower triangular factor L:
 1. Propose :math:`y = x + L \epsilon`, :math:`\epsilon \sim N(0, I)`.
 2. Accept with probability :math:`\min(1, \pi(y) / \pi(x))`.
 3. While tuning, follow the gradient of the generalised speed measure in L
-   (:mod:`pymc_kmc.adaptation.speed_measure`), :math:`\nabla \log \pi(y) \epsilon^\top` where the
+   (:mod:`pymc_kmc.adaptation.preconditioner`), :math:`\nabla \log \pi(y) \epsilon^\top` where the
    log ratio is negative.
 
 An iteration of gadMALA:
@@ -50,9 +50,8 @@ Examples
 
 import numpy as np
 
-from pymc_kmc.adaptation.preconditioner import DrawsAndGradients
+from pymc_kmc.adaptation.preconditioner import DrawsAndGradients, SpeedMeasure
 from pymc_kmc.adaptation.schedules import vanishing_weight
-from pymc_kmc.adaptation.speed_measure import SpeedMeasure
 from pymc_kmc.model.differentiable import DifferentiableTarget
 from pymc_kmc.moves.langevin import FactorRandomWalk, Langevin
 from pymc_kmc.numerics.checks import check_choice

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.preconditioner import DrawsAndGradients
-from pymc_kmc.adaptation.speed_measure import SpeedMeasure
+from pymc_kmc.adaptation.preconditioner import DrawsAndGradients, SpeedMeasure
 from tests.matrices import positive_definite
 
 

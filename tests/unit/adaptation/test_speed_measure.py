@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.adaptation.speed_measure import (
+from pymc_kmc.adaptation.preconditioner import (
     SpeedMeasure,
     additive_update,
     multiplicative_update,
