@@ -98,10 +98,11 @@ class Diagnosis:
 
     def _figures(self) -> Iterator[tuple[str, str, bool]]:
         """Yield each figure's number, its label and whether it is good."""
+        enough = enough_effective(self.chains.index.get_level_values(0).nunique())
         checks = {
             "r_hat": ("largest R-hat", self.posterior["r_hat"] <= R_HAT_OF_CONVERGED),
-            "ess_bulk": ("fewest effective draws", self._is_enough("ess_bulk")),
-            "ess_tail": ("fewest in the tails", self._is_enough("ess_tail")),
+            "ess_bulk": ("fewest effective draws", self.posterior["ess_bulk"] >= enough),
+            "ess_tail": ("fewest in the tails", self.posterior["ess_tail"] >= enough),
         }
         for name, (label, is_good) in checks.items():
             if not np.isnan(self.posterior[name]):  # one chain has no R-hat
@@ -118,13 +119,6 @@ class Diagnosis:
             for key in chains.index
         ]
         return table
-
-    @property
-    def _n_chains(self) -> int:
-        return self.chains.index.get_level_values(0).nunique()
-
-    def _is_enough(self, name: str) -> bool:
-        return self.posterior[name] >= enough_effective(self._n_chains)
 
 
 def diagnose(idata: Any) -> Diagnosis:

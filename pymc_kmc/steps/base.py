@@ -242,11 +242,6 @@ class AdaptiveStep(BlockedStep):
         """Whether this iteration may change what the step has learned."""
         return self._adapts and (self.tune or self.adaptation == "vanishing")
 
-    @property
-    def ideal_acceptance(self):
-        """Acceptance rate of perfect proposals under the likelihood's noise; 1 if unknown."""
-        return self.progress.noise.ideal_acceptance
-
     def _make_target(self, model, initial_point, compile_kwargs):
         return TargetDensity(self.vars, model, initial_point, compile_kwargs)
 

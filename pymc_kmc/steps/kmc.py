@@ -390,7 +390,7 @@ class KMC(SurrogateStep):
         lately = self.adapted.transitions.recent[-LATELY:]
         if len(lately) < LATELY:
             return TUNING_RANDOM_WALKS
-        hardly = HARDLY * self.ideal_acceptance
+        hardly = HARDLY * self.progress.noise.ideal_acceptance
         return TUNING_RANDOM_WALKS + MORE_RANDOM_WALKS * max(0.0, 1.0 - np.mean(lately) / hardly)
 
     def _share(self, shares):
