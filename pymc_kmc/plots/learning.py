@@ -44,18 +44,23 @@ def draw_rounds(learned, figsize=None, ax=None):
         low, high = max(shown.min(), SMALLEST_ERROR), shown.max()
         error.set_ylim(0.2 * low, 5.0 * high)
         error.legend(fontsize="small")
-    error.set_title("Error at fresh draws", fontsize="medium")
+    error.set_title("Error at fresh draws")
     best = np.maximum.accumulate(values)
     n = 1 + np.arange(len(values))
     panels["best"].plot(n, best, color="C0", lw=1.5, label="best")
-    finite = best[np.isfinite(best)]
-    span = max(finite.max() - np.quantile(finite, 0.1), 1.0)
-    panels["best"].set(xlabel="evaluations", ylabel="log density (nats)")
-    panels["best"].set_ylim(finite.max() - 1.5 * span, finite.max() + 0.2 * span)
-    panels["best"].set_title("Best log density so far", fontsize="medium")
+    _label_best(panels["best"], best, 0.1, "evaluations")
     panels.show("error", ("round",), errors, n_evaluations=("round", ends))
     panels.show("best", ("evaluation",), best)
     return panels.result()
+
+
+def _label_best(ax, best, share, xlabel):
+    """Label the panel of the best log densities, without the lowest `share` of them."""
+    finite = best[np.isfinite(best)]
+    top = finite.max()
+    span = max(top - np.quantile(finite, share), 1.0)
+    ax.set(xlabel=xlabel, ylabel="log density (nats)", title="Best log density so far")
+    ax.set_ylim(top - 1.5 * span, top + 0.2 * span)
 
 
 def plot_emulator(learned, node=0, *, figsize=None, ax=None):
@@ -118,8 +123,7 @@ def _draw_number(found, near, figsize, ax):
     panel.errorbar(x, y, 2.0 * sd, fmt="o", ms=3, lw=1, color=EMULATED, label="± 2 sd")
     ends = [x.min(), x.max()]
     panel.plot(ends, ends, color=EVALUATED, lw=1)
-    panel.set(xlabel="evaluated", ylabel="predicted from all others")
-    panel.set_title(found.name, fontsize="medium")
+    panel.set(xlabel="evaluated", ylabel="predicted from all others", title=found.name)
     panel.legend(fontsize="small")
     panels.show("held_out", ("evaluation",), y, evaluated=("evaluation", x))
     return panels.result()
@@ -157,7 +161,7 @@ def _draw_outputs(found, near, figsize, ax):
         span = high.max() - low.min()
         panel.set_ylim(low.min() - 0.3 * span, high.max() + 0.3 * span)
         title = found.name if name == "outputs" else f"{found.name}, {_label(found.shape, curve)}"
-        panel.set_title(title, fontsize="medium")
+        panel.set_title(title)
         panels.show(name, ("end", "index"), [low, high], index=("index", x))
     panels[names[0]].legend(fontsize="x-small", ncols=3, markerscale=4)
     panel = panels["held_out"]
@@ -168,7 +172,7 @@ def _draw_outputs(found, near, figsize, ax):
     panel.axhline(0.0, color=EVALUATED, lw=1)
     panel.set(xlabel="index of the output", ylabel="error (posterior sds)")
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panel.set_title("Each evaluation predicted from all others", fontsize="medium")
+    panel.set_title("Each evaluation predicted from all others")
     panels.show("held_out", ("evaluation", "output"), errors, output=("output", found.columns))
     return panels.result()
 
@@ -245,12 +249,8 @@ def plot_learning(source, *, chains=None, step=0, n_bins=30, figsize=None, ax=No
     for number, x, y in zip(chosen, evaluations, best, strict=True):
         panels["best"].plot(x, y, color=f"C{number % 10}", lw=1.5, label=f"chain {number}")
     # Where a chain starts may be thousands of nats away.
-    finite = best[np.isfinite(best)]
-    low = np.quantile(finite, 0.05)
-    span = max(finite.max() - low, 1.0)
-    panels["best"].set(ylim=(low - 0.5 * span, finite.max() + 0.2 * span))
-    panels["best"].set(xlabel="evaluations of a chain", ylabel="log density (nats)", xscale="log")
-    panels["best"].set_title("Best log density so far", fontsize="medium")
+    _label_best(panels["best"], best, 0.05, "evaluations of a chain")
+    panels["best"].set_xscale("log")
     panels["best"].legend(fontsize="small", loc="lower right")
     for name in ("error", "best"):
         panels[name].axvline(end_of_tuning, color="0.4", ls="--", lw=1)
@@ -303,8 +303,8 @@ def _draw_errors(panels, evaluations, errors, n_bins):
     low = quantiles[0].min()
     high = max(np.quantile(y, 0.995), LEAST_RANGE * low)
     ax.set_ylim(low * (low / high) ** 0.15, high * (high / low) ** 0.2)
-    ax.set_ylabel("|found - predicted|\n(nats)")
-    ax.set_title("Error of the surrogate at fresh evaluations", fontsize="medium")
+    title = "Error of the surrogate at fresh evaluations"
+    ax.set(ylabel="|found - predicted|\n(nats)", title=title)
     ax.legend(fontsize="x-small", loc="upper right", ncols=3, markerscale=4)
     panels.show("error", ("interval",), quantiles[1], evaluations=("interval", centres))
 
@@ -334,7 +334,6 @@ def _draw_costs(panels, run, chosen, step):
         **style,
     )
     ax.set_yticks(positions, names)
-    ax.set(ylim=(2.0, -0.6), xlabel=f"{unit}, all chains")
-    ax.set_title("Cost, without fits", fontsize="medium")
+    ax.set(ylim=(2.0, -0.6), xlabel=f"{unit}, all chains", title="Cost, without fits")
     ax.legend(fontsize="small", loc="lower right", ncols=2, borderpad=0.3)
     panels.show("cost", ("phase", "part"), seconds, phase=list(names), part=["evaluation", "own"])

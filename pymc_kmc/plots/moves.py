@@ -97,7 +97,7 @@ def plot_moves(idata, *, var_names=None, coords=None, step=0, n_bins=40, figsize
         panels.show(name, ("kind", "iteration"), values, **kinds_coord)
         mark_tuning(panels[name], n_tuning, label=name == "acceptance")
     panels["acceptance"].set(ylim=(-0.03, 1.03), ylabel="acceptance\nprobability")
-    panels["acceptance"].set_title("Acceptance, jumps and shares of moves", fontsize="medium")
+    panels["acceptance"].set_title("Acceptance, jumps and shares of moves")
     panels["jumps"].set(ylabel="rms jump\n(posterior sd)", ylim=(0, None))
     panels["share"].set(ylabel="share\nof moves", ylim=(0, 1), xlabel="iteration")
     panels["share"].set_xlim(0, moves.shape[1])

@@ -90,8 +90,7 @@ def _draw_variance(ax, variance, n_tuning):
     ax.axhspan(*BEST, color="tab:green", alpha=0.2, lw=0, label="best use of cost")
     ax.axhline(TOO_NOISY, color="tab:red", ls="--", lw=1, label="chains stick")
     top = 1.8 * max(TOO_NOISY, np.nanmax(variance[:, n_tuning:]))
-    ax.set(ylim=(0, top), ylabel="variance (nats²)")
-    ax.set_title("Noise of log estimates", fontsize="medium")
+    ax.set(ylim=(0, top), ylabel="variance (nats²)", title="Noise of log estimates")
 
 
 def _draw_acceptance(ax, centres, real, ideal):
@@ -101,7 +100,7 @@ def _draw_acceptance(ax, centres, real, ideal):
         ax.plot(centres, own, color=color, lw=1.5, label="real" if is_first else None)
         ax.plot(iterations, best, color=color, ls=":", lw=2, label="ideal" if is_first else None)
     ax.set(ylim=(0, 1.03), ylabel="probability", xlabel="iteration")
-    ax.set_title("Acceptance, real and ideal", fontsize="medium")
+    ax.set_title("Acceptance, real and ideal")
 
 
 def _draw_stays(ax, grid, shares):
@@ -109,8 +108,7 @@ def _draw_stays(ax, grid, shares):
         ax.step(grid, share, where="mid", color=f"C{chain % 10}", label=f"chain {chain}")
     ax.axvline(LONG_STAY, color="tab:red", ls="--", lw=1, label="too long")
     ax.set(xscale="log", ylim=(0, 1.03), xlabel="length of stay (iterations)")
-    ax.set_ylabel("draws in stays at least as long (share)")
-    ax.set_title("Stays at one place", fontsize="medium")
+    ax.set(ylabel="draws in stays at least as long (share)", title="Stays at one place")
     ax.legend(fontsize="small")
 
 

@@ -46,6 +46,8 @@ class Panels:
         self.data[name] = xr.DataArray(np.asarray(values), dims=dims, coords=coords)
 
     def result(self):
+        for ax in self.axes.values():
+            ax.title.set_fontsize("medium")
         return as_arviz_plot(self.figure, self.axes, xr.Dataset(self.data))
 
 

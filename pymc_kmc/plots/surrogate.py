@@ -145,6 +145,12 @@ def draw_contours(ax, surrogate, X, axes):
     return values, filled
 
 
+def frame(ax, axes, labels, title):
+    """Label a slice of two coordinates, and end it where its grid ends."""
+    ax.set(xlabel=labels[0], ylabel=labels[1], title=title)
+    ax.set(xlim=axes[0][[0, -1]], ylim=axes[1][[0, -1]])
+
+
 def _draw_log_density(panels, name, surrogate, X, axes, pair, where, draws, labels):
     ax = panels[name]
     values, filled = draw_contours(ax, surrogate, X, axes)
@@ -170,9 +176,7 @@ def _draw_log_density(panels, name, surrogate, X, axes, pair, where, draws, labe
         color="tab:orange",
         width=0.004,
     )
-    ax.set(xlabel=labels[0], ylabel=labels[1])
-    ax.set_title("Log density, gradient", fontsize="medium")
-    ax.set(xlim=axes[0][[0, -1]], ylim=axes[1][[0, -1]])
+    frame(ax, axes, labels, "Log density, gradient")
     panels.show(name, _dims(labels), values)
 
 
@@ -189,9 +193,7 @@ def _draw_std(panels, name, surrogate, X, axes, pair, evaluated, labels):
     if evaluated is not None:
         ax.plot(*evaluated[:, pair].T, ".", ms=2, color="k", alpha=0.5, label="evaluations")
         ax.legend(fontsize="small", loc="upper right", markerscale=3)
-    ax.set(xlabel=labels[0], ylabel=labels[1])
-    ax.set_title("Uncertainty", fontsize="medium")
-    ax.set(xlim=axes[0][[0, -1]], ylim=axes[1][[0, -1]])
+    frame(ax, axes, labels, "Uncertainty")
     panels.show(name, _dims(labels), std)
 
 

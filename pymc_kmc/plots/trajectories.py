@@ -20,7 +20,7 @@ from pymc_kmc.numerics.evaluation import evaluable
 from pymc_kmc.numerics.samples import shrunk_covariance
 from pymc_kmc.plots.panels import Panels, choose, elements_of, positions_of
 from pymc_kmc.plots.proposals import typical_rows
-from pymc_kmc.plots.surrogate import N_GRID, draw_contours, learned_surrogate, slice_grid
+from pymc_kmc.plots.surrogate import N_GRID, draw_contours, frame, learned_surrogate, slice_grid
 from pymc_kmc.steps.base import AdaptiveStep
 
 # Step of the central differences of the target's gradients, in standard deviations of the draws.
@@ -199,9 +199,7 @@ def _draw_paths(panels, surrogate, draws, pair, found, elements):
     for i, (path, _) in enumerate(found["surrogate"]):
         label = "starts" if i == 0 else None
         ax.plot(*path[0, pair], "o", color=HUES[i % len(HUES)], mec="k", ms=6, label=label)
-    ax.set(xlabel=elements[pair[0]].label, ylabel=elements[pair[1]].label)
-    ax.set(xlim=axes[0][[0, -1]], ylim=axes[1][[0, -1]])
-    ax.set_title("Trajectories over the surrogate", fontsize="medium")
+    frame(ax, axes, [elements[i].label for i in pair], "Trajectories over the surrogate")
     ax.legend(fontsize="small", loc="best")
 
 
@@ -211,5 +209,5 @@ def _draw_acceptance(panels, found):
         for i, (_, rates) in enumerate(trajectories):
             ax.plot(np.arange(len(rates)), rates, **_style(kind, i))
     ax.set(ylim=(-0.03, 1.05), xlabel="leapfrog steps", ylabel="acceptance probability")
-    ax.set_title("Would the target accept them?", fontsize="medium")
+    ax.set_title("Would the target accept them?")
     ax.legend(fontsize="small", loc="best")
