@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_kmc.adaptation.transitions import whitened_hamiltonian
 from pymc_kmc.dynamics import SurrogateHamiltonian
 from pymc_kmc.numerics.coordinates import IDENTITY, Identity, ScaleWarp
 from pymc_kmc.numerics.linear_algebra import single_threaded_blas
@@ -230,9 +231,9 @@ class GivenSurrogate(RepeatedFit):
 
     makes_surrogates = False
 
-    def __init__(self, surrogate, hamiltonian, learn_moves):
+    def __init__(self, surrogate, learn_moves):
         super().__init__(learn_moves)
-        self.given = Fit(surrogate, hamiltonian)
+        self.given = Fit(surrogate, whitened_hamiltonian(surrogate))
 
     def __deepcopy__(self, memo):
         # PyMC copies a step's state before a chain; not all surrogates can be copied. What is given

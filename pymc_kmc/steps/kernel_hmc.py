@@ -61,7 +61,7 @@ import numpy as np
 from pymc_kmc.adaptation.fit_to_scores import FitToScores
 from pymc_kmc.adaptation.fitted import GivenSurrogate
 from pymc_kmc.adaptation.schedules import GeometricSchedule, vanishing_weight
-from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
+from pymc_kmc.adaptation.transitions import learn_transitions
 from pymc_kmc.moves.base import MoveKind, Row
 from pymc_kmc.moves.random_walk import RandomWalk
 from pymc_kmc.moves.trajectory import Trajectory
@@ -170,9 +170,8 @@ class KernelHMC(SurrogateStep):
             step_size=self.given_step_size and np.mean(self.given_step_size),
             n_steps=self.given_n_leapfrog and self.given_n_leapfrog[1],
         )
-        surrogate = self.given_surrogate
-        if surrogate is not None:
-            return GivenSurrogate(surrogate, whitened_hamiltonian(surrogate), learn_moves)
+        if self.given_surrogate is not None:
+            return GivenSurrogate(self.given_surrogate, learn_moves)
         return FitToScores(self._template(), self.n_points, self.values, learn_moves)
 
     def _coordinates(self, fitted):
@@ -182,8 +181,6 @@ class KernelHMC(SurrogateStep):
 
     def _moves(self):
         adapted = self.adapted
-        if adapted.fitted is None:
-            return [Row(adapted.random_walk, 1.0)]
         walks = Row(adapted.random_walk, self._random_walk_probability)
         return [walks, Row(adapted.transitions, 1.0)]
 

@@ -48,7 +48,7 @@ import numpy as np
 
 from pymc_kmc.adaptation.fit_to_values import FitToValues
 from pymc_kmc.adaptation.fitted import LARGEST_RANDOM_WALKS, GivenSurrogate
-from pymc_kmc.adaptation.transitions import learn_transitions, whitened_hamiltonian
+from pymc_kmc.adaptation.transitions import learn_transitions
 from pymc_kmc.learning import LearnedPosterior
 from pymc_kmc.learning.emulated_density import on_emulators
 from pymc_kmc.learning.unasked import learn_unasked
@@ -267,8 +267,7 @@ class KMC(SurrogateStep):
         if surrogate is None:
             fits = FitToValues(self.n_landmarks, is_noisy)
         else:
-            hamiltonian = whitened_hamiltonian(surrogate)
-            fits = GivenSurrogate(surrogate, hamiltonian, learn_transitions)
+            fits = GivenSurrogate(surrogate, learn_transitions)
         adaptation = KMCAdaptation(self.n_dimensions, fits, is_noisy)
         adaptation.initialize(self.evaluations, self.posterior, self._learned_before)
         if self.posterior is not None and self.posterior.is_close:
@@ -363,8 +362,6 @@ class KMC(SurrogateStep):
 
     def _moves(self):
         adapted = self.adapted
-        if adapted.fitted is None:
-            return [Row(adapted.random_walk, 1.0)]
         rows, tempered_share = [], self._share(TEMPERED_MOVES)
         # What lies around a place that a chain only passes is not worth knowing.
         if self._explores and not adapted.is_on_its_way:

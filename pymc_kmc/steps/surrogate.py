@@ -127,11 +127,13 @@ class SurrogateStep(AdaptiveStep):
         adapted = self.adapted
         if adapted.fitted is None and self.given_surrogate is not None:
             adapted.use(adapted.fits.begin(current.position, current.log_density, self.rng))
+        if adapted.fitted is None:
+            return adapted.random_walk.propose(current, None, self.rng)
         return MoveMixture(*self._moves()).propose(current, adapted.fitted, self.rng)
 
     @abstractmethod
     def _moves(self):
-        """Return the moves in the order in which they are tried, and their probabilities."""
+        """Return the moves with a surrogate, in the order in which they are tried: Rows."""
 
     def _random_walk_probability(self, state):
         return self.adapted.fitted.random_walk_share(self.random_walk_probability, state)

@@ -58,7 +58,7 @@ def test_moves_and_log_weights_are_learned_in_the_fits_coordinates(surrogate, hi
 
 
 def test_a_given_surrogate_is_no_fit(surrogate, history):
-    fits = GivenSurrogate(surrogate, whitened_hamiltonian(surrogate), Remembering())
+    fits = GivenSurrogate(surrogate, Remembering())
     first = fits.begin(np.array([0.3, -1.0]), -0.5, np.random.default_rng(3))
     np.testing.assert_array_equal(fits.learn_moves.states, [[0.3, -1.0]])
     later = fits.fit(history, first, np.random.default_rng(3))
@@ -72,7 +72,7 @@ def test_a_given_surrogate_is_shared_by_copies(surrogate):
     """PyMC copies a step's state before a chain; a lock, for one, can't be copied."""
     own = OnlyDensityAndGradient(surrogate)
     own.lock = Lock()
-    fits = GivenSurrogate(own, whitened_hamiltonian(own), Remembering())
+    fits = GivenSurrogate(own, Remembering())
     copied = deepcopy(fits)
     copied.n_fits = 3
     assert copied.given.surrogate is own and fits.n_fits == 0
