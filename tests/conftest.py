@@ -27,8 +27,8 @@ OF_ALGORITHMS = [
         "kernel_hmc",
         "kmc",
         "kmc_at_once",
+        "messages",
         "noise_probe",
-        "own_checks",
         "surrogate",
     )
 ]

@@ -40,7 +40,6 @@ from pymc_kmc.moves.noise_probe import NoiseProbe
 from pymc_kmc.numerics.checks import check_choice, check_flag, check_rng
 from pymc_kmc.numerics.jit import interruptible
 from pymc_kmc.steps import messages as tell
-from pymc_kmc.steps.own_checks import OwnChecks
 
 # Iterations over which the progress bar's acceptance rate is averaged, exponentially weighted.
 N_SHOWN = 100
@@ -58,7 +57,7 @@ class ChainProgress:
     n_invalid: int = 0
     recent_acceptance: float = 0.0
     warnings: tell.ChainWarnings = field(default_factory=tell.ChainWarnings)
-    checks: OwnChecks = field(default_factory=OwnChecks)
+    checks: tell.OwnChecks = field(default_factory=tell.OwnChecks)
     # Whether tuning ended before the first iteration.
     is_untuned: bool = False
 

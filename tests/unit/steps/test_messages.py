@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kmc as kmc
-from pymc_kmc.steps.own_checks import MOST_STATES, OwnChecks, Thinned
+from pymc_kmc.steps.messages import MOST_STATES, OwnChecks, Thinned
 from tests.steps import STEPS
 from tests.targets import sample
 
