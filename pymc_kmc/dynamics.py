@@ -110,14 +110,7 @@ class SurrogateHamiltonian:
 
         Positions are in the step's coordinates, momenta in the surrogate's.
         """
-        position, momentum = runnable(leapfrog, self.parameters)(
-            self.parameters,
-            self.coordinates.forward(position),
-            momentum,
-            self.metric.inverse,
-            step_size,
-            n_steps,
-        )
+        position, momentum = self._run(leapfrog, position, momentum, step_size, n_steps)
         return self.coordinates.backward(position), momentum
 
     def path(self, position, momentum, step_size, n_steps):
@@ -126,15 +119,14 @@ class SurrogateHamiltonian:
         The energy is the surrogate's; its change is NaN from the step on at which the trajectory
         diverged.
         """
-        positions, energies = runnable(leapfrog_path, self.parameters)(
-            self.parameters,
-            self.coordinates.forward(position),
-            momentum,
-            self.metric.inverse,
-            step_size,
-            n_steps,
-        )
+        positions, energies = self._run(leapfrog_path, position, momentum, step_size, n_steps)
         return self.coordinates.backward(positions), energies[1:] - energies[0]
+
+    def _run(self, integrator, position, momentum, *numbers):
+        start, metric = self.coordinates.forward(position), self.metric.inverse
+        return runnable(integrator, self.parameters)(
+            self.parameters, start, momentum, metric, *numbers
+        )
 
 
 class SequenceEnd(NamedTuple):

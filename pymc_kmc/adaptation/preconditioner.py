@@ -93,14 +93,14 @@ class SpeedMeasure:
         self.t = 0
         self.mean_square = np.zeros((n_dimensions, n_dimensions))
 
-    def learn(self, U, V, acceptance_rate, accepted, weight=1.0):
-        """Learn from a proposal, with the outer products' vectors U and V (k, d).
+    def learn(self, U, V, outcome, weight=1.0):
+        """Learn from a proposal's Outcome, with the outer products' vectors U and V (k, d).
 
         They are None where they aren't finite. `weight` multiplies the step; it falls below 1 where
         adaptation dies out.
         """
         self.t += 1
-        counts = acceptance_rate < 1.0
+        counts = outcome.acceptance_rate < 1.0
         if self.update == "additive":
             if U is not None:
                 self.scale = additive_update(
@@ -113,7 +113,8 @@ class SpeedMeasure:
                     weight * self.rate,
                     self.t == 1,
                 )
-            beta = self.beta * (1 + weight * self.BETA_RATE * (accepted - self.target_acceptance))
+            error = outcome.accepted - self.target_acceptance
+            beta = self.beta * (1 + weight * self.BETA_RATE * error)
             self.beta = max(self.SMALLEST_BETA, beta)
             return
         if U is None:
@@ -124,7 +125,7 @@ class SpeedMeasure:
         self.scale, limited = multiplicative_update(
             self.factor, U, V, counts, self.beta, gain, self.LARGEST_STEP
         )
-        error = acceptance_rate - self.target_acceptance
+        error = outcome.acceptance_rate - self.target_acceptance
         if limited:
             error = min(error, 0.0)
         beta = self.beta * (1 + weight * self.BETA_RATE * error)
@@ -240,14 +241,14 @@ class DrawsAndGradients:
         """The step size; before the first window it is in the parameters' units."""
         return self.step_size if self.has_window else self.speed_measure.scale
 
-    def learn(self, U, V, acceptance_rate, accepted, position, gradient, weight=1.0):
-        """Learn from :meth:`SpeedMeasure.learn`'s arguments, the new state and its gradient."""
-        self.positions.append(position)
-        self.gradients.append(gradient)
+    def learn(self, U, V, outcome, weight=1.0):
+        """Learn from :meth:`SpeedMeasure.learn`'s arguments."""
+        self.positions.append(outcome.end.position)
+        self.gradients.append(outcome.end.gradient)
         if not self.has_window:
-            self.speed_measure.learn(U, V, acceptance_rate, accepted, weight)
+            self.speed_measure.learn(U, V, outcome, weight)
         elif not self.is_settled:
-            self.scale_adaptation.update(acceptance_rate)
+            self.scale_adaptation.update(outcome.acceptance_rate)
             self._set_trajectory()
         if self.schedule.is_due(len(self.positions)):
             self._learn_factor()

@@ -132,8 +132,7 @@ class GadRWM(AdaptiveStep):
         self.adapted.preconditioner.learn(
             U if np.isfinite(U).all() else None,
             outcome.proposal.details[None, :],
-            outcome.acceptance_rate,
-            outcome.accepted,
+            outcome,
             self.adapted.weight(self.tune),
         )
 
@@ -208,18 +207,13 @@ class GadMALA(AdaptiveStep):
         return self.adapted.move.propose(current, self.target, self.rng)
 
     def _learn(self, outcome):
-        preconditioner, weight = self.adapted.preconditioner, self.adapted.weight(self.tune)
-        evaluation, acceptance_rate = outcome.evaluation, outcome.acceptance_rate
+        preconditioner, evaluation = self.adapted.preconditioner, outcome.evaluation
         gradient, noise = outcome.start.gradient, outcome.proposal.details
         is_finite = evaluation is not None and np.isfinite(evaluation.gradient).all()
         U = V = None
         if is_finite and not preconditioner.has_window:
             U, V = self._outer_products(preconditioner.factor, noise, gradient, evaluation)
-        if self.update == "windowed":
-            end = outcome.end.position, outcome.end.gradient
-            preconditioner.learn(U, V, acceptance_rate, outcome.accepted, *end, weight)
-        else:
-            preconditioner.learn(U, V, acceptance_rate, outcome.accepted, weight)
+        preconditioner.learn(U, V, outcome, self.adapted.weight(self.tune))
 
     def _end_tuning(self):
         if self.update == "windowed":

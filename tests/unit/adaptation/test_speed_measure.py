@@ -1,5 +1,7 @@
 """The rules for L: against NumPy twins, and what they lead to."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -73,17 +75,21 @@ def test_multiplicative_steps_are_limited():
     assert np.all(np.diag(factor) > 0)
 
 
+def outcome(acceptance_rate, accepted):
+    return SimpleNamespace(acceptance_rate=acceptance_rate, accepted=accepted)
+
+
 def test_beta_does_not_wind_up():
     """However long proposals are cut short, beta may fall to its bound and no further."""
     speed_measure = SpeedMeasure(3, 0.55, 1e-4, "multiplicative")
     U, V = 1e9 * np.ones((1, 3)), -np.ones((1, 3))
     for _ in range(3000):
-        speed_measure.learn(U, V, 0.99, True)
+        speed_measure.learn(U, V, outcome(0.99, True))
     assert speed_measure.beta == 1.0
     for _ in range(3000):
-        speed_measure.learn(U, V, 0.0, False)
+        speed_measure.learn(U, V, outcome(0.0, False))
     assert speed_measure.beta == SpeedMeasure.BETA_RANGE[0]
-    speed_measure.learn(None, None, 0.0, False)
+    speed_measure.learn(None, None, outcome(0.0, False))
     assert np.isfinite(speed_measure.factor).all()
 
 
@@ -96,7 +102,7 @@ def gaussian_walk(speed_measure, covariance, n, rng, learn_from):
         y = x + speed_measure.factor @ noise
         rate = np.exp(min(0.0, 0.5 * x @ precision @ x - 0.5 * y @ precision @ y))
         accepted = rng.uniform() < rate
-        speed_measure.learn(learn_from(precision, y), noise[None], rate, accepted)
+        speed_measure.learn(learn_from(precision, y), noise[None], outcome(rate, accepted))
         x = y if accepted else x
         rates.append(rate)
     return np.mean(rates[n // 2 :])
