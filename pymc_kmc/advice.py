@@ -13,7 +13,6 @@ Pitt, M. K., Silva, R. dos S., Giordani, P. and Kohn, R. (2012). On some propert
 Monte Carlo simulation methods based on the particle filter. *Journal of Econometrics* 171, 134-151.
 """
 
-import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
@@ -27,7 +26,7 @@ from pymc.initial_point import make_initial_point_fn
 
 from pymc_kmc import notebook
 from pymc_kmc.findings import NEEDLESSLY_GOOD, TOO_NOISY
-from pymc_kmc.likelihoods.checks import check_model
+from pymc_kmc.likelihoods.checks import check_model, is_positive_integer
 from pymc_kmc.likelihoods.replicates import (
     LARGEST_FACTOR,
     LEAST_FINITE,
@@ -155,7 +154,7 @@ def estimate_noise(
     >>> print(noise.advice[0])
     The noise would limit a chain: ...
     """
-    if not isinstance(n, numbers.Integral) or n < 2:
+    if not is_positive_integer(n) or n == 1:
         raise ValueError(f"n must be a whole number, 2 or more, got {n!r}.")
     model, rng = check_model(model), check_rng(random_seed, "random_seed")
     points = points_of(model, at)

@@ -17,7 +17,6 @@ Roberts, 2009; Marjoram et al., 2003, is the case n = 1 with the uniform kernel)
 0 the ABC posterior becomes the posterior given :math:`s(y^*)`.
 """
 
-import numbers
 from collections.abc import Callable
 from concurrent.futures import Executor
 from hashlib import blake2b
@@ -38,7 +37,7 @@ from pymc_kmc.likelihoods.simulations import (
     noise_of_simulator,
 )
 from pymc_kmc.likelihoods.store import StoreLike
-from pymc_kmc.numerics.checks import check_choice
+from pymc_kmc.numerics.checks import as_number, check_choice
 
 
 def ABCPotential(  # noqa: N802
@@ -187,8 +186,7 @@ def ABCPotential(  # noqa: N802
     noise = noise_of_simulator(
         name, simulator, n_params, n_simulations, n_normals, correlation, executor, timeout
     )
-    is_number = isinstance(epsilon, numbers.Real) and not isinstance(epsilon, bool)
-    if not (is_number and 0 < epsilon < np.inf):
+    if not 0 < as_number(epsilon) < np.inf:
         raise ValueError(f"epsilon of {name!r} must be a positive number, got {epsilon!r}.")
     check_choice(kernel, "kernel", tuple(LOG_KERNELS))
     if distance is not None and not callable(distance):

@@ -56,7 +56,7 @@ class ChainProgress:
     steps_since_accept: int = 0
     n_invalid: int = 0
     recent_acceptance: float = 0.0
-    warnings: tell.ChainWarnings = field(default_factory=tell.ChainWarnings)
+    warned: set = field(default_factory=set)
     checks: tell.OwnChecks = field(default_factory=tell.OwnChecks)
     # Whether tuning ended before the first iteration.
     is_untuned: bool = False
@@ -438,7 +438,7 @@ class AdaptiveStep(BlockedStep):
         if tell.is_stuck(progress):
             stillness = tell.of_stillness(self.target, progress.steps_since_accept)
             messages.append(("stuck", stillness))
-        return progress.warnings.first(messages, progress.n_iterations)
+        return tell.first_new(messages, progress.warned, progress.n_iterations)
 
     @property
     def recycled(self):

@@ -152,19 +152,16 @@ class Thinned:
         return True
 
 
-class ChainWarnings:
-    """Keys of the messages that a chain has given; updated in place."""
+def first_new(messages, given, n_iterations):
+    """Return a SamplerWarning of the first (key, text or None) whose key isn't `given`, or None.
 
-    def __init__(self):
-        self.given = set()
-
-    def first(self, messages, n_iterations):
-        """Return a SamplerWarning of the first (key, text or None) not given before, or None."""
-        for key, text in messages:
-            if text is not None and key not in self.given:
-                self.given.add(key)
-                return SamplerWarning(WarningType.BAD_ACCEPTANCE, text, "warn", step=n_iterations)
-        return None
+    The key is added to `given`, the set of those that the chain has given.
+    """
+    for key, text in messages:
+        if text is not None and key not in given:
+            given.add(key)
+            return SamplerWarning(WarningType.BAD_ACCEPTANCE, text, "warn", step=n_iterations)
+    return None
 
 
 def of_start(target, evaluation):
