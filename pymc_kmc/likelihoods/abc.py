@@ -240,22 +240,14 @@ class Distance:
         return distance
 
 
-def log_gaussian(r):
-    return -0.5 * r**2
-
-
-def log_uniform(r):
-    return np.where(r > 1.0, -np.inf, 0.0)
-
-
 def log_epanechnikov(r):
     with np.errstate(divide="ignore"):
         return np.log1p(-(np.minimum(r, 1.0) ** 2))
 
 
 LOG_KERNELS = {
-    "gaussian": log_gaussian,
-    "uniform": log_uniform,
+    "gaussian": lambda r: -0.5 * r**2,
+    "uniform": lambda r: np.where(r > 1.0, -np.inf, 0.0),
     "epanechnikov": log_epanechnikov,
 }
 

@@ -118,10 +118,10 @@ class KMCAdaptation(SurrogateAdaptation):
         if settling is not None:
             settling.n_evaluations += 1
             if outcome.proposal.move.kind == MoveKind.EXCHANGE:
-                self._recent.append(outcome.acceptance_rate)
+                self.transitions.recent.append(outcome.acceptance_rate)
             if not settling.is_over:
                 return
-            self.disagreement = settling.disagreement(self._recent, noise)
+            self.disagreement = settling.disagreement(self.transitions.recent, noise)
             if settling.is_close and self.disagreement is None:
                 return
             self.settling = self.sweeps = None
@@ -139,7 +139,7 @@ class KMCAdaptation(SurrogateAdaptation):
         """
         settling = self.settling
         if settling is not None and settling.most <= 2 * settling.n_evaluations < 2 * settling.most:
-            self.disagreement = settling.disagreement(self._recent, noise)
+            self.disagreement = settling.disagreement(self.transitions.recent, noise)
         if not self.can_explore or self.fitted is None:
             return
         last, transitions = self.fitted, self.transitions
@@ -187,10 +187,6 @@ class KMCAdaptation(SurrogateAdaptation):
         rise = np.median(last[-WINDOW:]) - np.median(last[:WINDOW])
         return rise > CLEAR_RISE * np.sqrt(0.5 * self.n_dimensions)
 
-    @property
-    def _recent(self):
-        return self.transitions.recent
-
     def _learn_covariance(self):
         warp = IDENTITY if self.fitted is None else self.fitted.warp
         self.random_walk.learn_covariance(self.history.states, warp)
@@ -217,13 +213,14 @@ class KMCAdaptation(SurrogateAdaptation):
             active_learning.compare(comparison, before.surrogate)
 
     def _is_in_trouble(self, noise):
-        if len(self._recent) < TROUBLE_AFTER or self.fits.n_fits >= MOST_REFITS:
+        lately = self.transitions.recent[-TROUBLE_AFTER:]
+        if len(lately) < TROUBLE_AFTER or self.fits.n_fits >= MOST_REFITS:
             return False
-        return np.mean(self._recent[-TROUBLE_AFTER:]) < TROUBLE_ACCEPTANCE * noise.ideal_acceptance
+        return np.mean(lately) < TROUBLE_ACCEPTANCE * noise.ideal_acceptance
 
     def _fit(self, state, noise, is_tuning, rng):
         """Fit the surrogate anew; return whether there is one."""
-        self._recent.clear()
+        self.transitions.recent.clear()
         self.fits.noise_variance = noise.variance.value
         fitted = self.fits.fit(self.history, self.fitted, rng)
         if fitted is not None:
