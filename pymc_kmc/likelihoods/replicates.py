@@ -147,6 +147,10 @@ class Replicates:
         self._run_rows = RunRows(task, noise)
         self.executor = LazyExecutor.of(executor, timeout)
 
+    def __call__(self, rows, arguments):
+        """Return the results for rows of noise (n, ...), one a row, or a :class:`Failure`."""
+        return next(self.each([(rows, arguments)])).result
+
     def each(self, calls, executor=None, arrived=None):
         """Return an iterator of the results of estimates, :class:`Timed`, until a :class:`Failure`.
 

@@ -37,8 +37,7 @@ def estimates(task, executor=None, *, n=6, timeout=None, noise=None):
     """Results of `n` replicates at x = .5."""
     noise = noise or Seeds()
     replicates = Replicates(task, noise, executor, timeout)
-    rows = noise.draw(n, np.random.default_rng(3))
-    return next(replicates.each([(rows, [np.asarray(0.5)])])).result
+    return replicates(noise.draw(n, np.random.default_rng(3)), [np.asarray(0.5)])
 
 
 @pytest.fixture(scope="module")
@@ -160,12 +159,8 @@ def in_a_daemon(function):
 
 def test_an_executor_of_another_process(processes):
     replicates = Replicates(lambda x, rng: 0.0, Seeds(), processes)
-
-    def evaluate():
-        next(replicates.each([(np.arange(2), [])]))
-
-    evaluate()  # it runs here
-    message = in_a_daemon(evaluate)
+    replicates(np.arange(2), [])  # it runs here
+    message = in_a_daemon(partial(replicates, np.arange(2), []))
     assert message.startswith("ExecutorError") and "cores=1" in message
     message = in_a_daemon(partial(pickle.loads(cloudpickle.dumps(replicates)), np.arange(2), []))
     assert message.startswith("ExecutorError") and "executor=lambda" in message
