@@ -47,8 +47,8 @@ MANY_ROWS, SEARCH_AGAIN = 300, 1.15
 # and 1.0 at 1100; radial terms gain 3.7 for a Student t at 250.
 FEWEST_EXTENDED, EXTENSION_GAIN = 100, 0.5
 # Difference of log evidence up to which another form of the covariance may be the best one for
-# three quarters of n values, in nats times an output and the root of n: single values change it by about
-# a nat. One that lost by .9 sqrt(n) has won there, none of those that lost by three has.
+# three quarters of n values, in nats times an output and the root of n: single values change it by
+# about a nat. One that lost by .9 sqrt(n) has won there, none of those that lost by three has.
 SERIOUS = 2.0
 # Most iterations of a search on these values, from the parameters of all. With 12 errors of 72
 # values were a tenth smaller, with 60 they are as large. Above MOST_COMPARED values 12 are enough.
