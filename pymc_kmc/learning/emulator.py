@@ -15,6 +15,7 @@ approximations are available. *Biometrika* 87, 1-13.
 """
 
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -304,7 +305,10 @@ class NodeEmulator:
             ]
 
         if competes:
-            found = self._competed(fits, spaces, log_densities)
+            starts = [start for start in self._starts if start[0][0] in spaces]
+            d, candidates = len(self.node.moves_with), partial(self._candidates, spaces)
+            compared = _compared(fits, starts, candidates, log_densities, d, self.grows)
+            found, self._rivals = compared
         else:
             found = max(fits([], last), key=_score)
         if found[1][1] is None:
@@ -315,36 +319,6 @@ class NodeEmulator:
         self.n_competed = len(Y) if competes else self.n_competed
         self.n_searched = self.n_searched if keeps else len(Y)
         return self
-
-    def _competed(self, fits, spaces, log_densities):
-        """Return the best space and fit, and keep its rivals.
-
-        `fits(candidates, extension, rows)` are pairs of a space and its fit.
-        """
-        n, d = len(log_densities), len(self.node.moves_with)
-        most = max(MOST_COMPARED, (d + 1) * (d + 2) // 2)
-        is_large = n > most and len(self._starts) != 1
-        few = at_all_heights(log_densities, most) if is_large else slice(None)
-        n_trials = N_TRIALS_AGAIN if n > most else N_TRIALS_OF_SOME
-        tried = [
-            pair
-            for space, process in self._starts
-            if space[0] in spaces
-            for pair in fits([(space, process)], process.extension, few, n_trials)
-        ]
-        if not tried:
-            # From the search's own start too: the last parameters may be a local maximum.
-            candidates = [(space, None) for space in self._candidates(spaces)]
-            tried = fits(candidates, None, few)
-            space, (_, process, *_) = max(tried, key=_score)
-            if self.grows and n >= FEWEST_EXTENDED and process is not None:
-                for extension in _extensions(process):
-                    tried += fits([(space, None)], extension, few)
-        found = space, (_, process, *_) = max(tried, key=_score)
-        self._rivals = _rivals(tried)
-        if is_large and process is not None:
-            found = max(fits([(space, process)], process.extension), key=_score)
-        return found
 
     def _kept(self, usable, outputs, spaces):
         """Keep the last fit, or predict the outputs (m,) everywhere if there is none."""
@@ -511,6 +485,32 @@ def at_all_heights(heights, n):
     """Return n row indices, evenly spaced in the order of heights."""
     every = np.linspace(0, len(heights) - 1, n).astype(int)
     return np.argsort(-heights, kind="stable")[every]
+
+
+def _compared(fits, starts, candidates, log_densities, d, grows):
+    """Return the best space and fit, and its rivals, from `starts` or else of all `candidates()`.
+
+    `fits(pairs of a space and a process, extension, rows, n_trials)` are pairs of a space and its
+    fit. The node has log densities (n,) and d variables. Fits that grow may be extended.
+    """
+    n, most = len(log_densities), max(MOST_COMPARED, (d + 1) * (d + 2) // 2)
+    is_large = n > most and len(starts) != 1
+    few = at_all_heights(log_densities, most) if is_large else slice(None)
+    n_trials = N_TRIALS_AGAIN if n > most else N_TRIALS_OF_SOME
+    tried = []
+    for space, process in starts:
+        tried += fits([(space, process)], process.extension, few, n_trials)
+    if not tried:
+        # From the search's own start too: the last parameters may be a local maximum.
+        tried = fits([(space, None) for space in candidates()], None, few)
+        space, (_, process, *_) = max(tried, key=_score)
+        if grows and n >= FEWEST_EXTENDED and process is not None:
+            for extension in _extensions(process):
+                tried += fits([(space, None)], extension, few)
+    found = space, (_, process, *_) = max(tried, key=_score)
+    if is_large and process is not None:
+        found = max(fits([(space, process)], process.extension), key=_score)
+    return found, _rivals(tried)
 
 
 def _score(found):
