@@ -25,7 +25,7 @@ from pymc_kmc.learning.outputs import Compression, of_outputs, of_term
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.samples import apart, shrunk
 from pymc_kmc.surrogates.covariance import EXTENSIONS, Hyperparameters
-from pymc_kmc.surrogates.exact_gp import SIMPLEST, ExactGP
+from pymc_kmc.surrogates.exact_gp import N_TRIALS_AGAIN, SIMPLEST, ExactGP
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 
 # Largest depth of a noisy term's values that are fitted, in compression depths, and fewest values,
@@ -47,6 +47,13 @@ MANY_ROWS, SEARCH_AGAIN = 300, 1.15
 # below .3 predictions don't improve. Functions of few coordinates gain .8 for Glass at 250 values
 # and 1.0 at 1100; radial terms gain 3.7 for a Student t at 250.
 FEWEST_EXTENDED, EXTENSION_GAIN = 100, 0.5
+# Difference of log evidence up to which another form of the covariance may be the best one for
+# three quarters of n values, in nats times an output and the root of n: single values change it by
+# about a nat. One that lost by .9 sqrt(n) has won there, none of those that lost by three has.
+SERIOUS = 2.0
+# Most iterations of a search on these values, from the parameters of all. With 12 errors of 72
+# values were a tenth smaller, with 60 they are as large. Above MOST_COMPARED values 12 are enough.
+N_TRIALS_OF_SOME = 24
 # Most coordinates and most outputs of an extension. 2000 values in 50 coordinates take a second for
 # each trial of the additive kernel's parameters. On moves each output takes a square of all its
 # knots.
@@ -158,6 +165,9 @@ class NodeEmulator:
         self.space = self.process = self.usable = None
         self.n_competed = self.n_searched = 0
         self._covariances, self._recalled = {}, np.zeros(0, dtype=bool)
+        # Processes of the forms that compared with the best one, by space and extension, and the
+        # pairs of a space and a process that are all the fit considers, if any.
+        self._rivals, self._starts = {}, ()
 
     @property
     def state(self):
@@ -233,6 +243,20 @@ class NodeEmulator:
         X, inputs = evaluations.X, evaluations.inputs
         return _stacked([self.base.shared(each).predict(X, inputs).latent for each in self.alike])
 
+    def for_some(self):
+        """Return an unfitted emulator for some of the values, which considers only rivals.
+
+        These are forms that had about the log evidence of the best one. Searches start from their
+        parameters.
+        """
+        other = NodeEmulator(self.node, self.grows, self.alike)
+        other.base, other.varying = self.base, self.varying
+        other._covariances = dict(self._covariances)
+        if self._rivals:
+            own = {(self.space, self.process.extension): self.process}
+            other._starts = [(key[0], process) for key, process in (self._rivals | own).items()]
+        return other
+
     def shared(self, node, *more):
         """Return the emulator of another node of the function, or of successive ones at once."""
         other = copy(self)
@@ -266,7 +290,7 @@ class NodeEmulator:
         keeps = self.grows and not competes and MANY_ROWS < len(Y) < SEARCH_AGAIN * self.n_searched
         last = None if self.process is None else self.process.extension
 
-        def best(candidates, extension, rows=slice(None)):
+        def fits(candidates, extension, rows=slice(None), n_trials=N_TRIALS_AGAIN):
             if self.process is not None and extension == last and self.space[0] in spaces:
                 candidates = [*candidates, (self.space, self.process)]
             if not np.all(Y > 0):
@@ -274,29 +298,22 @@ class NodeEmulator:
             some_base = None if base is None else base[rows]
             data = Y[rows], log_densities[rows], highest, some_base, firm[rows]
             some = {name: (P[rows], draws) for name, (P, draws) in spaces.items()}
-            fits = [
-                self._fit_in(space, some[space[0]], *data, process, keeps, extension)
+            settings = keeps, extension, n_trials
+            return [
+                (space, self._fit_in(space, some[space[0]], *data, process, *settings))
                 for space, process in candidates
             ]
-            return max(zip(candidates, fits, strict=True), key=lambda each: each[1][0])
 
         if competes:
-            d = len(self.node.moves_with)
-            most = max(MOST_COMPARED, (d + 1) * (d + 2) // 2)
-            few = slice(None) if len(Y) <= most else at_all_heights(log_densities, most)
-            # From the search's own start too: the last parameters may be a local maximum.
-            candidates = [(space, None) for space in self._candidates(spaces)]
-            found = best(candidates, None, few)
-            if self.grows and len(Y) >= FEWEST_EXTENDED and found[1][1] is not None:
-                found = _extended(found, partial(best, rows=few))
-            (space, _), (_, process, *_) = found
-            if len(Y) > most and process is not None:
-                found = best([(space, process)], process.extension)
+            starts = [start for start in self._starts if start[0][0] in spaces]
+            d, candidates = len(self.node.moves_with), partial(self._candidates, spaces)
+            compared = _compared(fits, starts, candidates, log_densities, d, self.grows)
+            found, self._rivals = compared
         else:
-            found = best([], last)
+            found = max(fits([], last), key=_score)
         if found[1][1] is None:
             return self._kept(usable, *first)
-        (self.space, _), (_, self.process, self.offset, self.scales, covariance) = found
+        self.space, (_, self.process, self.offset, self.scales, covariance) = found
         self._covariances[self.space[0]] = covariance
         self.usable, self._base = usable, base if self.is_corrected else 0.0
         self.n_competed = len(Y) if competes else self.n_competed
@@ -335,7 +352,8 @@ class NodeEmulator:
             kinds.append((self.base.space[1], True))
         return [(name, *kind) for name in names for kind in kinds]
 
-    def _fit_in(self, space, points, Y, log_densities, highest, base, firm, last, keeps, extension):
+    def _fit_in(self, space, points, Y, log_densities, highest, base, firm, last, *settings):
+        keeps, *settings = settings
         (name, transform, is_corrected), (P, draws) = space, points
         if name != "variables":
             P, draws = P[:, self.varying], draws[:, self.varying]
@@ -353,7 +371,7 @@ class NodeEmulator:
                 process.given(process.coordinates(P), targets, noise, last.hyperparameters_)
             else:
                 process = process_about(draws, covariance, not self.node.is_noisy)
-                process.fit(P, targets, noise, last, extension)
+                process.fit(P, targets, noise, last, *settings)
         except np.linalg.LinAlgError:
             return -np.inf, None, None, None, covariance
         return process.log_evidence_ + jacobian, process, offset, scales, covariance
@@ -469,16 +487,57 @@ def at_all_heights(heights, n):
     return np.argsort(-heights, kind="stable")[every]
 
 
-def _extended(found, best):
-    """Return the best fit with an extended covariance if it gains enough, else `found`.
+def _compared(fits, starts, candidates, log_densities, d, grows):
+    """Return the best space and fit, and its rivals, from `starts` or else of all `candidates()`.
 
-    `found` and results of ``best(candidates, extension)`` are pairs of a candidate and its fit.
+    `fits(pairs of a space and a process, extension, rows, n_trials)` are pairs of a space and its
+    fit. The node has log densities (n,) and d variables. Fits that grow may be extended.
     """
-    (space, _), (evidence, process, *_) = found
+    n, most = len(log_densities), max(MOST_COMPARED, (d + 1) * (d + 2) // 2)
+    is_large = n > most and len(starts) != 1
+    few = at_all_heights(log_densities, most) if is_large else slice(None)
+    n_trials = N_TRIALS_AGAIN if n > most else N_TRIALS_OF_SOME
+    tried = []
+    for space, process in starts:
+        tried += fits([(space, process)], process.extension, few, n_trials)
+    if not tried:
+        # From the search's own start too: the last parameters may be a local maximum.
+        tried = fits([(space, None) for space in candidates()], None, few)
+        space, (_, process, *_) = max(tried, key=_score)
+        if grows and n >= FEWEST_EXTENDED and process is not None:
+            for extension in _extensions(process):
+                tried += fits([(space, None)], extension, few)
+    found = space, (_, process, *_) = max(tried, key=_score)
+    if is_large and process is not None:
+        found = max(fits([(space, process)], process.extension), key=_score)
+    return found, _rivals(tried)
+
+
+def _score(found):
+    """Return a fit's log evidence, less the gain that an extension must have; `found` is a pair."""
+    _, (evidence, process, *_) = found
+    if process is None or process.extension is None:
+        return evidence
+    return evidence - EXTENSION_GAIN * process.Y_.size
+
+
+def _extensions(process):
+    """Return names of extensions for a fit of this size."""
     sizes = process.Z_.shape[1], process.Y_.shape[1]
-    for name in EXTENSIONS:
-        if all(np.less_equal(sizes, MOST_EXTENDED[name])):
-            more = best([(space, None)], name)
-            if more[1][0] > max(evidence + EXTENSION_GAIN * process.Y_.size, found[1][0]):
-                found = more
-    return found
+    return [name for name in EXTENSIONS if all(np.less_equal(sizes, MOST_EXTENDED[name]))]
+
+
+def _rivals(tried):
+    """Return processes of the forms that may be the best for some of the values.
+
+    Keys are a space and an extension, values the best process of each.
+    """
+    tried, rivals = sorted(tried, key=_score), {}
+    for found in tried:
+        space, (_, process, *_) = found
+        if process is None:
+            continue
+        n, m = process.Y_.shape
+        if _score(found) >= _score(tried[-1]) - SERIOUS * m * np.sqrt(n):
+            rivals[space, process.extension] = process
+    return rivals

@@ -193,10 +193,8 @@ class Rounds:
         return composite
 
     def fitted_to(self, evaluations, draws):
-        """Return the composite of other evaluations, fitted as if they were all that is known."""
-        emulators = [NodeEmulator(old.node, True, old.alike) for old in self.emulators]
-        for emulator, old in zip(emulators, self.emulators, strict=True):
-            emulator.base = old.base
+        """Return the composite of some of the last fit's evaluations."""
+        emulators = [emulator.for_some() for emulator in self.emulators]
         fit_all(emulators, evaluations, draws, self.model.inputs(draws), averages=self.is_noisy)
         return Composite(self.model, emulators, self.region)
 

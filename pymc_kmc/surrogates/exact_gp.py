@@ -117,14 +117,14 @@ class ExactGP:
             return np.eye(len(self.centre))
         return np.linalg.inv(self.whitening) / self.scales[:, None]
 
-    def fit(self, X, Y, noise=None, last=None, extension=None):
+    def fit(self, X, Y, noise=None, last=None, extension=None, n_trials=N_TRIALS_AGAIN):
         """Fit to outputs Y (n, m) at points X (n, d), and return the process itself.
 
         Outputs are centred and scaled, so that values of interest are some units about zero.
-        `noise` (n,) is the variance of each value's own noise. `last` is a fit to fewer points with
-        the same extension, whose parameters the search starts from. `extension` is None, "additive"
-        or "radial". A LinAlgError is raised if even the simplest parameters have no fit: something
-        isn't finite, or overflows.
+        `noise` (n,) is the variance of each value's own noise. `last` is a fit to fewer points, or
+        to more, with the same extension, whose parameters the search starts from, with at most
+        `n_trials` iterations. `extension` is None, "additive" or "radial". A LinAlgError is raised
+        if even the simplest parameters have no fit: something isn't finite, or overflows.
         """
         noise = np.zeros(len(X)) if noise is None else noise
         Z = self.coordinates(X)
@@ -137,7 +137,7 @@ class ExactGP:
             ]
             most = N_TRIALS
         else:
-            starts, most = [last.hyperparameters_], N_TRIALS_AGAIN
+            starts, most = [last.hyperparameters_], n_trials
         log_noise = (-18.0, -12.0) if self.deterministic else LOG_NOISE
         log_bend = LOG_BEND if bends else (NO_BEND, NO_BEND)
         bounds = [LOG_SCALE, log_bend, LOG_VARIANCE, log_noise, *[LOG_LENGTH] * Z.shape[1]]

@@ -68,6 +68,61 @@ def test_what_competes_on_some_values_is_fitted_to_all(function, monkeypatch):
     assert found.process.log_evidence_ > usual.process.log_evidence_ - 0.3 * 240
 
 
+def without_a_quarter(X, values, monkeypatch):
+    """Emulators of all values, of some alone, and of these by what was known of all.
+
+    Besides, where the last one's searches began: processes.
+    """
+    draws, kept = np.random.default_rng(1).normal(size=(64, D)), np.arange(len(X)) % 4 > 0
+    whole = evaluations_of(X, values[:, None], values)
+    every = NodeEmulator(TERM, grows=True).fit(whole, draws, draws)
+    alone = NodeEmulator(TERM, grows=True).fit(whole[kept], draws, draws)
+    begun, fit = [], emulators.ExactGP.fit
+
+    def noted(self, X, Y, noise, last, *settings):
+        begun.append(last)
+        return fit(self, X, Y, noise, last, *settings)
+
+    monkeypatch.setattr(emulators.ExactGP, "fit", noted)
+    some = every.for_some().fit(whole[kept], draws, draws)
+    return every, alone, some, begun
+
+
+@pytest.mark.parametrize("function", [separate, heavy])
+def test_some_values_are_fitted_from_what_was_right_for_all(function, monkeypatch):
+    X = np.random.default_rng(0).standard_t(5.0, size=(200, D))
+    every, alone, some, begun = without_a_quarter(X, function(X), monkeypatch)
+    assert some.space == alone.space == every.space
+    assert some.process.extension == alone.process.extension is not None
+    assert some.process.log_evidence_ > alone.process.log_evidence_ - 0.5
+    # All forms and two starts of each would be six searches at least.
+    assert len(begun) <= 2 and every.process in begun and None not in begun
+
+
+def test_some_values_may_be_better_in_another_transform(monkeypatch):
+    # A quarter is rightly compressed, and decides for all; the others aren't.
+    X = np.random.default_rng(0).normal(size=(60, D))
+    is_left_out = np.arange(60) % 4 == 0
+    X *= np.where(is_left_out, 2.8, 2.0)[:, None]
+    values, k = normal(X), COMPRESSION_DEPTH * D
+    values = np.where(is_left_out & (values < -k), -k * np.exp(-values / k - 1.0), values)
+    every, alone, some, begun = without_a_quarter(X, values, monkeypatch)
+    assert every.space[1] == "compressed" and len(begun) == 2
+    assert some.space[1] == alone.space[1] == "none"
+    assert some.process.log_evidence_ > alone.process.log_evidence_ - 0.5
+
+
+def test_some_values_that_have_no_form_in_common_are_searched_anew():
+    X = np.random.default_rng(0).normal(size=(40, D))
+    evaluations = evaluations_of(X, normal(X)[:, None], normal(X))
+    some = NodeEmulator(TERM, grows=True).fit(evaluations, X, X).for_some()
+    some._starts = [
+        (("log inputs", "none", False), some._starts[0][1])
+    ]  # inputs that were positive
+    some.fit(evaluations, X, X)
+    np.testing.assert_allclose(some.predict(X, X).outputs[:, 0], normal(X), atol=0.1)
+
+
 def test_some_values_are_of_all_heights():
     heights = np.random.default_rng(0).normal(size=1000)
     rows = emulators.at_all_heights(heights, 11)
