@@ -57,6 +57,8 @@ class LearnedPosterior:
         Of the emulated log density at `positions`.
     jumps : bool
         Whether the emulated log density jumps between these: there are no control variates then.
+    periods : ndarray, shape (d,)
+        Period of each unconstrained value, infinite unless it is an angle.
     variables : dict of str to ndarray
         The model's free variables at `positions`, on their natural scale.
     emulated : Emulated
@@ -97,6 +99,7 @@ class LearnedPosterior:
     variances: np.ndarray
     gradients: np.ndarray = field(repr=False)
     jumps: bool
+    periods: np.ndarray = field(repr=False)
     variables: dict = field(repr=False)
     emulated: Emulated = field(repr=False)
     emulated_log_evidence: LogEvidence
@@ -211,7 +214,7 @@ class LearnedPosterior:
             near &= late
         ratio = averages.calibration(errors[near], emulated.held_out_sd[near])
         lowered, slopes = self._lowered
-        controls = averages.control_variates(self.positions, self.gradients + slopes)
+        controls = averages.control_variates(self.positions, self.gradients + slopes, self.periods)
         if self.jumps:
             controls = controls[:, :0]
         unknown = 0.0 if self.has_converged else self.error
