@@ -129,6 +129,11 @@ class LearnedPosterior:
         return self.positions.shape[1]
 
     @property
+    def weights(self):
+        """Weights (n',) of `positions` under noise, with sum one; None without noise."""
+        return None if self.noise_variance is None else softmax(self._lowered[0])
+
+    @property
     def mode_maps(self):
         """ModeMaps between the modes that were learned, or None if there is only one."""
         modes = [mode for mode in self.modes if not mode.was_left_out]
@@ -153,10 +158,10 @@ class LearnedPosterior:
         check_count(n, "n")
         rng = check_rng(random_seed, "random_seed")
         n_positions = len(self.positions)
-        if self.noise_variance is None:
+        if self.weights is None:
             chosen = rng.choice(n_positions, n, replace=n > n_positions)
         else:
-            chosen = rng.choice(n_positions, n, p=softmax(self._lowered[0]))
+            chosen = rng.choice(n_positions, n, p=self.weights)
         data = {}
         for name, values in self.variables.items():
             dims = [f"{name}_dim_{i}" for i in range(values.ndim - 1)]
