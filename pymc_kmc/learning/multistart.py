@@ -301,6 +301,10 @@ class MultiStart:
         return bool(np.ptp(values) < COMPRESSION_DEPTH * self.opaque.n_dimensions)
 
     @property
+    def is_noisy(self):
+        return self.opaque.is_noisy
+
+    @property
     def is_blurred(self):
         """Whether noise hides slopes where searches may miss modes."""
         return self.may_hide_modes and self.noise > HIDING_NOISE
