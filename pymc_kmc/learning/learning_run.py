@@ -49,6 +49,9 @@ MOST_UNCHECKED = 0.02
 # Standard deviation of the noise, in nats, above which what was learned is doubted: errors of a
 # third of it, at which learning ends, are more than a nat. With 12.6 a mixture was 27 sds off.
 MOST_NOISE = 3.0
+# Share of zeros among the last rounds' estimates above which they are why learning found no end: a
+# synthetic likelihood of 8 simulations of two summaries had 47 of 61.
+MOST_ZEROS = 0.5
 # R-hat of the final draws above which the weights of maxima are unknown.
 UNMIXED = 1.1
 # Message for a model that has a gradient.
