@@ -154,7 +154,7 @@ def learned_mode(mode, opaque, n_searches=0, was_left_out=False) -> LearnedMode:
 def regressed(modes, composite):
     """Return LearnedModes with the heights of a composite that was fitted to noisy values.
 
-    The height of a search's end is what few values told it, and the highest of some is the luckiest.
+    A search's height is what few values told it, and the highest of several is the luckiest.
     """
     if not modes:
         return modes

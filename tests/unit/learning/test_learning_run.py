@@ -558,7 +558,7 @@ def test_chains_start_where_the_emulated_log_density_is_a_number(edge, starts):
 
 @pytest.mark.parametrize(("n_zero", "is_told"), [(0, False), (9, False), (13, True)])
 def test_estimates_of_zero_are_told_with_the_remedy(n_zero, is_told):
-    """A synthetic likelihood of few simulations: learning went to its limit, with infinite errors."""
+    """Of few simulations: learning went to its limit, with infinite errors."""
     values = np.zeros(30)
     values[:10] = -np.inf  # of the searches, far from mass
     values[10 : 10 + n_zero] = -np.inf
