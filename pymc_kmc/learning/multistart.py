@@ -93,6 +93,7 @@ class MultiStart:
 
     def __init__(self, opaque, n_starts, most, rng):
         self.opaque, self.most, self.rng = opaque, most, rng
+        self.is_noisy = opaque.is_noisy
         # Few workers are as one: a round has so many places anyway.
         self.n_parallel = opaque.n_parallel if opaque.n_parallel > BATCH_SIZE else 1
         least = LEAST_A_SEARCH * opaque.n_dimensions
@@ -299,10 +300,6 @@ class MultiStart:
         """Say whether no maximum is far below the best one."""
         values = [mode.log_density for mode in modes]
         return bool(np.ptp(values) < COMPRESSION_DEPTH * self.opaque.n_dimensions)
-
-    @property
-    def is_noisy(self):
-        return self.opaque.is_noisy
 
     @property
     def is_blurred(self):
