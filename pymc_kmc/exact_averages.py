@@ -248,7 +248,8 @@ class ExactAverages:
     def __init__(self, compared, learned, ratios):
         self.compared = compared
         n_learned = len(learned.positions)
-        controls = control_variates(learned.positions, compared.at_positions.gradient)
+        gradients = compared.at_positions.gradient
+        controls = control_variates(learned.positions, gradients, learned.periods)
         controls = controls[:, : 0 if learned.jumps else None]
         worth = inefficiency(learned.r_hat, N_EACH)
         exact = np.zeros(n_learned), np.zeros((1, 1))

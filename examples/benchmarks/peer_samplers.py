@@ -167,8 +167,8 @@ def by_learning(problem, budget):
             random_seed=problem.seed,
             progressbar=False,
         )
-        evidence = learned.log_evidence.value
-        yield Snapshot(problem.n_calls, problem.seconds, learned.positions, None, evidence)
+        found = learned.positions, learned.weights, learned.log_evidence.value
+        yield Snapshot(problem.n_calls, problem.seconds, *found)
         if learned.has_converged or most == budget:
             return
 

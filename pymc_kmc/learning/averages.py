@@ -29,7 +29,9 @@ average. Draws get the weights :math:`e^{s^2 / 2}` too, and C includes what isn'
 .. math:: \Delta P + \nabla P \cdot \nabla f, \qquad P = x_j, \; x_j x_k.
 
 Near a Gaussian the regression of h on them removes most of this error (Mira, Solgi and Imparato,
-2013). If the log density jumps between draws their means are not zero, and they are left out.
+2013). An angle has :math:`-2 \cos x_j` in place of :math:`x_j^2`, and :math:`\sin x_j` in products,
+for the gradient of P must have the period. If the log density jumps between draws their means are
+not zero, and they are left out.
 
 *The log evidence* is found by bridge sampling. The proposal q is a Student t fitted to half of the
 draws of the density :math:`\tilde\pi`. Then
@@ -310,18 +312,35 @@ def _weights(variances, lowered):
     return weights
 
 
-def control_variates(X, gradients):
+def control_variates(X, gradients, periods):
     """Return control variates (n, c) of draws X (n, d), of lower order where draws are few."""
     n, d = X.shape
     most = n // DRAWS_PER_CONTROL
     if d > most:
         return np.zeros((n, 0))
+    # Where a gradient of P hasn't the density's period, its mean isn't zero: angles have sines.
+    pace, angles = 2.0 * np.pi / periods, np.isfinite(periods)
     Z = X - X.mean(axis=0)
+    Z[:, angles] = X[:, angles] - middles(X, periods)
+    slopes = np.cos(pace * Z)
+    Z[:, angles] = np.sin(pace * Z)[:, angles] / pace[angles]
+    of_sines = slopes * gradients - pace**2 * Z
     i, j = np.triu_indices(d)
     if d + len(i) > most:
         i = j = np.arange(d if 2 * d <= most else 0)
-    second = Z[:, i] * gradients[:, j] + Z[:, j] * gradients[:, i] + 2.0 * (i == j)
+    second = np.where(
+        i == j,
+        2.0 * (Z[:, i] * gradients[:, j] + slopes[:, i]),
+        Z[:, i] * of_sines[:, j] + Z[:, j] * of_sines[:, i],
+    )
     return np.hstack([gradients, second])
+
+
+def middles(X, periods):
+    """Return the mean directions of the angles (finite `periods`) among draws X (n, d)."""
+    angles = np.isfinite(periods)
+    directions = np.exp(2j * np.pi * X[:, angles] / periods[angles]).mean(axis=0)
+    return np.angle(directions) / (2.0 * np.pi) * periods[angles]
 
 
 @np.errstate(all="ignore")
@@ -419,9 +438,7 @@ def of_penalised(composite, draws, penalised, rng):
 def one_turn(draws, periods):
     """Return a function: the mask of points (n, d) in one turn of all angles (finite `periods`)."""
     angles = np.flatnonzero(np.isfinite(periods))
-    X, turns = draws[:, angles], periods[angles]
-    directions = np.exp(2j * np.pi * X / turns).mean(axis=0)
-    middle = np.angle(directions) / (2.0 * np.pi) * turns
+    X, turns, middle = draws[:, angles], periods[angles], middles(draws, periods)
     middle += turns * np.round(np.median((X - middle) / turns, axis=0))
 
     def is_inside(X):

@@ -126,6 +126,15 @@ class Composite:
         bases = [emulator.base for emulator in self._together if emulator.is_corrected]
         return [*self._together, *bases, *([] if self.region is None else [self.region])]
 
+    @property
+    def on_all_turns(self):
+        """The same without bounds of angles, whose ends are no edges: the density goes on there."""
+        if self.bounds is None:
+            return self
+        ends = np.where(np.isfinite(self.model.periods), np.inf, 0.0)
+        low, high = self.bounds
+        return Composite(self.model, self.emulators, self.region, (low - ends, high + ends))
+
     def __call__(self, X, temperature=1.0, penalty=PENALTY) -> Values:
         """Return :class:`Values` at X (n, d); with no `penalty` the region is that for moves."""
         weight = -penalty / temperature**2

@@ -17,7 +17,7 @@ from pymc_kmc.learning.coarse import Coarse, Unusable
 from pymc_kmc.learning.composite import DISPERSED, N_BURNED, N_DRAWS, draw, drawn, joined
 from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS, unchecked
 from pymc_kmc.learning.display import DONE, Display, log
-from pymc_kmc.learning.modes import is_new, learned_mode, of_searches
+from pymc_kmc.learning.modes import is_new, learned_mode, of_searches, regressed
 from pymc_kmc.learning.multistart import N_PRIOR, MultiStart
 from pymc_kmc.learning.noise_variance import NoiseVariance
 from pymc_kmc.learning.posterior import LearnedPosterior
@@ -49,6 +49,9 @@ MOST_UNCHECKED = 0.02
 # Standard deviation of the noise, in nats, above which what was learned is doubted: errors of a
 # third of it, at which learning ends, are more than a nat. With 12.6 a mixture was 27 sds off.
 MOST_NOISE = 3.0
+# Share of zeros among the last rounds' estimates above which they are why learning found no end: a
+# synthetic likelihood of 8 simulations of two summaries had 47 of 61.
+MOST_ZEROS = 0.5
 # R-hat of the final draws above which the weights of maxima are unknown.
 UNMIXED = 1.1
 # Message for a model that has a gradient.
@@ -190,7 +193,7 @@ def learn(
 
 def warnings_about(learned, run, tolerance):
     """Return the warnings about a learned posterior, a list of strings."""
-    warned = [of_limit(learned, tolerance), of_noise(learned)]
+    warned = [of_limit(learned, tolerance), of_noise(learned), of_zeros(learned)]
     if (why := why_doubtful(learned, run.opaque)) is not None:
         warned.append(f"What was learned may be wrong: {why}.")
     if not run.opaque.returns_outputs:
@@ -252,6 +255,22 @@ def of_noise(learned):
         f"Estimates have noise of {learned.noise:.1f} nats: what was learned is known to a third "
         "of that at best and may be far off, and chains hardly move. Use more particles or "
         "replicates."
+    )
+
+
+def of_zeros(learned):
+    """Return the warning about estimates of zero, which have no error to learn from, or None."""
+    if learned.has_converged or learned.noise == 0.0 or not learned.rounds:
+        return None
+    last = [len(found.predicted) for found in learned.rounds[-N_CONVERGED_ROUNDS:]]
+    values = learned.evaluations.log_densities[: learned.rounds[-1].n_evaluations][-sum(last) :]
+    n_zero = int(np.sum(np.isneginf(values)))
+    if n_zero <= MOST_ZEROS * len(values):
+        return None
+    return (
+        f"{n_zero} of the last {len(values)} estimates of the likelihood were zero: what is learned"
+        " has no error there, and standard errors may be infinite. Use more simulations, replicates"
+        " or particles, of which fewer estimates are zero."
     )
 
 
@@ -471,6 +490,8 @@ def _posterior(run, state):
     draws = joined(found.parts)
     X, values, _ = draws.rows(rng.permutation(len(draws.X)))
     modes = run.multistart.learned_modes or run.earlier_modes
+    if opaque.is_noisy:
+        modes = regressed(modes, composite)
     drawn_modes = [m for m in found.modes if is_new(m, modes, opaque.nearest_copy)]
     predictions = emulated_at(X[:N_DRAWS], values.mean[:N_DRAWS], run, state, composite)
     lowered, noise_variance = np.zeros(len(X)), None
@@ -494,7 +515,8 @@ def _posterior(run, state):
         log_densities=values.mean,
         variances=values.variance,
         gradients=composite(X, penalty=0.0).gradient,
-        jumps=jumps(composite, X, rng),
+        jumps=jumps(composite.on_all_turns, X, rng),
+        periods=opaque.periods,
         variables=opaque.natural(X),
         emulated=predictions,
         emulated_log_evidence=evidence,

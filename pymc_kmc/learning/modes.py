@@ -151,6 +151,22 @@ def learned_mode(mode, opaque, n_searches=0, was_left_out=False) -> LearnedMode:
     return LearnedMode(mode.x, float(mode.log_density), mode.covariance, *found)
 
 
+def regressed(modes, composite):
+    """Return LearnedModes with the heights of a composite that was fitted to noisy values.
+
+    A search's height is what few values told it, and the highest of several is the luckiest.
+    """
+    if not modes:
+        return modes
+    heights = composite(np.array([mode.x for mode in modes]), penalty=0.0).mean
+    return [
+        mode._replace(
+            log_density=float(height), log_mass=float(mode.log_mass + height - mode.log_density)
+        )
+        for mode, height in zip(modes, heights, strict=True)
+    ]
+
+
 def unseen_share(modes):
     """Return the estimated share of searches that would end at unknown maxima, 0 without any.
 
@@ -173,7 +189,10 @@ def of_searches(modes, multistart):
     n_searches = sum(mode.n_searches for mode in modes)
     if not n_searches:
         return None
-    best = max(modes, key=lambda mode: mode.log_density)
+    highest = max(mode.log_density for mode in modes)
+    # Under noise one that is as high, within an error, is the highest as well.
+    lowest = highest - SMALL_ERROR if multistart.is_noisy else highest
+    best = max(modes, key=lambda mode: (mode.log_density >= lowest, mode.n_searches))
     if multistart.may_have_missed and best.n_searches > 1:
         heights = [mode.log_density for mode in modes]
         seen = (

@@ -93,6 +93,7 @@ class MultiStart:
 
     def __init__(self, opaque, n_starts, most, rng):
         self.opaque, self.most, self.rng = opaque, most, rng
+        self.is_noisy = opaque.is_noisy
         # Few workers are as one: a round has so many places anyway.
         self.n_parallel = opaque.n_parallel if opaque.n_parallel > BATCH_SIZE else 1
         least = LEAST_A_SEARCH * opaque.n_dimensions

@@ -83,21 +83,23 @@ class NoiseVariance(NamedTuple):
 
     def half(self, X):
         """Return half of the variance (n,) at X (n, d), and its gradient (n, d)."""
-        features = self.features(X)
-        change, slope = _bounded(features @ self.slopes)
-        half = 0.5 * np.exp(self.level + change)
+        features, half, slope = self._half(X)
         *along, radial = self.slopes
         by_z = along + radial * np.sqrt(2.0 / len(along)) * features[:, :-1]
         return half, (half * slope)[:, None] * by_z @ self.whitening
 
     def errors(self, X):
         """Return the covariance (n, n) of half of the variance at X (n, d)."""
-        features = self.features(X)
-        change, slope = _bounded(features @ self.slopes)
-        half = 0.5 * np.exp(self.level + change)
+        features, half, slope = self._half(X)
         ones = np.ones(len(X))
         by_parameters = half[:, None] * np.column_stack([ones, slope[:, None] * features])
         return by_parameters @ self.covariance @ by_parameters.T
+
+    def _half(self, X):
+        """Return features, half of the variance, and its logarithm's derivative by the change."""
+        features = self.features(X)
+        change, slope = _bounded(features @ self.slopes)
+        return features, 0.5 * np.exp(self.level + change), slope
 
 
 def _bounded(change):

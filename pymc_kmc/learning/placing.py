@@ -152,14 +152,20 @@ def ranks(X, among):
     return np.stack([np.interp(x, each, levels) for x, each in columns], axis=1)
 
 
-def bounds_of(prior, evaluations):
+def bounds_of(prior, evaluations, periods):
     """Return the lowest and highest place (d,) of mass, by draws (k, d) of the prior.
 
     Emulators may predict mass farther away: after one value of 1e9 they are wrong everywhere.
+    Angles (finite `periods`) have whole turns, in which each place has as many copies.
     """
-    best = evaluations.X[[np.argmax(evaluations.log_densities)]]
+    best = evaluations.X[np.argmax(evaluations.log_densities)]
     width, known = np.ptp(prior, axis=0), np.vstack([prior, best])
-    return known.min(axis=0) - width, known.max(axis=0) + width
+    low, high = known.min(axis=0) - width, known.max(axis=0) + width
+    angles = np.isfinite(periods)
+    turns = periods[angles]
+    high[angles] = (1.5 + np.abs(np.round(best[angles] / turns))) * turns
+    low[angles] = -high[angles]
+    return low, high
 
 
 def new_places(places, n_fresh, state, rng):

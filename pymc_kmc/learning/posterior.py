@@ -57,6 +57,8 @@ class LearnedPosterior:
         Of the emulated log density at `positions`.
     jumps : bool
         Whether the emulated log density jumps between these: there are no control variates then.
+    periods : ndarray, shape (d,)
+        Period of each unconstrained value, infinite unless it is an angle.
     variables : dict of str to ndarray
         The model's free variables at `positions`, on their natural scale.
     emulated : Emulated
@@ -97,6 +99,7 @@ class LearnedPosterior:
     variances: np.ndarray
     gradients: np.ndarray = field(repr=False)
     jumps: bool
+    periods: np.ndarray = field(repr=False)
     variables: dict = field(repr=False)
     emulated: Emulated = field(repr=False)
     emulated_log_evidence: LogEvidence
@@ -126,6 +129,11 @@ class LearnedPosterior:
         return self.positions.shape[1]
 
     @property
+    def weights(self):
+        """Weights (n',) of `positions` under noise, with sum one; None without noise."""
+        return None if self.noise_variance is None else softmax(self._lowered[0])
+
+    @property
     def mode_maps(self):
         """ModeMaps between the modes that were learned, or None if there is only one."""
         modes = [mode for mode in self.modes if not mode.was_left_out]
@@ -150,10 +158,10 @@ class LearnedPosterior:
         check_count(n, "n")
         rng = check_rng(random_seed, "random_seed")
         n_positions = len(self.positions)
-        if self.noise_variance is None:
+        if self.weights is None:
             chosen = rng.choice(n_positions, n, replace=n > n_positions)
         else:
-            chosen = rng.choice(n_positions, n, p=softmax(self._lowered[0]))
+            chosen = rng.choice(n_positions, n, p=self.weights)
         data = {}
         for name, values in self.variables.items():
             dims = [f"{name}_dim_{i}" for i in range(values.ndim - 1)]
@@ -211,7 +219,7 @@ class LearnedPosterior:
             near &= late
         ratio = averages.calibration(errors[near], emulated.held_out_sd[near])
         lowered, slopes = self._lowered
-        controls = averages.control_variates(self.positions, self.gradients + slopes)
+        controls = averages.control_variates(self.positions, self.gradients + slopes, self.periods)
         if self.jumps:
             controls = controls[:, :0]
         unknown = 0.0 if self.has_converged else self.error

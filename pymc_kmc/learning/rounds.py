@@ -180,7 +180,9 @@ class Rounds:
             for emulator, base in zip(self.emulators, self.coarse.composite.emulators, strict=True):
                 emulator.base = base
         self.region = FeasibleRegion.of(all_evaluations, draws, self.region, self.model.is_noisy)
-        bounds = bounds_of(self.prior, all_evaluations) if len(self.prior) else None
+        bounds = None
+        if len(self.prior):
+            bounds = bounds_of(self.prior, all_evaluations, self.model.periods)
         self._firm = np.pad(self._firm, (0, len(all_evaluations) - len(self._firm)))
         for _ in range(MOST_FITS):
             settings = {"averages": averages, "firm": self._firm}

@@ -15,7 +15,7 @@ from pymc_kmc.model.evaluations import Evaluations
 from pymc_kmc.model.opaque import Structure
 
 # Number of the file's form, which rises with every change.
-FORM = 13
+FORM = 14
 # Attributes of the file: the one that marks it, and the one with the skeleton.
 MARK, SKELETON = "pymc_kmc_learned_posterior", "skeleton"
 # Classes with fields that are stored: results, and states of fitted parts.

@@ -12,6 +12,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from pytensor.graph.op import Op
+from scipy.special import softmax
 
 import pymc_kmc as kmc
 from examples.benchmarks.learning import scalar as predators_and_prey
@@ -441,6 +442,22 @@ def test_evidence_of_an_angle_is_of_one_period():
     assert not learned.is_doubtful
     value, error = learned.posterior.log_evidence
     assert abs(value - expected) < 0.1 + 4.0 * error
+
+
+def test_averages_of_an_angle_have_control_variates():
+    """Draws end after some turns, which was taken for a jump of the density."""
+    model = angle()
+    learned = kmc.learn(model, random_seed=0, progressbar=False)
+    assert not learned.jumps
+    (name,) = model.initial_point(0)
+    grid = np.linspace(-np.pi, np.pi, 801)[:-1]
+    log_density = model.compile_logp()
+    weights = softmax([log_density({name: x}) for x in grid])
+    mean = weights @ grid
+    exact = {"mean": mean, "sd": np.sqrt(weights @ (grid - mean) ** 2)}
+    found = learned.summary().loc["a"]
+    for what, right in exact.items():
+        assert abs(found[what] - right) < 5 * found[f"se_{what}"] < 0.5
 
 
 def log_evidence_of_one_period():

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
+import pymc_kmc as kmc
 from examples.benchmarks import learning, peers
 from examples.benchmarks.peer_samplers import PEERS, QUICK_BUDGET, Problem, Snapshot
 
@@ -53,6 +54,18 @@ def test_weights_count():
     draws = np.array([[0.0], [1.0], [5.0]])
     mean, sd = peers.moments(Snapshot(3, 0.0, draws, np.array([0.5, 0.5, 0.0])))
     assert (mean, sd) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("weights", [None, np.array([0.5, 0.5, 0.0])])
+def test_learning_is_judged_by_its_weights(monkeypatch, weights):
+    learned = SimpleNamespace(positions=np.array([[0.0], [1.0], [5.0]]), weights=weights)
+    learned.log_evidence, learned.has_converged = SimpleNamespace(value=-1.0), True
+    monkeypatch.setattr(kmc, "learn", lambda *_, **__: learned)
+    problem = Problem("dose-response", 0, 0)
+    problem.begin()
+    (found,) = PEERS["learn"].run(problem, 500)
+    mean, _ = peers.moments(found)
+    assert mean == (2.0 if weights is None else 0.5)
 
 
 @pytest.mark.parametrize("noise", [0, 1])

@@ -554,3 +554,22 @@ def test_chains_start_where_the_emulated_log_density_is_a_number(edge, starts):
     evaluations = evaluations_of(np.array([[0.5], [3.0]]), np.zeros((2, 1)), np.array([-1.0, -2.0]))
     state = SimpleNamespace(draws=np.array([[0.0], [2.0], [1.0]]), evaluations=evaluations)
     assert _finite(composite, state).tolist() == starts
+
+
+@pytest.mark.parametrize(("n_zero", "is_told"), [(0, False), (9, False), (13, True)])
+def test_estimates_of_zero_are_told_with_the_remedy(n_zero, is_told):
+    """Of few simulations: learning went to its limit, with infinite errors."""
+    values = np.zeros(30)
+    values[:10] = -np.inf  # of the searches, far from mass
+    values[10 : 10 + n_zero] = -np.inf
+    rounds = tuple(SimpleNamespace(n_evaluations=n, predicted=np.zeros(10)) for n in (20, 30))
+    evaluations = SimpleNamespace(log_densities=values)
+    known = {"noise": 1.0, "rounds": rounds, "evaluations": evaluations}
+    said = learning.of_zeros(SimpleNamespace(has_converged=False, **known))
+    assert (said is not None) == is_told
+    if is_told:
+        assert "13 of the last 20 estimates of the likelihood were zero" in said
+        assert "Use more simulations" in said
+    assert learning.of_zeros(SimpleNamespace(has_converged=True, **known)) is None
+    assert learning.of_zeros(SimpleNamespace(has_converged=False, **known | {"noise": 0.0})) is None
+    assert learning.of_zeros(SimpleNamespace(has_converged=False, **known | {"rounds": ()})) is None

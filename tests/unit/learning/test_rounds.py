@@ -10,11 +10,11 @@ import pytest
 import pymc_kmc as kmc
 from pymc_kmc.learning import convergence
 from pymc_kmc.learning import rounds as rounds_module
-from pymc_kmc.learning.composite import Draws, Values
+from pymc_kmc.learning.composite import Composite, Draws, Values
 from pymc_kmc.learning.convergence import Round, begin, unchecked, without_refuted
 from pymc_kmc.learning.emulator import MANY_ROWS, SEARCH_AGAIN, NodeEmulator
 from pymc_kmc.learning.modes import Mode
-from pymc_kmc.learning.placing import OptimisticDraws, new_places, starts_of
+from pymc_kmc.learning.placing import OptimisticDraws, bounds_of, new_places, starts_of
 from pymc_kmc.learning.rounds import (
     COOLING,
     LARGEST_BATCH,
@@ -477,10 +477,32 @@ def test_there_is_no_mass_farther_from_the_prior_than_it_is_wide(known):
     rounds.prior = np.array([[-1.0, -2.0], [1.0, 4.0]])
     composite = rounds.fit(state.evaluations, state.draws)
     np.testing.assert_array_equal(composite.bounds, [[-3.0, -8.0], [3.0, 10.0]])
+    np.testing.assert_array_equal(composite.on_all_turns.bounds, composite.bounds)
     X = np.array([[2.9, 0.0], [3.1, 0.0], [0.0, -8.1]])
     for values in (composite(X), composite(X, 5.0, penalty=0.0), composite.optimistic(X)):
         np.testing.assert_array_equal(np.isfinite(values.penalised), [True, False, False])
         assert np.isfinite(values.gradient).all()
+
+
+def test_angles_have_whole_turns(known):
+    """With half a turn at an end draws were more often on one half of the circle."""
+    rounds, state = known
+    rounds.prior = np.array([[-1.0, -2.0], [1.0, 2.5]])
+    angles, lines = np.array([np.inf, 2.0 * np.pi]), np.full(2, np.inf)
+    best = replace(state.evaluations[:1], X=np.zeros((1, 2)))
+    np.testing.assert_allclose(
+        bounds_of(rounds.prior, best, angles), [[-3.0, -3.0 * np.pi], [3.0, 3.0 * np.pi]]
+    )
+    np.testing.assert_allclose(
+        bounds_of(rounds.prior, replace(best, X=np.array([[0.0, 8.0]])), angles)[1],
+        [3.0, 5.0 * np.pi],
+    )
+    np.testing.assert_allclose(bounds_of(rounds.prior, best, lines)[1], [3.0, 7.0])
+    composite = rounds.fit(state.evaluations, state.draws)
+    model = SimpleNamespace(periods=angles)
+    turned = Composite(model, composite.emulators, None, composite.bounds).on_all_turns
+    np.testing.assert_array_equal(turned.bounds, [[-3.0, -np.inf], [3.0, np.inf]])
+    assert Composite(model, composite.emulators).on_all_turns.bounds is None
 
 
 def test_a_model_may_raise_where_nobody_has_looked(known):

@@ -58,6 +58,10 @@ def test_the_noise_is_read_again(tmp_path):
     # More draws are where estimates are lower than elsewhere.
     means = [each.draws(2000, random_seed=0)["size"].mean() for each in (learned_curve(), loaded)]
     assert means[1] > means[0]
+    assert learned_curve().weights is None
+    np.testing.assert_allclose(learned.weights.sum(), 1.0)
+    half, _ = variance.half(learned.positions)
+    assert np.argmax(learned.weights) == np.argmax(half)
 
 
 def test_draws_are_the_same(path):
@@ -107,4 +111,4 @@ def test_the_form_rises_with_every_change():
     kinds |= {name: storage.fields_of(kind) for name, kind in storage.STORED_KINDS.items()}
     kinds |= {name: kind._fields for name, kind in EXTENSIONS.items()}
     digest = hashlib.sha256(repr(sorted(kinds.items())).encode()).hexdigest()[:8]
-    assert (storage.FORM, digest) == (13, "87ee210d")
+    assert (storage.FORM, digest) == (14, "0a0633a7")
