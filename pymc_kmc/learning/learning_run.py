@@ -118,11 +118,11 @@ def learn(
         `evaluations` of a result, of an exception that this function has raised, or of a step. They
         are not repeated, except for the best place of a learned posterior, or where black boxes get
         data or constants: another value there belongs to another model. Of noisy estimates eight
-        are repeated; a warning says if they differ by more than their noise. If leave-one-out
-        predictions show that they suffice, nothing is evaluated. With the same arguments learning
-        continues where they ended. From a store those of the model's one black box or noisy
-        likelihood are taken, whose parameters must be variables of the model: the best and others,
-        half of `max_evaluations` at most.
+        are repeated, of a `pm.Simulator` forty; a warning says if they differ by more than their
+        noise. If leave-one-out predictions show that they suffice, nothing is evaluated. With the
+        same arguments learning continues where they ended. From a store those of the model's one
+        black box or noisy likelihood are taken, whose parameters must be variables of the model:
+        the best and others, half of `max_evaluations` at most.
     random_seed : None, int or numpy.random.Generator
     progressbar : bool
 

@@ -15,6 +15,10 @@ from pymc_kmc.model.evaluations import Evaluations
 # Number of estimates that are made again, standard errors of the mean square of their changes that
 # noise may explain, and the change, in nats, that is too small to matter.
 N_REPEATED, NOISE_ERRORS, SMALL_CHANGE = 8, 4.0, 0.1
+# Estimates at each of these places where the noise isn't known, and the places at which an earlier
+# one is outside of their range: in one case of 380, since it is with probability 1/3 whatever the
+# noise is. Of two priors the densities are equal somewhere, so that one place may be inside.
+N_AT_EACH, N_OUTSIDE = 5, 7
 
 
 def known_error(rounds, state, composite, draws):
@@ -67,6 +71,8 @@ def remember(earlier, opaque, starts, most):
         _try_out(evaluations, opaque)
     if is_posterior and opaque.is_noisy:
         _repeat_estimates(earlier, opaque)
+    elif opaque.is_noisy and opaque.is_whole and len(evaluations) >= N_REPEATED:
+        _estimate_anew(evaluations, opaque)
     remembered = opaque.remember(evaluations)
     begins_there = not is_posterior and remembered.rows(starts[:1])[0] >= 0
     is_on_the_way = begins_there and _are_as_high(evaluations, remembered)
@@ -186,14 +192,37 @@ def _repeat_estimates(learned, opaque):
     n, noise = max(len(changes), 1), 2.0 * learned.noise**2
     mean_square = float(np.sum(changes**2)) / n
     if mean_square > SMALL_CHANGE**2 + noise * (1.0 + NOISE_ERRORS * np.sqrt(2.0 / n)):
-        warnings.warn(
-            f"evaluations may be of another model: {n} estimates made again at its best places "
+        _warn(
+            f"{n} estimates made again at its best places "
             f"differ by {np.sqrt(mean_square):.2g} nats from those made then, at the root mean "
             f"square, and by noise they would differ by {np.sqrt(noise):.2g}. If the estimator "
-            "uses other data now, or other constants, learn anew, without evaluations=.",
-            UserWarning,
-            stacklevel=5,
+            "uses other data now, or other constants, learn anew, without evaluations=."
         )
+
+
+def _estimate_anew(earlier, opaque):
+    """Warn if most estimates of the whole log density are outside of the range of new ones."""
+    # The highest of all owe it to their noise; the upper half hardly does.
+    upper = np.argsort(-earlier.log_densities, kind="stable")[: max(len(earlier) // 2, N_REPEATED)]
+    some = earlier[upper[np.linspace(0, len(upper) - 1, N_REPEATED).astype(int)]]
+    before = some.log_densities
+    X = np.repeat(some.X, N_AT_EACH, axis=0)
+    now = opaque.evaluate(X).log_densities.reshape(N_REPEATED, N_AT_EACH)
+    lowest, highest = now.min(axis=1), now.max(axis=1)
+    outside = (before < lowest - SMALL_CHANGE) | (before > highest + SMALL_CHANGE)
+    if outside.sum() >= N_OUTSIDE:
+        i = int(np.argmax(outside))
+        _warn(
+            f"its estimates at {outside.sum()} of {N_REPEATED} good places are outside of the "
+            f"range of {N_AT_EACH} made now; at {some.X[i].tolist()}, on the unconstrained scale, "
+            f"{before[i]:.4g} was found, and now {lowest[i]:.4g} to {highest[i]:.4g}. A whole log "
+            "density holds for one prior and the same data: if these have changed, learn anew, "
+            "without evaluations=."
+        )
+
+
+def _warn(why):
+    warnings.warn(f"evaluations may be of another model: {why}", UserWarning, stacklevel=6)
 
 
 def _are_exact(opaque):

@@ -217,6 +217,28 @@ def test_estimates_of_other_data_are_noticed(data):
     assert len(told) == (data != 1.0)
 
 
+@pytest.mark.parametrize("changed", [{}, {"prior": (3.0, 0.5)}, {"data": 2.0}])
+def test_evaluations_of_a_simulator_hold_for_one_prior_and_the_same_data(changed):
+    """Its log densities have both, and the noise hides them: other ones were taken silently."""
+
+    def simulate(rng, a, size):
+        return rng.normal(a, 1.0, 30)
+
+    def simulated(prior=(0.0, 2.0), data=1.0):
+        observed = np.random.default_rng(0).normal(data, 1.0, 30)
+        with pm.Model() as model:
+            a = pm.Normal("a", *prior)
+            pm.Simulator("s", simulate, a, sum_stat="mean", epsilon=0.2, observed=observed)
+        return OpaqueModel(model.continuous_value_vars, model, np.random.default_rng(0))
+
+    first = simulated().evaluate(np.linspace(-2.0, 4.0, 40)[:, None])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        assert len(remember(first, simulated(**changed), first.X[:4] + 0.1, 20)) == 40
+    told = [str(w.message) for w in caught if "may be of another model" in str(w.message)]
+    assert len(told) == len(changed)
+
+
 def test_exact_outputs_beside_estimates_are_compared():
     def beside(constant):
         with pm.Model() as model:

@@ -4,6 +4,7 @@ import numpy as np
 import pymc as pm
 import pymc.dims as pmd
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from pytensor.tensor.variable import TensorVariable
 
@@ -46,6 +47,28 @@ def test_inside_scan(likelihood):
         for steps in (2.0 * x, x):
             with pytest.raises(ValueError, match="of 'f' has no value, .* inside pytensor.scan"):
                 pytensor.scan(likelihood, sequences=[steps], return_updates=False)
+
+
+def test_inside_scan_of_variables_that_are_none_of_a_step():
+    """They are values where scan is given them; PyMC refuses the model where it isn't."""
+    steps = pt.as_tensor([1.0, 2.0, 3.0])
+    options = {"sequences": [steps], "return_updates": False}
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        products = pytensor.scan(
+            lambda step, x: step * kmc.BlackBox("f", np.exp, x), non_sequences=[x], **options
+        )
+        pm.Normal("y", products, observed=[1.0, 2.0, 3.0])
+    found = model.compile_logp()({"x": np.array(0.3)})
+    residuals = np.array([1.0, 2.0, 3.0]) * (np.exp(0.3) - 1.0)
+    expected = -0.5 * (0.3**2 + residuals @ residuals + 4.0 * np.log(2.0 * np.pi))
+    np.testing.assert_allclose(found, expected)
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        products = pytensor.scan(lambda step: step * kmc.BlackBox("f", np.exp, x), **options)
+        pm.Normal("y", products, observed=[1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="Random variables detected in the logp graph"):
+        model.logp()
 
 
 def test_none_at_all(likelihood):
