@@ -39,6 +39,7 @@ from pymc_kmc.numerics.evaluation import (
 from pymc_kmc.numerics.jit import sources_digest
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, geometric_mean, single_threaded_blas
 from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at_all, packed, pulled_at_all
+from pymc_kmc.surrogates.protocol import Predictor
 
 # Minus the log correlation of starts and ends at which sequences end. With 6 they take .8 to 1.2 ms
 # in three and four dimensions, with 3 .5 to .7, at the same effective sample size.
@@ -62,7 +63,7 @@ N_COMPARED = 8
 N_WEIGHED = 2
 
 
-class EmulatedDensity:
+class EmulatedDensity(Predictor):
     """A `Surrogate`: the log density with emulated outputs, given the values of other variables.
 
     The emulators are those of the LearnedPosterior `learned`. In `coordinates` the density has
@@ -163,28 +164,21 @@ class EmulatedDensity:
         self.composite.model.follow(self._point)
         self._last = None, None
 
-    def log_density(self, X):
-        values = self._values(X).penalised
-        return values if np.ndim(X) == 2 else float(values[0])
+    def _log_densities(self, rows):
+        return self._values(rows).penalised
 
-    def gradient(self, X):
-        gradients = self._values(X).gradient
-        return gradients if np.ndim(X) == 2 else gradients[0]
+    def _gradients(self, rows):
+        return self._values(rows).gradient
 
-    def predict(self, X, return_std=False):
-        """Return the log density at X, (d,) or (n, d), and its standard deviation if wanted."""
-        values = self._values(X)
-        mean, sd = values.penalised, np.sqrt(values.variance)
-        if np.ndim(X) == 1:
-            mean, sd = float(mean[0]), float(sd[0])
-        return (mean, sd) if return_std else mean
+    def _predictions(self, rows):
+        values = self._values(rows)
+        return values.penalised, np.sqrt(values.variance)
 
     def weight(self, value):
         """Return 0: chains learn from no value."""
         return 0.0
 
     def _values(self, X):
-        X = np.atleast_2d(X)
         # Without compiled code a trajectory asks for value and gradient at one place after another.
         key, values = self._last
         if key != (new := X.tobytes()):

@@ -171,15 +171,13 @@ class LogDensityFit:
         features, rest = self.part(Z)
         return np.hstack([self.trend(Z), features]), rest
 
-    def predict(self, X, with_variances):
-        """Return predictions (n,) at X (n, d), and variances (n,) or None."""
+    def predict(self, X):
+        """Return predictions (n,) at X (n, d), and variances (n,)."""
         Z = (X - self.parameters.centre) @ self.parameters.whitening.T
         (features, rest), regression = self.features(Z), self.regression
         features -= regression.mean
         mean = regression.level + features @ regression.coefficients
         mean -= 0.5 * quadratic_form(Z, self.base)
-        if not with_variances:
-            return mean, None
         half = triangular_solve(regression.factor.T, features.T)
         variances = np.einsum("kn,kn->n", half, half) + rest / self.kernel_ridge
         return mean, self.variance * variances
