@@ -50,10 +50,6 @@ class RadialTerms(NamedTuple):
     log_damped_scale: float
 
     name = "radial"
-    #: Whether its points are coordinates of x itself, in standard deviations.
-    is_along_axes = False
-    #: Whether a bend goes with it: a quartic overrules all terms where the tails are.
-    bends = False
 
     @classmethod
     def start(cls, n_dimensions):
@@ -70,10 +66,6 @@ class RadialTerms(NamedTuple):
     @property
     def bounds(self):
         return [LOG_RADIAL, LOG_RADIAL]
-
-    @property
-    def n_lengths(self):
-        return 0
 
     @property
     def variances(self):
@@ -141,7 +133,7 @@ class Hyperparameters(NamedTuple):
     @classmethod
     def start(cls, values, n_dimensions, extension=None):
         """Return a search's first parameters: s, b, a and sigma^2 as given, the others usual."""
-        lengths = np.full(n_dimensions, usual_log_length(n_dimensions))
+        lengths = np.full(n_dimensions, 0.5 * np.log(BEND_LENGTH * n_dimensions))
         extension = extension and EXTENSIONS[extension].start(n_dimensions)
         return cls(*values, lengths, extension)
 
@@ -322,7 +314,3 @@ def _priors(Z, variances, precisions):
         trend, bend = _slopes(square, relevance * weighted)
         found[1, i], found[2, i] = variances[0] * trend, variances[1] * relevance * bend
     return found
-
-
-def usual_log_length(n_dimensions):
-    return 0.5 * np.log(BEND_LENGTH * n_dimensions)
