@@ -272,11 +272,12 @@ def _evidence_of_trend(trend, data):
     residuals = data.residuals(data.prior)
     regression = BayesianRegression(trend(data.Z), residuals, data.weights, TREND_RIDGES)
     fit = regression.fit(np.zeros((len(residuals), 0)))
-    return _evidence_of_a_value(fit, data.weights / data.weights.mean())
+    return _evidence_of_a_value(fit, data.weights)
 
 
 def _evidence_of_a_value(fit, weights):
-    return float(fit.log_evidence / len(weights) + 0.5 * np.log(weights).mean())
+    log_weights = np.log(weights / weights.mean())
+    return float(fit.log_evidence / len(weights) + 0.5 * log_weights.mean())
 
 
 def _solve(options, data, trend, parts):
@@ -304,7 +305,6 @@ def _solve(options, data, trend, parts):
     coefficients, score_weight = _with_scores(
         options, data, trend, part, features, base, ridges, fit
     )
-    weights = data.weights / data.weights.mean()
     regression = OnlineRegression.of(
         features, data.residuals(base), data.weights, ridges, coefficients
     )
@@ -320,7 +320,7 @@ def _solve(options, data, trend, parts):
         depth=data.depth,
         most_landmarks=int(MORE_LANDMARKS * options.n_landmarks),
         constant=regression.constant,
-        log_evidence=_evidence_of_a_value(fit, weights),
+        log_evidence=_evidence_of_a_value(fit, data.weights),
         score_weight=score_weight,
     )
 
