@@ -31,6 +31,7 @@ Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 (d + m))
 of few coordinates have d exponentials in place of one, :math:`O(n^2 d)` a trial.
 """
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -218,13 +219,11 @@ class MarginalLikelihood:
         self.start = Hyperparameters.start(KERNEL_START, Z.shape[1], extension).packed
 
     def loss(self, vector):
-        try:
+        with suppress(LinAlgError):
             loss, gradient = self._loss(vector)
-        except LinAlgError:
-            return NO_LOSS, np.zeros_like(vector)
-        if not (np.isfinite(loss) and np.isfinite(gradient).all()):
-            return NO_LOSS, np.zeros_like(vector)
-        return loss, gradient
+            if np.isfinite(loss) and np.isfinite(gradient).all():
+                return loss, gradient
+        return NO_LOSS, np.zeros_like(vector)
 
     def _loss(self, vector):
         d = self.Z.shape[1]
