@@ -56,11 +56,6 @@ class AdditiveKernel(NamedTuple):
         return cls(*vector[:2], vector[2:])
 
     @property
-    def packed(self):
-        """All parameters in a vector (2 + d,); `unpacked` is the inverse."""
-        return np.append(self[:2], self.log_lengths)
-
-    @property
     def bounds(self):
         return [LOG_VARIANCE, LOG_RATIO, *[LOG_LENGTH] * len(self.log_lengths)]
 

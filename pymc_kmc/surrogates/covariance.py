@@ -60,16 +60,12 @@ class RadialTerms(NamedTuple):
         return cls(*vector)
 
     @property
-    def packed(self):
-        return np.array(self)
-
-    @property
     def bounds(self):
         return [LOG_RADIAL, LOG_RADIAL]
 
     @property
     def variances(self):
-        return np.exp(2.0 * self.packed)
+        return np.exp(2.0 * np.array(self))
 
     def __call__(self, Z, other):
         of_terms, of_damped = self.variances
@@ -146,8 +142,7 @@ class Hyperparameters(NamedTuple):
     @property
     def packed(self):
         """All parameters in a vector (4 + d,), then the extension's; `unpacked` inverts it."""
-        more = [] if self.extension is None else self.extension.packed
-        return np.concatenate([self[:4], self.log_lengths, more])
+        return np.hstack([*self[:5], *(self.extension or ())])
 
     @property
     def factors(self):
