@@ -87,8 +87,6 @@ class LogDensityGP(Predictor):
     ----------
     parameters_ : LogDensityGPParameters
         For compiled code.
-    score_weight_ : float
-        The weight of score matching that was chosen.
     variance_ : float
         Residual variance of a value that counts fully: noise, and the surrogate's error.
     log_evidence_ : float
@@ -200,7 +198,6 @@ class LogDensityGP(Predictor):
         )
         self._fit = fit
         self.parameters_ = fit.parameters
-        self.score_weight_ = fit.score_weight
         self.variance_ = fit.variance
         self.log_evidence_ = fit.log_evidence
         self.n_features_in_ = d
