@@ -5,6 +5,7 @@ likelihood are exact and follow other steps' variables. Value and gradient are o
 function, which compiled trajectories call.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -75,37 +76,31 @@ class EmulatedDensity(Predictor):
     def __init__(self, model, learned, coordinates):
         self.model, self.learned, self.coordinates = model, learned, coordinates
         self.variance_ = learned.noise**2
-        self._composite = self._compiled = self._function = self._point = self._packed = None
-        self._last = None, None
+        self._point, self._last = None, (None, None)
         self.n_features_in_ = len(coordinates.origin)
 
-    @property
+    @cached_property
     def composite(self):
-        if self._composite is None:
-            learned = self.learned
-            by_name = {variable.name: variable for variable in self.model.value_vars}
-            variables = [by_name[name] for name in learned.names]
-            # No noise is drawn, and nothing evaluated but an Op whose type doesn't say its shape.
-            rng = np.random.default_rng(0)
-            opaque = OpaqueModel(variables, self.model, rng, structure=learned.structure)
-            if self._point is not None:
-                opaque.follow(self._point)
-            emulators: list = []
-            for i, (node, state) in enumerate(zip(opaque.nodes, learned.emulators, strict=True)):
-                is_first = node.function == i
-                first = NodeEmulator.restored(node, state) if is_first else emulators[node.function]
-                emulators.append(first if is_first else first.shared(node))
-            region = learned.region
-            region = region and FeasibleRegion.restored(region, opaque.is_noisy)
-            self._composite = Composite(opaque, emulators, region)
-        return self._composite
+        learned = self.learned
+        by_name = {variable.name: variable for variable in self.model.value_vars}
+        variables = [by_name[name] for name in learned.names]
+        # No noise is drawn, and nothing evaluated but an Op whose type doesn't say its shape.
+        rng = np.random.default_rng(0)
+        opaque = OpaqueModel(variables, self.model, rng, structure=learned.structure)
+        if self._point is not None:
+            opaque.follow(self._point)
+        emulators: list = []
+        for i, (node, state) in enumerate(zip(opaque.nodes, learned.emulators, strict=True)):
+            is_first = node.function == i
+            first = NodeEmulator.restored(node, state) if is_first else emulators[node.function]
+            emulators.append(first if is_first else first.shared(node))
+        region = learned.region and FeasibleRegion.restored(learned.region, opaque.is_noisy)
+        return Composite(opaque, emulators, region)
 
-    @property
+    @cached_property
     def packed(self):
         """The emulators' :class:`Packed`, pickled too: another process might round otherwise."""
-        if self._packed is None:
-            self._packed = packed([part.packable for part in self.composite.parts])
-        return self._packed
+        return packed([part.packable for part in self.composite.parts])
 
     @property
     def operations(self):
@@ -121,37 +116,34 @@ class EmulatedDensity(Predictor):
     def parameters(self):
         """Parameters for evaluation, compiled once a process, or else PythonParameters."""
         if self._compiled is None:
-            self._compile()
-        if not self._compiled:
             return PythonParameters(InCoordinates(self, self.coordinates))
-        coordinates = self.coordinates
-        return EmulatedParameters(
-            self._compiled.address, self._shared, coordinates.origin, coordinates.inverse
-        )
+        density, function = self._compiled
+        coordinates = self.coordinates.origin, self.coordinates.inverse
+        return EmulatedParameters(density.address, _shared_by(function), *coordinates)
 
-    def _compile(self):
+    @cached_property
+    def _compiled(self):
+        """The CompiledDensity and its PyTensor function, or None if compilation failed."""
         composite, mode = self.composite, get_mode("NUMBA")
         # -inf where a parameter is impossible, in place of an exception.
         mode = mode.including("local_check_parameter_to_ninf_switch")
         try:
             x, *graphs = emulated_graph(composite, self.packed)
-            self._function = compile_function([x], graphs, {"mode": mode})
-            arguments = np.zeros(self.n_features_in_), *self._shared
-            self._compiled = CompiledDensity.of(self._function, arguments) or False
+            function = compile_function([x], graphs, {"mode": mode})
+            arguments = np.zeros(self.n_features_in_), *_shared_by(function)
+            density = CompiledDensity.of(function, arguments)
+            return density and (density, function)
         except Exception as error:
             # Many an exception of PyTensor's, numba's or LLVM's; NumPy evaluates the model too, but
             # rounds otherwise.
             log.debug(f"KMC: draws are evaluated by NumPy, for compilation failed: {error!r}")
-            self._compiled = False
-
-    @property
-    def _shared(self):
-        return tuple([storage[0] for storage in self._function.vm.inputs[1:]])
+            return None
 
     def __getstate__(self):
         # Addresses have no meaning in another process.
-        left_out = {"_composite": None, "_compiled": None, "_function": None, "_last": (None, None)}
-        return vars(self) | left_out
+        left_out = "composite", "_compiled"
+        kept = {name: value for name, value in vars(self).items() if name not in left_out}
+        return kept | {"_last": (None, None)}
 
     def __deepcopy__(self, memo):
         # PyMC copies a step's state before a chain; not all its models can be copied. Nothing here
@@ -186,6 +178,10 @@ class EmulatedDensity(Predictor):
                 values = self.composite(X, penalty=0.0)
             self._last = new, values
         return values
+
+
+def _shared_by(function):
+    return tuple([storage[0] for storage in function.vm.inputs[1:]])
 
 
 class EmulatedHamiltonian(SurrogateHamiltonian):
