@@ -76,7 +76,7 @@ class EmulatedDensity(Predictor):
     def __init__(self, model, learned, coordinates):
         self.model, self.learned, self.coordinates = model, learned, coordinates
         self.variance_ = learned.noise**2
-        self._point, self._last = None, (None, None)
+        self._point = None
         self.n_features_in_ = len(coordinates.origin)
 
     @cached_property
@@ -142,8 +142,7 @@ class EmulatedDensity(Predictor):
     def __getstate__(self):
         # Addresses have no meaning in another process.
         left_out = "composite", "_compiled"
-        kept = {name: value for name, value in vars(self).items() if name not in left_out}
-        return kept | {"_last": (None, None)}
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __deepcopy__(self, memo):
         # PyMC copies a step's state before a chain; not all its models can be copied. Nothing here
@@ -154,7 +153,6 @@ class EmulatedDensity(Predictor):
         """Set the other variables to their values in PyMC's `point`."""
         self._point = {name: np.array(point[name]) for name in self.composite.model.others}
         self.composite.model.follow(self._point)
-        self._last = None, None
 
     def _log_densities(self, rows):
         return self._values(rows).penalised
@@ -170,14 +168,9 @@ class EmulatedDensity(Predictor):
         """Return 0: chains learn from no value."""
         return 0.0
 
-    def _values(self, X):
-        # Without compiled code a trajectory asks for value and gradient at one place after another.
-        key, values = self._last
-        if key != (new := X.tobytes()):
-            with np.errstate(all="ignore"), single_threaded_blas():
-                values = self.composite(X, penalty=0.0)
-            self._last = new, values
-        return values
+    def _values(self, rows):
+        with np.errstate(all="ignore"), single_threaded_blas():
+            return self.composite(rows, penalty=0.0)
 
 
 def _shared_by(function):

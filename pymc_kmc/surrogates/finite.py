@@ -308,10 +308,7 @@ class KernelExpFinite(ExponentialFamily):
             It has a new ``parameters_``.
         """
         check_fitted(self)
-        X_new = np.asarray(X_new)
-        X_new = check_points(
-            X_new[None, :] if X_new.ndim == 1 else X_new, "X_new", d=self.n_features_in_
-        )
+        X_new = check_points(np.atleast_2d(X_new), "X_new", d=self.n_features_in_)
         if sample_weight is not None and np.ndim(sample_weight) == 0:
             sample_weight = np.full(len(X_new), sample_weight)
         weights = check_weights(sample_weight, len(X_new))
