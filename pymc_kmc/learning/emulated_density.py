@@ -39,7 +39,7 @@ from pymc_kmc.numerics.evaluation import (
 )
 from pymc_kmc.numerics.jit import sources_digest
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, geometric_mean, single_threaded_blas
-from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at_all, packed, pulled_at_all
+from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, packed, pulled_at
 from pymc_kmc.surrogates.protocol import Predictor
 
 # Minus the log correlation of starts and ends at which sequences end. With 6 they take .8 to 1.2 ms
@@ -275,7 +275,7 @@ class EmulatorOp(Op):
 
     def perform(self, node, inputs, output_storage):
         points, numbers, layout, place = inputs
-        found = outputs_at_all(points, numbers, layout, int(place))
+        found = outputs_at(points, numbers, layout, int(place))
         for storage, value in zip(output_storage, found, strict=True):
             storage[0] = value
 
@@ -302,7 +302,7 @@ class EmulatorPullOp(Op):
 
     def perform(self, node, inputs, output_storage):
         *arrays, place = inputs
-        output_storage[0][0] = pulled_at_all(*arrays, int(place))
+        output_storage[0][0] = pulled_at(*arrays, int(place))
 
 
 def _cache_key(op):
@@ -314,7 +314,7 @@ def _cache_key(op):
 def _funcify_emulator(op, **kwargs):
     @numba_basic.numba_njit
     def emulator(points, numbers, layout, place):
-        return outputs_at_all(points, numbers, layout, place.item())
+        return outputs_at(points, numbers, layout, place.item())
 
     return emulator, _cache_key(op)
 
@@ -323,7 +323,7 @@ def _funcify_emulator(op, **kwargs):
 def _funcify_pull(op, **kwargs):
     @numba_basic.numba_njit
     def pull(points, by_outputs, outputs, memory, numbers, layout, place):
-        return pulled_at_all(points, by_outputs, outputs, memory, numbers, layout, place.item())
+        return pulled_at(points, by_outputs, outputs, memory, numbers, layout, place.item())
 
     return pull, _cache_key(op)
 
