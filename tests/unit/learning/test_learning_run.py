@@ -200,7 +200,7 @@ def test_draws_that_the_emulators_are_not_sure_of_are_not_learned(monkeypatch):
 
     Where they are sure fewer evaluations are enough, see above.
     """
-    monkeypatch.setattr(convergence, "OWN_TOLERANCE", 1e-9)
+    monkeypatch.setattr(convergence.Limits, "own", 3e-10)
     with pytest.warns(UserWarning, match="emulators were sure of all draws"):
         assert not kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
 
