@@ -197,10 +197,8 @@ class Covariances:
     @property
     def prior(self):
         """Variances (k,) at the points A."""
-        prior = self._of_priors[0]
-        return (
-            prior if self.extension is None else prior + self.extension.prior(self._along_axes[0])
-        )
+        prior, extension = self._of_priors[0], self.extension
+        return prior if extension is None else prior + extension.prior(self._along_axes[0])
 
     def pullback(self, by_values, by_prior):
         """Return the gradient (k, d) in A of ``sum(by_values * values) + by_prior @ prior``."""
