@@ -198,10 +198,8 @@ def _repeat_estimates(learned, opaque):
 
 def _are_exact(opaque):
     """Return the mask (k,) of returned values that aren't estimates."""
-    are_exact = np.ones(opaque.nodes[-1].returned.stop, dtype=bool)
-    for node in opaque.nodes:
-        are_exact[node.returned] = not node.is_noisy
-    return are_exact
+    sizes = [node.returned.stop - node.returned.start for node in opaque.nodes]
+    return np.repeat([not node.is_noisy for node in opaque.nodes], sizes)
 
 
 def _try_out(earlier, opaque):
