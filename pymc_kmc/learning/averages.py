@@ -66,7 +66,7 @@ import pandas as pd
 from scipy.special import expit, logsumexp, softmax
 from scipy.stats import multivariate_t
 
-from pymc_kmc.learning.composite import PENALTY
+from pymc_kmc.learning.composite import NOT_BY_CHANCE, PENALTY
 from pymc_kmc.learning.modes import NO_MASS
 from pymc_kmc.numerics.checks import as_number
 
@@ -84,9 +84,6 @@ PRIOR_EVALUATIONS = 4.0
 N_GROUPS = 4
 # Number of draws that one independent draw is worth, if chains have mixed.
 INEFFICIENCY = 1.25
-# Standard errors above which a control variate's mean isn't zero. By chance one of 65 is above in
-# .4 % of cases; these have larger standard errors.
-NOT_ZERO = 4.0
 # Lines between draws that are searched for jumps, intervals of each, and most halvings of an
 # interval that derivatives don't explain. 64 lines detect a jump with 2 % of the mass beyond in 90
 # % of cases.
@@ -222,7 +219,7 @@ class Averages:
     def _of_mean_zero(self, controls):
         means = self.weights @ controls
         variances = self._inefficiency * (self.weights**2 @ (controls - means) ** 2)
-        is_zero = np.all(means**2 <= NOT_ZERO**2 * variances)
+        is_zero = np.all(means**2 <= NOT_BY_CHANCE**2 * variances)
         return controls if is_zero else controls[:, :0]
 
     def surrogate_variance(self, influences):

@@ -61,9 +61,9 @@ DISPERSED = 2.0
 BETWEEN = (8, MOST_STEPS), (8, 4 * MOST_STEPS), (16, 4 * MOST_STEPS), (32, 4 * MOST_STEPS)
 # Potential scale reduction (R-hat) below which chains have mixed.
 MIXED = 1.03
-# Drift of averages, in standard errors, above which chains still depend on their starts: of a
-# hundred averages without drift, one is above it in 1 of 150 calls.
-MOST_DRIFT = 4.0
+# Standard errors above which what should be zero isn't so by chance, as the drift of averages that
+# don't depend on where chains began. Of a hundred, one is above it in 1 of 150 calls.
+NOT_BY_CHANCE = 4.0
 # Number of transitions of burn-in.
 N_BURNED = 16
 # Proposals from the prior between two draws. Without them a plateau with 3 % of the mass, 8 nats
@@ -386,7 +386,7 @@ def drawn(composite, state, rng, prior) -> FinalDraws:
         X = np.stack([part.X for part in parts])
         turned = on_circles(X, composite.model.periods)
         r_hat = potential_scale_reduction(turned)
-        have_mixed = r_hat < MIXED and drift(turned) < MOST_DRIFT
+        have_mixed = r_hat < MIXED and drift(turned) < NOT_BY_CHANCE
         if have_mixed or not state.has_converged or stage == len(BETWEEN) - 1:
             break
         if stage == 0 and r_hat >= MIXED:

@@ -24,18 +24,18 @@ UNCERTAIN_TOLERANCE = 3.0
 # Quantile of the draws' log densities whose depth, scaled to the exploring temperature, bounds the
 # depth that counts. With the draws' largest depth a time series had an ESS of 81 in place of 800.
 DEEP_SHARE = 0.01
-# Largest standard deviation of the log density at draws, in tolerances and in standard deviations
-# of the noise: the penalty of a larger one hides mass. With one tolerance Student's t had an ESS of
-# 727 (650) after 266 evaluations, with two 630 (407) after 167, and Glass ended once at .44 nats,
-# after 451 evaluations, with an ESS of 114.
-OWN_TOLERANCE, OWN_NOISE = 1.0, 2.0 / 3.0
+# Largest standard deviation of the log density at draws, in standard deviations of the noise; it is
+# the tolerance at least. The penalty of a larger one hides mass. With one tolerance Student's t had
+# an ESS of 727 (650) after 266 evaluations, with two 630 (407) after 167, and Glass ended once at
+# .44 nats, after 451 evaluations, with an ESS of 114.
+OWN_NOISE = 2.0 / 3.0
 # Largest difference of moments (a mean in sds, or a log sd) between draws and optimistic draws: at
 # least, and per nat of the emulators' own sd. Learned models have hardly .1, Student's t in eight
 # dimensions .3 to .8 (up to 1.6 per nat), bananas with unknown arms .3 to 7 (2 to 20 per nat); one
 # at .17 had a log sd off by .86.
 LARGEST_GAP, GAP_OF_OWN = 0.1, 1.5
-# Draws of a round that may be infeasible: a number, and a share of all.
-FEW_FAILED, MOST_FAILED = 1, 0.1
+# Largest share of a round's draws that may be infeasible, besides one.
+MOST_FAILED = 0.1
 # Standard errors of the noise's mean square that aren't counted as an error.
 NOISE_SDS = 2.0
 
@@ -127,7 +127,7 @@ class Limits(NamedTuple):
     @property
     def own(self):
         """Largest standard deviation of the log density at draws, as the emulators predict it."""
-        return max(OWN_TOLERANCE * self.tolerance, OWN_NOISE * self.noise)
+        return max(self.tolerance, OWN_NOISE * self.noise)
 
     def gap(self, own):
         """Return the largest difference of moments, given the standard deviation `own` at draws."""
@@ -191,7 +191,7 @@ def judge(limits, plan, values, predicted, heights, compression, last_errors, by
     is_finite, end = np.isfinite(values), plan.n_fresh + plan.n_distant
     n, n_distant = is_finite[: plan.n_fresh].sum(), is_finite[plan.n_fresh : end].sum()
     expected = 0.0 if by_chance is None else by_chance[: plan.n_fresh].sum()
-    is_feasible = plan.n_fresh - n <= FEW_FAILED + MOST_FAILED * plan.n_fresh + expected
+    is_feasible = plan.n_fresh - n <= 1 + MOST_FAILED * plan.n_fresh + expected
     values, predicted = values[is_finite], predicted[is_finite]
     errors = compression(values) - compression(predicted)
     elsewhere, of_mass = errors, errors

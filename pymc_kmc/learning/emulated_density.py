@@ -5,6 +5,7 @@ likelihood are exact and follow other steps' variables. Value and gradient are o
 function, which compiled trajectories call.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +39,8 @@ from pymc_kmc.numerics.evaluation import (
 )
 from pymc_kmc.numerics.jit import sources_digest
 from pymc_kmc.numerics.linear_algebra import cholesky_factor, geometric_mean, single_threaded_blas
-from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at_all, packed, pulled_at_all
+from pymc_kmc.surrogates.exact_gp_evaluation import outputs_at, packed, pulled_at
+from pymc_kmc.surrogates.protocol import Predictor
 
 # Minus the log correlation of starts and ends at which sequences end. With 6 they take .8 to 1.2 ms
 # in three and four dimensions, with 3 .5 to .7, at the same effective sample size.
@@ -62,7 +64,7 @@ N_COMPARED = 8
 N_WEIGHED = 2
 
 
-class EmulatedDensity:
+class EmulatedDensity(Predictor):
     """A `Surrogate`: the log density with emulated outputs, given the values of other variables.
 
     The emulators are those of the LearnedPosterior `learned`. In `coordinates` the density has
@@ -74,37 +76,31 @@ class EmulatedDensity:
     def __init__(self, model, learned, coordinates):
         self.model, self.learned, self.coordinates = model, learned, coordinates
         self.variance_ = learned.noise**2
-        self._composite = self._compiled = self._function = self._point = self._packed = None
-        self._last = None, None
+        self._point = None
         self.n_features_in_ = len(coordinates.origin)
 
-    @property
+    @cached_property
     def composite(self):
-        if self._composite is None:
-            learned = self.learned
-            by_name = {variable.name: variable for variable in self.model.value_vars}
-            variables = [by_name[name] for name in learned.names]
-            # No noise is drawn, and nothing evaluated but an Op whose type doesn't say its shape.
-            rng = np.random.default_rng(0)
-            opaque = OpaqueModel(variables, self.model, rng, structure=learned.structure)
-            if self._point is not None:
-                opaque.follow(self._point)
-            emulators: list = []
-            for i, (node, state) in enumerate(zip(opaque.nodes, learned.emulators, strict=True)):
-                is_first = node.function == i
-                first = NodeEmulator.restored(node, state) if is_first else emulators[node.function]
-                emulators.append(first if is_first else first.shared(node))
-            region = learned.region
-            region = region and FeasibleRegion.restored(region, opaque.is_noisy)
-            self._composite = Composite(opaque, emulators, region)
-        return self._composite
+        learned = self.learned
+        by_name = {variable.name: variable for variable in self.model.value_vars}
+        variables = [by_name[name] for name in learned.names]
+        # No noise is drawn, and nothing evaluated but an Op whose type doesn't say its shape.
+        rng = np.random.default_rng(0)
+        opaque = OpaqueModel(variables, self.model, rng, structure=learned.structure)
+        if self._point is not None:
+            opaque.follow(self._point)
+        emulators: list = []
+        for i, (node, state) in enumerate(zip(opaque.nodes, learned.emulators, strict=True)):
+            is_first = node.function == i
+            first = NodeEmulator.restored(node, state) if is_first else emulators[node.function]
+            emulators.append(first if is_first else first.shared(node))
+        region = learned.region and FeasibleRegion.restored(learned.region, opaque.is_noisy)
+        return Composite(opaque, emulators, region)
 
-    @property
+    @cached_property
     def packed(self):
         """The emulators' :class:`Packed`, pickled too: another process might round otherwise."""
-        if self._packed is None:
-            self._packed = packed([part.packable for part in self.composite.parts])
-        return self._packed
+        return packed([part.packable for part in self.composite.parts])
 
     @property
     def operations(self):
@@ -120,37 +116,33 @@ class EmulatedDensity:
     def parameters(self):
         """Parameters for evaluation, compiled once a process, or else PythonParameters."""
         if self._compiled is None:
-            self._compile()
-        if not self._compiled:
             return PythonParameters(InCoordinates(self, self.coordinates))
-        coordinates = self.coordinates
-        return EmulatedParameters(
-            self._compiled.address, self._shared, coordinates.origin, coordinates.inverse
-        )
+        density, function = self._compiled
+        coordinates = self.coordinates.origin, self.coordinates.inverse
+        return EmulatedParameters(density.address, _shared_by(function), *coordinates)
 
-    def _compile(self):
+    @cached_property
+    def _compiled(self):
+        """The CompiledDensity and its PyTensor function, or None if compilation failed."""
         composite, mode = self.composite, get_mode("NUMBA")
         # -inf where a parameter is impossible, in place of an exception.
         mode = mode.including("local_check_parameter_to_ninf_switch")
         try:
             x, *graphs = emulated_graph(composite, self.packed)
-            self._function = compile_function([x], graphs, {"mode": mode})
-            arguments = np.zeros(self.n_features_in_), *self._shared
-            self._compiled = CompiledDensity.of(self._function, arguments) or False
+            function = compile_function([x], graphs, {"mode": mode})
+            arguments = np.zeros(self.n_features_in_), *_shared_by(function)
+            density = CompiledDensity.of(function, arguments)
+            return density and (density, function)
         except Exception as error:
             # Many an exception of PyTensor's, numba's or LLVM's; NumPy evaluates the model too, but
             # rounds otherwise.
             log.debug(f"KMC: draws are evaluated by NumPy, for compilation failed: {error!r}")
-            self._compiled = False
-
-    @property
-    def _shared(self):
-        return tuple([storage[0] for storage in self._function.vm.inputs[1:]])
+            return None
 
     def __getstate__(self):
         # Addresses have no meaning in another process.
-        left_out = {"_composite": None, "_compiled": None, "_function": None, "_last": (None, None)}
-        return vars(self) | left_out
+        left_out = "composite", "_compiled"
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __deepcopy__(self, memo):
         # PyMC copies a step's state before a chain; not all its models can be copied. Nothing here
@@ -161,37 +153,28 @@ class EmulatedDensity:
         """Set the other variables to their values in PyMC's `point`."""
         self._point = {name: np.array(point[name]) for name in self.composite.model.others}
         self.composite.model.follow(self._point)
-        self._last = None, None
 
-    def log_density(self, X):
-        values = self._values(X).penalised
-        return values if np.ndim(X) == 2 else float(values[0])
+    def _log_densities(self, rows):
+        return self._values(rows).penalised
 
-    def gradient(self, X):
-        gradients = self._values(X).gradient
-        return gradients if np.ndim(X) == 2 else gradients[0]
+    def _gradients(self, rows):
+        return self._values(rows).gradient
 
-    def predict(self, X, return_std=False):
-        """Return the log density at X, (d,) or (n, d), and its standard deviation if wanted."""
-        values = self._values(X)
-        mean, sd = values.penalised, np.sqrt(values.variance)
-        if np.ndim(X) == 1:
-            mean, sd = float(mean[0]), float(sd[0])
-        return (mean, sd) if return_std else mean
+    def _predictions(self, rows):
+        values = self._values(rows)
+        return values.penalised, np.sqrt(values.variance)
 
     def weight(self, value):
         """Return 0: chains learn from no value."""
         return 0.0
 
-    def _values(self, X):
-        X = np.atleast_2d(X)
-        # Without compiled code a trajectory asks for value and gradient at one place after another.
-        key, values = self._last
-        if key != (new := X.tobytes()):
-            with np.errstate(all="ignore"), single_threaded_blas():
-                values = self.composite(X, penalty=0.0)
-            self._last = new, values
-        return values
+    def _values(self, rows):
+        with np.errstate(all="ignore"), single_threaded_blas():
+            return self.composite(rows, penalty=0.0)
+
+
+def _shared_by(function):
+    return tuple([storage[0] for storage in function.vm.inputs[1:]])
 
 
 class EmulatedHamiltonian(SurrogateHamiltonian):
@@ -292,7 +275,7 @@ class EmulatorOp(Op):
 
     def perform(self, node, inputs, output_storage):
         points, numbers, layout, place = inputs
-        found = outputs_at_all(points, numbers, layout, int(place))
+        found = outputs_at(points, numbers, layout, int(place))
         for storage, value in zip(output_storage, found, strict=True):
             storage[0] = value
 
@@ -319,7 +302,7 @@ class EmulatorPullOp(Op):
 
     def perform(self, node, inputs, output_storage):
         *arrays, place = inputs
-        output_storage[0][0] = pulled_at_all(*arrays, int(place))
+        output_storage[0][0] = pulled_at(*arrays, int(place))
 
 
 def _cache_key(op):
@@ -331,7 +314,7 @@ def _cache_key(op):
 def _funcify_emulator(op, **kwargs):
     @numba_basic.numba_njit
     def emulator(points, numbers, layout, place):
-        return outputs_at_all(points, numbers, layout, place.item())
+        return outputs_at(points, numbers, layout, place.item())
 
     return emulator, _cache_key(op)
 
@@ -340,7 +323,7 @@ def _funcify_emulator(op, **kwargs):
 def _funcify_pull(op, **kwargs):
     @numba_basic.numba_njit
     def pull(points, by_outputs, outputs, memory, numbers, layout, place):
-        return pulled_at_all(points, by_outputs, outputs, memory, numbers, layout, place.item())
+        return pulled_at(points, by_outputs, outputs, memory, numbers, layout, place.item())
 
     return pull, _cache_key(op)
 

@@ -68,10 +68,6 @@ SEARCH_SHARE, SEARCHES_SHARE = 0.25, 0.75
 # Evaluations a dimension that a search by numbers may take anyway: one of Lotka-Volterra's to the
 # right basin takes some 190.
 LEAST_A_SEARCH = 24
-# Largest scale, in unconstrained units, of a search from one of PyMC's jittered points, which are a
-# unit around a point that the user may have set. With the scales of far too wide priors a
-# regression's seven parameters were a hundred nats below their maximum after 250 evaluations.
-JITTERED_SCALE = 1.0
 # Spread of the first places around a maximum, in standard deviations of the linear model's
 # posterior.
 FIRST_SPREAD = 1.5
@@ -136,17 +132,11 @@ class MultiStart:
             return self._at_best(1.0)
         if self.opaque.returns_outputs:
             self._by_outputs()
-            if self.found:
-                return self._at_modes(self.opaque.n_dimensions + 2)
-            return self._at_best(LARGEST_TEMPERATURE)
-        self._disperse()
-        if self.prior is not None and are_near(self.evaluations, self.opaque):
-            return self._at_best(LARGEST_TEMPERATURE)
-        self._by_numbers()
-        return self._at_modes(0) if self.found else self._at_best(LARGEST_TEMPERATURE)
-
-    def _add(self, new):
-        self.evaluations = self.evaluations.joined(new[self.evaluations.rows(new.X) < 0])
+        else:
+            self._disperse()
+            if self.prior is None or not are_near(self.evaluations, self.opaque):
+                self._by_numbers()
+        return self._at_modes() if self.found else self._at_best(LARGEST_TEMPERATURE)
 
     # Outputs
 
@@ -194,7 +184,7 @@ class MultiStart:
 
     def _evaluate(self, X):
         new = self.opaque.evaluate(X)
-        self._add(new)
+        self.evaluations = self.evaluations.joined(new[self.evaluations.rows(new.X) < 0])
         self.say(self.evaluations)
         return new.outputs
 
@@ -250,7 +240,10 @@ class MultiStart:
         left[start] = False
         x, scales = dispersed.X[start], self.scales
         if (x == self.starts[::2]).all(axis=1).any():
-            scales = np.minimum(scales, JITTERED_SCALE)
+            # PyMC's jittered points are a unit around a point that the user may have set. With the
+            # scales of far too wide priors a regression's seven parameters were a hundred nats
+            # below their maximum after 250 evaluations.
+            scales = np.minimum(scales, 1.0)
         place = Mode(x, dispersed.log_densities[start], np.diag(scales**2))
         n_checks = N_IN_A_ROW + self.may_hide_modes
         if alone and self._is_hidden:
@@ -396,15 +389,15 @@ class MultiStart:
         pairs = zip(self.found, self.have_mass, strict=True)
         return [learned_mode(m, self.opaque, n, not has_mass) for (m, n), has_mass in pairs]
 
-    def _at_modes(self, n_around):
-        """Return the state at the modes with mass, with `n_around` evaluations around each."""
+    def _at_modes(self):
+        """Return the state at the modes with mass; of outputs some around each are evaluated."""
         d, rng, modes = self.opaque.n_dimensions, self.rng, self.modes
         draws, best = [], max(modes, key=lambda mode: mode.log_mass)
         for mode in modes:
             factor = np.linalg.cholesky(mode.covariance)
-            if n_around:
-                around = FIRST_SPREAD * rng.standard_normal((n_around, d)) @ factor.T
-                self._add(self.opaque.evaluate(mode.x + around))
+            if self.opaque.returns_outputs:
+                around = FIRST_SPREAD * rng.standard_normal((d + 2, d)) @ factor.T
+                self._evaluate(mode.x + around)
             draws.append(mode.x + rng.standard_normal((N_DRAWS // len(modes), d)) @ factor.T)
         draws = np.vstack(draws)
         covariance = best.covariance if len(modes) == 1 else shrunk(draws)

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 
+from pymc_kmc.learning.composite import NOT_BY_CHANCE
 from pymc_kmc.learning.convergence import N_CONVERGED_ROUNDS, error_about_median, lowest_of_mass
 from pymc_kmc.learning.placing import optimistic_draws
 from pymc_kmc.learning.posterior import LearnedPosterior
@@ -12,9 +13,8 @@ from pymc_kmc.likelihoods.black_box import CALL_ROUNDING
 from pymc_kmc.likelihoods.store import EvaluationStore
 from pymc_kmc.model.evaluations import Evaluations
 
-# Number of estimates that are made again, standard errors of the mean square of their changes that
-# noise may explain, and the change, in nats, that is too small to matter.
-N_REPEATED, NOISE_ERRORS, SMALL_CHANGE = 8, 4.0, 0.1
+# Number of estimates that are made again, and the change, in nats, that is too small to matter.
+N_REPEATED, SMALL_CHANGE = 8, 0.1
 # Estimates at each of these places where the noise isn't known, and the places at which an earlier
 # one is outside of their range: in one case of 380, since it is with probability 1/3 whatever the
 # noise is. Of two priors the densities are equal somewhere, so that one place may be inside.
@@ -191,7 +191,7 @@ def _repeat_estimates(learned, opaque):
     changes = changes[np.isfinite(changes)]
     n, noise = max(len(changes), 1), 2.0 * learned.noise**2
     mean_square = float(np.sum(changes**2)) / n
-    if mean_square > SMALL_CHANGE**2 + noise * (1.0 + NOISE_ERRORS * np.sqrt(2.0 / n)):
+    if mean_square > SMALL_CHANGE**2 + noise * (1.0 + NOT_BY_CHANCE * np.sqrt(2.0 / n)):
         _warn(
             f"{n} estimates made again at its best places "
             f"differ by {np.sqrt(mean_square):.2g} nats from those made then, at the root mean "
@@ -227,10 +227,8 @@ def _warn(why):
 
 def _are_exact(opaque):
     """Return the mask (k,) of returned values that aren't estimates."""
-    are_exact = np.ones(opaque.nodes[-1].returned.stop, dtype=bool)
-    for node in opaque.nodes:
-        are_exact[node.returned] = not node.is_noisy
-    return are_exact
+    sizes = [node.returned.stop - node.returned.start for node in opaque.nodes]
+    return np.repeat([not node.is_noisy for node in opaque.nodes], sizes)
 
 
 def _try_out(earlier, opaque):

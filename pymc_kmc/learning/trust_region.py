@@ -357,8 +357,7 @@ class TrustRegion:
             # Nor is a mean above the luckiest value believed: among values of -1e15 it was 1e19.
             means = np.where(np.isfinite(values), composite(X).mean, -np.inf)
             means = np.minimum(means, values.max())
-            off = 0.0 if self.repulsion is None else self.repulsion(X)[0]
-            best = int(np.lexsort((values, means - off))[-1])
+            best = int(np.lexsort((values, means - self._off(X)))[-1])
             self.x, self.log_density = X[best], means[best]
         return composite
 

@@ -28,8 +28,6 @@ MOST_DIMENSIONS, MOST_BY_NUMBERS = 50, 20
 # The same with many small nodes, as a box for each group: a hundred boxes, 205 values, took ten
 # minutes of a processor and 40 evaluations of each.
 MOST_OF_SMALL_NODES = 250
-# Stack level, from _unasked, of the caller of a step's constructor.
-CALLER = 7
 # What happens if the result isn't trusted.
 AS_THEY_ARE = "each chain learns by itself, from these evaluations and its own"
 
@@ -91,7 +89,7 @@ def _unasked(opaque, rng):
         may_miss = run.multistart.may_hide_modes
         missed = of_searches(learned.modes, run.multistart) if may_miss else None
         for text in filter(None, [of_limit(learned, TOLERANCE), of_noise(learned), missed]):
-            warnings.warn(text, stacklevel=CALLER)
+            warnings.warn(text, stacklevel=7)  # that of the caller of a step's constructor
         return learned, opaque.evaluations
     log.info(
         f"KMC: after {learned.n_evaluations} evaluations chains can't start from what was learned "

@@ -45,10 +45,6 @@ class AdditiveKernel(NamedTuple):
     log_lengths: np.ndarray
 
     name = "additive"
-    #: Whether its points are coordinates of x itself, in standard deviations.
-    is_along_axes = True
-    #: Whether a bend goes with it.
-    bends = True
 
     @classmethod
     def start(cls, n_dimensions):
@@ -60,17 +56,8 @@ class AdditiveKernel(NamedTuple):
         return cls(*vector[:2], vector[2:])
 
     @property
-    def packed(self):
-        """All parameters in a vector (2 + d,); `unpacked` is the inverse."""
-        return np.append(self[:2], self.log_lengths)
-
-    @property
     def bounds(self):
         return [LOG_VARIANCE, LOG_RATIO, *[LOG_LENGTH] * len(self.log_lengths)]
-
-    @property
-    def n_lengths(self):
-        return len(self.log_lengths)
 
     @property
     def factors(self):

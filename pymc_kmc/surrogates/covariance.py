@@ -50,10 +50,6 @@ class RadialTerms(NamedTuple):
     log_damped_scale: float
 
     name = "radial"
-    #: Whether its points are coordinates of x itself, in standard deviations.
-    is_along_axes = False
-    #: Whether a bend goes with it: a quartic overrules all terms where the tails are.
-    bends = False
 
     @classmethod
     def start(cls, n_dimensions):
@@ -64,20 +60,12 @@ class RadialTerms(NamedTuple):
         return cls(*vector)
 
     @property
-    def packed(self):
-        return np.array(self)
-
-    @property
     def bounds(self):
         return [LOG_RADIAL, LOG_RADIAL]
 
     @property
-    def n_lengths(self):
-        return 0
-
-    @property
     def variances(self):
-        return np.exp(2.0 * self.packed)
+        return np.exp(2.0 * np.array(self))
 
     def __call__(self, Z, other):
         of_terms, of_damped = self.variances
@@ -141,7 +129,7 @@ class Hyperparameters(NamedTuple):
     @classmethod
     def start(cls, values, n_dimensions, extension=None):
         """Return a search's first parameters: s, b, a and sigma^2 as given, the others usual."""
-        lengths = np.full(n_dimensions, usual_log_length(n_dimensions))
+        lengths = np.full(n_dimensions, 0.5 * np.log(BEND_LENGTH * n_dimensions))
         extension = extension and EXTENSIONS[extension].start(n_dimensions)
         return cls(*values, lengths, extension)
 
@@ -154,8 +142,7 @@ class Hyperparameters(NamedTuple):
     @property
     def packed(self):
         """All parameters in a vector (4 + d,), then the extension's; `unpacked` inverts it."""
-        more = [] if self.extension is None else self.extension.packed
-        return np.concatenate([self[:4], self.log_lengths, more])
+        return np.hstack([*self[:5], *(self.extension or ())])
 
     @property
     def factors(self):
@@ -210,10 +197,8 @@ class Covariances:
     @property
     def prior(self):
         """Variances (k,) at the points A."""
-        prior = self._of_priors[0]
-        return (
-            prior if self.extension is None else prior + self.extension.prior(self._along_axes[0])
-        )
+        prior, extension = self._of_priors[0], self.extension
+        return prior if extension is None else prior + extension.prior(self._along_axes[0])
 
     def pullback(self, by_values, by_prior):
         """Return the gradient (k, d) in A of ``sum(by_values * values) + by_prior @ prior``."""
@@ -322,7 +307,3 @@ def _priors(Z, variances, precisions):
         trend, bend = _slopes(square, relevance * weighted)
         found[1, i], found[2, i] = variances[0] * trend, variances[1] * relevance * bend
     return found
-
-
-def usual_log_length(n_dimensions):
-    return 0.5 * np.log(BEND_LENGTH * n_dimensions)

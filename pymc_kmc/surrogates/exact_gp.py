@@ -31,6 +31,7 @@ Costs, for n values in d coordinates with m outputs: :math:`O(n^3 + n^2 (d + m))
 of few coordinates have d exponentials in place of one, :math:`O(n^2 d)` a trial.
 """
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +39,8 @@ from scipy.linalg import LinAlgError, blas, lapack
 from scipy.optimize import minimize
 
 from pymc_kmc.numerics.linear_algebra import ROUNDING
-from pymc_kmc.surrogates.additive_kernel import LOG_LENGTH, LOG_VARIANCE
-from pymc_kmc.surrogates.covariance import EXTENSIONS, Covariances, Hyperparameters
+from pymc_kmc.surrogates.additive_kernel import LOG_LENGTH, LOG_VARIANCE, AdditiveKernel
+from pymc_kmc.surrogates.covariance import Covariances, Hyperparameters, RadialTerms
 
 # Bounds of log s, log b and log sigma^2.
 LOG_SCALE = (-6.0, 4.0)
@@ -113,7 +114,7 @@ class ExactGP:
 
     def axes(self, extension):
         """Return the map (d, d) from the coordinates to an extension's own."""
-        if extension is None or not EXTENSIONS[extension].is_along_axes:
+        if extension != AdditiveKernel.name:
             return np.eye(len(self.centre))
         return np.linalg.inv(self.whitening) / self.scales[:, None]
 
@@ -129,7 +130,7 @@ class ExactGP:
         noise = np.zeros(len(X)) if noise is None else noise
         Z = self.coordinates(X)
         likelihood = MarginalLikelihood(Z, Y, noise, extension, self.axes(extension))
-        bends = extension is None or EXTENSIONS[extension].bends
+        bends = extension != RadialTerms.name  # a quartic overrules the terms where tails are
         if last is None or last.Z_.shape[1] != Z.shape[1]:
             starts = [
                 Hyperparameters.start(values, Z.shape[1], extension)
@@ -218,13 +219,11 @@ class MarginalLikelihood:
         self.start = Hyperparameters.start(KERNEL_START, Z.shape[1], extension).packed
 
     def loss(self, vector):
-        try:
+        with suppress(LinAlgError):
             loss, gradient = self._loss(vector)
-        except LinAlgError:
-            return NO_LOSS, np.zeros_like(vector)
-        if not (np.isfinite(loss) and np.isfinite(gradient).all()):
-            return NO_LOSS, np.zeros_like(vector)
-        return loss, gradient
+            if np.isfinite(loss) and np.isfinite(gradient).all():
+                return loss, gradient
+        return NO_LOSS, np.zeros_like(vector)
 
     def _loss(self, vector):
         d = self.Z.shape[1]
@@ -245,8 +244,8 @@ class MarginalLikelihood:
         loss += 0.5 * np.sum(away**2)
         gradient += away / PRIOR_SD
         lengths = [slice(4, 4 + d)]
-        if parameters.extension is not None and parameters.extension.n_lengths:
-            lengths.append(slice(-parameters.extension.n_lengths, None))
+        if self.extension == AdditiveKernel.name:
+            lengths.append(slice(-d, None))
         for each in lengths:
             # About their mean they have a standard deviation of one: few values can't tell more.
             spread = vector[each] - vector[each].mean()

@@ -183,19 +183,26 @@ def _memory_parts(memory, layout, i):
     return by_z, by_x, memory[2 * m * k :].reshape((2, n))
 
 
-@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def outputs_at(x, numbers, layout, i):
-    """Return the outputs (m,) of process i of a :class:`Packed` at a point x (k,), and a memory.
+@njit(error_model="numpy", forceinline=True)
+def outputs_at(X, numbers, layout, i):
+    """Return the outputs (c, m) of process i of a :class:`Packed` at points X (c, k), and memories.
 
-    The memory (2 m k + 2 n,), for :func:`pulled_at`, has derivatives by z and by x of the outputs,
-    or of their logarithms, without sums over places, and the slopes of bend and kernel at the
-    places.
+    A memory (2 m k + 2 n,), for :func:`pulled_at`, has derivatives by z and by x of the outputs, or
+    of their logarithms, without sums over places, and the slopes of bend and kernel at the places.
     """
+    k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
+    outputs, memories = np.zeros((len(X), m)), np.zeros((len(X), 2 * m * k + 2 * n))
+    for j in range(len(X)):
+        _write_outputs(X[j], outputs[j], memories[j], numbers, layout, i)
+    return outputs, memories
+
+
+@njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
+def _write_outputs(x, outputs, memory, numbers, layout, i):
     centre, whitening, smooth, places, grids = _parts(numbers, layout, i)
     k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
-    memory = np.zeros(2 * m * k + 2 * n)
     by_z, by_x, slopes = _memory_parts(memory, layout, i)
-    z, square, outputs = np.empty(k), 0.0, np.zeros(m)
+    z, square = np.empty(k), 0.0
     for a in range(k):
         total = 0.0
         for b in range(k):
@@ -210,7 +217,6 @@ def outputs_at(x, numbers, layout, i):
     if layout[i, 6]:
         for a in range(m):
             outputs[a] = np.exp(min(outputs[a], LARGEST_LOG))
-    return outputs, memory
 
 
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
@@ -302,14 +308,22 @@ def _add_knots(x, centre, grids, outputs, by_x):
             begin = end
 
 
+@njit(error_model="numpy", forceinline=True)
+def pulled_at(X, by_outputs, outputs, memories, numbers, layout, i):
+    """Return the derivatives of ``sum(by_outputs * outputs)`` by points X (c, k)."""
+    pulled = np.zeros(X.shape)
+    for j in range(len(X)):
+        _write_pulled(X[j], by_outputs[j], outputs[j], memories[j], pulled[j], numbers, layout, i)
+    return pulled
+
+
 @njit(fastmath=SUM_FLAGS, error_model="numpy", forceinline=True)
-def pulled_at(x, by_outputs, outputs, memory, numbers, layout, i):
-    """Return the derivative of ``sum(by_outputs * outputs)`` by x (k,), see :func:`outputs_at`."""
+def _write_pulled(x, by_outputs, outputs, memory, pulled, numbers, layout, i):
     centre, whitening, _, (Z, scales, variances, weights), _ = _parts(numbers, layout, i)
     precisions, relevances = scales[0], scales[1]
     by_z, by_x, slopes = _memory_parts(memory, layout, i)
     k, n = Z.shape
-    m, pulled, along_z = len(outputs), np.zeros(k), np.zeros(k)
+    m, along_z = len(outputs), np.zeros(k)
     by = np.empty(m)
     for a in range(m):
         by[a] = by_outputs[a] * outputs[a] if layout[i, 6] else by_outputs[a]
@@ -339,29 +353,3 @@ def pulled_at(x, by_outputs, outputs, memory, numbers, layout, i):
     for a in range(k):
         for b in range(k):
             pulled[b] += whitening[a, b] * along_z[a]
-    return pulled
-
-
-@njit(error_model="numpy", forceinline=True)
-def outputs_at_all(X, numbers, layout, i):
-    """Return the outputs (c, m) of process i at points X (c, k), and their memories (c, r)."""
-    k, n, m = layout[i, 1], layout[i, 2], layout[i, 3]
-    outputs, memories = np.empty((len(X), m)), np.empty((len(X), 2 * m * k + 2 * n))
-    for j in range(len(X)):
-        own, memory = outputs_at(X[j], numbers, layout, i)
-        for a in range(m):
-            outputs[j, a] = own[a]
-        for a in range(len(memory)):
-            memories[j, a] = memory[a]
-    return outputs, memories
-
-
-@njit(error_model="numpy", forceinline=True)
-def pulled_at_all(X, by_outputs, outputs, memories, numbers, layout, i):
-    """Return the derivatives of ``sum(by_outputs * outputs)`` by points X (c, k)."""
-    pulled = np.empty(X.shape)
-    for j in range(len(X)):
-        own = pulled_at(X[j], by_outputs[j], outputs[j], memories[j], numbers, layout, i)
-        for a in range(len(own)):
-            pulled[j, a] = own[a]
-    return pulled

@@ -14,9 +14,9 @@ with means over points :math:`x_b` of weights :math:`w_b`, :math:`W = \sum_b w_b
 :math:`E\, \phi(x)^\top \phi(y) = k(x, y)` for
 
 - ``"gaussian"``: :math:`k = \exp(-|x - y|^2/\sigma)`, :math:`\omega_j \sim N(0, 2/\sigma\, I)`;
-- ``"rational_quadratic"``: :math:`k = (1 + |x - y|^2 / (a \sigma))^{-a}`, a mixture of Gaussian
-  kernels over :math:`1/\sigma`: :math:`\omega_j \sim N(0, 2 g_j/\sigma\, I)` with :math:`g_j \sim
-  \mathrm{Gamma}(a, 1/a)` of mean 1, the Gaussian kernel for :math:`a \to \infty`.
+- ``"rational_quadratic"``: :math:`k = 1 / (1 + |x - y|^2 / \sigma)`, a mixture of Gaussian kernels
+  over :math:`1/\sigma`: :math:`\omega_j \sim N(0, 2 g_j/\sigma\, I)`, :math:`g_j` exponential with
+  mean 1. The Cauchy kernel has the widest spread of scales in common use.
 
 Both b and C come from sines and cosines of the angles alone, C by one matrix product whatever the
 dimension,
@@ -62,18 +62,13 @@ from pymc_kmc.surrogates.protocol import check_fitted
 
 FEATURE_KERNELS = ("gaussian", "rational_quadratic")
 
-#: a of the rational quadratic kernel: a = 1, the Cauchy kernel, has the widest spread of scales in
-#: common use.
-RATIONAL_QUADRATIC_SHAPE = 1.0
-
 
 def standard_basis(n_features, d, kernel, rng):
     """Draw omega (d, n_features) and phases (n_features,) of `kernel` with sigma = 1."""
     omega = rng.normal(scale=math.sqrt(2.0), size=(d, n_features))
     phase = rng.uniform(0.0, 2.0 * math.pi, size=n_features)
     if kernel == "rational_quadratic":
-        shape = RATIONAL_QUADRATIC_SHAPE
-        omega *= np.sqrt(rng.gamma(shape, 1.0 / shape, size=n_features))
+        omega *= np.sqrt(rng.standard_exponential(n_features))
     return omega, phase
 
 
@@ -313,10 +308,7 @@ class KernelExpFinite(ExponentialFamily):
             It has a new ``parameters_``.
         """
         check_fitted(self)
-        X_new = np.asarray(X_new)
-        X_new = check_points(
-            X_new[None, :] if X_new.ndim == 1 else X_new, "X_new", d=self.n_features_in_
-        )
+        X_new = check_points(np.atleast_2d(X_new), "X_new", d=self.n_features_in_)
         if sample_weight is not None and np.ndim(sample_weight) == 0:
             sample_weight = np.full(len(X_new), sample_weight)
         weights = check_weights(sample_weight, len(X_new))

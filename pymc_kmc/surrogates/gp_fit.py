@@ -158,7 +158,6 @@ class LogDensityFit:
     most_landmarks: int  # of updates
     constant: float  # values less log densities of the parameters
     log_evidence: float  # of a value, up to a constant
-    score_weight: float
     is_full: bool = True  # False: only the quadratic's diagonal was fitted
     n_additive_losses: int = 0  # fits in a row, this one included, without an additive part
 
@@ -171,15 +170,13 @@ class LogDensityFit:
         features, rest = self.part(Z)
         return np.hstack([self.trend(Z), features]), rest
 
-    def predict(self, X, with_variances):
-        """Return predictions (n,) at X (n, d), and variances (n,) or None."""
+    def predict(self, X):
+        """Return predictions (n,) at X (n, d), and variances (n,)."""
         Z = (X - self.parameters.centre) @ self.parameters.whitening.T
         (features, rest), regression = self.features(Z), self.regression
         features -= regression.mean
         mean = regression.level + features @ regression.coefficients
         mean -= 0.5 * quadratic_form(Z, self.base)
-        if not with_variances:
-            return mean, None
         half = triangular_solve(regression.factor.T, features.T)
         variances = np.einsum("kn,kn->n", half, half) + rest / self.kernel_ridge
         return mean, self.variance * variances
@@ -274,11 +271,12 @@ def _evidence_of_trend(trend, data):
     residuals = data.residuals(data.prior)
     regression = BayesianRegression(trend(data.Z), residuals, data.weights, TREND_RIDGES)
     fit = regression.fit(np.zeros((len(residuals), 0)))
-    return _evidence_of_a_value(fit, data.weights / data.weights.mean())
+    return _evidence_of_a_value(fit, data.weights)
 
 
 def _evidence_of_a_value(fit, weights):
-    return float(fit.log_evidence / len(weights) + 0.5 * np.log(weights).mean())
+    log_weights = np.log(weights / weights.mean())
+    return float(fit.log_evidence / len(weights) + 0.5 * log_weights.mean())
 
 
 def _solve(options, data, trend, parts):
@@ -303,10 +301,7 @@ def _solve(options, data, trend, parts):
         fit = again.fit(more)
     features = np.hstack([features, more])
     ridges = np.repeat([fit.ridge, fit.more_ridge], [trend.n_features, more.shape[1]])
-    coefficients, score_weight = _with_scores(
-        options, data, trend, part, features, base, ridges, fit
-    )
-    weights = data.weights / data.weights.mean()
+    coefficients = _with_scores(options, data, trend, part, features, base, ridges, fit)
     regression = OnlineRegression.of(
         features, data.residuals(base), data.weights, ridges, coefficients
     )
@@ -322,30 +317,26 @@ def _solve(options, data, trend, parts):
         depth=data.depth,
         most_landmarks=int(MORE_LANDMARKS * options.n_landmarks),
         constant=regression.constant,
-        log_evidence=_evidence_of_a_value(fit, weights),
-        score_weight=score_weight,
+        log_evidence=_evidence_of_a_value(fit, data.weights),
     )
 
 
 def _with_scores(options, data, trend, part, features, base, ridges, fit):
-    """Return coefficients that include score matching on the reference points, and its weight."""
+    """Return coefficients that include score matching on the reference points."""
     score_weights = np.asarray(options.score_weights, dtype=np.float64)
     if not score_weights.any():
-        return fit.coefficients, 0.0
+        return fit.coefficients
     Z = thinned(data.reference, N_AVERAGED) - data.centre
     Z = Z @ data.whitening.T
-    derivatives = zip(trend.derivatives(Z), part.derivatives(Z), strict=True)
-    gradients, laplacians = derivatives
+    gradients, laplacians = zip(trend.derivatives(Z), part.derivatives(Z), strict=True)
     gradients = (np.hstack(pair) for pair in zip(*gradients, strict=True))
     system = score_system(gradients, np.hstack(laplacians), -Z @ base)
-    unit = len(data.reference) * fit.variance
+    scales = len(data.reference) * fit.variance * score_weights
     weights = data.weights / data.weights.mean()
     theta, scale = solve_with_scores(
-        features, data.residuals(base), weights, ridges, system, unit * score_weights
+        features, data.residuals(base), weights, ridges, system, scales
     )
-    if theta is None or scale == 0:
-        return fit.coefficients, 0.0
-    return theta, float(scale / unit)
+    return fit.coefficients if theta is None or scale == 0 else theta
 
 
 def _parameters(data, trend, part, is_free, functions):

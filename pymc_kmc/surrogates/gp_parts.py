@@ -117,9 +117,7 @@ class AdditivePart:
 
     @classmethod
     def none(cls, d):
-        part = cls(np.zeros((d, d)), np.zeros(d), 0)
-        part.variance = 0.0
-        return part
+        return cls(np.zeros((d, d)), np.zeros(d), 0, variance=0.0)
 
     def scaled(self, variance, length):
         return AdditivePart(self.axes, self.origin, self.size, variance, length)
@@ -270,10 +268,8 @@ FEWEST_COORDINATES = 3
 GRID_SIZE = 8
 #: Fewest values a kernel function, so that the values determine its coefficient.
 VALUES_PER_GRID_POINT = 4
-#: Quantiles of the points that the grid covers, without outliers.
+#: Quantiles of the points, without outliers, that the grid covers with one point more at each end.
 GRID_ENDS = (0.005, 0.995)
-#: Grid points outside of these quantiles, on either side.
-MARGIN = 1
 #: Weight above which a point counts for the grid's ends and the wall's radius.
 HALF_WEIGHT = 0.5
 #: Variances of additive parts compared, in units of the kernel part's.
@@ -350,8 +346,8 @@ def _additive_part(data, last):
     if not len(X):
         return None
     low, high = np.quantile(X, GRID_ENDS, axis=0)
-    spacing = (high - low) / (GRID_SIZE - 1 - 2 * MARGIN)
-    low = low - MARGIN * spacing
+    spacing = (high - low) / (GRID_SIZE - 3)
+    low = low - spacing
     if not np.all(spacing > 0):
         return None
     return AdditivePart(inverse / spacing[:, None], low / spacing, GRID_SIZE)
@@ -369,8 +365,8 @@ def _maps(data, Z, last, with_additive):
     maps = [inverse / np.sqrt(np.trace(inverse @ inverse.T) / d), np.eye(d)]
     if not np.allclose(data.covariance, np.eye(d), atol=NOT_WHITE):
         maps.append(symmetric_power(data.covariance, -0.5))
-    candidates = [(matrix, LENGTH_SCALES) for matrix in maps]
-    if last is not None and len(last.parameters.coefficients):
+    has_last = last is not None and len(last.parameters.coefficients)
+    if has_last:
         p = last.parameters
         change = p.whitening @ inverse
         gradients = _gradients(p, data.reference, with_additive) @ inverse
@@ -378,18 +374,15 @@ def _maps(data, Z, last, with_additive):
         if np.trace(product) > 0:
             product *= d / np.trace(product)
             product += GRADIENT_FLOOR * np.eye(d)
-            candidates.append((symmetric_power(product, 0.5), LENGTH_SCALES))
-            candidates.append((symmetric_power(product, 0.25), LENGTH_SCALES))
-        candidates.append((p.projection @ change, None))
+            maps += [symmetric_power(product, power) for power in (0.5, 0.25)]
     sample = thinned(Z, N_AVERAGED)
-    for matrix, lengths in candidates:
-        if lengths is None:
-            yield matrix, LENGTH_SCALES_AROUND
-        else:
-            U = sample @ matrix.T
-            scale = np.sqrt(np.median(squared_distances(U, U)))
-            if scale > 0:
-                yield matrix, scale * np.array(lengths)
+    for matrix in maps:
+        U = sample @ matrix.T
+        scale = np.sqrt(np.median(squared_distances(U, U)))
+        if scale > 0:
+            yield matrix, scale * np.array(LENGTH_SCALES)
+    if has_last:
+        yield p.projection @ change, LENGTH_SCALES_AROUND
 
 
 def _gradients(p, reference, with_additive):

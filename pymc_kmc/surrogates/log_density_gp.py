@@ -55,15 +55,20 @@ from pymc_kmc.numerics.checks import (
 from pymc_kmc.surrogates.gp_evaluation import values_and_gradients
 from pymc_kmc.surrogates.gp_fit import fit_log_density
 from pymc_kmc.surrogates.kernels import KERNELS
-from pymc_kmc.surrogates.protocol import AtPoints, check_fitted
+from pymc_kmc.surrogates.protocol import Predictor, check_fitted
 
 
-class LogDensityGP(AtPoints):
+class LogDensityGP(Predictor):
     r"""Gaussian-process regression of a log density.
 
     The surrogate is the sum of a quadratic, radial terms for heavy tails, functions of single
     coordinates, kernel functions on landmarks and a wall outside of which it falls. The marginal
     likelihood chooses among these parts and kernels.
+
+    ``predict(X, return_std=False)`` returns predictions of values at X, (d,) or (n, d), with the
+    constant of the fitted ones, and their standard deviations with `return_std`. These are of
+    differences from the weighted mean of the fitted values, because densities are known up to a
+    constant, without noise.
 
     Parameters
     ----------
@@ -82,8 +87,6 @@ class LogDensityGP(AtPoints):
     ----------
     parameters_ : LogDensityGPParameters
         For compiled code.
-    score_weight_ : float
-        The weight of score matching that was chosen.
     variance_ : float
         Residual variance of a value that counts fully: noise, and the surrogate's error.
     log_evidence_ : float
@@ -195,7 +198,6 @@ class LogDensityGP(AtPoints):
         )
         self._fit = fit
         self.parameters_ = fit.parameters
-        self.score_weight_ = fit.score_weight
         self.variance_ = fit.variance
         self.log_evidence_ = fit.log_evidence
         self.n_features_in_ = d
@@ -261,30 +263,9 @@ class LogDensityGP(AtPoints):
         surrogate._fit, surrogate.parameters_ = fit, fit.parameters
         return surrogate
 
-    def predict(self, X, return_std=False):
-        """Predict values at X, including the constant of the fitted values.
-
-        Parameters
-        ----------
-        X : array_like, shape (d,) or (n, d)
-        return_std : bool
-            Whether to return standard deviations too. They are those of differences from the
-            weighted mean of the fitted values, because densities are known up to a constant,
-            without noise.
-
-        Returns
-        -------
-        mean : float or ndarray, shape (n,)
-        std : float or ndarray, shape (n,)
-            Only with `return_std`.
-        """
-        rows, single = self._rows(X)
-        mean, variances = self._fit.predict(rows, return_std)
-        if single:
-            mean = float(mean[0])
-        if not return_std:
-            return mean
-        return mean, float(np.sqrt(variances[0])) if single else np.sqrt(variances)
+    def _predictions(self, rows):
+        means, variances = self._fit.predict(rows)
+        return means, np.sqrt(variances)
 
     @property
     def constant_(self):

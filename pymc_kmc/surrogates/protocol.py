@@ -70,6 +70,18 @@ class AtPoints:
         return as_rows(X, self.n_features_in_)
 
 
+class Predictor(AtPoints):
+    """AtPoints of a class that predicts values, with standard deviations, at rows (n, d)."""
+
+    def predict(self, X, return_std=False):
+        """Return predictions at X, (d,) or (n, d), with the constant; `return_std` adds stds."""
+        rows, single = self._rows(X)
+        means, stds = self._predictions(rows)
+        if single:
+            means, stds = float(means[0]), float(stds[0])
+        return (means, stds) if return_std else means
+
+
 def check_fitted(estimator):
     """Raise :class:`NotFittedError` unless the estimator has been fitted."""
     if not hasattr(estimator, "n_features_in_"):
@@ -130,14 +142,9 @@ class WarpedSurrogate(AtPoints):
         return out
 
 
-class WarpedPredictor(WarpedSurrogate):
+class WarpedPredictor(WarpedSurrogate, Predictor):
     """A WarpedSurrogate with predictions and their standard deviations."""
 
-    def predict(self, X, return_std=False):
-        """Return predictions at X, (d,) or (n, d), with the constant; `return_std` adds stds."""
-        rows, single = self._rows(X)
+    def _predictions(self, rows):
         means, stds = self.surrogate.predict(self.warp.forward(rows), return_std=True)
-        means = means - self.warp.log_volume(rows)
-        if single:
-            means, stds = float(means[0]), float(stds[0])
-        return (means, stds) if return_std else means
+        return means - self.warp.log_volume(rows), stds

@@ -284,26 +284,20 @@ def _starts(sigmas, warm_start, X, rng):
         if not sigmas:
             raise ValueError("sigmas is empty; pass e.g. sigmas=[0.1, 1.0]")
         return sigmas, (sigmas[0], sigmas[-1])
-    warm = _warm_sigma(warm_start)
     unit = median_squared_distance(X, rng)
     bounds = RANGE[0] * unit, RANGE[1] * unit
-    if warm is None:
-        return unit * COARSE_GRID, bounds
-    # Beside the earlier choice, which may have been a local minimum, two of the coarse grid.
-    return [warm, *unit * COARSE_GRID[2::2]], bounds
-
-
-def _warm_sigma(warm_start):
     if warm_start is None:
-        return None
+        return unit * COARSE_GRID, bounds
     if isinstance(warm_start, SelectionResult):
-        return check_positive(warm_start.sigma, "warm_start's sigma")
+        warm_start = warm_start.sigma, warm_start.regularisation
     if np.shape(warm_start) != (2,):
         raise TypeError(
             f"warm_start={warm_start!r} must be what select has returned, or a pair (sigma, "
             "regularisation)"
         )
-    return check_positive(warm_start[0], "warm_start's sigma")
+    warm = check_positive(warm_start[0], "warm_start's sigma")
+    # Beside the earlier choice, which may have been a local minimum, two of the coarse grid.
+    return [warm, *unit * COARSE_GRID[2::2]], bounds
 
 
 class _Trial(NamedTuple):

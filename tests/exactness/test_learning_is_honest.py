@@ -704,7 +704,7 @@ def test_searches_follow_a_ridge_to_its_end(monkeypatch):
     """
     found = []
 
-    def end(self, n_around):
+    def end(self):
         found.extend(mode.log_density for mode, _ in self.found)
         raise Searched
 

@@ -108,7 +108,8 @@ def test_chains_move_on_the_sum_of_both(learned):
     np.testing.assert_allclose(expected.mean, learned.log_densities[:20], rtol=1e-6)
     parameters = density.parameters
     assert hasattr(parameters, "address")
-    found = [density._function(x) for x in X]
+    _, function = density._compiled
+    found = [function(x) for x in X]
     np.testing.assert_allclose([value for value, _ in found], expected.penalised, atol=1e-4)
     gradients = [gradient for _, gradient in found]
     np.testing.assert_allclose(gradients, expected.gradient, atol=1e-3)

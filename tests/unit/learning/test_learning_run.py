@@ -17,7 +17,7 @@ from pymc_kmc.learning import convergence
 from pymc_kmc.learning import learning_run as learning
 from pymc_kmc.learning.composite import (
     MIXED,
-    MOST_DRIFT,
+    NOT_BY_CHANCE,
     Values,
     _finite,
     drift,
@@ -200,7 +200,7 @@ def test_draws_that_the_emulators_are_not_sure_of_are_not_learned(monkeypatch):
 
     Where they are sure fewer evaluations are enough, see above.
     """
-    monkeypatch.setattr(convergence, "OWN_TOLERANCE", 1e-9)
+    monkeypatch.setattr(convergence.Limits, "own", 3e-10)
     with pytest.warns(UserWarning, match="emulators were sure of all draws"):
         assert not kmc.learn(scalar(), max_evaluations=100, progressbar=False).has_converged
 
@@ -264,10 +264,10 @@ def test_draws_that_remember_their_starts_are_known():
     """Chains that begin close together, as those of a step size that was far too small."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((8, 256, 2))
-    assert drift(X) < MOST_DRIFT
-    assert drift(X + [0.5, 0.0] * (np.arange(8)[:, None, None] < 2)) > MOST_DRIFT
+    assert drift(X) < NOT_BY_CHANCE
+    assert drift(X + [0.5, 0.0] * (np.arange(8)[:, None, None] < 2)) > NOT_BY_CHANCE
     narrow = X * np.where(np.arange(8) < 2, 0.75, 1.0)[:, None, None]
-    assert drift(narrow) > MOST_DRIFT
+    assert drift(narrow) > NOT_BY_CHANCE
     assert potential_scale_reduction(narrow) < MIXED
 
 

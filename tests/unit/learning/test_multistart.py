@@ -237,7 +237,7 @@ def test_under_noise_the_highest_maximum_is_climbed_on_from():
     multistart._disperse()
     top, ridge, away = np.zeros((1, 7)), np.full((1, 7), 2.0), np.full((1, 7), 30.0)
     heights = [found.evaluate(x).log_densities[0] for x in (top, ridge, away)]
-    multistart._add(found.evaluate(np.vstack([ridge, away])))
+    multistart._evaluate(np.vstack([ridge, away]))
     multistart._note(Mode(away[0], heights[2], np.eye(7)))
     for _ in range(2):
         multistart._note(Mode(ridge[0], heights[1], np.eye(7)))

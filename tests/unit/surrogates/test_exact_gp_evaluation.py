@@ -43,20 +43,20 @@ def test_compiled_code_says_what_numpy_does(processes, arrays, i):
         prediction = process.predict(x[None])
         expected = prediction.mean[0] * scales + offset
         expected = np.exp(expected) if IS_LOG[i] else expected
-        outputs, memory = outputs_at(x, *arrays, i)
-        np.testing.assert_allclose(outputs, expected, rtol=RTOL[process.extension])
-        by_outputs = rng.normal(size=len(outputs))
+        outputs, memories = outputs_at(x[None], *arrays, i)
+        np.testing.assert_allclose(outputs[0], expected, rtol=RTOL[process.extension])
+        by_outputs = rng.normal(size=outputs.shape)
         by_process = by_outputs * scales * (expected if IS_LOG[i] else 1.0)
         np.testing.assert_allclose(
-            pulled_at(x, by_outputs, outputs, memory, *arrays, i),
-            prediction.pullback(by_process[None], np.zeros(1))[0],
+            pulled_at(x[None], by_outputs, outputs, memories, *arrays, i),
+            prediction.pullback(by_process, np.zeros(1)),
             rtol=10.0 * RTOL[process.extension],
             atol=RTOL[process.extension] * np.abs(by_process).max(),
         )
 
 
 def test_far_away_outputs_stay_finite(arrays):
-    outputs, _ = outputs_at(np.full(9, 1e3), *arrays, 2)
+    outputs, _ = outputs_at(np.full((1, 9), 1e3), *arrays, 2)
     assert np.isfinite(outputs).all()
 
 
@@ -73,7 +73,7 @@ def test_what_says_nothing_is_left_out(values):
     numbers, layout = packed([(process, np.array([2.0]), np.array([7.0]), False)])
     assert layout[0, 2] == (0 if values == "quadratic" else 60)
     places = 1.5 * rng.normal(size=(40, 3))
-    found = [outputs_at(x, numbers, layout, 0)[0][0] for x in places]
+    found = outputs_at(places, numbers, layout, 0)[0][:, 0]
     expected = 7.0 + 2.0 * process.predict(places).mean[:, 0]
     np.testing.assert_allclose(found, expected, atol=1e-3 * Y.std())
 
@@ -99,7 +99,7 @@ def test_the_constant_of_what_is_left_out_stays():
     process = ExactGP(np.eye(2), np.zeros(2)).given(Z, Y, np.zeros(30), parameters)
     numbers, layout = packed([(process, np.ones(1), np.zeros(1), False)])
     assert layout[0, 2] == 0
-    found = [outputs_at(z, numbers, layout, 0)[0][0] for z in Z[:5]]
+    found = outputs_at(Z[:5], numbers, layout, 0)[0][:, 0]
     np.testing.assert_allclose(found, process.predict(Z[:5]).mean[:, 0], atol=1e-3)
 
 
