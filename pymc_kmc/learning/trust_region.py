@@ -254,7 +254,7 @@ class TrustRegion:
         rises = values[best] - here[0] > SMALLEST_RISE
         self.n_flat = self.n_flat + n if was_predicted[told].all() and not rises else 0
         if n_rises:
-            self._resize(step.rises, values[:n_rises] - here)
+            self._resize(step.rises, values[:n_rises] - here, values[:n_rises])
         if n_rises and rises:
             # Checks that were passed before were passed elsewhere.
             self.n_passed = 0
@@ -398,14 +398,27 @@ class TrustRegion:
         return Rise(x, end - here, -best.fun - here, radius)
 
     def _check(self, values, predicted, here):
-        if agrees(predicted, values, here, self.noise).all():
+        passed = agrees(predicted, values, here, self.noise)
+        if not self.is_noisy:
+            # Where the model fails is no higher place, whatever was predicted. What is certain to
+            # fail would be checked until evaluations run out.
+            passed |= ~np.isfinite(values)
+        if passed.all():
             self.n_passed += len(values)
         else:
             rises = not self.is_noisy and np.max(values - here) > SMALLEST_RISE
             self.n_passed, self.radius = 0, CHECK_DISTANCE if rises else FIRST_RADIUS
 
-    def _resize(self, rises, reached):
-        """Resize the box, given the rises (k,) that were `reached` of those predicted."""
+    def _resize(self, rises, reached, values):
+        """Resize the box, given `values` (k,) and the rises that were `reached` of those predicted.
+
+        A place that has failed is left out of it, or would be chosen again.
+        """
+        if not self.is_noisy and not np.isfinite(values).any():
+            away = np.array([rise.x for rise in rises]) - self.x
+            away = np.abs(np.linalg.solve(cholesky_factor(self.covariance), away.T)).max(axis=0)
+            self.radius = SHRINKAGE * min(self.radius, away.min())
+            return
         k = int(np.argmax(reached))
         share = reached[k] / max(rises[k].mean, OPTIMISM_SHARE * rises[k].optimistic)
         if not share >= BAD_RISE:
