@@ -113,7 +113,10 @@ def test_estimates_that_fail_by_chance_have_the_probability_of_a_finite_one():
 
 @pytest.mark.exactness
 def test_averages_where_estimates_fail_by_chance():
-    """The mean was off by .6 standard deviations: .03, .04, .12 and -.08 on four seeds now."""
+    """The mean was off by .6 standard deviations, and learning never ended.
+
+    On four seeds it ends after 122 to 192 evaluations, with means .02 to .28 off.
+    """
 
     def estimate(x, rng):
         survives = expit(2.0 * (1.0 - x))
@@ -125,8 +128,10 @@ def test_averages_where_estimates_fail_by_chance():
         x = pm.Normal("x", 0, 2)
         kmc.PseudoMarginalPotential("p", estimate, x)
     learned = kmc.learn(model, random_seed=0, progressbar=False)
+    assert learned.has_converged
     row, sd = learned.summary().loc["x"], 4.25**-0.5
-    assert abs(row["mean"] - 4.0 / 4.25) < 0.3 * sd
+    assert row["se_mean"] < 0.4 * sd
+    assert abs(row["mean"] - 4.0 / 4.25) < 2.0 * row["se_mean"]
     assert abs(row["sd"] / sd - 1.0) < 0.2
 
 
