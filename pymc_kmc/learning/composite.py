@@ -91,9 +91,14 @@ class Values(NamedTuple):
     of_region: np.ndarray
 
     @property
+    def emulated(self):
+        """Log density (n,) at temperature 1, less the penalty, where it is finite."""
+        return self.mean - PENALTY * self.variance
+
+    @property
     def own(self):
         """Log density (n,) at temperature 1, less the penalty."""
-        return self.mean - PENALTY * self.variance + self.log_feasible
+        return self.emulated + self.log_feasible
 
     @property
     def doubt(self):
@@ -172,7 +177,7 @@ class Composite:
             outputs = np.hstack(drawn)
             row[:] = self.model.log_density(X, outputs)[0]
         if self.region is not None:
-            log_feasible, *_ = self.region.log_probability(X)
+            log_feasible = self.region.at(X).log_probability
             values[np.log(rng.random(values.shape)) > log_feasible] = -np.inf
         return values
 
@@ -212,7 +217,7 @@ class Composite:
         log_feasible, of_region = np.zeros((2, len(X)))
         if self.region is not None:
             log_feasible, slopes, of_region = (
-                self.region.for_moves(X) if is_for_moves else self.region.log_probability(X, n_sds)
+                self.region.for_moves(X) if is_for_moves else self.region.at(X, n_sds)
             )
             added, gradient = added + log_feasible / temperature, gradient + slopes / temperature
         if self.bounds is not None:

@@ -186,6 +186,8 @@ def judge(limits, plan, values, predicted, heights, compression, last_errors, by
     `values` and `predicted` (n,) are log densities at the plan's places and their predictions,
     `heights` (k,) the draws' predicted log densities, `last_errors` the errors of the last round, a
     list of one array or none. `by_chance` (n,) are probabilities of estimates that aren't finite.
+
+    Estimates that all fail tell of no error: the last errors stand, and confirm nothing.
     """
     # A log density that isn't finite is no error of the emulators.
     is_finite, end = np.isfinite(values), plan.n_fresh + plan.n_distant
@@ -202,12 +204,16 @@ def judge(limits, plan, values, predicted, heights, compression, last_errors, by
             elsewhere = elsewhere[n_distant:]
     uncertain_error, missed = root_mean_square(elsewhere), root_mean_square(of_mass)
     errors = errors[:n]
+    says_nothing = not n and by_chance is not None
+    if says_nothing and last_errors:
+        (errors,) = last_errors
     error = error_about_median(errors, last_errors)
-    excess, most = limits.excess(error, n), limits.uncertain_error
+    excess, most = limits.excess(error, len(errors)), limits.uncertain_error
     is_small = excess < limits.error and limits.excess(missed, len(of_mass)) < most
     is_right = plan.is_sure and is_feasible and is_small
     # Predicted mass that isn't there says nothing of the end, or against it.
-    is_confirmed = not plan.n_gaps and limits.excess(uncertain_error, len(elsewhere)) < most
+    is_confirmed = limits.excess(uncertain_error, len(elsewhere)) < most
+    is_confirmed = is_confirmed and not plan.n_gaps and not says_nothing
     return Judgement(errors, error, excess, uncertain_error, is_right, is_confirmed)
 
 

@@ -7,7 +7,9 @@ acquisition is the reduction of the log density's summed variance at draws x,
 .. math:: \sum_x \frac{c(x, z)^2}{c(z, z) + \sigma^2},
 
 with c the emulator's covariance, given all places before, less its mean over draws (Järvenpää et
-al., 2021, use the expected loss of a posterior instead).
+al., 2021, use the expected loss of a posterior instead). An estimate that fails says nothing of c:
+the reduction is multiplied by the probability that it doesn't. Whether it fails tells how likely
+that is: the reduction by this label is added, times 4 p (1 - p), as what is certain tells nothing.
 
 *Optimistic draws*: an emulator may be right at its draws, and wrong about where mass ends. With
 half of the variance subtracted draws stay where the emulator is certain; with a standard deviation
@@ -85,40 +87,57 @@ def optimistic_draws(composite, draws, factor, rng, maps=None) -> OptimisticDraw
     return OptimisticDraws(visited.rows(is_known), beyond, float(gap))
 
 
-def uncertain(emulators, inputs_at, X, variance, picked, n):
+def uncertain(emulators, inputs_at, X, variance, picked, n, region=None, of_region=0.0):
     """Return n of the places X (k, d), those of the largest `variance` (k,) of the log density.
 
     With one emulator they are chosen in turn, given those before and the `picked` (k, d).
-    `inputs_at(X)` returns opaque inputs.
+    `inputs_at(X)` returns opaque inputs. With a FeasibleRegion `region` the variance `of_region`
+    (k,) is added: what is evaluated next to a place tells whether this is feasible.
     """
     if len(emulators) > 1:
-        return X[np.argsort(-variance, kind="stable")[:n]]
+        return X[np.argsort(-variance - of_region, kind="stable")[:n]]
     (emulator,) = emulators
     places = np.vstack([picked, X])
     covariance = emulator.covariance(places, inputs_at(places))
     n_picked = len(picked)
-    scale = variance / np.maximum(np.diag(covariance)[n_picked:], np.finfo(float).tiny)
     noise = emulator.noise + JITTER * np.trace(covariance) / len(covariance)
+    known, variances = [(covariance, noise)], [variance]
+    if region is not None:
+        known.append(region.labels(places))
+        variances.append(of_region)
+    pairs, tiny = zip(known, variances, strict=True), np.finfo(float).tiny
+    scales = [each / np.maximum(np.diag(C)[n_picked:], tiny) for (C, _), each in pairs]
     chosen = []
     for k in range(n_picked + n):
         i = k
         if k >= n_picked:
-            i = n_picked + int(np.argmax(np.diag(covariance)[n_picked:] * scale))
+            left = zip(known, scales, strict=True)
+            left = sum(np.diag(C)[n_picked:] * scale for (C, _), scale in left)
+            i = n_picked + int(np.argmax(left))
             chosen.append(i)
-        covariance = conditioned(covariance, i, noise)
+        known = [(conditioned(C, i, noise), noise) for C, noise in known]
     return places[chosen]
 
 
-def informative(emulators, inputs_at, draws, places, n):
-    """Return n of the places (k, d), the most informative ones on noisy terms at draws (n', d)."""
+def informative(emulators, inputs_at, draws, places, n, region=None):
+    """Return n of the places (k, d), the most informative ones on noisy terms at draws (n', d).
+
+    With a FeasibleRegion `region` estimates may fail.
+    """
     X = np.vstack([draws, places])
     inputs, first = inputs_at(X), len(draws)
-    known = [(emulator.covariance(X, inputs), emulator.noise) for emulator in emulators]
+    succeeds = np.ones(len(X))
+    if region is not None:
+        succeeds = np.exp(region.at(X).log_probability)
+    known = [(emulator.covariance(X, inputs), emulator.noise, succeeds) for emulator in emulators]
+    if region is not None:
+        known.append((*region.labels(X, first), 4.0 * succeeds * (1.0 - succeeds)))
     chosen = []
     for _ in range(n):
-        i = first + int(np.argmax(sum(_gain(C, noise, first) for C, noise in known)))
+        gains = [p[first:] * _gain(C, noise, first) for C, noise, p in known]
+        i = first + int(np.argmax(sum(gains)))
         chosen.append(i)
-        known = [(conditioned(C, i, noise), noise) for C, noise in known]
+        known = [(conditioned(C, i, noise, p[i]), noise, p) for C, noise, p in known]
     return X[chosen]
 
 
@@ -129,10 +148,13 @@ def _gain(covariance, noise, first):
     return np.sum(to_draws**2, axis=0) / (np.diag(covariance)[first:] + noise)
 
 
-def conditioned(covariance, i, noise):
-    """Return the covariance of places, given a noisy evaluation of the i-th."""
+def conditioned(covariance, i, noise, probability=1.0):
+    """Return the covariance of places, given a noisy evaluation of the i-th.
+
+    If it fails, its `probability` being that it doesn't, it is the expected one.
+    """
     column = covariance[:, i]
-    return covariance - np.outer(column, column) / (column[i] + noise)
+    return covariance - probability * np.outer(column, column) / (column[i] + noise)
 
 
 def unseen(prior, known, n):

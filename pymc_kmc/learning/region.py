@@ -19,6 +19,8 @@ Rasmussen, C. E. and Williams, C. K. I. (2006). *Gaussian Processes for Machine 
 Press.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import pytensor.tensor as pt
 from scipy.linalg import LinAlgError
@@ -38,6 +40,17 @@ LEAST = 0.05
 DOUBT = np.log(2.0)
 # Slope of the logistic function that approximates the Gaussian distribution function within .01.
 STEEPNESS = 1.702
+
+
+class Feasibility(NamedTuple):
+    """Log probabilities (k,) of k points to be feasible, and their gradients (k, d).
+
+    `doubt` (k,) is the variance of the log density since they are uncertain.
+    """
+
+    log_probability: np.ndarray
+    gradient: np.ndarray
+    doubt: np.ndarray
 
 
 class FeasibleRegion:
@@ -79,11 +92,8 @@ class FeasibleRegion:
         """The arguments of :func:`~pymc_kmc.surrogates.exact_gp_evaluation.packed`."""
         return self.process, np.ones(1), np.ones(1), False
 
-    def log_probability(self, X, n_sds=0.0):
-        """Return log probabilities (k,), gradients (k, d) and :meth:`doubt` at X.
-
-        The probabilities are `n_sds` optimistic.
-        """
+    def at(self, X, n_sds=0.0):
+        """Return the :class:`Feasibility` at X (k, d), `n_sds` standard deviations optimistic."""
         predicted = self.process.predict(X)
         variance = self.smoothing**2 + predicted.variance
         ratio = (1.0 + predicted.mean[:, 0]) / np.sqrt(variance)
@@ -92,7 +102,19 @@ class FeasibleRegion:
         by_mean = (slope / np.sqrt(variance))[:, None]
         pulled = predicted.pullback(by_mean, -0.5 * slope * ratio / variance)
         log_probability = -np.logaddexp(0.0, -logit)
-        return log_probability, pulled, self.doubt(log_probability, predicted.variance)
+        return Feasibility(
+            log_probability, pulled, self._doubt(log_probability, predicted.variance)
+        )
+
+    def labels(self, X, n=0):
+        """Return the covariance (k, k) of labels at X (k, d), and their variance by chance.
+
+        The first n are not labels but log densities, as far as they follow from these.
+        """
+        predicted = self.process.predict(X[:n])
+        sds, scale = np.sqrt(self.smoothing**2 + predicted.variance), np.ones(len(X))
+        scale[:n] = STEEPNESS / sds * expit(-STEEPNESS / sds * (1.0 + predicted.mean[:, 0]))
+        return self.process.covariance(X) * np.outer(scale, scale), self.smoothing**2
 
     def covariance(self, X):
         """Return the covariance (k, k) of the density's relative errors at X (k, d).
@@ -101,7 +123,7 @@ class FeasibleRegion:
         at both sides of one edge have the covariance 1 / max(p, p') - 1. Those of distant edges are
         independent, as the labels are.
         """
-        p = np.fmax(np.exp(self.log_probability(X)[0]), LEAST)
+        p = np.fmax(np.exp(self.at(X).log_probability), LEAST)
         labels = self.process.covariance(X)
         variances = np.fmax(np.diag(labels), ROUNDING)
         sds = np.sqrt(variances / self._share_of_doubt(variances))
@@ -114,7 +136,7 @@ class FeasibleRegion:
         """
         return (SMOOTHING**2 + variances) / (self.smoothing**2 + variances)
 
-    def doubt(self, log_probability, variances):
+    def _doubt(self, log_probability, variances):
         """Return variances (k,) of the log density, given log probabilities and labels' variances.
 
         That an estimate may fail by chance is known.
@@ -123,14 +145,17 @@ class FeasibleRegion:
         return 4.0 * p * (1.0 - p) * DOUBT**2 * self._share_of_doubt(variances)
 
     def for_moves(self, X):
-        """Return the same for chains' moves, without the variance and with a lower bound."""
+        """Return the :class:`Feasibility` for chains' moves, with a lower bound.
+
+        The process's variance is ignored.
+        """
         predicted = self.process.predict(X)
         p = expit(STEEPNESS / self.smoothing * (1.0 + predicted.mean[:, 0]))
         floored = LEAST + (1.0 - LEAST) * p
         slope = STEEPNESS / self.smoothing * (1.0 - LEAST) * p * (1.0 - p) / floored
         log_probability, none = np.log(floored), np.zeros(len(X))
         pulled = predicted.pullback(slope[:, None], none)
-        return log_probability, pulled, self.doubt(log_probability, none)
+        return Feasibility(log_probability, pulled, self._doubt(log_probability, none))
 
 
 def log_probability_graph(mean, smoothing):

@@ -42,7 +42,7 @@ from pymc_kmc.learning.placing import (
     uncertain,
     unseen,
 )
-from pymc_kmc.learning.region import FeasibleRegion
+from pymc_kmc.learning.region import LEAST, FeasibleRegion
 from pymc_kmc.model.structure import StructureError
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 
@@ -210,7 +210,9 @@ class Rounds:
         usual, most = np.sort(composite(draws).mean), self.limits.uncertain_error
         lowest = np.fmax(floor, usual[int(convergence.DEEP_SHARE * len(usual))])
         overrated = (values < floor) & (predicted.mean > np.fmax(floor, values + most))
-        lost = (values >= lowest) & (predicted.own < values - most)
+        # Next to an edge a region is in doubt, which isn't lost.
+        hidden = predicted.log_feasible < np.log(LEAST)
+        lost = (values >= lowest) & (hidden | (predicted.emulated < values - most))
         return np.isfinite(values) & overrated, bool(lost.any())
 
     def next(self, state):
@@ -381,10 +383,10 @@ class Rounds:
         if self._is_average:
             candidates = np.vstack([wide.X, drawn.optimistic.X])
             n_fresh = n - n // 2 if front else n
-            places = informative(self.emulators, at, drawn.draws.X, candidates, n_fresh)
+            among = drawn.draws.X, candidates, n_fresh, self.region
+            places = informative(self.emulators, at, *among)
             if front:
-                among = front.X, front.values.doubt, places, n - n_fresh
-                places = np.vstack([places, uncertain(self.emulators, at, *among)])
+                places = np.vstack([places, self._uncertain(front, places, n - n_fresh)])
             return places, n_fresh
         n_fresh = len(fresh)
         n_optimistic = n - n_fresh if n_gaps else (n - n_fresh) // 2
@@ -394,9 +396,14 @@ class Rounds:
         n_taken = min(n_wide, n_given // 2)
         n_wide, n_optimistic = n_wide - n_taken, n_optimistic - (n_given - n_taken)
         for among, k in ((wide, n_wide), (optimistic, n_optimistic)):
-            more = uncertain(self.emulators, at, among.X, among.values.doubt, places, k)
-            places = np.vstack([places, more])
+            places = np.vstack([places, self._uncertain(among, places, k)])
         return places, n_fresh
+
+    def _uncertain(self, among, picked, n):
+        """Return n places (n, d) of Draws, the most uncertain ones, given those `picked` (k, d)."""
+        X, values = among.X, among.values
+        region = self.region, values.of_region
+        return uncertain(self.emulators, self.model.inputs, X, values.variance, picked, n, *region)
 
     @property
     def noise(self):

@@ -167,7 +167,9 @@ class TrustRegion:
     def __init__(self, model, start, rng, n_checks=N_IN_A_ROW, repulsion=None, n_shared=None):
         self.model, self.rng, self.n_checks, self.repulsion = model, rng, n_checks, repulsion
         self.x, self.log_density, self.covariance = start
-        self.radius = FIRST_RADIUS
+        self.radius, self.check_distance = FIRST_RADIUS, CHECK_DISTANCE
+        # Half width of a box without rises that failed.
+        self.reach = np.inf
         self.n_shared = n_shared
         self.emulators, self.emulators_of_all = (
             [NodeEmulator(node) for node in model.nodes] for _ in range(2)
@@ -216,11 +218,14 @@ class TrustRegion:
         if self.n_evaluations >= max(self.n_renewed + RENEWAL, COURSE * len(self.x)):
             self._renew(composite)
             composite = self._seen(evaluations)
+        self.radius = min(self.radius, self.reach)
         while True:
             first = self._maximum(composite, self.radius)
             if first.optimistic > SMALLEST_RISE or self.radius > LAST_RADIUS:
                 break
-            self.radius *= 2.0
+            if self.radius >= self.reach:
+                break
+            self.radius = min(2.0 * self.radius, self.reach)
         is_flat = first.optimistic <= SMALLEST_RISE or self.n_flat >= N_IN_A_ROW
         n_rises = min(max(n - self.n_checks, 0) if is_flat else n, len(RADII))
         if is_flat and not self.n_renewed:
@@ -254,7 +259,7 @@ class TrustRegion:
         rises = values[best] - here[0] > SMALLEST_RISE
         self.n_flat = self.n_flat + n if was_predicted[told].all() and not rises else 0
         if n_rises:
-            self._resize(step.rises, values[:n_rises] - here)
+            self._resize(step.rises, values[:n_rises] - here, values[:n_rises])
         if n_rises and rises:
             # Checks that were passed before were passed elsewhere.
             self.n_passed = 0
@@ -263,6 +268,7 @@ class TrustRegion:
         # Under noise the next fit says where the best point is.
         if values[best] > here[0] and not self.is_noisy:
             self.x, self.log_density = step.X[best], log_densities[best]
+            self.check_distance, self.reach = CHECK_DISTANCE, np.inf
         self.heights += n * [self.log_density]
         self.path += n * [self.x]
 
@@ -280,7 +286,7 @@ class TrustRegion:
         """Return the n most uncertain places at a check's distance, given those `picked` (k, d)."""
         directions = self.rng.standard_normal((N_DIRECTIONS, len(self.x)))
         directions /= np.linalg.norm(directions, axis=1)[:, None]
-        places = self.x + CHECK_DISTANCE * directions @ cholesky_factor(self.covariance).T
+        places = self.x + self.check_distance * directions @ cholesky_factor(self.covariance).T
         variance = composite(places).variance
         return uncertain(self.emulators, self.model.inputs, places, variance, picked, n)
 
@@ -380,7 +386,8 @@ class TrustRegion:
         if cholesky_factor(covariance) is None:
             return
         self.covariance = covariance
-        self.radius *= np.exp(0.5 * np.log(values).mean())
+        scale = np.exp(0.5 * np.log(values).mean())
+        self.radius, self.reach = scale * self.radius, scale * self.reach
 
     def _maximum(self, composite, radius):
         """Return the :class:`Rise` to the optimistic maximum in a box of half width `radius`."""
@@ -397,14 +404,30 @@ class TrustRegion:
         return Rise(x, end - here, -best.fun - here, radius)
 
     def _check(self, values, predicted, here):
-        if agrees(predicted, values, here, self.noise).all():
+        passed = agrees(predicted, values, here, self.noise)
+        if not self.is_noisy and not np.isfinite(values).all():
+            # A place that fails tells nothing of the curvature. A nearer one is next, for the same
+            # would be chosen again; where there is none, no place is higher.
+            if self.check_distance > FIRST_RADIUS:
+                self.check_distance *= SHRINKAGE
+                return
+            passed |= ~np.isfinite(values)
+        if passed.all():
             self.n_passed += len(values)
         else:
             rises = not self.is_noisy and np.max(values - here) > SMALLEST_RISE
             self.n_passed, self.radius = 0, CHECK_DISTANCE if rises else FIRST_RADIUS
 
-    def _resize(self, rises, reached):
-        """Resize the box, given the rises (k,) that were `reached` of those predicted."""
+    def _resize(self, rises, reached, values):
+        """Resize the box, given `values` (k,) and the rises that were `reached` of those predicted.
+
+        A place that has failed is left out of it, or would be chosen again.
+        """
+        if not self.is_noisy and not np.isfinite(values).any():
+            away = np.array([rise.x for rise in rises]) - self.x
+            away = np.abs(np.linalg.solve(cholesky_factor(self.covariance), away.T)).max(axis=0)
+            self.radius = self.reach = SHRINKAGE * min(self.radius, away.min())
+            return
         k = int(np.argmax(reached))
         share = reached[k] / max(rises[k].mean, OPTIMISM_SHARE * rises[k].optimistic)
         if not share >= BAD_RISE:

@@ -68,6 +68,21 @@ def test_a_log_density_that_is_not_finite_is_no_error(failed, expected):
     assert len(judged.errors) == 2 - len({0, 1} & set(failed))
 
 
+@pytest.mark.parametrize(("last", "is_right"), [([0.1, -0.1], True), ([0.9, -0.9], False)])
+def test_estimates_that_all_fail_by_chance_leave_the_last_errors(last, is_right):
+    """They were an infinite error, after which learning began again: it never ended."""
+    values = np.array([-np.inf, -np.inf, -3.0, -4.0])
+    plan = RoundPlan(np.zeros((4, 1)), 2, 1, True, 0, np.zeros((0, 1)))
+    known, by_chance = (HEIGHTS, COMPRESSION), np.full(4, 0.8)
+    judged = judge(LIMITS, plan, values, VALUES, *known, [np.array(last)], by_chance)
+    assert judged.error == pytest.approx(last[0])
+    assert (judged.is_right, judged.is_confirmed) == (is_right, False)
+    assert np.isinf(judge(LIMITS, plan, values, VALUES, *known, (), by_chance).error)
+    # So many weren't expected to fail.
+    few = judge(LIMITS, plan, values, VALUES, *known, [np.array(last)], np.full(4, 0.1))
+    assert not few.is_right
+
+
 def test_an_offset_of_all_draws_is_no_error():
     judged = judgement(np.array([5.1, 4.9, 5.0, 5.0]), last_errors=[np.array([5.0, 5.0])])
     assert judged.error == pytest.approx(0.1)

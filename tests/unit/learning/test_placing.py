@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from pymc_kmc.learning.composite import PENALTY, Draws, Values, draw
-from pymc_kmc.learning.placing import MOST_UNCERTAIN, informative, optimistic_draws
+from pymc_kmc.learning.placing import (
+    MOST_UNCERTAIN,
+    informative,
+    optimistic_draws,
+    uncertain,
+)
+from pymc_kmc.learning.region import Feasibility
 
 
 class Ridge:
@@ -87,3 +93,40 @@ def test_places_under_noise_are_those_that_tell_about_draws():
     places = np.array([[-6.0], [-3.0], [0.0], [0.5], [3.0], [6.0]])
     chosen = informative([Line()], lambda X: X, draws, places, 2)
     assert set(np.abs(chosen[:, 0])) == {3.0}
+
+
+class Falling:
+    """A region that estimates are in with probability one half at 0, .02 at 3 and .98 at -3.
+
+    Labels are known but for their slope, or with `length` independent at that distance.
+    """
+
+    def __init__(self, length=None):
+        self.length = length
+
+    def at(self, X):
+        return Feasibility(-np.logaddexp(0.0, 1.3 * X[:, 0]), None, None)
+
+    def labels(self, X, n=0):
+        x = X[:, 0]
+        if self.length is None:
+            return 0.1 * np.outer(x, x), 0.25
+        return np.exp(-0.5 * (np.subtract.outer(x, x) / self.length) ** 2), 0.04
+
+
+def test_places_under_noise_are_those_whose_estimates_may_not_fail():
+    """Two thirds of all places were where nearly all estimates failed."""
+    draws = np.linspace(-1.0, 1.0, 9)[:, None]
+    places = np.array([[-3.0], [-1.0], [1.0], [3.0], [3.1]])
+    chosen = informative([Line()], lambda X: X, draws, places, 3, Falling())
+    assert chosen[0] == -3.0
+    assert chosen.max() < 3.0
+
+
+def test_places_at_an_edge_are_not_all_the_same():
+    """An emulator that knows all said that it knows the edge too after the first one."""
+    X, picked = np.array([[0.0], [0.01], [4.0], [4.01], [8.0]]), np.zeros((0, 1))
+    of_region = np.array([1.0, 0.99, 0.9, 0.89, 0.01])
+    known = X, np.zeros(5), picked, 2
+    chosen = uncertain([Line()], lambda X: X, *known, Falling(length=1.0), of_region)
+    np.testing.assert_array_equal(chosen, X[[0, 2]])

@@ -31,11 +31,11 @@ def test_it_ends_where_evaluations_fail():
     region = FeasibleRegion.of(EVALUATIONS, X)
     places = np.random.default_rng(1).uniform(-1.5, 1.5, size=(2000, 2))
     margin = (1.0 - places.sum(axis=1)) / np.sqrt(2.0)
-    probability = np.exp(region.log_probability(places)[0])
+    probability = np.exp(region.at(places).log_probability)
     assert probability[margin > 0.3].mean() > 0.95
     assert probability[margin < -0.3].mean() < 0.1
     # A wider margin lets more through, and never less.
-    assert np.all(region.log_probability(places, 1.0)[0] > region.log_probability(places)[0])
+    assert np.all(region.at(places, 1.0).log_probability > region.at(places).log_probability)
 
 
 @pytest.mark.parametrize("for_moves", [True, False])
@@ -50,7 +50,7 @@ def test_gradients(for_moves, by_chance):
 
     def parts(x, i):
         x = x[None]
-        return (region.for_moves(x) if for_moves else region.log_probability(x, 0.5))[i][0]
+        return (region.for_moves(x) if for_moves else region.at(x, 0.5))[i][0]
 
     for x in np.random.default_rng(2).normal(size=(5, 2)):
         assert check_grad(parts, lambda x, _: parts(x, 1), x, 0) < 1e-4
@@ -59,7 +59,7 @@ def test_gradients(for_moves, by_chance):
 def test_a_state_has_all_of_it():
     region = FeasibleRegion.of(EVALUATIONS, X)
     again = FeasibleRegion.restored(region.state)
-    for one, another in zip(region.log_probability(X), again.log_probability(X), strict=True):
+    for one, another in zip(region.at(X), again.at(X), strict=True):
         np.testing.assert_allclose(one, another, rtol=1e-9)
 
 
@@ -85,7 +85,7 @@ def test_the_edge_is_in_the_standard_errors():
 def test_errors_at_an_edge_are_those_of_a_region_that_ends_somewhere():
     region = FeasibleRegion.of(EVALUATIONS, X)
     places = np.random.default_rng(3).uniform(-1.5, 1.5, size=(50, 2))
-    p, covariance = np.exp(region.log_probability(places)[0]), region.covariance(places)
+    p, covariance = np.exp(region.at(places).log_probability), region.covariance(places)
     is_seen = p > 0.05
     np.testing.assert_allclose(np.diag(covariance)[is_seen], (1 / p - 1)[is_seen], rtol=1e-6)
     assert np.linalg.eigvalsh(covariance).min() > -1e-6
@@ -99,21 +99,24 @@ def test_estimates_that_fail_by_chance_have_the_probability_of_a_finite_one():
     evaluations = evaluations_of(places, np.zeros((400, 1)), np.where(finite, 0.0, -np.inf))
     region = FeasibleRegion.of(evaluations, places, is_noisy=True)
     at = np.array([[-0.7, 0.0], [0.0, 0.0], [0.7, 0.0]])
-    for log_probability, _, doubt in (region.log_probability(at), region.for_moves(at)):
+    for log_probability, _, doubt in (region.at(at), region.for_moves(at)):
         np.testing.assert_allclose(np.exp(log_probability), expit(1.5 * at[:, 0]), atol=0.1)
         # What chance does is known.
         assert np.all(doubt < 0.2**2)
     assert np.diag(region.covariance(at)).max() < 0.3
     again = FeasibleRegion.restored(region.state, is_noisy=True)
-    np.testing.assert_allclose(again.log_probability(at)[0], region.log_probability(at)[0])
+    np.testing.assert_allclose(again.at(at).log_probability, region.at(at).log_probability)
     # An edge remains one.
     sharp = FeasibleRegion.of(EVALUATIONS, X, is_noisy=True)
-    assert np.exp(sharp.log_probability(np.array([[1.0, 1.0]]))[0]) < 0.1
+    assert np.exp(sharp.at(np.array([[1.0, 1.0]])).log_probability) < 0.1
 
 
 @pytest.mark.exactness
 def test_averages_where_estimates_fail_by_chance():
-    """The mean was off by .6 standard deviations: .03, .04, .12 and -.08 on four seeds now."""
+    """The mean was off by .6 standard deviations, and learning never ended.
+
+    On four seeds it ends after 122 to 192 evaluations, with means .02 to .28 off.
+    """
 
     def estimate(x, rng):
         survives = expit(2.0 * (1.0 - x))
@@ -125,8 +128,10 @@ def test_averages_where_estimates_fail_by_chance():
         x = pm.Normal("x", 0, 2)
         kmc.PseudoMarginalPotential("p", estimate, x)
     learned = kmc.learn(model, random_seed=0, progressbar=False)
+    assert learned.has_converged
     row, sd = learned.summary().loc["x"], 4.25**-0.5
-    assert abs(row["mean"] - 4.0 / 4.25) < 0.3 * sd
+    assert row["se_mean"] < 0.4 * sd
+    assert abs(row["mean"] - 4.0 / 4.25) < 2.0 * row["se_mean"]
     assert abs(row["sd"] / sd - 1.0) < 0.2
 
 

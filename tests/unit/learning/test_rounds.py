@@ -434,10 +434,12 @@ def test_fits_that_lose_the_mass_of_an_evaluation_are_told():
     rounds = Rounds(noisy_bell(1.0), None, 0.3, np.random.default_rng(0))
     rounds.emulators = []
 
-    def misjudged(predicted, lowest=-3.5):
+    def misjudged(predicted, lowest=-3.5, feasible=1.0):
         def composite(X):
             heights = np.array(predicted) if X is evaluations.X else np.array([0.0, lowest])
-            return Values(heights, None, heights, *np.zeros((3, len(X))))
+            log_feasible = np.full(len(X), np.log(feasible))
+            none = np.zeros(len(X))
+            return Values(heights, None, heights, none, log_feasible, none)
 
         overrated, loses_mass = rounds._misjudged(evaluations, composite, np.zeros((2, 1)))
         return np.flatnonzero(overrated).tolist(), loses_mass
@@ -446,6 +448,9 @@ def test_fits_that_lose_the_mass_of_an_evaluation_are_told():
     assert misjudged([0.0, -3.0, -5.0, -4.0]) == ([2, 3], False)
     assert misjudged([0.0, -4.5, -9.0, -50.0]) == ([], True)
     assert misjudged([0.0, -4.5, -9.0, -50.0], lowest=-2.5) == ([], False)
+    # What is next to an edge is in doubt. Learning never ended.
+    assert misjudged([0.0, -3.1, -9.0, -50.0], feasible=0.3) == ([], False)
+    assert misjudged([0.0, -3.1, -9.0, -50.0], feasible=0.03) == ([], True)
 
 
 def test_a_place_that_is_known_is_not_evaluated_again(known):

@@ -82,6 +82,22 @@ def test_holes_are_survived():
     assert gaussian(region.x) > -1.0
 
 
+@pytest.mark.filterwarnings("ignore:The black box:UserWarning")
+@pytest.mark.parametrize("centre", [-0.5, 0.0, 0.3])
+def test_a_maximum_at_an_edge_ends_a_search(centre):
+    """One place that failed was chosen up to sixty times, until evaluations ran out."""
+
+    def half(x):
+        return -2.0 * (x[0] - centre) ** 2 if x[0] >= 0.0 else -np.inf
+
+    region, evaluations = search_from([1.0], opaque(number(half, 1)), 60)
+    assert region.has_ended
+    assert abs(region.x[0] - max(centre, 0.0)) < 0.5
+    failed = evaluations.X[~np.isfinite(evaluations.log_densities)]
+    _, counts = np.unique(failed, return_counts=True)
+    assert counts.max(initial=0) <= N_IN_A_ROW
+
+
 def test_a_check_that_fails_restarts_the_search():
     lowered = [0.0]
     model = opaque(number(lambda x: -0.5 * x @ x - lowered[0]))
