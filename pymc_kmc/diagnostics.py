@@ -97,7 +97,6 @@ class Diagnosis:
         )
 
     def _figures(self) -> Iterator[tuple[str, str, bool]]:
-        """Yield each figure's number, its label and whether it is good."""
         enough = enough_effective(self.chains.index.get_level_values(0).nunique())
         checks = {
             "r_hat": ("largest R-hat", self.posterior["r_hat"] <= R_HAT_OF_CONVERGED),
@@ -109,7 +108,6 @@ class Diagnosis:
                 yield f"{self.posterior[name]:.4g}", label, is_good
 
     def _table(self) -> pd.DataFrame:
-        """Return the table for display: rows with their labels, without empty ones."""
         chains = self.chains
         if not chains[[name for name in OF_NOISE if name != "ideal"]].any(axis=None):
             chains = chains.drop(columns=OF_NOISE)

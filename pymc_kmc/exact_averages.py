@@ -313,7 +313,6 @@ class ExactAverages:
 
 
 def _standard_error(values, most):
-    """Return the standard error of the mean of values (chains, draws), `most` of them effective."""
     spread = values.std()
     return spread / np.sqrt(min(arviz.ess(values, method="mean"), most)) if spread > 0 else 0.0
 

@@ -143,7 +143,6 @@ class FitToScores(RepeatedFit):
         return states, weights.astype(np.float64)
 
     def _values(self, evaluations):
-        """Return the recent points evaluated, their log densities and the weights of these."""
         recent = evaluations.recent(self.RECENT_SHARE)
         points, values = recent[:, :-1], recent[:, -1]
         scale = self.DEPTH + self.DEPTH_PER_DIMENSION * points.shape[1]
@@ -186,7 +185,6 @@ class FitToScores(RepeatedFit):
         return whitened(gaussian_kernel(U, centres, sigma), gram)[0]
 
     def _chosen(self, sigma, U, weights, base, rng):
-        """Return an unfitted surrogate of this bandwidth, its regularisation given or selected."""
         surrogate = copy(self.template)
         surrogate.sigma, surrogate.base = float(sigma), base
         if isinstance(surrogate, KernelExpFinite):

@@ -156,7 +156,6 @@ def _regress(Z, drivers, driven):
 
 
 def _least_squares(U, Y, ridge, roots=None):
-    """Return coefficients of Y on U, with roots of weights (n, q) for each column of Y."""
     ridge = ridge * np.eye(U.shape[1])
     if roots is None:
         return np.linalg.solve(U.T @ U + ridge, U.T @ Y)

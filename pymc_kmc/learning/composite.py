@@ -183,7 +183,6 @@ class Composite:
 
     @np.errstate(all="ignore")  # outputs far away, as of a first design
     def _values(self, X, temperature, of_variance, n_sds=0.0, is_for_moves=False, is_certain=False):
-        """Return :class:`Values` plus `of_variance(variance)`; no variance if `is_certain`."""
         model = self.model
         uses_inputs = any(emulator.uses_inputs for emulator in self._together)
         inputs = model.inputs(X) if uses_inputs else X[:, :0]

@@ -522,7 +522,6 @@ def _score(found):
 
 
 def _extensions(process):
-    """Return names of extensions for a fit of this size."""
     sizes = process.Z_.shape[1], process.Y_.shape[1]
     return [name for name in EXTENSIONS if all(np.less_equal(sizes, MOST_EXTENDED[name]))]
 

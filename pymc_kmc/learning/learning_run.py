@@ -546,6 +546,5 @@ def emulated_at(draws, means, run, state, composite):
 
 
 def _are_alike(structure, other):
-    """Say whether two Structures have the same terms and dependences."""
     moves = zip(structure.moves_with, other.moves_with, strict=True)
     return structure[:2] == other[:2] and all(np.array_equal(*pair) for pair in moves)

@@ -94,7 +94,6 @@ def climb(density, x, factor, start, n_iterations, bounds=None):
 
 
 def _climb(composite, x, scales):
-    """Return the :class:`Mode` above x (d,), or None where the log density is not finite."""
     density, factor = partial(composite, penalty=0.0), np.diag(scales)
     found = climb(density, x, factor, np.zeros(len(x)), CLIMB_ITERATIONS)
     if not found.fun < NO_LOSS:

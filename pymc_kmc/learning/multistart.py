@@ -161,7 +161,6 @@ class MultiStart:
 
     @property
     def _have_agreed(self):
-        """Whether enough searches by outputs have ended, two of them at the best maximum."""
         if self.n_searches < FEWEST_SEARCHES or not self.found:
             return False
         return max(self.found, key=lambda found: found.mode.log_density).n_searches > 1
@@ -279,7 +278,6 @@ class MultiStart:
         return not self.opaque.is_noisy or n_before >= FEWEST_IN_NOISE
 
     def _are_enough(self, ends):
-        """Say whether enough searches have ended, given their modes."""
         if self._is_hidden:
             return has_stood(ends, MOST_IN_NOISE if self.may_have_missed else FEWEST_IN_NOISE)
         if len(ends) >= MOST_SEARCHES:
@@ -290,7 +288,6 @@ class MultiStart:
         return has_stood(ends, alike if self._are_alike(ends) else FEWEST_SEARCHES)
 
     def _are_alike(self, modes):
-        """Say whether no maximum is far below the best one."""
         values = [mode.log_density for mode in modes]
         return bool(np.ptp(values) < COMPRESSION_DEPTH * self.opaque.n_dimensions)
 
@@ -363,7 +360,6 @@ class MultiStart:
         return None
 
     def _note(self, mode, n_searches=1):
-        """Record a mode, or count searches that ended at a known one."""
         for i, (known, n) in enumerate(self.found):
             if is_same(mode, known, self.opaque.nearest_copy):
                 better = max(known, mode, key=lambda m: m.log_density)

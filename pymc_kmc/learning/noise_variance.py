@@ -103,7 +103,6 @@ class NoiseVariance(NamedTuple):
 
 
 def _bounded(change):
-    """Return a change of the logarithm within its bounds, and its derivative."""
     share = np.tanh(change / MOST_CHANGE)
     return MOST_CHANGE * share, 1.0 - share**2
 

@@ -142,7 +142,6 @@ def informative(emulators, inputs_at, draws, places, n, region=None):
 
 
 def _gain(covariance, noise, first):
-    """Return the reduction of the summed variance at draws by each place's evaluation."""
     to_draws = covariance[:first, first:]
     to_draws = to_draws - to_draws.mean(axis=0)
     return np.sum(to_draws**2, axis=0) / (np.diag(covariance)[first:] + noise)

@@ -226,7 +226,6 @@ def _warn(why):
 
 
 def _are_exact(opaque):
-    """Return the mask (k,) of returned values that aren't estimates."""
     sizes = [node.returned.stop - node.returned.start for node in opaque.nodes]
     return np.repeat([not node.is_noisy for node in opaque.nodes], sizes)
 

@@ -417,7 +417,6 @@ class Rounds:
 
     @property
     def _is_average(self):
-        """Whether places are chosen by their information on noisy terms."""
         return self.is_noisy and self.model.is_sum
 
     @property

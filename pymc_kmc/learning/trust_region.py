@@ -317,12 +317,10 @@ class TrustRegion:
         return np.zeros(len(X)) if self.repulsion is None else self.repulsion(X)[0]
 
     def _seen(self, evaluations):
-        """Return the composite to climb, with the repulsion."""
         composite = self._fit(evaluations)
         return composite if self.repulsion is None else Repelled(composite, self.repulsion)
 
     def _climbs_by_all(self, evaluations):
-        """Say whether the search may use all evaluations."""
         if self.n_shared is None:
             return True
         n = len(evaluations)

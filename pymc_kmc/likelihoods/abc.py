@@ -282,7 +282,6 @@ class KernelAverage(Combination):
         return " ".join(filter(None, (self.failures(), self._explain_epsilon())))
 
     def _explain_epsilon(self):
-        """Return a sentence if epsilon is smaller than all distances, else an empty string."""
         if not self.epsilon < self.smallest < np.inf:
             return ""
         facts = (

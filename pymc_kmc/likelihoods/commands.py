@@ -157,7 +157,6 @@ class Command:
         return result
 
     def _result(self, status, directory):
-        """Return the parsed output, or raise the error of a failed call."""
         if status in (-signal.SIGTERM, -getattr(signal, "SIGKILL", signal.SIGTERM)):
             # By someone, or by the system for want of memory: no matter of the parameters.
             raise self._failed(Unavailable, "was killed from outside.", directory)
@@ -257,6 +256,5 @@ def _check_names(templates, parameters):
 
 
 def _text(value):
-    """Return a value as text, with all digits and a line for each row."""
     rows = np.atleast_2d(value)
     return "\n".join(" ".join(map(repr, row)) for row in rows.reshape(-1, rows.shape[-1]).tolist())

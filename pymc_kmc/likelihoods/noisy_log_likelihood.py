@@ -138,7 +138,6 @@ class NoisyLogLikelihood(UserFunctionOp):
         return executor.n_workers if is_used else 1
 
     def _estimates(self, calls, executor=None):
-        """Yield pairs of log estimate and extras of calls."""
         calls = [(noise, [np.asarray(value) for value in values]) for noise, values in calls]
 
         def compute(missing):

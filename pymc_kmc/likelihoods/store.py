@@ -558,7 +558,6 @@ def _open(connection, path):
 
 @atexit.register
 def _close():
-    """Close this process's connections: the last one writes the log into the file."""
     for (_, process, _), (connection, _) in _connections.items():
         if process == os.getpid():
             connection.close()

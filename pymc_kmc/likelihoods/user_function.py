@@ -188,7 +188,6 @@ class UserFunctionOp(Op):
             next(computed, None)  # an executor ends with its last result, not as if interrupted
 
     def _checked(self, result):
-        """Return a result, or the :class:`Failure` that it means."""
         return result
 
     def _told(self, failure, values, remedy=""):

@@ -289,7 +289,6 @@ class LogDensity:
         return self._split(self._function(self.rounded(position)))
 
     def _split(self, outputs):
-        """Return each likelihood's parameters among the compiled function's outputs."""
         parameters, first = [], 1
         for likelihood in self.likelihoods:
             n = len(likelihood.parameters)

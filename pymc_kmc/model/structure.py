@@ -124,7 +124,6 @@ def opaque_nodes(log_density, variables):
 
 
 def _has_gradient(node, varying):
-    """Return whether a node's outputs can be differentiated by its inputs that vary."""
     outputs = [v for v in node.outputs if _is_number(v)]
     if not outputs:
         return True

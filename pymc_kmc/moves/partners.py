@@ -150,7 +150,6 @@ class Sweeps:
         return [partner.position for partner in self.waiting]
 
     def _moved(self, sizes, fitted, rng, ask):
-        """Move so many tempered and usual partners of the next group; return them."""
         usual, tempered = self.groups[0]
         self.groups.rotate(-1)
         moved = []

@@ -186,7 +186,6 @@ class AlikeCheck:
 
 
 def _dataset(paths, n_levels, attributes):
-    """Return the ended replications, in order, as a dataset."""
     ended = [paths[index] for index in sorted(paths)]
     first = ended[0][0]
     checked = max(len(run.spread) for runs in ended for run in runs)

@@ -203,7 +203,6 @@ def run_level(build, sample, functional, subset, random_seed):
 
 
 def _statistics(result):
-    """Return the numbers of evaluations and of divergences."""
     declared = getattr(getattr(result, "posterior", None), "attrs", {}).get("n_evaluations")
     if declared is not None and not declared >= 1:
         raise ValueError(
@@ -256,7 +255,6 @@ def _checked(result, variables):
 
 
 def _convergence(draws):
-    """Return R-hat and ESS of draws, shape (chains, draws)."""
     if len(draws) == 1:
         half = draws.shape[1] // 2
         draws = draws[:, : 2 * half].reshape(2, half)

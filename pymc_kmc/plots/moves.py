@@ -125,12 +125,10 @@ def _label(kind):
 
 
 def _sums(values, edges):
-    """Return sums over chains and intervals of iterations of values (chain, iteration)."""
     return np.add.reduceat(np.sum(values, axis=0), edges[:-1], dtype=float)
 
 
 def _ratios(values, counts, edges):
-    """Return means in intervals, (kind, interval); NaN with too few moves."""
     sums = np.array([_sums(value, edges) for value in values])
     return np.where(counts >= FEWEST_MOVES, sums / np.maximum(counts, 1), np.nan)
 

@@ -198,5 +198,4 @@ def _draw_std(panels, name, surrogate, X, axes, pair, evaluated, labels):
 
 
 def _dims(labels):
-    """Return the dimensions of a grid's values: rows go up."""
     return f"{labels[1]} ", f"{labels[0]} "

@@ -197,7 +197,6 @@ class KMCAdaptation(SurrogateAdaptation):
         self.auxiliary.random_walk.set_covariance(walk.covariance, walk.cholesky)
 
     def _learn_value(self, outcome, is_tuning):
-        """Update the surrogate with a finite value before its next fit."""
         active_learning, before = self.active_learning, self.fitted
         frontier = active_learning.frontier if is_tuning else None
         if self.settling is None and frontier is None:
@@ -219,7 +218,6 @@ class KMCAdaptation(SurrogateAdaptation):
         return np.mean(lately) < TROUBLE_ACCEPTANCE * noise.ideal_acceptance
 
     def _fit(self, state, noise, is_tuning, rng):
-        """Fit the surrogate anew; return whether there is one."""
         self.transitions.recent.clear()
         self.fits.noise_variance = noise.variance.value
         fitted = self.fits.fit(self.history, self.fitted, rng)

@@ -260,7 +260,6 @@ def _compressed(A):
 
 
 def _factor(covariances, parameters, noise):
-    """Return the lower Cholesky factor of the covariance (n, n) of noisy values."""
     K = covariances.triangle
     # Each value's own: of quartic terms far ones have prior variances of 1e13 and more.
     diagonal = np.einsum("ii->i", K)

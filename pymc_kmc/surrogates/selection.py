@@ -239,7 +239,6 @@ def _states(X, sample_weight, n_folds, max_points, rng):
 
 
 def _unfitted(estimator):
-    """Return an unfitted copy of a surrogate, or the surrogate of a name."""
     if isinstance(estimator, str) and estimator == "lite":
         return KernelExpLite(None, None)
     if isinstance(estimator, str) and estimator == "finite":
@@ -259,7 +258,6 @@ def _unfitted(estimator):
 
 
 def _with_basis(surrogate, d, max_features, rng):
-    """Return a copy of a KernelExpFinite with a basis of sigma = 1 in d dimensions."""
     if surrogate.basis is not None:
         raise ValueError(
             "estimator has a basis of its own, which fixes sigma; pass KernelExpFinite(...) "
@@ -278,7 +276,6 @@ def _with_basis(surrogate, d, max_features, rng):
 
 
 def _starts(sigmas, warm_start, X, rng):
-    """Return the bandwidths that are tried first, and the bounds of all others."""
     if sigmas is not None:
         sigmas = sorted(check_positive(sigma, "sigmas") for sigma in np.ravel(sigmas))
         if not sigmas:
@@ -313,7 +310,6 @@ class _Trial(NamedTuple):
 
 
 def _search(systems, starts, low, high):
-    """Return trials of bandwidths around the best, between `low` and `high`."""
     trials = {}
     untried = starts
     while len(untried):
