@@ -109,7 +109,7 @@ def with_short_sequences():
 @pytest.fixture
 def emulated_by_numpy(monkeypatch):
     """What is learned is evaluated as where it can't be compiled, which takes numba 5 to 20 s."""
-    monkeypatch.setattr(EmulatedDensity, "_compile", lambda self: setattr(self, "_compiled", False))
+    monkeypatch.setattr(EmulatedDensity, "_compiled", None)
 
 
 @pytest.fixture(autouse=True)
