@@ -41,15 +41,15 @@ def figures(model, learned, n_parallel, n_draws, seed):
     return 1000 * ess / n_evaluations.sum(), 1000 * (n_evaluations > 0).mean()
 
 
-def learn_until_converged(model):
+def learn_until_converged(model, seed):
     """Return what is learned by default, or from more evaluations where that isn't enough."""
-    learned, _ = learn(model, 0)
+    learned, _ = learn(model, seed)
     for factor in FACTORS:
         if learned.has_converged:
             break
         most = int(factor * len(learned.evaluations))
         learned = kmc.learn(
-            model, evaluations=learned, max_evaluations=most, random_seed=0, progressbar=False
+            model, evaluations=learned, max_evaluations=most, random_seed=seed, progressbar=False
         )
     return learned
 
@@ -59,6 +59,7 @@ def main(arguments=None):
     parser.add_argument("--targets", default="time-series,survival,noisy-time-series,schools")
     parser.add_argument("--numbers", default="1,32", help="of places that are evaluated at once")
     parser.add_argument("--seeds", type=int, default=2, help="number of runs a target")
+    parser.add_argument("--learned", type=int, default=0, help="seed that learning begins with")
     parser.add_argument("--quick", action="store_true", help="one small target, one seed")
     options = parser.parse_args(arguments)
     logging.getLogger("pymc").setLevel(logging.ERROR)
@@ -67,7 +68,7 @@ def main(arguments=None):
     numbers, rows = [int(n) for n in options.numbers.split(",")], []
     for name in names:
         model = MODELS[name]()
-        learned = learn_until_converged(model)
+        learned = learn_until_converged(model, options.learned)
         label = name if learned.has_converged else f"{name} (not converged)"
         for n_parallel in numbers:
             seeds = range(n_seeds)
