@@ -36,6 +36,8 @@ N_PRIOR, N_DRAWS = 1000, 20_000
 LOWEST = -1e5
 #: GPry's prior is uniform: half widths of the plausible box in it.
 GPRY_WIDTHS = 3.0
+#: Power of the dimension in GPry's weight of uncertainty, its own default.
+GPRY_ZETA = 0.85
 #: The defaults of most evaluations, a dimension and two, and a dimension to the power of 1.5.
 VBMC_CALLS, GPRY_CALLS = 50, 70
 #: emcee's and zeus's walkers a dimension.
@@ -372,24 +374,58 @@ def by_vbmc(problem, budget):
 
 
 def by_gpry(problem, budget):
+    """GPry with its optimizer of acquisitions: its nested way takes hours without PolyChord."""
     from gpry import Runner
+    from gpry.acquisition_functions import LogExp
+
+    class OneNumber(LogExp):
+        """Its own value at one place has an axis, which NumPy 2.4 doesn't put into an array."""
+
+        def __call__(self, *args, eval_gradient=False, **options):
+            found = super().__call__(*args, eval_gradient=eval_gradient, **options)
+            return (np.squeeze(found[0]), found[1]) if eval_gradient else np.squeeze(found)
+
+    snapshots, drawing = [], [0.0]
+
+    def look(runner):
+        before = problem.seconds
+        runner.generate_mc_sample()
+        found, (evidence, _) = runner.last_mc_samples(), runner.last_mc_logZ()
+        snapshots.append(
+            Snapshot(
+                problem.n_calls,
+                problem.seconds - drawing[0],
+                found["X"],
+                found["w"],
+                float(evidence) + volume,
+            )
+        )
+        drawing[0] += problem.seconds - before
+
+    def look_now_and_then(runner):
+        last = snapshots[-1].evaluations if snapshots else 0
+        if any(last < each <= problem.n_calls for each in (*LEARN_BUDGETS[:3], *CHECKPOINTS)):
+            look(runner)
 
     box = problem.middle[:, None] + GPRY_WIDTHS * np.outer(problem.half, [-1, 1])
+    volume = np.log(box[:, 1] - box[:, 0]).sum()
+    acquisition = OneNumber(dimension=problem.dimension, zeta_scaling=GPRY_ZETA)
     runner = Runner(
         problem.finite,
         bounds=box,
         ref_bounds=np.column_stack([problem.low, problem.high]),
         options={"max_total": min(budget, int(GPRY_CALLS * problem.dimension**1.5))},
+        gp_acquisition={"BatchOptimizer": {"acq_func": acquisition}},
+        # Its default for another acquisition asks for that one's draws, or for Cobaya's.
+        convergence_criterion={"CorrectCounter": {"policy": "n"}},
         surrogate={"regressor": {"noise_level": problem.noise}} if problem.noise else "RBF",
+        callback=look_now_and_then,
         seed=problem.seed,
         verbose=1,
     )
     runner.run()
-    if runner.last_mc_samples() is None:
-        runner.generate_mc_sample()
-    found, volume = runner.last_mc_samples(), np.log(box[:, 1] - box[:, 0]).sum()
-    evidence = float(runner.last_mc_logZ()[0]) + volume
-    yield Snapshot(problem.n_calls, problem.seconds, found["X"], found["w"], evidence)
+    look(runner)
+    return snapshots
 
 
 class Peer(NamedTuple):
