@@ -25,7 +25,7 @@ from pymc_kmc.learning.outputs import Compression, of_outputs, of_term
 from pymc_kmc.numerics.linear_algebra import cholesky_factor
 from pymc_kmc.numerics.samples import apart, shrunk
 from pymc_kmc.surrogates.covariance import EXTENSIONS, Hyperparameters
-from pymc_kmc.surrogates.exact_gp import N_TRIALS_AGAIN, SIMPLEST, ExactGP
+from pymc_kmc.surrogates.exact_gp import N_TRIALS, N_TRIALS_AGAIN, SIMPLEST, ExactGP
 from pymc_kmc.surrogates.exact_gp_evaluation import LARGEST_LOG
 
 # Largest depth of a noisy term's values that are fitted, in compression depths, and fewest values,
@@ -51,9 +51,6 @@ FEWEST_EXTENDED, EXTENSION_GAIN = 100, 0.5
 # three quarters of n values, in nats times an output and the root of n: single values change it by
 # about a nat. One that lost by .9 sqrt(n) has won there, none of those that lost by three has.
 SERIOUS = 2.0
-# Most iterations of a search on these values, from the parameters of all. With 12 errors of 72
-# values were a tenth smaller, with 60 they are as large. Above MOST_COMPARED values 12 are enough.
-N_TRIALS_OF_SOME = 24
 # Most coordinates and most outputs of an extension. 2000 values in 50 coordinates take a second for
 # each trial of the additive kernel's parameters. On moves each output takes a square of all its
 # knots.
@@ -496,7 +493,8 @@ def _compared(fits, starts, candidates, log_densities, d, grows):
     n, most = len(log_densities), max(MOST_COMPARED, (d + 1) * (d + 2) // 2)
     is_large = n > most and len(starts) != 1
     few = at_all_heights(log_densities, most) if is_large else slice(None)
-    n_trials = N_TRIALS_AGAIN if n > most else N_TRIALS_OF_SOME
+    # With 24 iterations in place of 60 a log sd's standard error was half of what it is.
+    n_trials = N_TRIALS_AGAIN if n > most else N_TRIALS
     tried = []
     for space, process in starts:
         tried += fits([(space, process)], process.extension, few, n_trials)
