@@ -261,7 +261,7 @@ def installed(names):
 def parsed(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--targets", default=",".join(TARGET_NAMES), help="default: %(default)s")
-    # A run of GPry takes a minute in three dimensions, and many in four.
+    # A run of GPry takes a minute of a processor in three dimensions, above seven in four.
     usual = ",".join(name for name in PEERS if name != "GPry")
     parser.add_argument("--peers", default=usual, help="default: %(default)s; also GPry")
     parser.add_argument("--seeds", type=int, default=1, help="number of runs, default 1")
