@@ -68,6 +68,10 @@ SEARCH_SHARE, SEARCHES_SHARE = 0.25, 0.75
 # Evaluations a dimension that a search by numbers may take anyway: one of Lotka-Volterra's to the
 # right basin takes some 190.
 LEAST_A_SEARCH = 24
+# Largest scale, in unconstrained units, of a search from one of PyMC's jittered points, which are a
+# unit around a point that the user may have set. With the scales of far too wide priors a
+# regression's seven parameters were a hundred nats below their maximum after 250 evaluations.
+JITTERED_SCALE = 1.0
 # Spread of the first places around a maximum, in standard deviations of the linear model's
 # posterior.
 FIRST_SPREAD = 1.5
@@ -239,10 +243,7 @@ class MultiStart:
         left[start] = False
         x, scales = dispersed.X[start], self.scales
         if (x == self.starts[::2]).all(axis=1).any():
-            # PyMC's jittered points are a unit around a point that the user may have set. With the
-            # scales of far too wide priors a regression's seven parameters were a hundred nats
-            # below their maximum after 250 evaluations.
-            scales = np.minimum(scales, 1.0)
+            scales = np.minimum(scales, JITTERED_SCALE)
         place = Mode(x, dispersed.log_densities[start], np.diag(scales**2))
         n_checks = N_IN_A_ROW + self.may_hide_modes
         if alone and self._is_hidden:
