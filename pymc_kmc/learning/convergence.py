@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import chi2, norm
 
 from pymc_kmc.adaptation.schedules import FIRST_STEP_SIZE
 from pymc_kmc.learning.composite import Composite, on_circles
@@ -36,7 +37,7 @@ OWN_NOISE = 2.0 / 3.0
 LARGEST_GAP, GAP_OF_OWN = 0.1, 1.5
 # Largest share of a round's draws that may be infeasible, besides one.
 MOST_FAILED = 0.1
-# Standard errors of the noise's mean square that aren't counted as an error.
+# Standard deviations by which the noise's mean square may be off by chance.
 NOISE_SDS = 2.0
 
 
@@ -139,12 +140,18 @@ class Limits(NamedTuple):
         return np.sqrt(max(error**2 - may_be_noise, 0.0))
 
 
+def largest_variance(squares):
+    """Return the upper limit of a Gaussian's variance, given squares (n,) of draws; inf of none."""
+    n = len(squares)
+    return np.sum(squares) / chi2.ppf(norm.sf(NOISE_SDS), n) if n else np.inf
+
+
 class RoundPlan(NamedTuple):
     """Places (n, d) to evaluate in a round: fresh draws, then distant places, then uncertain ones.
 
     `is_sure` says whether the emulators are certain at their draws at temperature 1. `n_gaps`
     counts consecutive rounds with possible mass elsewhere. `unseen` (k, d) are places far from all
-    evaluations.
+    evaluations. The last `n_twins` places are next to the first ones.
     """
 
     X: np.ndarray
@@ -153,6 +160,7 @@ class RoundPlan(NamedTuple):
     is_sure: bool
     n_gaps: int
     unseen: np.ndarray
+    n_twins: int = 0
 
 
 class Judgement(NamedTuple):

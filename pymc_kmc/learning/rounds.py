@@ -22,6 +22,7 @@ import numpy as np
 from pymc_kmc.learning import convergence
 from pymc_kmc.learning.composite import FEWEST_CHAINS, Composite, Draws, draw
 from pymc_kmc.learning.convergence import (
+    N_CONVERGED_ROUNDS,
     LearningState,
     Limits,
     Round,
@@ -72,6 +73,9 @@ N_LOOKED = 4
 # those that aren't compressed, and at most. After hundreds, eight more change a quadratic little.
 BATCH_SIZE, BATCH_GROWTH = 8, 0.5
 BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
+# Distance of a second estimate's place from the first one's, in standard deviations of draws: the
+# record tells evaluations apart by their places.
+TWIN_DISTANCE = 1e-6
 # Evaluations a round for small nodes: each node is evaluated at all of them.
 SMALL_BATCH = 4
 # Most evaluations a round as a share of all before, if as many run at once. With an eighth eight
@@ -143,6 +147,8 @@ class Rounds:
         # The deep evaluations whose errors aren't tolerated, once the emulators saw mass there; and
         # whether the last fit hasn't the mass of some evaluation.
         self._firm, self.loses_mass = np.zeros(0, dtype=bool), False
+        # Variances of the two estimates at places of rounds that might have ended learning.
+        self._of_twins = np.zeros(0)
 
     def n_next(self, evaluations):
         if self.batch_size is not None:
@@ -224,19 +230,21 @@ class Rounds:
         plan = self._plan(state, composite, drawn)
         self.n_distant += plan.n_distant
         plan, new = self._evaluated(plan)
+        n = len(plan.X) - plan.n_twins
+        self._compare(new.log_densities[: plan.n_twins], new.log_densities[n:])
         predictions = composite(plan.X)
         evaluations, draws = state.evaluations.joined(new), drawn.draws
         compression = Compression.of(evaluations.log_densities, self.model.n_dimensions)
         known = draws.values.mean, compression, state.errors[-1:]
-        values = new.log_densities, predictions.mean
+        values = new.log_densities[:n], predictions.mean[:n]
         # Exact values don't fail by chance.
         by_chance = -np.expm1(predictions.log_feasible) if self.model.is_noisy else None
         judged = convergence.judge(self.limits, plan, *values, *known, by_chance)
         pace = pace_of(drawn.n_new, self.model)
-        counted = min(int(pace), MOST_CONFIRMED) if judged.is_confirmed else 0
+        counted = counted_of(pace) if judged.is_confirmed else 0
         n_converged = state.n_converged_rounds + counted if judged.is_right else 0
         if plan.n_distant and self.n_distant < FEWEST_TRIED:
-            n_converged = min(n_converged, convergence.N_CONVERGED_ROUNDS - 1)
+            n_converged = min(n_converged, N_CONVERGED_ROUNDS - 1)
         errors = judged.error, judged.uncertain_error
         predicted = predictions.mean, predictions.variance
         self.history.append(Round(len(evaluations), T, *errors, plan.n_fresh, *predicted))
@@ -309,13 +317,24 @@ class Rounds:
                 distant = self.not_excluded(composite, draws, n_distant)
                 unseen = self.unseen(state.evaluations, n_distant - len(distant))
         places, n_fresh = self._places(drawn, front, distant, unseen, n_gaps)
+        n_twins = 0
         if not self.model.is_noisy:
             places, n_fresh = new_places(places, n_fresh, state, self.rng)
-        return RoundPlan(places, n_fresh, len(distant), is_sure, n_gaps, unseen)
+        elif is_sure and state.n_converged_rounds + counted_of(pace) >= N_CONVERGED_ROUNDS:
+            n_twins = min(len(places), LARGEST_BATCH)
+            away = TWIN_DISTANCE * self.rng.standard_normal((n_twins, places.shape[1]))
+            places = np.vstack([places, places[:n_twins] + away @ state.factor.T])
+        counts = n_fresh, len(distant), is_sure, n_gaps
+        return RoundPlan(places, *counts, unseen, n_twins)
+
+    def _compare(self, values, others):
+        """Learn the noise, in place, from two estimates (n,) at each of n places."""
+        both = np.isfinite(values) & np.isfinite(others)
+        self._of_twins = np.append(self._of_twins, (values - others)[both] ** 2 / 2.0)
 
     def is_close(self, state, composite, draws, factor):
         """Say whether the result is good enough for chains, given its draws and their metric."""
-        n, limits = convergence.N_CONVERGED_ROUNDS, self.limits
+        n, limits = N_CONVERGED_ROUNDS, self.limits
         if len(state.errors) < n:
             return False
         own, last = np.sqrt(np.mean(draws.values.doubt)), self.history[-n:]
@@ -407,8 +426,12 @@ class Rounds:
 
     @property
     def noise(self):
-        """Standard deviation of the values' noise, in nats, by the emulators."""
-        return noise_of([e for e in self.emulators if e.process is not None])
+        """Standard deviation of the values' noise, in nats, by the emulators.
+
+        Some of it may be their own error: it is no more than what two estimates at a place show.
+        """
+        fitted = noise_of([e for e in self.emulators if e.process is not None])
+        return min(fitted, float(np.sqrt(convergence.largest_variance(self._of_twins))))
 
     @property
     def is_noisy(self):
@@ -436,3 +459,8 @@ def fit_all(emulators, *data, **settings):
 def pace_of(n, model):
     """Return the number of usual rounds that one of n evaluations at once stands for."""
     return max(n / BATCH_SIZE, 1.0) if model.n_parallel > BATCH_SIZE else 1.0
+
+
+def counted_of(pace):
+    """Return the number of rounds that one at a pace counts for, if it is right."""
+    return min(int(pace), MOST_CONFIRMED)

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from pymc_kmc.learning.convergence import Limits, RoundPlan, errors_in_reach, judge
+from pymc_kmc.learning.convergence import (
+    Limits,
+    RoundPlan,
+    errors_in_reach,
+    judge,
+    largest_variance,
+)
 from pymc_kmc.learning.outputs import Compression
 
 LIMITS = Limits(0.3, 0.0)
@@ -107,3 +113,12 @@ def test_how_deep_a_place_is_does_not_count_far_below_the_draws():
     np.testing.assert_allclose(errors, [1.0, 0.0, 0.0, off, -off])
     # The last place has no mass, whatever it was thought to have.
     np.testing.assert_allclose(missed, [1.0, 0.0, 0.0, off, 0.0])
+
+
+def test_few_squares_bound_a_variance_loosely():
+    """In one of 44 samples of a Gaussian the limit is below the variance."""
+    rng = np.random.default_rng(0)
+    limits = np.array([largest_variance(rng.standard_normal(8) ** 2) for _ in range(4000)])
+    assert 1 / 70 < np.mean(limits < 1.0) < 1 / 30  # 3.6 standard errors at least
+    assert largest_variance(np.zeros(0)) == np.inf
+    assert largest_variance(np.ones(1000)) < 1.1

@@ -353,6 +353,23 @@ def test_rounds_leave_deep_values_out_where_noise_is_averaged(noise, n_fitted):
     assert [len(e.process.Z_) for e in rounds.fit(evaluations, X[:60]).emulators] == [n_fitted]
 
 
+@pytest.mark.parametrize(("n_converged", "n_new"), [(1, 8), (2, 16)])
+def test_estimates_made_twice_bound_the_noise(n_converged, n_new, monkeypatch):
+    """A round that might end learning makes two at each place: the bell has noise of .5, not 3."""
+    monkeypatch.setattr(rounds_module, "noise_of", lambda emulators: 3.0)
+    model, X = noisy_bell(0.5), np.random.default_rng(0).standard_normal((60, 2))
+    rounds = Rounds(model, None, 0.3, np.random.default_rng(1))
+    state = begin(model.evaluate(X), X, np.eye(2), 1.0)
+    new = rounds.next(state._replace(n_converged_rounds=n_converged)).evaluations.X[60:]
+    assert len(new) == n_new
+    assert len(rounds.history[-1].predicted) == n_new
+    if n_converged == 1:
+        assert rounds.noise == 3.0
+    else:
+        np.testing.assert_allclose(new[8:], new[:8], atol=1e-4)
+        assert 0.25 < rounds.noise < 1.5
+
+
 @pytest.mark.parametrize("depth", [1.0, 500.0])
 def test_under_noise_what_is_far_below_the_draws_is_no_reason_to_go_on(depth):
     """Places that tell most are far apart: errors there are no errors at draws."""
