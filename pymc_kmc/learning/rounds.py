@@ -22,7 +22,6 @@ import numpy as np
 from pymc_kmc.learning import convergence
 from pymc_kmc.learning.composite import FEWEST_CHAINS, Composite, Draws, draw
 from pymc_kmc.learning.convergence import (
-    N_CONVERGED_ROUNDS,
     LearningState,
     Limits,
     Round,
@@ -244,7 +243,7 @@ class Rounds:
         counted = counted_of(pace) if judged.is_confirmed else 0
         n_converged = state.n_converged_rounds + counted if judged.is_right else 0
         if plan.n_distant and self.n_distant < FEWEST_TRIED:
-            n_converged = min(n_converged, N_CONVERGED_ROUNDS - 1)
+            n_converged = min(n_converged, convergence.N_CONVERGED_ROUNDS - 1)
         errors = judged.error, judged.uncertain_error
         predicted = predictions.mean, predictions.variance
         self.history.append(Round(len(evaluations), T, *errors, plan.n_fresh, *predicted))
@@ -317,10 +316,10 @@ class Rounds:
                 distant = self.not_excluded(composite, draws, n_distant)
                 unseen = self.unseen(state.evaluations, n_distant - len(distant))
         places, n_fresh = self._places(drawn, front, distant, unseen, n_gaps)
-        n_twins = 0
+        n_twins, n_right = 0, state.n_converged_rounds + counted_of(pace)
         if not self.model.is_noisy:
             places, n_fresh = new_places(places, n_fresh, state, self.rng)
-        elif is_sure and state.n_converged_rounds + counted_of(pace) >= N_CONVERGED_ROUNDS:
+        elif is_sure and n_right >= convergence.N_CONVERGED_ROUNDS:
             n_twins = min(len(places), LARGEST_BATCH)
             away = TWIN_DISTANCE * self.rng.standard_normal((n_twins, places.shape[1]))
             places = np.vstack([places, places[:n_twins] + away @ state.factor.T])
@@ -330,11 +329,12 @@ class Rounds:
     def _compare(self, values, others):
         """Learn the noise, in place, from two estimates (n,) at each of n places."""
         both = np.isfinite(values) & np.isfinite(others)
-        self._of_twins = np.append(self._of_twins, (values - others)[both] ** 2 / 2.0)
+        differences = values[both] - others[both]
+        self._of_twins = np.append(self._of_twins, differences**2 / 2.0)
 
     def is_close(self, state, composite, draws, factor):
         """Say whether the result is good enough for chains, given its draws and their metric."""
-        n, limits = N_CONVERGED_ROUNDS, self.limits
+        n, limits = convergence.N_CONVERGED_ROUNDS, self.limits
         if len(state.errors) < n:
             return False
         own, last = np.sqrt(np.mean(draws.values.doubt)), self.history[-n:]
