@@ -162,6 +162,12 @@ class RoundPlan(NamedTuple):
     unseen: np.ndarray
     n_twins: int = 0
 
+    def variances(self, values):
+        """Return the variance (k,) of each pair of two finite estimates, given values (n,)."""
+        n = self.n_twins
+        pairs = np.array([values[:n], values[len(values) - n :]])
+        return pairs[:, np.isfinite(pairs).all(axis=0)].var(axis=0, ddof=1)
+
 
 class Judgement(NamedTuple):
     """Errors of a round's predictions, in nats, and whether they are small enough.

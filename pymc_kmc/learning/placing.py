@@ -38,6 +38,9 @@ MOST_OPTIMISM = 2.0
 # Stretches of optimistic draws, the first half of them burn-in, and transitions of each, as many as
 # lead to a round's exploring temperature: fifty transitions hardly come along a banana's arms.
 N_STRETCHES, STRETCH = 10, 10
+# Distance of a second estimate's place from the first one's, in standard deviations of draws: the
+# record tells evaluations apart by their places.
+TWIN_DISTANCE = 1e-6
 # Largest standard deviation, in nats, of an optimistic draw that is used: beyond, a polynomial that
 # bends up may lead thousands of nats down. Without a limit one banana of ten had its arms cut off;
 # 3 and 10 cost other models the same.
@@ -197,6 +200,11 @@ def new_places(places, n_fresh, state, rng):
     if len(new):
         return places[new], int(np.sum(new < n_fresh))
     return places + rng.standard_normal(places.shape) @ state.factor.T, 0
+
+
+def next_to(places, factor, rng):
+    """Return places (k, d) of second estimates, given a factor (d, d) of the draws' covariance."""
+    return places + TWIN_DISTANCE * rng.standard_normal(places.shape) @ factor.T
 
 
 def starts_of(state, composite, n, rng):

@@ -37,6 +37,7 @@ from pymc_kmc.learning.placing import (
     bounds_of,
     informative,
     new_places,
+    next_to,
     optimistic_draws,
     starts_of,
     uncertain,
@@ -72,9 +73,6 @@ N_LOOKED = 4
 # those that aren't compressed, and at most. After hundreds, eight more change a quadratic little.
 BATCH_SIZE, BATCH_GROWTH = 8, 0.5
 BATCH_SHARE, LARGEST_BATCH = 1 / 32, 32
-# Distance of a second estimate's place from the first one's, in standard deviations of draws: the
-# record tells evaluations apart by their places.
-TWIN_DISTANCE = 1e-6
 # Evaluations a round for small nodes: each node is evaluated at all of them.
 SMALL_BATCH = 4
 # Most evaluations a round as a share of all before, if as many run at once. With an eighth eight
@@ -164,15 +162,6 @@ class Rounds:
         at_once = min(self.model.n_parallel, SHARE_AT_ONCE * len(values))
         return int(max(min(wanted, LARGEST_BATCH), at_once))
 
-    def hottest(self, modes):
-        if self.model.has_small_nodes:
-            return 1.0  # the first design has filled each node's space
-        if modes:
-            return LARGEST_AT_MODES
-        if self.model.n_dimensions <= FEW_DIMENSIONS:
-            return LARGEST_TEMPERATURE
-        return 2.0 * COMPRESSION_DEPTH  # draws are some T d / 2 nats deep
-
     def fit(self, evaluations, draws):
         inputs, averages, all_evaluations = self.model.inputs(draws), self.is_noisy, evaluations
         if self.model.has_small_nodes:
@@ -230,7 +219,7 @@ class Rounds:
         self.n_distant += plan.n_distant
         plan, new = self._evaluated(plan)
         n = len(plan.X) - plan.n_twins
-        self._compare(new.log_densities[: plan.n_twins], new.log_densities[n:])
+        self._of_twins = np.append(self._of_twins, plan.variances(new.log_densities))
         predictions = composite(plan.X)
         evaluations, draws = state.evaluations.joined(new), drawn.draws
         compression = Compression.of(evaluations.log_densities, self.model.n_dimensions)
@@ -250,7 +239,7 @@ class Rounds:
         covariance = COVARIANCE_MEMORY * (state.factor @ state.factor.T)
         factor = cholesky_factor(covariance + (1 - COVARIANCE_MEMORY) * shrunk(draws.X))
         change = np.clip(judged.excess / T, COOLING[0] ** pace, COOLING[1])
-        T = np.clip(T * change, 1.0, self.hottest(state.modes))
+        T = np.clip(T * change, 1.0, hottest(self.model, state.modes))
         start = evaluations, composite, drawn.in_place, factor, float(T)
         found = judged.error, n_converged, draws.step_size, (*state.errors, judged.errors)
         return LearningState(*start, *found, state.modes, plan.n_gaps)
@@ -321,16 +310,8 @@ class Rounds:
             places, n_fresh = new_places(places, n_fresh, state, self.rng)
         elif is_sure and n_right >= convergence.N_CONVERGED_ROUNDS:
             n_twins = min(len(places), LARGEST_BATCH)
-            away = TWIN_DISTANCE * self.rng.standard_normal((n_twins, places.shape[1]))
-            places = np.vstack([places, places[:n_twins] + away @ state.factor.T])
-        counts = n_fresh, len(distant), is_sure, n_gaps
-        return RoundPlan(places, *counts, unseen, n_twins)
-
-    def _compare(self, values, others):
-        """Learn the noise, in place, from two estimates (n,) at each of n places."""
-        both = np.isfinite(values) & np.isfinite(others)
-        differences = values[both] - others[both]
-        self._of_twins = np.append(self._of_twins, differences**2 / 2.0)
+            places = np.vstack([places, next_to(places[:n_twins], state.factor, self.rng)])
+        return RoundPlan(places, n_fresh, len(distant), is_sure, n_gaps, unseen, n_twins)
 
     def is_close(self, state, composite, draws, factor):
         """Say whether the result is good enough for chains, given its draws and their metric."""
@@ -445,6 +426,17 @@ class Rounds:
     @property
     def limits(self):
         return Limits(self.tolerance, self.noise)
+
+
+def hottest(model, modes):
+    """Return the largest temperature of rounds, given the modes that searches have found."""
+    if model.has_small_nodes:
+        return 1.0  # the first design has filled each node's space
+    if modes:
+        return LARGEST_AT_MODES
+    if model.n_dimensions <= FEW_DIMENSIONS:
+        return LARGEST_TEMPERATURE
+    return 2.0 * COMPRESSION_DEPTH  # draws are some T d / 2 nats deep
 
 
 def fit_all(emulators, *data, **settings):

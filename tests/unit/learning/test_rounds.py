@@ -21,6 +21,7 @@ from pymc_kmc.learning.rounds import (
     MANY_GAPS,
     PATIENCE,
     Rounds,
+    hottest,
 )
 from pymc_kmc.model.structure import OpaqueNode
 from pymc_kmc.surrogates.exact_gp import ExactGP
@@ -119,15 +120,14 @@ def test_chains_all_go_on_from_the_last_draws_where_there_is_nothing_else():
 def test_draws_in_many_dimensions_are_not_far_below_the_compression():
     """In 50 dimensions 1000 evaluations at temperature 50 told next to nothing."""
     model = SimpleNamespace(nodes=[TERM], n_dimensions=50, has_small_nodes=False)
-    assert Rounds(model, None, 0.3, None).hottest(()) == 6.0
+    assert hottest(model, ()) == 6.0
 
 
 def test_draws_stay_near_modes_that_searches_have_found():
     """Errors grow with the temperature, and it with them: two of eight chains left for good."""
     model = SimpleNamespace(nodes=[TERM], n_dimensions=8, has_small_nodes=False)
-    rounds = Rounds(model, None, 0.3, None)
-    assert rounds.hottest(()) == 50.0
-    assert rounds.hottest((object(),)) == 3.0
+    assert hottest(model, ()) == 50.0
+    assert hottest(model, (object(),)) == 3.0
 
 
 @pytest.mark.parametrize("are_small", [True, False])
