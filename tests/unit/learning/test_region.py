@@ -38,6 +38,20 @@ def test_it_ends_where_evaluations_fail():
     assert np.all(region.at(places, 1.0).log_probability > region.at(places).log_probability)
 
 
+def test_an_edge_with_many_evaluations_next_to_it_is_sharp():
+    """For the step's sake length scales were short: between failed evaluations .1 was feasible."""
+    failing = np.concatenate([np.linspace(-8.0, 0.0, 30), -np.geomspace(0.01, 0.5, 15)])
+    finite = np.concatenate([np.linspace(0.3, 4.0, 20), np.geomspace(0.01, 0.5, 15)])
+    places = np.concatenate([failing, finite])[:, None]
+    values = np.where(places[:, 0] > 0.0, 0.0, -np.inf)
+    evaluations = evaluations_of(places, np.zeros((80, 1)), values)
+    draws = np.random.default_rng(0).exponential(size=(64, 1))
+    region = FeasibleRegion.of(evaluations, draws)
+    near = np.exp(region.at(np.array([[-0.2], [0.2]])).log_probability)
+    np.testing.assert_allclose(near, [0.0, 1.0], atol=0.05)
+    assert np.exp(region.at(np.linspace(-7.0, -0.3, 50)[:, None]).log_probability).max() < 0.05
+
+
 @pytest.mark.parametrize("for_moves", [True, False])
 @pytest.mark.parametrize("by_chance", [True, False])
 def test_gradients(for_moves, by_chance):
