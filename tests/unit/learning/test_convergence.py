@@ -122,3 +122,10 @@ def test_few_squares_bound_a_variance_loosely():
     assert 1 / 70 < np.mean(limits < 1.0) < 1 / 30  # 3.6 standard errors at least
     assert largest_variance(np.zeros(0)) == np.inf
     assert largest_variance(np.ones(1000)) < 1.1
+
+
+def test_two_estimates_have_a_variance_if_both_are_finite():
+    plan = RoundPlan(np.zeros((7, 1)), 2, 0, True, 0, np.zeros((0, 1)), n_twins=3)
+    values = np.array([1.0, 2.0, -np.inf, 9.0, 3.0, 2.5, -np.inf])
+    np.testing.assert_allclose(plan.variances(values), [2.0, 0.125])
+    assert len(plan._replace(n_twins=0).variances(values)) == 0
