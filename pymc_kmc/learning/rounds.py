@@ -407,10 +407,8 @@ class Rounds:
 
     @property
     def noise(self):
-        """Standard deviation of the values' noise, in nats, by the emulators.
-
-        Some of it may be their own error: it is no more than what two estimates at a place show.
-        """
+        """Standard deviation of the values' noise, in nats, by the emulators."""
+        # Some of theirs may be their own error.
         fitted = noise_of([e for e in self.emulators if e.process is not None])
         return min(fitted, float(np.sqrt(convergence.largest_variance(self._of_twins))))
 
