@@ -79,13 +79,13 @@ STRIDE = 3
 
 def settings(quick, seeds):
     """Runs of the tables: one seed of the rivals, whose NUTS takes 48 minutes of Caravan."""
-    if quick:
-        return [{"target": "neal", "algorithm": ALGORITHMS[0], "length": 200, "seed": 1}]
+    usual = (*PUBLISHED, "digits"), ALGORITHMS, RIVALS, LENGTH
+    names, algorithms, rivals, length = (("neal",), ALGORITHMS[:1], (), 200) if quick else usual
     return [
-        {"target": target, "algorithm": algorithm, "length": LENGTH, "seed": seed}
+        {"target": target, "algorithm": algorithm, "length": length, "seed": seed}
         for seed in range(1, seeds + 1)
-        for target in (*PUBLISHED, "digits")
-        for algorithm in (*ALGORITHMS, *(RIVALS if seed == 1 else ()))
+        for target in names
+        for algorithm in (*algorithms, *(rivals if seed == 1 else ()))
     ]
 
 
