@@ -353,17 +353,18 @@ def test_rounds_leave_deep_values_out_where_noise_is_averaged(noise, n_fitted):
     assert [len(e.process.Z_) for e in rounds.fit(evaluations, X[:60]).emulators] == [n_fitted]
 
 
-@pytest.mark.parametrize(("n_converged", "n_new"), [(1, 8), (2, 16)])
-def test_estimates_made_twice_bound_the_noise(n_converged, n_new, monkeypatch):
+@pytest.mark.parametrize(("n_converged", "pace", "n_new"), [(1, 1, 8), (1, 2, 16), (2, 1, 16)])
+def test_estimates_made_twice_bound_the_noise(n_converged, pace, n_new, monkeypatch):
     """A round that might end learning makes two at each place: the bell has noise of .5, not 3."""
     monkeypatch.setattr(rounds_module, "noise_of", lambda emulators: 3.0)
+    monkeypatch.setattr(rounds_module, "pace_of", lambda n, model: pace)
     model, X = noisy_bell(0.5), np.random.default_rng(0).standard_normal((60, 2))
     rounds = Rounds(model, None, 0.3, np.random.default_rng(1))
     state = begin(model.evaluate(X), X, np.eye(2), 1.0)
     new = rounds.next(state._replace(n_converged_rounds=n_converged)).evaluations.X[60:]
     assert len(new) == n_new
     assert len(rounds.history[-1].predicted) == n_new
-    if n_converged == 1:
+    if n_new == 8:
         assert rounds.noise == 3.0
     else:
         np.testing.assert_allclose(new[8:], new[:8], atol=1e-4)
